@@ -3,8 +3,8 @@
 import copy
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,11 @@ from torch import Tensor, nn
 
 from openbench.api.models.names import own_preprocess
 from openbench.api.models.outputs import OutputsBackbone, Read, Source, averaged, onnx_source, with_head
-from openbench.api.models.parts import Parts, Wanted, flat, unwrapped, watch
-from openbench.api.models.preprocess import WAYS, Prepared, code_of, prepared, shown
-from openbench.backbones.anatomy import Anatomy, Layout
+from openbench.api.models.parts import Parts, Wanted, dtype_of, flat, stages_of, unwrapped, watch
+from openbench.api.models.preprocess import WAYS, Prepared, code_of, prepared, range_warnings, shown
+from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.base import Backbone, Outputs
-from openbench.backbones.libraries import from_torchvision
-from openbench.backbones.libraries.presets import stages
-from openbench.backbones.network import NetworkBackbone, evaluating, state_sha256
+from openbench.backbones.network import NetworkBackbone, state_sha256
 from openbench.config.overrides import NAME
 from openbench.core.benchmark import Split
 from openbench.core.features import Head
@@ -34,6 +32,7 @@ from openbench.engine.probe import FEW, ask, some_of
 from openbench.errors import ConfigError, StochasticError
 from openbench.public import TARGET
 
+_PROBABILITY = 1e-3  # of the sum of a row
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -173,8 +172,7 @@ def _module(model: nn.Module, asked: Asked, benchmark: Audience) -> Adopted:
         name, len(benchmark.classes), asked.features or "", asked.head if isinstance(asked.head, str) else ""
     )
     images = first_images(benchmark, ready.preprocess).to(asked.device)
-    with evaluating(module):
-        parts = watch(module, images.to(dtype_of(module)), wanted)
+    parts = watch(module, images.to(dtype_of(module)), wanted)
     backbone = _backbone_of(module, parts, wanted, (ready, asked))
     warnings = (*_ending_warning(parts, name), *range_warnings(images, ready.preprocess, module))
     return _asked(
@@ -336,9 +334,6 @@ def _node(backbone: Backbone, kind: type, name: str) -> dict[str, Any]:
     }
 
 
-_STAGES = 4
-
-
 class Adapted(nn.Module):
     """A network whose output is not a float32 tensor of logits: it is given its own dtype, and its logits are taken."""
 
@@ -413,12 +408,6 @@ def copied(module: nn.Module, name: str) -> nn.Module:
     return made.eval().requires_grad_(False)
 
 
-def dtype_of(module: nn.Module) -> torch.dtype:
-    """Return the dtype in which a network takes images: that of its first parameter of floating point."""
-    kinds = (p.dtype for p in (*module.parameters(), *module.buffers()) if p.is_floating_point())
-    return next(kinds, torch.float32)
-
-
 def architecture_of(module: nn.Module) -> str:
     """Return a network in one line: its class, its dtype, and a digest of its structure, without its weights."""
     inner = module.inner if isinstance(module, Adapted) else module
@@ -468,7 +457,7 @@ def as_network(module: nn.Module, parts: Parts, wanted: Wanted, prepared: Prepar
         wanted: its name.
         prepared: how images reach it.
     """
-    stages, layout, tokens = _stages(module, prepared)
+    stages, layout, tokens = stages_of(module, prepared.preprocess)
     head, dtype = parts.head, dtype_of(module)
     if head and parts.pick is None and dtype == torch.float32:
         return OwnNetwork(module, wanted, Anatomy(head, stages, layout, tokens), prepared)
@@ -507,44 +496,6 @@ def as_source(module: nn.Module, parts: Parts, wanted: Wanted) -> Source:
     )
 
 
-def _stages(module: nn.Module, prepared: Prepared) -> tuple[Mapping[str, str], Layout, int]:
-    """The stages whose maps can be read, where the network's layout is known."""
-    p, library = prepared.preprocess, type(module).__module__.partition(".")[0]
-    with suppress(Exception):  # a library's network that the user changed: its maps are then not read
-        if library == "timm":
-            return stages(module)
-        if library == "torchvision":
-            found = from_torchvision.anatomy(module, (p.channels, p.crop, p.crop))
-            return found.stages, found.layout, found.prefix_tokens
-    children = dict(module.named_children())
-    names = [f"layer{i}" for i in range(1, _STAGES + 1) if f"layer{i}" in children]
-    found_maps = {f"stage{i}": name for i, name in enumerate(names, start=1)}
-    return (found_maps if _are_maps(module, names, prepared) else {}), "nchw", 0
-
-
-def _are_maps(module: nn.Module, names: list[str], prepared: Prepared) -> bool:
-    """Whether some modules put out maps (n, c, h, w)."""
-    seen: list[int] = []
-    first = next(module.parameters(), None)
-    p, device = prepared.preprocess, torch.device("cpu") if first is None else first.device
-    with ExitStack() as hooks, evaluating(module), torch.no_grad():
-        for name in names:
-            part = module.get_submodule(name)
-            hooks.callback(part.register_forward_hook(lambda _m, _i, out: seen.append(_axes(out))).remove)
-        if names:
-            module(torch.zeros(1, p.channels, p.crop, p.crop, device=device, dtype=dtype_of(module)))
-    return bool(names) and seen == [4] * len(names)
-
-
-def _axes(output: object) -> int:
-    return output.ndim if isinstance(output, Tensor) else 0
-
-
-_LARGEST = 30.0  # of normalised pixels: 0 to 1 becomes about −3 to 3, 0 to 255 does not
-_FAR = 4.0  # standard deviations of a channel, over all images that the network learnt from
-_PROBABILITY = 1e-3
-
-
 def first_images(benchmark: Audience, preprocess: Preprocess) -> Tensor:
     """Return some images of ID test, spread over its classes, as the network sees them, (n, channels, h, w).
 
@@ -572,67 +523,3 @@ def probability_warnings(backbone: Backbone) -> tuple[str, ...]:
             "maximum logits and temperatures of them mean nothing — return what goes into the softmax",
         )
     return ()
-
-
-def range_warnings(images: Tensor, preprocess: Preprocess, module: nn.Module | None) -> tuple[str, ...]:
-    """Return warnings about images that are not in the range which the network learnt from.
-
-    Args:
-        images: normalised, of ID test.
-        preprocess: which made them.
-        module: the network, whose first batch norm knows the statistics of what it learnt from; None = not known.
-    """
-    reach = float(images.abs().max())
-    if reach > _LARGEST:
-        return (
-            f"images reach {reach:.0f} after preprocess, where normalised pixels lie within about ±3 — scale pixels to "
-            "[0, 1], as ToTensor() does",
-        )
-    return () if module is None else (*_published(module, preprocess), *_learnt(module, images))
-
-
-def _published(module: nn.Module, preprocess: Preprocess) -> Iterator[str]:
-    """What timm says of released weights against the preprocess."""
-    settings = getattr(module, "pretrained_cfg", None)
-    if not isinstance(settings, dict) or settings.get("num_classes") != getattr(module, "num_classes", None):
-        return
-    mean, std = (tuple(map(float, settings.get(key) or ())) for key in ("mean", "std"))
-    near = all(
-        len(a) == len(b) and all(abs(x - y) < 0.02 for x, y in zip(a, b, strict=True))
-        for a, b in ((mean, preprocess.mean), (std, preprocess.std))
-    )
-    if mean and std and not near:
-        yield (
-            f"preprocess normalises by mean {preprocess.mean} and std {preprocess.std}, timm publishes this model with "
-            f"mean {mean} and std {std}"
-        )
-
-
-def _learnt(module: nn.Module, images: Tensor) -> Iterator[str]:
-    """What the first batch norm has seen in training against what it sees now."""
-    norm = next((part for part in module.modules() if isinstance(part, nn.BatchNorm2d)), None)
-    if norm is None or norm.running_mean is None or norm.running_var is None or not _counted(norm):
-        return
-    seen: list[Tensor] = []
-    hook = norm.register_forward_pre_hook(lambda _m, inputs: seen.append(inputs[0].detach().float()))
-    try:
-        with torch.no_grad(), evaluating(module):
-            module(images.to(norm.running_mean.device, norm.running_mean.dtype))
-    finally:
-        hook.remove()
-    if not seen:
-        return
-    now, std = seen[0].mean(dim=(0, 2, 3)), norm.running_var.float().sqrt() + 1e-6
-    off = float(((now - norm.running_mean.float()) / std).abs().median())
-    spread = float((seen[0].transpose(0, 1).flatten(1).std(dim=1) / std).median())
-    if off > _FAR or not 1 / _FAR < spread < _FAR:
-        yield (
-            f"images do not look like those that the network learnt from: in its first batch norm they lie {off:.1f} "
-            f"standard deviations away and spread {spread:.2g} times as wide — check mean and std of preprocess"
-        )
-
-
-def _counted(norm: nn.BatchNorm2d) -> bool:
-    """Whether the statistics are of images: fresh ones are 0 and 1."""
-    mean, var = norm.running_mean, norm.running_var
-    return mean is not None and var is not None and not (bool((mean == 0).all()) and bool((var == 1).all()))

@@ -1,7 +1,7 @@
-"""Where a torch module has its classifier and features, found by watching one forward pass."""
+"""Where a torch module has its classifier, features and stages, found by watching forward passes."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,9 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from openbench.backbones.anatomy import Layout
+from openbench.backbones.libraries import from_torchvision
+from openbench.backbones.libraries.presets import stages
+from openbench.core.preprocess import Preprocess
 from openbench.errors import ConfigError, did_you_mean
 
 _WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
+_STAGES = 4
 _SHOWN = 8  # candidates named in a message
 _TOLERANCE = 1e-4
 _AS_FUNCTION = "or pass a function of the images that returns (features, logits)"
@@ -27,7 +32,6 @@ class Parts:
         head: dotted name of the nn.Linear that makes the logits; empty where there is none.
         features: dotted name of the module that makes the features, where that is not the head's input.
         ends_in: what follows the head: `softmax`, `log_softmax`, or nothing.
-        dtype: of the output.
     """
 
     pick: str | int | None
@@ -35,7 +39,6 @@ class Parts:
     head: str
     features: str = ""
     ends_in: str = ""
-    dtype: torch.dtype = torch.float32
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def watch(module: nn.Module, images: Tensor, wanted: Wanted) -> Parts:
             raise ConfigError(f"model '{wanted.name}': module '{features}' is not called in the forward pass")
         if head and made.shape == linear[head][0].shape and torch.equal(made, linear[head][0]):
             features = ""  # the head's own input
-    return Parts(pick, output, head, features, ends_in, output.dtype)
+    return Parts(pick, output, head, features, ends_in)
 
 
 def _channels(module: nn.Module, images: Tensor) -> str:
@@ -226,3 +229,46 @@ def _listed(module: nn.Module, linear: Mapping[str, object]) -> str:
     """The linear layers by name and size, the last ones first."""
     parts = [f"'{n}' {module.get_submodule(n).in_features} → {module.get_submodule(n).out_features}" for n in linear]
     return ", ".join(parts[: -_SHOWN - 1 : -1]) or "none"
+
+
+def dtype_of(module: nn.Module) -> torch.dtype:
+    """Return the dtype in which a network takes images: that of its first parameter of floating point."""
+    kinds = (p.dtype for p in (*module.parameters(), *module.buffers()) if p.is_floating_point())
+    return next(kinds, torch.float32)
+
+
+def stages_of(module: nn.Module, p: Preprocess) -> tuple[Mapping[str, str], Layout, int]:
+    """Return the stages whose maps can be read, the layout of these, and how many tokens stand before the patches.
+
+    Args:
+        module: in eval mode.
+        p: how images reach it.
+    """
+    library = type(module).__module__.partition(".")[0]
+    with suppress(Exception):  # a library's network that the user changed: its maps are then not read
+        if library == "timm":
+            return stages(module)
+        if library == "torchvision":
+            found = from_torchvision.anatomy(module, (p.channels, p.crop, p.crop))
+            return found.stages, found.layout, found.prefix_tokens
+    children = dict(module.named_children())
+    names = [f"layer{i}" for i in range(1, _STAGES + 1) if f"layer{i}" in children]
+    found_maps = {f"stage{i}": name for i, name in enumerate(names, start=1)}
+    return (found_maps if _are_maps(module, names, p) else {}), "nchw", 0
+
+
+def _are_maps(module: nn.Module, names: list[str], p: Preprocess) -> bool:
+    """Whether some modules put out maps (n, c, h, w)."""
+    seen: list[int] = []
+    first = next(module.parameters(), None)
+    device = torch.device("cpu") if first is None else first.device
+
+    def note(_: nn.Module, __: object, output: object) -> None:
+        seen.append(output.ndim if isinstance(output, Tensor) else 0)
+
+    with ExitStack() as hooks, torch.no_grad():
+        for name in names:
+            hooks.enter_context(module.get_submodule(name).register_forward_hook(note))
+        if names:
+            module(torch.zeros(1, p.channels, p.crop, p.crop, device=device, dtype=dtype_of(module)))
+    return bool(names) and seen == [4] * len(names)
