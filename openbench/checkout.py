@@ -8,9 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import openbench
-from openbench.digest import file_sha256
 from openbench.errors import ConfigError
-from openbench.source import OURS, closure, file_of, foreign_code, own_modules
+from openbench.source import OURS, closure, file_of, foreign_code, loaded_sha256, own_modules
 
 # What can change a number. Configs and manifests are only watched for `dirty`: run ids and digests hold their content.
 _WATCHED = ("openbench", "configs", "data_manifests")
@@ -36,18 +35,13 @@ def uncommitted(*modules: str, parts: tuple[object, ...] = ()) -> dict[str, str]
     starts = {name: _file(name) for name in (*modules, *own_modules(*parts))}
     starts |= {code.__module__: file for part in parts for code in foreign_code(part) if (file := file_of(code))}
     made_of = _made_of(tuple(sorted(starts.items())))
-    return {name: _sha256(file) for name, file in sorted(changed.items()) if file in made_of and file.is_file()}
+    used = {name: file for name, file in sorted(changed.items()) if file in made_of and file.is_file()}
+    return {name: loaded_sha256(_module(name), file) for name, file in used.items()}
 
 
 @cache
 def _made_of(starts: tuple[tuple[str, Path], ...]) -> frozenset[Path]:
     return frozenset(closure(dict(starts), ours=True).values())
-
-
-@cache
-def _sha256(file: Path) -> str:
-    """Read once: what a process has imported does not change any more."""
-    return file_sha256(file)
 
 
 def made_now() -> str:
@@ -94,6 +88,10 @@ def _root() -> Path:
 def _file(module: str) -> Path:
     below = _root().joinpath(*module.split("."))
     return below / "__init__.py" if below.is_dir() else below.with_suffix(".py")
+
+
+def _module(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _is_checkout() -> bool:

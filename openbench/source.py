@@ -1,8 +1,9 @@
-"""The source files behind an object: its class's module and what that imports, read and never executed.
+"""What code an object comes from: its class's module and what that imports, as it was loaded; read, never executed.
 
 What openbench ships is identified by name and version. Foreign code is identified by its files: the module of each
-class or function and, through all imports, the modules beside it. Files that this code only opens (weights, tables) do
-not count.
+class or function and, through all imports, the modules beside it. Where the code that was loaded is not that of its
+file (which was edited since, or a function or constant of it was replaced), the loaded code counts. Files that this
+code only opens (weights, tables) and values that it changes while it runs do not: the probes ask for what they do.
 """
 
 import ast
@@ -11,16 +12,18 @@ import os
 import secrets
 import sys
 import sysconfig
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, partial
-from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.machinery import EXTENSION_SUFFIXES, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
-from openbench.digest import file_sha256
+from openbench.digest import digest, file_sha256
 
 OURS = "openbench"
 # The versions of libraries are in the provenance.
@@ -29,34 +32,120 @@ _LIBRARIES = frozenset(
     | {"transformers", "huggingface_hub", "onnxruntime"}
 )
 _KNOWN = frozenset({OURS, *sys.stdlib_module_names}) | _LIBRARIES
+LOADED = "loaded "  # what the SHA-256 of code that is not in its file begins with
+_PLAIN = (int, float, str, bytes, bool)
 _MAKERS = "makers_"
 _NONCE = "nonce_"
 _INSTALLED = ("site-packages", "dist-packages")
 _STDLIB = Path(sysconfig.get_paths()["stdlib"]).resolve()
 
 Code = type | Callable[..., Any]
+_FIRST: dict[
+    str, tuple[Any, "_Definitions"]
+] = {}  # module → its spec, which a reload changes, and its file when it was new
 
 
 def foreign_sources(*parts: object) -> dict[str, str]:
-    """Return {module: SHA-256 of its file} of the code behind some parts that openbench does not ship.
+    """Return {module: SHA-256 of its file} of the code behind some parts that is not as openbench ships it.
 
     This covers the classes of the parts, their bases and the classes of what they hold, the functions that made them,
     and the modules beside these that they import, at the top or later. A class without a file, e.g. one that was typed
-    into a session, gets a random word that belongs to this object: what it makes never equals what was made before.
+    into a session, gets a random word that belongs to this object: what it makes never equals what was made before. A
+    class of openbench counts only if its code was replaced.
 
     Args:
         *parts: methods, trainings, backbones, data sources, or classes and functions.
     """
     starts: dict[str, Path] = {}
     found: dict[str, str] = {}
+    codes: dict[str, dict[str, Code]] = {}
     for part in parts:
-        for code in foreign_code(part):
-            file = file_of(code)
+        for code in classes_of(part):
+            file, top = file_of(code), _top(code.__module__)
+            if top in _LIBRARIES or top in sys.stdlib_module_names:
+                continue
+            codes.setdefault(code.__module__, {})[code.__qualname__] = code
             if file is None:
-                found[f"{code.__module__}.{code.__qualname__}"] = f"unknown {_nonce(part)}"
-            else:
+                if top != OURS:
+                    found[f"{code.__module__}.{code.__qualname__}"] = f"unknown {_nonce(part)}"
+            elif top != OURS:
                 starts[code.__module__] = file
-    return dict(sorted((found | {name: _read(file).sha256 for name, file in closure(starts).items()}).items()))
+            elif (sha256 := loaded_sha256(code.__module__, file, codes[code.__module__])).startswith(LOADED):
+                found[code.__module__] = sha256
+    found |= {name: loaded_sha256(name, file, codes.get(name, {})) for name, file in closure(starts).items()}
+    return dict(sorted(found.items()))
+
+
+def loaded_sha256(name: str, file: Path, codes: Mapping[str, Code] | None = None) -> str:
+    """Return the SHA-256 of the file of a module as it was when it was loaded; of its functions if that is gone.
+
+    Args:
+        name: of the module.
+        file: its source.
+        codes: classes and functions of it by qualified name that are in use, though the module may have others now.
+    """
+    module, now = sys.modules.get(name), _definitions(file, *_state(file))
+    spec = getattr(module, "__spec__", None)
+    if module is None or (spec is not None and type(spec.loader) is not SourceFileLoader):
+        return now.sha256
+    spaces = {**vars(module), **(codes or {})}
+    loaded, first = _FIRST.get(name, (spec, now))
+    for there in (first, now) if loaded is spec else (now,):
+        if not (found := _replaced(spaces, there, module.__file__ or str(file))):
+            _FIRST[name] = spec, there
+            return there.sha256
+    return LOADED + digest(found)
+
+
+def changed_since_loaded(sources: Mapping[str, str]) -> list[str]:
+    """Return the modules among sources whose file is not the code that was loaded, or no longer."""
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in sources}
+    there = {name: _read(Path(file)).sha256 for name, file in files.items() if file and Path(file).is_file()}
+    return [name for name, sha256 in there.items() if sha256 != sources[name]]
+
+
+def _replaced(spaces: Mapping[str, Any], source: "_Definitions", file: str) -> dict[str, str]:
+    """What is loaded of a module's functions and constants, if any of them is not as in a source of it; else empty."""
+    loaded = {name: code for name in source.functions if (code := _code_of(_found(spaces, name))) is not None}
+    for owner in [value for value in spaces.values() if isinstance(value, type)]:
+        for value in vars(owner).values():
+            code = _code_of(value)
+            if code is not None and code.co_filename == file:
+                loaded.setdefault(code.co_qualname, code)
+    values = {name: _found(spaces, name) for name in source.constants}
+    plain = {name: repr(value) for name, value in values.items() if type(value) in _PLAIN}
+    if all(code in source.functions.get(name, ()) for name, code in loaded.items()) and all(
+        value == source.constants[name] for name, value in plain.items()
+    ):
+        return {}
+    return plain | {name: repr(_content(code)) for name, code in loaded.items()}
+
+
+def _found(spaces: Mapping[str, Any], name: str) -> Any:
+    """What stands in a module under a qualified name; an empty tuple where nothing does."""
+    if name in spaces:
+        return spaces[name]
+    owner, _, attribute = name.rpartition(".")
+    there = _found(spaces, owner) if owner else ()
+    return vars(there).get(attribute, ()) if isinstance(there, type) and attribute not in _field_names(there) else ()
+
+
+def _field_names(cls: type) -> Iterable[str]:
+    """The fields of a dataclass, whose defaults objects have taken over when they were made."""
+    return getattr(cls, "__dataclass_fields__", ())
+
+
+def _code_of(value: Any) -> CodeType | None:
+    """The code of a function, also one that is decorated; None of anything else."""
+    for attribute in ("__func__", "fget", "func"):
+        value = getattr(value, attribute, value)
+    return getattr(inspect.unwrap(value), "__code__", None) if callable(value) else None
+
+
+def _content(code: CodeType) -> tuple[Any, ...]:
+    """What a function does, without the address that its code is at."""
+    consts = [_content(const) if isinstance(const, CodeType) else repr(const) for const in code.co_consts]
+    return code.co_code.hex(), code.co_names, code.co_varnames, consts
 
 
 def unknown_sources(sources: Mapping[str, str]) -> list[str]:
@@ -207,7 +296,7 @@ class _Source:
     """
 
     sha256: str
-    imports: tuple[tuple[int, str, str], ...]
+    imports: tuple[tuple[int, str, str], ...] = ()
 
     def absolute(self, name: str, package: bool) -> Iterator[str]:
         """The dotted names that it imports, as module `name`."""
@@ -217,22 +306,79 @@ class _Source:
             yield ".".join(part for part in (*base, module, imported) if part)
 
 
-def _read(file: Path) -> _Source:
+@dataclass(frozen=True)
+class _Definitions:
+    """What a file defines.
+
+    Args:
+        sha256: of its bytes.
+        functions: their codes by qualified name, of which one name may have several.
+        constants: plain values of the module and its classes by qualified name, as Python writes them.
+    """
+
+    sha256: str
+    functions: Mapping[str, tuple[CodeType, ...]] = field(default_factory=dict)
+    constants: Mapping[str, str] = field(default_factory=dict)
+
+
+def _state(file: Path) -> tuple[int, int, int]:
     state = os.stat(file)
-    return _parsed(file, state.st_mtime_ns, state.st_size, state.st_ino)
+    return state.st_mtime_ns, state.st_size, state.st_ino
+
+
+def _read(file: Path) -> _Source:
+    return _parsed(file, *_state(file))
 
 
 @cache
 def _parsed(file: Path, changed: int, size: int, inode: int) -> _Source:
     """Parse a file; the other arguments are its state, for the cache."""
-    sha256 = file_sha256(file)
-    if file.suffix != ".py":
-        return _Source(sha256, ())
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):
-        return _Source(sha256, ())  # it cannot be imported either
-    return _Source(sha256, tuple(dict.fromkeys(_imports(tree))))
+    tree = _tree(file)
+    return _Source(file_sha256(file), tuple(dict.fromkeys(_imports(tree))) if tree else ())
+
+
+@cache
+def _definitions(file: Path, changed: int, size: int, inode: int) -> _Definitions:
+    """What a file defines; the other arguments are its state, for the cache."""
+    tree, functions = _tree(file), dict[str, tuple[CodeType, ...]]()
+    if tree is None:
+        return _Definitions(file_sha256(file))
+    for function in _functions(compile(tree, file, "exec", dont_inherit=True)):
+        functions[function.co_qualname] = (*functions.get(function.co_qualname, ()), function)
+    return _Definitions(file_sha256(file), functions, dict(_constants(tree)))
+
+
+def _tree(file: Path) -> ast.Module | None:
+    """The syntax of a file; None where it has none: of a library, or of what cannot be imported either."""
+    with suppress(SyntaxError, ValueError):
+        return ast.parse(file.read_bytes()) if file.suffix == ".py" else None
+    return None
+
+
+def _functions(code: CodeType) -> Iterator[CodeType]:
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield const
+            yield from _functions(const)
+
+
+def _constants(tree: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The plain values that are assigned once, by qualified name."""
+    stored = Counter(
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+    changed = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield from _constants(node, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name) and stored[target.id] == 1 and target.id not in changed:
+                    with suppress(ValueError, TypeError):
+                        value = ast.literal_eval(node.value)
+                        if type(value) in _PLAIN:
+                            yield f"{prefix}{target.id}", repr(value)
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[int, str, str]]:

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import importlib
+import pkgutil
 import sys
 import textwrap
 from dataclasses import dataclass
@@ -10,12 +11,20 @@ from pathlib import Path
 
 import pytest
 
+import openbench
 from openbench.config.build import build
 from openbench.core.live import LiveMethod
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
-from openbench.source import closure, foreign_code, foreign_sources, unknown_sources
+from openbench.source import (
+    changed_since_loaded,
+    closure,
+    foreign_code,
+    foreign_sources,
+    loaded_sha256,
+    unknown_sources,
+)
 
 METHOD = """
 from dataclasses import dataclass
@@ -104,14 +113,91 @@ def test_what_a_users_function_makes_is_named_by_its_file(project):
     ],
 )
 def test_an_edit_in_a_module_beside_it_is_noticed(project, tmp_path, importing, helper):
+    name = helper.removesuffix(".py").replace("/", ".")
     (tmp_path / helper).parent.mkdir(exist_ok=True)
     (tmp_path / helper).write_text("sign = 1\n")
-    mine = project({"mine_of_test.py": f"{importing}\n{METHOD}"})
-    before = foreign_sources(mine.Mine())
-    (tmp_path / helper).write_text("sign = -1\n")
-    after = foreign_sources(mine.Mine())
+    text = f"{importing}\n{METHOD}"
+    before = foreign_sources(project({"mine_of_test.py": text}).Mine())
+    (tmp_path / helper).write_text("sign = -1  # edited\n")
+    for module in ("mine_of_test", *[loaded for loaded in sys.modules if loaded.startswith(name.split(".")[0])]):
+        sys.modules.pop(module, None)  # as in another process
+    after = foreign_sources(project({"mine_of_test.py": text}).Mine())
     assert before.keys() == after.keys()
-    assert [name for name in before if before[name] != after[name]] == [helper.removesuffix(".py").replace("/", ".")]
+    assert [module for module in before if before[module] != after[module]] == [name]
+
+
+# pytest would load modules named *_test in its own way.
+EDITED = """
+from openbench.methods.msp import MSP
+import own_helper
+
+GAIN = 2.0
+
+class Mine(MSP):
+    reference = "-"
+    sign = 1
+
+    def score(self, x):
+        return self.sign * GAIN * own_helper.turned(super().score(x))
+"""
+HELPER = "def turned(scores):\n    return scores\n"
+
+
+@pytest.mark.parametrize(("file", "old", "new"), [
+    ("own_method.py", "self.sign *", "-self.sign *"),
+    ("own_method.py", "GAIN = 2.0", "GAIN = 3.0"),
+    ("own_method.py", "sign = 1", "sign = -1"),
+    ("own_helper.py", "return scores", "return -scores"),
+])  # fmt: skip
+def test_code_that_was_loaded_counts_though_its_file_was_edited_since(project, tmp_path, file, old, new):
+    mine = project({"own_method.py": EDITED, "own_helper.py": HELPER})
+    before = foreign_sources(mine.Mine())
+    assert changed_since_loaded(before) == []
+    (tmp_path / file).write_text((tmp_path / file).read_text().replace(old, new))
+    assert foreign_sources(mine.Mine()) == before
+    assert changed_since_loaded(before) == [file.removesuffix(".py")]
+
+
+def test_a_file_that_was_edited_before_the_first_look_is_not_taken_for_the_code_that_was_loaded(project, tmp_path):
+    mine = project({"own_method.py": EDITED, "own_helper.py": HELPER})
+    (tmp_path / "own_method.py").write_text(EDITED.replace("self.sign *", "-self.sign *"))
+    found = foreign_sources(mine.Mine())
+    assert found["own_method"].startswith("loaded ")
+    assert foreign_sources(mine.Mine()) == found
+    assert changed_since_loaded(found) == ["own_method"]
+    importlib.reload(mine)
+    assert foreign_sources(mine.Mine())["own_method"] == sha256(mine.__file__)
+
+
+@pytest.mark.parametrize("change", [
+    lambda mine: setattr(mine, "GAIN", 3.0),
+    lambda mine: setattr(mine.Mine, "sign", -1),
+    lambda mine: setattr(mine.Mine, "score", lambda self, x: -MSP.score(self, x)),
+    lambda mine: setattr(mine.own_helper, "turned", lambda scores: -scores),
+])  # fmt: skip
+def test_what_was_replaced_in_memory_is_other_code(project, change):
+    mine = project({"own_method.py": EDITED, "own_helper.py": HELPER})
+    before = foreign_sources(mine.Mine())
+    change(mine)
+    assert foreign_sources(mine.Mine()) != before
+
+
+def test_a_class_of_ours_whose_score_was_replaced_is_not_as_shipped(monkeypatch):
+    score = MSP.score
+    monkeypatch.setattr(MSP, "score", lambda self, x: -score(self, x))
+    found = foreign_sources(MSP())
+    assert list(found) == ["openbench.methods.msp"]
+    assert found["openbench.methods.msp"].startswith("loaded ")
+    monkeypatch.undo()
+    assert foreign_sources(MSP()) == {}
+
+
+@pytest.mark.slow
+def test_every_module_of_ours_is_loaded_as_its_file_says():
+    for module in pkgutil.walk_packages(openbench.__path__, "openbench."):
+        if not module.name.endswith("__main__"):
+            file = Path(importlib.import_module(module.name).__file__)
+            assert loaded_sha256(module.name, file) == sha256(file), module.name
 
 
 def test_what_only_type_checkers_import_is_not_part_of_a_source(project, tmp_path):

@@ -139,7 +139,21 @@ def _instance(value: object) -> Method:
     found = held() if held is not None and not isinstance(value, type) else value
     if not isinstance(found, Method):
         raise _unknown(value)
+    _refuse_hidden(found)
     return found
+
+
+def _refuse_hidden(method: Method) -> None:
+    """Refuse attributes of an object that are no hyper-parameters: a run makes methods anew, without them."""
+    hidden = [name for name in vars(method).keys() - vars(with_params(method, {})).keys() if not name.endswith("_")]
+    if hidden:
+        raise ConfigError(
+            f"{type(method).__name__} — found the attribute '{min(hidden)}', which is no hyper-parameter and would be "
+            "lost — make it a field of a class of your own, or override the method in one"
+        )
+    for part in method.params().values():
+        if isinstance(part, Method):
+            _refuse_hidden(part)
 
 
 def _unknown(value: object) -> ConfigError:

@@ -11,6 +11,8 @@ from openbench.errors import RecordError
 SCHEMA = 2
 # Optional keys of the provenance: changed or foreign code that made a record, and results that it reused.
 SOURCES, UNCOMMITTED, REUSED = "sources", "uncommitted", "reused"
+# What a method of one's own scored a few rows; in the sources, what tells it from one that scored otherwise.
+METHOD_PROBE, VARIANT = "method_probe", "scores otherwise"
 PROBE = "probe"  # also of the provenance: what a network of the user's made of a few images
 _SHOWN = 20  # keys, and characters of each, in a message
 Value = float | int | str

@@ -312,6 +312,15 @@ class CachedFeatures:
     _images: int = 0
     _seconds: float = 0.0
 
+    @classmethod
+    def of(cls, backbone: Backbone, runtime: Runtime, say: Say, clock: Clock | None = None) -> "CachedFeatures":
+        """The cached features of a network under a runtime."""
+        return cls(feature_store(runtime, say, runtime.sharding), backbone, clock or Clock(), say)
+
+    def lacks(self, split: Split) -> bool:
+        """Whether features of a split are still to be extracted."""
+        return bool(self.store.missing(self.backbone, split, _BASE))
+
     def expect(self, splits: Iterable[Split]) -> None:
         """Find which splits of a run have no features yet, and say how many images they have.
 
@@ -319,7 +328,7 @@ class CachedFeatures:
             splits: all that will be asked for.
         """
         every = list(splits)
-        missing = [s for s in every if self.store.missing(self.backbone, s, _BASE)]
+        missing = [split for split in every if self.lacks(split)]
         kept = [self.store.made(self.backbone, split) for split in every if split not in missing]
         if kept:
             some = f" ({len(kept)} of {len(every)} sets)" if missing else ""

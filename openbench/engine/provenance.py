@@ -17,13 +17,13 @@ import numpy as np
 import openbench
 from openbench.checkout import commit, dirty
 from openbench.config.overrides import AUGMENT
-from openbench.core.record import PROBE, REUSED, SOURCES, UNCOMMITTED, ResultRecord
+from openbench.core.record import PROBE, REUSED, SOURCES, UNCOMMITTED, VARIANT, ResultRecord
 from openbench.core.scores import SetScores
 from openbench.memory import peak
 from openbench.results.records.origin import made_by
 from openbench.results.records.store import RecordStore
 from openbench.results.records.superseded import superseding
-from openbench.source import unknown_sources
+from openbench.source import changed_since_loaded, unknown_sources
 
 if TYPE_CHECKING:  # without torch, so that the metrics of a file of scores are there at once
     import torch
@@ -38,6 +38,10 @@ _TURNED = 0.4  # an AUROC below this in every set speaks of scores with the othe
 _VARIANT = (
     "a network of the same class, sources, weights and preprocessing made other outputs of the same images before: "
     "something else that it or its preprocess reads has changed, so this is another network, with results of its own"
+)
+_OTHER_METHOD = (
+    "a method of the same sources and hyper-parameters scored the same rows otherwise before: something else that it "
+    "reads has changed, so this is another method, with results of its own"
 )
 _VERIFY = "add runtime.on_existing=verify"
 _LIBRARIES = (
@@ -272,10 +276,16 @@ def made_from(record: ResultRecord, records: RecordStore) -> tuple[str, ...]:
     """
     sources, changed = record.provenance.get(SOURCES) or {}, record.provenance.get(UNCOMMITTED) or {}
     unknown = unknown_sources(sources)
-    known = [name for name in sources if name not in unknown]
+    edited = changed_since_loaded(sources)
+    known = [name for name in sources if name not in (*unknown, VARIANT) and not name.startswith("openbench.")]
     lines = [f"made from uncommitted changes in {', '.join(changed)}: reused only by the same sources"] * bool(changed)
     lines += [f"made from sources that are not openbench's: {', '.join(known)}"] * bool(known)
     lines += [f"{name} has no file to read: what it makes is never reused" for name in unknown]
+    lines += [
+        f"{name}: the code that ran is not that of its file (edited or replaced since it was loaded)" for name in edited
+    ]
+    if VARIANT in sources:
+        lines.append(_OTHER_METHOD)
     lines += [f"reused {what}: made by {by}" for what, by in (record.provenance.get(REUSED) or {}).items()]
     if (record.provenance.get(PROBE) or {}).get("variant"):
         lines.append(_VARIANT)

@@ -17,11 +17,22 @@ from openbench.core.benchmark import Benchmark, Split
 from openbench.core.composite import leaves, version_of
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
-from openbench.core.record import PROBE, REUSED, SOURCES, UNCOMMITTED, ResultRecord, RunIdentity, texts_of
+from openbench.core.record import (
+    METHOD_PROBE,
+    PROBE,
+    REUSED,
+    SOURCES,
+    UNCOMMITTED,
+    VARIANT,
+    ResultRecord,
+    RunIdentity,
+    texts_of,
+)
 from openbench.core.request import Field, Request, Role
 from openbench.core.scores import SetScores
 from openbench.core.search import Tuned, settings_of, with_params
-from openbench.digest import still_as_before
+from openbench.digest import digest, still_as_before
+from openbench.engine import method_probe
 from openbench.engine.compatibility import tells_apart
 from openbench.engine.evaluate import (
     CachedFeatures,
@@ -29,7 +40,6 @@ from openbench.engine.evaluate import (
     Fitting,
     Scoring,
     class_scores,
-    feature_store,
     fit,
     no_predictions,
     predictions,
@@ -73,6 +83,7 @@ class RunSpec:
         metrics: which metrics at which operating points.
         config: the scientific config, plain and resolved; enters the record with public names.
         learnt: how the weights came about, None for released ones.
+        variant: tells the method from one of the same sources that scored otherwise; empty for the first one.
     """
 
     benchmark: Benchmark
@@ -84,6 +95,7 @@ class RunSpec:
     metrics: MetricOptions = field(default_factory=MetricOptions)
     config: Mapping[str, Any] = field(default_factory=dict)
     learnt: Learnt | None = None
+    variant: str = ""
 
     @property
     def training(self) -> str | None:
@@ -108,7 +120,8 @@ class RunSpec:
     @cached_property
     def sources(self) -> dict[str, str]:
         """{module: SHA-256} of the code of this run that openbench does not ship."""
-        return foreign_sources(*self._parts)
+        found = foreign_sources(*self._parts)
+        return {**found, VARIANT: self.variant} if self.variant else found
 
     @cached_property
     def uncommitted(self) -> dict[str, str]:
@@ -175,6 +188,9 @@ def run(spec: RunSpec, runtime: Runtime, say: Say = silent) -> RunOutcome:
     if runtime.on_existing == "verify":
         return verify(spec, runtime, recorded(records, spec), say)
     existing = records.find(spec.run_id)
+    if existing is not None and (variant := _variant(spec, existing[0], runtime, say)):
+        spec = replace(spec, variant=variant)
+        existing = records.find(spec.run_id)
     if existing is not None and runtime.on_existing == "skip":
         return reused(*existing, records)
     if existing is not None:
@@ -209,9 +225,26 @@ def verify(spec: RunSpec, runtime: Runtime, existing: tuple[ResultRecord, Path],
     Raises:
         RecordError: the record is of another run, or does not reproduce.
     """
+    if variant := (existing[0].provenance.get(SOURCES) or {}).get(VARIANT):
+        spec = replace(spec, variant=variant)
     check_weights(existing[0], spec)
     record, _ = compute(spec, runtime, say)
     return verdict(*existing, record, RecordStore(runtime.records))
+
+
+def _variant(spec: RunSpec, record: ResultRecord, runtime: Runtime, say: Say) -> str:
+    """What tells a method from the one that made a record of the same sources; empty if both score alike.
+
+    Only cached features are read: without them it is not known.
+    """
+    then = record.provenance.get(METHOD_PROBE)
+    if not then or not foreign_sources(spec.method):
+        return ""
+    features = CachedFeatures.of(spec.backbone, runtime, say)
+    if any(features.lacks(split) for split in _read(spec) if split.role in (Role.ID_TRAIN, Role.ID_TEST)):
+        return ""
+    now = method_probe.ask(spec.method, spec.benchmark, features)
+    return "" if method_probe.same(then, now) else digest(now)
 
 
 def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, dict[str, list[SetScores]]]:
@@ -234,7 +267,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
     backbone, benchmark = spec.backbone, spec.benchmark
     passes_before = backbone.passes
     device = backbone.device
-    features = CachedFeatures(feature_store(runtime, say, runtime.sharding), backbone, clock, say)
+    features = CachedFeatures.of(backbone, runtime, say, clock)
     features.expect(_read(spec))
     fitting = Fitting.of(benchmark, backbone.head)
     scoring = Scoring(features, device, runtime.score_batch)
@@ -301,7 +334,14 @@ def _made_from(spec: RunSpec, features: CachedFeatures) -> dict[str, Any]:
     weights = "" if spec.learnt is None else spec.learnt.reused
     kept = {name: made for name, made in (("weights", weights), ("features", features.reused)) if made}
     probe = (spec.backbone.features_from or spec.backbone).probe
-    found = {SOURCES: spec.sources, UNCOMMITTED: spec.uncommitted, REUSED: kept, PROBE: probe and probe.recorded()}
+    own = bool(foreign_sources(spec.method))
+    found = {
+        SOURCES: spec.sources,
+        UNCOMMITTED: spec.uncommitted,
+        REUSED: kept,
+        PROBE: probe and probe.recorded(),
+        METHOD_PROBE: method_probe.ask(spec.method, spec.benchmark, features) if own else [],
+    }
     return {key: of for key, of in found.items() if of}
 
 
