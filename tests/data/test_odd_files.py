@@ -125,14 +125,11 @@ NPZ = {
     "an array that is a note": raw_zip({"images.npy": b"to follow"}),
     "labels that are a note": raw_zip({"images.npy": header("(1, 2, 2)") + bytes(4), "labels.npy": b"to follow"}),
     "objects": saved(images=np.array([[{}]], dtype=object)),
-    "floats": saved(images=np.zeros((2, 3, 3))),
     "text": saved(images=np.array(["a", "b"])),
     "a scalar": saved(images=np.uint8(3)),
     "no pixels": saved(images=np.zeros((3, 0, 4), np.uint8)),
     "five axes": saved(images=np.zeros((1, 1, 1, 1, 3), np.uint8)),
     "nested labels": saved(images=ONE, labels=np.zeros((2, 2), int)),
-    "labels that are not whole": saved(images=ONE, labels=np.array([0.5])),
-    "labels beyond the names": saved(images=ONE, labels=np.array([5]), classes=["a"]),
     "names in a square": saved(images=ONE, labels=np.array([0]), classes=[["a", "b"]]),
     "a name that is a number": saved(images=ONE, labels=np.array([0]), classes=np.float64(1)),
 }
@@ -169,20 +166,14 @@ def test_an_idx_file_of_odd_content_is_refused_by_name(content, tmp_path):
         packs.IdxFiles(["."]).find(tmp_path, [])
 
 
-def test_a_compressed_idx_file_that_is_damaged_or_endless_is_refused(tmp_path, monkeypatch):
-    damaged, endless = (tmp_path / part / "t10k-images-idx3-ubyte.gz" for part in "ab")
-    for file in (damaged, endless):
-        file.parent.mkdir()
-        file.with_name("t10k-labels-idx1-ubyte").write_bytes(idx(1, body=bytes(1)))
+def test_a_compressed_idx_file_that_is_damaged_is_refused(tmp_path):
+    damaged = tmp_path / "t10k-images-idx3-ubyte.gz"
+    damaged.with_name("t10k-labels-idx1-ubyte").write_bytes(idx(1, body=bytes(1)))
     content = bytearray(gzip.compress(idx(1, 4, 4, body=bytes(range(16)))))
     content[12] ^= 0xFF
     damaged.write_bytes(content)
-    with pytest.raises(DataError, match=r"a/.*\.gz' (cannot be unpacked|is not a complete)"):
-        packs.IdxFiles(["."]).find(damaged.parent, [])
-    endless.write_bytes(gzip.compress(bytes(10**6)))
-    monkeypatch.setattr(packs, "_LARGEST_IDX", 10**5)
-    with pytest.raises(DataError, match=r"b/.*\.gz' unpacks to more than 100,000 bytes"):
-        packs.IdxFiles(["."]).find(endless.parent, [])
+    with pytest.raises(DataError, match=r"\.gz' (cannot be unpacked|is not a complete)"):
+        packs.IdxFiles(["."]).find(tmp_path, [])
 
 
 @pytest.mark.parametrize(
@@ -200,21 +191,6 @@ def test_a_mat_file_of_odd_content_is_refused_by_name(content, tmp_path):
     savemat(file, content)
     with pytest.raises(DataError, match=r"test_32x32\.mat'"):
         packs.SvhnMat().find(file, [])
-
-
-def test_a_mat_file_with_any_byte_changed_gives_its_images_or_an_error(tmp_path):
-    file = tmp_path / "test_32x32.mat"
-    savemat(file, {"X": np.zeros((32, 32, 3, 1), np.uint8), "y": np.zeros((1, 1))}, do_compression=True)
-    whole, refused = file.read_bytes(), 0
-    for place in range(128, len(whole)):  # before that stands a free text
-        changed = bytearray(whole)
-        changed[place] ^= 0xFF
-        (other := tmp_path / f"{place}.mat").write_bytes(changed)
-        try:
-            packs.SvhnMat().find(other, [])
-        except DataError:
-            refused += 1
-    assert refused
 
 
 class Runs:

@@ -21,8 +21,6 @@ from openbench.errors import DataError
 
 # Splits of one run share a container (ID validation and ID test, for one): it is read once.
 _KEPT = 8
-# The largest of the kind, EMNIST, has 0.6 GB.
-_LARGEST_IDX = 2**32
 # What Python-2 era pickles of dicts, lists, bytes and numpy arrays name, and nothing else.
 _ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"): ("numpy._core.multiarray", "_reconstruct"),
@@ -247,11 +245,9 @@ def _idx_file(folder: Path, name: str) -> Path | None:
 def _idx(path: Path, axes_expected: int) -> NDArray[np.uint8]:
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
-            raw = stream.read(_LARGEST_IDX + 1)
+            raw = stream.read()
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"'{path}' cannot be unpacked — {error} — get the file again") from error
-    if len(raw) > _LARGEST_IDX:
-        raise DataError(f"'{path}' unpacks to more than {_LARGEST_IDX:,} bytes — get the file again")
     # Two zero bytes, the type (8 = uint8), the number of axes, then the axes as big-endian int32.
     axes = raw[3] if len(raw) >= 4 and raw[:3] == b"\x00\x00\x08" else 0
     shape = tuple(np.frombuffer(raw, ">i4", axes, 4).tolist()) if 4 + 4 * axes <= len(raw) else ()
