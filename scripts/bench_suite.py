@@ -45,9 +45,9 @@ from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Role
+from openbench.core.runtime import Runtime
 from openbench.engine import provenance as clock
 from openbench.engine.prepare import build_method, opened, ready_backbone
-from openbench.engine.runtime import Runtime
 from openbench.features.columns import Column
 from openbench.features.extract import extract, part_of
 

@@ -20,10 +20,10 @@ import pandas as pd
 
 from openbench import paths
 from openbench.compose.config import compose, runtime, scientific
+from openbench.core.runtime import Runtime
 from openbench.data.tabular import TableFile, table_facts
 from openbench.engine.prepare import prepare
 from openbench.engine.run import run
-from openbench.engine.runtime import Runtime
 from openbench.errors import OpenbenchError
 from openbench.results.leaderboard.tabular import SOURCE, gaps, load_figures, summary, write_table
 from openbench.results.records.store import RecordStore

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from openbench.core.runtime import Runtime
 from openbench.engine.prepare import SharedObjects, prepare
 from openbench.engine.provenance import RunOutcome
 from openbench.engine.run import run
-from openbench.engine.runtime import Runtime
 from openbench.say import Say, silent
 
 

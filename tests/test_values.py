@@ -20,10 +20,10 @@ from openbench.compose.config import compose, plain
 from openbench.compose.sweep import options
 from openbench.config.build import build
 from openbench.core.preprocess import Preprocess
+from openbench.core.runtime import Runtime
 from openbench.data.build import build_benchmark
 from openbench.data.dataset import SetConfig
 from openbench.engine.prepare import build_method
-from openbench.engine.runtime import Runtime
 from openbench.engine.tune import Tuning
 from openbench.errors import OpenbenchError
 from openbench.metrics.suite import MetricOptions

@@ -29,11 +29,11 @@ from openbench.backbones.device import resolve_device
 from openbench.compose.composed import Composed, composed
 from openbench.config.overrides import word
 from openbench.core.benchmark import Benchmark
+from openbench.core.runtime import Runtime
 from openbench.core.search import ChosenMethod
 from openbench.engine.prepare import Adopt, Config, SharedObjects, build_method, prepare
 from openbench.engine.provenance import WARNINGS, RunOutcome
 from openbench.engine.run import run
-from openbench.engine.runtime import Runtime
 from openbench.errors import CacheError, ConfigError
 from openbench.progress import say_of, shown
 from openbench.results.records.store import RecordStore

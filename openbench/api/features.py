@@ -33,6 +33,7 @@ from openbench.config.overrides import NAME
 from openbench.core.benchmark import Benchmark, RowItems, Split
 from openbench.core.composite import Composite, leaves
 from openbench.core.request import Role
+from openbench.core.runtime import Runtime
 from openbench.core.scores import SetScores
 from openbench.core.search import ChosenMethod, with_params
 from openbench.data.checking.verify import must_differ
@@ -40,7 +41,6 @@ from openbench.digest import array_sha256, digest, row_digests
 from openbench.engine.compatibility import check_classes
 from openbench.engine.evaluate import for_layers
 from openbench.engine.run import RunSpec, compute, run
-from openbench.engine.runtime import Runtime
 from openbench.engine.tune import Tuning
 from openbench.errors import CacheError, ConfigError, DataError, LeakageError, NotApplicableError
 from openbench.metrics.suite import MetricOptions

@@ -12,6 +12,7 @@ from openbench.config.constraints import Checked, OneOf
 from openbench.core.benchmark import Split
 from openbench.core.method import Method
 from openbench.core.request import Role
+from openbench.core.runtime import Runtime
 from openbench.core.search import ChosenMethod, with_params
 from openbench.detect.artefact.licences import licences
 from openbench.detect.artefact.network_part import check_weights, refuse_text_as_weights
@@ -25,7 +26,6 @@ from openbench.engine import prepare
 from openbench.engine.evaluate import CachedFeatures, Fitting, Scoring, feature_store, fit, score_split
 from openbench.engine.provenance import Clock
 from openbench.engine.run import RunSpec
-from openbench.engine.runtime import Runtime
 from openbench.errors import ConfigError
 from openbench.results.records.store import RecordStore
 from openbench.say import Say, silent

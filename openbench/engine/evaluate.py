@@ -17,14 +17,14 @@ from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Mixing, Request, Role, Texts
+from openbench.core.runtime import Runtime, Sharding
 from openbench.core.scores import SetScores
 from openbench.core.search import with_params
 from openbench.digest import digest
 from openbench.engine.provenance import Clock
-from openbench.engine.runtime import Runtime
 from openbench.errors import ConfigError, DataError, MethodError
 from openbench.features.changed_images import MIXED_READ, mixed
-from openbench.features.store import WHOLE, FeatureStore, Sharding
+from openbench.features.store import WHOLE, FeatureStore
 from openbench.say import Say, silent
 
 _BASE = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))

@@ -20,9 +20,9 @@ from openbench.checkout import uncommitted
 from openbench.core.benchmark import Benchmark, Image, Items, Split
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field, Request
+from openbench.core.runtime import Runtime
 from openbench.digest import digest
 from openbench.engine.evaluate import feature_store
-from openbench.engine.runtime import Runtime
 from openbench.errors import NotApplicableError
 from openbench.say import Say
 from openbench.source import foreign_sources

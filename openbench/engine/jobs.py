@@ -8,6 +8,7 @@ from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Mixing, Request, Role
+from openbench.core.runtime import Runtime
 from openbench.core.search import settings_of
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import WHERE as OUTLIERS
@@ -26,7 +27,6 @@ from openbench.engine.prepare import (
     ready_backbone,
     train_backbone,
 )
-from openbench.engine.runtime import Runtime
 from openbench.errors import ConfigError
 from openbench.features.changed_images import MIXED_READ, mixed
 from openbench.say import Say, silent

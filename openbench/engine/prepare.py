@@ -20,6 +20,7 @@ from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.record import ResultRecord
 from openbench.core.request import Role
+from openbench.core.runtime import Runtime, under_torchrun
 from openbench.core.search import ChosenMethod, grid, with_params
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import WHERE as OUTLIERS
@@ -32,7 +33,6 @@ from openbench.engine.heads import head_reader, with_fitted_head
 from openbench.engine.probe import probed
 from openbench.engine.provenance import Learnt
 from openbench.engine.run import RunSpec
-from openbench.engine.runtime import Runtime
 from openbench.engine.tune import Tuning
 from openbench.engine.verify import check_material
 from openbench.errors import ConfigError, DataError, MethodError
@@ -40,7 +40,7 @@ from openbench.metrics.suite import MetricOptions
 from openbench.public import TARGET, public_name
 from openbench.results.records.store import RecordStore
 from openbench.say import Say, silent
-from openbench.training.loop.distributed import require_one_process, under_torchrun
+from openbench.training.loop.distributed import require_one_process
 from openbench.training.weights.ensure import Trained, build_training, ensure_members, ensure_trained
 
 T = TypeVar("T")

@@ -29,6 +29,7 @@ from openbench.core.record import (
     texts_of,
 )
 from openbench.core.request import Field, Request, Role
+from openbench.core.runtime import Runtime
 from openbench.core.scores import SetScores
 from openbench.core.search import Tuned, settings_of, with_params
 from openbench.digest import digest, still_as_before
@@ -56,7 +57,6 @@ from openbench.engine.provenance import (
     remarks,
     reused,
 )
-from openbench.engine.runtime import Runtime
 from openbench.engine.tune import TestSplits, TuneContext, Tuning, tune
 from openbench.engine.verify import check_weights, recorded, verdict
 from openbench.errors import MethodError, RecordError

@@ -15,6 +15,7 @@ from openbench.config.constraints import Checked, Count, Positive, Seed
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field, Role
+from openbench.core.runtime import Runtime
 from openbench.core.streaming import StreamingMethod
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import open_benchmark
@@ -26,7 +27,6 @@ from openbench.engine.heads import head_reader
 from openbench.engine.prepare import Config, ready_backbone
 from openbench.engine.provenance import Clock, describe_backbone, provenance
 from openbench.engine.run import images_read
-from openbench.engine.runtime import Runtime
 from openbench.errors import ConfigError, MethodError, NotApplicableError
 from openbench.features.texts import Corpus
 from openbench.metrics.curve import auroc, fpr95

@@ -16,6 +16,7 @@ from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.request import Field, Request, Texts
+from openbench.core.runtime import Sharding
 from openbench.data.decoded_cache import packed
 from openbench.digest import digest
 from openbench.errors import NotApplicableError
@@ -33,19 +34,6 @@ from openbench.storage.locks import only_one
 _PORTION = 1024  # images; at least a batch
 _AT_ONCE = 4096  # rows that a fitted head classifies
 RowsOf = Callable[[Split, tuple[str, ...]], Iterator[NamedRows]]  # a pass over some images for some columns
-
-
-@dataclass(frozen=True)
-class Sharding:
-    """Among how many jobs a pass is divided.
-
-    Args:
-        count: of jobs; one: a job makes the whole, and others wait.
-        first: 0 … count − 1, which of them this is: it begins with another part of the images.
-    """
-
-    count: int = 1
-    first: int = 0
 
 
 WHOLE = Sharding()

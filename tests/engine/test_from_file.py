@@ -5,9 +5,9 @@ import pytest
 
 from openbench.compose.composed import composed
 from openbench.core.request import Field, Request
+from openbench.core.runtime import Runtime
 from openbench.data.build import build_benchmark
 from openbench.engine.prepare import ready_backbone
-from openbench.engine.runtime import Runtime
 from openbench.errors import NotApplicableError
 from openbench.features.store import FeatureStore
 

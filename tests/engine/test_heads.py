@@ -12,10 +12,10 @@ from openbench.compose.composed import composed
 from openbench.config.build import build
 from openbench.config.shipped import shipped
 from openbench.core.request import Field, Perturb, Request
+from openbench.core.runtime import Runtime
 from openbench.data.build import build_benchmark
 from openbench.engine import heads
 from openbench.engine.prepare import ready_backbone
-from openbench.engine.runtime import Runtime
 from openbench.errors import ConfigError, NotApplicableError
 from openbench.features.store import FeatureStore
 from openbench.paths import config_dir

@@ -9,11 +9,11 @@ from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.record import ResultRecord
 from openbench.core.request import Role
+from openbench.core.runtime import Runtime
 from openbench.core.scores import SetScores
 from openbench.engine import run as engine
 from openbench.engine.per_set import each_alone, joined_record
 from openbench.engine.run import RunSpec
-from openbench.engine.runtime import Runtime
 from openbench.engine.tune import TestSplits, Tuning
 from openbench.methods.msp import MSP
 from openbench.metrics.suite import MetricOptions, evaluate

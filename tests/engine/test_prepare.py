@@ -8,8 +8,8 @@ import pytest
 from openbench.config.shipped import shipped
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
+from openbench.core.runtime import Runtime
 from openbench.engine import jobs, prepare
-from openbench.engine.runtime import Runtime
 from openbench.errors import ConfigError
 from openbench.methods.knn import KNN
 from openbench.methods.odin import ODIN

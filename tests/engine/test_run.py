@@ -15,12 +15,12 @@ from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
 from openbench.core.record import ResultRecord
 from openbench.core.request import Request, Role
+from openbench.core.runtime import Runtime
 from openbench.core.scores import SetScores
 from openbench.digest import LATER
 from openbench.engine import run as engine
 from openbench.engine.provenance import Clock, Learnt, named, provenance
 from openbench.engine.run import RunSpec, plain_params
-from openbench.engine.runtime import Runtime
 from openbench.errors import MethodError, RecordError
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN

@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from openbench import paths
-from openbench.engine.runtime import Runtime
+from openbench.core.runtime import Runtime
 from openbench.errors import ConfigError
 from openbench.training.loop.loop import TrainingSettings
 

@@ -7,10 +7,10 @@ from safetensors.torch import save_file
 
 from openbench.backbones.cifar import resnet
 from openbench.core.preprocess import Preprocess
+from openbench.core.runtime import Runtime
 from openbench.engine import prepare
 from openbench.engine.prepare import SharedObjects
 from openbench.engine.provenance import Learnt
-from openbench.engine.runtime import Runtime
 
 from ..prepared import run_config  # noqa: TID252 — the tests are no package
 

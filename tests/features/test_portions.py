@@ -15,11 +15,11 @@ import torch
 from openbench.backbones.base import Outputs
 from openbench.compose.sweep import sharded
 from openbench.core.request import Field, Request
-from openbench.engine.runtime import Runtime
+from openbench.core.runtime import Runtime, Sharding
 from openbench.errors import CacheError, ConfigError
 from openbench.features import portions as module
 from openbench.features.portions import FOLDER, Portions
-from openbench.features.store import FeatureStore, Sharding
+from openbench.features.store import FeatureStore
 
 from .feature_toys import toy_backbone, toy_split
 

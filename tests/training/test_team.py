@@ -15,9 +15,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from openbench.core.runtime import under_torchrun
 from openbench.errors import ConfigError
 from openbench.training.loop import distributed
-from openbench.training.loop.distributed import Team, require_one_process, team, under_torchrun, whole_batch_statistics
+from openbench.training.loop.distributed import Team, require_one_process, team, whole_batch_statistics
 from openbench.training.loop.loop import Part, check_shared_out, train
 from openbench.training.loop.session import Session
 from openbench.training.methods.cross_entropy import CrossEntropy

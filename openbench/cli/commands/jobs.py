@@ -11,10 +11,10 @@ def _run(call: Call) -> Outcome:
     What a reader has to know before the numbers, e.g. that they were not made now, stands above the table.
     """
     from openbench.cli.output import group_auroc, headline, print_tables
+    from openbench.core.runtime import Runtime
     from openbench.engine.prepare import prepare
     from openbench.engine.provenance import WARNINGS
     from openbench.engine.run import run
-    from openbench.engine.runtime import Runtime
     from openbench.results.escape import console_lines
     from openbench.results.records.store import RecordStore
     from openbench.results.tables.views import run_tables

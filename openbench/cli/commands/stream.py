@@ -67,7 +67,7 @@ def stream(
         raise ConfigError(
             f"stream: no method — allowed: {', '.join(names(_GROUP))} (python -m openbench stream --help)"
         )
-    from openbench.engine.runtime import Runtime
+    from openbench.core.runtime import Runtime
     from openbench.engine.streams import StreamPlan, StreamSpec, prepared
 
     plan = StreamPlan(sets, ood_per_id, orders, stream_seed)

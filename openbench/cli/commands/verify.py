@@ -263,9 +263,9 @@ def _keep(results: Path, record: "ResultRecord", made_from: "MadeFrom", *, repro
 def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], keep: bool) -> int:
     from openbench.cli.output import headline
     from openbench.cli.reproduce import GONE, again
+    from openbench.core.runtime import Runtime
     from openbench.engine.prepare import prepare
     from openbench.engine.run import verify
-    from openbench.engine.runtime import Runtime
     from openbench.results.records.store import RecordStore
 
     results = Path(node["results"])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from openbench.core.runtime import under_torchrun
 from openbench.errors import ConfigError
 from openbench.installation import pip_install
 
@@ -131,11 +132,6 @@ def _at_work() -> bool:
         if state == "R" and int(stat.parent.name) != own:
             return True
     return False
-
-
-def under_torchrun() -> bool:
-    """Return whether `torchrun` started this process as one of several."""
-    return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 @cache

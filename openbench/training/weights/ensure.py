@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -18,6 +18,7 @@ from openbench.config.build import build
 from openbench.config.overrides import AUGMENT, NAME, OUTLIER_SET, OUTLIERS, changes, command_line, words_of
 from openbench.config.shipped import named_for, shipped
 from openbench.core.benchmark import Benchmark
+from openbench.core.runtime import Runtime, under_torchrun
 from openbench.data.benchmark_config import typed
 from openbench.data.decoded_cache import packed
 from openbench.errors import CheckpointError, ConfigError
@@ -26,41 +27,9 @@ from openbench.say import Say, silent
 from openbench.training.augment.reading import picture_folders
 from openbench.training.base import Surface, TrainingMethod
 from openbench.training.job import TrainingJob
-from openbench.training.loop.distributed import team, under_torchrun
+from openbench.training.loop.distributed import team
 from openbench.training.loop.loop import TrainingSettings, check_shared_out, train
 from openbench.training.weights.checkpoints import Checkpoint, find_checkpoint, folder_of, obtain
-
-
-class TrainingRuntime(Protocol):
-    """The part of a runtime that training reads; nothing here changes a number."""
-
-    @property
-    def device(self) -> str:
-        """`auto`, or a torch device string."""
-
-    @property
-    def workers(self) -> int:
-        """Threads that decode images before the first step."""
-
-    @property
-    def progress(self) -> bool:
-        """Whether the training is reported on stderr."""
-
-    @property
-    def train(self) -> str:
-        """`auto` trains what is missing, `never` makes it an error, `force` trains again."""
-
-    @property
-    def compile(self) -> bool:
-        """Whether `torch.compile` works on the network's stages."""
-
-    @property
-    def tensorboard(self) -> bool:
-        """Whether TensorBoard events are written."""
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of all checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +82,7 @@ def ensure_trained(
     backbone: Backbone,
     benchmark: Benchmark,
     config: Mapping[str, Any],
-    runtime: TrainingRuntime,
+    runtime: Runtime,
     say: Say = silent,
 ) -> Trained:
     """Return the backbone with the weights that a training gives it on a benchmark; one with weights as it is.
@@ -163,7 +132,7 @@ def build_training(node: Mapping[str, Any]) -> TrainingMethod:
     return method
 
 
-def _train(job: TrainingJob, runtime: TrainingRuntime, say: Say, *, anew: bool) -> Checkpoint:
+def _train(job: TrainingJob, runtime: Runtime, say: Say, *, anew: bool) -> Checkpoint:
     together = team(runtime.device)
     check_shared_out(job, together)
     tell = say if together.leads else silent
@@ -187,7 +156,7 @@ def _train(job: TrainingJob, runtime: TrainingRuntime, say: Say, *, anew: bool) 
     return obtain(job, runtime.checkpoints, start, anew=anew, team=together, say=tell)
 
 
-def _packed(job: TrainingJob, runtime: TrainingRuntime, say: Say) -> TrainingJob:
+def _packed(job: TrainingJob, runtime: Runtime, say: Say) -> TrainingJob:
     """The same job on arrays of pixels: small image files are decoded once, for all trainings and extractions."""
     folder = runtime.checkpoints.parent / "images"
     return replace(
@@ -202,7 +171,7 @@ def ensure_members(
     ensemble: Ensemble,
     benchmark: Benchmark,
     config: Mapping[str, Any],
-    runtime: TrainingRuntime,
+    runtime: Runtime,
     say: Say = silent,
 ) -> Trained:
     """Return the ensemble of members with the weights that a training gives them; one with weights as it is.

@@ -12,11 +12,27 @@ from annotated_types import Ge
 from openbench import paths
 from openbench.config.constraints import Checked, Count
 from openbench.errors import ConfigError, check_known
-from openbench.features.store import Sharding
-from openbench.training.loop.distributed import under_torchrun
 
 OnExisting = Literal["skip", "verify", "error"]
 TrainPolicy = Literal["auto", "never", "force"]
+
+
+def under_torchrun() -> bool:
+    """Return whether `torchrun` started this process as one of several."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """Among how many jobs a pass is divided.
+
+    Args:
+        count: of jobs; one: a job makes the whole, and others wait.
+        first: 0 … count − 1, which of them this is: it begins with another part of the images.
+    """
+
+    count: int = 1
+    first: int = 0
 
 
 @dataclass(frozen=True)
