@@ -20,8 +20,8 @@ import torch
 import openbench as ob
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.detect.bank import BANKS, with_bank
 from openbench.detect.features import network_input
+from openbench.detect.from_benchmark import BANKS, with_bank
 from openbench.methods.knn import KNN
 
 BATCHES = (1, 64)

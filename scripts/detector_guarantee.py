@@ -18,7 +18,7 @@ from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import open_benchmark
 from openbench.detect.calibration import Calibration, Terms
-from openbench.detect.learnt import learns_from
+from openbench.detect.network import learns_from
 from openbench.metrics.conformal.p_values import benjamini_hochberg
 
 ALPHAS = (0.01, 0.05, 0.1)

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Interval
 from numpy.typing import ArrayLike, NDArray
 
 from openbench.config.constraints import Checked, OneOf
+from openbench.detect.features import Scored
 from openbench.errors import ConfigError, DataError, did_you_mean
 from openbench.metrics.conformal.corrections import FINITE_SAMPLE, correction_table
 from openbench.metrics.conformal.p_values import (
@@ -280,3 +281,116 @@ class Part:
 
 def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_SHOWN])}{', …' * (len(names) > _SHOWN)}"
+
+
+_NOT = (
+    "Nothing is promised about the share of OOD images that are found, nor about images that are not drawn like the "
+    "calibration images (another camera, another season): watch the stream of p-values."
+)
+
+
+def promise_of(calibration: Calibration) -> str:
+    """Return the guarantee of a calibrated detector.
+
+    Args:
+        calibration: of the detector.
+    """
+    terms, percent = calibration.terms, f"{100 * calibration.terms.alpha:g} %"
+    n, groups = sum(calibration.sizes), len(calibration.groups)
+    images = f"{n} calibration images" + (
+        f" in {groups} groups (at least {min(calibration.sizes)} in each)" * bool(groups)
+    )
+    among = "in each group, " if groups else ""
+    if calibration.weights is not None:
+        said = (
+            f"If new ID images come with the density that the weights say, at most {percent} of them are called OOD, "
+            f"{among}on average over draws of the {images}."
+        )
+    elif terms.guarantee == "marginal":
+        said = (
+            f"Of new ID images that are exchangeable with the calibration images, at most {percent} are called OOD, "
+            f"{among}on average over draws of the {images}. For the set at hand the share may be larger; "
+            f"p_value_conditional holds for it with probability {1 - terms.delta:g}."
+        )
+    else:
+        said = (
+            f"With probability {1 - terms.delta:g} over the draw of the {images}, {among}at most {percent} of new ID "
+            "images from the same distribution are called OOD, however many are looked at."
+        )
+    if calibration.quantile is not None:
+        said += (
+            f" The prediction set of a new ID image holds its class with probability {terms.level:g} or more, on "
+            "average over calibration sets."
+        )
+    return f"{said} {_NOT}"
+
+
+PREDICTED_CLASS = "predicted_class"
+_OF_CLASS = f"{PREDICTED_CLASS} "
+_NAMED = 8  # groups named in a message
+
+
+def calibration_groups(groups: Any, found: Scored) -> tuple[tuple[str, ...], Codes | None]:
+    """Return the names of the groups, and the group (n,) of each calibration image; none where there are no groups.
+
+    Args:
+        groups: (n,) the group of each, `predicted_class`, or None.
+        found: what the images yield.
+
+    Raises:
+        ConfigError: another text.
+        DataError: another number of groups than of images, a name that is taken, or no classes to group by.
+    """
+    if groups is None:
+        return (), None
+    if isinstance(groups, str):
+        if groups != PREDICTED_CLASS:
+            raise ConfigError(
+                f"calibrate.groups — found '{groups}' — allowed: one group per image, or '{PREDICTED_CLASS}'"
+            )
+        if not found.logits.shape[1]:
+            raise DataError(f"groups: '{PREDICTED_CLASS}', and the network has no classifier — give a group per image")
+        return tuple(f"{_OF_CLASS}{y}" for y in range(found.logits.shape[1])), found.predicted
+    if np.ndim(groups) != 1:
+        raise DataError(f"groups: found a {type(groups).__name__} — one group per image expected, as a list")
+    given = [str(group) for group in groups]
+    reserved = next((name for name in given if name.startswith(_OF_CLASS)), None)
+    if reserved is not None:
+        raise DataError(
+            f"groups: the name '{reserved}' begins as those of predicted classes do — choose another, or "
+            f"groups='{PREDICTED_CLASS}'"
+        )
+    if len(given) != len(found.scores):
+        raise DataError(f"groups: {len(given)} for {len(found.scores)} images — one per image expected")
+    names = tuple(sorted(set(given)))
+    places = {name: code for code, name in enumerate(names)}
+    return names, np.array([places[name] for name in given], dtype=np.int64)
+
+
+def groups_to_judge(calibration: Calibration, groups: Any, found: Scored) -> Codes | None:
+    """Return the group (m,) of each image to judge; None where the detector was calibrated without groups.
+
+    Args:
+        calibration: of the detector.
+        groups: one per image, one for all, or None.
+        found: what the images yield.
+
+    Raises:
+        DataError: groups are missing, unknown, or given where there are none.
+    """
+    if not calibration.groups:
+        if groups is not None:
+            raise DataError("groups: the detector was calibrated without groups — leave them out")
+        return None
+    if calibration.groups[0].startswith(_OF_CLASS):
+        if not (groups is None or (isinstance(groups, str) and groups == PREDICTED_CLASS)):
+            raise DataError("groups: the detector's groups are the classes that it predicts — leave them out")
+        return found.predicted
+    if groups is None:
+        more = ", …" * (len(calibration.groups) > _NAMED)
+        raise DataError(
+            f"groups: not given — the detector was calibrated group by group ({', '.join(calibration.groups[:_NAMED])}"
+            f"{more}) — say of which group each image is: predict(images, groups=[…]), or --group NAME"
+        )
+    names = [groups] * len(found.scores) if np.ndim(groups) == 0 else list(groups)
+    return calibration.code_of([str(name) for name in names])

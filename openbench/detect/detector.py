@@ -16,14 +16,10 @@ from openbench.config.constraints import Count, check_value
 from openbench.core.benchmark import Items, Split
 from openbench.core.request import Role
 from openbench.core.search import ChosenMethod
-from openbench.detect.calibration import Calibration, Terms
-from openbench.detect.features import MemoryFeatures, Scored, network_input, scored
+from openbench.detect.calibration import Calibration, Terms, calibration_groups, groups_to_judge, promise_of
+from openbench.detect.features import MemoryFeatures, Predictions, Scored, network_input, scored
 from openbench.detect.given_images import Pixels, as_list, as_pixels, as_split, digests_of, names_of, numbered
-from openbench.detect.groups import calibration_groups, groups_to_judge
-from openbench.detect.learnt import Learnt, learns_from, nothing, traced
-from openbench.detect.network import Network, check_fits, network_of
-from openbench.detect.predictions import Predictions
-from openbench.detect.promise import promise_of
+from openbench.detect.network import Learnt, Network, check_fits, learns_from, network_of, nothing, traced
 from openbench.engine.evaluate import FeatureSource, Fitting, fit, for_layers
 from openbench.errors import ConfigError, DataError, LeakageError, NotFittedError
 from openbench.metrics.conformal.p_values import as_weights, benjamini_hochberg

@@ -22,15 +22,13 @@ from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
 from openbench.core.method import Method
 from openbench.core.preprocess import OwnPreprocess
-from openbench.detect.artefact import files, network_part, schema, state
-from openbench.detect.artefact.licences import licences
-from openbench.detect.artefact.onnx_network import onnx_backbone
-from openbench.detect.calibration import Calibration, Terms
+from openbench.detect.artefact import files, network_part, state
+from openbench.detect.artefact import files as schema
+from openbench.detect.artefact.network_part import licences, onnx_backbone
+from openbench.detect.calibration import Calibration, Terms, promise_of
 from openbench.detect.detector import Detector
 from openbench.detect.export.network import network_onnx
-from openbench.detect.learnt import Learnt
-from openbench.detect.network import Network, check_fits, network_of
-from openbench.detect.promise import promise_of
+from openbench.detect.network import Learnt, Network, check_fits, network_of
 from openbench.errors import CheckpointError, ConfigError, OpenbenchError
 from openbench.storage.plain_json import plain
 

@@ -7,8 +7,8 @@ import torch
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.detect.bank import Sides, change, with_bank
 from openbench.detect.calibration import Terms
+from openbench.detect.from_benchmark import Sides, change, with_bank
 from openbench.detect.saved import load_detector
 from openbench.errors import ConfigError, MethodError
 from openbench.methods.knn import KNN

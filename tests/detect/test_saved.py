@@ -22,8 +22,7 @@ from openbench.core.method import Method
 from openbench.core.request import Request
 from openbench.detect.artefact import files
 from openbench.detect.artefact.files import MANIFEST, ONNX, PARTS
-from openbench.detect.artefact.licences import licences
-from openbench.detect.artefact.onnx_network import onnx_backbone
+from openbench.detect.artefact.network_part import licences, onnx_backbone
 from openbench.detect.artefact.state import packed_method, refuse_unsavable, unpacked_method
 from openbench.detect.detector import Detector
 from openbench.detect.export.onnx import traced_graph

@@ -1,23 +1,80 @@
 """A monitor: the p-values or scores of a stream in, an alarm out; its state can be saved and resumed."""
 
+import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import ks_2samp, mannwhitneyu
 
 from openbench.api.arguments import path_of
 from openbench.config.constraints import Checked, Count, Fraction, Seed
 from openbench.detect.monitor.martingale import Bets, Capital, Martingale
 from openbench.detect.monitor.ranks import Cells, OnlineRanks
-from openbench.detect.monitor.windows import Window, window_of
-from openbench.errors import ConfigError, DataError
+from openbench.errors import ConfigError, DataError, OpenbenchError
 from openbench.metrics.curve import as_floats
+from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some consecutive images against the calibration images, by two-sample tests.
+
+    The p-values hold for this window alone. They are looked at many times in a life and raise no alarm: alarms come
+    from the martingale.
+
+    Args:
+        first: number of its first image, counted from 1.
+        images: how many.
+        flagged: share of them with p ≤ α.
+        auroc: share of pairs of a window's and a calibration image in which the window's score is larger, ties ½; 0.5
+            if nothing has changed.
+        rank_p: two-sided p-value of Mann and Whitney's test of 0.5.
+        distance: largest difference of the two distribution functions (Kolmogorov and Smirnov).
+        distance_p: two-sided p-value of no difference.
+    """
+
+    first: int
+    images: int
+    flagged: float
+    auroc: float
+    rank_p: float
+    distance: float
+    distance_p: float
+
+
+def window_of(first: int, found: NDArray[np.int64], cells: Cells, alpha: float) -> Window:
+    """Return the window of images that fell into the cells `found`.
+
+    Args:
+        first: number of the first image.
+        found: (w,) cells.
+        cells: of the calibration set.
+        alpha: p-values at or below it count as flagged.
+    """
+    calibration = np.repeat(np.arange(cells.held.size), cells.held)
+    at_or_above = cells.n - np.concatenate([[0], np.cumsum(cells.held)])[found]
+    # Whole numbers: (K)/(n + 1) ≤ α with K = at_or_above + 1, where storing a decimal α rounds it.
+    flagged = at_or_above + 1 <= alpha * (1 + 1e-12) * (cells.n + 1)
+    ranks = mannwhitneyu(found, calibration, alternative="two-sided", method="asymptotic")
+    steps = ks_2samp(found, calibration, method="asymp")
+    constant = bool((found == found[0]).all() and (calibration == found[0]).all())
+    return Window(
+        first=first,
+        images=int(found.size),
+        flagged=float(flagged.mean()),
+        auroc=float(ranks.statistic) / (found.size * cells.n),
+        rank_p=1.0 if constant else float(ranks.pvalue),
+        distance=float(steps.statistic),
+        distance_p=float(steps.pvalue),
+    )
+
 
 _POINTS = 4096  # of the curve that is kept for pictures
 _WINDOWS = 1000  # that are kept, the latest
@@ -211,8 +268,6 @@ class Monitor:
         Raises:
             OSError: it cannot be written; an older state is then still there.
         """
-        from openbench.detect.monitor.state import write_state
-
         write_state(self, path_of(path, "path"))
 
     @classmethod
@@ -226,8 +281,6 @@ class Monitor:
         Raises:
             DataError: no such file, it has changed since it was written, or it belongs to other calibration scores.
         """
-        from openbench.detect.monitor.state import read_state
-
         return read_state(cls, path_of(path, "path"), calibration)
 
     def note_table(self, digest: str) -> None:
@@ -259,3 +312,85 @@ class Monitor:
                 self.windows = [*self.windows, window_of(first, found, self.cells, self.rules.alpha)][-_WINDOWS:]
                 self.pending = []
         return self.alarm
+
+
+_SCHEMA = 1
+_M = TypeVar("_M", bound="Monitor")
+
+
+def write_state(monitor: "Monitor", path: Path) -> None:
+    """Write the state of a monitor.
+
+    Raises:
+        OSError: it cannot be written; an older state is then still there.
+    """
+    seen = np.flatnonzero(monitor.ranks.seen)
+    staked = monitor.capital.log_staked
+    content = {
+        "schema": _SCHEMA,
+        "rules": asdict(monitor.rules),
+        "calibration": {
+            "images": monitor.cells.n,
+            "scores": bool(monitor.cells.values.size),
+            "digest": monitor.cells.digest,
+        },
+        "seen": [[int(cell), int(monitor.ranks.seen[cell])] for cell in seen],
+        "random": monitor.ranks.random.bit_generator.state,
+        "images": monitor.images,
+        "log_staked": [float(value) if np.isfinite(value) else None for value in staked],
+        "alarm_at": monitor.alarm_at,
+        "log10_peak": monitor.log10_peak,
+        "curve": asdict(monitor.curve),
+        "windows": [asdict(window) for window in monitor.windows],
+        "pending": monitor.pending,
+        "tables": monitor.tables,
+    }
+    write_sealed(path, json.dumps(content, allow_nan=False).encode() + b"\n")
+
+
+def read_state(kind: type[_M], path: Path, calibration: ArrayLike | None) -> _M:
+    """Return the monitor whose state is in a file.
+
+    Args:
+        kind: the class to make.
+        path: of the file.
+        calibration: the calibration scores, if it was made with scores.
+
+    Raises:
+        DataError: no such file, changed, of another version, or of other calibration scores.
+    """
+    try:
+        content = json.loads(read_sealed(path))
+    except FileNotFoundError:
+        raise DataError(f"state '{path}' not found — save(path) writes one") from None
+    except (DamagedError, ValueError) as error:
+        raise DataError(f"{error} — restore it, or delete it and begin a new life of the monitor") from error
+    if content.get("schema") != _SCHEMA:
+        raise DataError(f"'{path}': schema {content.get('schema')!r} — this version reads schema {_SCHEMA}")
+    made = content["calibration"]
+    if made["scores"] and calibration is None:
+        raise DataError(
+            f"'{path}' belongs to a monitor with calibration scores — found none — load(path, calibration=scores)"
+        )
+    try:
+        monitor = kind(calibration if made["scores"] else int(made["images"]), **content["rules"])  # type: ignore[arg-type]
+    except OpenbenchError as error:
+        raise DataError(f"'{path}': {error}") from error
+    if monitor.cells.digest != made["digest"]:
+        raise DataError(
+            f"'{path}' belongs to other calibration scores: {made['images']} images, digest {made['digest']} — found "
+            f"{monitor.cells.n} images, digest {monitor.cells.digest} — give the scores that it was made with, or "
+            "begin a new life with another file"
+        )
+    _fill(monitor, content)
+    return monitor
+
+
+def _fill(monitor: "Monitor", content: dict[str, Any]) -> None:
+    monitor.ranks.restore([(cell, count) for cell, count in content["seen"]], content["random"])
+    staked = [-np.inf if value is None else value for value in content["log_staked"]]
+    monitor.capital = Capital(np.array(staked, dtype=np.float64), content["images"])
+    monitor.alarm_at, monitor.log10_peak = content["alarm_at"], content["log10_peak"]
+    monitor.curve.stride, monitor.curve.log10 = content["curve"]["stride"], content["curve"]["log10"]
+    monitor.windows = [Window(**window) for window in content["windows"]]
+    monitor.pending, monitor.tables = content["pending"], content["tables"]
