@@ -114,7 +114,7 @@ class HydraCommand:
         given += [] if typed.config_dir is None else ["--config-dir", str(typed.config_dir)]
         try:
             self._hydra(whole, given)
-        except OpenbenchError:
+        except (OpenbenchError, OSError):
             raise
         except Exception as error:  # of the launcher, which has lost a process
             reason = str(error).partition("\n")[0]
@@ -217,9 +217,11 @@ def _close(sweep: Sweep) -> None:
     """Print what a sweep made, and how its jobs ended."""
     from openbench.results.tables.render import to_console
 
-    if any(outcome.status not in MISSING for outcome in sweep.outcomes()):
-        print(to_console(sweep.table()), end="", flush=True)
-    print(sweep.summary(), file=sys.stderr, flush=True)
+    try:
+        if any(outcome.status not in MISSING for outcome in sweep.outcomes()):
+            print(to_console(sweep.table()), end="", flush=True)
+    finally:  # stdout may be full
+        print(sweep.summary(), file=sys.stderr, flush=True)
 
 
 def _folder(overrides: Sequence[str]) -> Path:
