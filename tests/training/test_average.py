@@ -10,7 +10,7 @@ from openbench.digest import digest
 from openbench.errors import ConfigError
 from openbench.training.loop import loop
 from openbench.training.loop.loop import accuracy_of, train
-from openbench.training.loop.session import Average
+from openbench.training.loop.session import EMA
 from openbench.training.recipe import Recipe
 
 from .killing import train_until_killed
@@ -31,7 +31,7 @@ def walk(model: torch.nn.Module, steps: int):
 
 def test_average_follows_its_recursion() -> None:
     model, decay = ToyNet(), 0.8
-    average = Average(model, decay)
+    average = EMA(model, decay)
     expected = {k: v.clone().double() for k, v in model.state_dict().items() if v.is_floating_point()}
     for step, _ in enumerate(walk(model, 60), start=1):
         average.update()
@@ -46,7 +46,7 @@ def test_average_follows_its_recursion() -> None:
 def test_late_average_is_that_of_torch() -> None:
     """Once d_t has reached d, ours and torch.optim.swa_utils.AveragedModel forget at the same rate."""
     model, decay = ToyNet(), 0.2
-    average = Average(model, decay)
+    average = EMA(model, decay)
     peer = AveragedModel(model, use_buffers=True, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay))
     for _ in walk(model, 40):
         average.update()
@@ -59,7 +59,7 @@ def test_late_average_is_that_of_torch() -> None:
 
 def test_counters_are_never_averaged_and_weights_come_back() -> None:
     model = ToyNet()
-    average = Average(model, 0.9)
+    average = EMA(model, 0.9)
     for _ in walk(model, 5):
         average.update()
     before = {k: v.clone() for k, v in model.state_dict().items()}

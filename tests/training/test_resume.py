@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from filelock import FileLock
 
 from openbench.training.base import TrainingMethod
 from openbench.training.loop import loop
@@ -105,20 +104,6 @@ def test_a_training_killed_between_its_last_state_and_its_curve_ends_with_the_wh
     table.write_text("".join(whole.splitlines(keepends=True)[:-1]))
     train(job(), tmp_path, QUIET)
     assert table.read_text() == whole
-
-
-def test_what_a_kill_after_the_end_leaves_is_deleted_unless_somebody_trains(tmp_path: Path) -> None:
-    trained = obtain(job(), tmp_path, lambda folder: train(job(), folder, QUIET))
-    folder = trained.weights.parent
-    before = sorted(folder.iterdir())
-    left = [folder / name for name in ("state.pt", "best-2.safetensors", ".state.pt.0123456789ab.tmp")]
-    for file in left:
-        file.write_bytes(b"left")
-    with FileLock(tmp_path / f"{folder.name}.lock"):
-        assert find_checkpoint(job(), tmp_path) == trained
-    assert all(file.is_file() for file in left)
-    assert find_checkpoint(job(), tmp_path) == trained
-    assert sorted(folder.iterdir()) == before
 
 
 def cut_short(content: bytes) -> bytes:

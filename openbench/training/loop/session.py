@@ -69,7 +69,7 @@ class Session:
     optimiser: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     generator: torch.Generator
-    average: "Average | None" = None
+    average: "EMA | None" = None
     team: Team = ALONE
     curve: list[EpochRow] = field(default_factory=list)
     best: Best | None = None
@@ -110,7 +110,7 @@ class Session:
         )
         scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
         generator = torch.Generator().manual_seed(_stream(job.seed, _ORDER))
-        average = None if recipe.ema is None else Average(prepared, recipe.ema)
+        average = None if recipe.ema is None else EMA(prepared, recipe.ema)
         return cls(job, folder, device, network, prepared, optimiser, scaler, generator, average, team)
 
     def weights(self) -> AbstractContextManager[None]:
@@ -192,14 +192,9 @@ class Session:
         return state
 
 
-def unfinished(folder: Path) -> list[Path]:
-    """Return the files of a training's folder that are needed until it is finished: state and weights of epochs."""
-    return [file for name in (STATE, "best-*", f".{STATE}.*", ".best-*") for file in folder.glob(name)]
-
-
 def drop_unfinished(folder: Path) -> None:
-    """Delete what is no longer needed in the folder of a finished training, as far as the folder may be written."""
-    for file in unfinished(folder):
+    """Delete state and weights of epochs, which a finished training does not need, as far as the folder allows."""
+    for file in (f for name in (STATE, "best-*", f".{STATE}.*", ".best-*") for f in folder.glob(name)):
         with suppress(OSError):
             file.unlink()
 
@@ -257,7 +252,7 @@ def _fault(state: Mapping[str, Any] | None, digest: str, folder: Path) -> str:
     return ""
 
 
-class Average:
+class EMA:
     """After step t the average is d_t·average + (1 − d_t)·weights, d_t = min(d, (1 + t)/(10 + t)).
 
     d_t is smaller in the first steps, so that the average forgets the random weights that training starts from. It
@@ -304,7 +299,7 @@ class Average:
         """Go back to a state."""
         step, mean = state["step"], state["mean"]
         if not isinstance(step, int) or not isinstance(mean, Mapping):
-            raise TypeError("Average.restore: `step` and `mean` expected")
+            raise TypeError("EMA.restore: `step` and `mean` expected")
         self.step = step
         _copy(mean, self._mean)
 

@@ -10,14 +10,14 @@ from torch.nn import functional
 
 from openbench.config.constraints import Count, Decay, NonNegative, Positive
 from openbench.training.base import Batch, TrainingData, features_and_logits, prepared
-from openbench.training.parts.contrastive import Contrastive, Projected, moved
+from openbench.training.parts.contrastive import Contrastive, Projected, ema_update
 from openbench.training.recipe import Recipe
 
 # The official code scales the compactness loss by τ over this.
 _BASE_TEMPERATURE = 0.07
 
 
-class OnSphere(Projected):
+class WithPrototypes(Projected):
     """The network, a projection to the sphere, class prototypes there, and class mean directions of the features."""
 
     def __init__(self, network: nn.Module, feature_dim: int, num_classes: int, width: int) -> None:
@@ -25,7 +25,7 @@ class OnSphere(Projected):
         self.prototypes: Tensor
         self.register_buffer("prototypes", torch.zeros(num_classes, width))
 
-    def point_at_means(self, data: TrainingData) -> None:
+    def initialise_prototypes(self, data: TrainingData) -> None:
         """Put directions and prototypes at the class means of all training images."""
         self.eval()
         with torch.no_grad():
@@ -50,9 +50,9 @@ class OnSphere(Projected):
         """
         features, _ = features_and_logits(self.network, images)
         embedded = functional.normalize(self.project(features).float(), dim=1)
-        prototypes = moved(self.prototypes, embedded, labels, keep)
+        prototypes = ema_update(self.prototypes, embedded, labels, keep)
         self.prototypes = prototypes.detach()
-        self.follow(functional.normalize(features, dim=1), labels, keep)
+        self.update_directions(functional.normalize(features, dim=1), labels, keep)
         entropy = functional.cross_entropy(embedded @ self.prototypes.T / temperature, labels)
         return features, temperature / _BASE_TEMPERATURE * entropy, dispersion(prototypes, temperature)
 
@@ -94,12 +94,12 @@ class CIDER(Contrastive):
     reference: ClassVar[str] = "Ming et al., ICLR 2023, arXiv:2203.04450"
     version: ClassVar[int] = 1
 
-    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> OnSphere:
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> WithPrototypes:
         """Return the network with projection and prototypes."""
-        return OnSphere(model, feature_dim, num_classes, self.width)
+        return WithPrototypes(model, feature_dim, num_classes, self.width)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of a batch, and move prototypes and directions by it."""
-        model = prepared(model, OnSphere, "CIDER.loss")
+        model = prepared(model, WithPrototypes, "CIDER.loss")
         _, compactness, apart = model.step(batch.images, batch.labels, self.keep, self.temperature)
         return self.weight * compactness + apart

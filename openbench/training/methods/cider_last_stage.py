@@ -8,7 +8,7 @@ from torch import nn
 from openbench.config.constraints import NonNegative
 from openbench.errors import ConfigError
 from openbench.training.base import head_of
-from openbench.training.methods.cider import CIDER, OnSphere
+from openbench.training.methods.cider import CIDER, WithPrototypes
 from openbench.training.methods.fine_tuning import FineTuned, FineTuning
 
 
@@ -59,7 +59,7 @@ class CIDERLastStage(FineTuned, CIDER):
     reference: ClassVar[str] = "Ming et al., ICLR 2023, arXiv:2203.04450"
     version: ClassVar[int] = 1
 
-    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> OnSphere:
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> WithPrototypes:
         """Return the network with projection and prototypes; earlier stages get no gradient."""
         made = super().prepare(model, feature_dim, num_classes)
         model.requires_grad_(False)

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from openbench.config.constraints import Count, Decay, NonNegative, Positive, Probability
 from openbench.training.base import Batch, Moment, TrainingData, prepared
-from openbench.training.methods.cider import OnSphere
+from openbench.training.methods.cider import WithPrototypes
 from openbench.training.parts.contrastive import Contrastive
 from openbench.training.parts.shared import Queued
 from openbench.training.recipe import Recipe
@@ -17,7 +17,7 @@ from openbench.training.recipe import Recipe
 Compat = Literal["paper", "openood"]
 
 
-class WithBoundary(OnSphere, Queued):
+class WithBoundary(WithPrototypes, Queued):
     """CIDER's network and prototypes, the last features of every class, and an MLP that tells ID from outliers.
 
     Args:

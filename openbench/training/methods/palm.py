@@ -118,16 +118,16 @@ class PALM(Contrastive):
         """Return the loss of a batch, and move prototypes and directions by it."""
         model = prepared(model, Mixture, "PALM.loss")
         features, _ = features_and_logits(model.network, batch.images)
-        model.follow(functional.normalize(features, dim=1), batch.labels, self.keep_direction)
+        model.update_directions(functional.normalize(features, dim=1), batch.labels, self.keep_direction)
         embedded = functional.normalize(model.project(features).float(), dim=1)
         with torch.autocast(embedded.device.type, enabled=False):
             chosen = self._own(embedded, model.prototypes, batch.labels).topk(self.top, dim=1).indices
-            prototypes = self.moved(model.prototypes, embedded, batch.labels, chosen)
+            prototypes = self.ema_update(model.prototypes, embedded, batch.labels, chosen)
             model.prototypes = prototypes.detach()
             loss = self.likelihood(model.prototypes, embedded, batch.labels, chosen)
             return loss + self.weight * contrast(prototypes)
 
-    def moved(self, prototypes: Tensor, embedded: Tensor, labels: Tensor, chosen: Tensor) -> Tensor:
+    def ema_update(self, prototypes: Tensor, embedded: Tensor, labels: Tensor, chosen: Tensor) -> Tensor:
         """Return the prototypes (c, count, width) after a step towards their samples, with gradients to these.
 
         Args:

@@ -51,7 +51,7 @@ class ReweightOOD(Contrastive):
         """Return the loss of all pairs of a batch, and move the directions by it."""
         model = projected(model, "ReweightOOD.loss")
         features, embedded = model.embed(batch.images)
-        model.follow(features, batch.labels, self.keep_direction)
+        model.update_directions(features, batch.labels, self.keep_direction)
         first, second = torch.triu_indices(len(embedded), len(embedded), offset=1, device=embedded.device)
         cosines = (embedded.float() @ embedded.float().T)[first, second]
         same = batch.labels[first] == batch.labels[second]

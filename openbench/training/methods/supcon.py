@@ -50,7 +50,7 @@ class SupCon(Contrastive):
             images = rotated(images)
             labels = torch.cat([labels + classes * turns for turns in range(ROTATIONS)])
         features, embedded = model.embed(images)
-        model.follow(features[: len(batch.labels)], batch.labels, self.keep_direction)
+        model.update_directions(features[: len(batch.labels)], batch.labels, self.keep_direction)
         return contrast(embedded.float(), labels, self.temperature)
 
 

@@ -52,7 +52,7 @@ class Projected(nn.Module):
         features, _ = features_and_logits(self.network, images)
         return features @ functional.normalize(self.directions, dim=1).T
 
-    def point_at_means(self, data: TrainingData) -> None:
+    def initialise_prototypes(self, data: TrainingData) -> None:
         """Put the directions at the class means of all training images."""
         self.eval()
         with torch.no_grad():
@@ -60,9 +60,9 @@ class Projected(nn.Module):
                 self.directions.index_add_(0, labels, self.embed(images)[0])
             self.directions.copy_(functional.normalize(self.directions, dim=1))
 
-    def follow(self, features: Tensor, labels: Tensor, keep: float) -> None:
+    def update_directions(self, features: Tensor, labels: Tensor, keep: float) -> None:
         """Move the directions by the unit features (n, d) of a batch; each sample leaves the share `keep` in [0, 1)."""
-        self.directions = moved(self.directions, features.detach().float(), labels, keep)
+        self.directions = ema_update(self.directions, features.detach().float(), labels, keep)
 
     def learning(self) -> list[dict[str, Any]]:
         """Return one optimiser group: all parameters but those of the unused classifier."""
@@ -82,7 +82,7 @@ def projected(model: nn.Module, method: str) -> Projected:
     return prepared(model, Projected, method)
 
 
-def moved(prototypes: Tensor, embedded: Tensor, labels: Tensor, keep: float) -> Tensor:
+def ema_update(prototypes: Tensor, embedded: Tensor, labels: Tensor, keep: float) -> Tensor:
     """Return prototypes (c, d) after P_y ← normalise(α P_y + (1 − α) h) for every sample in turn, with gradients to h.
 
     Classes do not influence one another, so the i-th samples of all classes are taken at once.
@@ -131,7 +131,7 @@ class Contrastive(TrainingMethod):
     def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
         """Before the first step, put directions (and prototypes, if any) at the class means of all training images."""
         if moment.epoch == 0:
-            projected(model, f"{type(self).__name__}.on_epoch_start").point_at_means(data)
+            projected(model, f"{type(self).__name__}.on_epoch_start").initialise_prototypes(data)
 
     def surface(self, model: nn.Module) -> Surface:
         """Return the network with class mean directions as its head."""

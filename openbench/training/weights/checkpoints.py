@@ -2,12 +2,10 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError
@@ -16,7 +14,7 @@ from openbench.storage.locks import only_one
 from openbench.training.job import TrainingJob
 from openbench.training.loop.checkpoint_files import read_finished
 from openbench.training.loop.distributed import ALONE, Team
-from openbench.training.loop.session import EXTRAS, SUFFIX, drop_unfinished, unfinished
+from openbench.training.loop.session import EXTRAS, SUFFIX
 
 
 @dataclass(frozen=True)
@@ -57,19 +55,9 @@ def find_checkpoint(job: TrainingJob, root: Path) -> Checkpoint | None:
                 f"checkpoint '{folder / name}' is missing or not the file that training wrote — SHA-256 {sha256} "
                 "expected — delete its folder, or train again with runtime.train=force"
             )
-    _drop_leftovers(job, root)
     extras = folder / f"best{EXTRAS}"
     name = f"best{SUFFIX}"
     return Checkpoint(folder / name, info["files"][name], extras if extras.name in info["files"] else None, info)
-
-
-def _drop_leftovers(job: TrainingJob, root: Path) -> None:
-    """Delete what a process leaves if it is killed after finishing a training, unless another process trains now."""
-    folder = folder_of(job, root)
-    if unfinished(folder):
-        with suppress(OSError, Timeout), FileLock(_lock_of(job, root), timeout=0):
-            if read_finished(folder) is not None:
-                drop_unfinished(folder)
 
 
 def _lock_of(job: TrainingJob, root: Path) -> Path:
