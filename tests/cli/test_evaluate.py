@@ -65,7 +65,7 @@ def test_correctness_comes_from_probabilities_if_nothing_else_says(tmp_path):
     assert values["id"]["accuracy"] == pytest.approx(accuracy)
 
 
-def test_the_column_correct_comes_first_and_predictions_second(tmp_path):
+def test_correctness_comes_from_predictions_or_the_column_correct_before_probabilities(tmp_path):
     table = frame()
     table["prediction"] = table.label
     assert values_of(saved(table, tmp_path, ".csv"), tmp_path)["id"]["accuracy"] == 1.0
