@@ -189,7 +189,7 @@ def test_an_old_spelling_names_the_new_one(capsys, old):
 
 
 @pytest.mark.parametrize(
-    "words", [["show", "method"], ["verify", "--imags", "x"], ["compare", "a", "b", "--level", "x"]]
+    "words", [["show", "method"], ["data"], ["verify", "--imags", "x"], ["compare", "a", "b", "--level", "x"]]
 )
 def test_a_command_line_that_does_not_fit_is_one_message_that_names_the_help(capsys, words):
     assert main(words) == 2

@@ -45,7 +45,7 @@ _TAKEN = ("id", "near", "far", "csid", "overall")
 _WORD = "backbone="
 
 
-@click.group(cls=options.Group, epilog=_EPILOG)
+@click.group(cls=options.Group, epilog=_EPILOG, no_args_is_help=False)
 def data() -> None:
     """Get data sets, verify them, look at them, bring your own."""
 

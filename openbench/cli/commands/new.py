@@ -72,7 +72,7 @@ KINDS = {
 }
 
 
-@click.group
+@click.group(no_args_is_help=False)
 def new() -> None:
     """Write something of your own that runs as it is, and print the commands that run and test it."""
 

@@ -25,7 +25,7 @@ or has failed, else 1: so a script repeats a sweep until it is done.
 """
 
 
-@click.group
+@click.group(no_args_is_help=False)
 def sweep() -> None:
     """Say how far sweeps are."""
 
