@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
+from openbench.core.benchmark import Split
 from openbench.core.request import Role
-from openbench.data.checking.contact_sheet import classes_shown, draw, stats_of
-from openbench.data.sources.items import ArrayItems
+from openbench.data.checking.contact_sheet import classes_shown, draw, stats_of, table_line
+from openbench.data.sources.items import ArrayItems, VectorItems
 
 from .conftest import noisy
 from .made import CLASSES, split_of
@@ -88,3 +89,9 @@ def test_many_classes_fit_on_a_sheet(split, tmp_path):
     many = replace(many, keys=[f"set/a_very_long_name_of_class_{i}/x.png" for i in range(len(many))])
     draw(many, (), stats_of(many, ()), tmp_path / "many.png")
     assert (tmp_path / "many.png").stat().st_size > 10_000
+
+
+def test_a_table_has_its_size_its_range_and_its_constant_columns():
+    values = np.array([[0.0, 3.0, 1.0], [2.0, 3.0, -1.5]], np.float32)
+    split = Split("t", Role.FAR, VectorItems(values, np.arange(2)), np.full(2, -1), ["a", "b"], (), "", 2)
+    assert table_line(split) == "far/t: 2 rows, 3 columns in [-1.5, 3], 1 constant"

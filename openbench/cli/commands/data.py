@@ -149,7 +149,7 @@ def verify(words: tuple[str, ...], config_dir: Path | None, fast: bool, show: in
 def stats(words: tuple[str, ...], config_dir: Path | None, to: Path) -> int:
     """Print the numbers of each split and write a contact sheet for each; of tables, rows and columns."""
     from openbench.data.build import open_benchmark
-    from openbench.data.checking.contact_sheet import draw, stats_of
+    from openbench.data.checking.contact_sheet import draw, stats_of, table_line
 
     config = benchmark_config(words, config_dir)
     benchmark = open_benchmark(config)
@@ -157,7 +157,7 @@ def stats(words: tuple[str, ...], config_dir: Path | None, to: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for split in benchmark.splits():
         if split.items[0].ndim == 1:
-            print(f"{split.role}/{split.name}: {len(split)} rows, {len(split.items[0])} columns")
+            print(table_line(split))
             continue
         sheet, numbers = folder / f"{split.role}-{split.name}.png", stats_of(split, benchmark.classes)
         draw(split, benchmark.classes, numbers, sheet)

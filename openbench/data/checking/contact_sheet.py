@@ -99,6 +99,15 @@ def stats_of(split: Split, names: tuple[str, ...]) -> SplitStats:
     )
 
 
+def table_line(split: Split) -> str:
+    """Return the numbers of a split of rows (d,) in words; the range is that of up to 10,000 evenly spaced rows."""
+    rows = np.stack([np.asarray(split.items[int(index)]) for index in spaced(len(split), 10_000)])
+    constant = int((np.ptp(rows, axis=0) == 0).sum())
+    told = f", {constant} constant" if constant else ""
+    shown = f"{rows.shape[1]} columns in [{rows.min():.4g}, {rows.max():.4g}]{told}"
+    return f"{split.role}/{split.name}: {len(split)} rows, {shown}"
+
+
 def draw(split: Split, names: tuple[str, ...], stats: SplitStats, path: Path) -> None:
     """Write the contact sheet of a split as PNG: evenly spaced images with label and size, and a class histogram.
 
