@@ -437,9 +437,7 @@ def finetuned(
         if head == "kept":
             return module
         old = anatomy.linear(module)
-        parent, _, last = anatomy.head.rpartition(".")
-        new = nn.Linear(old.in_features, classes, bias=old.bias is not None)
-        setattr(module.get_submodule(parent), last, new)
+        module.set_submodule(anatomy.head, nn.Linear(old.in_features, classes, bias=old.bias is not None))
         return module
 
     made = NetworkBackbone(

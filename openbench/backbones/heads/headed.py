@@ -168,8 +168,7 @@ class Headed(Backbone):
         module, head, anatomy = copy.deepcopy(self._network.module()), self._classify, self._network.anatomy
         linear = nn.Linear(self.feature_dim, self.num_classes)
         linear.weight.data, linear.bias.data = head.weight.clone(), head.bias.clone()
-        parent, _, last = anatomy.head.rpartition(".")
-        setattr(module.get_submodule(parent), last, linear.to(self.device))
+        module.set_submodule(anatomy.head, linear.to(self.device))
         return self._network.replaced(module, anatomy, self.architecture)
 
 

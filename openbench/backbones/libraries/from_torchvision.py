@@ -1,6 +1,5 @@
 """torchvision's classifiers as backbones: released weights with their preset, your own weights, or untrained."""
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,6 +19,7 @@ from openbench.backbones.libraries.presets import chosen_classes, chosen_preproc
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.constraints import Count
 from openbench.core.preprocess import Preprocess
+from openbench.digest import file_sha256
 from openbench.errors import CheckpointError, ConfigError, did_you_mean
 
 _CONTAINERS = ("features", "trunk_output", "blocks")
@@ -103,8 +103,7 @@ def _last(make: Callable[[], nn.Module]) -> str:
 
 def _without_classifier(make: Callable[[], nn.Module], last: str) -> nn.Module:
     module = make()
-    parent, _, name = last.rpartition(".")
-    setattr(module.get_submodule(parent), name, nn.Identity())
+    module.set_submodule(last, nn.Identity())
     return module
 
 
@@ -152,8 +151,7 @@ def released_file(url: str) -> Path:
                 raise CheckpointError(f"{error}; or fetch it from {url} — the download failed: {failed}") from failed
     stated = re.search(r"-([0-9a-f]{8,})\.", file_name)
     if stated is not None:
-        with open(path, "rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        found = file_sha256(path)
         if not found.startswith(stated[1]):
             raise CheckpointError(
                 f"weights '{path}' are not the released ones — SHA-256 {found} — expected {stated[1]}… by its name — "
