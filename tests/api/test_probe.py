@@ -194,6 +194,14 @@ def test_records_alone_and_cached_features_alone_are_compared(evaluate, tmp_path
     assert near(mixed) == near(by_cache)
 
 
+def test_outputs_far_from_zero_are_compared_by_how_much_they_vary(evaluate, gain):
+    model = made(ReadsGlobal)
+    model.conv.bias.data += 1e3
+    first = evaluate(model)["msp"]
+    gain(1.5)
+    assert evaluate(model)["msp"].record.run_id != first.record.run_id
+
+
 def test_another_benchmark_with_the_same_images_does_not_reuse_them(evaluate, gain, tmp_path):
     """The benchmarks share their OOD set alone."""
     evaluate(made(ReadsGlobal))
