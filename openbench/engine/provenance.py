@@ -1,6 +1,7 @@
 """How numbers came about: what a run and its record say of network, code, machine, time and scores."""
 
 import platform
+import resource
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,6 @@ from openbench.checkout import commit, dirty
 from openbench.config.overrides import AUGMENT
 from openbench.core.record import PROBE, REUSED, SOURCES, UNCOMMITTED, VARIANT, ResultRecord
 from openbench.core.scores import SetScores
-from openbench.memory import peak
 from openbench.results.records.origin import made_by
 from openbench.results.records.store import RecordStore
 from openbench.results.records.superseded import superseding
@@ -98,7 +98,8 @@ class Clock:
             self._settle()
             self._stack.pop()
             # File-backed pages of memory-mapped columns are counted too.
-            self.peak_mib[name] = peak() >> 20
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB, on macOS in bytes
+            self.peak_mib[name] = peak >> (20 if sys.platform == "darwin" else 10)
 
     def _settle(self) -> None:
         now = time.perf_counter()

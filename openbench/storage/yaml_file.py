@@ -43,20 +43,12 @@ def read_yaml(path: Path) -> Any:
     Raises:
         ConfigError: it cannot be read, is not UTF-8, or is refused by `parse_yaml`.
     """
-    return parse_yaml(read_text(path), f"'{path}'")
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a YAML file.
-
-    Raises:
-        ConfigError: it cannot be read, or is not UTF-8.
-    """
     try:
-        return read_regular(path, _MOST_BYTES).decode("utf-8")
+        text = read_regular(path, _MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "the bytes are not UTF-8"
         raise ConfigError(f"'{path}' cannot be read — {reason} — correct the file") from error
+    return parse_yaml(text, f"'{path}'")
 
 
 def parse_yaml(text: str, where: str) -> Any:

@@ -1,4 +1,6 @@
+import os
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -53,3 +55,12 @@ def test_time_until_an_error_counts(time):
         raise ValueError
     time.now += 5
     assert clock.seconds == {"a": 3}
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+def test_the_peak_is_the_memory_of_this_process_in_mib():
+    clock = Clock()
+    with clock.stage("one"):
+        pass
+    used = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+    assert used / 2 < clock.peak_mib["one"] < 20 * used

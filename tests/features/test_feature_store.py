@@ -139,11 +139,6 @@ def damage_sidecar(path: Path) -> None:
     path.with_suffix(".json").write_text('{"shape": [37]}')
 
 
-def damage_stated_type(path: Path) -> None:
-    sidecar = path.with_suffix(".json")
-    sidecar.write_text(sidecar.read_text().replace("<f4", "<f8"))
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -153,7 +148,6 @@ def damage_stated_type(path: Path) -> None:
         damage_shape,
         damage_empty,
         damage_sidecar,
-        damage_stated_type,
     ],
     ids=lambda f: f.__name__,
 )
@@ -257,7 +251,7 @@ def test_a_pickle_in_place_of_a_column_is_never_opened(store: FeatureStore, tmp_
     kept = store.get(backbone, split, LOGITS).logits.clone()
     column = arrays.ColumnFile(folder_of(store, split), "logits")
     column.array.write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
-    assert "cannot be read" in str(column.fault(len(split)))
+    assert "has changed" in str(column.fault(len(split)))
     with pytest.raises(ValueError, match="allow_pickle"):
         column.open()
     torch.testing.assert_close(store.get(toy_backbone(), split, LOGITS).logits, kept)
