@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from openbench.config.build import from_node
-from openbench.config.constraints import Checked, Count, Seed
+from openbench.config.constraints import Checked, Count, OneOf, Seed
 from openbench.core.benchmark import canonical, check_distinct
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
@@ -29,6 +29,7 @@ _SINGLE = {"ood_train": Role.OOD_TRAIN, "ood_val": Role.OOD_VAL}
 _GROUPS = {"csid": Role.CSID, "near": Role.NEAR, "far": Role.FAR}
 _Set = Mapping[str, Any]
 _Names = Sequence[str | int]
+_Role = Annotated[str, OneOf(tuple(Role))]
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class _Node:
     near: Mapping[str, _Set] | None = None
     far: Mapping[str, _Set] | None = None
     incomplete: Incomplete = "error"
-    disjoint: Sequence[Sequence[str]] = ()
+    disjoint: Sequence[tuple[_Role, _Role]] = ()
     known_overlap: Sequence[str] = ()
     known_id_overlap: Sequence[str] = ()
     table: str = ""
@@ -172,9 +173,9 @@ class BenchmarkConfig:
             sets=tuple(node.sets),
             classes=node.class_names,
             members=node.members,
-            preprocess=build_preprocess(node.preprocess),
+            preprocess=from_node(Preprocess, node.preprocess, "benchmark.preprocess"),
             declared=tuple(node.declared),
-            disjoint=tuple(map(_pair, node.disjoint)),
+            disjoint=tuple((Role(first), Role(second)) for first, second in node.disjoint),
             known_overlap=tuple(node.known_overlap),
             known_id_overlap=tuple(node.known_id_overlap),
             incomplete=node.incomplete,
@@ -208,33 +209,12 @@ def typed(node: Mapping[str, Any]) -> str:
     return str(node["name"])
 
 
-def build_preprocess(node: Mapping[str, Any], where: str = "benchmark.preprocess") -> Preprocess:
-    """Return the Preprocess of a config node.
-
-    Raises:
-        ConfigError: an unknown or missing key.
-    """
-    return from_node(Preprocess, node, where)
-
-
 def _listed(classes: str | Sequence[object]) -> tuple[str, ...]:
     if isinstance(classes, str):
         return load_classes(classes)
     names = tuple(str(name) for name in classes)
     check_distinct(names, "benchmark.classes")
     return names
-
-
-def _pair(pair: Sequence[str]) -> tuple[Role, Role]:
-    allowed = [role.value for role in Role]
-    for name in pair:
-        if name not in allowed:
-            raise ConfigError(
-                f"benchmark.disjoint: role '{name}' not found{did_you_mean(name, allowed)} — allowed: {allowed}"
-            )
-    if len(pair) != 2:
-        raise ConfigError(f"benchmark.disjoint: found {list(pair)} — pairs of roles expected, e.g. [ood_val, near]")
-    return Role(pair[0]), Role(pair[1])
 
 
 def joined_classes(classes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
