@@ -57,7 +57,7 @@ def _number(value: Any) -> Any:
 
 _NO_NUL = Predicate(lambda value: "\0" not in str(value))  # no file has such a name
 _STRICT: dict[Any, Any] = {
-    int: Annotated[int, BeforeValidator(_number), Strict(), Interval(ge=-(2**63), lt=2**63)],
+    int: Annotated[int, Strict(), Interval(ge=-(2**63), lt=2**63), BeforeValidator(_number)],
     float: Annotated[float, Strict(), AllowInfNan(False)],
     str: Annotated[str, Strict(), _NO_NUL],
     Path: Annotated[Path, _NO_NUL],
