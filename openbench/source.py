@@ -2,7 +2,7 @@
 
 What openbench ships is identified by name and version. Foreign code is identified by its files: the module of each
 class or function and, through all imports, the modules beside it. Where the code that was loaded is not that of its
-file (which was edited since, or a function or constant of it was replaced), the loaded code counts. Files that this
+file (which was edited since, or a function of it was replaced), the loaded code counts. Files that this
 code only opens (weights, tables) and values that it changes while it runs do not: the probes ask for what they do.
 """
 
@@ -12,10 +12,9 @@ import os
 import secrets
 import sys
 import sysconfig
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from importlib.machinery import EXTENSION_SUFFIXES, SourceFileLoader
 from importlib.util import find_spec
@@ -33,16 +32,15 @@ _LIBRARIES = frozenset(
 )
 _KNOWN = frozenset({OURS, *sys.stdlib_module_names}) | _LIBRARIES
 LOADED = "loaded "  # what the SHA-256 of code that is not in its file begins with
-_PLAIN = (int, float, str, bytes, bool)
 _MAKERS = "makers_"
 _NONCE = "nonce_"
 _INSTALLED = ("site-packages", "dist-packages")
 _STDLIB = Path(sysconfig.get_paths()["stdlib"]).resolve()
 
 Code = type | Callable[..., Any]
-_FIRST: dict[
-    str, tuple[Any, "_Definitions"]
-] = {}  # module → its spec, which a reload changes, and its file when it was new
+_Functions = Mapping[str, tuple[CodeType, ...]]  # by qualified name, of which one may have several
+# Module → its spec, which a reload replaces, and its file's SHA-256 and functions when it was as the file says.
+_FIRST: dict[str, tuple[Any, str, _Functions]] = {}
 
 
 def foreign_sources(*parts: object) -> dict[str, str]:
@@ -84,55 +82,48 @@ def loaded_sha256(name: str, file: Path, codes: Mapping[str, Code] | None = None
         file: its source.
         codes: classes and functions of it by qualified name that are in use, though the module may have others now.
     """
-    module, now = sys.modules.get(name), _definitions(file, *_state(file))
+    module, state = sys.modules.get(name), _state(file)
     spec = getattr(module, "__spec__", None)
     if module is None or (spec is not None and type(spec.loader) is not SourceFileLoader):
-        return now.sha256
+        return _sha256(file, *state)
     spaces = {**vars(module), **(codes or {})}
-    loaded, first = _FIRST.get(name, (spec, now))
-    for there in (first, now) if loaded is spec else (now,):
-        if not (found := _replaced(spaces, there, module.__file__ or str(file))):
-            _FIRST[name] = spec, there
-            return there.sha256
+    now = spec, _sha256(file, *state), _functions_of(file, *state)
+    first: tuple[Any, str, _Functions] = _FIRST.get(name, now)
+    found: dict[str, str] = {}
+    for _, sha256, functions in (first, now) if first[0] is spec else (now,):
+        if not (found := _replaced(spaces, functions, module.__file__ or str(file))):
+            _FIRST[name] = spec, sha256, functions
+            return sha256
     return LOADED + digest(found)
 
 
 def changed_since_loaded(sources: Mapping[str, str]) -> list[str]:
     """Return the modules among sources whose file is not the code that was loaded, or no longer."""
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in sources}
-    there = {name: _read(Path(file)).sha256 for name, file in files.items() if file and Path(file).is_file()}
+    there = {
+        name: _sha256(Path(file), *_state(Path(file))) for name, file in files.items() if file and Path(file).is_file()
+    }
     return [name for name, sha256 in there.items() if sha256 != sources[name]]
 
 
-def _replaced(spaces: Mapping[str, Any], source: "_Definitions", file: str) -> dict[str, str]:
-    """What is loaded of a module's functions and constants, if any of them is not as in a source of it; else empty."""
-    loaded = {name: code for name in source.functions if (code := _code_of(_found(spaces, name))) is not None}
+def _replaced(spaces: Mapping[str, Any], functions: _Functions, file: str) -> dict[str, str]:
+    """What is loaded of a module's functions, if any of them is not as in its source; else empty."""
+    loaded = {name: code for name in functions if (code := _code_of(_found(spaces, name))) is not None}
     for owner in [value for value in spaces.values() if isinstance(value, type)]:
-        for value in vars(owner).values():
-            code = _code_of(value)
-            if code is not None and code.co_filename == file:
+        for code in filter(None, map(_code_of, vars(owner).values())):
+            if code.co_filename == file:
                 loaded.setdefault(code.co_qualname, code)
-    values = {name: _found(spaces, name) for name in source.constants}
-    plain = {name: repr(value) for name, value in values.items() if type(value) in _PLAIN}
-    if all(code in source.functions.get(name, ()) for name, code in loaded.items()) and all(
-        value == source.constants[name] for name, value in plain.items()
-    ):
-        return {}
-    return plain | {name: repr(_content(code)) for name, code in loaded.items()}
+    same = all(code in functions.get(name, ()) for name, code in loaded.items())
+    return {} if same else {name: repr(_content(code)) for name, code in loaded.items()}
 
 
 def _found(spaces: Mapping[str, Any], name: str) -> Any:
-    """What stands in a module under a qualified name; an empty tuple where nothing does."""
-    if name in spaces:
-        return spaces[name]
+    """What stands in a module under a qualified name; None where nothing does."""
     owner, _, attribute = name.rpartition(".")
-    there = _found(spaces, owner) if owner else ()
-    return vars(there).get(attribute, ()) if isinstance(there, type) and attribute not in _field_names(there) else ()
-
-
-def _field_names(cls: type) -> Iterable[str]:
-    """The fields of a dataclass, whose defaults objects have taken over when they were made."""
-    return getattr(cls, "__dataclass_fields__", ())
+    if name in spaces or not owner:
+        return spaces.get(name)
+    there = _found(spaces, owner)
+    return vars(there).get(attribute) if isinstance(there, type) else None
 
 
 def _code_of(value: Any) -> CodeType | None:
@@ -223,12 +214,14 @@ def closure(starts: Mapping[str, Path], ours: bool = False) -> dict[str, Path]:
             continue
         found[name] = file
         package = file.stem == "__init__"
-        for wanted in _read(file).absolute(name, package):
+        for level, module, imported in _imports_of(file, *_state(file)):
+            base = name.split(".")[: name.count(".") + 1 - level + package] if level else []
+            wanted = ".".join(part for part in (*base, module, imported) if part)
             if _top(wanted) == OURS and not ours:
                 continue  # before it is looked for: most imports of a method of one's own are of openbench
-            for module, there in _resolved(wanted, name, file, package):
-                if module not in found and _counts(module, there, name):
-                    pending.append((module, there))
+            for other, there in _resolved(wanted, name, file, package):
+                if other not in found and _counts(other, there, name):
+                    pending.append((other, there))
     return found
 
 
@@ -286,66 +279,35 @@ def _counts(module: str, file: Path, importer: str) -> bool:
     return top == _top(importer) or not _installed(file)
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A file that was read.
-
-    Args:
-        sha256: of its bytes.
-        imports: (level, module, name) of every import in it.
-    """
-
-    sha256: str
-    imports: tuple[tuple[int, str, str], ...] = ()
-
-    def absolute(self, name: str, package: bool) -> Iterator[str]:
-        """The dotted names that it imports, as module `name`."""
-        parts = name.split(".")
-        for level, module, imported in self.imports:
-            base = parts[: len(parts) - level + package] if level else []
-            yield ".".join(part for part in (*base, module, imported) if part)
-
-
-@dataclass(frozen=True)
-class _Definitions:
-    """What a file defines.
-
-    Args:
-        sha256: of its bytes.
-        functions: their codes by qualified name, of which one name may have several.
-        constants: plain values of the module and its classes by qualified name, as Python writes them.
-    """
-
-    sha256: str
-    functions: Mapping[str, tuple[CodeType, ...]] = field(default_factory=dict)
-    constants: Mapping[str, str] = field(default_factory=dict)
-
-
 def _state(file: Path) -> tuple[int, int, int]:
     state = os.stat(file)
     return state.st_mtime_ns, state.st_size, state.st_ino
 
 
-def _read(file: Path) -> _Source:
-    return _parsed(file, *_state(file))
+@cache
+def _sha256(file: Path, *state: int) -> str:
+    """Read once in a state."""
+    return file_sha256(file)
 
 
 @cache
-def _parsed(file: Path, changed: int, size: int, inode: int) -> _Source:
-    """Parse a file; the other arguments are its state, for the cache."""
+def _imports_of(file: Path, *state: int) -> tuple[tuple[int, str, str], ...]:
+    """(level, module, name) of every import in a file in a state."""
     tree = _tree(file)
-    return _Source(file_sha256(file), tuple(dict.fromkeys(_imports(tree))) if tree else ())
+    return tuple(dict.fromkeys(_imports(tree))) if tree else ()
 
 
 @cache
-def _definitions(file: Path, changed: int, size: int, inode: int) -> _Definitions:
-    """What a file defines; the other arguments are its state, for the cache."""
-    tree, functions = _tree(file), dict[str, tuple[CodeType, ...]]()
-    if tree is None:
-        return _Definitions(file_sha256(file))
-    for function in _functions(compile(tree, file, "exec", dont_inherit=True)):
-        functions[function.co_qualname] = (*functions.get(function.co_qualname, ()), function)
-    return _Definitions(file_sha256(file), functions, dict(_constants(tree)))
+def _functions_of(file: Path, *state: int) -> _Functions:
+    """The functions that a file defines in a state."""
+    tree, found = _tree(file), dict[str, tuple[CodeType, ...]]()
+    pending = [compile(tree, file, "exec", dont_inherit=True)] if tree else []
+    while pending:
+        for code in pending.pop().co_consts:
+            if isinstance(code, CodeType):
+                found[code.co_qualname] = (*found.get(code.co_qualname, ()), code)
+                pending.append(code)
+    return found
 
 
 def _tree(file: Path) -> ast.Module | None:
@@ -353,32 +315,6 @@ def _tree(file: Path) -> ast.Module | None:
     with suppress(SyntaxError, ValueError):
         return ast.parse(file.read_bytes()) if file.suffix == ".py" else None
     return None
-
-
-def _functions(code: CodeType) -> Iterator[CodeType]:
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield const
-            yield from _functions(const)
-
-
-def _constants(tree: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The plain values that are assigned once, by qualified name."""
-    stored = Counter(
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
-    changed = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            yield from _constants(node, f"{prefix}{node.name}.")
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                if isinstance(target, ast.Name) and stored[target.id] == 1 and target.id not in changed:
-                    with suppress(ValueError, TypeError):
-                        value = ast.literal_eval(node.value)
-                        if type(value) in _PLAIN:
-                            yield f"{prefix}{target.id}", repr(value)
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[int, str, str]]:

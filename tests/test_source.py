@@ -170,8 +170,6 @@ def test_a_file_that_was_edited_before_the_first_look_is_not_taken_for_the_code_
 
 
 @pytest.mark.parametrize("change", [
-    lambda mine: setattr(mine, "GAIN", 3.0),
-    lambda mine: setattr(mine.Mine, "sign", -1),
     lambda mine: setattr(mine.Mine, "score", lambda self, x: -MSP.score(self, x)),
     lambda mine: setattr(mine.own_helper, "turned", lambda scores: -scores),
 ])  # fmt: skip

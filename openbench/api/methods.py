@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from enum import Enum
 from typing import Any, Self
 
 import numpy as np
@@ -52,6 +53,9 @@ def named_methods(methods: object) -> tuple[tuple[str, Any], ...]:
         pairs = tuple((value if isinstance(value, str) else _called(value), value) for value in methods)
     else:
         raise _unknown(methods)
+    for _, value in pairs:
+        if not isinstance(value, str):
+            _check_values(_instance(value))
     if not pairs:
         raise ConfigError("methods is empty — name at least one, e.g. methods=['msp', 'knn']")
     twice = sorted({name for name, _ in pairs if [n for n, _ in pairs].count(name) > 1})
@@ -154,6 +158,26 @@ def _refuse_hidden(method: Method) -> None:
     for part in method.params().values():
         if isinstance(part, Method):
             _refuse_hidden(part)
+
+
+def _check_values(method: Method) -> None:
+    """Refuse hyper-parameters that are not plainly values: results of one could be taken for those of another."""
+    for name, value in method.params().items():
+        if isinstance(value, Method):
+            _check_values(value)
+        elif not _is_value(value):
+            raise ConfigError(
+                f"{type(method).__name__}.{name} — found a {type(value).__name__} — allowed: numbers, texts, lists and "
+                "mappings of these, so that a record tells what made it"
+            )
+
+
+def _is_value(value: object) -> bool:
+    if type(value) in (list, tuple, set, frozenset):
+        return all(map(_is_value, value))  # type: ignore[call-overload]
+    if type(value) is dict:
+        return all(type(key) is str and _is_value(child) for key, child in value.items())
+    return type(value) in (type(None), bool, int, float, str) or isinstance(value, Enum | np.generic)
 
 
 def _unknown(value: object) -> ConfigError:

@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+from collections import deque
 from importlib import import_module, invalidate_caches
 from pathlib import Path
 
@@ -48,7 +49,9 @@ def mine(tmp_path, monkeypatch):
     file = tmp_path / "code" / "own_scores.py"
     file.write_text(textwrap.dedent(CODE))
 
-    def load():
+    def load(field=""):
+        if field:
+            file.write_text(file.read_text().replace('reference = "-"', f'reference = "-"\n    {field}'))
         sys.modules.pop("own_scores", None)
         invalidate_caches()
         return import_module("own_scores")
@@ -145,3 +148,17 @@ def test_an_attribute_of_an_object_that_is_no_field_is_refused():
     for method, name in ((turned, "w"), (own, "score")):
         with pytest.raises(ConfigError, match=f"found the attribute '{name}', which is no hyper-parameter"):
             ob.evaluate_features(train=TRAIN, id_test=TEST, near={"beside": NEAR}, methods=[method])
+
+
+class Listed(list):
+    """A list with more in it than its items."""
+
+
+@pytest.mark.parametrize(
+    "value", [np.ma.array([1, 2], mask=[0, 1]), np.array([None]), deque([1]), Listed([1]), [lambda x: x]]
+)
+def test_a_hyper_parameter_that_is_not_plainly_a_value_is_refused_before_anything_is_computed(evaluate, mine, value):
+    module = mine("table: object = None")
+    with pytest.raises(ConfigError, match=r"Mine\.table — found a \w+ — allowed: numbers"):
+        evaluate(module.Mine(k=3, table=value))
+    assert evaluate(module.Mine(k=3, table={"a": [1, 2.5]}))[0].path is not None
