@@ -61,7 +61,7 @@ def test_every_part_is_specialised_by_itself(monkeypatch: pytest.MonkeyPatch, ca
     # Stages of one class, and of different sizes: what was compiled for one does not do for another.
     stages = [nn.Sequential(nn.Conv2d(n, n + 1, 1), nn.BatchNorm2d(n + 1)) for n in (3, 4, 5)]
     network = nn.Sequential(*stages, nn.Flatten(), nn.Linear(24, 4))
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with compiled(network):
         for _ in range(2):
             for n in (6, 5):
@@ -79,7 +79,7 @@ def test_a_compiled_part_draws_what_the_uncompiled_draws() -> None:
     images = torch.randn(8, 3, 2, 2, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(1)
     plain, state = network[0](images), torch.get_rng_state()
-    torch._dynamo.reset()
+    torch.compiler.reset()
     torch.manual_seed(1)
     with compiled(network):
         fast = network[0](images)
