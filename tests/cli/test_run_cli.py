@@ -21,8 +21,8 @@ def test_run_hands_the_scientific_and_the_runtime_part_to_the_engine(engine):
     assert config["method"] == {"_target_": "toy.KNN", "k": 7, "_space_": {"k": [1, 5]}, "_name_": "knn"}
     assert config["backbone"]["_name_"] == "tiny"  # the benchmark's choice
     assert config["seed"] == 3
-    assert runtime["device"] == "cpu"
-    assert runtime["on_existing"] == "skip"
+    assert runtime.device == "cpu"
+    assert runtime.on_existing == "skip"
 
 
 def test_what_is_to_be_known_of_the_scores_stands_before_the_numbers(engine, capsys):
