@@ -174,6 +174,5 @@ def test_few_queries_find_what_many_find(kind):
     """Their products are divided by the lengths of training features, which for many are scaled first."""
     data = problem(kind)
     method = KNN(7).fit(data.train, None)
-    few = method.score(data.test)
-    method.inverse_ = None
-    torch.testing.assert_close(few, method.score(data.test), rtol=1e-5, atol=1e-7)
+    few = method.score(data.test[torch.arange(100)])
+    torch.testing.assert_close(few, method.score(data.test)[:100], rtol=1e-5, atol=1e-7)
