@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 import openbench as ob
+from openbench.backbones.anatomy import Anatomy
+from openbench.backbones.network import NetworkBackbone
 from openbench.errors import ConfigError, NotApplicableError, RecordError
 from openbench.results.records.store import RecordStore
 
@@ -79,6 +81,13 @@ class BatchStatistics(Small):
 def made(kind=Small, *given, **named):
     torch.manual_seed(0)
     return kind(*given, **named)
+
+
+def of_a_config(name: str, num_classes: int) -> NetworkBackbone:
+    """A backbone that a config of the user's names."""
+    anatomy = Anatomy("fc", {}, "nchw", 0)
+    backbone = NetworkBackbone(name, "readsglobal", ReadsGlobal, lambda _: anatomy, preprocess=PREPROCESS)
+    return backbone.load_state(made(ReadsGlobal).state_dict(), "the test")
 
 
 @pytest.fixture
@@ -192,6 +201,19 @@ def test_records_alone_and_cached_features_alone_are_compared(evaluate, tmp_path
     assert near(mixed) == near(by_cache)
     mixed = evaluate(made(ReadsGlobal), cache=tmp_path / "other")  # a cache of one network, a record of another
     assert near(mixed) == near(by_cache)
+
+
+def test_a_network_that_a_config_of_the_users_names_is_asked(evaluate, tmp_path, gain):
+    (tmp_path / "configs" / "backbone").mkdir(parents=True)
+    (tmp_path / "configs" / "backbone" / "mine.yaml").write_text(f"_target_: {__name__}.of_a_config\nname: mine\n")
+    given = {"preprocess": None, "config_dir": tmp_path / "configs"}
+    check_is_another(evaluate, tmp_path, "mine", lambda: gain(-3.0), lambda: gain(1.0), **given)
+
+
+def test_a_detector_refuses_a_network_that_draws():
+    images = [np.full((16, 16, 3), shade, np.uint8) for shade in range(0, 240, 10)]
+    with pytest.raises(ConfigError, match="model 'dropping' is not deterministic"):
+        ob.Detector(made(Dropping), preprocess=PREPROCESS, method="msp").fit(images)
 
 
 def test_outputs_far_from_zero_are_compared_by_how_much_they_vary(evaluate, gain):
