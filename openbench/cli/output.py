@@ -5,18 +5,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openbench.cli.process import BAD_INPUT, OK, writing
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError, OpenbenchError
-from openbench.metrics.suite import MetricOptions, describe, fixed_thresholds
 from openbench.results.escape import console
 from openbench.results.tables.render import Table, rendered
 from openbench.results.tables.views import GROUPS, SIDES, VIEWS, run_tables
 from openbench.storage.files import output
 from openbench.storage.plain_json import dumps, readable
+
+if TYPE_CHECKING:
+    from openbench.metrics.suite import MetricOptions
 
 ALL = "all"
 _SHOWN = 20  # errors that are listed one by one
@@ -46,7 +48,7 @@ def print_tables(tables: Sequence[Table], form: str = "console") -> None:
 
 
 def tables_of_scores(
-    name: str, sets: Sequence[SetScores], metrics: dict[str, dict[str, Any]], options: MetricOptions, view: str
+    name: str, sets: Sequence[SetScores], metrics: dict[str, dict[str, Any]], options: "MetricOptions", view: str
 ) -> list[Table]:
     """Return the tables of scores that openbench did not make.
 
@@ -57,6 +59,8 @@ def tables_of_scores(
         options: with which options.
         view: one of SCORE_VIEWS, or `all`.
     """
+    from openbench.metrics.suite import describe  # which loads SciPy
+
     counts = {f"{s.role}/{s.name}": {"n": len(s.scores), "expected": len(s.scores)} for s in sets}
     record = ResultRecord(
         run_id="",
@@ -92,6 +96,8 @@ def _side(table: Table, view: str) -> str:
 
 def _operating(sets: Sequence[SetScores]) -> str:
     """What the names of thresholds stand for, with their values, to be used elsewhere."""
+    from openbench.metrics.suite import fixed_thresholds
+
     meant = {"95tnr": "accepts 95 % of id_test", "val": "FPR = FNR on id_val and ood_val"}
     values = [f"{name} = {value:.6g} ({meant[name]})" for name, value in fixed_thresholds(sets).items()]
     unknown = [] if len(values) == len(meant) else ["val: needs the roles id_val and ood_val"]

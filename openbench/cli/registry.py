@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from openbench import paths
-from openbench.config.constraints import described, hints_of
 from openbench.config.shipped import resolved, shipped
 from openbench.errors import ConfigError, OpenbenchError, did_you_mean
 from openbench.public import TARGET
@@ -42,6 +41,7 @@ class ClassDescription:
             ConfigError: it cannot be imported.
         """
         from openbench.config.build import target_of
+        from openbench.config.constraints import described, hints_of
 
         made_by = target_of({TARGET: target}, target)
         signature, hints = inspect.signature(made_by), hints_of(made_by)
