@@ -28,13 +28,19 @@ class Embedded(Source):
 
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
         """All keys."""
-        parsed = [(key.split("/")[-2], int(key.rpartition("/")[2])) for key in keys]
-        pixels = np.stack([self.image(class_name, number) for class_name, number in parsed])
-        return rows_found(pixels, np.arange(len(keys), dtype=np.int64))
+        return rows_found(_images(self, tuple(keys)), np.arange(len(keys), dtype=np.int64))
 
     @abstractmethod
     def image(self, class_name: str, number: int) -> Image:
         """The image (8, 8) uint8 of a class and number."""
+
+
+@lru_cache(maxsize=32)  # a process that opens a benchmark again does not draw its images again
+def _images(source: Embedded, keys: tuple[str, ...]) -> NDArray[np.uint8]:
+    parsed = [(key.split("/")[-2], int(key.rpartition("/")[2])) for key in keys]
+    pixels = np.stack([source.image(class_name, number) for class_name, number in parsed])
+    pixels.setflags(write=False)
+    return pixels
 
 
 @dataclass(frozen=True)
