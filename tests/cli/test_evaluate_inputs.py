@@ -180,4 +180,4 @@ def test_how_much_of_a_large_file_is_read_is_shown_on_a_terminal(tmp_path, monke
     monkeypatch.setattr("sys.stderr", Terminal())
     with command._reading(path) as advance:
         advance(path.stat().st_size)
-    assert "12.0/24.0 kB" in sys.stderr.getvalue()  # a CSV file is read twice, this once
+    assert "12.0k/24.0k" in sys.stderr.getvalue()  # a CSV file is read twice, this once
