@@ -280,10 +280,7 @@ def as_labels(value: Any, n: int, where: str = "y") -> "Tensor":
     import torch
 
     found = as_array(value, where)
-    whole = found.dtype.kind in "iub" or (
-        found.dtype.kind == "f" and bool((np.isfinite(found) & (found == np.round(found))).all())
-    )
-    if found.shape != (n,) or not whole or (n and found.min() < 0):
+    if found.shape != (n,) or not are_whole(found) or (n and found.min() < 0):
         shown = f"{found.dtype} of shape {found.shape}" + (f" from {found.min()}" if found.size else "")
         raise DataError(f"{where} — found {shown} — allowed: ({n},) whole numbers ≥ 0, the class of each row")
     return torch.from_numpy(found.astype(np.int64))
@@ -334,6 +331,5 @@ def head_of(given: Any) -> "str | Head | None":
 
 def are_whole(values: NDArray[Any]) -> bool:
     """Whether all numbers are whole and finite, of whatever type."""
-    return values.dtype.kind in "iub" or (
-        values.dtype.kind == "f" and bool((np.isfinite(values) & (values == np.round(values))).all())
-    )
+    whole = values.dtype.kind == "f" and bool((np.isfinite(values) & (values == np.round(values))).all())
+    return whole or values.dtype.kind in "iub"

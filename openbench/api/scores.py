@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openbench.api.arguments import as_array, metric_options
+from openbench.api.arguments import are_whole, as_array, metric_options
 from openbench.api.result import Result
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
@@ -117,11 +117,8 @@ def _indices(value: ArrayLike, n: int, classes: int | None, where: str) -> NDArr
     found = as_array(value, where)
     if found.shape != (n,):
         raise DataError(f"{where} — found shape {found.shape} — allowed: ({n},), one for each score")
-    whole = found.dtype.kind in "iub" or (
-        found.dtype.kind == "f" and bool((np.isfinite(found) & (found == np.round(found))).all())
-    )
     allowed = "whole numbers ≥ 0" if classes is None else f"whole numbers from 0 to {classes - 1}"
-    if not whole or found.min() < 0 or (classes is not None and found.max() >= classes):
+    if not are_whole(found) or found.min() < 0 or (classes is not None and found.max() >= classes):
         shown = f"{found.min()} to {found.max()}" if found.dtype.kind in "iubf" else str(found.dtype)
         raise DataError(f"{where} — found {shown} — allowed: {allowed}, the index of a class")
     return found.astype(np.int64)
