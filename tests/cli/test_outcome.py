@@ -33,7 +33,8 @@ def test_every_line_of_a_sweep_tells_its_job_apart(engine, capsys):
     assert ends == [f"digits {m} seed={s}" for m, s in expected]
 
 
-def test_a_sweep_ends_in_a_table_of_what_it_made_on_stdout(engine, capsys):
+def test_a_sweep_ends_in_a_table_of_what_it_made_on_stdout(engine, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     engine.broken["knn"] = NotApplicableError("no such layer")
     assert main(["run", "-m", "+benchmark=digits,letters", "method=knn,msp", "backbone=tiny"]) == 0
     lines = capsys.readouterr().out.splitlines()
