@@ -20,6 +20,8 @@ def in_notebook() -> bool:
 class Report:
     """Shows nothing, however far a job is."""
 
+    total = 0  # how much there is to do
+
     def to(self, done: int, state: str = "", seconds: float = 10.0) -> None:
         """Show how far the job is.
 
@@ -44,20 +46,20 @@ class Lines(Report):
     """
 
     def __init__(self, title: str, total: int, done: int, unit: str) -> None:
-        self._title, self._total, self._first, self._unit = title, total, done, unit
+        self._title, self.total, self._first, self._unit = title, total, done, unit
         self._start = self._last = time.monotonic()
 
     def to(self, done: int, state: str = "", seconds: float = 10.0) -> None:
         """Print a line if the last one is old enough, or the job is done."""
         now = time.monotonic()
-        if done < self._total and now - self._last < seconds:
+        if done < self.total and now - self._last < seconds:
             return
         self._last = now
         spent = now - self._start
         rate = (done - self._first) / max(spent, 1e-9)
-        left = f"{(self._total - done) / rate:.0f} s left" if rate and done < self._total else f"{spent:.1f} s"
+        left = f"{(self.total - done) / rate:.0f} s left" if rate and done < self.total else f"{spent:.1f} s"
         state = state or f"{rate:,.0f} {self._unit}/s"
-        print(f"{self._title}: {done:,} of {self._total:,} {self._unit}, {state}, {left}", file=sys.stderr, flush=True)
+        print(f"{self._title}: {done:,} of {self.total:,} {self._unit}, {state}, {left}", file=sys.stderr, flush=True)
 
 
 class Bar(Report):
@@ -66,6 +68,7 @@ class Bar(Report):
     def __init__(self, title: str, total: int, done: int, unit: str) -> None:
         from tqdm.auto import tqdm  # takes a while, and only bars need it
 
+        self.total = total
         tqdm.write(title, file=sys.stdout if in_notebook() else sys.stderr)
         self._bar = tqdm(
             total=total,

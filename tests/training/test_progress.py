@@ -44,6 +44,7 @@ def test_lines_tell_loss_accuracy_rate_and_remaining_time(clock: Clock, capsys: 
         clock.now += 25
         report.steps(15, 0.5, 1234.0)
         report.steps(16, 0.5, 1234.0)
+        report.steps(20, 0.5, 1234.0)  # the last step is told with its epoch
     # 10 of 20 steps took 6 seconds, 15 took 31.
     assert capsys.readouterr().err.splitlines() == [
         "train toy: 10 of 20 steps, epoch 2, loss 0.7500, val accuracy 62.50 %, 1,000 images/s, 6 s left",

@@ -88,8 +88,10 @@ class Reporter:
         self._report, self._accuracy = report, ""
 
     def steps(self, done: int, loss: float, images_per_second: float) -> None:
-        """`done` steps of the whole training have ended; `loss` is the epoch's mean so far."""
-        self._report.to(done, f"loss {loss:.4f}{self._accuracy}, {images_per_second:,.0f} images/s", seconds=20.0)
+        """`done` steps of the whole training have ended; `loss` is the epoch's mean so far. The last is the epoch's."""
+        if done < self._report.total:
+            state = f"loss {loss:.4f}{self._accuracy}, {images_per_second:,.0f} images/s"
+            self._report.to(done, state, seconds=20.0)
 
     def epoch(self, row: EpochRow) -> None:
         """An epoch has ended; short ones share a line."""
