@@ -1,18 +1,19 @@
 """All records as one columnar table in the cache, so that thousands of records are not parsed each time.
 
-There is a parquet file for each benchmark: a row per record and set or group, a column per metric, and what tables need
-besides, as JSON, in the first row of each record. It holds nothing that the records do not and may be deleted at any
-time. A record counts as known while its file is in the state that it was read in, and the code is what it was then.
+There is a parquet file for each benchmark: a row per record and set or group, a column per metric, and in the first row
+of each record its file and, as JSON, what tables need besides. It holds nothing that the records do not and may be
+deleted at any time. A record counts as known while its file is in the state that it was read in, and the code is what
+it was then.
 """
 
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from functools import cache
-from itertools import groupby
+from itertools import groupby, islice
 from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ _ABOUT = {f"_{field.name}": field.name for field in fields(Run) if field.name !=
 _TUPLES = ("deviations", "problems", "measured")
 _CODE = b"code"
 _UNABLE = "unable"
+_AT_ONCE = 200  # records that are in memory with all their numbers
 
 
 def indexed_runs(records: RecordStore, keep: Sequence[Keep], on_error: OnError) -> Iterator[Run]:
@@ -46,16 +48,15 @@ def indexed_runs(records: RecordStore, keep: Sequence[Keep], on_error: OnError) 
         on_error: receives an error for each file that is not a record.
     """
     for benchmark, files in groupby(records.paths(on_error), lambda path: path.relative_to(records.folder).parts[0]):
-        states = {path: _state(path) for path in files}
+        states = {str(path): _state(path) for path in files}
         file = _cache_file(records.folder / benchmark)
         stored = _stored(file)
         known = _known(stored)
         kept = {path for path, state in states.items() if state and known.get(path) == state}
-        fresh = list(_parsed(records, [path for path in states if path not in kept], on_error))
-        if fresh or len(kept) < len(known):
-            table = _table(fresh, states)
-            if stored is not None and kept:
-                table = _joined(stored.read(), kept, table)
+        fresh = _parsed(records, [path for path in states if path not in kept], on_error)
+        tables = [_table(some, states) for some in iter(lambda: list(islice(fresh, _AT_ONCE)), [])]  # noqa: B023
+        if tables or 0 < len(kept) < len(known):
+            table = _joined(stored.read() if stored is not None and kept else None, kept, tables)
             _write(file, table)
         elif stored is not None and kept:
             table = _needed(stored, keep)
@@ -65,25 +66,26 @@ def indexed_runs(records: RecordStore, keep: Sequence[Keep], on_error: OnError) 
         yield from (runs[path] for path in states if path in runs)
 
 
-def _parsed(records: RecordStore, files: Iterable[Path], on_error: OnError) -> Iterator[tuple[Path, Run]]:
+def _parsed(records: RecordStore, files: Iterable[str], on_error: OnError) -> Iterator[tuple[str, Run]]:
     shared = Shared((everything,))
-    for path in files:
+    for file in files:
         try:
-            yield path, run_of(records.read(path), shared)
+            yield file, run_of(records.read(Path(file)), shared)
         except RecordError as error:
             on_error(error)
 
 
-def _table(runs: Sequence[tuple[Path, Run]], states: Mapping[Path, str]) -> "pa.Table":
+def _table(runs: Sequence[tuple[str, Run]], states: Mapping[str, str]) -> "pa.Table":
     """Records as rows; `unable` is NaN, which no record holds, and what a record does not have is null."""
     import pyarrow as pa
 
     rows: list[dict[str, Any]] = []
-    for path, run in runs:
+    for file, run in runs:
         about = {column: json.dumps(_plain(getattr(run, name))) for column, name in _ABOUT.items()}
+        about |= {_FILE: file, _STATE: states[file]}
         for name, values in (run.metrics or {"": {}}).items():
             numbers = {key: nan if isinstance(value, str) else value for key, value in values.items()}
-            rows.append({_FILE: str(path), _STATE: states[path], _SET: name, **about, **numbers})
+            rows.append({_SET: name, **about, **numbers})
             about = {}
     columns = dict.fromkeys((_FILE, _STATE, _SET, *_ABOUT)) | dict.fromkeys(key for row in rows for key in row)
     return pa.table({key: [row.get(key) for row in rows] for key in columns})
@@ -93,15 +95,20 @@ def _plain(value: Any) -> Any:
     return asdict(value) if isinstance(value, Made) else value
 
 
-def _joined(old: "pa.Table", kept: Iterable[Path], new: "pa.Table") -> "pa.Table":
+def _joined(old: "pa.Table | None", kept: Container[str], new: Sequence["pa.Table"]) -> "pa.Table":
+    """The records of an old table that are kept, and new ones."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    old = old.filter(pc.is_in(old[_FILE], pa.array(list(map(str, kept)))))
-    return pa.concat_tables([old, new], promote_options="permissive") if new.num_rows else old
+    tables, mask, keeping = list(new), list[bool](), False
+    if old is not None:
+        for file in old[_FILE].to_pylist():
+            keeping = keeping if file is None else file in kept
+            mask.append(keeping)
+        tables = [old.filter(pa.array(mask)), *tables]
+    return pa.concat_tables(tables, promote_options="permissive")
 
 
-def _runs(table: "pa.Table", keep: Sequence[Keep]) -> Iterator[tuple[Path, Run]]:
+def _runs(table: "pa.Table", keep: Sequence[Keep]) -> Iterator[tuple[str, Run]]:
     """The records of a table, with the numbers that somebody needs."""
     parsed: dict[str, Any] = {}  # equal texts of many records become one object
     numbers = {key: table[key].to_pylist() for key in table.column_names if key not in (_FILE, _STATE, _SET, *_ABOUT)}
@@ -124,7 +131,7 @@ def _runs(table: "pa.Table", keep: Sequence[Keep]) -> Iterator[tuple[Path, Run]]
             if text not in parsed:
                 parsed[text] = json.loads(text)
             held[name] = tuple(parsed[text]) if name in _TUPLES else parsed[text]
-        yield Path(files[start]), Run(**{**held, "metrics": metrics, "made": Made(**held["made"])})
+        yield files[start], Run(**{**held, "metrics": metrics, "made": Made(**held["made"])})
 
 
 def _stored(file: Path | None) -> "pq.ParquetFile | None":
@@ -141,12 +148,12 @@ def _stored(file: Path | None) -> "pq.ParquetFile | None":
     return stored if stored.schema_arrow.metadata.get(_CODE) == code_digest().encode() else None
 
 
-def _known(stored: "pq.ParquetFile | None") -> dict[Path, str]:
+def _known(stored: "pq.ParquetFile | None") -> dict[str, str]:
     """{file of a record: its state when it was read}."""
     if stored is None:
         return {}
-    table = stored.read([_FILE, _STATE])
-    return dict(zip(map(Path, table[_FILE].to_pylist()), table[_STATE].to_pylist(), strict=True))
+    table = stored.read([_FILE, _STATE]).drop_null()
+    return dict(zip(table[_FILE].to_pylist(), table[_STATE].to_pylist(), strict=True))
 
 
 def _needed(stored: "pq.ParquetFile", keep: Sequence[Keep]) -> "pa.Table":
