@@ -10,6 +10,7 @@ continues where it was. A detector that refuses a table is named and skipped. Pu
 """
 
 import argparse
+import shutil
 import sys
 from collections.abc import Sequence
 from itertools import product
@@ -25,6 +26,7 @@ from openbench.data.tabular import TableFile, table_facts
 from openbench.engine.prepare import prepare
 from openbench.engine.run import run
 from openbench.errors import OpenbenchError
+from openbench.results.checks import CHECKS
 from openbench.results.leaderboard.tabular import SOURCE, gaps, load_figures, summary, write_table
 from openbench.results.records.store import RecordStore
 from openbench.results.tables.published import load_names
@@ -35,7 +37,7 @@ DETECTORS = (
 )
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 REFERENCE, PACKED = RESULTS / "reference", RESULTS / "adbench"
-KINDS = ("records", "scores", "checks")
+KINDS = ("records", "scores")
 
 
 def tables_found() -> list[str]:
@@ -83,7 +85,9 @@ def pack(results: Path, packed: Path = PACKED) -> None:
 
 
 def unpack(results: Path, kinds: Sequence[str] = KINDS) -> None:
-    """Write the files of the committed tables to a results folder."""
+    """Write the files of the committed tables, and the checks of these records, to a results folder."""
+    results.mkdir(parents=True, exist_ok=True)
+    shutil.copy(PACKED / CHECKS, results / CHECKS)
     for kind in kinds:
         for path, content in pd.read_parquet(PACKED / f"{kind}.parquet").itertuples(index=False):
             (results / path).parent.mkdir(parents=True, exist_ok=True)
