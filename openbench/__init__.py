@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from openbench.api.result import ModelResults, Result, Results
     from openbench.api.scores import evaluate_scores
     from openbench.core.preprocess import Preprocess
-    from openbench.detect.detector import Detector
+    from openbench.detect.detector import Detector, load_detector
     from openbench.detect.monitor.monitor import Monitor
     from openbench.detect.recommend import recommend
-    from openbench.detect.saved import load_detector
 
 __version__ = "0.1.0"
 
@@ -35,7 +34,7 @@ _LAZY = {
     "evaluate_features": "openbench.api.features",
     "evaluate_scores": "openbench.api.scores",
     "load": "openbench.api.records",
-    "load_detector": "openbench.detect.saved",
+    "load_detector": "openbench.detect.detector",
     "method": "openbench.api.methods",
     "metrics": None,
     "recommend": "openbench.detect.recommend",

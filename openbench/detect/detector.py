@@ -1,7 +1,6 @@
 """A detector for single images: an OOD method on a network, with a threshold that carries a finite-sample guarantee."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,12 +13,14 @@ from openbench.api.models.adopt import Asked
 from openbench.backbones.device import resolve_device
 from openbench.config.constraints import Count, check_value
 from openbench.core.benchmark import Items, Split
+from openbench.core.method import Method
 from openbench.core.request import Role
 from openbench.core.search import ChosenMethod
+from openbench.detect import export, saved
 from openbench.detect.calibration import Calibration, Terms, calibration_groups, groups_to_judge, promise_of
 from openbench.detect.features import MemoryFeatures, Predictions, Scored, network_input, scored
 from openbench.detect.given_images import Pixels, as_list, as_pixels, as_split, digests_of, names_of, numbered
-from openbench.detect.network import Learnt, Network, check_fits, learns_from, network_of, nothing, traced
+from openbench.detect.network import Learnt, Network, check_fits, learns_from, network_of, nothing
 from openbench.engine.evaluate import FeatureSource, Fitting, fit, for_layers
 from openbench.errors import ConfigError, DataError, LeakageError, NotFittedError
 from openbench.metrics.conformal.p_values import as_weights, benjamini_hochberg
@@ -75,9 +76,10 @@ class Detector:
         self._model, self._classes = model, names_of(classes)
         self._network: Network | None = None
         self._learnt: Learnt | None = None
+        self._calibration: Calibration | None = None
 
     def __repr__(self) -> str:
-        state = "unfitted" if self._learnt is None else "calibrated" if self._learnt.calibration else "fitted"
+        state = "unfitted" if self._learnt is None else "calibrated" if self._calibration else "fitted"
         model = self._network.backbone.name if self._network else self.asked.name or self._model
         return f"Detector({model if isinstance(model, str) else type(model).__name__}, {self.chosen.name}, {state})"
 
@@ -122,7 +124,7 @@ class Detector:
         # A benchmark, whose features are cached, has refused images on two sides: many are not read again for digests.
         read = [split for split in splits if features is None or len(split) <= _MOST_READ_AGAIN]
         seen = np.concatenate([_NO_DIGESTS, *(digests_of(split.items) for split in read)])
-        self._learnt = Learnt(network, fitted, seen)
+        self._learnt, self._calibration = Learnt(network, fitted, seen), None
         return self
 
     def calibrate(
@@ -171,7 +173,7 @@ class Detector:
         found = self._scored(split.items)
         labels = split.labels if found.logits.shape[1] and split.labels.min(initial=0) >= 0 else None
         names, codes = calibration_groups(groups, found)
-        calibration = Calibration(
+        self._calibration = Calibration(
             found.scores.astype(np.float64),
             terms,
             names,
@@ -179,7 +181,6 @@ class Detector:
             None if weights is None else as_weights(weights, len(found.scores), "calibration weights"),
             None if labels is None else conformal_quantile(true_class(found.misfit, labels), 1 - terms.level),
         )
-        self._learnt = replace(self.learnt, calibration=calibration)
         return self
 
     def predict(
@@ -264,7 +265,7 @@ class Detector:
 
     @property
     def learnt(self) -> Learnt:
-        """The network, the fitted method and the calibration.
+        """The network and the fitted method.
 
         Raises:
             NotFittedError: before `fit`.
@@ -280,9 +281,9 @@ class Detector:
         Raises:
             NotFittedError: before `calibrate`.
         """
-        if self._learnt is None or self._learnt.calibration is None:
+        if self._calibration is None:
             raise NotFittedError(f"{self!r} used before calibrate — call calibrate(held_out, alpha=0.05) first")
-        return self._learnt.calibration
+        return self._calibration
 
     @property
     def threshold(self) -> float | Mapping[str, float]:
@@ -312,9 +313,16 @@ class Detector:
             NotFittedError: before `calibrate`.
             NotApplicableError: the network or the method cannot be written so.
         """
-        from openbench.detect.saved import save_detector  # which makes detectors when it reads them
-
-        return save_detector(self, path_of(path, "path"), network)
+        whole = saved.Saved(
+            self.learnt,
+            self.calibration,
+            self.asked,
+            self.chosen.name,
+            self.class_names,
+            self.batch_size,
+            self.about,
+        )
+        return saved.write(whole, path_of(path, "path"), network)
 
     def to_onnx(self, path: str | Path) -> int | None:
         """Write one ONNX graph, normalised images to score, p-value, decision and logits; needs the extra `onnx`.
@@ -326,19 +334,8 @@ class Detector:
             NotApplicableError: the method reads more than features and logits, or there are groups or weights.
             ConfigError: onnx or onnxruntime is not installed.
         """
-        from openbench.detect.export.onnx import to_onnx
-
-        return to_onnx(traced(replace(self.learnt, calibration=self.calibration)), path_of(path, "path"))
-
-    def with_learnt(self, learnt: Learnt, asked: Asked) -> Self:
-        """Take over what another detector learnt, and return itself.
-
-        Args:
-            learnt: of the other.
-            asked: what its caller said about the network.
-        """
-        self._learnt = learnt
-        return self.use(learnt.network, asked)
+        learnt = self.learnt
+        return export.to_onnx(learnt.network.backbone, learnt.method, self.calibration, path_of(path, "path"))
 
     def use(self, network: Network, asked: Asked) -> Self:
         """Take a network that is ready in place of the model given, and return itself.
@@ -399,3 +396,39 @@ class Detector:
         if len(parts) == 1:
             return parts[0]
         return Scored(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))
+
+
+def load_detector(
+    path: str | Path,
+    *,
+    model: Any = None,
+    method: Method | None = None,
+    preprocess: Any = None,
+    device: str = "cpu",
+    digest: str | None = None,
+) -> Detector:
+    """Return a detector that was saved; no code in it is run, and nothing but its files is read.
+
+    The digests find what was damaged or edited without care. Whoever can write the files can write digests that fit, so
+    where that matters, keep the digest that `save` returned and pass it.
+
+    Args:
+        path: the folder or the `.zip`.
+        model: the network, where it is of a class of your own; its weights are those of the detector.
+        method: the unfitted method, where it is of a class of your own.
+        preprocess: the transform, where it is a function of your own.
+        device: a torch device string, or `auto`.
+        digest: of the manifest, as `save` returned it; None = not compared.
+
+    Raises:
+        CheckpointError: not a detector, changed since it was saved, or made by versions that do not fit.
+    """
+    asked = Asked(preprocess, device=resolve_device(device))
+    found = saved.read(path_of(path, "path"), asked, model, method, digest)
+    network, fitted = found.learnt.network, found.learnt.method
+    unfitted = chosen_method(type(fitted)(**fitted.params()), name=found.method)
+    detector = Detector(
+        network.backbone, unfitted, classes=found.classes, device=device, batch_size=found.batch_size
+    ).use(network, found.asked)
+    detector.about, detector._learnt, detector._calibration = found.about, found.learnt, found.calibration
+    return detector

@@ -15,11 +15,11 @@ from openbench.core.method import Method
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.core.search import ChosenMethod, with_params
-from openbench.detect.artefact.network_part import check_weights, licences, refuse_text_as_weights
-from openbench.detect.artefact.state import refuse_unsavable
 from openbench.detect.calibration import Calibration, Terms
 from openbench.detect.detector import Detector
 from openbench.detect.network import Network, learns_from
+from openbench.detect.saved import check_savable, licences
+from openbench.detect.state import refuse_unsavable
 from openbench.engine import prepare
 from openbench.engine.evaluate import CachedFeatures, Fitting, Scoring, feature_store, fit, score_split
 from openbench.engine.provenance import Clock
@@ -180,8 +180,7 @@ def fit_on_benchmark(
     spec = prepare.prepare(config, setting, say, method=unfitted)
     if held.bank != "exact":
         _ood_val(spec, held)  # refused before it is fitted
-    check_weights(spec.backbone)
-    refuse_text_as_weights(spec.backbone, held.network)
+    check_savable(spec.backbone, held.network)
     existing = RecordStore(setting.records).find(spec.run_id)
     tuned = dict(existing[0].tuned) if existing else {}
     exact = with_params(spec.method, tuned) if tuned else spec.method

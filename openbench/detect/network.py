@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -21,8 +20,6 @@ from openbench.core.composite import leaves
 from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.detect.calibration import Calibration
-from openbench.detect.export.graph import Traced
 from openbench.engine.compatibility import read_of_classifier, refuse_missing_parts
 from openbench.errors import ConfigError, NotApplicableError, did_you_mean
 
@@ -44,6 +41,21 @@ class Network:
     node: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Learnt:
+    """A fitted method on a network that is ready.
+
+    Args:
+        network: ready to run.
+        method: fitted.
+        seen: (k, 16) uint8, digests of the images that `fit` saw.
+    """
+
+    network: Network
+    method: Method
+    seen: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,30 +93,14 @@ def backbone_by_name(name: str, classes: Sequence[str] = ()) -> Network:
     config, keys = named_config(name)
     node = shipped("backbone", config)
     if node is None:
-        known = names("backbone")
         raise ConfigError(
-            f"backbone '{config}' not found in configs/backbone{did_you_mean(config, known)} — pass a torch.nn.Module, "
-            "or choose one (python -m openbench list backbone)"
+            f"backbone '{config}' not found in configs/backbone{did_you_mean(config, names('backbone'))} — pass a "
+            "torch.nn.Module, or choose one (python -m openbench list backbone)"
         )
     node = {**node, **keys}
     node["name"] = str(node.get("name", config)).replace("${.model}", str(node.get("model", "")))
-    return built(node, classes, config)
-
-
-def built(node: Mapping[str, Any], classes: Sequence[str], config: str) -> Network:
-    """Return the backbone of a config node, with its weights.
-
-    Args:
-        node: of the backbone.
-        classes: names of the ID classes; empty where they are not known.
-        config: the name of its config file.
-
-    Raises:
-        CheckpointError: it has no weights.
-    """
-    known: dict[str, Any] = {"classes": tuple(classes), "benchmark_classes": tuple(classes)} if classes else {}
-    if classes:
-        known["num_classes"] = len(classes)
+    of_classes = {"classes": tuple(classes), "benchmark_classes": tuple(classes), "num_classes": len(classes)}
+    known: dict[str, Any] = of_classes if classes else {}
     backbone: Backbone = build(node, f"backbone '{config}'", Backbone, **known)
     if not backbone.trained or backbone.head_to_fit is not None:
         raise NotApplicableError(
@@ -185,38 +181,6 @@ def _anonymous(model: object, images: Split) -> tuple[str, ...]:
         linear = [part.out_features for part in model.modules() if isinstance(part, nn.Linear)]
         count = max([count, *linear[-1:]])
     return tuple(str(label) for label in range(max(count, 1)))
-
-
-@dataclass(frozen=True, eq=False)
-class Learnt:
-    """A fitted method on a network that is ready, and the calibration.
-
-    Args:
-        network: ready to run.
-        method: fitted.
-        seen: (k, 16) uint8, digests of the images that `fit` saw.
-        calibration: None before `calibrate`.
-    """
-
-    network: Network
-    method: Method
-    seen: NDArray[np.uint8]
-    calibration: Calibration | None = None
-
-
-def traced(learnt: Learnt) -> Traced:
-    """Return what the graph of a calibrated detector is made of.
-
-    Raises:
-        NotApplicableError: the calibration has groups or weights.
-    """
-    calibration = learnt.calibration
-    if calibration is None or calibration.groups or calibration.weights is not None:
-        raise NotApplicableError(
-            "the detector cannot be one graph: the calibration has groups or weights — calibrate without them"
-        )
-    known = torch.from_numpy(calibration.scores)
-    return Traced(learnt.network.backbone, learnt.method, known, calibration.thresholds[""])
 
 
 def learns_from(method: Method) -> frozenset[Role]:

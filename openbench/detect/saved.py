@@ -1,251 +1,379 @@
-"""Saving a detector and loading it: everything that it needs to score, and nothing that is run when it is read."""
+"""A detector on disk: network, method and calibration, and nothing that is run when it is read."""
 
-import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from openbench import __version__
-from openbench.api.arguments import path_of
-from openbench.api.methods import chosen_method
-from openbench.api.models.adopt import Asked
+from openbench.api.models.adopt import Asked, copied
+from openbench.api.models.outputs import OutputsBackbone, Read, Source
+from openbench.api.models.parts import unwrapped
+from openbench.api.models.preprocess import prepared
 from openbench.backbones.base import Backbone
-from openbench.backbones.device import resolve_device
+from openbench.backbones.checkpoints import apply_weights
+from openbench.backbones.network import NetworkBackbone
+from openbench.config.build import build
+from openbench.config.overrides import NAME
+from openbench.config.shipped import shipped
+from openbench.core.benchmark import Split
+from openbench.core.features import Head
 from openbench.core.method import Method
-from openbench.core.preprocess import OwnPreprocess
-from openbench.detect.artefact import files, network_part, state
-from openbench.detect.artefact import files as schema
-from openbench.detect.artefact.network_part import licences, onnx_backbone
+from openbench.core.preprocess import OwnPreprocess, Preprocess
+from openbench.core.request import Request, Role
+from openbench.data.download import DataSource, data_sources
+from openbench.data.weights import released_weights
 from openbench.detect.calibration import Calibration, Terms, promise_of
-from openbench.detect.detector import Detector
-from openbench.detect.export.network import network_onnx
+from openbench.detect.export import NETWORK_OUTPUTS, network_onnx, require, session_of
+from openbench.detect.files import ONNX, TENSORS, VERSION, Manifest, NetworkPart, read_files, write_files
 from openbench.detect.network import Learnt, Network, check_fits, network_of
-from openbench.errors import CheckpointError, ConfigError, OpenbenchError
+from openbench.detect.state import Tensors, packed_method, unpacked_method
+from openbench.digest import bytes_sha256
+from openbench.engine.evaluate import for_layers
+from openbench.errors import CheckpointError, ConfigError, NotApplicableError, OpenbenchError
+from openbench.public import TARGET
 from openbench.storage.plain_json import plain
 
-_NETWORK, _METHOD, _CALIBRATION = files.PARTS
-_PROBE, _HEAD = "probe.", "head."
+_SOURCES = ("weights", "checkpoint", "sha256", "pretrained")  # of weights, which the detector brings itself
+_FEW = 4  # images of noise
+_CLOSE = 1e-3  # relative: how far outputs may move from library to library
 
 
-def save_detector(detector: Detector, path: str | Path, network: str = "weights") -> str:
+@dataclass(frozen=True)
+class Saved:
+    """All that is kept of a detector.
+
+    Args:
+        learnt: network and fitted method.
+        calibration: scores of held-out images, and what is promised.
+        asked: what the user said about the network.
+        method: what users type after `method=`.
+        classes: names of the classes.
+        batch_size: images per forward pass.
+        about: notes.
+    """
+
+    learnt: Learnt
+    calibration: Calibration
+    asked: Asked
+    method: str
+    classes: tuple[str, ...]
+    batch_size: int
+    about: Mapping[str, Any]
+
+
+def write(saved: Saved, path: Path, network: str = "weights") -> str:
     """Write a calibrated detector and return the digest of its manifest, which covers every part.
 
     Args:
-        detector: calibrated.
+        saved: the detector.
         path: a folder that does not exist yet, or a file that ends in `.zip`.
         network: as `weights` or as an `onnx` graph.
 
     Raises:
-        NotFittedError: it is not calibrated.
         NotApplicableError: the network or the method cannot be written as weights and numbers, or as a graph.
         ConfigError: something is there, or another word for `network`.
     """
     if network not in ("weights", "onnx"):
         raise ConfigError(f"save.network — found {network!r} — allowed: weights, onnx")
-    learnt, calibration = detector.learnt, detector.calibration
-    backbone = learnt.network.backbone
-    network_part.refuse_text_as_weights(backbone, network)
-    described, weights = network_part.packed_network(backbone, learnt.network.node, detector.asked)
-    packed, tensors = state.packed_method(learnt.method, detector.chosen.node)
-    manifest = {
-        "schema_version": schema.VERSION,
-        "made_by": f"openbench {__version__}",
-        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "classes": list(detector.class_names),
-        "batch_size": detector.batch_size,
-        "network": described | ({"kind": "onnx"} if network == "onnx" else {}),
-        "method": {"name": detector.chosen.name, "packed": packed},
-        "calibration": _terms(calibration),
-        "about": {"licences": licences(learnt.network.node), **detector.about},
-    }
-    held = {
+    learnt, calibration = saved.learnt, saved.calibration
+    backbone, node = learnt.network.backbone, learnt.network.node
+    own = check_savable(backbone, network, saved.asked)
+    described = _described(backbone, node, saved.asked)
+    arrays = {
         "scores": calibration.scores,
         "codes": calibration.codes,
         "weights": calibration.weights,
+        "quantile": None if calibration.quantile is None else np.array(calibration.quantile),
         "seen": learnt.seen,
     }
-    arrays = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in held.items() if a is not None}
-    probes = {f"{_PROBE}{name}": rows for name, rows in network_part.probe(backbone).items()}
+    tensors = {
+        f"calibration.{n}": torch.from_numpy(np.ascontiguousarray(a)) for n, a in arrays.items() if a is not None
+    }
+    tensors["probe"] = _probe(backbone)
+    parts = {}
     if network == "onnx":
-        graph = _as_graph(detector, described)
-        arrays |= {f"{_HEAD}{name}": rows for name, rows in _head(backbone).items()}
-    parts = {_METHOD: save_tensors(tensors), _CALIBRATION: save_tensors(arrays | probes)}
-    parts |= {files.ONNX: graph} if network == "onnx" else {_NETWORK: save_tensors(weights)}
-    return files.write_files(Path(path), plain(manifest), parts)
+        head = {"weight": backbone.head.weight, "bias": backbone.head.bias} if backbone.num_classes else {}
+        described["kind"], parts[ONNX] = "onnx", network_onnx(own)
+        preprocess = backbone.preprocess.own if isinstance(backbone.preprocess, OwnPreprocess) else None
+        graph = _of_graph(parts[ONNX], NetworkPart(**described), preprocess, head)
+        check_fits(Network(graph), learnt.method, saved.method)
+    else:
+        head = own.network.state_dict()
+    tensors |= {f"network.{name}": tensor.detach().cpu().contiguous().clone() for name, tensor in head.items()}
+    manifest = {
+        "schema_version": VERSION,
+        "made_by": f"openbench {__version__}",
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "classes": saved.classes,
+        "batch_size": saved.batch_size,
+        "network": described,
+        "method": {"name": saved.method, **packed_method(learnt.method, tensors)},
+        "calibration": {
+            "terms": asdict(calibration.terms),
+            "groups": calibration.groups,
+            "thresholds": {name: value for name, value in calibration.thresholds.items() if np.isfinite(value)},
+            "promise": promise_of(calibration),
+        },
+        "about": {"licences": licences(node), **saved.about},
+    }
+    parts[TENSORS] = save_tensors(tensors)
+    return write_files(path, plain(manifest), parts)
 
 
-def _as_graph(detector: Detector, described: dict[str, Any]) -> bytes:
-    """The network as ONNX, for a method that reads no more than this gives."""
-    backbone = detector.learnt.network.backbone
-    content = network_onnx(network_part.check_weights(backbone))
-    part = schema.NetworkPart(**described)
-    given = backbone.preprocess.own if isinstance(backbone.preprocess, OwnPreprocess) else None
-    made = onnx_backbone(content, part, given, _head(backbone))
-    check_fits(Network(made), detector.learnt.method, detector.chosen.name)
-    return content
-
-
-def _head(backbone: Backbone) -> dict[str, Tensor]:
-    """The `weight` (c, d) and `bias` (c,) of a linear classifier; empty where there is none."""
-    head = backbone.head
-    return {"weight": head.weight, "bias": head.bias} if backbone.num_classes else {}
-
-
-def load_detector(
-    path: str | Path,
-    *,
-    model: Any = None,
-    method: Method | None = None,
-    preprocess: Any = None,
-    device: str = "cpu",
-    digest: str | None = None,
-) -> Detector:
-    """Return a detector that was saved; no code in it is run, and nothing but its files is read.
-
-    The digests find what was damaged or edited without care. Whoever can write the files can write digests that fit, so
-    where that matters, keep the digest that `save` returned and pass it.
+def read(path: Path, asked: Asked, model: Any, method: Method | None, digest: str | None) -> Saved:
+    """Return a detector that `write` wrote; no code in it is run, and nothing but its files is read.
 
     Args:
         path: the folder or the `.zip`.
-        model: the network, where it is of a class of your own; its weights are those of the detector.
-        method: the unfitted method, where it is of a class of your own.
-        preprocess: the transform, where it is a function of your own.
-        device: a torch device string, or `auto`.
-        digest: of the manifest, as `save` returned it; None = not compared.
+        asked: the transform, where it is a function of the user's own, and the device.
+        model: the network, where it is of a class of the user's own.
+        method: the unfitted method, where it is of a class of the user's own.
+        digest: of the manifest; None = not compared.
 
     Raises:
         CheckpointError: not a detector, changed since it was saved, or made by versions that do not fit.
+        ConfigError: a model where the detector has its own, or a device that its network does not run on.
     """
-    place = path_of(path, "path")
-    content, held, found = files.read_files(place)
-    if digest is not None and digest != found:
-        raise CheckpointError(f"'{place}' is another detector — digest {found}, {digest} expected")
-    manifest = schema.parsed(content, f"'{place}': {files.MANIFEST}")
-    wanted = (files.ONNX, _METHOD, _CALIBRATION) if manifest.network.kind == "onnx" else files.PARTS
-    if set(manifest.parts) != set(wanted):
-        raise CheckpointError(f"'{place}' lists the parts {', '.join(manifest.parts)} — {', '.join(wanted)} expected")
-    contents = {
-        name: files.check_part(name, held.get(name), part.size, part.sha256, place)
-        for name, part in manifest.parts.items()
-    }
-    graph = contents.pop(files.ONNX, b"")
-    tensors = {name: _tensors(content, name, place) for name, content in contents.items()}
-    arrays = tensors[_CALIBRATION]
-    asked = Asked(
-        preprocess, manifest.network.features or None, manifest.network.head or None, device=resolve_device(device)
-    )
-    if graph:
-        head = {name.removeprefix(_HEAD): rows for name, rows in arrays.items() if name.startswith(_HEAD)}
-        network = _graph_network(manifest, graph, (model, asked), head)
-    else:
-        network = _network(manifest, tensors[_NETWORK], model, asked)
-    network_part.check_probe(
-        network.backbone,
-        {name.removeprefix(_PROBE): rows for name, rows in arrays.items() if name.startswith(_PROBE)},
-        f"'{place}'",
-    )
-    fitted = _method(manifest.method.packed, tensors[_METHOD], method, place)
-    calibration = _calibration(manifest.calibration, arrays, place)
-    restored = Detector(
-        network.backbone,
-        chosen_method(type(fitted)(**fitted.params()), name=manifest.method.name),
-        classes=manifest.classes,
-        device=device,
-        batch_size=manifest.batch_size,
-    )
-    restored.about = manifest.about
-    return restored.with_learnt(Learnt(network, fitted, arrays["seen"].numpy(), calibration), asked)
-
-
-def _network(manifest: schema.Manifest, weights: Mapping[str, Tensor], model: Any, asked: Asked) -> Network:
+    manifest, tensors, graph = read_files(path, digest)
     part = manifest.network
-    if part.kind == "shipped":
-        if model is not None:
-            raise ConfigError(
-                f"model is given, and the network of this detector is openbench's {part.name} — leave it out"
-            )
-        backbone = network_part.unpacked_shipped(part, weights, manifest.classes).to(asked.device)
-        return Network(backbone, {**part.keys, "_name_": part.config})
-    module = network_part.module_with_weights(model, part, weights)
-    side = network_part.preprocess_of(part, asked.preprocess)
-    wanted = Asked(side, asked.features, asked.head, part.name, asked.device)
-    black = network_part.noise(part.preprocess.crop)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the images are noise, which no network has learnt from
-        return network_of(module, wanted, black, tuple(manifest.classes))
-
-
-def _graph_network(
-    manifest: schema.Manifest, graph: bytes, given: tuple[Any, Asked], head: Mapping[str, Tensor]
-) -> Network:
-    model, asked = given
-    if model is not None:
-        raise ConfigError(f"model is given, and the detector holds '{manifest.network.name}' as ONNX — leave it out")
-    if asked.device.type != "cpu":
+    asked = Asked(asked.preprocess, part.features or None, part.head or None, device=asked.device)
+    if model is not None and part.kind != "module":
+        raise ConfigError(f"model is given, and the detector holds '{part.name}' — leave it out")
+    if graph and asked.device.type != "cpu":
         raise ConfigError(f"device '{asked.device}' — the network of this detector is ONNX, run on the CPU — use cpu")
-    return Network(onnx_backbone(graph, manifest.network, asked.preprocess, head))
-
-
-def _method(packed: Mapping[str, Any], tensors: Mapping[str, Tensor], given: Method | None, place: Path) -> Method:
     try:
-        return state.unpacked_method(packed, tensors, given)
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        learnt = _learnt(manifest, tensors, graph, (model, method, asked))
+        calibration = _calibration(manifest, tensors)
+    except CheckpointError:
+        raise
+    except (OpenbenchError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
-            f"'{place}': what the method learnt does not hold together — {type(error).__name__}: {error} — fit and "
-            "calibrate the detector again"
+            f"'{path}' does not hold together — {type(error).__name__}: {error} — fit and calibrate the detector again"
         ) from error
+    found, wanted = _probe(learnt.network.backbone), tensors.get("probe", torch.empty(0))
+    same = found.shape == wanted.shape
+    off = float(((found - wanted).abs().amax(0) / (1 + wanted.abs().amax(0))).max()) if same else np.inf
+    if not off <= _CLOSE:
+        raise CheckpointError(
+            f"'{path}': the network's outputs of a fixed input are off by {off:.2g} (relative) from those when the "
+            "detector was saved — its class, a library or its preprocess has changed — fit and calibrate again"
+        )
+    name = str(manifest.method.get("name"))
+    return Saved(learnt, calibration, asked, name, tuple(manifest.classes), manifest.batch_size, manifest.about)
 
 
-def _terms(calibration: Calibration) -> dict[str, Any]:
-    terms, quantile = calibration.terms, calibration.quantile
+def _learnt(manifest: Manifest, tensors: Tensors, graph: bytes, given: tuple[Any, Method | None, Asked]) -> Learnt:
+    model, method, asked = given
+    part = manifest.network
+    weights = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
+    if graph:
+        network = Network(_of_graph(graph, part, asked.preprocess, weights))
+    elif part.kind == "shipped":
+        backbone = _of_config(part, weights, manifest.classes).to(asked.device)
+        network = Network(backbone, {**part.keys, NAME: part.config})
+    else:
+        network = _of_module(model, asked, part, weights, manifest.classes)
+    own = None if method is None else for_layers(method, network.backbone.layers)
+    fitted = unpacked_method(manifest.method, tensors, own)
+    seen = tensors["calibration.seen"].numpy()
+    if seen.shape[1:] != (16,) or seen.dtype != np.uint8:
+        raise ValueError("'calibration.seen' does not hold digests of images")
+    return Learnt(network, fitted, seen)
+
+
+def _calibration(manifest: Manifest, tensors: Tensors) -> Calibration:
+    names = ("scores", "codes", "weights", "quantile")
+    scores, codes, weights, quantile = (
+        tensors[f"calibration.{name}"].numpy() if f"calibration.{name}" in tensors else None for name in names
+    )
+    if scores is None or scores.dtype != np.float64:
+        raise ValueError("'calibration.scores' is missing, or not of float64")
+    terms, groups = Terms(**manifest.calibration.terms), tuple(manifest.calibration.groups)
+    return Calibration(scores, terms, groups, codes, weights, None if quantile is None else quantile.item())
+
+
+def check_savable(backbone: Backbone, network: str, asked: Asked | None = None) -> NetworkBackbone:
+    """Return a network that can be saved.
+
+    Args:
+        backbone: with weights.
+        network: as `weights` or `onnx`.
+        asked: what the user said about it.
+
+    Raises:
+        NotApplicableError: it is not a network of torch modules with weights, e.g. a function; or its classifier was
+            made of text, which weights do not make again.
+    """
+    if not isinstance(backbone, NetworkBackbone) or not (asked is None or isinstance(asked.head, str | None)):
+        raise NotApplicableError(
+            f"model '{backbone.name}' cannot be saved: what it computes with is not in weights of a torch.nn.Module "
+            f"({type(backbone).__name__}) — pass the module itself to Detector"
+        )
+    if backbone.text_towers and network == "weights":
+        raise NotApplicableError(
+            f"model '{backbone.name}' cannot be saved as weights: its classifier was made of text, by a tower that a "
+            "detector does not keep — save it as ONNX: network=onnx, or save(path, network='onnx') in Python"
+        )
+    return backbone
+
+
+def _described(backbone: Backbone, node: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
+    """The fields of `NetworkPart`."""
+    p = backbone.preprocess
+    # What a config makes of a class by itself is made again when it is read; a detector names no class.
+    own = shipped("backbone", str(node.get(NAME, ""))) or {}
+    made = {key for key, value in node.items() if _names_a_class(value) and own.get(key) == value}
+    left_out = {"preprocess", *_SOURCES, *made}
     return {
-        "images": int(calibration.scores.size),
-        "alpha": float(terms.alpha),
-        "delta": float(terms.delta),
-        "correction": terms.correction,
-        "guarantee": terms.guarantee,
-        "coverage": None if terms.coverage is None else float(terms.coverage),
-        "groups": list(calibration.groups),
-        "quantile": quantile if quantile is not None and math.isfinite(quantile) else None,
-        "never_exceeded": quantile == math.inf,
-        "thresholds": {name: value for name, value in calibration.thresholds.items() if math.isfinite(value)},
-        "promise": promise_of(calibration),
+        "kind": "shipped" if node else "module",
+        "name": backbone.name,
+        "config": str(node.get(NAME, "")),
+        "keys": {key: value for key, value in node.items() if not key.startswith("_") and key not in left_out},
+        "architecture": backbone.architecture,
+        "digest": backbone.digest,
+        "classes": backbone.num_classes,
+        "preprocess": plain({field.name: getattr(p, field.name) for field in fields(Preprocess)}),
+        "own_preprocess": p.own.content if isinstance(p, OwnPreprocess) and p.own is not None else "",
+        "features": asked.features or "",
+        "head": asked.head or "",
     }
 
 
-def _calibration(part: schema.CalibrationPart, arrays: Mapping[str, Tensor], place: Path) -> Calibration:
-    held = {name: arrays[name].numpy() if name in arrays else None for name in ("scores", "codes", "weights", "seen")}
-    scores, seen = held["scores"], held["seen"]
-    if scores is None or scores.shape != (part.images,) or scores.dtype != np.float64:
-        raise CheckpointError(f"'{place}': {_CALIBRATION} does not hold the scores of {part.images} images")
-    if seen is None or seen.shape[1:] != (16,) or seen.dtype != np.uint8:
-        raise CheckpointError(f"'{place}': {_CALIBRATION} does not hold the digests of the images that fit saw")
-    try:
-        terms = Terms(part.alpha, part.delta, part.correction, part.guarantee, part.coverage)
-        return Calibration(
-            scores,
-            terms,
-            tuple(part.groups),
-            held["codes"],
-            held["weights"],
-            math.inf if part.never_exceeded else part.quantile,
+def _names_a_class(value: Any) -> bool:
+    """Whether a config value would be built: what a detector names is never made."""
+    if isinstance(value, Mapping):
+        return TARGET in value or any(map(_names_a_class, value.values()))
+    return isinstance(value, list) and any(map(_names_a_class, value))
+
+
+def _preprocess(part: NetworkPart, given: object) -> object:
+    """How images reach the network: as it was saved, or the user's own transform, which only the user has."""
+    if not part.own_preprocess:
+        fields_of: Any = {key: tuple(v) if isinstance(v, list) else v for key, v in part.preprocess.items()}
+        return Preprocess(**fields_of)
+    if given is None:
+        raise CheckpointError(
+            f"the network '{part.name}' was used with a transform of your own, and no code is loaded from a detector — "
+            "pass it: load_detector(path, preprocess=transform)"
         )
-    except OpenbenchError as error:
-        raise CheckpointError(f"'{place}': the calibration does not hold together — {error}") from error
+    return given
 
 
-def _tensors(content: bytes, name: str, place: Path) -> dict[str, Tensor]:
+def _of_config(part: NetworkPart, state: Tensors, classes: Sequence[str]) -> Backbone:
+    """The backbone that a config of openbench's makes, with the weights of a detector."""
+    node = shipped("backbone", part.config)
+    if node is None:
+        raise CheckpointError(
+            f"backbone '{part.config}' is not in this openbench — install the version of the detector"
+        )
+    stray = [key for key, value in part.keys.items() if key not in node or _names_a_class(value)]
+    if stray:
+        raise CheckpointError(f"backbone '{part.config}' has no key '{stray[0]}' that a detector may set")
+    none = {key: False if isinstance(node[key], bool) else None for key in _SOURCES if key in node}
+    given = {**node, **part.keys, **none, "preprocess": {TARGET: "Preprocess", **vars(_preprocess(part, None))}}
+    if "num_classes" in node:
+        given["num_classes"] = part.classes
+    backbone = build(given, f"backbone '{part.config}'", Backbone, classes=tuple(classes), num_classes=part.classes)
+    backbone.load_state(dict(state), "the detector's weights")
+    if backbone.digest != part.digest:
+        raise CheckpointError(
+            f"backbone '{part.name}' is another one in this openbench: digest {backbone.digest}, {part.digest} when "
+            "the detector was saved — its scores may differ — install that version, or fit and calibrate again"
+        )
+    found: Backbone = backbone
+    return found
+
+
+def _of_module(model: object, asked: Asked, part: NetworkPart, state: Tensors, classes: Sequence[str]) -> Network:
+    """A copy of the user's module with the weights of a detector."""
+    if not isinstance(model, nn.Module):
+        raise CheckpointError(
+            f"the network '{part.name}' ({part.architecture.partition(',')[0]}) is a class of your own, and no code is "
+            "loaded from a detector — make one, with any weights, and pass it: load_detector(path, model=MyNet())"
+        )
+    side = _preprocess(part, asked.preprocess)
+    module = copied(unwrapped(model), part.name)
+    apply_weights(module, {key.removeprefix("inner."): t for key, t in state.items()}, "the detector's weights")
+    pixels = np.random.default_rng(0).integers(0, 256, (_FEW, *2 * [int(part.preprocess["crop"])], 3), dtype=np.uint8)
+    noise = Split("noise", Role.ID_TEST, list(pixels), np.full(_FEW, -1), ["0"] * _FEW, (), "noise", _FEW)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # no network has learnt from noise
+        return network_of(
+            module, Asked(side, asked.features, asked.head, part.name, asked.device), noise, tuple(classes)
+        )
+
+
+def _of_graph(content: bytes, part: NetworkPart, given: object, head: Mapping[str, Tensor]) -> OutputsBackbone:
+    """The network that an ONNX graph is, run by onnxruntime on the CPU; `head` is its linear classifier, if it has one.
+
+    Raises:
+        CheckpointError: no graph that onnxruntime can read, one of other inputs or outputs, or one that reads other
+            files.
+    """
+    require("onnxruntime")
+    if b"location" in content:  # of a tensor in another file; also a module of that name, which may be renamed
+        raise CheckpointError(f"the network '{part.name}' names other files — one graph without 'location' expected")
+    crop = int(part.preprocess["crop"])
+    side = prepared(_preprocess(part, given), Preprocess(resize=crop, crop=crop))
+    p = side.preprocess
     try:
-        found: dict[str, Tensor] = load_tensors(content)
-        return found
-    except (SafetensorError, ValueError, RuntimeError, KeyError) as error:
-        raise CheckpointError(f"'{place}': '{name}' is not what safetensors writes — {error}") from error
+        session = session_of(content)
+        first = _run(session, torch.zeros(2, p.channels, p.crop, p.crop))
+    except Exception as error:  # onnxruntime has an exception class for each of its status codes
+        told = str(error).splitlines()[0][:200]
+        raise CheckpointError(f"the network '{part.name}' cannot be read by onnxruntime — {told}") from error
+    shapes = [tuple(rows.shape) for rows in (first.logits, first.features) if rows is not None]
+    if [(len(shape), shape[0]) for shape in shapes] != 2 * [(2, 2)]:
+        raise CheckpointError(
+            f"the network '{part.name}' makes outputs of the shapes {shapes} of 2 images — logits and features, a row "
+            "for each image, expected"
+        )
+    source = Source(part.name, f"onnx of {part.architecture}", partial(_run, session), bytes_sha256(content))
+    return OutputsBackbone(source, side, first, Head(head["weight"], head["bias"]) if head else None)
+
+
+def _run(session: Any, images: Tensor) -> Read:
+    logits, features = session.run(list(NETWORK_OUTPUTS), {"images": images.contiguous().numpy()})
+    return Read(torch.from_numpy(logits), torch.from_numpy(features))
+
+
+def _probe(backbone: Backbone) -> Tensor:
+    """Logits and features (4, c + d) of noise: a network that computes otherwise than when it was saved shows it."""
+    p = backbone.preprocess
+    images = torch.randn(_FEW, p.channels, p.crop, p.crop, generator=torch.Generator().manual_seed(0))
+    found = backbone.outputs(images, Request())
+    return torch.cat([found.logits.cpu().float(), found.features.cpu().float()], dim=1).contiguous()
+
+
+_WHICH = ("model", "weights", "checkpoint", "pretrained")  # keys of a config that say which weights are loaded
+
+
+def licences(node: Mapping[str, Any], images: str = "") -> dict[str, str]:
+    """Return in words the licence of a network's weights, and of the images of a data set where one is named.
+
+    Args:
+        node: the config of the network; empty for one of the user's own. Weights that openbench's config of that name
+            does not load are not the released ones.
+        images: name of the data set; empty = it is not named.
+    """
+    name = str(node.get(NAME, ""))
+    own = shipped("backbone", name) or {}
+    same = all(node.get(key) == own.get(key) for key in _WHICH)
+    released = released_weights().get(name) if same else None
+    found = {"weights": _licence(released.source if released else None)}
+    return found | ({"images": _licence(data_sources().get(images))} if images else {})
+
+
+def _licence(source: DataSource | None) -> str:
+    if source is None:
+        return "not known to openbench — those that they came with apply"
+    return f"{source.title}: {source.licence} ({source.page})"

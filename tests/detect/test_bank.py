@@ -8,8 +8,8 @@ import torch
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.detect.calibration import Terms
+from openbench.detect.detector import load_detector
 from openbench.detect.from_benchmark import Sides, change, with_bank
-from openbench.detect.saved import load_detector
 from openbench.errors import ConfigError, MethodError
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP

@@ -13,9 +13,8 @@ from pyarrow import parquet
 from openbench.__main__ import main
 from openbench.api.models.adopt import Asked
 from openbench.core.request import Role
-from openbench.detect.detector import Detector
+from openbench.detect.detector import Detector, load_detector
 from openbench.detect.network import Network
-from openbench.detect.saved import load_detector
 from openbench.results.records.store import RecordStore
 
 from .test_saved import small_resnet

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from openbench.detect.detector import Detector
-from openbench.detect.export.onnx import run_onnx
+from openbench.detect.export import OUTPUTS, session_of
 from openbench.errors import NotApplicableError
 from openbench.methods.knn import KNN
 
@@ -18,11 +18,16 @@ X = (torch.from_numpy(NEW).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
 METHODS = ("msp", "mls", "energy", "react", "ash", "scale", "mds", "rmds", "vim", "knn", "gen", "fdbd")
 
 
+def run(path):
+    """The outputs of a graph by name."""
+    return dict(zip(OUTPUTS, session_of(path.read_bytes()).run(list(OUTPUTS), {"images": X.numpy()}), strict=True))
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_onnxruntime_computes_what_torch_does(method, tmp_path):
     made = calibrated(method)
     assert made.to_onnx(tmp_path / "detector.onnx") is None  # any number of images
-    found, wanted = run_onnx(tmp_path / "detector.onnx", X), made.predict(NEW)
+    found, wanted = run(tmp_path / "detector.onnx"), made.predict(NEW)
     spread = np.ptp(made.calibration.scores)
     np.testing.assert_allclose(found["score"], wanted.score, atol=1e-4 * spread)
     # A calibration score may be closer than the two differ: one rank.
@@ -41,10 +46,10 @@ def test_onnxruntime_computes_what_torch_does(method, tmp_path):
     ],
 )
 def test_a_graph_that_differs_from_torch_is_not_written(place, by, message, tmp_path, monkeypatch):
-    from openbench.detect.export import graph
+    from openbench.detect import export
 
     made = calibrated("react")
-    plain = graph.DetectorGraph.forward
+    plain = export.DetectorGraph.forward
 
     def drifting(self, x):
         outputs = list(plain(self, x))
@@ -52,7 +57,7 @@ def test_a_graph_that_differs_from_torch_is_not_written(place, by, message, tmp_
         outputs[place] = outputs[place] + (by if torch.jit.is_tracing() else 0.0)
         return tuple(outputs)
 
-    monkeypatch.setattr(graph.DetectorGraph, "forward", drifting)
+    monkeypatch.setattr(export.DetectorGraph, "forward", drifting)
     with pytest.raises(NotApplicableError, match=f"differs from torch — {message}"):
         made.to_onnx(tmp_path / "detector.onnx")
     assert not list(tmp_path.iterdir())

@@ -1,0 +1,299 @@
+"""A detector, or its network alone, as one ONNX graph; compared with torch in onnxruntime before it is handed out."""
+
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from openbench.backbones.anatomy import tapping
+from openbench.backbones.base import Backbone
+from openbench.backbones.network import NetworkBackbone
+from openbench.core.composite import Composite
+from openbench.core.features import FeatureSet
+from openbench.core.live import LiveMethod
+from openbench.core.method import Method
+from openbench.core.request import Field, Request
+from openbench.detect.calibration import Calibration
+from openbench.errors import ConfigError, NotApplicableError
+from openbench.storage.files import write_whole
+
+OUTPUTS = ("score", "p_value", "is_ood", "logits")
+NETWORK_OUTPUTS = ("logits", "features")
+_OPSET = 18
+_TRACED = 3  # images
+_SIZES = (1, 2, 5)  # batches on which both are compared
+_SPREAD = 1e-3  # of the spread of the calibration scores: what moves a p-value by a thousandth or so
+_ROUNDING = 1e-5  # of a number itself: noise may have scores far beyond that spread, with float32's digits
+_CLOSE = 1e-4  # of a network's largest output: float32's digits, lost here and there
+
+
+class NetworkGraph(nn.Module):
+    """Normalised images (n, channels, h, w) to logits (n, c) and features (n, d).
+
+    Args:
+        backbone: on the CPU.
+    """
+
+    def __init__(self, backbone: NetworkBackbone) -> None:
+        super().__init__()
+        self.network, self._anatomy = backbone.network, backbone.anatomy
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Return logits and features."""
+        with tapping(self.network, self._anatomy, (), "none") as tapped:
+            self.network(images)
+        return tapped.logits, tapped.features  # type: ignore[return-value]  # the pass has filled them
+
+
+class DetectorGraph(NetworkGraph):
+    """Normalised images (n, channels, h, w) to score (n,), p-value (n,), is_ood (n,) and logits (n, c).
+
+    Args:
+        backbone: on the CPU.
+        method: fitted.
+        calibration: of one group and unweighted.
+    """
+
+    known: Tensor
+    threshold: Tensor
+
+    def __init__(self, backbone: NetworkBackbone, method: Method, calibration: Calibration) -> None:
+        super().__init__(backbone)
+        self._method = method
+        self.register_buffer("known", torch.from_numpy(calibration.scores).float())
+        self.register_buffer("threshold", torch.tensor(calibration.thresholds[""]).float())
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Return score, marginal p-value, decision and logits."""
+        logits, features = super().forward(images)
+        outputs = {Field.FEATURES: features, Field.LOGITS: logits}
+        columns = {name: rows for name, rows in outputs.items() if name in self._method.request.fields}
+        # A graph cannot raise an error, so the method's check for finite rows is left out.
+        score_of = getattr(type(self._method).score, "__wrapped__", type(self._method).score)
+        with _Traceable():
+            score = score_of(self._method, FeatureSet(columns)).float()
+        # Scores are float32 and calibration scores were, so the count is exact.
+        rank = 1 + (self.known[None] >= score[:, None]).to(torch.int64).sum(dim=1)
+        p_value = rank.to(torch.float64) / (len(self.known) + 1)
+        return score, p_value, score > self.threshold, logits
+
+
+class _Traceable(TorchFunctionMode):
+    """While open, blocks of rows are one block, and shapes do not fix the number of rows.
+
+    Methods work through rows in blocks that fit the processor's cache. A tracer would write down the number of blocks
+    of the example; and a `view` to (n, k, d) with the example's n.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one operation, some of them in another form."""
+        rest: Mapping[str, Any] = kwargs or {}
+        if func == Tensor.shape.__get__:  # type: ignore[attr-defined]
+            sides = func(*args)
+            return (*sides[:1], *map(int, sides[1:]))
+        if func in (torch.split, Tensor.split) and rest.get("dim", 0) == 0 and len(args) == 2:
+            return (args[0],)
+        if func is torch.cat:
+            return func([part for part in args[0] if part.numel()] or args[0], *args[1:], **rest)
+        if func in (Tensor.view, Tensor.reshape) and len(args) > 2 and all(isinstance(side, int) for side in args[1:]):
+            return func(args[0], -1, *args[2:], **rest)
+        return func(*args, **rest)
+
+
+def to_onnx(backbone: Backbone, method: Method, calibration: Calibration, path: str | Path) -> int | None:
+    """Write a calibrated detector as one ONNX graph; return the number of images per call, None where any will do.
+
+    The input `images` is (n, channels, h, w) float32, normalised as the detector's preprocess does; the outputs are
+    `score`, `p_value` (marginal), `is_ood` and `logits`. Scores differ from torch's in the last digits, so a p-value
+    may be one rank off where a calibration score is that close.
+
+    Args:
+        backbone: with weights.
+        method: fitted.
+        calibration: of the detector.
+        path: of the file.
+
+    Raises:
+        NotApplicableError: a method or a network that cannot be one graph, or a calibration with groups or weights.
+        ConfigError: onnx or onnxruntime is not installed.
+    """
+    require()
+    if not isinstance(backbone, NetworkBackbone):
+        raise NotApplicableError(f"model '{backbone.name}' is not a torch.nn.Module, so it cannot be traced")
+    why = _obstacle(method, calibration)
+    if why:
+        raise NotApplicableError(f"the detector cannot be one graph: {why}")
+    graph = DetectorGraph(backbone, method, calibration).eval()
+    with _on_cpu(backbone):
+        for count in (None, 1):
+            content = traced(graph, _noise(backbone, count or _TRACED), OUTPUTS, fixed=count is not None)
+            problem = _problem(graph, content, [_noise(backbone, n) for n in ((count,) if count else _SIZES)])
+            if not problem:
+                write_whole(Path(path), content)
+                return count
+    raise NotApplicableError(
+        f"method {type(method).__name__}: the ONNX graph differs from torch — {problem} — nothing was written"
+    )
+
+
+def _obstacle(method: Method, calibration: Calibration) -> str:
+    """Why a detector cannot be one graph; empty if it can."""
+    if calibration.groups or calibration.weights is not None:
+        return "the calibration has groups or weights — calibrate without them"
+    if isinstance(method, LiveMethod | Composite):
+        why = f"method {type(method).__name__} runs the network itself, or is made of other methods"
+    elif method.request.perturb or method.request.second_pass or method.request.fields & {Field.MAPS, Field.PATCHES}:
+        why = f"method {type(method).__name__} reads input gradients, maps of layers or patches"
+    elif getattr(method, "faiss_", None) is not None:
+        why = "KNN searches faiss' index — choose index='exact'"
+    else:
+        return ""
+    return f"{why} — a graph is made of scores of features or logits"
+
+
+def _problem(graph: DetectorGraph, content: bytes, batches: list[Tensor]) -> str:
+    """By how much onnxruntime and torch differ, in words; empty if they agree."""
+    try:
+        session = session_of(content)
+        found = [session.run(list(OUTPUTS), {"images": images.numpy()}) for images in batches]
+    except Exception as error:  # onnxruntime has an exception class for each of its status codes
+        return str(error).splitlines()[0][:200]
+    with torch.no_grad():
+        wanted = [[rows.numpy() for rows in graph(images)] for images in batches]
+    score, p_value, is_ood, logits = (np.concatenate(rows) for rows in zip(*found, strict=True))
+    expected = [np.concatenate(rows) for rows in zip(*wanted, strict=True)]
+    known = np.sort(graph.known.numpy())
+    spread = float(np.ptp(known))
+    for name, rows, right, unit in (("scores", score, expected[0], spread), ("logits", logits, expected[3], 1.0)):
+        off = np.abs(rows - right)
+        if not bool((off <= _SPREAD * unit + _ROUNDING * np.abs(right)).all()):
+            return f"{name} are off by up to {off.max():.3g}"
+    # Of its own scores: a calibration score may lie between those of the two.
+    ranks = known.size + 1 - np.searchsorted(known, score, side="left")
+    if not np.allclose(p_value, ranks / (known.size + 1)) or not np.array_equal(is_ood, score > float(graph.threshold)):
+        return "p-values or decisions do not follow from the scores"
+    return ""
+
+
+def network_onnx(backbone: NetworkBackbone) -> bytes:
+    """Return a network as the content of an ONNX file, for any number of images; compared with torch first.
+
+    Raises:
+        NotApplicableError: it cannot be traced, or onnxruntime computes something else.
+        ConfigError: onnx or onnxruntime is not installed.
+    """
+    require()
+    with _on_cpu(backbone):
+        try:
+            content = traced(NetworkGraph(backbone).eval(), _noise(backbone, _TRACED), NETWORK_OUTPUTS)
+            off = max(_off(backbone, session_of(content), count) for count in _SIZES)
+            why = "" if off <= _CLOSE else f"its outputs in onnxruntime are off by {off:.2g} of the largest"
+        except Exception as error:  # of the tracer and of onnxruntime, which have many kinds
+            why = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+    if why:
+        raise NotApplicableError(
+            f"model '{backbone.name}' cannot be saved as ONNX — {why} — save it as weights, network='weights', and "
+            "pass its class when it is loaded"
+        )
+    return content
+
+
+def _off(backbone: NetworkBackbone, session: Any, count: int) -> float:
+    """The largest difference of onnxruntime's outputs from torch's, relative to the largest output."""
+    images = _noise(backbone, count)
+    wanted = backbone.outputs(images, Request())
+    pairs = zip(
+        session.run(list(NETWORK_OUTPUTS), {"images": images.numpy()}), (wanted.logits, wanted.features), strict=True
+    )
+    return max(
+        float(np.abs(found - right.numpy()).max(initial=0)) / max(float(np.abs(right.numpy()).max(initial=0)), 1e-6)
+        for found, right in pairs
+    )
+
+
+def traced(graph: nn.Module, images: Tensor, outputs: Sequence[str], *, fixed: bool = False) -> bytes:
+    """Return a module as the content of an ONNX file, traced on some images.
+
+    Args:
+        graph: images to a tuple of tensors.
+        images: of the size that it takes.
+        outputs: the names of what it returns.
+        fixed: whether it takes this number of images only.
+    """
+    axes = {} if fixed else {name: {0: "n"} for name in ("images", *outputs)}
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        file = Path(folder) / "detector.onnx"
+        warnings.simplefilter("ignore")  # of the tracer: about sizes, which are compared below
+        # Operators of oneDNN and of attention's fast path are none of ONNX's.
+        with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False), _plain_attention():
+            torch.onnx.export(
+                graph,
+                (images,),
+                file,
+                input_names=["images"],
+                output_names=list(outputs),
+                dynamic_axes=axes,
+                opset_version=_OPSET,
+                dynamo=False,
+            )
+        return file.read_bytes()
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def _on_cpu(backbone: NetworkBackbone) -> Iterator[None]:
+    before = backbone.device
+    backbone.to(torch.device("cpu"))
+    try:
+        yield
+    finally:
+        backbone.to(before)
+
+
+def _noise(backbone: Backbone, count: int) -> Tensor:
+    """Noise as a network's input, always the same."""
+    p = backbone.preprocess
+    return torch.randn(count, p.channels, p.crop, p.crop, generator=torch.Generator().manual_seed(count))
+
+
+def session_of(content: bytes) -> Any:
+    """Return a session of onnxruntime that runs a graph on the CPU, with as many threads as torch has."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = torch.get_num_threads()
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def require(*packages: str) -> None:
+    """Check that onnx and onnxruntime are installed, or those named.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for package in packages or ("onnx", "onnxruntime"):
+        try:
+            __import__(package)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"package '{package}' is not installed, a detector as ONNX needs it — pip install 'openbench-ood[onnx]'"
+            ) from error

@@ -1,1 +1,0 @@
-"""A detector in the formats of other run times."""

@@ -1,0 +1,157 @@
+"""What a fitted method learnt, as JSON and named tensors, and back; only classes that openbench ships are made."""
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openbench.api.methods import as_node
+from openbench.config.build import build
+from openbench.core.composite import leaves
+from openbench.core.features import Head
+from openbench.core.method import Method
+from openbench.errors import CheckpointError, NotApplicableError
+from openbench.public import TARGET, name_of, public
+
+Tensors = dict[str, Tensor]
+_IS = "is"  # the key of a JSON object that stands for what JSON does not have: a tensor, a method, a dataclass
+_SHARED = ("openbench.methods._bank", "openbench.methods._tails")  # whose dataclasses several methods hold
+_ALLOWED = (
+    "a detector on disk holds numbers and tensors, never pickled objects — choose a method of openbench's own that "
+    "learns arrays, e.g. knn, mds or vim"
+)
+
+
+def refuse_unsavable(method: Method) -> None:
+    """Refuse a method that will learn objects which cannot be written, before it learns them.
+
+    Args:
+        method: unfitted.
+
+    Raises:
+        NotApplicableError: it, or a part that it is made of, is one.
+    """
+    for leaf in leaves(method):
+        if leaf.learns_objects:
+            raise NotApplicableError(
+                f"method {type(leaf).__name__} cannot be saved: it learns {leaf.learns_objects} — {_ALLOWED}"
+            )
+
+
+def packed_method(method: Method, tensors: Tensors, where: str = "method") -> dict[str, Any]:
+    """Return what a fitted method is and learnt, as JSON; its tensors are added to `tensors` by the path to them.
+
+    Args:
+        method: fitted.
+        tensors: name → tensor.
+        where: the path to the method.
+
+    Raises:
+        NotApplicableError: it holds something that is neither numbers nor made of them.
+    """
+    learnt = {name: value for name, value in vars(method).items() if name not in method.params()}
+    return {
+        "version": type(method).version,
+        "node": public(as_node(method)),
+        "state": {name: _packed(value, tensors, f"{where}.{name}", method) for name, value in learnt.items()},
+    }
+
+
+def _packed(value: Any, tensors: Tensors, where: str, method: Method) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Tensor):
+        # Products with a transposed matrix add up in another order on some processors: scores to the bit need this.
+        transposed = value.dim() == 2 and not value.is_contiguous() and value.T.is_contiguous()
+        tensors[where] = (value.T if transposed else value).detach().cpu().contiguous().clone()
+        return {_IS: "transposed" if transposed else "tensor"}
+    if isinstance(value, list | tuple):
+        return [_packed(part, tensors, f"{where}.{place}", method) for place, part in enumerate(value)]
+    if isinstance(value, Mapping) and all(isinstance(key, str) and key != _IS for key in value):
+        return {key: _packed(part, tensors, f"{where}.{key}", method) for key, part in value.items()}
+    if isinstance(value, Method):
+        return {_IS: "method", **packed_method(value, tensors, where)}
+    if type(value) in _dataclasses(method).values():
+        held = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {_IS: type(value).__name__, **_packed(held, tensors, where, method)}
+    if where.endswith(".faiss_"):
+        import faiss
+
+        tensors[where] = torch.from_numpy(faiss.serialize_index(value))
+        return {_IS: "faiss"}
+    raise NotApplicableError(
+        f"method {type(method).__name__} cannot be saved: '{where}' is a {type(value).__module__}."
+        f"{type(value).__qualname__} — {_ALLOWED}"
+    )
+
+
+def unpacked_method(
+    packed: Mapping[str, Any], tensors: Mapping[str, Tensor], given: Method | None = None, where: str = "method"
+) -> Method:
+    """Return the fitted method that `packed_method` packed.
+
+    Args:
+        packed: as JSON.
+        tensors: by the path to them.
+        given: unfitted, of a class that openbench does not ship.
+        where: the path to the method.
+
+    Raises:
+        CheckpointError: another version of the method, or content that does not fit it.
+        Exception: whatever wrong JSON leads to.
+    """
+    node, target = packed["node"], packed["node"][TARGET]
+    if given is None and "." in target:
+        raise CheckpointError(
+            f"method '{target}' is not openbench's, and no code is loaded from a detector — make it, and pass it: "
+            "load_detector(path, method=MyMethod(…))"
+        )
+    method: Method = build(node, f"method '{target}'", Method) if given is None else type(given)(**given.params())
+    found = {**public(as_node(method)), "version": type(method).version}
+    if found != {**node, "version": packed["version"]}:
+        raise CheckpointError(
+            f"method {name_of(type(method))} is not the one that the detector was made with — found {found} — "
+            f"{ {**node, 'version': packed['version']} } expected — pass a method with these, or fit the detector again"
+        )
+    for name, value in packed["state"].items():
+        if not name.endswith("_") or name.startswith("__"):
+            raise CheckpointError(f"method {target} has no state '{name}'")
+        setattr(method, name, _unpacked(value, tensors, f"{where}.{name}", method))
+    return method
+
+
+def _unpacked(value: Any, tensors: Mapping[str, Tensor], where: str, method: Method) -> Any:
+    if isinstance(value, list):
+        return [_unpacked(part, tensors, f"{where}.{place}", method) for place, part in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    kind = value.get(_IS)
+    if kind == "method":
+        return unpacked_method(value, tensors, where=where)
+    if kind in ("tensor", "transposed"):
+        return tensors[where].T if kind == "transposed" else tensors[where]
+    if kind == "faiss":
+        import faiss
+
+        return faiss.deserialize_index(tensors[where].numpy())
+    parts = {key: _unpacked(part, tensors, f"{where}.{key}", method) for key, part in value.items() if key != _IS}
+    if kind is None:
+        return parts
+    if kind not in (known := _dataclasses(method)):
+        raise CheckpointError(f"method {type(method).__name__}: '{where}' is of an unknown kind '{kind}'")
+    return known[kind](**parts)
+
+
+def _dataclasses(method: Method) -> dict[str, type]:
+    """The dataclasses that a method may hold, by name: those of its own module and those that methods share."""
+    modules = [sys.modules[type(method).__module__], *(importlib.import_module(name) for name in _SHARED)]
+    found: list[Any] = [Head, *(kind for module in modules for kind in vars(module).values())]
+    return {
+        kind.__name__: kind
+        for kind in found
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not issubclass(kind, Method)
+    }
