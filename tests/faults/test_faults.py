@@ -13,7 +13,6 @@ import pytest
 
 from .conftest import PETS, ROOMS, RUN, Place
 
-pytestmark = pytest.mark.slow
 SWEEP = ("run", "-m", *PETS, "method=mls,msp", "tune=none", "metrics.replicates=20")
 
 
@@ -29,14 +28,13 @@ def numbers_of(place: Place, files: dict[str, bytes]) -> dict[str, object]:
     return place.numbers
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
 def test_a_run_on_a_full_disk_says_so_and_with_room_ends_as_if_nothing_had_happened(
-    place: Place, undisturbed: dict[str, bytes], share: float
+    place: Place, undisturbed: dict[str, bytes]
 ) -> None:
     expected = numbers_of(place, undisturbed)
     sizes = sorted({len(content) for content in undisturbed.values()})
     place.reset({})
-    ending = place.ended(before=partial(up_to, max(sizes[int(share * len(sizes))] - 1, 0)))
+    ending = place.ended(before=partial(up_to, sizes[len(sizes) // 2] - 1))
     assert ending.refused, ending
     assert {name: undisturbed[name] for name in place.files if name.endswith((".npy", ".parquet"))} == {
         name: content for name, content in place.files.items() if name.endswith((".npy", ".parquet"))
@@ -77,17 +75,14 @@ def flip(path: Path, share: float) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-@pytest.mark.parametrize("share", [0.1, 0.6])
 @pytest.mark.parametrize("stored", STORED)
-def test_a_changed_byte_gives_no_other_number(
-    place: Place, undisturbed: dict[str, bytes], stored: str, share: float
-) -> None:
+def test_a_changed_byte_gives_no_other_number(place: Place, undisturbed: dict[str, bytes], stored: str) -> None:
     expected = numbers_of(place, undisturbed)
     (path, *_) = sorted(place.folder.glob(STORED[stored]))
     name, room = str(path.relative_to(place.folder)), "/".join(STORED[stored].split("/")[:2])
     # What was made of the file is gone, so that the file itself is read.
     place.reset({other: content for other, content in undisturbed.items() if other.startswith(room)})
-    flip(path, share)
+    flip(path, 0.6)
     ending = place.run()
     if ending.code:
         assert ending.refused, ending
@@ -144,14 +139,16 @@ def note(file: Path, n: int) -> None:
     file.write_text(str(n))
 
 
-@pytest.mark.parametrize("command", [RUN, SWEEP], ids=["run", "sweep"])
-def test_a_killed_command_goes_on_when_it_is_given_again(place: Place, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("command", "shares"), [(RUN, (0.4, 0.9)), (SWEEP, (0.7,))], ids=["run", "sweep"])
+def test_a_killed_command_goes_on_when_it_is_given_again(
+    place: Place, command: tuple[str, ...], shares: tuple[float, ...]
+) -> None:
     place.reset({})
     counted = place.folder / "count"
     assert place.ended(command, partial(at_each_change, place.folder, partial(note, counted))).code == 0
     expected, changes = place.numbers, int(counted.read_text())
     assert changes > 20
-    for share in (0.2, 0.5, 0.7, 0.95):
+    for share in shares:
         place.reset({})
         last = int(share * changes)
         killed = place.ended(command, partial(at_each_change, place.folder, partial(kill_at, last)))
