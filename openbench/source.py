@@ -8,39 +8,37 @@ code only opens (weights, tables) and values that it changes while it runs do no
 
 import ast
 import inspect
+import marshal
 import os
 import secrets
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
-from importlib.machinery import EXTENSION_SUFFIXES, SourceFileLoader
-from importlib.util import find_spec
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from openbench.digest import digest, file_sha256
+from openbench.digest import bytes_sha256, digest, file_sha256
 
 OURS = "openbench"
 # The versions of libraries are in the provenance.
 _LIBRARIES = frozenset(
     {"torch", "torchvision", "numpy", "scipy", "sklearn", "faiss", "timm", "open_clip", "PIL"}
-    | {"transformers", "huggingface_hub", "onnxruntime"}
+    | {"transformers", "huggingface_hub", "onnxruntime", *sys.stdlib_module_names}
 )
-_KNOWN = frozenset({OURS, *sys.stdlib_module_names}) | _LIBRARIES
 LOADED = "loaded "  # what the SHA-256 of code that is not in its file begins with
 _MAKERS = "makers_"
 _NONCE = "nonce_"
 _INSTALLED = ("site-packages", "dist-packages")
-_STDLIB = Path(sysconfig.get_paths()["stdlib"]).resolve()
 
 Code = type | Callable[..., Any]
 _Functions = Mapping[str, tuple[CodeType, ...]]  # by qualified name, of which one may have several
 # Module → its spec, which a reload replaces, and its file's SHA-256 and functions when it was as the file says.
-_FIRST: dict[str, tuple[Any, str, _Functions]] = {}
+_FIRST: dict[str, tuple[ModuleSpec | None, str, _Functions]] = {}
 
 
 def foreign_sources(*parts: object) -> dict[str, str]:
@@ -54,23 +52,19 @@ def foreign_sources(*parts: object) -> dict[str, str]:
     Args:
         *parts: methods, trainings, backbones, data sources, or classes and functions.
     """
-    starts: dict[str, Path] = {}
     found: dict[str, str] = {}
     codes: dict[str, dict[str, Code]] = {}
     for part in parts:
-        for code in classes_of(part):
-            file, top = file_of(code), _top(code.__module__)
-            if top in _LIBRARIES or top in sys.stdlib_module_names:
-                continue
+        for code in _own_code(part):
             codes.setdefault(code.__module__, {})[code.__qualname__] = code
-            if file is None:
-                if top != OURS:
-                    found[f"{code.__module__}.{code.__qualname__}"] = f"unknown {_nonce(part)}"
-            elif top != OURS:
-                starts[code.__module__] = file
-            elif (sha256 := loaded_sha256(code.__module__, file, codes[code.__module__])).startswith(LOADED):
-                found[code.__module__] = sha256
-    found |= {name: loaded_sha256(name, file, codes.get(name, {})) for name, file in closure(starts).items()}
+            if file_of(code) is None and _top(code.__module__) != OURS:
+                found[f"{code.__module__}.{code.__qualname__}"] = f"unknown {_nonce(part)}"
+    starts = modules_of(*parts)
+    foreign = closure({name: file for name, file in starts.items() if _top(name) != OURS})
+    for name, file in {**starts, **foreign}.items():
+        sha256 = loaded_sha256(name, file, codes.get(name, {}))
+        if name in foreign or sha256.startswith(LOADED):
+            found[name] = sha256
     return dict(sorted(found.items()))
 
 
@@ -82,48 +76,33 @@ def loaded_sha256(name: str, file: Path, codes: Mapping[str, Code] | None = None
         file: its source.
         codes: classes and functions of it by qualified name that are in use, though the module may have others now.
     """
-    module, state = sys.modules.get(name), _state(file)
+    state, module = _state(file), sys.modules.get(name)
     spec = getattr(module, "__spec__", None)
     if module is None or (spec is not None and type(spec.loader) is not SourceFileLoader):
         return _sha256(file, *state)
-    spaces = {**vars(module), **(codes or {})}
-    now = spec, _sha256(file, *state), _functions_of(file, *state)
-    first: tuple[Any, str, _Functions] = _FIRST.get(name, now)
-    found: dict[str, str] = {}
-    for _, sha256, functions in (first, now) if first[0] is spec else (now,):
-        if not (found := _replaced(spaces, functions, module.__file__ or str(file))):
-            _FIRST[name] = spec, sha256, functions
-            return sha256
-    return LOADED + digest(found)
+    first = _FIRST.get(name)
+    if first is None or first[0] is not spec:
+        first = spec, _sha256(file, *state), _functions_of(file, *state)
+    _, sha256, functions = first
+    every = [code for same_name in functions.values() for code in same_name]
+    loaded = _loaded({**vars(module), **(codes or {})}, functions, module.__file__ or str(file))
+    if all(code in functions.get(key, every) for key, code in loaded.items()):
+        _FIRST[name] = first
+        return sha256
+    return LOADED + digest({key: bytes_sha256(marshal.dumps(code, 2)) for key, code in loaded.items()})
 
 
-def changed_since_loaded(sources: Mapping[str, str]) -> list[str]:
-    """Return the modules among sources whose file is not the code that was loaded, or no longer."""
-    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in sources}
-    there = {
-        name: _sha256(Path(file), *_state(Path(file))) for name, file in files.items() if file and Path(file).is_file()
-    }
-    return [name for name, sha256 in there.items() if sha256 != sources[name]]
-
-
-def _replaced(spaces: Mapping[str, Any], functions: _Functions, file: str) -> dict[str, str]:
-    """What is loaded of a module's functions, if any of them is not as in its source; else empty."""
-    loaded = {name: code for name in functions if (code := _code_of(_found(spaces, name))) is not None}
-    for owner in [value for value in spaces.values() if isinstance(value, type)]:
-        for code in filter(None, map(_code_of, vars(owner).values())):
-            if code.co_filename == file:
-                loaded.setdefault(code.co_qualname, code)
-    same = all(code in functions.get(name, ()) for name, code in loaded.items())
-    return {} if same else {name: repr(_content(code)) for name, code in loaded.items()}
-
-
-def _found(spaces: Mapping[str, Any], name: str) -> Any:
-    """What stands in a module under a qualified name; None where nothing does."""
-    owner, _, attribute = name.rpartition(".")
-    if name in spaces or not owner:
-        return spaces.get(name)
-    there = _found(spaces, owner)
-    return vars(there).get(attribute) if isinstance(there, type) else None
+def _loaded(values: Mapping[str, Any], functions: _Functions, file: str) -> dict[str, CodeType]:
+    """The functions in a module and its classes that bear a name of its file's, or come from the file."""
+    found: dict[str, CodeType] = {}
+    for name, value in values.items():
+        owned = isinstance(value, type)
+        members = {f"{value.__qualname__}.{key}": of for key, of in vars(value).items()} if owned else {name: value}
+        for key, member in members.items():
+            code = _code_of(member) if owned or key in functions or inspect.isfunction(member) else None
+            if code is not None and (key in functions or code.co_filename == file):
+                found[key] = code
+    return found
 
 
 def _code_of(value: Any) -> CodeType | None:
@@ -133,10 +112,10 @@ def _code_of(value: Any) -> CodeType | None:
     return getattr(inspect.unwrap(value), "__code__", None) if callable(value) else None
 
 
-def _content(code: CodeType) -> tuple[Any, ...]:
-    """What a function does, without the address that its code is at."""
-    consts = [_content(const) if isinstance(const, CodeType) else repr(const) for const in code.co_consts]
-    return code.co_code.hex(), code.co_names, code.co_varnames, consts
+def changed_since_loaded(sources: Mapping[str, str]) -> list[str]:
+    """Return the modules among sources whose file is not the code that was loaded, or no longer."""
+    files = {name: Path(getattr(sys.modules.get(name), "__file__", None) or "") for name in sources}
+    return [name for name, file in files.items() if file.is_file() and file_sha256(file) != sources[name]]
 
 
 def unknown_sources(sources: Mapping[str, str]) -> list[str]:
@@ -146,25 +125,21 @@ def unknown_sources(sources: Mapping[str, str]) -> list[str]:
 
 def foreign_code(part: object) -> list[Code]:
     """Return the classes and functions behind a part that come from outside openbench, Python and known libraries."""
-    return [code for code in classes_of(part) if _top(code.__module__) not in _KNOWN]
+    return [code for code in _own_code(part) if _top(code.__module__) != OURS]
 
 
-def own_modules(*parts: object) -> set[str]:
-    """Return the modules of openbench that hold the classes of parts, of their bases and of what they hold."""
-    return {code.__module__ for part in parts for code in classes_of(part) if _top(code.__module__) == OURS}
+def modules_of(*parts: object) -> dict[str, Path]:
+    """Return {module: file} of the classes of parts, of their bases and of what they hold, but for libraries'."""
+    codes = [code for part in parts for code in _own_code(part)]
+    return {code.__module__: file for code in codes if (file := file_of(code)) is not None}
 
 
-def classes_of(part: object, bases: bool = True) -> list[Code]:
-    """Return the classes of a part and of what it holds, with their bases, and functions that made them.
-
-    Args:
-        part: an object, or a class or function itself.
-        bases: whether the classes that these derive from belong to it.
-    """
+def _own_code(part: object) -> list[Code]:
+    """The classes of a part and of what it holds, with their bases, and functions that made them; no library's."""
     found: dict[Code, None] = {}
     for code in _held(part, {}):
-        found |= dict.fromkeys(code.__mro__ if bases and isinstance(code, type) else (code,))
-    return list(found)
+        found |= dict.fromkeys(code.__mro__ if isinstance(code, type) else (code,))
+    return [code for code in found if _top(code.__module__) not in _LIBRARIES]
 
 
 def note_maker(made: object, maker: Code, values: Iterable[object]) -> None:
@@ -175,8 +150,8 @@ def note_maker(made: object, maker: Code, values: Iterable[object]) -> None:
         maker: a class or function.
         values: what the maker was given.
     """
-    makers = [maker] if not isinstance(maker, type) and _top(maker.__module__) not in _KNOWN else []
-    makers += [noted for value in values for noted in makers_of(value)]
+    foreign = not isinstance(maker, type) and _top(maker.__module__) not in (OURS, *_LIBRARIES)
+    makers = [maker] * foreign + [noted for value in values for noted in makers_of(value)]
     if makers:
         with suppress(TypeError, AttributeError):  # an object without room for notes
             object.__setattr__(made, _MAKERS, tuple(dict.fromkeys((*makers_of(made), *makers))))
@@ -190,9 +165,6 @@ def makers_of(made: object) -> tuple[Code, ...]:
 def file_of(code: Code) -> Path | None:
     """Return the file that defines a class or function; None for one that was typed into a session."""
     file = getattr(sys.modules.get(code.__module__), "__file__", None)
-    if file is None:
-        with suppress(TypeError, OSError):
-            file = inspect.getsourcefile(code)
     return Path(file).resolve() if file and Path(file).is_file() else None
 
 
@@ -208,20 +180,21 @@ def closure(starts: Mapping[str, Path], ours: bool = False) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     pending = list(starts.items())
+    skipped = _LIBRARIES if ours else {OURS, *_LIBRARIES}
     while pending:
         name, file = pending.pop()
         if name in found or not file.is_file():
             continue
         found[name] = file
-        package = file.stem == "__init__"
-        for level, module, imported in _imports_of(file, *_state(file)):
-            base = name.split(".")[: name.count(".") + 1 - level + package] if level else []
-            wanted = ".".join(part for part in (*base, module, imported) if part)
-            if _top(wanted) == OURS and not ours:
-                continue  # before it is looked for: most imports of a method of one's own are of openbench
-            for other, there in _resolved(wanted, name, file, package):
-                if other not in found and _counts(other, there, name):
-                    pending.append((other, there))
+        package = name if file.stem == "__init__" else name.rpartition(".")[0]
+        root = str(file.parents[name.count(".") + (package == name)])
+        for text in _imports_of(file, *_state(file)):
+            with suppress(ImportError):  # relative, in a module without a package
+                wanted = resolve_name(text, package)
+                beside = _top(wanted) == _top(name)
+                if _top(wanted) not in skipped:
+                    executed = _executed_by(wanted, root, beside)
+                    pending += [(other, there) for other, there in executed if beside or not _is_installed(there)]
     return found
 
 
@@ -230,53 +203,40 @@ def _held(value: object, seen: dict[int, object]) -> Iterator[Code]:
     if id(value) in seen or value is None or isinstance(value, str | int | float | bytes):
         return
     seen[id(value)] = value
+    children: Iterable[object] = ()
     if isinstance(value, Mapping):
-        for child in value.values():
-            yield from _held(child, seen)
+        children = value.values()
     elif isinstance(value, list | tuple | set | frozenset):
-        for child in value:
-            yield from _held(child, seen)
+        children = value
     elif isinstance(value, partial):
-        for child in (value.func, value.args, value.keywords):
-            yield from _held(child, seen)
+        children = value.func, value.args, value.keywords
     elif isinstance(value, type) or inspect.isfunction(value):
         yield value
     elif inspect.ismethod(value):
-        yield from _held(value.__func__, seen)
-        yield from _held(value.__self__, seen)
+        children = value.__func__, value.__self__
     else:
         yield type(value)
         yield from makers_of(value)
-        yield from _held(getattr(value, "made_of", ()), seen)
-        if is_dataclass(value):
-            for child in fields(value):
-                yield from _held(getattr(value, child.name, None), seen)
+        own = fields(value) if is_dataclass(value) else ()
+        children = getattr(value, "made_of", ()), *(getattr(value, child.name, None) for child in own)
+    for child in children:
+        yield from _held(child, seen)
 
 
 def _nonce(part: object) -> str:
     """A random word, the same for one object as long as it lives."""
-    with suppress(TypeError, AttributeError):
-        if _NONCE not in vars(part):
-            object.__setattr__(part, _NONCE, secrets.token_hex(8))
-        return str(vars(part)[_NONCE])
-    return secrets.token_hex(8)
+    word = secrets.token_hex(8)
+    with suppress(TypeError, AttributeError):  # an object without room for notes
+        return str(vars(part).setdefault(_NONCE, word))
+    return word
 
 
 def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _installed(file: Path) -> bool:
-    return any(part in _INSTALLED for part in file.parts) or _STDLIB in file.parents
-
-
-def _counts(module: str, file: Path, importer: str) -> bool:
-    top = _top(module)
-    if top == OURS:
-        return True
-    if top in _KNOWN:
-        return False
-    return top == _top(importer) or not _installed(file)
+def _is_installed(file: Path) -> bool:
+    return any(part in _INSTALLED for part in file.parts)
 
 
 def _state(file: Path) -> tuple[int, int, int]:
@@ -288,13 +248,6 @@ def _state(file: Path) -> tuple[int, int, int]:
 def _sha256(file: Path, *state: int) -> str:
     """Read once in a state."""
     return file_sha256(file)
-
-
-@cache
-def _imports_of(file: Path, *state: int) -> tuple[tuple[int, str, str], ...]:
-    """(level, module, name) of every import in a file in a state."""
-    tree = _tree(file)
-    return tuple(dict.fromkeys(_imports(tree))) if tree else ()
 
 
 @cache
@@ -317,64 +270,49 @@ def _tree(file: Path) -> ast.Module | None:
     return None
 
 
-def _imports(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
-    for node in _executed(tree):
-        if isinstance(node, ast.Import):
-            yield from ((0, alias.name, "") for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from ((node.level, node.module or "", alias.name) for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-            named = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
-            if isinstance(named, str):
-                yield len(named) - len(named.lstrip(".")), named.lstrip("."), ""
+@cache
+def _imports_of(file: Path, *state: int) -> tuple[str, ...]:
+    """What a file in a state imports, in an order of its own: `json`, `.beside.name`."""
+    tree = _tree(file)
+    return tuple(dict.fromkeys(_imports(tree))) if tree else ()
 
 
-def _executed(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node of a module except those below `if TYPE_CHECKING`, which only type checkers read."""
-    pending = [tree]
-    while pending:
-        node = pending.pop()
-        yield node
-        if isinstance(node, ast.If) and ast.unparse(node.test).split(".")[-1] == "TYPE_CHECKING":
-            pending += node.orelse
-        else:
-            pending += ast.iter_child_nodes(node)
-
-
-def _resolved(wanted: str, importer: str, file: Path, package: bool) -> Iterator[tuple[str, Path]]:
-    """The modules that an import of a dotted name executes: each package on the way, and the module."""
-    parts = wanted.split(".")
-    if parts[0] in _LIBRARIES or parts[0] in sys.stdlib_module_names:
+def _imports(node: ast.AST) -> Iterator[str]:
+    """What a piece of code imports, but for what stands below `if TYPE_CHECKING`, which only type checkers read."""
+    if isinstance(node, ast.If) and ast.unparse(node.test).split(".")[-1] == "TYPE_CHECKING":
+        for child in node.orelse:
+            yield from _imports(child)
         return
-    folders = _folders(parts[0], importer, file, package)
-    for depth, part in enumerate(parts, 1):
-        there, folders = _below(folders, part)
-        if there is not None:
-            yield ".".join(parts[:depth]), there
-        if not folders:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        module = "." * node.level + (f"{node.module}." if node.module else "")
+        yield from (module + alias.name for alias in node.names)
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+        named = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+        yield from [named] if isinstance(named, str) else []
+    for child in ast.iter_child_nodes(node):
+        yield from _imports(child)
+
+
+def _executed_by(wanted: str, root: str, beside: bool) -> Iterator[tuple[str, Path]]:
+    """The modules that an import of a dotted name executes, each package on the way and the module; none is executed.
+
+    Args:
+        wanted: the name; what follows a module's name in it, such as a class, is left out.
+        root: the folder of the outermost package of who imports it.
+        beside: whether it is of the same package.
+    """
+    parts = wanted.split(".")
+    spec = None
+    with suppress(ImportError, ValueError):
+        spec = None if beside else find_spec(parts[0])
+    spec = spec or PathFinder.find_spec(parts[0], [root])
+    for depth in range(2, len(parts) + 2):
+        if spec is None:
             return
-
-
-def _folders(top: str, importer: str, file: Path, package: bool) -> tuple[Path, ...]:
-    """Where an outermost name is looked for: where Python finds it, else beside the outermost package of a file."""
-    root = file.parents[importer.count(".") + package]
-    if top == _top(importer):
-        return (root,)
-    with suppress(ImportError, ValueError, AttributeError):
-        spec = find_spec(top)
-        if spec is not None and spec.submodule_search_locations:
-            return tuple(Path(folder).resolve().parent for folder in spec.submodule_search_locations)
-        if spec is not None and spec.origin and Path(spec.origin).is_file():
-            return (Path(spec.origin).resolve().parent,)
-    return (root,)
-
-
-def _below(folders: Iterable[Path], part: str) -> tuple[Path | None, tuple[Path, ...]]:
-    """The file of a module in one of some folders, and the folders of its own modules if it is a package."""
-    for folder in folders:
-        if (folder / part / "__init__.py").is_file():
-            return folder / part / "__init__.py", (folder / part,)
-        for suffix in (".py", *EXTENSION_SUFFIXES):
-            if (folder / f"{part}{suffix}").is_file():
-                return folder / f"{part}{suffix}", ()
-    return None, tuple(folder / part for folder in folders if (folder / part).is_dir())
+        if spec.has_location and spec.origin:
+            yield spec.name, Path(spec.origin).resolve()
+        if spec.submodule_search_locations is None or depth > len(parts):
+            return
+        spec = PathFinder.find_spec(".".join(parts[:depth]), list(spec.submodule_search_locations))

@@ -146,5 +146,5 @@ def test_a_checkout_that_git_does_not_read_reuses_nothing(elsewhere):
 def test_a_checkout_without_git_says_what_is_missing(elsewhere, monkeypatch):
     (elsewhere / ".git").mkdir()
     monkeypatch.setenv("PATH", str(elsewhere))
-    with pytest.raises(ConfigError, match=r"— git: No such file or directory — .* — install git"):
+    with pytest.raises(ConfigError, match=r"No such file or directory: .git. — .* — install git"):
         checkout.uncommitted("openbench.engine.run")
