@@ -2,12 +2,12 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,20 +18,17 @@ from torch import Tensor, nn
 from openbench.core.preprocess import OwnPreprocess, OwnTransform, Preprocess
 from openbench.data.sources.transforms import apply, cropped, transformed
 from openbench.digest import digest
-from openbench.errors import ConfigError, DataError
+from openbench.errors import ConfigError, DataError, OpenbenchError
 from openbench.source import Code
 
 BENCHMARK = "benchmark"
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _SHOWN = 600  # characters of a transform that a record keeps
 _PLAIN = (str, bytes, bool, int, float, type(None), Tensor, np.ndarray, np.generic, ModuleType)
-_FILTERS = ("nearest", "bilinear", "bicubic")
 # Height, width: smaller and larger than usual crops, upright and not, and of odd lengths.
 _SIZES = ((32, 32), (64, 64), (37, 50), (131, 90), (256, 341))
 _LARGEST = 30.0  # of normalised pixels: 0 to 1 becomes about −3 to 3, 0 to 255 does not
 _FAR = 4.0  # standard deviations of a channel, over all images that the network learnt from
-_TO_TENSOR = ("ToTensor", "MaybeToTensor")
-_SPARE = ("MaybeConvertMode", "_convert_to_rgb", "RGB", "ToImage")
 WAYS = (
     "pass the torchvision transform that the network was trained with (e.g. Compose([ToTensor(), Normalize(mean, "
     "std)])), ob.Preprocess(resize=…, crop=…, mean=…, std=…), a function of a PIL image, or preprocess='benchmark' for "
@@ -77,11 +74,15 @@ def prepared(given: object, benchmark: Preprocess) -> Prepared:
         raise ConfigError(f"preprocess is the class {given.__name__} — an instance expected — write {given.__name__}()")
     if not callable(given):
         raise ConfigError(f"preprocess is a {type(given).__name__}, which cannot be called — {WAYS}")
-    parsed = _parsed(given)
-    if parsed is not None and _equal(given, parsed.filled(benchmark), parsed.sizes(benchmark)):
-        size = f"resize {benchmark.resize} and crop {benchmark.crop} are the benchmark's: preprocess has neither"
-        return Prepared(parsed.filled(benchmark), notes=() if parsed.resizes else (size,))
-    return _as_it_is(given, benchmark)
+    names = {type(step).__name__ for step in _steps(given)}
+    sized = names & {"Resize", "CenterCrop", "ImageClassification"}
+    size = f"resize {benchmark.resize} and crop {benchmark.crop} are the benchmark's: preprocess has neither"
+    expressed = _expressed(given, benchmark)
+    # Without a size of its own it may fit images of any: it is compared on one that needs no resizing.
+    sizes = _SIZES if sized else ((benchmark.crop, benchmark.crop),) * isinstance(benchmark.resize, int)
+    if expressed is not None and _equal(given, expressed, sizes):
+        return Prepared(expressed, notes=() if sized else (size,))
+    return _as_it_is(given, benchmark, size)
 
 
 def code_of(value: object) -> tuple[Code, ...]:
@@ -122,90 +123,36 @@ def shown(value: object) -> str:
     return _ADDRESS.sub("", text.strip())
 
 
-@dataclass(frozen=True)
-class _Parsed:
-    """What a chain of known steps says; None where a step is not there."""
+def _expressed(transform: object, benchmark: Preprocess) -> Preprocess | None:
+    """The chain Resize, CenterCrop, to tensor, Normalize that a transform may be; None if it looks like another one.
 
-    resize: int | tuple[int, int] | None
-    crop: int | None
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    interpolation: Literal["nearest", "bilinear", "bicubic"]
-
-    @property
-    def resizes(self) -> bool:
-        return self.crop is not None
-
-    def filled(self, benchmark: Preprocess) -> Preprocess:
-        """With the benchmark's size where there is none."""
-        if self.crop is None:
-            return replace(benchmark, mean=self.mean, std=self.std)
-        return Preprocess(
-            resize=self.crop if self.resize is None else self.resize,
-            crop=self.crop,
-            mean=self.mean,
-            std=self.std,
-            interpolation=self.interpolation,
+    Whether it gives the same pixels is for `_equal` to say.
+    """
+    steps: dict[str, Any] = {type(step).__name__: step for step in _steps(transform)}
+    preset = steps.get("ImageClassification")  # of released torchvision weights
+    resizing, cropping, normalising = (preset or steps.get(name) for name in ("Resize", "CenterCrop", "Normalize"))
+    try:
+        mean, std = ((0.0,) * 3, (1.0,) * 3)
+        if normalising is not None:
+            mean, std = _floats(normalising.mean), _floats(normalising.std)
+        if resizing is None and cropping is None:
+            return replace(benchmark, mean=mean, std=std)
+        resize, crop = (
+            None if step is None else _size(getattr(step, f"{key}_size", None) or step.size)
+            for key, step in (("resize", resizing), ("crop", cropping))
         )
-
-    def sizes(self, benchmark: Preprocess) -> Sequence[tuple[int, int]]:
-        """Of the images on which both must give the same pixels."""
-        if not self.resizes:
-            return ((benchmark.crop, benchmark.crop),) if isinstance(benchmark.resize, int) else ()
-        return _SIZES
-
-
-def _parsed(transform: object) -> _Parsed | None:
-    """The chain Resize, CenterCrop, to tensor, Normalize that a transform is; None if it is another one."""
-    preset = _preset(transform)
-    if preset is not None:
-        return preset
-    steps = {"resize": None, "crop": None, "tensor": None, "normalise": None}
-    order = list(steps)
-    for step in _steps(transform):
-        kind = getattr(step, "__name__", type(step).__name__)  # open_clip had a function before it had a class
-        if kind in _SPARE:
-            continue
-        place = {"Resize": "resize", "CenterCrop": "crop", "Normalize": "normalise"}.get(kind)
-        place = "tensor" if kind in _TO_TENSOR else place
-        late = any(steps[name] is not None for name in order[order.index(place) :]) if place else True
-        if place is None or late:
-            return None
-        steps[place] = step
-    if steps["tensor"] is None:
+        sides = {crop} if isinstance(crop, int) else set(crop or resize)  # type: ignore[arg-type]
+        (side,) = sides  # a single one: the network's input is a square
+        found = getattr(resizing, "interpolation", "bilinear")
+        return Preprocess(side if resize is None else resize, side, mean, std, getattr(found, "value", found))
+    except (AttributeError, TypeError, ValueError, OpenbenchError):
         return None
-    return _of_steps(steps["resize"], steps["crop"], steps["normalise"])
 
 
-def _of_steps(resize: Any, crop: Any, normalise: Any) -> _Parsed | None:
-    wanted = None if resize is None else _resize(resize)
-    if (resize is not None and wanted is None) or (crop is not None and _side(crop.size) is None):
-        return None
-    side = _side(crop.size) if crop is not None else None
-    if side is None and resize is not None:
-        # Without a crop the size is known only where both sides are given.
-        side = wanted[0] if isinstance(wanted, tuple) and wanted[0] == wanted[1] else None
-        if side is None:
-            return None
-    if crop is not None and resize is None:
-        return None  # images smaller or larger than the crop are not scaled: no Preprocess does that
-    mean, std = ((0.0,) * 3, (1.0,) * 3) if normalise is None else (_floats(normalise.mean), _floats(normalise.std))
-    filter_name = "bilinear" if resize is None else getattr(resize.interpolation, "value", resize.interpolation)
-    if filter_name not in _FILTERS or not 0 < len(mean) == len(std):
-        return None
-    return _Parsed(wanted, side, mean, std, cast(Any, filter_name))
-
-
-def _preset(transform: object) -> _Parsed | None:
-    """The preset of released torchvision weights."""
-    if type(transform).__name__ != "ImageClassification" or not isinstance(transform, nn.Module):
-        return None
-    found: Any = transform
-    resize, crop = _side(found.resize_size), _side(found.crop_size)
-    filter_name = found.interpolation.value
-    if resize is None or crop is None or filter_name not in _FILTERS:
-        return None
-    return _Parsed(resize, crop, _floats(found.mean), _floats(found.std), filter_name)
+def _size(size: Any) -> int | tuple[int, ...]:
+    """An edge, or height and width."""
+    sides = (size,) if isinstance(size, int) else tuple(size)
+    return sides[0] if len(sides) == 1 else sides
 
 
 def _steps(transform: Any) -> Iterator[Any]:
@@ -215,19 +162,6 @@ def _steps(transform: Any) -> Iterator[Any]:
             yield from _steps(step)
     else:
         yield transform
-
-
-def _resize(step: Any) -> int | tuple[int, int] | None:
-    if step.max_size is not None or step.size is None:
-        return None
-    size = (step.size,) if isinstance(step.size, int) else tuple(step.size)
-    return size[0] if len(size) == 1 else (size[0], size[1])
-
-
-def _side(size: Any) -> int | None:
-    """The one side of a square; None for another rectangle."""
-    sides = {size} if isinstance(size, int) else set(size)
-    return int(sides.pop()) if len(sides) == 1 else None
 
 
 def _floats(values: Any) -> tuple[float, ...]:
@@ -252,19 +186,29 @@ def _equal(transform: Any, expressed: Preprocess, sizes: Sequence[tuple[int, int
     return bool(sizes)
 
 
-def _as_it_is(given: Any, benchmark: Preprocess) -> Prepared:
+def _as_it_is(given: Any, benchmark: Preprocess, size: str) -> Prepared:
     """A transform that cannot be expressed, with what was measured of it."""
     code = code_of(given)
     names = sorted(f"{part.__module__}.{part.__qualname__}" for part in code)
-    function = _HuggingFace(given) if _is_processor(given) else given
+    function = given
+    if any(kind.__name__ == "ImageProcessingMixin" for kind in type(given).__mro__):  # of Hugging Face
+
+        def function(image: Any) -> Any:
+            return given(images=image, return_tensors="pt")["pixel_values"][0]
+
     parsed = [step for step in _steps(given) if type(step).__name__ == "Normalize"]
-    grey = bool(parsed) and len(_floats(parsed[-1].mean)) == 1 and not any(map(_makes_grey, _steps(given)))
+    greyed = any(type(step).__name__ in ("Grayscale", "RGB") for step in _steps(given))
+    grey = bool(parsed) and len(_floats(parsed[-1].mean)) == 1 and not greyed
     own = OwnTransform(shown(given)[:_SHOWN], digest([shown(given), names], 64), "L" if grey else "RGB", function)
     notes = ["preprocess is run as it is: its steps have no equal here"]
     if _tried(_noise(96), own).shape[1] != _tried(_noise(64), own).shape[1]:
-        notes.append(f"resize {benchmark.resize} and crop {benchmark.crop} are the benchmark's: preprocess has neither")
+        notes.append(size)
         content = digest([own.content, benchmark.resize, benchmark.crop, benchmark.interpolation], 64)
-        own = OwnTransform(own.text, content, own.mode, _Sized(function, benchmark))
+
+        def resized(image: Any) -> Any:
+            return function(Pillow.fromarray(cropped(np.asarray(image), benchmark)))
+
+        own = OwnTransform(own.text, content, own.mode, resized)
     image = _noise(96)
     made = _tried(image, own)
     mean, std = _measured(*(_tried(np.full_like(image, value), own) for value in (0, 255)))
@@ -291,37 +235,6 @@ def _measured(black: NDArray[np.float32], white: NDArray[np.float32]) -> tuple[t
         return (0.0,) * len(span), (1.0,) * len(span)
     rounded = [[float(f"{value:.6g}") for value in values] for values in (-low / span + 0.0, 1 / span)]
     return tuple(rounded[0]), tuple(rounded[1])
-
-
-def _makes_grey(step: object) -> bool:
-    return type(step).__name__ in ("Grayscale", "RGB")
-
-
-def _is_processor(given: object) -> bool:
-    return any(kind.__name__ == "ImageProcessingMixin" for kind in type(given).__mro__)
-
-
-class _Sized:
-    """A transform that takes images of any size, after the benchmark's resizing and cropping."""
-
-    def __init__(self, function: Callable[[Any], Any], size: Preprocess) -> None:
-        self._function, self._size = function, size
-
-    def __call__(self, image: Any) -> Any:
-        """Return what the transform makes of the resized image."""
-        return self._function(Pillow.fromarray(cropped(np.asarray(image), self._size)))
-
-
-class _HuggingFace:
-    """An image processor of Hugging Face as a function of one PIL image."""
-
-    def __init__(self, processor: Any) -> None:
-        self._processor = processor
-
-    def __call__(self, image: Any) -> Tensor:
-        """Return its pixel values, (channels, h, w)."""
-        pixels: Tensor = self._processor(images=image, return_tensors="pt")["pixel_values"][0]
-        return pixels
 
 
 def range_warnings(images: Tensor, preprocess: Preprocess, module: nn.Module | None) -> tuple[str, ...]:
