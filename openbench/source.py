@@ -280,9 +280,7 @@ def _imports_of(file: Path, *state: int) -> tuple[str, ...]:
 def _imports(node: ast.AST) -> Iterator[str]:
     """What a piece of code imports, but for what stands below `if TYPE_CHECKING`, which only type checkers read."""
     if isinstance(node, ast.If) and ast.unparse(node.test).split(".")[-1] == "TYPE_CHECKING":
-        for child in node.orelse:
-            yield from _imports(child)
-        return
+        node = ast.Module(node.orelse, [])
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):

@@ -20,7 +20,7 @@ from openbench.api.arguments import (
     words_of,
 )
 from openbench.api.methods import chosen_method, named_methods
-from openbench.api.models.adopt import Adopted, Asked, adopt, name_of
+from openbench.api.models.adopt import Adopted, Asked, Shown, adopt, name_of
 from openbench.api.models.names import check_is_no_weights, config_words, files_of, is_name, loaded, with_weights
 from openbench.api.models.outputs import check_readable
 from openbench.api.result import ModelResults, Result, Results
@@ -196,7 +196,13 @@ class _Network:
         """Return what makes it a backbone for a benchmark; refuses a method that reads what it does not show."""
 
         def made(benchmark: Benchmark) -> tuple[Backbone, Config]:
-            self.adopted = self.adopted or adopt(self._model, self._asked, benchmark)
+            if benchmark.columns is not None:
+                raise ConfigError(
+                    f"benchmark '{benchmark.name}' has rows of a table — a model takes images — choose another "
+                    "benchmark, or evaluate your features with evaluate_features"
+                )
+            shown = Shown(benchmark.id_test, benchmark.classes, benchmark.preprocess)
+            self.adopted = self.adopted or adopt(self._model, self._asked, shown)
             check_readable(self.adopted.backbone, chosen.method, chosen.name)
             return self.adopted.backbone, self.adopted.node
 

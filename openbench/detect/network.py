@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from openbench.api.models.adopt import Asked, adopt
+from openbench.api.models.adopt import Asked, Shown, adopt
 from openbench.api.models.names import check_is_no_weights, is_name, loaded, named_config
 from openbench.api.models.outputs import check_readable
 from openbench.backbones.base import Backbone
@@ -56,27 +56,6 @@ class Learnt:
     network: Network
     method: Method
     seen: NDArray[np.uint8]
-
-
-@dataclass(frozen=True, eq=False)
-class Shown:
-    """The images that a model of the user's own is adopted for, in a benchmark's place.
-
-    Args:
-        id_test: some ID images.
-        classes: names of the classes.
-    """
-
-    id_test: Split
-    classes: tuple[str, ...]
-    name: str = "the images given"
-    columns: int | None = None
-
-    @property
-    def preprocess(self) -> Preprocess:
-        """Nothing but normalising, at the size of the first image: for transforms that do not resize."""
-        side = min(self.id_test.items[0].shape[:2])
-        return Preprocess(resize=int(side), crop=int(side))
 
 
 def backbone_by_name(name: str, classes: Sequence[str] = ()) -> Network:
@@ -130,7 +109,9 @@ def network_of(model: Any, asked: Asked, images: Split, classes: tuple[str, ...]
         found = backbone_by_name(model, classes)
         return replace(found, backbone=found.backbone.to(asked.device))
     model = loaded(model)
-    shown = Shown(_few(images), classes or _anonymous(model, images))
+    few = _few(images)
+    side = int(min(few.items[0].shape[:2]))  # for transforms that do not resize: nothing but normalising
+    shown = Shown(few, classes or _anonymous(model, images), Preprocess(resize=side, crop=side))
     adopted = adopt(model, asked, shown)
     node = {} if "architecture" in adopted.node else adopted.node  # which only describes a model of the user's own
     return Network(adopted.backbone, node, adopted.notes, adopted.warnings)

@@ -1,14 +1,13 @@
 """Small networks and a benchmark of a few images, for the tests of the user's models."""
 
 import copy
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 from torch import nn
 
 from openbench.api.arguments import head_of
-from openbench.api.models.adopt import Asked, adopt
+from openbench.api.models.adopt import Asked, Shown, adopt
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request, Role
@@ -24,7 +23,7 @@ def benchmark(classes=CLASSES, preprocess=PLAIN):
     items = ArrayItems(pixels, np.arange(20))
     names = tuple(f"c{i}" for i in range(classes))
     split = Split("toy", Role.ID_TEST, items, np.arange(20) % classes, [str(i) for i in range(20)], names, "d", 20)
-    return SimpleNamespace(name="toy", classes=names, columns=None, preprocess=preprocess, id_test=split)
+    return Shown(split, names, preprocess)
 
 
 def adopted(model, preprocess=PLAIN, classes=CLASSES, head=None, **asked):

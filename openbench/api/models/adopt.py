@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from openbench.api.models.names import own_preprocess
 from openbench.api.models.outputs import OutputsBackbone, Read, Source, averaged, onnx_source, with_head
-from openbench.api.models.parts import Parts, Wanted, dtype_of, flat, stages_of, unwrapped, watch
-from openbench.api.models.preprocess import WAYS, Prepared, code_of, prepared, range_warnings, shown
+from openbench.api.models.parts import Parts, dtype_of, flat, stages_of, unwrapped, watch
+from openbench.api.models.preprocess import WAYS, Prepared, code_of, prepared, range_warnings, text_of
 from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.base import Backbone, Outputs
 from openbench.backbones.network import NetworkBackbone, state_sha256
@@ -56,11 +56,6 @@ class Asked:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     stochastic: int | None = None
 
-    @property
-    def own_head(self) -> Head | None:
-        """The classifier, if it is given itself."""
-        return self.head if isinstance(self.head, Head) else None
-
 
 @dataclass(frozen=True)
 class Adopted:
@@ -79,38 +74,37 @@ class Adopted:
     warnings: tuple[str, ...] = ()
 
 
-class Audience(Protocol):
-    """The part of a benchmark that a model is adopted for: its classes, and images to try it on."""
+@dataclass(frozen=True)
+class Shown:
+    """What a model is adopted for: images to try it on, and their classes.
 
-    @property
-    def name(self) -> str:
-        """In messages."""
+    Args:
+        images: ID images.
+        classes: names of the ID classes.
+        preprocess: how images reach networks that do not say so themselves.
+    """
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the ID classes."""
+    images: Split
+    classes: tuple[str, ...]
+    preprocess: Preprocess
 
-    @property
-    def preprocess(self) -> Preprocess:
-        """How images reach networks that do not say so themselves."""
+    def seen_by(self, preprocess: Preprocess) -> Tensor:
+        """Some images, spread over the classes, as the network sees them, (n, channels, h, w).
 
-    @property
-    def id_test(self) -> Split:
-        """ID images."""
-
-    @property
-    def columns(self) -> int | None:
-        """The length of a row of a table; None for images."""
+        Raises:
+            DataError: an image cannot be read, or the preprocess fails on it.
+        """
+        return next(batches(some_of(self.images), preprocess, FEW))
 
 
-def adopt(model: object, asked: Asked, benchmark: Audience) -> Adopted:
+def adopt(model: object, asked: Asked, shown: Shown) -> Adopted:
     """Return a user's model as a backbone; the model itself is not touched.
 
     Args:
         model: a Backbone, a torch.nn.Module, a function of normalised images (n, channels, h, w) that returns logits
             or (features, logits), or the path of an ONNX file.
         asked: what the user says about it.
-        benchmark: what it is to be evaluated on.
+        shown: what it is to be evaluated on.
 
     Raises:
         ConfigError: another kind of object, no preprocess, or parts that cannot be found.
@@ -119,15 +113,15 @@ def adopt(model: object, asked: Asked, benchmark: Audience) -> Adopted:
     if not isinstance(asked.features, str | None):
         raise ConfigError(f"features is a {type(asked.features).__name__} — the name of one module expected")
     if isinstance(model, Backbone):
-        return _own_backbone(model, asked, benchmark)
+        return _own_backbone(model, asked, shown)
     if isinstance(model, torch.jit.ScriptModule):
-        return _function(model, asked, benchmark)
+        return _function(model, asked, shown)
     if isinstance(model, nn.Module):
-        return _module(model, asked, benchmark)
+        return _module(model, asked, shown)
     if isinstance(model, str | Path):
-        return _file(Path(model), asked, benchmark)
+        return _file(Path(model), asked, shown)
     if callable(model) and not isinstance(model, type):
-        return _function(model, asked, benchmark)
+        return _function(model, asked, shown)
     raise ConfigError(
         f"model is {'the class ' + model.__name__ if isinstance(model, type) else 'a ' + type(model).__name__} — "
         "allowed: a torch.nn.Module, a function of the images, the name of a backbone (python -m openbench list "
@@ -148,17 +142,17 @@ def name_of(model: object) -> str:
     return _NOT_IN_NAMES.sub("_", text).strip("_") or "model"
 
 
-def _own_backbone(model: Backbone, asked: Asked, benchmark: Audience) -> Adopted:
+def _own_backbone(model: Backbone, asked: Asked, shown: Shown) -> Adopted:
     given = [word for word in ("preprocess", "features", "head") if getattr(asked, word) is not None]
     if given:
         raise ConfigError(f"model is a Backbone, which has its own {given[0]} — leave {', '.join(given)} out")
     model = copy.copy(model)  # what it answers is noted on it
     if model.trained:
-        ask(model.to(asked.device), benchmark.id_test)
+        ask(model.to(asked.device), shown.images)
     return Adopted(model, _node(model, type(model), asked.name or model.name))
 
 
-def _module(model: nn.Module, asked: Asked, benchmark: Audience) -> Adopted:
+def _module(model: nn.Module, asked: Asked, shown: Shown) -> Adopted:
     inner = unwrapped(model)
     visual = getattr(inner, "visual", None)
     notes: list[str] = []
@@ -166,21 +160,17 @@ def _module(model: nn.Module, asked: Asked, benchmark: Audience) -> Adopted:
         inner = visual
         notes.append("the image tower of open_clip's model is evaluated, without a text head")
     name = asked.name or name_of(inner)
-    ready = _prepared(asked, benchmark, model, name)
+    ready = _prepared(asked, shown, model, name)
     module = copied(inner, name).to(asked.device)
-    wanted = Wanted(
-        name, len(benchmark.classes), asked.features or "", asked.head if isinstance(asked.head, str) else ""
-    )
-    images = first_images(benchmark, ready.preprocess).to(asked.device)
-    parts = watch(module, images.to(dtype_of(module)), wanted)
-    backbone = _backbone_of(module, parts, wanted, (ready, asked))
+    named = asked.features or "", asked.head if isinstance(asked.head, str) else ""
+    images = shown.seen_by(ready.preprocess).to(asked.device)
+    parts = watch(module, images.to(dtype_of(module)), name, len(shown.classes), named)
+    backbone = _backbone_of(module, parts, (name, len(shown.classes)), ready, asked)
     warnings = (*_ending_warning(parts, name), *range_warnings(images, ready.preprocess, module))
-    return _asked(
-        Adopted(backbone, _node(backbone, type(inner), name), (*notes, *ready.notes), warnings), asked, benchmark
-    )
+    return _asked(Adopted(backbone, _node(backbone, type(inner), name), (*notes, *ready.notes), warnings), asked, shown)
 
 
-def _asked(found: Adopted, asked: Asked, benchmark: Audience) -> Adopted:
+def _asked(found: Adopted, asked: Asked, shown: Shown) -> Adopted:
     """A model that has answered for a few images; one that is not deterministic by several passes, if that is wanted.
 
     Raises:
@@ -190,13 +180,13 @@ def _asked(found: Adopted, asked: Asked, benchmark: Audience) -> Adopted:
     """
     backbone, draws, note = found.backbone, asked.stochastic, ""
     try:
-        ask(backbone, benchmark.id_test)
+        ask(backbone, shown.images)
         note = f"stochastic={draws} is not needed: model '{backbone.name}' is deterministic" if draws else ""
     except StochasticError:
         if draws is None or not isinstance(backbone, OutputsBackbone | OwnNetwork):
             raise
         backbone.draws, backbone.architecture = draws, f"{backbone.architecture}, mean of {draws} passes"
-        ask(backbone, benchmark.id_test)
+        ask(backbone, shown.images)
         note = f"model '{backbone.name}' is not deterministic: the mean of {draws} passes is evaluated"
     node = {
         **found.node,
@@ -207,28 +197,30 @@ def _asked(found: Adopted, asked: Asked, benchmark: Audience) -> Adopted:
     return Adopted(backbone, node, (*found.notes, *filter(None, [note])), warnings)
 
 
-def _backbone_of(module: nn.Module, parts: Parts, wanted: Wanted, of: tuple[Prepared, Asked]) -> Backbone:
-    """The backbone of a module: with its linear head, without classifier, or of its outputs alone."""
-    ready, asked = of
-    headless = not parts.head and not parts.features and parts.output.shape[1] != wanted.classes
-    own_head = asked.own_head
-    if own_head is not None and parts.head and not parts.features:
+def _backbone_of(module: nn.Module, parts: Parts, of: tuple[str, int], ready: Prepared, asked: Asked) -> Backbone:
+    """The backbone of a module: with its linear head, without classifier, or of its outputs alone.
+
+    Args:
+        module: copied, in eval mode.
+        parts: what its forward pass showed.
+        of: its name, and the number of classes.
+        ready: how images reach it.
+        asked: what the user says about it.
+    """
+    (name, classes), head = of, asked.head if isinstance(asked.head, Head) else None
+    headless = not parts.head and not parts.features and parts.output.shape[1] != classes
+    if head is not None and parts.head and not parts.features:
         raise ConfigError(
-            f"model '{wanted.name}' shows its classifier, '{parts.head}', and head=(W, b) is given — it is for a model "
-            "that shows none — leave head out"
+            f"model '{name}' shows its classifier, '{parts.head}', and head=(W, b) is given — it is for a model that "
+            "shows none — leave head out"
         )
-    if own_head is None and not parts.features and (parts.head or headless):
-        return as_network(module, parts, wanted, ready).to(asked.device)
-    source = as_source(module, parts, wanted)
-    if headless and own_head is not None and own_head.weight.shape[1] == parts.output.shape[1]:
-        source = with_head(source, own_head)
-    return _of_source(source, ready, asked, own_head)
-
-
-def _of_source(source: Source, ready: Prepared, asked: Asked, head: Head | None) -> OutputsBackbone:
-    """The backbone of a source; the first outputs are looked at later, by who has images."""
-    p, module = ready.preprocess, source.module
-    black = torch.zeros(2, p.channels, p.crop, p.crop, device=asked.device if module else "cpu")
+    if head is None and not parts.features and (parts.head or headless):
+        return as_network(module, parts, name, ready).to(asked.device)
+    source = as_source(module, parts, name, asked.features or "")
+    if headless and head is not None and head.weight.shape[1] == parts.output.shape[1]:
+        source = with_head(source, head)
+    p = ready.preprocess
+    black = torch.zeros(2, p.channels, p.crop, p.crop, device=asked.device)
     with torch.no_grad():
         first = source.read(black)
     backbone = OutputsBackbone(source, ready, first, head).to(asked.device)
@@ -236,9 +228,9 @@ def _of_source(source: Source, ready: Prepared, asked: Asked, head: Head | None)
     return backbone
 
 
-def _function(model: Callable[[Tensor], Any], asked: Asked, benchmark: Audience) -> Adopted:
+def _function(model: Callable[[Tensor], Any], asked: Asked, shown: Shown) -> Adopted:
     name = asked.name or name_of(model)
-    ready = _prepared(asked, benchmark, model, name)
+    ready = _prepared(asked, shown, model, name)
     if asked.features is not None or isinstance(asked.head, str):
         raise ConfigError(
             f"model '{name}' is a function, in which no module can be named — let it return (features, logits), and "
@@ -251,32 +243,30 @@ def _function(model: Callable[[Tensor], Any], asked: Asked, benchmark: Audience)
     # What a function computes with cannot be told: weights, globals and files may change between two calls.
     architecture = f"function {name}, {secrets.token_hex(16)}"
     source = Source(name, architecture, read, code=code_of(model))
-    images = first_images(benchmark, ready.preprocess)
+    images = shown.seen_by(ready.preprocess)
     with torch.no_grad():
         first = _tried(read, images, name)
-    backbone = OutputsBackbone(source, ready, first, asked.own_head)
+    backbone = OutputsBackbone(source, ready, first, asked.head)
     backbone.try_gradient(images)
     warnings = range_warnings(images, ready.preprocess, None)
     note = f"model '{name}' is a function: what it computes with cannot be told, so its results are never reused"
-    return _asked(
-        Adopted(backbone, _node(backbone, type(model), name), (note, *ready.notes), warnings), asked, benchmark
-    )
+    return _asked(Adopted(backbone, _node(backbone, type(model), name), (note, *ready.notes), warnings), asked, shown)
 
 
-def _file(path: Path, asked: Asked, benchmark: Audience) -> Adopted:
+def _file(path: Path, asked: Asked, shown: Shown) -> Adopted:
     name = asked.name or name_of(path)
-    ready = _prepared(asked, benchmark, path, name)
-    source = onnx_source(path, name, asked.features, (len(benchmark.classes), asked.device))
-    images = first_images(benchmark, ready.preprocess)
-    first = _tried(source.read, images, name)
+    ready = _prepared(asked, shown, path, name)
+    source = onnx_source(path, name, asked.features, (len(shown.classes), asked.device))
+    images = shown.seen_by(ready.preprocess)
     if isinstance(asked.head, str):
         raise ConfigError(f"model '{name}' is an ONNX file — head '{asked.head}' — give the classifier as head=(W, b)")
-    backbone = OutputsBackbone(source, ready, first, asked.own_head)
+    first = _tried(source.read, images, name)
+    backbone = OutputsBackbone(source, ready, first, asked.head)
     warnings = range_warnings(images, ready.preprocess, None)
-    return _asked(Adopted(backbone, _node(backbone, type(path), name), ready.notes, warnings), asked, benchmark)
+    return _asked(Adopted(backbone, _node(backbone, type(path), name), ready.notes, warnings), asked, shown)
 
 
-def _prepared(asked: Asked, benchmark: Audience, model: object, name: str) -> Prepared:
+def _prepared(asked: Asked, shown: Shown, model: object, name: str) -> Prepared:
     """How images reach a model: as given, or as it was published with.
 
     Raises:
@@ -287,7 +277,7 @@ def _prepared(asked: Asked, benchmark: Audience, model: object, name: str) -> Pr
         given = own_preprocess(model)
     if given is None:
         raise ConfigError(f"model '{name}': preprocess is not given, and the model does not say — {WAYS}")
-    return prepared(given, benchmark.preprocess)
+    return prepared(given, shown.preprocess)
 
 
 def _as_read(returned: Any, name: str, n: int) -> Read:
@@ -353,14 +343,14 @@ class OwnNetwork(NetworkBackbone):
 
     Args:
         module: copied already; it becomes part of the backbone.
-        wanted: its name.
+        name: its name.
         anatomy: where its head and stages are.
         prepared: how images reach it.
     """
 
-    def __init__(self, module: nn.Module, wanted: Wanted, anatomy: Anatomy, prepared: Prepared) -> None:
+    def __init__(self, module: nn.Module, name: str, anatomy: Anatomy, prepared: Prepared) -> None:
         super().__init__(
-            wanted.name,
+            name,
             architecture_of(module),
             lambda: module,
             lambda _: anatomy,
@@ -420,7 +410,7 @@ def _structure(module: nn.Module) -> list[Any]:
     first: dict[nn.Module, str] = {}
     saved = module.state_dict().keys()
     parts = [
-        [place, _named(type(part)), shown(part.extra_repr()), first.setdefault(part, place), _hooks(part)]
+        [place, _named(type(part)), text_of(part.extra_repr()), first.setdefault(part, place), _hooks(part)]
         for place, part in module.named_modules(remove_duplicate=False)
     ]
     code = [part.code for part in module.modules() if isinstance(part, torch.fx.GraphModule)]
@@ -430,7 +420,7 @@ def _structure(module: nn.Module) -> list[Any]:
 
 def _hooks(part: nn.Module) -> list[str]:
     """The functions that are called before and after a module, forwards and on the way back."""
-    return [shown(hook) for key, hooks in vars(part).items() if key.endswith("_hooks") for hook in hooks.values()]
+    return [text_of(hook) for key, hooks in vars(part).items() if key.endswith("_hooks") for hook in hooks.values()]
 
 
 def _named(kind: type) -> str:
@@ -448,68 +438,46 @@ def picked(returned: Any, pick: str | int | None) -> Tensor:
     return found
 
 
-def as_network(module: nn.Module, parts: Parts, wanted: Wanted, prepared: Prepared) -> OwnNetwork:
+def as_network(module: nn.Module, parts: Parts, name: str, prepared: Prepared) -> OwnNetwork:
     """Return a module with a linear head, or with no classifier at all, as a backbone.
 
     Args:
         module: copied, in eval mode.
         parts: what its forward pass showed.
-        wanted: its name.
+        name: its name.
         prepared: how images reach it.
     """
     stages, layout, tokens = stages_of(module, prepared.preprocess)
     head, dtype = parts.head, dtype_of(module)
     if head and parts.pick is None and dtype == torch.float32:
-        return OwnNetwork(module, wanted, Anatomy(head, stages, layout, tokens), prepared)
+        return OwnNetwork(module, name, Anatomy(head, stages, layout, tokens), prepared)
     stages = {name: f"inner.{path}" for name, path in stages.items()}
     anatomy = Anatomy(f"inner.{head}" if head else "end", stages, layout, tokens)
-    return OwnNetwork(Adapted(module, parts.pick, dtype), wanted, anatomy, prepared)
+    return OwnNetwork(Adapted(module, parts.pick, dtype), name, anatomy, prepared)
 
 
-def as_source(module: nn.Module, parts: Parts, wanted: Wanted) -> Source:
+def as_source(module: nn.Module, parts: Parts, name: str, features: str) -> Source:
     """Return a module without a linear head as the source of its outputs: logits, and features if they were named.
 
     Args:
         module: copied, in eval mode.
         parts: what its forward pass showed.
-        wanted: its name, and the module that makes the features.
+        name: its name.
+        features: dotted name of the module that makes the features; empty where none is named.
     """
     dtype = dtype_of(module)
 
     def read(images: Tensor) -> Read:
         made: list[Tensor] = []
         with ExitStack() as hooks:
-            if wanted.features:
-                part = module.get_submodule(wanted.features)
-                hooks.callback(part.register_forward_hook(lambda _m, _i, output: made.append(output)).remove)
+            if features:
+                part = module.get_submodule(features)
+                hooks.enter_context(part.register_forward_hook(lambda _m, _i, output: made.append(output)))
             logits = picked(module(images.to(dtype)), parts.pick)
-        return Read(logits, flat(made[-1], wanted.name, wanted.features) if made else None)
+        return Read(logits, flat(made[-1], name, features) if made else None)
 
-    features = f", features of {wanted.features}" if wanted.features else ""
-    return Source(
-        wanted.name,
-        architecture_of(module) + features,
-        read,
-        state_sha256(module.state_dict()),
-        code_of(module),
-        module,
-    )
-
-
-def first_images(benchmark: Audience, preprocess: Preprocess) -> Tensor:
-    """Return some images of ID test, spread over its classes, as the network sees them, (n, channels, h, w).
-
-    Raises:
-        DataError: an image cannot be read, or the preprocess fails on it.
-        ConfigError: the benchmark's items are rows of a table.
-    """
-    split = benchmark.id_test
-    if benchmark.columns is not None:
-        raise ConfigError(
-            f"benchmark '{benchmark.name}' has rows of a table — a model takes images — choose another benchmark, or "
-            "evaluate your features with evaluate_features"
-        )
-    return next(batches(some_of(split), preprocess, FEW))
+    architecture = architecture_of(module) + (f", features of {features}" if features else "")
+    return Source(name, architecture, read, state_sha256(module.state_dict()), code_of(module), module)
 
 
 def probability_warnings(backbone: Backbone) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from openbench.errors import ConfigError, did_you_mean
 _WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 _STAGES = 4
 _SHOWN = 8  # candidates named in a message
+_ENDINGS = {"softmax": torch.softmax, "log_softmax": torch.log_softmax}
 _TOLERANCE = 1e-4
 _AS_FUNCTION = "or pass a function of the images that returns (features, logits)"
 
@@ -41,23 +42,6 @@ class Parts:
     ends_in: str = ""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What the user says about a model.
-
-    Args:
-        name: of the model.
-        classes: of the benchmark.
-        features: dotted name of the module that makes the features; empty = to be found.
-        head: dotted name of the linear classifier; empty = to be found.
-    """
-
-    name: str
-    classes: int
-    features: str = ""
-    head: str = ""
-
-
 def unwrapped(module: nn.Module) -> nn.Module:
     """Return the network inside DataParallel, DistributedDataParallel and torch.compile's wrapper."""
     while (inner := _WRAPPERS.get(type(module).__name__)) is not None and isinstance(
@@ -67,7 +51,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
     return module
 
 
-def watch(module: nn.Module, images: Tensor, wanted: Wanted) -> Parts:
+def watch(module: nn.Module, images: Tensor, name: str, classes: int, asked: tuple[str, str]) -> Parts:
     """Return where the classifier and the features of a module are.
 
     The classifier is the nn.Linear whose output the module returns; its input is the features.
@@ -75,52 +59,49 @@ def watch(module: nn.Module, images: Tensor, wanted: Wanted) -> Parts:
     Args:
         module: in eval mode.
         images: a few, normalised, in the module's dtype and on its device.
-        wanted: what the user says.
+        name: of the model.
+        classes: of the benchmark.
+        asked: dotted names of the module that makes the features and of the linear classifier; empty = to be found.
 
     Raises:
         ConfigError: no such module, no output (n, c), or more than one layer that may be the classifier.
     """
-    for asked in (wanted.features, wanted.head):
-        if asked:
-            _named(module, asked, wanted.name)
+    for named in filter(None, asked):
+        _check_named(module, named, name)
     calls: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def note(name: str, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def note(place: str, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if isinstance(output, Tensor) and inputs and isinstance(inputs[0], Tensor):
-            calls.pop(name, None)  # the latest call counts, and stands last
-            calls[name] = (inputs[0], output)
+            calls.pop(place, None)  # the latest call counts, and stands last
+            calls[place] = (inputs[0], output)
 
     with ExitStack() as hooks, torch.no_grad():
-        for name, part in module.named_modules():
-            if name and (isinstance(part, nn.Linear) or name in (wanted.features, wanted.head)):
-                hooks.callback(part.register_forward_hook(partial(note, name)).remove)
+        for place, part in module.named_modules():
+            if place and (isinstance(part, nn.Linear) or place in asked):
+                hooks.enter_context(part.register_forward_hook(partial(note, place)))
         try:
             returned = module(images)
         except Exception as error:  # whatever the user's code raises
             raise ConfigError(
-                f"model '{wanted.name}' fails on images {tuple(images.shape)} — {type(error).__name__}: {error} — it "
-                "must take normalised images (n, channels, h, w); the size is that of preprocess"
-                f"{_channels(module, images)}"
+                f"model '{name}' fails on images {tuple(images.shape)} — {type(error).__name__}: {error} — it "
+                "must take normalised images (n, channels, h, w); the size and the number of channels (one number each "
+                "in its mean and std) are those of preprocess"
             ) from error
-    pick, output = _output(returned, wanted, len(images))
+    pick, output = _output(returned, name, classes, len(images))
     linear = {n: c for n, c in calls.items() if isinstance(module.get_submodule(n), nn.Linear) and c[1].ndim == 2}
-    head, ends_in = _head(module, linear, output, wanted)
-    features = wanted.features
+    features, named_head = asked
+    if named_head:
+        _check_linear(module, linear, named_head, name)
+        head, ends_in = named_head, _ending(linear[named_head][1], output) or ""
+    else:
+        head, ends_in = _head(module, linear, output, name, classes)
     if features:
-        made = flat(calls[features][1], wanted.name, features) if features in calls else None
+        made = flat(calls[features][1], name, features) if features in calls else None
         if made is None:
-            raise ConfigError(f"model '{wanted.name}': module '{features}' is not called in the forward pass")
+            raise ConfigError(f"model '{name}': module '{features}' is not called in the forward pass")
         if head and made.shape == linear[head][0].shape and torch.equal(made, linear[head][0]):
             features = ""  # the head's own input
     return Parts(pick, output, head, features, ends_in)
-
-
-def _channels(module: nn.Module, images: Tensor) -> str:
-    """What to do where the first convolution takes another number of channels than the images have."""
-    first = next((part for part in module.modules() if isinstance(part, nn.Conv2d)), None)
-    if first is None or first.in_channels == images.shape[1]:
-        return ""
-    return f", and so are the channels: {first.in_channels} here, one number each in its mean and std"
 
 
 def flat(features: Tensor, name: str, where: str) -> Tensor:
@@ -139,7 +120,7 @@ def flat(features: Tensor, name: str, where: str) -> Tensor:
     )
 
 
-def _named(module: nn.Module, asked: str, name: str) -> nn.Module:
+def _check_named(module: nn.Module, asked: str, name: str) -> None:
     names = [n for n, _ in module.named_modules() if n]
     if asked not in names:
         top = [n for n, _ in module.named_children()]
@@ -147,10 +128,9 @@ def _named(module: nn.Module, asked: str, name: str) -> nn.Module:
             f"model '{name}' has no module '{asked}'{did_you_mean(asked, names)} — its parts: "
             f"{', '.join(top[:_SHOWN])}{', …' * (len(top) > _SHOWN)}; model.named_modules() names them all"
         )
-    return module.get_submodule(asked)
 
 
-def _output(returned: Any, wanted: Wanted, n: int) -> tuple[str | int | None, Tensor]:
+def _output(returned: Any, name: str, classes: int, n: int) -> tuple[str | int | None, Tensor]:
     """The logits in what a module returns for n images."""
     if isinstance(returned, Tensor):
         found: dict[str | int | None, Any] = {None: returned}
@@ -167,9 +147,9 @@ def _output(returned: Any, wanted: Wanted, n: int) -> tuple[str | int | None, Te
         fitting = {"logits": found["logits"]}
     rows = next(iter(fitting.values())).shape[0] if len(fitting) == 1 else n
     if rows != n:
-        raise ConfigError(f"model '{wanted.name}' returns {rows} rows for {n} images — a row for each image expected")
+        raise ConfigError(f"model '{name}' returns {rows} rows for {n} images — a row for each image expected")
     if len(fitting) > 1:
-        fitting = {k: v for k, v in fitting.items() if v.shape[1] == wanted.classes}
+        fitting = {k: v for k, v in fitting.items() if v.shape[1] == classes}
     if len(fitting) != 1:
         shapes = [
             f"{key}: {tuple(v.shape)}" if isinstance(v, Tensor) else f"{key}: {type(v).__name__}"
@@ -177,52 +157,52 @@ def _output(returned: Any, wanted: Wanted, n: int) -> tuple[str | int | None, Te
         ]
         shapes = shapes or [type(returned).__name__]
         raise ConfigError(
-            f"model '{wanted.name}' returns {', '.join(s.removeprefix('None: ') for s in shapes[:_SHOWN])} — one "
+            f"model '{name}' returns {', '.join(s.removeprefix('None: ') for s in shapes[:_SHOWN])} — one "
             f"tensor of logits (n, c) expected, or one called 'logits' — name head=… and features=…, {_AS_FUNCTION}"
         )
     return next(iter(fitting.items()))
 
 
-def _head(
-    module: nn.Module, linear: Mapping[str, tuple[Tensor, Tensor]], output: Tensor, wanted: Wanted
-) -> tuple[str, str]:
-    """The name of the linear layer that makes the output, and what follows it."""
-    if wanted.head:
-        if not isinstance(module.get_submodule(wanted.head), nn.Linear) or wanted.head not in linear:
-            found = type(module.get_submodule(wanted.head)).__name__
-            if found == "Identity" and not linear:
-                raise ConfigError(
-                    f"model '{wanted.name}': head '{wanted.head}' is Identity — the model ends in its features, "
-                    "without a classifier — leave head out, or give the classifier of these features as head=(W, b)"
-                )
-            raise ConfigError(
-                f"model '{wanted.name}': head '{wanted.head}' is {found}, or is given no (n, d) in the forward pass — "
-                f"nn.Linear expected, since methods need logits = W·features + b; candidates: {_listed(module, linear)}"
-            )
-        return wanted.head, _ending(linear[wanted.head][1], output)
-    for ending in ("", "softmax", "log_softmax"):
-        fitting = [n for n, (_, made) in linear.items() if made.shape == output.shape and _is(made, output, ending)]
-        if fitting:
-            return fitting[-1], ending
-    if any(made.shape[1] == output.shape[1] == wanted.classes for _, made in linear.values()):
+def _check_linear(module: nn.Module, linear: Mapping[str, object], head: str, name: str) -> None:
+    """Check that the classifier that the user names is a linear layer that is given features."""
+    if head in linear:
+        return
+    found = type(module.get_submodule(head)).__name__
+    if found == "Identity" and not linear:
         raise ConfigError(
-            f"model '{wanted.name}': no nn.Linear makes its output {tuple(output.shape)} alone — candidates: "
+            f"model '{name}': head '{head}' is Identity — the model ends in its features, without a classifier — leave "
+            "head out, or give the classifier of these features as head=(W, b)"
+        )
+    raise ConfigError(
+        f"model '{name}': head '{head}' is {found}, or is given no (n, d) in the forward pass — nn.Linear expected, "
+        f"since methods need logits = W·features + b; candidates: {_listed(module, linear)}"
+    )
+
+
+def _head(
+    module: nn.Module, linear: Mapping[str, tuple[Tensor, Tensor]], output: Tensor, name: str, classes: int
+) -> tuple[str, str]:
+    """The name of the linear layer that makes the output, and what follows it; both empty if there is none."""
+    endings = {n: _ending(made, output) for n, (_, made) in linear.items()}
+    for ending in ("", *_ENDINGS):
+        if fitting := [n for n, found in endings.items() if found == ending]:
+            return fitting[-1], ending
+    if any(made.shape[1] == output.shape[1] == classes for _, made in linear.values()):
+        raise ConfigError(
+            f"model '{name}': no nn.Linear makes its output {tuple(output.shape)} alone — candidates: "
             f"{_listed(module, linear)} — name the classifier: head='{list(linear)[-1]}', {_AS_FUNCTION}"
         )
     return "", ""
 
 
-def _ending(made: Tensor, output: Tensor) -> str:
+def _ending(made: Tensor, output: Tensor) -> str | None:
+    """What makes a layer's output the network's: `softmax`, `log_softmax`, or nothing; None if neither does."""
     if made.shape != output.shape:
+        return None
+    if torch.allclose(made, output, rtol=0, atol=0, equal_nan=True):
         return ""
-    return next((ending for ending in ("", "softmax", "log_softmax") if _is(made, output, ending)), "")
-
-
-def _is(made: Tensor, output: Tensor, ending: str) -> bool:
-    if not ending:
-        return torch.allclose(made, output, rtol=0, atol=0, equal_nan=True)
-    function = torch.softmax if ending == "softmax" else torch.log_softmax
-    return torch.allclose(function(made.float(), dim=1), output.float(), atol=_TOLERANCE, rtol=_TOLERANCE)
+    same = partial(torch.allclose, output.float(), atol=_TOLERANCE, rtol=_TOLERANCE)
+    return next((ending for ending, f in _ENDINGS.items() if same(f(made.float(), dim=1))), None)
 
 
 def _listed(module: nn.Module, linear: Mapping[str, object]) -> str:

@@ -114,7 +114,7 @@ def code_of(value: object) -> tuple[Code, ...]:
     return tuple(found)
 
 
-def shown(value: object) -> str:
+def text_of(value: object) -> str:
     """Return an object as text, without addresses: the source of a function, else its repr."""
     text = repr(value)
     if inspect.isfunction(value):
@@ -132,25 +132,25 @@ def _expressed(transform: object, benchmark: Preprocess) -> Preprocess | None:
     preset = steps.get("ImageClassification")  # of released torchvision weights
     resizing, cropping, normalising = (preset or steps.get(name) for name in ("Resize", "CenterCrop", "Normalize"))
     try:
-        mean, std = ((0.0,) * 3, (1.0,) * 3)
+        mean, std = _floats((0, 0, 0)), _floats((1, 1, 1))
         if normalising is not None:
             mean, std = _floats(normalising.mean), _floats(normalising.std)
         if resizing is None and cropping is None:
             return replace(benchmark, mean=mean, std=std)
-        resize, crop = (
+        resize, crop = (  # None where there is no such step
             None if step is None else _size(getattr(step, f"{key}_size", None) or step.size)
             for key, step in (("resize", resizing), ("crop", cropping))
         )
-        sides = {crop} if isinstance(crop, int) else set(crop or resize)  # type: ignore[arg-type]
+        sides = {crop} if isinstance(crop, int) else set(crop or resize)
         (side,) = sides  # a single one: the network's input is a square
-        found = getattr(resizing, "interpolation", "bilinear")
+        found: Any = "bilinear" if resizing is None else resizing.interpolation
         return Preprocess(side if resize is None else resize, side, mean, std, getattr(found, "value", found))
     except (AttributeError, TypeError, ValueError, OpenbenchError):
         return None
 
 
-def _size(size: Any) -> int | tuple[int, ...]:
-    """An edge, or height and width."""
+def _size(size: Any) -> Any:
+    """An edge, or height and width: what Preprocess checks."""
     sides = (size,) if isinstance(size, int) else tuple(size)
     return sides[0] if len(sides) == 1 else sides
 
@@ -199,7 +199,7 @@ def _as_it_is(given: Any, benchmark: Preprocess, size: str) -> Prepared:
     parsed = [step for step in _steps(given) if type(step).__name__ == "Normalize"]
     greyed = any(type(step).__name__ in ("Grayscale", "RGB") for step in _steps(given))
     grey = bool(parsed) and len(_floats(parsed[-1].mean)) == 1 and not greyed
-    own = OwnTransform(shown(given)[:_SHOWN], digest([shown(given), names], 64), "L" if grey else "RGB", function)
+    own = OwnTransform(text_of(given)[:_SHOWN], digest([text_of(given), names], 64), "L" if grey else "RGB", function)
     notes = ["preprocess is run as it is: its steps have no equal here"]
     if _tried(_noise(96), own).shape[1] != _tried(_noise(64), own).shape[1]:
         notes.append(size)
