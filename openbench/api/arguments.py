@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from openbench.config.build import from_node
 from openbench.config.constraints import check_value
-from openbench.errors import ConfigError, DataError, check_known
+from openbench.errors import ConfigError, DataError
 from openbench.metrics.suite import MetricOptions
 from openbench.results.names import PART, is_part
 
@@ -20,14 +21,9 @@ if TYPE_CHECKING:
     from openbench.core.features import Head
 
 
-_CHOSEN = {
-    "benchmark": "benchmark='NAME'",
-    "method": "methods='NAME'",
-    "backbone": "the name of the model",
-    "tune": "tune='NAME'",
-    "seed": "seed=NUMBER",
-}
-_RUNTIME = ("device", "batch_size", "progress", "cache", "results")
+# Keys of overrides that an argument says.
+_ARGUMENTS = ("benchmark", "method", "backbone", "tune", "seed", "runtime")
+_RUNTIME = tuple(f"runtime.{key}" for key in ("device", "batch_size", "progress", "cache", "results"))
 
 
 def check_benchmark(benchmark: object) -> str:
@@ -36,14 +32,9 @@ def check_benchmark(benchmark: object) -> str:
     Raises:
         ConfigError: something else than a name, e.g. a path.
     """
-    if not isinstance(benchmark, str):
+    if not isinstance(benchmark, str) or not is_part(benchmark):
         raise ConfigError(
-            f"benchmark is a {type(benchmark).__name__} — its name expected, e.g. 'cifar10' (python -m openbench list "
-            "benchmark)"
-        )
-    if not is_part(benchmark):
-        raise ConfigError(
-            f"benchmark — found '{benchmark}' — a name expected, e.g. 'cifar10' (python -m openbench list benchmark); "
+            f"benchmark — found {benchmark!r} — a name expected, e.g. 'cifar10' (python -m openbench list benchmark); "
             "one of your own in FOLDER/benchmark/NAME.yaml is benchmark='NAME', config_dir='FOLDER'"
         )
     return benchmark
@@ -65,24 +56,15 @@ def words_of(overrides: Any) -> list[str]:
     Raises:
         ConfigError: no list of texts, or an override of what an argument says.
     """
-    if isinstance(overrides, str):
-        raise ConfigError(f"overrides is the text '{overrides}' — a list expected — write overrides=['{overrides}']")
-    many = isinstance(overrides, list | tuple)
-    odd = [type(text).__name__ for text in (overrides if many else (overrides,)) if not isinstance(text, str)]
-    if odd:
-        raise ConfigError(
-            f"overrides is a {'list with ' if many else ''}{odd[0]} — a list of texts expected, as on the command "
-            "line, e.g. overrides=['benchmark.incomplete=allow']"
-        )
+    check_value(overrides, list[str], "overrides")
     for text in overrides:
-        key, _, value = text.lstrip("+~").partition("=")
-        own = key.removeprefix("runtime.")
-        if key in _CHOSEN:
-            raise ConfigError(f"overrides has '{text}' — an argument says that — give {_CHOSEN[key]}")
-        if own != key and own in _RUNTIME:
-            raise ConfigError(f"overrides has '{text}' — an argument says that — give {own}=…")
-        if key == "runtime" and value.lstrip().startswith("{"):
-            raise ConfigError(f"overrides has '{text}' — give its keys one by one, e.g. runtime.workers=4")
+        key = text.lstrip("+~").partition("=")[0]
+        if key in (*_ARGUMENTS, *_RUNTIME):
+            raise ConfigError(
+                f"overrides has '{text}' — an argument of the call says that: benchmark, methods, the model, tune, "
+                "seed, device, batch_size, progress, cache or results; other keys of a node one by one, e.g. "
+                "runtime.workers=4"
+            )
     return list(overrides)
 
 
@@ -102,16 +84,6 @@ def check_reaches(overrides: list[str], node: str, what: str) -> None:
             raise ConfigError(f"overrides has '{text}' — {what}, which no config describes — change the object itself")
 
 
-def runtime_of(device: Any, progress: Any, **rest: Any) -> Mapping[str, Any]:
-    """Return the values of the runtime node that a caller gives; numbers and paths as plain ones.
-
-    Raises:
-        ConfigError: a progress that is neither True nor False.
-    """
-    check_value(progress, bool, "progress")
-    return {key: plain(value) for key, value in {"device": device_name(device), **rest}.items()}
-
-
 def metric_options(options: Any) -> MetricOptions:
     """Return the options of metrics; the defaults where none are given.
 
@@ -120,57 +92,25 @@ def metric_options(options: Any) -> MetricOptions:
     """
     if isinstance(options, MetricOptions):
         return options
-    if not isinstance(options, Mapping | None):
-        raise ConfigError(
-            f"metrics is a {type(options).__name__} — a mapping of options expected, e.g. metrics={{'replicates': 0}}"
-        )
-    check_known(options or {}, MetricOptions.__dataclass_fields__, "metrics")
-    return MetricOptions(**(options or {}))
+    check_value(options, Mapping | None, "metrics")
+    return from_node(MetricOptions, options or {}, "metrics")
 
 
-def folder_of(folder: Any, key: str) -> Path:
-    """Return a folder that a caller names.
+def path_of(given: Any, key: str) -> Path:
+    """Return a path that a caller gives, `~` expanded.
 
     Raises:
         ConfigError: something else than a path.
     """
-    return path_of(folder, key, "a folder").expanduser()
-
-
-def path_of(given: Any, key: str, what: str = "a file or folder") -> Path:
-    """Return a path that a caller gives.
-
-    Raises:
-        ConfigError: something else than a path.
-    """
-    if not isinstance(given, str | Path):
-        raise ConfigError(f"{key} is a {type(given).__name__} — the path of {what} expected")
-    return Path(given)
-
-
-def check_say(say: Any) -> None:
-    """Check that a caller can be told what is being done.
-
-    Raises:
-        ConfigError: something else than a function.
-    """
-    if not callable(say):
-        raise ConfigError(
-            f"say is a {type(say).__name__} — a function that takes a line of text expected, e.g. print — leave it out "
-            "to be told nothing"
-        )
-
-
-def device_name(device: Any) -> Any:
-    """Return a torch device as text; other values as they are."""
-    return str(device) if type(device).__name__ == "device" else device
+    check_value(given, Path, key)
+    return Path(given).expanduser()
 
 
 def plain(value: Any) -> Any:
-    """Return a path as text and a number of numpy as Python's."""
+    """Return a path or a torch device as text and a number of numpy as Python's."""
     if isinstance(value, np.generic):
         return value.item()
-    return str(value) if isinstance(value, Path) else value
+    return str(value) if isinstance(value, Path) or type(value).__name__ == "device" else value
 
 
 ArrayLike = Any  # an array of any library: what `as_array` takes

@@ -1,22 +1,24 @@
 """Evaluating models from Python: what `python -m openbench run` computes, of a torch module, a function or a name."""
 
 import warnings as python_warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Ge
 from torch import Tensor
 
 from openbench.api.arguments import (
     check_benchmark,
     check_model_name,
     check_reaches,
-    folder_of,
     head_of,
+    path_of,
     plain,
-    runtime_of,
     words_of,
 )
 from openbench.api.methods import chosen_method, named_methods
@@ -27,6 +29,7 @@ from openbench.api.result import ModelResults, Result, Results
 from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
 from openbench.compose.composed import Composed, composed
+from openbench.config.constraints import check_value
 from openbench.config.overrides import word
 from openbench.core.benchmark import Benchmark
 from openbench.core.runtime import Runtime
@@ -105,22 +108,30 @@ def evaluate(
         OpenbenchError: whatever the command line refuses, before anything is computed wherever it can be known by then.
     """
     named, own = named_methods(methods), words_of(overrides)
-    words = [f"+benchmark={check_benchmark(benchmark)}", f"tune={word(tune)}", f"seed={word(plain(seed))}", *own]
-    runtime = runtime_of(device, progress, batch_size=batch_size, cache=cache, results=results)
-    folder = None if config_dir is None else folder_of(config_dir, "config_dir")
-    call = _Call(named, words, {**runtime, "progress": shown(progress)}, say_of(progress), folder)
-    asked = Asked(preprocess, features, head_of(head), name, resolve_device(runtime["device"]), _draws(stochastic))
+    check_value(plain(stochastic), Annotated[int, Ge(2)] | None, "stochastic")
+    check_value(progress, bool, "progress")
     if name is not None:
         check_model_name(name)
+    words = [f"+benchmark={check_benchmark(benchmark)}", f"tune={word(tune)}", f"seed={word(plain(seed))}", *own]
+    given = {"device": device, "batch_size": batch_size, "cache": cache, "results": results}
+    runtime = {key: plain(value) for key, value in given.items()} | {"progress": shown(progress)}
+    folder = None if config_dir is None else path_of(config_dir, "config_dir")
+    call = _Call(named, words, runtime, say_of(progress), lru_cache(lambda words: composed("run", words, folder)))
+    asked = Asked(preprocess, features, head_of(head), name, resolve_device(runtime["device"]), plain(stochastic))
     models = _models(model, weights)
     if models is None:
-        return call.results(_weighted(model, weights), asked)
+        return call.results(model, weights, asked)
     if name is not None:
         raise ConfigError(f"name '{name}' is one name for {len(models)} models — give a mapping from names to models")
-    return ModelResults({key: call.results(*_of_many(key, one, asked)) for key, one in models.items()})
+    return ModelResults(
+        {
+            key: call.results(one, file, replace(asked, name=None if is_name(one) else key))
+            for key, (one, file) in models.items()
+        }
+    )
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Call:
     """What all models and methods of one call share.
 
@@ -129,7 +140,7 @@ class _Call:
         words: overrides besides those of model and method.
         runtime: values of the runtime node.
         say: receives a line for everything that takes long.
-        config_dir: of the user's own configs.
+        composed: overrides → the config of a job.
         shared: benchmarks and networks, each opened once.
     """
 
@@ -137,20 +148,19 @@ class _Call:
     words: list[str]
     runtime: Mapping[str, Any]
     say: Say
-    config_dir: Path | None = None
+    composed: Callable[[tuple[str, ...]], Composed]
     shared: SharedObjects = field(default_factory=SharedObjects)
-    _composed: dict[tuple[str, ...], Composed] = field(default_factory=dict)
 
-    def results(self, model: object, asked: Asked) -> Results:
+    def results(self, model: object, weights: Any, asked: Asked) -> Results:
         """Return the results of one model; every method is checked before the first is run."""
         check_is_no_weights(model)
-        network, words = None, []
-        if isinstance(model, str) and is_name(model):
+        if isinstance(model, str) and is_name(model) and weights is None:
             _refuse_parts(model, asked)
-            words = config_words(model)
+            network, words = None, config_words(model)
         else:
             check_reaches(self.words, "backbone", "the model is an object")
-            network = _Network(loaded(model), asked)
+            model = loaded(model)
+            network, words = _Network(model if weights is None else with_weights(model, weights), asked), []
         jobs = {name: self._job(given, name, words) for name, given in self.methods}
         specs = {
             name: prepare(
@@ -175,10 +185,7 @@ class _Call:
         method = [f"method={word(given)}"] if isinstance(given, str) else []
         if not method:
             check_reaches(self.words, "method", f"method '{name}' is an object")
-        words = (*self.words[:1], *backbone, *method, *self.words[1:])
-        if words not in self._composed:
-            self._composed[words] = composed("run", words, self.config_dir)
-        job = self._composed[words]
+        job = self.composed((*self.words[:1], *backbone, *method, *self.words[1:]))
         setting = Runtime.from_config({**job.runtime, **{k: v for k, v in self.runtime.items() if v is not None}})
         if setting.on_existing != "verify":
             RecordStore(setting.records).check_writable()  # before a training begins
@@ -236,13 +243,13 @@ def _result(outcome: RunOutcome, setting: Runtime, adopted: Adopted | None) -> R
     )
 
 
-def _models(model: object, weights: object) -> Mapping[str, Any] | None:
-    """Several models by name; None for one."""
+def _models(model: object, weights: object) -> Mapping[str, tuple[Any, Any]] | None:
+    """Several models by name, each with its file of weights; None for one model."""
     files = files_of(weights)
     if files is not None:
         for key in files:
             check_model_name(key, "weights: a name")
-        return {key: _File(model, file) for key, file in files.items()}
+        return {key: (model, file) for key, file in files.items()}
     if isinstance(model, Mapping):
         if model and all(isinstance(value, Tensor) for value in model.values()):
             raise ConfigError(
@@ -261,39 +268,13 @@ def _models(model: object, weights: object) -> Mapping[str, Any] | None:
     for key, value in found.items():
         if not is_name(value):
             check_model_name(key, "model: a key of the mapping")
-    return {key: _File(value, weights) if weights is not None else value for key, value in found.items()}
+    return {key: (value, weights) for key, value in found.items()}
 
 
 def _numbered(models: Sequence[object]) -> Iterator[tuple[str, object]]:
     """Models with names that tell them apart: a second `resnet` is `resnet_2`."""
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     for model in models:
         name = model if isinstance(model, str) else name_of(model)
-        seen[name] = seen.get(name, 0) + 1
+        seen[name] += 1
         yield (name if seen[name] == 1 else f"{name}_{seen[name]}"), model
-
-
-@dataclass(frozen=True)
-class _File:
-    """A model with the weights of a file, read when its turn comes."""
-
-    model: Any
-    file: Any
-
-
-def _of_many(key: str, model: Any, asked: Asked) -> tuple[Any, Asked]:
-    one = _weighted(model.model, model.file) if isinstance(model, _File) else model
-    return one, replace(asked, name=None if is_name(one) else key)
-
-
-def _draws(stochastic: object) -> int | None:
-    found = plain(stochastic)
-    if found is not None and (type(found) is not int or found < 2):
-        raise ConfigError(
-            f"stochastic — found {found!r} — allowed: the number of passes to average, 2 or more, or None"
-        )
-    return found
-
-
-def _weighted(model: object, file: Any) -> object:
-    return model if file is None else with_weights(loaded(model), file)

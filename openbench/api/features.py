@@ -17,10 +17,9 @@ from openbench.api.arguments import (
     as_array,
     as_head,
     as_labels,
-    check_say,
-    device_name,
-    folder_of,
     metric_options,
+    path_of,
+    plain,
     refuse_not_finite,
     refuse_sparse,
 )
@@ -116,72 +115,50 @@ def evaluate_features(
         ConfigError: an unknown method, or options that do not fit.
     """
     check_value(seed, Seed, "seed")
-    check_say(say)
     for key, value in (("name", name), ("backbone", backbone)):
         if not is_part(value):
             raise ConfigError(f"{key} — found {value!r} — allowed: {PART}")
-    device = device_name(device)
+    device = plain(device)
     given = {"id_test": id_test, "train": train, "id_val": id_val, "ood_val": ood_val}
     sets = {key: value for key, value in given.items() if value is not None}
-    options = SetOptions(name, classes, same_rows, _BATCH, say)
-    d = options.columns(id_test)
+    d = _Rows(_pair(id_test, "id_test")[0], "id_test").shape[1]
     linear = None if head is None else as_head(head, d)
     groups = {role: {} if group is None else group for role, group in (("near", near), ("far", far), ("csid", csid))}
-    benchmark, notes = as_benchmark(sets, groups, options, None if linear is None else linear.num_classes)
-    task = _Task(
-        benchmark,
-        Rows(backbone, d, head=linear).to(resolve_device(device)),
-        _tuning(tune, benchmark),
-        metric_options(metrics),
-        seed,
-    )
-    specs = {chosen.name: task.spec(chosen) for chosen in _chosen(methods, seed)}
+    c = None if linear is None else linear.num_classes
+    benchmark, notes = as_benchmark(sets, groups, name=name, named=classes, c=c, same_rows=same_rows)
+    for note in notes:
+        say(note)
+    of_rows = Rows(backbone, d, head=linear).to(resolve_device(device))
+    tuning, measured = _tuning(tune, benchmark), metric_options(metrics)
+    specs = {}
+    for key, given_method in named_methods(methods):
+        chosen = _seeded(chosen_method(given_method, name=key), seed if isinstance(given_method, str) else None)
+        check_classes(benchmark, of_rows, chosen.method, key)
+        _check_fitted(benchmark, chosen)
+        specs[key] = RunSpec(
+            benchmark=benchmark,
+            backbone=of_rows,
+            method=for_layers(chosen.method, ()),
+            method_name=key,
+            space=chosen.space,
+            tuning=tuning,
+            metrics=measured,
+            config={
+                "benchmark": {"name": benchmark.name},
+                "backbone": {NAME: of_rows.name},
+                "method": dict(chosen.node),
+                "tune": {"strategy": tuning.strategy},
+                "metrics": {key: value for key, value in asdict(measured).items() if value is not None},
+                "seed": seed,
+            },
+        )
     with _runtime(results, device) as (runtime, kept):
         return Results({key: _result(spec, runtime, kept, notes, say) for key, spec in specs.items()})
 
 
-@dataclass(frozen=True)
-class _Task:
-    """What all methods of one call have in common."""
-
-    benchmark: Benchmark
-    backbone: Rows
-    tuning: Tuning
-    metrics: MetricOptions
-    seed: int
-
-    def spec(self, chosen: ChosenMethod) -> RunSpec:
-        """The run of one method, after checking that it can be carried out."""
-        check_classes(self.benchmark, self.backbone, chosen.method, chosen.name)
-        _check_fitted(self.benchmark, chosen)
-        return RunSpec(
-            benchmark=self.benchmark,
-            backbone=self.backbone,
-            method=for_layers(chosen.method, ()),
-            method_name=chosen.name,
-            space=chosen.space,
-            tuning=self.tuning,
-            metrics=self.metrics,
-            config={
-                "benchmark": {"name": self.benchmark.name},
-                "backbone": {NAME: self.backbone.name},
-                "method": dict(chosen.node),
-                "tune": {"strategy": self.tuning.strategy},
-                "metrics": {key: value for key, value in asdict(self.metrics).items() if value is not None},
-                "seed": self.seed,
-            },
-        )
-
-
-def _chosen(methods: Any, seed: int) -> Iterator[ChosenMethod]:
-    """The methods by the names that results have; the seed goes to those that were named and draw."""
-    for name, method in named_methods(methods):
-        found = chosen_method(method, name=name)
-        yield _seeded(found, method, seed)
-
-
-def _seeded(chosen: ChosenMethod, given: Any, seed: int) -> ChosenMethod:
-    if not isinstance(given, str) or "seed" not in chosen.method.params():
+def _seeded(chosen: ChosenMethod, seed: int | None) -> ChosenMethod:
+    """A method with the seed of the call, if it draws and was given by name."""
+    if seed is None or "seed" not in chosen.method.params():
         return chosen
     return replace(chosen, method=with_params(chosen.method, {"seed": seed}), node={**chosen.node, "seed": seed})
 
@@ -201,7 +178,7 @@ def _runtime(results: str | Path | bool | None, device: str) -> Iterator[tuple[R
     """How methods are carried out, and whether records are written; a cache of its own where they are not."""
     settings: dict[str, Any] = {"device": device, "batch_size": _BATCH, "progress": False}
     if results is not None and results is not False:
-        folder = None if results is True else folder_of(results, "results")
+        folder = None if results is True else path_of(results, "results")
         yield Runtime(results=folder, **settings), True
         return
     parent = paths.cache_dir() / "arrays"
@@ -241,30 +218,6 @@ SameRows = Literal["error", "allow"]
 _SINGLE = {"train": Role.ID_TRAIN, "id_val": Role.ID_VAL, "id_test": Role.ID_TEST, "ood_val": Role.OOD_VAL}
 _GROUPS = {"near": Role.NEAR, "far": Role.FAR, "csid": Role.CSID}
 _ONE_CLASS = ("id",)
-
-
-@dataclass(frozen=True)
-class SetOptions:
-    """How arrays become a benchmark.
-
-    Args:
-        name: of the benchmark.
-        classes: names of the ID classes; None = their numbers.
-        same_rows: what to do with a row that is on two sides.
-        batch: rows that are read at a time.
-        say: receives a line for what is converted.
-    """
-
-    name: str
-    classes: Sequence[str] | None
-    same_rows: SameRows
-    batch: int
-    say: Say
-
-    def columns(self, id_test: Any) -> int:
-        """The number of features d."""
-        shape = _Rows(_pair(id_test, "id_test")[0], "id_test").shape
-        return int(shape[1])
 
 
 @dataclass(frozen=True)
@@ -316,11 +269,6 @@ class _Set:
     hashes: NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 16), np.uint8))
     same: int = 0
 
-    @property
-    def where(self) -> str:
-        """How messages name it."""
-        return self.rows.where
-
     def split(self, classes: tuple[str, ...], single: bool) -> Split:
         """The set as a split of the benchmark."""
         n, labels = self.rows.shape[0], self.labels
@@ -343,7 +291,7 @@ class _Set:
 
 @dataclass(frozen=True)
 class _Numbers(Sequence[str]):
-    """Names of n rows, for messages: `row 17`."""
+    """Names of n rows, for messages: `row 17`; a list of them would take as much memory as a column."""
 
     rows: int
     start: int = 0
@@ -361,40 +309,48 @@ class _Numbers(Sequence[str]):
 
 
 def as_benchmark(
-    single: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]], options: SetOptions, c: int | None
+    single: Mapping[str, Any],
+    groups: Mapping[str, Mapping[str, Any]],
+    *,
+    name: str,
+    named: Sequence[str] | None,
+    c: int | None,
+    same_rows: SameRows,
 ) -> tuple[Benchmark, tuple[str, ...]]:
     """Return the benchmark that arrays make up, and what is to be told of them.
 
     Args:
         single: `train`, `id_val`, `id_test`, `ood_val`: (X, y) or X; those that there are.
         groups: `near`, `far`, `csid`: sets by name.
-        options: see there.
+        name: of the benchmark.
+        named: names of the ID classes; None = their numbers.
         c: the head's classes; None without a head.
+        same_rows: what to do with a row that is on two sides.
 
     Raises:
         DataError: shapes, labels or values that do not fit.
         LeakageError: a row is on two sides.
     """
-    check_value(options.same_rows, SameRows, "same_rows")
-    if options.classes is not None and np.asarray(options.classes, dtype=object).ndim != 1:
-        raise DataError(f"classes — found a {type(options.classes).__name__} — allowed: the names of the ID classes")
+    check_value(same_rows, SameRows, "same_rows")
+    if named is not None and np.asarray(named, dtype=object).ndim != 1:
+        raise DataError(f"classes — found a {type(named).__name__} — allowed: the names of the ID classes")
     sets = [*(_given(key, _SINGLE[key], key, value) for key, value in single.items())]
     for group, role in _GROUPS.items():
         sets += [_given(name, role, f"{group} '{name}'", value) for name, value in _by_name(groups[group], group)]
     d = next(s for s in sets if s.role == Role.ID_TEST).rows.shape[1]
     for s in sets:
         if s.rows.shape[1] != d:
-            raise DataError(f"{s.where} — found {s.rows.shape[1]} features — id_test has {d} — pass the same features")
-    classes = _classes(sets, options.classes, c)
-    notes = tuple(note for s in sets if (note := _read(s, options)))
-    for note in notes:
-        options.say(note)
-    notes += _refuse_same_rows(sets, options)
+            raise DataError(
+                f"{s.rows.where} — found {s.rows.shape[1]} features — id_test has {d} — pass the same features"
+            )
+    classes = _classes(sets, named, c)
+    notes = tuple(note for s in sets if (note := _read(s)))
+    notes += _refuse_same_rows(sets, same_rows)
     opened = [s.split(classes, len(classes) == 1) for s in sets]
     by_role = {s.role: s for s in opened}
     missing = {role: _absent(role, classes) for role in (Role.ID_TRAIN, Role.ID_VAL)}
     return Benchmark(
-        name=options.name,
+        name=name,
         classes=classes,
         id_train=by_role.get(Role.ID_TRAIN, missing[Role.ID_TRAIN]),
         id_val=by_role.get(Role.ID_VAL, missing[Role.ID_VAL]),
@@ -453,7 +409,7 @@ def _classes(sets: Sequence[_Set], named: Sequence[str] | None, c: int | None) -
         if int(s.labels.max()) >= count:  # type: ignore[union-attr]
             of = "the head's classes" if c else "the classes named" if named is not None else "the classes of train"
             raise DataError(
-                f"{s.where}: y — found the class {int(s.labels.max())} — allowed: 0 to {count - 1}, {of}"  # type: ignore[union-attr]
+                f"{s.rows.where}: y — found the class {int(s.labels.max())} — allowed: 0 to {count - 1}, {of}"  # type: ignore[union-attr]
             )
     if named is not None and len(named) != count:
         raise DataError(f"classes — found {len(named)} names — {count} are needed, one for each class of the head")
@@ -462,20 +418,20 @@ def _classes(sets: Sequence[_Set], named: Sequence[str] | None, c: int | None) -
     return _ONE_CLASS if count == 1 else tuple(map(str, range(count)))
 
 
-def _read(s: _Set, options: SetOptions) -> str:
+def _read(s: _Set) -> str:
     """Read a set once: refuse what is not finite, digest each row. Return what is to be told of it."""
     n = s.rows.shape[0]
     items, hashes = RowItems((s.rows,)), np.empty((n, 16), dtype=np.uint8)
-    for start in range(0, n, options.batch):
-        rows = items.gather(start, min(n, start + options.batch))
-        refuse_not_finite(rows, s.where, start)
+    for start in range(0, n, _BATCH):
+        rows = items.gather(start, min(n, start + _BATCH))
+        refuse_not_finite(rows, s.rows.where, start)
         hashes[start : start + len(rows)] = row_digests(rows)
     s.hashes = hashes
     kind = s.rows[:1].dtype
-    return "" if kind == np.float32 else f"{s.where}: {kind} read as float32"
+    return "" if kind == np.float32 else f"{s.rows.where}: {kind} read as float32"
 
 
-def _refuse_same_rows(sets: Sequence[_Set], options: SetOptions) -> tuple[str, ...]:
+def _refuse_same_rows(sets: Sequence[_Set], same_rows: SameRows) -> tuple[str, ...]:
     """Compare sets that must differ by the digests of their rows.
 
     Returns:
@@ -492,12 +448,12 @@ def _refuse_same_rows(sets: Sequence[_Set], options: SetOptions) -> tuple[str, .
         shared = np.flatnonzero(np.isin(keys[id(second)], keys[id(first)]))
         if not len(shared):
             continue
-        text = f"{first.where} and {second.where} have {len(shared):,} rows in common"
-        if options.same_rows == "error":
+        text = f"{first.rows.where} and {second.rows.where} have {len(shared):,} rows in common"
+        if same_rows == "error":
             raise LeakageError(
-                f"{text}, the first is row {int(shared[0])} of {second.where} — what is learnt or tuned from must not "
-                "be tested, and no sample is both ID and OOD — take them out of one set, or pass same_rows='allow', "
-                "which is recorded"
+                f"{text}, the first is row {int(shared[0])} of {second.rows.where} — what is learnt or tuned from must "
+                "not be tested, and no sample is both ID and OOD — take them out of one set, or pass "
+                "same_rows='allow', which is recorded"
             )
         second.same += len(shared)
         notes.append(text)

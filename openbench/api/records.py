@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openbench import paths
-from openbench.api.arguments import folder_of
+from openbench.api.arguments import path_of
 from openbench.api.result import Result
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
@@ -85,7 +85,7 @@ def load(run: str | Path, folder: str | Path | None = None) -> Result:
 
 
 def _store(folder: str | Path | None) -> RecordStore:
-    root = paths.results_dir() if folder is None else folder_of(folder, "folder")
+    root = paths.results_dir() if folder is None else path_of(folder, "folder")
     if not root.is_dir():
         raise RecordError(
             f"results folder '{root}' not found — name the folder that holds `records`, or set OPENBENCH_RESULTS"
