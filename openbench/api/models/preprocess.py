@@ -141,7 +141,7 @@ def _expressed(transform: object, benchmark: Preprocess) -> Preprocess | None:
             None if step is None else _size(getattr(step, f"{key}_size", None) or step.size)
             for key, step in (("resize", resizing), ("crop", cropping))
         )
-        sides = {crop} if isinstance(crop, int) else set(crop or resize)
+        sides = {crop} if isinstance(crop, int) else set(crop or resize or ())
         (side,) = sides  # a single one: the network's input is a square
         found: Any = "bilinear" if resizing is None else resizing.interpolation
         return Preprocess(side if resize is None else resize, side, mean, std, getattr(found, "value", found))
