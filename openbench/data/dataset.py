@@ -16,7 +16,7 @@ from openbench.config.build import build
 from openbench.config.constraints import Checked, Count, Seed, check_value, check_values, hints_of
 from openbench.core.benchmark import Items, Split
 from openbench.core.request import Role
-from openbench.data.folder_rule import FolderRule, load_rule, rule_path
+from openbench.data.folder_rule import FolderRule, load_rule
 from openbench.data.manifests import Manifest, load_classes, load_manifest
 from openbench.data.own.images import Contents, contents_of, digest_of
 from openbench.data.sources.base import Found, Source, raised_versions
@@ -38,7 +38,7 @@ class SetConfig(Checked):
 
     Args:
         name: the data set, for messages and as the name of ID splits.
-        manifest: name of its manifest, e.g. `cifar10/test`, or of its rule, or path of a `.txt` file.
+        manifest: name of its list, e.g. `cifar10/test`, or of its rule, or path of the user's own images or list.
         sources: containers by name in which it may come, tried in this order; the first complete one is used, else
             the one that has the most. They are never mixed: they may hold different versions of the same image.
         size: (height, width) of every image as published, or None if it varies.
@@ -141,7 +141,7 @@ def load_listing(name: str) -> Manifest | FolderRule:
     """
     if is_table_part(name):
         return table_part(name)
-    return load_rule(name) if rule_path(name).is_file() else load_manifest(name)
+    return load_rule(name) or load_manifest(name)
 
 
 def locate(config: SetConfig) -> Located:

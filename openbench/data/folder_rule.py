@@ -2,41 +2,18 @@
 
 import hashlib
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from openbench import paths
-from openbench.config.build import from_node
-from openbench.config.constraints import Count
-from openbench.data.manifests import UNNAMED, Manifest, check_key, check_pattern, load_classes
+from openbench.data.manifests import UNNAMED, Manifest, load_classes
 from openbench.digest import LATER
 from openbench.errors import DataError, did_you_mean
 
 _WHOLE = (0, 100)
-
-
-@dataclass(frozen=True)
-class _Written:
-    """The keys of a rule's file; `folders` and `classes` name lists.
-
-    Args:
-        parts: from and to which percentage each part reaches.
-        within: where a set has the same folders several times, e.g. for each setting of a camera: what holds them.
-    """
-
-    key: str
-    folders: str
-    classes: str
-    suffix: str = ""
-    count: Count | None = None
-    counts: Sequence[int] = ()
-    per_class: Count | None = None
-    derived: str = ""
-    parts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    within: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -71,29 +48,6 @@ class FolderRule:
     span: tuple[int, int] = _WHOLE
     counts: tuple[int, ...] = field(default=(), metadata={LATER: True})
     part_of: "FolderRule | None" = field(default=None, metadata={LATER: True})
-
-    def __post_init__(self) -> None:
-        """Check that the parts fit together."""
-        if not self.key.endswith("/{name}") or "{folder}" not in self.key:
-            raise DataError(f"rule '{self.name}': key {self.key!r} — `…/{{folder}}/{{name}}` expected")
-        check_pattern(self.key, ("folder", "name"), f"rule '{self.name}'")
-        for folder in self.folders:
-            check_key(folder, f"rule '{self.name}'")
-        check_key(self.key, f"rule '{self.name}'")
-        if len(self.folders) != len(self.classes) or len(set(self.folders)) != len(self.folders):
-            raise DataError(
-                f"rule '{self.name}': {len(self.folders)} folders, {len(set(self.folders))} of them different, "
-                f"{len(self.classes)} classes — one class per folder expected"
-            )
-        if self.counts and (len(self.counts) != len(self.folders) or sum(self.counts) != self.count):
-            raise DataError(
-                f"rule '{self.name}': counts — found {len(self.counts)} numbers, {sum(self.counts)} images — allowed: "
-                f"one number for each of the {len(self.folders)} folders, {self.count} images altogether"
-            )
-        if not 0 <= self.span[0] < self.span[1] <= 100:
-            raise DataError(
-                f"rule '{self.name}': part {list(self.span)} — two ascending percentages, 0 to 100, expected"
-            )
 
     @property
     def size(self) -> int | None:
@@ -196,55 +150,36 @@ def _place(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-def rule_path(name: str) -> Path:
-    """Return where the rule `name` is, whether or not it is there.
+def load_rule(name: str) -> FolderRule | None:
+    """Return the rule `name`, e.g. `imagenet1k/train`, or a part of one, e.g. `rebench/kmnist/train`; None if none.
 
-    A part, e.g. `rebench/kmnist/train`, is in the file of the whole: `rebench/kmnist.toml`.
+    The keys of a rule's file are those of `FolderRule`, where `folders` and `classes` name lists, `parts` with the span
+    of each part, and `within`: what holds the folders, where a set has the same ones several times.
+
+    Raises:
+        DataError: the rule has other parts.
     """
-    own, whole = (paths.manifest_dir() / f"{rule}.toml" for rule in (name, name.rpartition("/")[0] or name))
-    return whole if whole.is_file() and not own.is_file() else own
+    for file, part in ((name, ""), name.rpartition("/")[::2]):
+        if (paths.manifest_dir() / f"{file}.toml").is_file():
+            return _read(paths.manifest_dir() / f"{file}.toml", name, part)
+    return None
 
 
 @lru_cache(maxsize=16)
-def load_rule(name: str) -> FolderRule:
-    """Return the rule `name`, e.g. `imagenet1k/train`, or a part of one, e.g. `rebench/kmnist/train`.
-
-    Raises:
-        DataError: no such rule or part, not TOML, or a key that a rule does not have.
-    """
-    path = rule_path(name)
-    try:
-        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataError(f"rule '{name}' cannot be read — {error} — looked for {path}") from error
-    rule = from_node(_Written, values, f"rule '{name}'")
-    folders, classes = load_classes(rule.folders), load_classes(rule.classes)
-    if rule.within:
-        folders = tuple(f"{outer}/{folder}" for outer in rule.within for folder in folders)
-        classes *= len(rule.within)
+def _read(path: Path, name: str, part: str) -> FolderRule:
+    values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    spans, within = values.pop("parts", {"": _WHOLE}), values.pop("within", [])
+    if part not in spans:
+        raise DataError(
+            f"rule '{name}' is not a set — '{path}' has the parts {', '.join(filter(None, spans)) or 'none'}"
+            f"{did_you_mean(part, spans)} — name one of them after a slash"
+        )
+    folders, classes = load_classes(values.pop("folders")), load_classes(values.pop("classes"))
     return FolderRule(
         name=name,
-        key=rule.key,
-        folders=folders,
-        classes=classes,
-        suffix=rule.suffix,
-        count=rule.count,
-        per_class=rule.per_class,
-        derived=rule.derived,
-        span=_span(name, path, rule.parts),
-        counts=tuple(rule.counts),
+        folders=tuple(f"{outer}/{folder}" for outer in within for folder in folders) or folders,
+        classes=classes * max(1, len(within)),
+        counts=tuple(values.pop("counts", ())),
+        span=tuple(spans[part]),
+        **values,
     )
-
-
-def _span(name: str, path: Path, parts: Mapping[str, Any]) -> tuple[int, int]:
-    """The percentages of a part; a rule that has parts is only read part by part."""
-    part = name.rpartition("/")[2]
-    if path.stem == part and not parts:
-        return _WHOLE
-    if path.stem == part or part not in parts:
-        raise DataError(
-            f"rule '{name}' is not a set — '{path}' has the parts {', '.join(parts) or 'none'}"
-            f"{did_you_mean(part, parts)} — name one of them after a slash"
-        )
-    first, last = parts[part]
-    return int(first), int(last)

@@ -1,50 +1,26 @@
-"""Manifests: which image belongs to a set and which class it shows, as short text that expands to one key per image.
+"""Lists of images: which image belongs to a set, and which class it shows. Lists of classes, words and known pairs.
 
-Beside them class lists, lists of words, and the pairs of identical images that the published lists are known to have.
-
-A manifest consists of sections. A section opens with the pattern of its keys; every further line names a class and the
-images of that class. An indented line continues the line above it::
-
-    # Comments and empty lines are skipped.
-    key: cifar10/test/{class}/{index:04d}.png
-    airplane: 1 3-7 12
-    automobile: 2 4
-    key: mnist/train/{class}_{index}.jpg
-    labels 0: 5041921314
-    key: ninco/{class}/{name}
-    cloud: cloud_001.jpg cloud_007.jpg
-
-Where the pattern holds `{index…}`, images are numbers and ascending ranges (`3-7` is 3, 4, 5, 6, 7); where it holds
-`{name}`, they are names. `labels START:` numbers images from START on and gives each a one-character class;
-`labels START LIST:` does so with digits that count lines of a class list, and `{label}` in the pattern is the digit.
-The class `-` means that the source names none. Images come in the order written, so a list's order survives where it
-matters.
+A list is a CSV file with the columns `path` and `label`: an image's key and its class, `-` where the source names none.
+Those of openbench are compressed: `xzcat data_manifests/cifar10/test.csv.xz` prints one, and
+`pandas.read_csv(file, comment="#")` reads it. Images come in the order written, so a list's order survives where it
+matters. Sets that are too large for that have a rule; see `folder_rule.py`.
 """
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from string import Formatter
 
 from openbench import paths
 from openbench.core.benchmark import check_distinct
-from openbench.data.own.images import own_path, read_rows
+from openbench.data.own.images import Row, own_path, read_list, read_rows
 from openbench.digest import digest
 from openbench.errors import DataError, did_you_mean
 from openbench.storage.files import read_regular
 
 UNNAMED = "-"
-_SEQUENCE = re.compile(r"labels ([0-9]{1,12})(?: (\S+))?")
-_RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?")
-_INDEX_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")
-# ImageNet-21K has 14 million; larger sets are given by a rule.
-_MOST = 20_000_000
+LIST = ".csv.xz"
 _MOST_BYTES = 2**28
-# A path outside the folder in which images are looked for, or not a path at all.
-_OUTSIDE = re.compile(r"(?:^|/)\.\.(?:/|$)|^/|^[A-Za-z]:|\\|[\x00-\x1f\x7f]|^$|//|/$")
 _OVERLAPS = "known_overlaps.txt"
 _SECTION = "# section "
 
@@ -83,37 +59,38 @@ class Manifest:
 
 
 def load_manifest(name: str) -> Manifest:
-    """Return the manifest `name`, e.g. `cifar10/test`, or that of the user's own images.
+    """Return the list `name`, e.g. `cifar10/test`, or that of the user's own images.
 
     Args:
-        name: a file in `data_manifests` without `.txt`; else a path: of a `.txt` file in this format, of a `.csv` with
-            paths and labels, of an `.npz`, or of a folder of images.
+        name: a file in `data_manifests` without `.csv.xz`; else a path: of a `.csv` with paths and labels, of an
+            `.npz`, or of a folder of images.
 
     Raises:
-        DataError: no such manifest, or one that cannot be read.
+        DataError: no such list, or one that cannot be read.
     """
-    if not name.endswith(".txt") and not (paths.manifest_dir() / f"{name}.txt").is_file():
-        own = own_path(name)
-        if own is not None:
-            # Not kept: images may be added between two calls.
-            rows = read_rows(own)
-            return Manifest(name, tuple(key for key, _ in rows), tuple(label for _, label in rows))
     folder = paths.manifest_dir()
-    path = Path(name).expanduser() if name.endswith(".txt") else folder / f"{name}.txt"
-    if not path.is_file():
-        known = sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.txt"))
+    shipped = folder / f"{name}{LIST}"
+    if shipped.is_file():
+        return _shipped(shipped, name)
+    own = own_path(name)
+    if own is None:
+        known = sorted(p.relative_to(folder).as_posix().removesuffix(LIST) for p in folder.rglob(f"*{LIST}"))
         raise DataError(
-            f"manifest '{name}' not found — looked for {path}{did_you_mean(name, known)} — "
-            "write the name of a file in data_manifests without `.txt`, or the path of your own: a .txt manifest, a "
-            ".csv, an .npz, or a folder of images"
+            f"manifest '{name}' not found — looked for {shipped}{did_you_mean(name, known)} — write the name of a list "
+            f"in data_manifests without `{LIST}`, or the path of your own: a .csv with the columns path,label, an "
+            ".npz, or a folder of images"
         )
-    return _parsed(_text(path, f"manifest '{name}'"), name)
+    return _manifest(name, read_rows(own))  # not cached: images may be added between two calls
 
 
-@lru_cache(maxsize=256)  # more than openbench ships, a million images in all: a tenth of a second for each parsed again
-def _parsed(text: str, name: str) -> Manifest:
-    """What a text says, kept as long as the file has it."""
-    return parse(text, name)
+@lru_cache(maxsize=256)  # more than openbench ships
+def _shipped(path: Path, name: str) -> Manifest:
+    return _manifest(name, read_list(path))
+
+
+def _manifest(name: str, rows: Iterable[Row]) -> Manifest:
+    keys, classes = zip(*rows, strict=True)
+    return Manifest(name, keys, classes)
 
 
 def load_classes(name: str) -> tuple[str, ...]:
@@ -136,139 +113,6 @@ def _text(path: Path, what: str) -> str:
         return read_regular(path, _MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{what}: '{path}' cannot be read — {error} — text in UTF-8 expected") from error
-
-
-def check_key(key: str, where: str) -> None:
-    """Check that a key is a path below the folder in which images are looked for.
-
-    Raises:
-        DataError: it is absolute, has `..`, a backslash or a control character, or an empty part.
-    """
-    if _OUTSIDE.search(key):
-        raise DataError(
-            f"{where}: the key {key!r} leaves the data folder or is not a plain path — a relative path with slashes, "
-            "without `..` or control characters expected"
-        )
-
-
-def check_pattern(pattern: str, allowed: Iterable[str], where: str) -> None:
-    """Check that a pattern of keys has only places that are filled in, and a number's format only digits.
-
-    Raises:
-        DataError: another place, or a format that is not a width such as `04d`.
-    """
-    try:
-        pieces = list(Formatter().parse(pattern))
-    except ValueError as error:
-        raise DataError(f"{where}: the key pattern {pattern!r} — {error} — write e.g. a/{{class}}/{{name}}") from error
-    for _, name, form, how in pieces:
-        if name is None:
-            continue
-        fits = name in allowed and not how and (not form or (name == "index" and _INDEX_FORMAT.fullmatch(form)))
-        if not fits:
-            raise DataError(
-                f"{where}: the key pattern {pattern!r} has the place {name + (':' + form if form else '')!r} — "
-                f"allowed: {', '.join(allowed)}; a number with a width of at most two digits, such as {{index:04d}}"
-            )
-
-
-def parse(text: str, name: str) -> Manifest:
-    """Expand a manifest's text.
-
-    Raises:
-        DataError: a line is not an entry, a pattern has no place for images, a range descends, or a key comes twice.
-    """
-    found: dict[str, str] = {}  # key → class
-    for line, pattern, head, body in _entries(text, name):
-        where = f"manifest '{name}' line {line}"
-        keys, classes = _expand(pattern, head, body, where)
-        joined = f"/{'/'.join(keys)}/"
-        if not joined.isprintable() or any(part in joined for part in ("//", "..", ":", "\\")):  # else all are fine
-            for key in keys:
-                check_key(key, where)
-        before = len(found)
-        found.update(zip(keys, classes, strict=True))
-        if len(found) < before + len(keys):
-            twice = next(key for key, n in Counter([*list(found)[:before], *keys]).items() if n > 1)
-            raise DataError(f"manifest '{name}': '{twice}' is listed more than once — list each image once")
-        if len(found) > _MOST:
-            raise _too_many(where, len(found))
-    return Manifest(name, tuple(found), tuple(found.values()))
-
-
-def _too_many(where: str, images: int) -> DataError:
-    return DataError(f"{where}: {images:,} images — allowed: {_MOST:,} — write larger sets as a rule, NAME.toml")
-
-
-def _entries(text: str, name: str) -> Iterator[tuple[int, str, str, list[str]]]:
-    """Number, pattern, head and the parts of the body of each line; indented lines continue the one above."""
-    pattern = ""
-    entry: tuple[int, str, str, list[str]] | None = None
-    for number, line in enumerate(text.splitlines(), 1):
-        where = f"manifest '{name}' line {number}"
-        if not line.strip() or line.startswith("#"):
-            continue
-        if line[0].isspace():
-            if entry is None:
-                raise DataError(f"{where}: is indented, with no line above to continue — start it with `class:`")
-            entry[3].append(line.strip())
-            continue
-        if entry is not None:
-            yield entry
-            entry = None
-        head, colon, body = line.partition(":")
-        if not colon:
-            raise DataError(f"{where}: found {line[:60]!r} — `class: images` expected")
-        if head == "key":
-            pattern = body.strip()
-            continue
-        if "{index" not in pattern and "{name}" not in pattern:
-            raise DataError(
-                f"{where}: the key pattern {pattern!r} has no place for images — it needs `{{index}}` (with a format "
-                "such as `{index:04d}`) or `{name}`"
-            )
-        entry = number, pattern, head.strip(), [body.strip()]
-    if entry is not None:
-        yield entry
-
-
-def _expand(pattern: str, head: str, body: Sequence[str], where: str) -> tuple[list[str], list[str]]:
-    """Key and class of each image of a line."""
-    if sequence := _SEQUENCE.fullmatch(head):
-        check_pattern(pattern, ("class", "index", "label"), where)
-        rows = list(enumerate(_labelled("".join(body), sequence[2], where), int(sequence[1])))
-        keys = [pattern.format_map({"index": i, "label": label, "class": name}) for i, (label, name) in rows]
-        return keys, [name for _, (_, name) in rows]
-    place = "name" if "{name}" in pattern else "index"
-    check_pattern(pattern, ("class", place), where)
-    tokens = " ".join(body).split()
-    images: Iterable[str | int] = tokens if place == "name" else _numbers(tokens, f"{where} ({head})")
-    pattern = pattern.replace("{class}", head.replace("{", "{{").replace("}", "}}"))
-    keys = [pattern.format_map({place: image}) for image in images]
-    return keys, [head] * len(keys)
-
-
-def _labelled(labels: str, class_list: str | None, where: str) -> Iterator[tuple[str, str]]:
-    """Label and class of each character of a sequence."""
-    names = load_classes(class_list) if class_list else ()
-    for label in labels:
-        if names and not (label in "0123456789" and int(label) < len(names)):
-            raise DataError(
-                f"{where}: label {label!r} — digits below {len(names)} expected, which count the lines of "
-                f"'{class_list}'"
-            )
-        yield label, names[int(label)] if names else label
-
-
-def _numbers(tokens: Iterable[str], where: str) -> Iterator[int]:
-    for token in tokens:
-        match = _RANGE.fullmatch(token)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if last < first:
-            raise DataError(f"{where}: found {token!r} — a number, or an ascending range such as 3-7, expected")
-        if last - first >= _MOST:
-            raise _too_many(where, last - first + 1)
-        yield from range(first, last + 1)
 
 
 @lru_cache(maxsize=1)

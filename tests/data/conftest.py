@@ -66,11 +66,12 @@ def root(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def manifest(tmp_path):
-    """Write a manifest and return the name under which it loads."""
+    """Write a list of images, given as numbers by class, and return the name under which it loads."""
 
-    def write(text: str, name: str = "set") -> str:
-        path = tmp_path / f"{name}.txt"
-        path.write_text(text)
+    def write(key: str, name: str = "set", **numbers) -> str:
+        rows = [f"{key.format(label=label, n=n)},{label}" for label, chosen in numbers.items() for n in chosen]
+        path = tmp_path / f"{name}.csv"
+        path.write_text("\n".join(["path,label", *rows]))
         return str(path)
 
     return write

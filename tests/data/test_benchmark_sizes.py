@@ -5,7 +5,7 @@ import pytest
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.dataset import SetConfig, load_listing
 from openbench.data.folder_rule import FolderRule, load_rule
-from openbench.data.manifests import load_classes
+from openbench.data.manifests import load_classes, load_manifest
 from openbench.paths import manifest_dir
 
 CIFAR_FAR = {"far.mnist": 70_000, "far.svhn": 26_032, "far.texture": 5_640}
@@ -116,7 +116,8 @@ def test_the_networks_see_all_of_an_imagenet_c_image_and_a_crop_of_the_others(co
 
 def sizes(prefix):
     """How many images and classes each manifest of a folder has."""
-    found = {path.stem: load_listing(f"{prefix}/{path.stem}") for path in manifest_dir().glob(f"{prefix}/*.txt")}
+    names = [file.name.removesuffix(".csv.xz") for file in manifest_dir().glob(f"{prefix}/*.csv.xz")]
+    found = {name: load_manifest(f"{prefix}/{name}") for name in names}
     return {name: (len(listing), len(listing.class_names())) for name, listing in found.items()}
 
 

@@ -12,12 +12,12 @@ from .conftest import noisy, write_image
 
 FOLDER = {"folder": {"_target_": "openbench.data.sources.base.ImageFolder"}}
 SETS = {
-    "pets/train": "cat: 0-3\ndog: 4-7",
-    "pets/val": "cat: 8\ndog: 9",
-    "pets/test": "cat: 10\ndog: 11",
-    "fish/val": "cod: 0-3",
-    "birds/test": "owl: 0-3",
-    "cars/test": "van: 0-3",
+    "pets/train": {"cat": range(4), "dog": range(4, 8)},
+    "pets/val": {"cat": [8], "dog": [9]},
+    "pets/test": {"cat": [10], "dog": [11]},
+    "fish/val": {"cod": range(4)},
+    "birds/test": {"owl": range(4)},
+    "cars/test": {"van": range(4)},
 }
 
 
@@ -25,13 +25,13 @@ SETS = {
 def node(root, manifest):
     """A whole benchmark of small PNG files, as a resolved config node."""
     sets = {}
-    for seed, (name, body) in enumerate(SETS.items()):
+    for seed, (name, numbers) in enumerate(SETS.items()):
         folder = name.partition("/")[0]
         for number in range(12):
             path = root / f"{folder}/{number}.png"
             if not path.exists():
                 write_image(path, noisy((8, 8, 3), 100 * seed + number))
-        written = manifest(f"key: {folder}/{{index}}.png\n{body}\n", name.replace("/", "_"))
+        written = manifest(folder + "/{n}.png", name.replace("/", "_"), **numbers)
         sets[name] = {"name": folder, "manifest": written, "sources": FOLDER}
     return {
         "name": "zoo",
@@ -78,13 +78,13 @@ def test_classes_that_name_one_twice_are_refused(node):
 
 
 def test_a_planted_id_class_in_an_ood_set_is_named(node, manifest):
-    node["far"]["cars"] = {**node["far"]["cars"], "manifest": manifest("key: cars/{index}.png\nDog: 0-3\n", "bad")}
+    node["far"]["cars"] = {**node["far"]["cars"], "manifest": manifest("cars/{n}.png", "bad", Dog=range(4))}
     with pytest.raises(LeakageError, match=r"ID pets and far cars share the classes \['dog'\]"):
         build_benchmark(node)
 
 
 def test_a_planted_validation_class_in_a_near_set_is_named(node, manifest):
-    node["near"]["birds"] = {**node["near"]["birds"], "manifest": manifest("key: birds/{index}.png\ncod: 0-3\n", "bad")}
+    node["near"]["birds"] = {**node["near"]["birds"], "manifest": manifest("birds/{n}.png", "bad", cod=range(4))}
     with pytest.raises(LeakageError, match=r"ood_val fish and near birds share the classes \['cod'\]"):
         build_benchmark(node)
     assert build_benchmark({**node, "known_overlap": ["cod"]}).pristine
@@ -177,7 +177,7 @@ def test_a_set_known_by_its_list_gives_one_digest_with_and_without_the_images(by
 
 def test_another_list_is_another_benchmark(by_list, manifest):
     before = build_benchmark(by_list, "").digest
-    by_list["id"]["train"]["manifest"] = manifest("key: pets/{index}.png\ncat: 0-3\ndog: 4-6\n", "fewer")
+    by_list["id"]["train"]["manifest"] = manifest("pets/{n}.png", "fewer", cat=range(4), dog=range(4, 7))
     assert build_benchmark(by_list, "").digest != before
 
 
@@ -295,21 +295,15 @@ def test_a_message_names_a_benchmark_as_it_is_typed(overrides, expected, compose
     assert composed(*f"+benchmark={expected}".split()) == node
 
 
-UNREAD = {
-    "train": "key: pets/{index}.png\ncat: 0-3\ndog: 4-7\n",
-    "test": "key: pets/{index}.png\ncat: 4-5\ndog: 10\n",
-}
-
-
 def test_an_image_of_a_list_that_nothing_reads_is_refused_in_a_test_list(node, manifest):
     """Training images are not looked for where a method is not fitted on them; their list is known all the same."""
-    lists = {part: manifest(text, f"{part}_list") for part, text in UNREAD.items()}
-    for part in ("train", "test"):
-        node["id"][part] = {**node["id"][part], "manifest": lists[part]}
+    lists = {"train": {"cat": range(4), "dog": range(4, 8)}, "test": {"cat": [4, 5], "dog": [10]}}
+    for part, numbers in lists.items():
+        node["id"][part] = {**node["id"][part], "manifest": manifest("pets/{n}.png", f"{part}_list", **numbers)}
     node["id"]["train"]["digest_of"] = "list"
     opened = build_benchmark(node, reader="")
     assert opened.id_train.unread
     with pytest.raises(LeakageError, match=r"id_train pets and id_test pets have 2 images in common, e.g\. 'pets/4"):
         refuse_listed_images(opened, BenchmarkConfig.parse(node))
-    node["id"]["train"]["manifest"] = manifest("key: pets/{index}.png\ncat: 0-3\n", "apart")
+    node["id"]["train"]["manifest"] = manifest("pets/{n}.png", "apart", cat=range(4))
     refuse_listed_images(build_benchmark(node, reader=""), BenchmarkConfig.parse(node))

@@ -1,70 +1,43 @@
+from contextlib import suppress
+
+import pandas as pd
 import pytest
 
 from openbench import paths
-from openbench.data.manifests import load_classes, load_manifest, parse
+from openbench.data.folder_rule import load_rule
+from openbench.data.manifests import Manifest, load_classes, load_manifest
+from openbench.digest import digest
 from openbench.errors import DataError
 
 
-def test_ranges_numbers_and_continued_lines_expand_in_the_order_written():
-    text = "# note\nkey: a/{class}/{index:03d}.png\ncat: 7 1-3\n  10\n\ndog: 5\n"
-    found = parse(text, "x")
-    assert found.keys == (
-        "a/cat/007.png",
-        "a/cat/001.png",
-        "a/cat/002.png",
-        "a/cat/003.png",
-        "a/cat/010.png",
-        "a/dog/005.png",
-    )
-    assert found.classes == ("cat",) * 5 + ("dog",)
+def test_a_list_gives_keys_and_classes_in_its_order_after_its_notes(tmp_path):
+    file = tmp_path / "own.csv"
+    file.write_text('# pets\n# of a friend\nlabel,path\ndog,b/2.png\n"cat, big",a/1.png\n-,c.png\n')
+    found = load_manifest(str(file))
+    assert found.keys == ("b/2.png", "a/1.png", "c.png")
+    assert found.classes == ("dog", "cat, big", "-")
+    assert found.class_names() == ("cat, big", "dog")
+    file.write_text(file.read_text() + "-,c.png\n")
+    with pytest.raises(DataError, match=r"line 7: 'c.png' is on line 6 already"):
+        load_manifest(str(file))
 
 
-def test_a_sequence_gives_each_number_its_own_class_across_lines():
-    found = parse("key: m/{label}_{index}.jpg\nlabels 8: 31\n  4\n", "x")
-    assert found.keys == ("m/3_8.jpg", "m/1_9.jpg", "m/4_10.jpg")
-    assert found.classes == ("3", "1", "4")
+def test_a_shipped_list_is_a_table_that_pandas_reads():
+    table = pd.read_csv(paths.manifest_dir() / "midog/val.csv.xz", comment="#")
+    found = load_manifest("midog/val")
+    assert (tuple(table["path"]), tuple(table["label"])) == (found.keys, found.classes)
 
 
-def test_a_sequence_over_a_class_list_names_the_classes():
-    found = parse("key: c/{index}_{label}.png\nlabels 0 cifar10/classes: 39\n", "x")
-    assert found.keys == ("c/0_3.png", "c/1_9.png")
-    assert found.classes == ("cat", "truck")
-
-
-def test_names_need_no_numbers_and_a_class_may_be_unknown():
-    found = parse("key: n/{name}\n-: a1.jpg b-2.jpg\n", "x")
-    assert found.keys == ("n/a1.jpg", "n/b-2.jpg")
-    assert found.class_names() == ()
-
-
-@pytest.mark.parametrize(
-    "pattern", ["{class}/{{x}}/{index:04d}.png", "{index}/{class}{class}_{index:3}", "a{index:d}{class}"]
-)
-def test_keys_are_what_format_makes_of_the_pattern(pattern):
-    found = parse(f"key: {pattern}\nbig cat: 7 12345 9-10\n", "x")
-    assert found.keys == tuple(pattern.format(**{"class": "big cat"}, index=index) for index in (7, 12345, 9, 10))
-
-
-def test_several_sections_follow_each_other():
-    found = parse("key: a/{index}.png\ncat: 1\nkey: b/{index}.png\ncat: 1\n", "x")
-    assert found.keys == ("a/1.png", "b/1.png")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("key: a/{index}\ncat: 1 2 1\n", "'a/1' is listed more than once"),
-        ("key: a/{index}\ncat: 5-3\n", r"line 2 \(cat\): found '5-3'"),
-        ("key: a/{index}\ncat: x\n", "found 'x'"),
-        ("key: a/b\ncat: 1\n", "no place for images"),
-        ("cat: 1\n", "no place for images"),
-        ("key: a/{index}\ncat 1\n", "line 2: found 'cat 1'"),
-        ("key: a/{index}\n  1 2\n", "is indented, with no line above to continue"),
-    ],
-)
-def test_a_malformed_manifest_is_refused_by_line(text, message):
-    with pytest.raises(DataError, match=message):
-        parse(text, "x")
+def test_all_shipped_lists_and_rules_are_those_for_which_records_were_made():
+    folder = paths.manifest_dir()
+    lists = (str(file.relative_to(folder)).removesuffix(".csv.xz") for file in folder.rglob("*.csv.xz"))
+    assert digest({name: load_manifest(name).digest for name in lists}) == "acd77e319842dc21"
+    rules = (file.relative_to(folder).with_suffix("").as_posix() for file in folder.rglob("*.toml"))
+    found = {}
+    for name in (f"{rule}{part}" for rule in rules for part in ("", "/train", "/val", "/test")):
+        with suppress(DataError, KeyError):  # it has no such part, or is a table of ADBench
+            found[name] = digest(load_rule(name))
+    assert digest(found) == "62620d3ac33e355c"
 
 
 def test_an_unknown_manifest_offers_the_nearest():
@@ -72,13 +45,13 @@ def test_an_unknown_manifest_offers_the_nearest():
         load_manifest("cifar10/tset")
 
 
-def test_a_manifest_that_is_changed_is_read_again(tmp_path):
-    file = tmp_path / "own.txt"
+def test_a_list_that_is_changed_is_read_again(tmp_path):
+    file = tmp_path / "own.csv"
     found = []
     for name in ("a", "b"):
-        file.write_text(f"key: {name}/{{class}}/{{index}}.png\ncat: 1\n")
+        file.write_text(f"path\n{name}/1.png\n")
         found += load_manifest(str(file)).keys
-    assert found == ["a/cat/1.png", "b/cat/1.png"]
+    assert found == ["a/1.png", "b/1.png"]
 
 
 def test_an_unknown_class_list_is_named():
@@ -94,8 +67,8 @@ def test_a_class_list_that_names_a_class_twice_is_refused(tmp_path, monkeypatch,
         load_classes("twice")
 
 
-def test_layout_does_not_change_the_digest_but_content_and_order_do():
-    base = parse("key: a/{index}\ncat: 1-3\n", "x")
-    assert parse("# why\nkey: a/{index}\ncat: 1\n  2 3\n", "y").digest == base.digest
-    for other in ("cat: 1-4", "cat: 3 2 1", "dog: 1-3"):
-        assert parse(f"key: a/{{index}}\n{other}\n", "x").digest != base.digest
+def test_content_and_order_change_the_digest():
+    base = Manifest("x", ("a", "b"), ("cat", "cat"))
+    assert Manifest("y", base.keys, base.classes).digest == base.digest
+    for other in (("a", "c"), base.classes), (("b", "a"), base.classes), (base.keys, ("cat", "dog")):
+        assert Manifest("x", *other).digest != base.digest

@@ -20,7 +20,7 @@ def pets(root, manifest):
     """A set of six 8×8 images in a folder, and its config node."""
     for i in range(6):
         write_image(root / f"pets/{'cat' if i < 3 else 'dog'}/{i}.png", noisy((8, 8, 3), i))
-    name = manifest("key: pets/{class}/{index}.png\ncat: 0-2\ndog: 3-5\n", "pets")
+    name = manifest("pets/{label}/{n}.png", "pets", cat=range(3), dog=range(3, 6))
     return {"name": "pets", "manifest": name, "sources": FOLDER, "size": [8, 8]}
 
 
@@ -194,7 +194,7 @@ def test_a_corrupt_image_past_the_fingerprint_is_named_when_it_is_read(root, man
     for i in range(65):
         write_image(root / f"many/{i}.png", noisy((8, 8, 3), i))
     (root / "many/1.png").write_bytes(b"cut off")
-    node = {"name": "many", "manifest": manifest("key: many/{index}.png\n-: 0-64\n"), "sources": FOLDER}
+    node = {"name": "many", "manifest": manifest("many/{n}.png", **{"-": range(65)}), "sources": FOLDER}
     split = open_split(node, Role.FAR)
     with pytest.raises(DataError, match=r"split 'many' \(far\), image 'many/1\.png': .*cannot be read"):
         list(batches(split, Preprocess(8, 8), 16))

@@ -58,14 +58,12 @@ def test_the_benchmark_is_made_of_the_folders_of_the_archive(root, composed):
     assert bench.id_train.items[0].shape == (1024,)
 
 
-def test_each_of_many_texts_enters_the_digest_of_their_set(tmp_path):
+def test_each_of_many_texts_enters_the_digest_of_their_set(tmp_path, manifest):
     keys = tuple(f"group/{number}" for number in range(100))
     (tmp_path / "group").mkdir()
     for key in keys:
         (tmp_path / key).write_text(f"From: x\n\nmotor {key}")
-    listed = tmp_path / "texts.txt"
-    listed.write_text(f"key: group/{{index}}\ngroup: 0-{len(keys) - 1}\n")
-    config = SetConfig("texts", str(listed), {})
+    config = SetConfig("texts", manifest("group/{n}", group=range(len(keys))), {})
 
     def digest_now() -> str:
         found = HashedTexts().find(tmp_path, keys)

@@ -169,8 +169,9 @@ def node(root, manifest):
     def a_set(name, label, numbers):
         for i in numbers:
             write_image(root / f"{name}/{i}.png", noisy((8, 8, 3), ord(name[0]) * 100 + i))
-        body = f"key: {name}/{{index}}.png\n" + "".join(f"{label(i)}: {i}\n" for i in numbers)
-        return {"name": name, "manifest": manifest(body, f"{name}_{numbers[0]}"), "sources": folder}
+        by_class = {shown: [i for i in numbers if label(i) == shown] for shown in map(label, numbers)}
+        listed = manifest(name + "/{n}.png", f"{name}_{numbers[0]}", **by_class)
+        return {"name": name, "manifest": listed, "sources": folder}
 
     def pets(numbers):
         return a_set("pets", lambda i: "cat" if i % 2 else "dog", numbers)

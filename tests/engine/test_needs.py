@@ -43,16 +43,14 @@ def root(tmp_path, monkeypatch):
 def benchmark(root, tmp_path):
     """A node with the training set known by its list."""
 
-    def a_set(name, lines):
-        manifest = tmp_path / f"{name}.txt"
-        manifest.write_text("".join(f"key: {key}\n{label}: {body}\n" for key, label, body in lines))
+    def a_set(name, key, classes):
+        manifest = tmp_path / f"{name}.csv"
+        rows = [f"{key.format(c=c, i=i)},{label}\n" for c, label in classes for i in range(SIZES.get(name, 20))]
+        manifest.write_text("".join(["path,label\n", *rows]))
         return {"name": name, "manifest": str(manifest), "sources": FOLDER}
 
     def part(name):
-        numbers = range(SIZES[name])
-        if name == "train":
-            return a_set(name, [(f"train/n{c}/{{index}}.png", label, f"0-{len(numbers) - 1}") for c, label in labels])
-        return a_set(name, [(f"{name}/{c}_{{index}}.png", label, f"0-{len(numbers) - 1}") for c, label in labels])
+        return a_set(name, "train/n{c}/{i}.png" if name == "train" else name + "/{c}_{i}.png", labels)
 
     labels = list(enumerate(CLASSES))
     return {
@@ -60,7 +58,7 @@ def benchmark(root, tmp_path):
         "classes": CLASSES,
         "declared": ["far.cars"],
         "id": {"train": {**part("train"), "digest_of": "list"}, "val": part("val"), "test": part("test")},
-        "far": {"cars": a_set("cars", [("cars/{index}.png", "van", "0-19")])},
+        "far": {"cars": a_set("cars", "cars/{i}.png", [(0, "van")])},
         "preprocess": {"resize": 16, "crop": 16, "mean": [0.5] * 3, "std": [0.5] * 3},
     }
 

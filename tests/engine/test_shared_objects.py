@@ -24,15 +24,15 @@ def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("kept")
     draw = np.random.default_rng(0)
     for name in ("train", "val", "test", "ood"):
-        lines = []
+        lines = ["path,label\n"]
         for label, title in enumerate(CLASSES):
             (place / name / str(label)).mkdir(parents=True)
             for i in range(3):
                 pixels = draw.integers(0, 256, (16, 16, 3), dtype=np.uint8)
                 Pillow.fromarray(pixels).save(place / name / str(label) / f"{i}.png")
             shown = "van" if name == "ood" else title
-            lines.append(f"key: {name}/{label}/{{index}}.png\n{shown}: 0-2\n")
-        (place / f"{name}.txt").write_text("".join(lines))
+            lines += [f"{name}/{label}/{i}.png,{shown}\n" for i in range(3)]
+        (place / f"{name}.csv").write_text("".join(lines))
     state = resnet("own", "resnet8", num_classes=2, preprocess=Preprocess(16, 16)).initialise(1).module().state_dict()
     save_file({name: value.contiguous() for name, value in state.items()}, place / "weights.safetensors")
     return place
@@ -44,7 +44,7 @@ def config(place, monkeypatch):
     monkeypatch.setenv("OPENBENCH_DATA", str(place))
 
     def part(name):
-        return {"name": name, "manifest": str(place / f"{name}.txt"), "sources": FOLDER}
+        return {"name": name, "manifest": str(place / f"{name}.csv"), "sources": FOLDER}
 
     nodes = {
         "benchmark": {

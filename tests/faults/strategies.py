@@ -1,4 +1,4 @@
-"""What anybody may type or write: overrides, names, manifests, lists and config files; sound, odd and damaged."""
+"""What anybody may type or write: overrides, names, lists and config files; sound, odd and damaged."""
 
 import csv
 import io
@@ -54,34 +54,6 @@ NAMES = st.one_of(
     st.text(st.characters(exclude_characters="\0"), max_size=12),
     st.sampled_from(["near", "id", "far", "csid", "overall", "NEAR", "birds", "a" * 101, "cifar10", "digits", "None"]),
 )
-CLASSES = st.sampled_from(["cat", "a b", "Ü", "-x", "7", "labels", "x.y", "tiger (cat)", "q'q", "日本"])
-
-
-@st.composite
-def manifests(draw: st.DrawFn) -> tuple[str, list[tuple[str, str]]]:
-    """The text of a sound manifest, and the (key, class) of each image that it means."""
-    lines, images = [], []
-    for number in range(draw(st.integers(1, 3))):
-        kind = draw(st.sampled_from(["index", "name", "labels"]))
-        folder = f"{draw(st.sampled_from(['a', 'b c', 'ü', 'a.b']))}{number}"
-        if kind == "labels":
-            labels, first = draw(st.text("0123456789", min_size=1, max_size=20)), draw(st.integers(0, 99))
-            lines += [f"key: {folder}/{{index}}_{{label}}.png", f"labels {first}: {labels}"]
-            images += [(f"{folder}/{first + k}_{label}.png", label) for k, label in enumerate(labels)]
-            continue
-        lines.append(f"key: {folder}/{{class}}/" + ("{index:03d}.png" if kind == "index" else "{name}"))
-        for name in draw(st.lists(CLASSES, unique=True, min_size=1, max_size=3)):
-            if kind == "index":
-                first, last = sorted(draw(st.tuples(st.integers(0, 30), st.integers(0, 30))))
-                single = draw(st.integers(40, 2000))
-                lines.append(f"{name}: {first}-{last}{draw(st.sampled_from([' ', '  ', chr(10) + '  ']))}{single}")
-                images += [(f"{folder}/{name}/{k:03d}.png", name) for k in (*range(first, last + 1), single)]
-            else:
-                files = draw(st.lists(st.sampled_from(["1.png", "ü.png", "a-b.jpg", "{x}"]), unique=True, min_size=1))
-                lines.append(f"{name}: {' '.join(files)}")
-                images += [(f"{folder}/{name}/{file}", name) for file in files]
-        lines += draw(st.sampled_from([[], ["# note"], [""]]))
-    return "\n".join(lines) + "\n", images
 
 
 @st.composite

@@ -38,7 +38,7 @@ Writes three files that run as they are, and prints the commands that run and te
   DIR/{FOLDER}/KIND/NAME.yaml     its config: what users type, and the hyper-parameters
   DIR/test_NAME.py            what it must keep to
 
-A data set has a list of its images, too: DIR/{FOLDER}/lists/NAME.txt.
+A data set has a list of its images, too: DIR/{FOLDER}/lists/NAME.csv.
 
   python -m openbench new method nearest_mean
   python -m openbench new study mine.yaml -m +benchmark=digits method=knn,msp,vim seed=0,1,2
@@ -67,7 +67,7 @@ KINDS = {
     "dataset": Kind(
         "dataset",
         ("+dataset@benchmark.far.NAME=NAME", "method=msp"),
-        (("list", f"{FOLDER}/lists/NAME.txt"),),
+        (("list", f"{FOLDER}/lists/NAME.csv"),),
     ),
 }
 

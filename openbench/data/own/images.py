@@ -6,6 +6,7 @@
 import csv
 import io
 import json
+import lzma
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -104,7 +105,7 @@ def read_rows(path: Path) -> list[Row]:
         DataError: a line that is not an entry, labels that do not fit the images, or no images at all.
     """
     if path.suffix == ".csv" and path.is_file():
-        rows = list(_csv_rows(path))
+        rows = list(read_list(path))
     elif path.is_file():
         rows = numbered(list(npz(path).labels))
     elif is_arrow(path):
@@ -138,7 +139,7 @@ def _folder_rows(folder: Path) -> list[Row]:
         for name in sorted(files):
             if not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES:
                 key = (inside / name).as_posix()
-                _check_text(key, folder)
+                _check_text(key, f"'{folder}'")
                 rows.append((key, inside.parts[0] if inside.parts else NO_CLASS))
     return rows
 
@@ -148,52 +149,65 @@ def _identity(folder: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _check_text(key: str, folder: Path) -> None:
+def _check_text(key: str, where: str) -> None:
     try:
         key.encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"'{folder}': the file name {os.fsencode(key)!r} is not UTF-8 — lists of images hold UTF-8 text — rename it"
+            f"{where}: the file name {os.fsencode(key)!r} is not UTF-8 — lists of images hold UTF-8 text — rename it"
         ) from error
     if not key.isprintable():
-        raise DataError(f"'{folder}': the name {key!r} has control characters — rename it")
+        raise DataError(f"{where}: the name {key!r} has control characters — rename it")
 
 
-def _csv_rows(path: Path) -> Iterator[Row]:
+def read_list(path: Path) -> Iterator[Row]:
+    """Yield key and class of each line of a list, in its order.
+
+    Args:
+        path: a CSV file, compressed if its name ends in `.xz`. Its columns are `path` and, unless no class is known,
+            `label`; others are not read. Lines that begin with `#` may stand before the header.
+
+    Raises:
+        DataError: it cannot be read, a line is not an entry, or an image is listed twice.
+    """
     try:
-        # All that a list says, also in columns that nothing reads: what is half understood is not read at all.
-        text = path.read_bytes().decode("utf-8-sig")
-        reader = csv.DictReader(io.StringIO(text, newline=""))
-        columns = [name.strip() for name in reader.fieldnames or ()]
+        content = path.read_bytes()
+        text = (lzma.decompress(content) if path.suffix == ".xz" else content).decode("utf-8-sig")
+        lines = io.StringIO(text, newline="")
+        notes = 0
+        while text.startswith("#", lines.tell()):
+            lines.readline()
+            notes += 1
+        reader = csv.reader(lines)
+        columns = [name.strip() for name in next(reader, [])]
         if "path" not in columns:
             raise DataError(
-                f"'{path}' line 1: found the columns {columns} — `path` is needed, and `label` for classes; "
+                f"'{path}' line {notes + 1}: found the columns {columns} — `path` is needed, and `label` for classes; "
                 "write e.g. path,label"
             )
-        reader.fieldnames = columns
+        of_key, of_label = columns.index("path"), columns.index("label") if "label" in columns else None
         seen: dict[str, int] = {}
-        for row in reader:
-            where = f"'{path}' line {reader.line_num}"
-            if None in row or None in row.values():
-                width = sum(value is not None for key, value in row.items() if key) + len(row.get(None) or ())
+        for row in filter(None, reader):
+            line = notes + reader.line_num
+            where = f"'{path}' line {line}"
+            if len(row) != len(columns):
                 raise DataError(
-                    f"{where}: {width} values, the header has {len(columns)} columns — put quotes around a path that "
-                    "holds a comma"
+                    f"{where}: {len(row)} values, the header has {len(columns)} columns — put quotes around a path "
+                    "that holds a comma"
                 )
-            key, label = row["path"].strip(), row.get("label", NO_CLASS).strip()
+            key, label = row[of_key].strip(), NO_CLASS if of_label is None else row[of_label].strip()
             if not key or not label:
                 raise DataError(f"{where}: path {key!r}, label {label!r} — both are needed; `-` = no class")
-            _check_text(key, path)
-            _check_text(label, path)
-            if key in seen:
+            _check_text(key, where)
+            _check_text(label, where)
+            if seen.setdefault(key, line) != line:
                 raise DataError(f"{where}: '{key}' is on line {seen[key]} already — list each image once")
-            seen[key] = reader.line_num
             yield key, label
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         byte = error.object[error.start]
         raise DataError(f"'{path}' line {line}: the byte {byte:#04x} is not UTF-8 — save the list as UTF-8") from error
-    except (OSError, csv.Error) as error:
+    except (OSError, EOFError, lzma.LZMAError, csv.Error) as error:
         raise DataError(f"'{path}' cannot be read — {error} — text in UTF-8 expected") from error
 
 
