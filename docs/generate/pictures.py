@@ -13,8 +13,8 @@ from generate.rows import ROOT, shown_rows
 from openbench.core.scores import SetScores
 from openbench.metrics import auroc
 from openbench.metrics.threshold import Scale, threshold_areas
-from openbench.report import figures
-from openbench.report.style import COLOURS, GRID, INK, finish, panels, svg
+from openbench.results import plots
+from openbench.results.plots import COLOURS, GRID, INK, finish, panels, svg
 from openbench.results.scores.stored import ScoreStore
 
 RUNS = {"energy": "a36bca8a2f40c82f", "knn": "0f1eafcfb5ce08fb", "mds": "fcbeaf92f0c5d428"}
@@ -85,22 +85,22 @@ def splits() -> Figure:
 
 def histograms() -> Figure:
     """KNN's scores on CIFAR-10."""
-    return figures.histograms(_scores("knn"))
+    return plots.histograms({"": _scores("knn")})
 
 
 def curves() -> Figure:
     """ROC of three methods on the near sets."""
-    return figures.roc_of_runs({name: _near(name) for name in RUNS})
+    return plots.roc({name: _near(name) for name in RUNS})
 
 
 def threshold_curves() -> Figure:
     """FPR and FNR over the threshold."""
-    return figures.threshold_areas_of(_near("knn"))
+    return plots.error_rates({"": _near("knn")})
 
 
 def band() -> Figure:
     """The conformal band around the ROC."""
-    return figures.conformal(_near("knn"))
+    return plots.conformal(_near("knn"))
 
 
 def same_area() -> Figure:
@@ -143,7 +143,7 @@ PICTURES: dict[str, tuple[Drawing, str, str]] = {
     "thresholds": (
         threshold_curves,
         "FPR and FNR over the threshold",
-        "KNN on the near sets of CIFAR-10: the shaded areas are AUFPR and AUFNR.",
+        "KNN on the near sets of CIFAR-10: the area below FPR is AUFPR, that below FNR AUFNR; AUTC is their mean.",
     ),
     "band": (
         band,

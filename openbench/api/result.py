@@ -12,7 +12,7 @@ from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import open_benchmark
-from openbench.errors import CacheError, DataError, OpenbenchError, did_you_mean
+from openbench.errors import CacheError, ConfigError, DataError, OpenbenchError, did_you_mean
 from openbench.metrics.intervals import paired_delong
 from openbench.public import TARGET, public
 from openbench.results.records.settings import network_of
@@ -99,16 +99,16 @@ class Result:
         """Return a matplotlib figure with a line per OOD set.
 
         Args:
-            kind: `roc`, `pr` (precision and recall, OOD positive), `scores` (densities), or `threshold` (FPR and FNR
-                of every threshold).
+            kind: `roc`, `pr` (precision and recall, OOD positive), `scores` (densities, near and far sets apart), or
+                `threshold` (FPR and FNR of every threshold).
 
         Raises:
             ConfigError: no such kind.
             CacheError: the scores were not kept.
         """
-        from openbench.api.plots import figure
-
-        return figure({str(self.record.method.get("name")): self}, kind)
+        about = (self.record.benchmark, self.record.backbone, self.record.method)
+        names = dict.fromkeys(str(part["name"]) for part in about if part.get("name"))
+        return _picture({" · ".join(names): self}, kind)
 
     def __repr__(self) -> str:
         text = to_console(_overview(self.record), _WIDTH)
@@ -162,9 +162,7 @@ class Results(Mapping[str, Result]):
             ConfigError: no such kind.
             CacheError: the scores of a method were not kept.
         """
-        from openbench.api.plots import figure
-
-        return figure(self._results, kind)
+        return _picture(self._results, kind)
 
     def __repr__(self) -> str:
         text = to_console(self._overview(), _WIDTH) if self._results else "no results"
@@ -303,6 +301,20 @@ def _pairs(first: Result, second: Result) -> list[_Pair]:
 
 
 _SAME = "compare results on the same images in the same order"
+
+
+def _picture(results: Mapping[str, Result], kind: str) -> "Figure":
+    """A figure of one or several results, by what they are called."""
+    from openbench.results.plots import KINDS, MOST
+
+    if kind not in KINDS:
+        raise ConfigError(f"plot '{kind}' not found{did_you_mean(kind, KINDS)} — available: {', '.join(KINDS)}")
+    if not 0 < len(results) <= MOST:
+        raise ConfigError(
+            f"plot '{kind}': {len(results)} results — a picture holds 1 to {MOST} — choose some of them: "
+            "Results({name: results[name] for name in …})"
+        )
+    return KINDS[kind]({name: scores_of(result) for name, result in results.items()})
 
 
 def scores_of(result: Result) -> tuple[SetScores, ...]:

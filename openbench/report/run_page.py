@@ -1,21 +1,21 @@
 """One run as a page: what was run, its tables and pictures, and how to make it again; from its record and scores."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from matplotlib.figure import Figure
 
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import MetricError
 from openbench.metrics.options import MetricOptions
 from openbench.metrics.suite import fixed_thresholds
-from openbench.report import figures
-from openbench.report.style import prefixed, svg
+from openbench.results import plots
 from openbench.results.leaderboard.runs import cost_of
 from openbench.results.scores.recompute import options_of
 from openbench.results.tables.render import Column, Table
@@ -55,23 +55,16 @@ class Sheet:
     pictures: tuple[Picture, ...]
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A picture of the page: its title, what it says, and its SVG."""
-
-    title: str
-    text: str
-    svg: str
-
-
 def run_page(
     record: ResultRecord,
     sets: Sequence[SetScores] = (),
     sheets: Sequence[Sheet] = (),
     classes: Sequence[str] = (),
     command: str = "",
+    *,
+    stylesheet: str = "",
 ) -> str:
-    """Return the HTML of a run: one file that needs nothing else; equal arguments give equal text.
+    """Return the HTML of a run: equal arguments give equal text, and the file needs nothing but its style sheet.
 
     Args:
         record: of the run.
@@ -79,9 +72,9 @@ def run_page(
         sheets: images that were flagged or accepted first.
         classes: names of the ID classes, by index.
         command: what makes the run again, empty if that is not known.
+        stylesheet: address of `run_style`; empty to hold it.
     """
     options = options_of(record)
-    drawn = list(_drawn(sets, options)) if sets else []
     environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -94,15 +87,22 @@ def run_page(
         tables=[(view, tables) for view in VIEWS if view not in _APART and (tables := _filled(record, view))],
         trials=[replace(table, title="Validation chose among these") for table in _filled(record, "trials")],
         cost=_cost(record),
-        pictures=drawn,
+        pictures=list(_drawn(sets, options)) if sets else [],
         sheets=sheets,
         per_class=_per_class(sets, classes),
         kept=bool(sets),
         command=command,
+        stylesheet=stylesheet,
+        style=run_style(),
         explained=explained(record.header),
         config=json.dumps(record.config, indent=2, sort_keys=True, ensure_ascii=False),
         provenance=json.dumps(record.provenance, indent=2, sort_keys=True, ensure_ascii=False),
     )
+
+
+def run_style() -> str:
+    """Return the CSS of a run's page."""
+    return (_HERE / "templates" / "run.css").read_text(encoding="utf-8")
 
 
 def _facts(record: ResultRecord) -> dict[str, Any]:
@@ -147,46 +147,48 @@ def _filled(record: ResultRecord, view: str) -> list[Table]:
     return [table for table in run_tables(record, view) if table.rows and len(table.columns) > 1]
 
 
-def _drawn(sets: Sequence[SetScores], options: MetricOptions) -> Iterator[Shown]:
-    """Every picture that the scores allow."""
-    ids, _ = figures.sides(sets)
+def _drawn(sets: Sequence[SetScores], options: MetricOptions) -> Iterator[tuple[str, str, str]]:
+    """Title, text and SVG of every picture that the scores allow."""
+    ids, _ = plots.sides(sets)
     guarantee = _GUARANTEE.format(n=len(ids.scores), delta=options.delta, correction=options.correction)
-    plans: tuple[tuple[str, str, Any], ...] = (
-        ("ROC", "Larger scores are flagged as OOD.", lambda: figures.roc(sets)),
-        ("Precision and recall", "OOD counts as positive.", lambda: figures.precision_recall(sets)),
-        ("Scores", "ID test beside each OOD set.", lambda: figures.histograms(sets)),
+    one = {"": sets}
+    plans: tuple[tuple[str, str, Callable[[], Figure | None]], ...] = (
+        ("ROC", "Larger scores are flagged as OOD.", lambda: plots.roc(one)),
+        ("Precision and recall", "OOD counts as positive.", lambda: plots.precision_recall(one)),
+        ("Scores", "ID test beside near sets, and beside far sets.", lambda: plots.histograms(one)),
         (
             "Error rates over the threshold",
-            "The areas are AUFPR and AUFNR, whose weighted mean is AUTC: 0 is perfect, and a method whose scores leave "
-            "a wide gap has room for a threshold.",
-            lambda: figures.threshold_areas_of(sets, options),
+            "From the least score to the largest, the areas below FPR and FNR are AUFPR and AUFNR as shares of the "
+            "panel; their weighted mean is AUTC: 0 is perfect, and a method whose scores leave a wide gap has room for "
+            "a threshold.",
+            lambda: plots.error_rates(one, options),
         ),
         (
             "Selective prediction",
             "Left: how often the accepted ID images are wrong. Right: ID images accepted and right, over OOD accepted.",
-            lambda: figures.selective(sets),
+            lambda: plots.selective(sets),
         ),
-        ("Conformal false positive rate", guarantee, lambda: figures.conformal(sets, options)),
+        ("Conformal false positive rate", guarantee, lambda: plots.conformal(sets, options)),
         (
             "Accuracy by score",
             "Where a high score means that the classifier errs, rejecting by it also avoids errors.",
-            lambda: figures.accuracy_by_score(sets),
+            lambda: plots.accuracy_by_score(sets),
         ),
         (
             "Reliability",
             "How often the classifier is right where it is so sure: below the diagonal it is surer than right. ECE is "
             "the mean distance in %.",
-            lambda: figures.reliability(sets),
+            lambda: plots.reliability(sets),
         ),
     )
     for number, (title, text, draw) in enumerate(plans):
         try:
             figure = draw()
         except MetricError as error:
-            yield Shown(title, f"Not drawn: {error}", "")
+            yield title, f"Not drawn: {error}", ""
             continue
         if figure is not None:
-            yield Shown(title, text, prefixed(svg(figure, f"{title}. {text}"), f"p{number}"))
+            yield title, text, plots.svg(figure, f"{title}. {text}", f"p{number}-")
 
 
 def _per_class(sets: Sequence[SetScores], classes: Sequence[str]) -> Table | None:

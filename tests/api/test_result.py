@@ -228,15 +228,15 @@ def test_the_threshold_plot_shows_both_errors():
     ids, ood = of(result.scores, "id_test", "toy"), of(result.scores, "near", "a")
     for label, rate in (
         ("FPR: ID flagged", lambda t: (ids > t).mean()),
-        ("FNR: a (near) accepted", lambda t: (ood <= t).mean()),
+        ("FNR: a (near)", lambda t: (ood <= t).mean()),
     ):
-        x, y = lines[label].get_data()
+        (line,) = [line for name, line in lines.items() if name.startswith(label)]
+        x, y = line.get_data()
         np.testing.assert_allclose(y[::97], [rate(t) for t in x[::97]])
 
 
 def test_densities_hold_all_images():
-    (axes,) = evaluated().plot("scores").axes
-    for patch in axes.patches:
+    for patch in [patch for axes in evaluated().plot("scores").axes for patch in axes.patches]:
         values, edges, _ = patch.get_data()
         assert (values * np.diff(edges)).sum() == pytest.approx(1)
 

@@ -137,5 +137,5 @@ def test_on_a_phone_pictures_keep_their_size_and_scroll_alone(view, page, tmp_pa
     view.set_viewport_size({"width": 360, "height": 800})
     view.goto((tmp_path / "run.html").as_uri())
     assert view.evaluate("document.documentElement.scrollWidth") == 360
-    two = view.locator("figure", has_text="ID test beside each OOD set").locator("svg").first
+    two = view.locator("figure", has_text="ID test beside near sets").locator("svg").first
     assert two.bounding_box()["width"] > 700  # two panels, each as wide as the window

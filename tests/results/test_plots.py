@@ -1,286 +1,133 @@
-import subprocess
-import sys
-from dataclasses import replace
+"""What the pictures of runs show is what their metrics say."""
 
 import numpy as np
 import pytest
 
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.errors import RecordError
-from openbench.metrics.rank_ranges import RankRange
-from openbench.results.leaderboard import plots
-from openbench.results.leaderboard.plots import STYLES
-from openbench.results.leaderboard.ranking import boards
+from openbench.errors import MetricError
+from openbench.metrics.suite import MetricOptions, evaluate
+from openbench.results import plots
 
-from .records import make_record, metrics, named, split_scores, with_method, with_seed
+OPTIONS = MetricOptions(replicates=0, correction="simes")
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """The axes that were drawn, kept for inspection; their pictures have few points, since nobody looks at them."""
-    from matplotlib.figure import Figure
-
-    monkeypatch.setattr(plots, "_DPI", 60)
-    kept, original = [], Figure.add_subplot
-    monkeypatch.setattr(Figure, "add_subplot", lambda self, *a, **k: kept.append(original(self, *a, **k)) or kept[-1])
-    return kept
+def a_set(name, role, shift, rng, n=80, right=None):
+    labels = np.arange(n) % 3 if role.is_id else np.full(n, -1)
+    predictions = labels if right is None else np.where(right, labels, (labels + 1) % 3)
+    scores = rng.normal(shift, 1, n).astype("f4")
+    return SetScores.of_split(name, role, scores, labels, predictions)
 
 
 @pytest.fixture
-def unsaved(drawn, monkeypatch):
-    """The axes of pictures that are not made of them, which takes most of the time."""
-    from matplotlib.figure import Figure
-
-    monkeypatch.setattr(Figure, "savefig", lambda *_, **__: None)
-    return drawn
-
-
-def board(n: int = 12, seeds: int = 1):
-    base, rng = make_record(), np.random.default_rng(0)
-    records = []
-    for index in range(n):
-        method = with_method(base, f"method_{index}")
-        near, far = rng.uniform(0.7, 0.9), rng.uniform(0.8, 0.98)
-        runs = [with_seed(method, s, near + 0.01 * s, far - 0.015 * s) for s in range(seeds)]
-        if seeds == 1:  # of far sets, an interval of half the width, and not around its middle
-            known = metrics(near, far)
-            known["far"] |= {"auroc_low": far - 0.002, "auroc_high": far + 0.008}
-            runs = [replace(run, metrics=known) for run in runs]
-        records += runs
-    return boards(records)[0]
+def sets():
+    rng = np.random.default_rng(0)
+    right = rng.random(80) < 0.8
+    plan = [("toy", Role.ID_VAL, 0), ("v", Role.OOD_VAL, 1), ("far one", Role.FAR, 3), ("near one", Role.NEAR, 1)]
+    return [a_set("toy", Role.ID_TEST, 0, rng, right=right), *(a_set(*entry, rng) for entry in plan)]
 
 
-def is_png(path) -> bool:
-    return path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5_000
+def legend(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_every_method_is_a_point_where_its_numbers_say_with_its_bars(tmp_path, drawn, seeds):
-    found = board(seeds=seeds)
-    assert is_png(plots.near_far(found, tmp_path / "deep" / "near_far.png"))
-    (axes,) = drawn
-    containers = {c.get_label(): c for c in axes.containers}
-    assert len(containers) == 12
-    for row in found.ranked:
-        far, near = row.values["far auroc"], row.values["near auroc"]
-        line, _, (x_bar, y_bar) = containers[row.method]
-        assert line.get_xydata().tolist() == [[100 * far.value, 100 * near.value]]
-        ends = x_bar.get_segments()[0][:, 0], y_bar.get_segments()[0][:, 1]
-        for estimate, (low, high) in zip((far, near), ends, strict=True):
-            value, std = estimate.value, estimate.std
-            expected = (estimate.low, estimate.high) if seeds == 1 else (value - std, value + std)
-            assert (low, high) == pytest.approx([100 * end for end in expected])
+def curve(axes, label):
+    (line,) = (line for line in axes.lines if line.get_label().startswith(label))
+    return np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float)
 
 
-def test_no_two_of_twelve_methods_share_colour_and_marker(tmp_path, unsaved):
-    plots.near_far(board(12), tmp_path / "p.png")
-    styles = {(c[0].get_color(), c[0].get_marker()) for c in unsaved[0].containers}
-    assert len(styles) == 12
+def test_curves_are_labelled_with_the_areas_of_the_metrics(sets):
+    values = evaluate(sets, OPTIONS)
+    sets_of = {"near one": "near", "far one": "far"}
+    for draw, key in ((plots.roc, "auroc"), (plots.precision_recall, "aupr_out")):
+        expected = [f"{name} ({role}) {100 * values[name][key]:.1f}" for name, role in sets_of.items()]
+        assert legend(draw({"": sets}).axes[0]) == expected
+    rates = [f"FNR: {name} ({role}), AUTC {100 * values[name]['autc']:.1f}" for name, role in sets_of.items()]
+    assert legend(plots.error_rates({"": sets}, OPTIONS).axes[0])[1:3] == rates
 
 
-def test_of_a_crowd_those_are_named_that_no_other_beats_on_both(tmp_path, unsaved):
-    found = board(30)
-    plots.near_far(found, tmp_path / "p.png")
-    values = {row.method: (row.values["far auroc"].value, row.values["near auroc"].value) for row in found.ranked}
-    front = {a for a, x in values.items() if not any(y != x and y[0] >= x[0] and y[1] >= x[1] for y in values.values())}
-    named = {note.get_text(): note.xy for note in unsaved[0].texts}
-    assert set(named) == front
-    for method, place in named.items():
-        assert place == pytest.approx([100 * value for value in values[method]])
+def test_the_area_below_the_drawn_roc_is_the_auroc(sets):
+    x, y = curve(plots.roc({"": sets}).axes[0], "near one")
+    assert abs(np.trapezoid(y[::-1], x[::-1])) == pytest.approx(evaluate(sets, OPTIONS)["near one"]["auroc"], abs=2e-3)
 
 
-def test_beside_a_crowd_every_method_stands_in_order_with_its_interval_and_its_ranks(tmp_path, unsaved):
-    found = board(30)
-    first = found.ranked[0]
-    plots.near_far(found, tmp_path / "p.png", ranges={first.runs: RankRange(0.9, 1, 4)})
-    beside = unsaved[1]
-    assert [label.get_text() for label in beside.get_yticklabels()] == [row.method for row in found.ranked]
-    for place, (row, container) in enumerate(zip(found.ranked, beside.containers, strict=True)):
-        near = row.values["near auroc"]
-        assert container[0].get_xydata().tolist() == [[100 * near.value, place]]
-        ends = container[2][0].get_segments()[0][:, 0]
-        assert ends.tolist() == pytest.approx([100 * near.low, 100 * near.high])
-    assert "1–4" in [note.get_text() for note in beside.texts]
+def test_the_areas_below_the_error_rates_are_aufpr_and_aufnr(sets):
+    values = evaluate(sets, OPTIONS)["near one"]
+    (axes,) = plots.error_rates({"": sets}, OPTIONS).axes
+    for label, key in (("FPR: ", "aufpr"), ("FNR: near one", "aufnr")):
+        x, y = curve(axes, label)
+        assert np.trapezoid(y, x) / (x[-1] - x[0]) == pytest.approx(values[key], abs=1e-2)
+    assert f"FPR: ID flagged, AUFPR {100 * values['aufpr']:.1f}" in legend(axes)
+    assert legend(axes)[-2:] == ["accepts 95 % of ID test", "FPR = FNR on validation"]
 
 
-@pytest.mark.slow
-def test_the_families_of_a_crowd_are_colours_with_a_marker_each(tmp_path, drawn):
-    found = board(30)
-    families = {row.method: ("logits", "features", "text")[at % 3] for at, row in enumerate(found.ranked)}
-    plots.near_far(found, tmp_path / "p.png", families)
-    (legend,) = drawn[0].figure.legends  # in the axes it would lie on points
-    assert [text.get_text() for text in legend.get_texts()] == ["logits", "features", "text"]
-    assert len({(colour, marker) for colour, marker in STYLES.values()}) == len(STYLES)
-    assert len({marker for name, (_, marker) in STYLES.items() if name}) == len(STYLES) - 1
+def test_error_rates_without_a_scale_are_drawn_without_areas(sets):
+    wild = [*sets[:-1], SetScores("near one", Role.NEAR, np.append(sets[-1].scores, [np.inf, -np.inf]))]
+    for case in (wild, [SetScores(s.name, s.role, np.zeros(5, "f4")) for s in sets]):
+        (axes,) = plots.error_rates({"": case}, OPTIONS).axes
+        assert legend(axes)[:2] == ["FPR: ID flagged", "FNR: near one (near)"]
 
 
-def test_rows_of_one_method_are_told_apart_in_the_legend(tmp_path, unsaved):
-    base = make_record()
-    logitnorm = named(replace(base, backbone={**base.backbone, "training": "logitnorm"}))
-    plots.near_far(boards([base, logitnorm])[0], tmp_path / "p.png")
-    assert {c.get_label() for c in unsaved[0].containers} == {"knn · cross_entropy", "knn · logitnorm"}
+def test_the_guaranteed_fpr_is_never_below_the_measured(sets):
+    (axes,) = plots.conformal(sets, OPTIONS).axes
+    assert legend(axes) == ["near one (near)", "far one (far)"]
+    drawn = [np.asarray(line.get_xydata(), float) for line in axes.lines]
+    for sure, measured in zip(drawn[::2], drawn[1::2], strict=True):
+        assert (np.interp(measured[:, 1], sure[::-1, 1], sure[::-1, 0]) >= measured[:, 0] - 1e-9).all()
 
 
-def test_augmentations_are_told_apart_in_the_legend(tmp_path, unsaved):
-    base = make_record()
-    mixed = named(replace(base, backbone={**base.backbone, "digest": "m", "augment": "mixup"}))
-    plots.near_far(boards([base, mixed])[0], tmp_path / "p.png")
-    assert {c.get_label() for c in unsaved[0].containers} == {"knn", "knn · mixup"}
+def test_risk_at_full_coverage_is_the_error_of_the_classifier(sets):
+    x, y = curve(plots.selective(sets).axes[0], "_child")
+    assert x[-1] == 1.0
+    assert y[-1] == pytest.approx(1 - evaluate(sets, OPTIONS)["id"]["accuracy"])
 
 
-@pytest.mark.slow
-def test_the_same_results_give_the_same_bytes(tmp_path, drawn):
-    first, second = (plots.near_far(board(3), tmp_path / name).read_bytes() for name in ("a.png", "b.png"))
-    assert first == second
+def test_ten_groups_of_equal_size_have_the_accuracy_as_their_mean(sets):
+    heights = [bar.get_height() for bar in plots.accuracy_by_score(sets).axes[0].patches]
+    assert len(heights) == 10
+    assert np.mean(heights) == pytest.approx(evaluate(sets, OPTIONS)["id"]["accuracy"])
 
 
-def only(group: str, record):
-    """The record with the numbers of one group and its sets."""
-    other, sets = ("far", ("c",)) if group == "near" else ("near", ("a", "b"))
-    kept = {name: values for name, values in record.metrics.items() if name not in (other, *sets)}
-    counts = {name: count for name, count in record.counts.items() if not name.startswith(other)}
-    return replace(record, metrics=kept, counts=counts)
+def test_reliability_is_the_distance_of_accuracy_and_confidence_worked_out_by_hand(sets):
+    confidence, right = np.array([0.9, 0.9, 0.61, 0.71]), np.array([1, 0, 1, 1])
+    first = SetScores("toy", Role.ID_TEST, np.zeros(4), right, probabilities=np.stack([confidence, 1 - confidence], 1))
+    curve, shares = plots.reliability([first, *sets[1:]]).axes
+    # Two images at .9, half of them right, and one each at .61 and .71, both right: (2 · .4 + .39 + .29) / 4.
+    assert legend(curve) == ["ECE 37.00"]
+    np.testing.assert_allclose(curve.lines[1].get_xydata(), [[0.61, 1.0], [0.71, 1.0], [0.9, 0.5]])
+    assert [bar.get_height() for bar in shares.patches] == [0.25, 0.25, 0.5]
 
 
-@pytest.mark.parametrize("group", ["near", "far"])
-def test_a_board_with_one_group_has_its_methods_sorted_with_their_intervals(tmp_path, drawn, group):
-    records = [
-        replace(with_method(make_record(), f"m{i}"), metrics=metrics(0.8 + i / 50, 0.7 + i / 50)) for i in (0, 2, 1)
-    ]
-    (found,) = boards([only(group, record) for record in records])
-    assert plots.draw_all([found], tmp_path) == ([tmp_path / "toy.png"], [])
-    assert is_png(tmp_path / "toy.png")
-    (axes,) = drawn
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["m2", "m1", "m0"]
-    first = 80 if group == "near" else 70
-    points = [container[0].get_xydata().tolist() for container in axes.containers]
-    assert points == [[[pytest.approx(first + 4), 0]], [[pytest.approx(first + 2), 1]], [[pytest.approx(first), 2]]]
-    ends = axes.containers[0][2][0].get_segments()[0][:, 0]
-    assert ends[1] - ends[0] == pytest.approx(2)
-    assert axes.get_ylim()[0] > axes.get_ylim()[1]
-    assert group in axes.get_xlabel()
+def test_what_needs_predictions_or_probabilities_is_left_out_without(sets):
+    unknown = [SetScores(s.name, s.role, s.scores) for s in sets]
+    assert plots.selective(unknown) is None
+    assert plots.accuracy_by_score(unknown) is None
+    assert plots.reliability(sets) is None
 
 
-def test_a_board_without_any_auroc_is_named_and_stops_no_other(tmp_path, unsaved):
-    empty = replace(make_record(metrics={"id": {"accuracy": 0.5}}, benchmark={"name": "empty", "digest": "d"}))
-    drawn, without = plots.draw_all(boards([empty, make_record()]), tmp_path)
-    assert ([path.name for path in drawn], without) == (["toy.png"], ["empty"])
+def test_histograms_hold_every_score_of_near_and_far_sets_apart(sets):
+    wild = [*sets[:-1], SetScores("near one", Role.NEAR, np.append(sets[-1].scores, [np.inf, -np.inf, 1e30]))]
+    drawn = plots.histograms({"": wild}).axes
+    assert [axes.get_title() for axes in drawn] == ["near", "far"]
+    for axes, n in zip(drawn, (83, 80), strict=True):
+        assert legend(axes)[0] == "ID test, n = 80"
+        assert f"n = {n}" in legend(axes)[1]
+        for patch in axes.patches:
+            values, edges, _ = patch.get_data()
+            assert np.sum(values * np.diff(edges)) == pytest.approx(1)
 
 
-def test_boards_of_one_name_have_pictures_of_their_own(tmp_path, unsaved):
-    other = named(replace(make_record(), benchmark={**make_record().benchmark, "digest": "bbbb"}))
-    drawn, _ = plots.draw_all(boards([make_record(), other]), tmp_path)
-    assert [path.name for path in drawn] == ["toy.png", "toy_bbbb.png"]
+def test_pictures_need_an_id_set_and_an_ood_set(sets):
+    with pytest.raises(MetricError, match="one ID test set and OOD sets — found 1 and 0"):
+        plots.roc({"": sets[:1]})
 
 
-@pytest.mark.slow
-def test_of_very_many_methods_the_best_are_drawn_and_the_title_says_so(tmp_path, unsaved):
-    plots.near_far(board(130), tmp_path / "p.png")
-    assert len(unsaved[1].containers) == 100
-    assert "the best 100 of 130" in unsaved[0].figure.get_suptitle()
-
-
-def areas(axes) -> dict[str, float]:
-    outlines = [p for p in axes.patches if p.get_label().partition(" (")[0] and not p.get_label().startswith("_")]
-    return {
-        p.get_label().partition(" (")[0]: float(np.sum(p.get_data().values * np.diff(p.get_data().edges)))
-        for p in outlines
-    }
-
-
-def test_each_density_has_unit_area_and_validation_is_left_out(tmp_path, drawn):
-    assert is_png(plots.histograms(split_scores(), tmp_path / "h.png", "knn on toy"))
-    found = areas(drawn[0])
-    assert list(found) == ["ID test", "csID", "near OOD", "far OOD"]
-    assert list(found.values()) == pytest.approx([1.0] * 4)
-
-
-def test_lines_differ_by_style_and_not_by_colour_alone(tmp_path, unsaved):
-    plots.histograms(split_scores(), tmp_path / "h.png")
-    styles = [str(line.get_linestyle()) for line in unsaved[0].get_legend().get_lines()]
-    assert len(set(styles)) == 4
-
-
-def test_infinite_and_extreme_scores_end_in_the_outermost_bins(tmp_path, unsaved):
-    scores = np.concatenate([np.linspace(0, 1, 997), [np.inf, -np.inf, 1e30]]).astype(np.float32)
-    plots.histograms(
-        [SetScores.of_split("t", Role.ID_TEST, scores, np.zeros(1000), np.zeros(1000))], tmp_path / "h.png"
-    )
-    left, right = unsaved[0].get_xlim()
-    assert -0.1 < left < right < 1.1
-    assert areas(unsaved[0])["ID test"] == pytest.approx(1.0)
-
-
-def test_constant_scores_can_be_drawn(tmp_path):
-    split = SetScores.of_split("t", Role.ID_TEST, np.ones(5, np.float32), np.zeros(5), np.zeros(5))
-    assert is_png(plots.histograms([split], tmp_path / "h.png"))
-
-
-def test_nothing_to_draw_is_an_error(tmp_path):
-    with pytest.raises(RecordError, match="no finite test scores"):
-        plots.histograms([s for s in split_scores() if s.role == Role.ID_VAL], tmp_path / "h.png")
-
-
-def test_an_unwritable_place_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RecordError, match=r"picture '.*file/h\.png' cannot be written"):
-        plots.histograms(split_scores(), tmp_path / "file" / "h.png")
-
-
-@pytest.mark.slow
-def test_the_module_loads_without_matplotlib():
-    program = "import sys, openbench.results.leaderboard.plots; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
-
-
-def test_where_nothing_is_ranked_the_picture_shows_the_rest_and_says_so(tmp_path, unsaved):
-    record = make_record()
-    record = replace(record, benchmark={**record.benchmark, "pristine": False, "deviations": ["tin: dropped"]})
-    plots.near_far(boards([record])[0], tmp_path / "p.png")
-    assert len(unsaved[0].containers) == 1
-    assert "not ranked" in unsaved[0].get_title()
-
-
-STRANGE = [
-    "漢字かな",
-    "한글",
-    "🧿🫠",
-    "\ue000",
-    "\u0f3a\u1fad",
-    "$x^2$",
-    "\x1b[2J",
-    "a\nb",
-    "\u0301",
-    "𒀀",
-    "_a",
-    "%s {x} \\alpha",
-]
-
-
-def all_printable(drawn) -> bool:
-    shown = [part for axes in drawn for part in (axes.get_title(), *axes.get_legend_handles_labels()[1])]
-    return all(map(str.isprintable, shown))
-
-
-# Warnings are errors here, among them matplotlib's of glyphs that a font does not have.
-@pytest.mark.slow
-def test_names_of_any_characters_are_drawn_in_a_legend_without_a_warning(tmp_path, drawn, capfd):
-    trainings = [replace(make_record(), backbone={**make_record().backbone, "training": name}) for name in STRANGE]
-    plots.near_far(boards(map(named, trainings))[0], tmp_path / "a.png")
-    assert len(drawn[0].get_legend().get_texts()) == len(STRANGE)
-    assert capfd.readouterr() == ("", "")
-    assert all_printable(drawn)
-
-
-@pytest.mark.parametrize("name", STRANGE)
-def test_names_of_any_characters_are_drawn_as_a_title_without_a_warning(tmp_path, drawn, name, capfd):
-    plots.histograms(split_scores(), tmp_path / "b.png", name)
-    assert capfd.readouterr() == ("", "")
-    assert all_printable(drawn)
-
-
-def test_a_character_that_the_font_lacks_is_written_as_its_escape(tmp_path, drawn):
-    plots.histograms(split_scores(), tmp_path / "a.png", "漢 é α 𒀀")
-    assert drawn[0].get_title() == r"\u6f22 é α \U00012000"
+def test_equal_figures_give_equal_text_in_the_colours_of_the_page(sets):
+    texts = {plots.svg(plots.roc({"0.12345": sets}), 'a "label" <b>', "p0-") for _ in range(2)}
+    assert len(texts) == 1
+    (text,) = texts
+    assert "var(--text)" in text
+    assert "#1b1f24" not in text
+    assert 'aria-label="a &#34;label&#34; &#60;b&#62;"' in text
+    assert ">0.12345<" in text  # only places are rounded
+    assert {part.partition("-")[0] for part in text.split('id="')[1:]} == {"p0"}

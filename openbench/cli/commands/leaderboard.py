@@ -167,17 +167,22 @@ def _write(results: Path, made: Generated, *, plots: bool) -> int:
     if not changed:
         print("up to date")
     if plots:
-        from openbench.cli.registry import method_facts
-        from openbench.results.leaderboard.plots import draw_all
-        from openbench.results.scores.recompute import PUBLISHED
-
-        families = {name: facts.reads for name, facts in method_facts().items()}
-        drawn, without = draw_all(made.boards, results / FOLDER, families, ScoreStore(results / PUBLISHED))
-        for path in drawn:
-            print(f"drew {path}")
-        if without:
-            print(f"no picture, as there is no AUROC: {', '.join(without)}")
+        _draw(results, made.boards)
     return OK
+
+
+def _draw(results: Path, boards: Sequence[Board]) -> None:
+    from openbench.cli.registry import method_facts
+    from openbench.results.leaderboard.plots import draw_boards
+    from openbench.results.scores.recompute import PUBLISHED
+
+    families = {name: facts.reads for name, facts in method_facts().items()}
+    with writing(results, "--results"):
+        drawn, without = draw_boards(boards, results / FOLDER, families, ScoreStore(results / PUBLISHED))
+    for path in drawn:
+        print(f"drew {path}")
+    if without:
+        print(f"no picture, as there is no AUROC: {', '.join(without)}")
 
 
 def _notices(found: Sequence[Board], unreadable: Sequence[OpenbenchError]) -> int:

@@ -142,10 +142,9 @@ def compare(
         tables += [disagreement_table(first, other, images, keys) for other in others]
     print("\n".join(render(table, form) for table in tables if table.rows), end="")
     if plots is not None:
-        from openbench.report.figures import roc_of_runs
-        from openbench.report.style import save
+        from openbench.results.plots import roc, save
 
-        figure = roc_of_runs({run.name: run.scores for run in runs})
+        figure = roc({run.name: run.scores for run in runs})
         with writing(plots, "--plots"), replacing(plots) as stream:
             save(figure, stream, suffix)
         print(f"drew {plots}")

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from openbench.report.style import COLOURS, finish, panels
+from openbench.results.plots import COLOURS, finish, panels
 
 if TYPE_CHECKING:
     from openbench.detect.monitor.monitor import Monitor

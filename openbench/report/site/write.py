@@ -13,16 +13,15 @@ from typing import Any
 from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, OpenbenchError, RecordError
 from openbench.installation import pip_install
-from openbench.report.figures import critical_difference
 from openbench.report.site.columns import Figures, keep, with_published
 from openbench.report.site.data import Facts, board_data, details, methods_of
 from openbench.report.site.others import other_boards, table_of
-from openbench.report.style import save
 from openbench.results.checks import read_checks
 from openbench.results.leaderboard.across import AUROC, across, across_csv, needed
 from openbench.results.leaderboard.index import indexed_runs
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_of
 from openbench.results.leaderboard.runs import Run
+from openbench.results.plots import critical_difference, save
 from openbench.results.records.store import RecordStore, load, parsed
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore

@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from openbench.report.style import COLOURS, GRID, INK, finish, lines, panels, save, thinned
 from openbench.results import escape
 from openbench.results.escape import plot
+from openbench.results.plots import COLOURS, GRID, INK, finish, lines, panels, save, thinned
 from openbench.results.tables.render import Column, Estimate, Table
 from openbench.studies.cells import Cell
 from openbench.studies.layout.curves import GUARANTEED, Chart, Line, Panel

@@ -24,7 +24,7 @@ from openbench.metrics.threshold import (
     shared_thresholds,
     threshold_areas,
 )
-from openbench.report.figures import sides
+from openbench.results.plots import sides
 from openbench.results.scores.stored import ScoreStore
 from openbench.studies.cells import Cell
 from openbench.studies.study import Study

@@ -1,7 +1,7 @@
 """Tables and pictures made of the kept scores of a study's runs: methods at one bound, one threshold for all."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -148,9 +148,14 @@ def pictures(study: Study, cells: Sequence[Sequence[Cell]], scores: ScoreStore) 
         cells: row by row.
         scores: where the scores of the runs are.
     """
-    from openbench.report.figures import histograms, roc, selective, threshold_areas_of
+    from openbench.results import plots
 
-    draws = {"thresholds": threshold_areas_of, "roc": roc, "histograms": histograms, "selective": selective}
+    draws: dict[str, Callable[[plots.Sets], Figure | None]] = {
+        "thresholds": lambda sets: plots.error_rates({"": sets}),
+        "roc": lambda sets: plots.roc({"": sets}),
+        "histograms": lambda sets: plots.histograms({"": sets}),
+        "selective": plots.selective,
+    }
     done: set[str] = set()
     for cell in (cell for line in cells for cell in line):
         for made in list(cell.made.values())[:1]:

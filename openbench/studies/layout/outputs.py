@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from openbench.core.record import ResultRecord
-from openbench.report.style import save
 from openbench.results import escape
 from openbench.results.comparisons.kept import OnLost
+from openbench.results.plots import save
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Column, Table, rendered, to_console
 from openbench.studies.cells import Asked, Cell, archive_of, cells, mixture_cells
