@@ -44,6 +44,7 @@ from openbench.core.composite import Composite
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Role
+from openbench.core.streaming import StreamingMethod
 from openbench.errors import FieldError, MethodError, did_you_mean
 from openbench.metrics.curve import PooledCurve
 from openbench.storage.yaml_file import read_yaml
@@ -225,8 +226,11 @@ def declared(x: FeatureSet, method: Method) -> FeatureSet:
 
 
 def score(method: Method, data: Data) -> Tensor:
-    x = declared(data.test, method).without_labels()
-    return torch.cat([method.score(rows) for rows in x.batches(BATCH)])
+    batches = declared(data.test, method).without_labels().batches(BATCH)
+    if isinstance(method, StreamingMethod):
+        memory = method.memory()
+        return torch.cat([method.score_next(rows, memory) for rows in batches])
+    return torch.cat([method.score(rows) for rows in batches])
 
 
 def ratio(taken: float, floor: float | None) -> str:

@@ -38,17 +38,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_methods import NODES, Data, PeakAnonymous, Sizes, clock, declared, fitted, make_data, score  # beside this
-from bench_peers import BATCH
+from bench_methods import NODES, Data, PeakAnonymous, Sizes, clock, fitted, make_data, score  # beside this
 from torch import Tensor
 
-from openbench import paths
 from openbench.config.build import build
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.core.streaming import StreamingMethod
 from openbench.errors import FieldError, MethodError, did_you_mean
-from openbench.storage.yaml_file import read_yaml
 
 IMAGENET, IMAGENET_21K, BILLION = 1_281_167, 14_197_122, 10**9
 DIM, CLASSES = 2048, 1000
@@ -56,8 +52,6 @@ _SHORT = 0.1  # seconds below which an exponent says nothing
 _WAIT = 3600  # processor seconds after which a method is stopped
 _ROWS = mmap.PAGESIZE // 4  # so many rows of 32-bit values are whole pages, whatever the width
 _PRIVATE, _FIXED, _ANONYMOUS = 2, 16, 32  # of Linux' mmap, of which Python's knows the second not
-STREAMS = {f.stem: read_yaml(f) for f in sorted((paths.config_dir() / "streaming").glob("*.yaml"))}
-KNOWN = {**NODES, **STREAMS}
 Row = Mapping[str, Any]
 
 
@@ -102,17 +96,12 @@ def _tried(work: Callable[[], Row]) -> Row:
 
 def _work(name: str, data: Data) -> Row:
     now = clock()
-    method = build(KNOWN[name], name)
+    method = build(NODES[name], name)
     with PeakAnonymous() as memory:
         start = now()
         method = fitted(method, data)
         between = now()
-        if isinstance(method, StreamingMethod):
-            remembered = method.memory()
-            for rows in declared(data.test, method).without_labels().batches(BATCH):
-                method.score_next(rows, remembered)
-        else:
-            score(method, data)
+        score(method, data)
         end = now()
     return {"fit": between - start, "score": end - between, "extra": memory.mib}
 
@@ -236,8 +225,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--table", action="store_true", help="print what was measured and end")
     options = parser.parse_args()
     for name in options.methods.split(","):
-        if name not in KNOWN:
-            parser.error(f"method '{name}' not found{did_you_mean(name, KNOWN)} — available: {', '.join(KNOWN)}")
+        if name not in NODES:
+            parser.error(f"method '{name}' not found{did_you_mean(name, NODES)} — available: {', '.join(NODES)}")
     return options
 
 

@@ -91,7 +91,7 @@ def made(folder: Path, images: int) -> Data:
 def method_work(name: str, data: Data) -> Row:
     """Fit a method on the texts and score the images."""
     label = name.partition(",")[0]
-    node = shipped("streaming" if name in STREAMS else "method", label) or {}
+    node = shipped("method", label) or {}
     method = build({**node, **STREAMS.get(name, {})}, label)
     images = replace(data.images, columns={f: data.images.columns[f] for f in method.request.fields - {Field.TEXT}})
     now = clock()

@@ -3,12 +3,10 @@
 import pytest
 
 from openbench.__main__ import main
-from openbench.results.streams import StreamStore
+from openbench.results.records.store import RecordStore
 
 from .test_vlm import CLIP, DIGITS
 from .tiny_clip import library, weights
-
-OF_RUNS = ("tune", "metrics")
 
 
 @pytest.mark.slow
@@ -18,11 +16,10 @@ def test_adaneg_scores_streams_of_a_vision_language_model(tmp_path, monkeypatch,
         monkeypatch.setenv(f"OPENBENCH_{name}", str(tmp_path / name.lower()))
     (tmp_path / "data").mkdir()
     (tmp_path / "data/mine.txt").write_text("".join(f"word {i}\n" for i in range(40)))
-    chosen = ["streaming.nouns=mine.txt", "streaming.adjectives=null", "streaming.leave_out=[]"]
-    shared = [word for word in DIGITS if not word.startswith(OF_RUNS)]
-    arguments = [*shared, *CLIP, f"backbone.checkpoint={weights()}", *chosen, "--orders", "2"]
-    assert main(["stream", "adaneg", *arguments]) == 0
-    (record,) = StreamStore(tmp_path / "results").records()
+    chosen = ["method=adaneg", "method.nouns=mine.txt", "method.adjectives=null", "method.leave_out=[]"]
+    arguments = ["run", *DIGITS, *CLIP, f"backbone.checkpoint={weights()}", *chosen, "method._stream_.orders=2"]
+    assert main(arguments) == 0
+    (record,) = RecordStore(tmp_path / "results")
     classes, mine = record.method["texts"]
     assert (classes["words"], classes["templates"], mine["words"], mine["count"]) == (
         "classes",
@@ -30,7 +27,6 @@ def test_adaneg_scores_streams_of_a_vision_language_model(tmp_path, monkeypatch,
         "mine.txt",
         40,
     )
-    assert {len(entry["auroc"]) for entry in record.sets.values()} == {2}
     (tmp_path / "data/mine.txt").write_text("".join(f"word {i}\n" for i in range(41)))
-    assert main(["stream", "adaneg", *arguments]) == 0
-    assert len(StreamStore(tmp_path / "results").records()) == 2, "other words make another record"
+    assert main(arguments) == 0
+    assert len(RecordStore(tmp_path / "results")) == 2, "other words make another record"

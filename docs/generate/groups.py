@@ -4,14 +4,14 @@ from typing import Any
 
 from generate.formula import sentence
 from generate.markdown import Docstring, arxiv_linked, code, hidden_contents, page, table
-from generate.rows import differences_of, rows_of_training
+from generate.rows import rows_of_training
 from openbench import paths
 from openbench.cli.commands.listing import usage
 from openbench.cli.registry import ClassDescription, Entry, Registry
 from openbench.config.shipped import shipped
 from openbench.errors import ConfigError
 
-APART = ("method", "benchmark", "training", "augment", "streaming")  # with a page for each entry
+APART = ("method", "benchmark", "training", "augment")  # with a page for each entry
 TITLES = {
     "training": "Trainings",
     "augment": "Augmentations",
@@ -19,14 +19,11 @@ TITLES = {
     "recipe": "Recipes",
     "tune": "Tuning",
     "runtime": "Runtime",
-    "streaming": "Streaming methods",
 }
 LEADS = {
     "training": "How a backbone without released weights is trained. Each names the method that its paper scores "
     "with; `+scorer=published` takes it.",
     "augment": "What is done to training images. They are put before those of the recipe with `+augment=NAME`.",
-    "streaming": "Scores that learn from the test images seen so far, with a protocol and a table of their own, "
-    "`results/streams`. Hyper-parameters are set as `streaming.NAME=VALUE`; nothing is tuned.",
     "backbone": "Networks by name. `python -m openbench list backbone` shows the same in a terminal; one's own is an "
     "entry of this group too.",
     "dataset": "Sets of images from which benchmarks are made. Which of their images belong to a set is in the "
@@ -59,7 +56,7 @@ def together(group: str, entries: list[Entry]) -> str:
 
 
 def apart(entry: Entry) -> str:
-    """All about one training, augmentation or streaming method."""
+    """All about one training or augmentation."""
     node: dict[str, Any] = shipped(entry.group, entry.name) or entry.config()
     source = _source(node)
     text = Docstring.parse(source.docstring) if source else Docstring("")
@@ -71,7 +68,6 @@ def apart(entry: Entry) -> str:
     ]
     settings = table(("name", "default", "allowed", "meaning"), rows)
     measured = rows_of_training(entry.name) if entry.group == "training" else ""
-    compared = differences_of(str(node["_target_"])) if entry.group == "streaming" else ""
     return page(
         entry.name,
         f"*{sentence(entry.summary)}*",
@@ -80,7 +76,6 @@ def apart(entry: Entry) -> str:
         code(usage(entry, None)),
         "## Parameters\n\n" + settings if settings else "",
         "## Source, and what differs from it\n\n" + arxiv_linked(text.reference) if text.reference else "",
-        "## Beside independent references\n\n" + compared if compared else "",
         "## Measured\n\n" + measured if measured else "",
         "## The file\n\n" + code(entry.text, "yaml"),
     )

@@ -20,6 +20,7 @@ from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Request
 from openbench.core.search import ChosenMethod, with_params
+from openbench.core.streaming import StreamingMethod
 from openbench.engine.evaluate import score as scored
 from openbench.errors import (
     ConfigError,
@@ -112,7 +113,7 @@ def beyond_features(method: Method, request: Request) -> list[str]:
         method: unfitted.
         request: its own, or that of a part of it.
     """
-    found = ["images"] * isinstance(method, LiveMethod)
+    found = ["images"] * isinstance(method, LiveMethod) + ["the images before"] * isinstance(method, StreamingMethod)
     found += ["maps of its layers"] * (Field.MAPS in request.fields)
     found += ["mixed images"] * (request.mixing is not None)
     return found + ["input gradients"] * bool(request.perturb or request.second_pass)

@@ -25,7 +25,6 @@ COMMANDS = {
     "sweep": ("commands.sweep:sweep", "how far sweeps are: done, running, failed and why"),
     "data": ("commands.data:data", "get data sets, verify them, look at them, bring your own"),
     "new": ("commands.new:new", "a method, training, data set or backbone of your own, to be filled in"),
-    "stream": ("commands.stream:stream", "score streams with a method that learns from them"),
     "verify": ("commands.verify:verify", "compute a record again and say whether it reproduces"),
     "publish": ("commands.verify:publish", "put the scores of runs beside their records"),
     "compare": ("commands.runs:compare", "compare runs on the same images"),
@@ -46,7 +45,11 @@ COMMANDS = {
 }
 
 # What was a command once → what is typed now.
-MOVED = {"submit": "verify --submission FOLDER", "study new": "new study"}
+MOVED = {
+    "submit": "verify --submission FOLDER",
+    "study new": "new study",
+    "stream": "run +benchmark=NAME method=oodd method._stream_.orders=5",
+}
 
 EXAMPLES = """\
 

@@ -1,55 +1,77 @@
-"""The contract of methods that learn from the test images they have scored."""
+"""Methods that learn from the test images they have scored, and the streams of images that they score."""
 
-from abc import ABC, abstractmethod
-from dataclasses import fields
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from openbench.config.constraints import Checked
-from openbench.core.features import FeatureSet, Head
-from openbench.core.inputs import held_to_finite, held_to_training, hold
-from openbench.core.request import Request
-from openbench.errors import MethodError, NotFittedError, OpenbenchError
+from openbench.config.constraints import Checked, Count, Positive, Seed
+from openbench.core.features import FeatureSet
+from openbench.core.inputs import held_to_finite, hold
+from openbench.core.method import Method
+from openbench.errors import ConfigError, MethodError
 
+STREAM = "_stream_"  # key of a method's config: the streams that it scores
 M = TypeVar("M")
 
 
-class StreamingMethod(Checked, ABC, Generic[M]):
+@dataclass(frozen=True)
+class StreamPlan(Checked):
+    """What a stream holds and in which orders.
+
+    Args:
+        sets: `each`: a stream of ID test and one OOD set, for each of these; `all`: one stream of ID test and all.
+        ood_per_id: OOD images per ID image; as many images as this allows are drawn from both, anew for each order.
+            None takes all images of both.
+        orders: of each stream; its images in a random order, with an empty memory at the beginning.
+        seed: order i is drawn from seed and i.
+    """
+
+    named: ClassVar[str] = f"method.{STREAM}"
+
+    sets: Literal["each", "all"] = "each"
+    ood_per_id: Positive | None = None
+    orders: Count = 5
+    seed: Seed = 0
+
+    def order(self, id_images: int, ood_images: int, number: int) -> NDArray[np.int64]:
+        """Return the images of order `number`, ID ones as 0 to id_images − 1, OOD ones from there on.
+
+        Raises:
+            ConfigError: the ratio leaves no image of a side.
+        """
+        rng = np.random.default_rng([self.seed, number])
+        inside, outside = np.arange(id_images), np.arange(id_images, id_images + ood_images)
+        if self.ood_per_id is not None:
+            kept = min(id_images, int(ood_images / self.ood_per_id))
+            wanted = min(ood_images, round(kept * self.ood_per_id))
+            if not kept or not wanted:
+                raise ConfigError(
+                    f"{self.named}.ood_per_id — found {self.ood_per_id:g} — of {id_images} ID and {ood_images} OOD "
+                    "images no image of one side would be left — choose a ratio nearer to theirs, or leave it out"
+                )
+            inside, outside = rng.choice(inside, kept, replace=False), rng.choice(outside, wanted, replace=False)
+        return rng.permutation(np.concatenate([inside, outside]))
+
+
+class StreamingMethod(Method, Generic[M]):
     """An OOD score of the images of a stream, in their order: larger = more out-of-distribution.
 
     The score of an image may depend on the images before it and on itself, never on a later one; how the stream is cut
     into batches changes nothing. All that is learnt from the stream is in a memory that `memory` makes and `score_next`
     changes, so that a fitted method is the same after a stream as before, and each stream begins with an empty memory.
-    What is learnt from ID images, by `fit`, lives in attributes whose names end in `_`, as in a `Method`.
 
-    Such scores are not scores of a `Method`: they depend on which images came before. They have a protocol of their own
-    (`openbench.engine.streams`), and are not ranked with others.
+    The engine scores streams as `_stream_` in the method's config says (`StreamPlan`); nothing is tuned, and such
+    scores are not ranked with others.
     """
-
-    error: ClassVar[type[OpenbenchError]] = MethodError
-    needs: ClassVar[Request] = Request()
-    reference: ClassVar[str]
-    version: ClassVar[int] = 1  # raised by every change that moves scores: it enters the id of a record
 
     def __init_subclass__(cls, **rest: Any) -> None:
         """Make the methods of a subclass refuse input that they cannot work with."""
         super().__init_subclass__(**rest)
-        hold(cls, fit=held_to_training, score_next=held_to_finite)
-
-    @property
-    def request(self) -> Request:
-        """What this instance needs."""
-        return self.needs
-
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
-        """Learn from the split named by `request.fit_on`; return self. The default has nothing to learn.
-
-        Args:
-            train: the declared columns of that split with labels, or None if `fit_on` is None.
-            head: the classifier, or None if not declared.
-        """
-        return self
+        hold(cls, score_next=held_to_finite)
 
     @abstractmethod
     def memory(self) -> M:
@@ -68,13 +90,13 @@ class StreamingMethod(Checked, ABC, Generic[M]):
             MethodError: no rows, or a row that is NaN or infinite.
         """
 
-    def params(self) -> dict[str, object]:
-        """The hyper-parameters by name, as given."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+    def score(self, x: FeatureSet) -> Tensor:
+        """Refuse: the score of an image depends on those before it.
 
-    def learnt(self, name: str) -> Any:
-        """Return what was learnt as `name`, or raise NotFittedError."""
-        value = getattr(self, name, None)
-        if value is None:
-            raise NotFittedError(f"{type(self).__name__}.score_next called before fit — call fit(train, head) first")
-        return value
+        Raises:
+            MethodError: always.
+        """
+        raise MethodError(
+            f"{type(self).__name__}.score: its scores depend on the images before — call score_next(images, memory) "
+            "with memory() for each stream, or run it: python -m openbench run"
+        )

@@ -143,7 +143,7 @@ def fit(method: Method, fitting: Fitting, features: FeatureSource, device: torch
     train = None
     if request.fit_on is not None:
         split = fitting.split(request.fit_on)
-        train = _declared(features(split, request.clean), request.clean).on(device)
+        train = declared(features(split, request.clean), request.clean).on(device)
         if request.mixing is not None:
             copies = features.mixed(split, mixed_with(fitting.ood_val), request.mixing)
             train = replace(train, columns={**train.columns, Field.MIXED: copies})
@@ -193,7 +193,7 @@ def class_scores(method: Method, split: Split, scoring: Scoring) -> NDArray[np.f
         return None  # without reading a column
     where, parts = f"class_scores on {split.name} ({split.role})", []
     x = scoring.features(split, method.request.unmixed).on(scoring.device)
-    for rows in _declared(x, method.request).batches(scoring.batch):
+    for rows in declared(x, method.request).batches(scoring.batch):
         found = method.class_scores(rows.without_labels())
         if found is None or found.ndim != 2 or len(found) != len(rows):
             shape = None if found is None else tuple(found.shape)
@@ -209,7 +209,7 @@ def score(method: Method, x: FeatureSet, batch: int, where: str) -> NDArray[np.f
         MethodError: a score is NaN, or the method returned another shape; the message names the method and the split.
     """
     parts = []
-    for rows in _declared(x, method.request).without_labels().batches(batch):
+    for rows in declared(x, method.request).without_labels().batches(batch):
         scores = method.score(rows)
         if scores.shape != (len(rows),):
             raise MethodError(
@@ -273,8 +273,8 @@ def no_predictions(split: Split, features: FeatureSource) -> NDArray[np.int64]:
     return np.full(len(split), -1, dtype=np.int64)
 
 
-def _declared(x: FeatureSet, request: Request) -> FeatureSet:
-    """Only the declared columns: undeclared use then fails in every run, not only in the check suite."""
+def declared(x: FeatureSet, request: Request) -> FeatureSet:
+    """Return only the declared columns: undeclared use then fails in every run, not only in the check suite."""
     return replace(x, columns={name: column for name, column in x.columns.items() if name in request.fields})
 
 

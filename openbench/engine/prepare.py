@@ -11,7 +11,7 @@ from openbench.backbones.device import check_compiler, check_precision, resolve_
 from openbench.backbones.ensemble import Ensemble
 from openbench.backbones.feature_file import FeatureFile
 from openbench.backbones.network import NetworkBackbone
-from openbench.config.build import build
+from openbench.config.build import build, from_node
 from openbench.config.constraints import check_value, hints_of
 from openbench.config.overrides import NAME
 from openbench.core.benchmark import Benchmark, Split
@@ -22,6 +22,7 @@ from openbench.core.record import ResultRecord
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime, under_torchrun
 from openbench.core.search import ChosenMethod, grid, with_params
+from openbench.core.streaming import STREAM, StreamingMethod, StreamPlan
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import WHERE as OUTLIERS
 from openbench.data.build import build_benchmark, open_benchmark, with_outliers
@@ -126,6 +127,10 @@ def build_method(node: Config) -> ChosenMethod:
     method: Method = build(node, where, Method)
     space = node.get("_space_") or {}
     check_value(space, Mapping[str, Sequence[Any]], f"{where}._space_")
+    if isinstance(method, StreamingMethod):
+        from_node(StreamPlan, node.get(STREAM) or {}, StreamPlan.named)
+        if space:
+            raise ConfigError(f"{where}._space_ — a streaming method is not tuned — leave it out")
     settings = grid(space, list(method.params()), where)
     kinds = hints_of(type(method))
     for parameter, values in space.items():

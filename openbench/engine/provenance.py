@@ -220,11 +220,11 @@ def remarks(whose: str, scores: Sequence[SetScores], said: Sequence[str] = ()) -
 
     Args:
         whose: what gave the scores, e.g. `method 'knn'`.
-        scores: of all splits.
+        scores: of all splits; none of a streaming method.
         said: what was to be warned of before there were scores.
     """
-    pooled = np.concatenate([split.scores for split in scores])
-    if (pooled == pooled[0]).all():
+    pooled = np.concatenate([split.scores for split in scores]) if scores else np.empty(0)
+    if len(pooled) and (pooled == pooled[0]).all():
         found = [
             f"WARNING: {whose} gives all {len(pooled):,} images of all sets the score {pooled[0]:g}: nothing "
             "is ranked by it, so AUROC is 50 whatever the images show"

@@ -1,7 +1,7 @@
 """One run: features from the cache, tuning on validation, scores, metrics, one write-once record."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from openbench.backbones.base import Backbone
 from openbench.checkout import uncommitted
+from openbench.config.build import from_node
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.composite import leaves, version_of
 from openbench.core.features import FeatureSet
@@ -26,12 +27,14 @@ from openbench.core.record import (
     VARIANT,
     ResultRecord,
     RunIdentity,
+    Value,
     texts_of,
 )
 from openbench.core.request import Field, Request, Role
 from openbench.core.runtime import Runtime
 from openbench.core.scores import SetScores
 from openbench.core.search import Tuned, settings_of, with_params
+from openbench.core.streaming import STREAM, StreamingMethod, StreamPlan
 from openbench.digest import digest, still_as_before
 from openbench.engine import method_probe
 from openbench.engine.compatibility import tells_apart
@@ -57,6 +60,7 @@ from openbench.engine.provenance import (
     remarks,
     reused,
 )
+from openbench.engine.streams import score_streams
 from openbench.engine.tune import TestSplits, TuneContext, Tuning, tune
 from openbench.engine.verify import check_weights, recorded, verdict
 from openbench.errors import MethodError, RecordError
@@ -145,6 +149,12 @@ class RunSpec:
     def _parts(self) -> tuple[object, ...]:
         trained_by = None if self.learnt is None else self.learnt.method
         return (self.method, trained_by, self.backbone, *(split.source for split in self.benchmark.splits()))
+
+    @property
+    def stream(self) -> StreamPlan:
+        """What a streaming method scores."""
+        node = self.config.get("method", {}).get(STREAM) or {}
+        return from_node(StreamPlan, node, StreamPlan.named)
 
     @property
     def run_id(self) -> str:
@@ -255,7 +265,7 @@ def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, di
     """
     if spec.tuning.strategy != "oracle_per_set" or not spec.space:
         record, scores = _compute(spec, runtime, say)
-        return record, {spec.run_id: scores}
+        return record, {spec.run_id: scores} if scores else {}
     found = {name: _compute(replace(spec, benchmark=alone), runtime, say) for name, alone in each_alone(spec.benchmark)}
     joined = joined_record(spec.run_id, spec.benchmark, {name: record for name, (record, _) in found.items()})
     return joined, {per_set_name(spec.run_id, name): scores for name, (_, scores) in found.items()}
@@ -275,19 +285,11 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
         tuned = _tune(spec, fitting, scoring, say)
     with clock.stage("fit"):
         method = tuned.fitted or fit(with_params(spec.method, tuned.params), fitting, features, device)
-    splits = tuple(s for s in (benchmark.id_val, benchmark.ood_val) if s is not None and not s.unread)
-    with clock.stage("score"):
-        # First, so that it refuses before all the test sets are extracted.
-        by_class = _class_scores(method, spec, scoring)
-        scores = score_splits(
-            method,
-            (*benchmark.test_splits(), *splits),
-            scoring,
-            predictions if spec.classified else no_predictions,
-        )
-    with clock.stage("metrics"):
-        sets = metric_sets(scores, benchmark, features, by_class, _class_probabilities(method, by_class))
-        metrics = evaluate(sets, spec.metrics)
+    if isinstance(method, StreamingMethod):
+        with clock.stage("score"):
+            metrics, sets = score_streams(method, spec.stream, benchmark, scoring, say), list[SetScores]()
+    else:
+        metrics, sets = _measured(method, spec, scoring, clock)
     record = ResultRecord(
         run_id=spec.run_id,
         config=spec.scientific,
@@ -305,6 +307,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
             "reference": type(method).reference,
             "params": plain_params(method),
             **({"texts": spec.texts} if spec.texts else {}),
+            **({"stream": asdict(spec.stream)} if isinstance(method, StreamingMethod) else {}),
         },
         tuned=tuned.params,
         trials=tuned.trials,
@@ -317,16 +320,38 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
         },
         provenance=provenance(clock, device, backbone.passes - passes_before)
         | _made_from(spec, features)
-        | remarks(f"method '{spec.method_name}'", scores, features.store.halving.said),
+        | remarks(f"method '{spec.method_name}'", sets, features.store.halving.said),
     )
     return record, sets
+
+
+def _measured(
+    method: Method, spec: RunSpec, scoring: Scoring, clock: Clock
+) -> tuple[dict[str, dict[str, Value]], list[SetScores]]:
+    """The metrics of a fitted method, and the scores that they are made of."""
+    benchmark = spec.benchmark
+    splits = tuple(s for s in (benchmark.id_val, benchmark.ood_val) if s is not None and not s.unread)
+    with clock.stage("score"):
+        # First, so that it refuses before all the test sets are extracted.
+        by_class = _class_scores(method, spec, scoring)
+        scores = score_splits(
+            method,
+            (*benchmark.test_splits(), *splits),
+            scoring,
+            predictions if spec.classified else no_predictions,
+        )
+    with clock.stage("metrics"):
+        sets = metric_sets(scores, benchmark, scoring.features, by_class, _class_probabilities(method, by_class))
+        return evaluate(sets, spec.metrics), sets
 
 
 def _read(spec: RunSpec) -> list[Split]:
     """The splits whose features a run reads: what is scored, and what the method is fitted on."""
     fitted_on = {leaf.request.fit_on for leaf in leaves(spec.method)}
-    unscored = {Role.ID_TRAIN, Role.OOD_TRAIN} - fitted_on
-    return [s for s in spec.benchmark.splits() if s.role not in unscored and not s.unread]
+    unscored = {Role.ID_TRAIN, Role.OOD_TRAIN}
+    if isinstance(spec.method, StreamingMethod):
+        unscored |= {Role.ID_VAL, Role.OOD_VAL, Role.CSID}
+    return [s for s in spec.benchmark.splits() if s.role not in unscored - fitted_on and not s.unread]
 
 
 def _made_from(spec: RunSpec, features: CachedFeatures) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 _BETTER: tuple[tuple[str, bool], ...] = (
     # Patterns are tried in order on the key without `pooled_` and `_low`/`_high`.
-    (r"(conformal_)?auroc|aupr_(in|out)|ap_(in|out)", True),
+    (r"(conformal_)?auroc|auroc_(first|last)_quarter|aupr_(in|out)|ap_(in|out)", True),
     (r"(conformal_)?fpr95|fpr95_id_positive|detection_error", False),
     (r"f1|accuracy|precision|recall|id_val_accuracy", True),
     (r"autc|aufpr|aufnr|f1_threshold_(std|range)", False),

@@ -1,6 +1,7 @@
 """What may be a name: as a part of a path, and as a word in a table."""
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 INDEX = "README"  # the leaderboard's own page
@@ -10,6 +11,27 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]*")
 
 PART = "letters, digits, _ . + = -, at most 100 of them, the first a letter, digit or _"
 WORDS = "a name on one line, of printable characters, at most 200 of them"
+
+_ORDER = re.compile(r"order_\d+/")
+
+
+def order_name(number: int, name: str) -> str:
+    """Return the name of a set or group in one order of its stream, as the metrics of a record have it."""
+    return f"order_{number}/{name}"
+
+
+def without_order(name: str) -> str:
+    """Return the name of a set or group as it is without the order of a stream."""
+    return _ORDER.sub("", name, count=1)
+
+
+def is_stream(measured: Iterable[str]) -> bool:
+    """Whether numbers are of streams, so that they depend on the order of the images.
+
+    Args:
+        measured: names of sets and groups as the metrics of a record have them.
+    """
+    return any(_ORDER.match(name) for name in measured)
 
 
 def is_part(text: object) -> bool:

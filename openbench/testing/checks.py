@@ -19,15 +19,17 @@ from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field
+from openbench.core.streaming import StreamingMethod
 from openbench.errors import FieldError, MethodError, NotFittedError
 from openbench.metrics.curve import auroc
-from openbench.testing.toy import declared, fitted, images_with, network_with, planted, read_by, samples_of, scored
+from openbench.testing.toy import Toy, declared, fitted, images_with, network_with, planted, read_by, samples_of, scored
 
 MethodFactory = Callable[[], Method]  # returns a new, unfitted method at each call
 Check = Callable[[MethodFactory], None]
 
 SEPARATION = 0.8  # AUROC that any OOD score must reach on the planted clusters
 _TOLERANCE = 1e-4  # of the range of scores: what a different order of float32 sums may change
+_OF_STREAM = 1e-5  # likewise, where an error would reach all later images of a stream
 
 
 class CheckError(AssertionError):
@@ -102,14 +104,31 @@ def check_scores_do_not_depend_on_batch_size(make: MethodFactory) -> None:
     x = samples_of(method, data)[:60]
     whole = scored(method, x, data)
     for size in (7, 1):
-        parts = torch.cat([scored(method, rows, data) for rows in x.batches(size)])
-        _same(make, whole, parts, f"batches of {size} give other scores than one batch")
+        parts = _in_batches(method, x, data, size)
+        _same(make, whole, parts, f"batches of {size} give other scores than one batch", _tolerance(method))
+
+
+def check_a_score_depends_on_no_later_image(make: MethodFactory) -> None:
+    """In a stream, other images after the first 100, or none, leave the scores of these as they are."""
+    data = planted()
+    method = fitted(make(), data)
+    if not isinstance(method, StreamingMethod):
+        return
+    x = samples_of(method, data)[:200]
+    before = scored(method, x, data)[:100]
+    other = FeatureSet({name: torch.cat([c[:100], 3 * c[100:].flip(0)]) for name, c in x.columns.items()})
+    after = scored(method, other, data)[:100]
+    _same(make, before, after, "the scores of 100 images change with the images after them", _OF_STREAM)
+    alone = scored(method, x[:100], data)
+    _same(make, before, alone, "100 images alone have other scores than with images after them", _OF_STREAM)
 
 
 def check_scores_do_not_depend_on_order(make: MethodFactory) -> None:
-    """Shuffled rows give shuffled scores."""
+    """Shuffled rows give shuffled scores, except in a stream."""
     data = planted()
     method = fitted(make(), data)
+    if isinstance(method, StreamingMethod):
+        return
     x = samples_of(method, data)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
     _same(make, scored(method, x, data)[order], scored(method, x[order], data), "shuffled rows give other scores")
@@ -182,7 +201,7 @@ def check_score_learns_nothing(make: MethodFactory) -> None:
     x = samples_of(method, data)
     before = scored(method, x, data)
     scored(method, declared(data.ood_test, read_by(method)).without_labels(), data)
-    _same(make, before, scored(method, x, data), "scoring other samples in between changes scores")
+    _same(make, before, scored(method, x, data), "scoring other samples in between changes scores", 0.0)
 
 
 def check_unfitted_raises_not_fitted(make: MethodFactory) -> None:
@@ -314,6 +333,7 @@ def all_checks() -> tuple[Check, ...]:
         check_rows_that_are_not_finite_get_no_score,
         check_scores_do_not_depend_on_batch_size,
         check_scores_do_not_depend_on_order,
+        check_a_score_depends_on_no_later_image,
         check_score_learns_nothing,
         check_inputs_stay_untouched,
         check_leaves_the_network_as_it_was,
@@ -346,6 +366,18 @@ def run_checks(make: MethodFactory) -> None:
         raise CheckError(f"{len(failures)} of {len(all_checks())} checks failed\n" + "\n".join(failures))
 
 
+def _in_batches(method: Method, x: FeatureSet, data: Toy, size: int) -> Tensor:
+    """The scores of samples that come in batches; to a streaming method they are one stream."""
+    if isinstance(method, StreamingMethod):
+        memory = method.memory()
+        return torch.cat([method.score_next(rows, memory) for rows in x.batches(size)])
+    return torch.cat([scored(method, rows, data) for rows in x.batches(size)])
+
+
+def _tolerance(method: Method) -> float:
+    return _OF_STREAM if isinstance(method, StreamingMethod) else _TOLERANCE
+
+
 def _copied(x: FeatureSet) -> FeatureSet:
     return FeatureSet({k: v.clone() for k, v in x.columns.items()}, {k: v.clone() for k, v in x.maps.items()})
 
@@ -354,12 +386,12 @@ def _tensors(x: FeatureSet) -> dict[str, Tensor]:
     return {**{str(name): column for name, column in x.columns.items()}, **x.maps}
 
 
-def _same(make: MethodFactory, expected: Tensor, found: Tensor, what: str) -> None:
+def _same(make: MethodFactory, expected: Tensor, found: Tensor, what: str, tolerance: float = _TOLERANCE) -> None:
     if expected.shape != found.shape:
         _fail(make, f"{what}: shapes {tuple(expected.shape)} and {tuple(found.shape)}")
     scale = float(expected.max() - expected.min())
     off = float((expected - found).abs().max())
-    if not off <= _TOLERANCE * scale:
+    if not off <= tolerance * scale:
         _fail(make, f"{what}: they differ by up to {off:.3g} where scores span {scale:.3g}")
 
 

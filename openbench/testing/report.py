@@ -16,7 +16,6 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.streaming import StreamingMethod
 from openbench.errors import MethodError, OpenbenchError
-from openbench.testing import streaming
 from openbench.testing.checks import (
     CheckError,
     all_checks,
@@ -25,7 +24,6 @@ from openbench.testing.checks import (
     check_unfitted_raises_not_fitted,
 )
 
-AnyMethod = Method | StreamingMethod[Any]
 Factory = Callable[[], Any]  # returns a new, unfitted method at each call
 Check = Callable[[Any], None]
 
@@ -37,8 +35,6 @@ _ABOUT = {
     "check_refit_equals_fresh_fit": "fit",
     "check_hyper_parameters_stay_as_given": "fit",
     "check_learnt_state_ends_in_underscore": "fit",
-    "check_is_a_dataclass_that_copies": "class",
-    "check_each_stream_has_a_memory_of_its_own": "memory",
 }
 _ASSIGNED = ("check_hyper_parameters_stay_as_given", "check_learnt_state_ends_in_underscore")
 
@@ -99,14 +95,13 @@ class MethodReport:
         return f"{self.method} passes all {len(self.checks)} checks"
 
 
-def check_method(method: type[AnyMethod] | AnyMethod) -> MethodReport:
+def check_method(method: type[Method] | Method) -> MethodReport:
     """Run the checks that every method of openbench passes, and return a report.
 
     They fit and score the method on small planted data: that it reads what it declares, gives one finite float32 score
     per sample whatever the batch size and order, learns nothing while scoring, leaves its inputs and hyper-parameters
-    alone, is deterministic, pickles, and separates planted clusters. Of a method that learns from the test images they
-    ask instead that a score depends on no later image, that batches of the stream do not matter, and that each stream
-    begins anew.
+    alone, is deterministic, pickles, and separates planted clusters. A streaming method may depend on the order, but on
+    no later image, and each stream begins anew.
 
     Args:
         method: a class whose hyper-parameters have defaults, or an unfitted instance.
@@ -116,7 +111,7 @@ def check_method(method: type[AnyMethod] | AnyMethod) -> MethodReport:
     """
     make = _factory(method)
     cls = method if isinstance(method, type) else type(method)
-    checks: tuple[Check, ...] = streaming.all_streaming_checks() if _streams(cls) else all_checks()
+    checks: tuple[Check, ...] = all_checks()
     findings: dict[object, Finding] = {}
     repaired = _repaired(make) if "fit" in _functions(cls) and not _returns_self(make, checks) else None
     for check in checks:
@@ -138,21 +133,17 @@ def check_method(method: type[AnyMethod] | AnyMethod) -> MethodReport:
     return MethodReport(cls.__name__, tuple(check.__name__ for check in checks))
 
 
-def _streams(cls: type) -> bool:
-    return issubclass(cls, StreamingMethod)
-
-
-def _factory(method: type[AnyMethod] | AnyMethod) -> Factory:
+def _factory(method: type[Method] | Method) -> Factory:
     """What makes a new, unfitted method at each call.
 
     Raises:
         MethodError: it is not a method, or one cannot be made of the class.
     """
     cls = method if isinstance(method, type) else type(method)
-    if not issubclass(cls, Method | StreamingMethod):
+    if not issubclass(cls, Method):
         raise MethodError(
             f"check_method — found {cls.__name__}, which is not a Method — allowed: a class derived from "
-            "openbench.core.method.Method or openbench.core.streaming.StreamingMethod, or an instance of one"
+            "openbench.core.method.Method, or an instance of one"
         )
     where = f" ({place})" if (place := _definition(cls, "class")) else ""
     if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
@@ -190,7 +181,7 @@ def _repaired(make: Factory) -> Factory:
     """The same methods with a `fit` that returns self, without which no other check could tell what else is wrong."""
     cls = type(make())
 
-    def fit(self: AnyMethod, train: FeatureSet | None, head: Head | None) -> AnyMethod:
+    def fit(self: Method, train: FeatureSet | None, head: Head | None) -> Method:
         cls.fit(self, train, head)
         return self
 
@@ -228,7 +219,7 @@ def _about(cls: type, check: Check, error: Exception) -> Place | None:
         names = re.findall(r"\b[A-Za-z]\w*", str(error))
         if (found := _assignment(cls, names)) is not None:
             return found
-    scoring = "score_next" if _streams(cls) else "score"
+    scoring = "score_next" if issubclass(cls, StreamingMethod) else "score"
     return _definition(cls, _ABOUT.get(check.__name__, scoring)) or _definition(cls, scoring)
 
 

@@ -21,6 +21,7 @@ from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import CLASSES, Field, Request, Role, Texts
+from openbench.core.streaming import StreamingMethod
 from openbench.digest import digest
 
 SAMPLES_PER_CLASS = 120
@@ -273,7 +274,12 @@ def fitted(method: Method, data: Toy) -> Method:
 
 
 def scored(method: Method, x: FeatureSet, data: Toy) -> Tensor:
-    """Return the scores (n,) of samples; a live method gets images, with a network that finds their features."""
+    """Return the scores (n,) of samples; a live method gets images, with a network that finds their features.
+
+    To a streaming method the samples are a stream of their own.
+    """
+    if isinstance(method, StreamingMethod):
+        return method.score_next(x, method.memory())
     if isinstance(method, LiveMethod):
         return method.score_images(images_with(x.features), network_with(data.head))
     # The planted copies of an image are the image itself.

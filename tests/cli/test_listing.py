@@ -159,13 +159,6 @@ def test_the_printed_command_names_the_folder_that_an_entry_comes_from(toys, cap
     assert shown(capsys, "tune", "none", "--config-dir", str(toys)).endswith("tune=none\n")
 
 
-def test_a_streaming_method_is_shown_as_a_method_is_with_its_own_command(capsys):
-    text = shown(capsys, "streaming", "oodd")
-    assert "score(x_i) = cos_{(k₂)}(f̂_i, D_i)" in text
-    assert "Needs: features, labels, logits; fit on id_train" in text
-    assert text.endswith("Run: python -m openbench stream oodd +benchmark=digits\n")
-
-
 def test_a_default_that_a_field_call_gives_is_shown_by_itself():
     assert ClassDescription.of("openbench.methods.knn.KNN").parameters["normalise"] == "True"
 

@@ -47,16 +47,17 @@ UNNAMED: tuple[Method, ...] = (
 
 
 def classes() -> list[type]:
-    """Every method of openbench, streaming ones too."""
-    return classes_of(openbench.methods, (Method, StreamingMethod))
+    """Every method of openbench."""
+    return classes_of(openbench.methods, Method)
 
 
 def entries() -> Iterator[Entry]:
     """One entry per class."""
     cases: dict[type, dict[str, Case]] = {cls: {} for cls in classes()}
     names = sorted(file.stem for file in (paths.config_dir() / "method").glob("*.yaml") if file.stem not in COMPILED)
+    streaming = [name for name in names if issubclass(target_of(shipped("method", name) or {}), StreamingMethod)]
     made = {}
-    for name in names:
+    for name in sorted(set(names) - set(streaming)):
         node = shipped("method", name) or {}
         method = build({**node, **SMALL.get(target_of(node).__name__, {})})
         made[name] = method, node.get("_space_") or {}
@@ -73,12 +74,12 @@ def entries() -> Iterator[Entry]:
                     cases[type(method)][f"{name} {named(options)}"] = _case(other, "plain")
     for method in UNNAMED:
         cases[type(method)] |= _problems(type(method).__name__, method)
-    for file in sorted((paths.config_dir() / "streaming").glob("*.yaml")):
-        node = shipped("streaming", file.stem) or {}
+    for name in streaming:
+        node = shipped("method", name) or {}
         for options in ({}, SMALL[target_of(node).__name__]):
-            streaming = build({**node, **options})
-            name = " ".join(filter(None, (file.stem, named(options))))
-            cases[type(streaming)] |= {f"{name} {kind}": _of_stream(streaming, kind) for kind in KINDS}
+            method = build({**node, **options})
+            label = " ".join(filter(None, (name, named(options))))
+            cases[type(method)] |= {f"{label} {kind}": _of_stream(method, kind) for kind in KINDS}
     for cls, found in cases.items():
         yield Entry(f"methods/{cls.__qualname__}", file_of(cls), found)
 

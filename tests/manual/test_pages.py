@@ -47,7 +47,7 @@ def made(tmp_path_factory):
 @pytest.mark.slow
 def test_everything_on_offer_has_a_page(made):
     registry = Registry((paths.config_dir(),))
-    apart = ("method", "benchmark", "training", "augment", "streaming")
+    apart = ("method", "benchmark", "training", "augment")
     wanted = {f"{group}/{entry.name}" for group in apart for entry in registry.entries(group)}
     wanted |= {f"{group}/index" for group in registry.groups()}
     wanted |= {f"command/{name}" for name in COMMANDS}
@@ -62,18 +62,12 @@ def test_everything_on_offer_has_a_page(made):
 def test_a_method_has_the_comparisons_of_its_own_tests_on_its_page(made):
     shown = {
         name: re.findall(r"^\| (.*) \| \d+ \| [\d.e-]+ \|$", made[name], re.MULTILINE)
-        for name in ("method/core", "method/csp", "method/eoe", "streaming/oodd")
+        for name in ("method/core", "method/csp", "method/eoe", "method/oodd")
     }
     assert "equals residuals taken sample by sample" in shown["method/core"]
-    assert "equals one image after the other" in shown["streaming/oodd"]
+    assert "equals one image after the other" in shown["method/oodd"]
     assert shown["method/csp"] == shown["method/eoe"] != []
     assert "covariances weighed" not in made["method/mds"]  # of mds_ensemble
-
-
-@pytest.mark.slow
-def test_a_streaming_method_is_shown_with_its_own_command(made):
-    assert "python -m openbench stream oodd +benchmark=digits\n" in made["streaming/oodd"]
-    assert "openbench run" not in made["streaming/oodd"]
 
 
 @pytest.mark.slow

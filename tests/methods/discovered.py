@@ -6,12 +6,15 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import yaml
+from torch import Tensor
 
 from openbench import paths
 from openbench.config.build import build, target_of
 from openbench.core.composite import Composite
+from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
+from openbench.core.streaming import StreamingMethod
 from openbench.errors import NotApplicableError
 
 NODES: dict[str, dict[str, Any]] = {
@@ -74,3 +77,8 @@ def reading_columns() -> Iterator[tuple[str, Method]]:
             continue
         if not isinstance(method, LiveMethod | Composite):
             yield label((name, change)), method
+
+
+def scores(method: Method, x: FeatureSet) -> Tensor:
+    """The scores (n,) of samples; to a streaming method they are a stream."""
+    return method.score_next(x, method.memory()) if isinstance(method, StreamingMethod) else method.score(x)

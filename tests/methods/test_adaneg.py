@@ -6,10 +6,9 @@ from scipy.stats import entropy
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
+from openbench.methods import adaneg
 from openbench.methods._words import Far, far_words, grouped
-from openbench.methods.streaming import adaneg
-from openbench.methods.streaming.adaneg import AdaNeg
-from openbench.testing.streaming import all_streaming_checks
+from openbench.methods.adaneg import AdaNeg
 
 from .problems import assert_equal, f, problem
 
@@ -94,8 +93,3 @@ def test_without_images_it_ranks_as_neglabel():
     method = AdaNeg(**{**SMALL, "gap": 1.0}).fit(None, data.head)
     plain = NegLabel(groups=3, share=0.4, scale=12.0).fit(None, data.head).score(x)
     torch.testing.assert_close(method.score_next(x, method.memory()), 1.1 * torch.sigmoid(plain), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("check", all_streaming_checks(), ids=lambda check: check.__name__)
-def test_adaneg_keeps_the_contract(check):
-    check(lambda: AdaNeg(**{**SMALL, "scale": 30.0}))

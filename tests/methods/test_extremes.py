@@ -10,7 +10,7 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Role
 from openbench.errors import MethodError
 
-from .discovered import reading_columns
+from .discovered import reading_columns, scores
 from .problems import Problem, problem
 
 SECONDS = {"cblof", "dagmm", "deep_svdd", "hbos", "iforest", "opengan"}  # that a fit takes, or compiling its library
@@ -25,7 +25,19 @@ METHODS = {
 AT_ANY_SCALE = {"GROOD", "OpenMax", "PyOD", "ViM"}
 # A covariance needs two samples of a class, a subspace more samples than dimensions, a neighbourhood its neighbours, a
 # temperature one sample that is classified wrongly.
-OF_A_HANDFUL = AT_ANY_SCALE | {"CFOOD", "COF", "GMM", "MDS", "MFSMDS", "RMDS", "SOD", "ScaledMDS", "SSD", "TempScaling"}
+OF_A_HANDFUL = AT_ANY_SCALE | {
+    "CFOOD",
+    "COF",
+    "GMM",
+    "MDS",
+    "MFSMDS",
+    "OODD",
+    "RMDS",
+    "SOD",
+    "ScaledMDS",
+    "SSD",
+    "TempScaling",
+}
 UNDERFLOWING = {"klm"}  # its templates hold probabilities of zero, from which others are infinitely far
 
 
@@ -48,11 +60,11 @@ def outcome(method: Method, data: Problem, change: Callable[[FeatureSet], Featur
     """What a method says that refuses; how many scores are not finite; nothing where all are."""
     train = {None: None, Role.ID_TRAIN: data.train, Role.ID_VAL: data.val}[method.request.fit_on]
     try:
-        scores = method.fit(None if train is None else change(train), data.head).score(data.test.without_labels())
+        found = scores(method.fit(None if train is None else change(train), data.head), data.test.without_labels())
     except MethodError as error:
         return str(error)
-    bad = int((~scores.isfinite()).sum())
-    return f"{bad} of {len(scores)} scores are not finite" if bad else ""
+    bad = int((~found.isfinite()).sum())
+    return f"{bad} of {len(found)} scores are not finite" if bad else ""
 
 
 def test_the_methods_are_those_of_the_configs():

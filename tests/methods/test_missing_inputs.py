@@ -10,7 +10,7 @@ from openbench.core.method import Method
 from openbench.core.request import Role
 from openbench.errors import MethodError
 
-from .discovered import NODES, reading_columns
+from .discovered import NODES, reading_columns, scores
 from .problems import problem
 
 METHODS = {name: method for name, method in reading_columns() if name in NODES}
@@ -57,10 +57,10 @@ STREAMED = [
 def test_what_is_learnt_does_not_depend_on_the_size_of_batches(name, monkeypatch):
     data = problem()
     try:
-        whole = again(name).fit(data.train, data.head).score(data.test)
+        whole = scores(again(name).fit(data.train, data.head), data.test)
     except MethodError as error:
         pytest.skip(f"not for this problem: {error}")
     monkeypatch.setattr(FeatureSet.batches, "__defaults__", (67,))
     assert len(list(data.train.batches())) > 2
-    parts = again(name).fit(data.train, data.head).score(data.test)
+    parts = scores(again(name).fit(data.train, data.head), data.test)
     torch.testing.assert_close(parts, whole, rtol=1e-3, atol=1e-5)

@@ -7,11 +7,9 @@ from scipy.special import softmax
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.core.streaming import StreamingMethod
 from openbench.errors import MethodError
-from openbench.methods.streaming import oodd
-from openbench.methods.streaming.oodd import OODD
-from openbench.testing.streaming import all_streaming_checks
+from openbench.methods import oodd
+from openbench.methods.oodd import OODD
 
 from .problems import KINDS, assert_equal, f, problem, y, z
 
@@ -62,19 +60,6 @@ def test_of_equally_similar_images_the_first_stays():
     assert len({float(score) for score in first}) == 1
 
 
-@pytest.mark.parametrize("check", all_streaming_checks(), ids=lambda check: check.__name__)
-def test_oodd_keeps_the_contract(check):
-    check(OODD)
-    check(lambda: OODD(k1=2, k2=3, queue=10))
-
-
 def test_a_bank_of_fewer_samples_than_neighbours_is_refused():
     with pytest.raises(MethodError, match="k1 — found 5 — allowed: 1 to 3, the number of samples in the bank"):
         OODD(share=0.005).fit(problem().train, None)
-
-
-def test_a_streaming_method_is_not_a_method():
-    """So that nothing that takes methods, and no table of theirs, takes one."""
-    from openbench.core.method import Method
-
-    assert not issubclass(StreamingMethod, Method)

@@ -14,7 +14,7 @@ from openbench.core.request import Field, Role
 from openbench.methods import _bank, _tails, mfs, relation
 from openbench.methods.weiper import WeiPer
 
-from .discovered import NODES, marked, reading_columns
+from .discovered import NODES, marked, reading_columns, scores
 
 N, D, C = 10007, 40, 20  # a batch has 4,096; no other size is a multiple of the prime
 QUICK = {"epochs": 1, "epoch": 1, "batch_size": 2048, "batch": 2048, "max_train": 40}  # where a method has them
@@ -72,7 +72,7 @@ def test_training_columns_are_never_copied_whole(name, monkeypatch):
         replace(x, columns={f: c for f, c in x.columns.items() if f in method.request.fields}) for x in (train, test)
     )
     with Made() as made:
-        method.fit(train, head if method.request.head else None).score(test)
+        scores(method.fit(train, head if method.request.head else None), test)
     # What has a row, or a column, for each training sample.
     long = [(shape.numel() // N, by) for shape, by in made.tensors if shape.numel() % N == 0]
     width, by = max(long, default=(0, "nothing"))

@@ -12,6 +12,7 @@ from torch import Tensor
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
+from openbench.core.streaming import StreamingMethod
 from openbench.testing import checks
 from openbench.testing.checks import CheckError, all_checks, run_checks
 from openbench.testing.toy import planted
@@ -233,7 +234,6 @@ class Blind(Right):
         return 0 * super().score(x)
 
 
-# check → methods that it must refuse, each with a piece of the message that names the reason
 @dataclass
 class HidesNaN(Right):
     pass
@@ -247,6 +247,66 @@ def scores_of_what_is_finite(self, x):
 HidesNaN.score = scores_of_what_is_finite
 
 
+@dataclass
+class Running(StreamingMethod[dict]):
+    """Distance from the mean of all images so far and of training.
+
+    score(x_i) = −max_c z_i,c + ‖f_i − μ_i‖/100.
+
+    Reference: nobody, TEST 2024, arXiv 2401.00001.
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LOGITS}), fit_on=Role.ID_TRAIN)
+    reference: ClassVar[str] = "nobody, TEST 2024, arXiv 2401.00001"
+
+    def fit(self, train, head):
+        self.mean_ = train.features.mean(dim=0)
+        return self
+
+    def memory(self):
+        return {"sum": 100 * self.learnt("mean_"), "n": 100}
+
+    def score_next(self, x, memory):
+        sums = memory["sum"] + x.features.cumsum(dim=0)
+        counts = memory["n"] + torch.arange(1, len(x) + 1)[:, None]
+        memory.update(sum=sums[-1], n=memory["n"] + len(x))
+        return -x.logits.max(dim=1).values + 0.01 * (x.features - sums / counts).norm(dim=1)
+
+
+class Ahead(Running):
+    """The score of an image depends on the next one."""
+
+    def score_next(self, x, memory):
+        following = torch.cat([x.logits[1:], x.logits[-1:]])
+        return super().score_next(x, memory) - 0.1 * following.max(dim=1).values
+
+
+class Peeking(Running):
+    """Learns from its whole batch before it scores the first image of it."""
+
+    def score_next(self, x, memory):
+        memory.update(sum=memory["sum"] + x.features.sum(dim=0), n=memory["n"] + len(x))
+        return -x.logits.max(dim=1).values + (x.features - memory["sum"] / memory["n"]).norm(dim=1)
+
+
+class Hoarding(Running):
+    """Keeps in itself what a stream teaches."""
+
+    def score_next(self, x, memory):
+        scores = super().score_next(x, memory)
+        self.mean_ = memory["sum"] / memory["n"]
+        return scores
+
+
+class OneForAll(Running):
+    """Begins each stream with the memory of the one before."""
+
+    def memory(self):
+        self.memory_ = getattr(self, "memory_", None) or super().memory()
+        return self.memory_
+
+
+# check → methods that it must refuse, each with a piece of the message that names the reason
 BUGS: dict[str, dict[type[Method], str]] = {
     "check_metadata_is_complete": {PoorMetadata: "a formula", NoReference: "a year"},
     "check_declares_where_labels_come_from": {LabelsWithoutSplit: "fits on no split"},
@@ -260,9 +320,14 @@ BUGS: dict[str, dict[type[Method], str]] = {
     "check_scores_are_one_float32_per_sample": {Column: "(320, 1)", Double: "float64", WithGradient: "requires_grad"},
     "check_scores_are_finite": {NotFinite: "40 of 120"},
     "check_rows_that_are_not_finite_get_no_score": {HidesNaN: "row of nan"},
-    "check_scores_do_not_depend_on_batch_size": {BatchNormalised: "batches of 7", OrderDependent: "batches of 7"},
+    "check_scores_do_not_depend_on_batch_size": {
+        BatchNormalised: "batches of 7",
+        OrderDependent: "batches of 7",
+        Peeking: "batches of 7",
+    },
+    "check_a_score_depends_on_no_later_image": {Ahead: "with the images after them", Peeking: "the images after them"},
     "check_scores_do_not_depend_on_order": {OrderDependent: "shuffled"},
-    "check_score_learns_nothing": {Stateful: "in between"},
+    "check_score_learns_nothing": {Stateful: "in between", Hoarding: "in between", OneForAll: "in between"},
     "check_inputs_stay_untouched": {WritesFeatures: "'features'", WritesTrain: "'features'", WritesHead: "head"},
     "check_hyper_parameters_stay_as_given": {WritesParameter: "0.5", ConvertsParameter: "constructor"},
     "check_learnt_state_ends_in_underscore": {PublicState: "cache"},
@@ -282,6 +347,7 @@ BUGS: dict[str, dict[type[Method], str]] = {
 @pytest.mark.parametrize("check", all_checks(), ids=lambda check: check.__name__)
 def test_a_right_method_passes(check):
     check(Right)
+    check(Running)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ _USAGE = {
     "method": "python -m openbench run +benchmark=digits method={name}",
     "augment": "python -m openbench train +benchmark=cifar10 +augment={name}",
     "recipe": "python -m openbench train +benchmark=cifar10 recipe@training.recipe={name}",
-    "streaming": "python -m openbench stream {name} +benchmark=digits",
     "scorer": "python -m openbench run -m +benchmark=digits 'training=glob(*)' +scorer={name}",
     "study": "python -m openbench study {name}",
     "dataset": "used by benchmarks: /dataset@benchmark.near.{name}: {name}",
@@ -79,7 +78,7 @@ def show(*, group: str, name: str, config_dir: Path | None, form: str, results: 
             print("\n".join(parts), end="")
         return lost.code
     entry = Registry.of(config_dir).entry(group, name)
-    text = method_text if entry.group in ("method", "streaming") else config_text
+    text = method_text if entry.group == "method" else config_text
     print(text(entry, config_dir), end="")
     return OK
 

@@ -9,11 +9,12 @@ from openbench.errors import RecordError
 from openbench.results.escape import markdown
 from openbench.results.leaderboard.index import indexed_runs
 from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards_of, places
+from openbench.results.names import is_stream
 from openbench.results.records.settings import NONE, RELEASED
 from openbench.results.records.store import RecordStore
 from openbench.results.tables.published import SOURCES, Figure, Setup, load_published, published_name
 from openbench.results.tables.render import Cell, Column, Link, Table, cell_text, to_csv, to_markdown
-from openbench.results.tables.views import conventions
+from openbench.results.tables.views import conventions, stream_table
 from openbench.storage.files import write_whole
 
 FOLDER = "leaderboard"
@@ -28,6 +29,15 @@ _EXPLAINED = (
     "method alone. Order: near AUROC, then far AUROC; `=` marks methods whose near AUROC is printed the same. "
     "Hyper-parameters are those that were tuned or set otherwise than the method's config file; all are in the CSV."
 )
+
+_OF_STREAMS = """\
+# Streaming methods
+
+Scores that learn from the test images seen so far. An image's score depends on those before it, so these numbers say
+nothing about a method that sees one image, and are never ranked. Each stream holds ID test images and those of the OOD
+sets named, in an order drawn from the seed, and begins with an empty memory. The first and the last quarter of a stream
+tell what was learnt on the way; where the whole is below both, scores drift as the memory fills, so that no threshold
+serves the whole stream."""
 
 Figures = Mapping[Setup, Figure]
 # Benchmark, the backbone's node → how many OOD classes its weights met before; empty: not said.
@@ -91,10 +101,16 @@ def generate(results: Path, seen: Seen = lambda benchmark, backbone: "") -> Gene
         RecordError: a reference file cannot be read.
     """
     unreadable: list[RecordError] = []
-    found = boards_of(indexed_runs(RecordStore(results), (board_keys,), unreadable.append))
+    records = RecordStore(results)
+    runs = list(indexed_runs(records, (board_keys,), unreadable.append))
+    found = boards_of(runs)
     # Folders differ from machine to machine, pages must not.
     said = [str(error).replace(f"{results}/", "") for error in unreadable]
     texts = leaderboard(found, load_published(results / "reference"), said, seen)
+    places = sorted((r.benchmark, r.backbone, r.method, f"{r.run_id}.json") for r in runs if is_stream(r.measured))
+    if places:
+        tables = [to_markdown(stream_table(records.read(records.folder.joinpath(*place)))) for place in places]
+        texts["streams.md"] = "\n".join([MARK, "", _OF_STREAMS, "", *tables])
     return Generated({results / FOLDER / name: text for name, text in texts.items()}, found, unreadable)
 
 

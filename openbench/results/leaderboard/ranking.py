@@ -11,6 +11,7 @@ from typing import Any
 from openbench.config.overrides import word
 from openbench.core.record import ResultRecord
 from openbench.results.leaderboard.runs import Keep, Run, runs_of
+from openbench.results.names import is_stream
 from openbench.results.records.settings import hyper_parameters, not_default, over_runs
 from openbench.results.records.superseded import superseded
 from openbench.results.tables.render import Column, Estimate, cell_text
@@ -239,6 +240,8 @@ def _reasons(
     found = [f"record {run.run_id}: {problem}" for run in runs for problem in run.problems]
     if any(run.strategy.startswith("oracle") for run in runs):
         found.append(f"hyper-parameters chosen on test data ({runs[0].strategy.replace('_', ' ')})")
+    if is_stream(runs[0].measured):
+        found.append("scores of a stream, which depend on the images before: streams.md")
     if not all(run.pristine for run in runs):
         deviations = sorted({deviation for run in runs for deviation in run.deviations})
         found.append(f"benchmark not as defined: {'; '.join(deviations) or 'deviations not stated'}")

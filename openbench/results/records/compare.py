@@ -39,6 +39,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from openbench.core.record import ResultRecord, Value
+from openbench.results.names import order_name
 from openbench.storage.plain_json import plain
 
 ROUNDING = 1e-6
@@ -138,14 +139,15 @@ def _place(record: ResultRecord, where: str, key: str) -> Place:
     side = _FULL_SPECTRUM * where.startswith(_FULL_SPECTRUM)
     name, values = where.removeprefix(side), record.metrics[where]
     pooled = _POOLED * key.startswith(_POOLED)
-    ood = values.get("n_ood", math.inf)
+    of_one = record.metrics.get(order_name(0, name), values)  # a mean over the orders of a stream says no counts
+    ood = of_one.get("n_ood", math.inf)
     roles = ("near/", "far/") if name == "id" else (f"{name}/",)
     options = (record.config.get("metrics") or {}).get
     return Place(
         key=key.removeprefix(pooled),
         values=values,
         prefix=pooled,
-        n=float(record.metrics.get(f"{side}id", {}).get("n_id", math.inf)),
+        n=float(of_one.get("n_id", record.metrics.get(f"{side}id", {}).get("n_id", math.inf))),
         m=float(ood) if pooled else min(float(ood), *(_least(record, role) for role in roles)),
         validation=min(_least(record, "id_val/"), _least(record, "ood_val/")),
         classes=int(record.backbone.get("num_classes", 1)),
@@ -173,6 +175,7 @@ def _discoveries(at: Place) -> float:
 _OF_PAIR: tuple[tuple[str, Rule], ...] = (
     (r"n_(ood|sets)", lambda at: 0.0),
     (r"auroc|oscr", lambda at: SAMPLES / (at.n * at.m)),
+    (r"auroc_(first|last)_quarter", lambda at: 16 * SAMPLES / (at.n * at.m)),
     (r"auroc_(low|high)", lambda at: 2 * SAMPLES / (at.n * at.m)),  # its own, and that of DeLong's half width
     (r"conformal_auroc", lambda at: _CORRECTION_STEP * SAMPLES / (at.n * at.m)),
     (r"autc|aufpr|aufnr", lambda at: ROUNDING),

@@ -3,12 +3,14 @@
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean, pstdev
 from typing import Any
 
 from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, did_you_mean
 from openbench.metrics.keys import higher_is_better
 from openbench.results.escape import console
+from openbench.results.names import is_stream, without_order
 from openbench.results.records.settings import hyper_parameters, network_of
 from openbench.results.tables.render import Cell, Column, Estimate, Kind, Table
 
@@ -67,6 +69,38 @@ def run_table(record: ResultRecord, decimals: int = 2) -> Table:
     return Table(_title(record, decimals), tuple(columns), tuple(rows), record.header, deviation_notes(record))
 
 
+def stream_table(record: ResultRecord, decimals: int = 2) -> Table:
+    """Return the overview of the streams of a record: means ± deviations over the orders, and of both quarters."""
+    over: dict[str, list[Mapping[str, Any]]] = {}
+    for name, values in record.metrics.items():
+        over.setdefault(without_order(name), []).extend([values] * is_stream([name]))
+    titles = {"auroc": "AUROC ↑", "fpr95": "FPR@95 ↓"}
+    titles |= {f"auroc_{end}_quarter": f"AUROC ↑, {end} quarter" for end in ("first", "last")}
+    rows = []
+    for name in ordered(over, _members(record)):
+        counts = (_from_to([values.get(key) for values in over[name]]) for key in ("n_id", "n_ood"))
+        numbers = (_over_orders([values.get(key) for values in over[name]]) for key in titles)
+        rows.append((name if name in GROUPS else f"{MEMBER}{name}", role_of(record, name), *counts, *numbers))
+    columns = [*map(Column, ("set", "role", "ID images", "OOD images"))]
+    columns += [Column(title, "percent", decimals) for title in titles.values()]
+    plan = record.method.get("stream")
+    streams = hyper_parameters(plan) if isinstance(plan, Mapping) else "not stated"
+    notes = (f"Streams: {streams}; mean ± population standard deviation over the orders.", *deviation_notes(record))
+    return Table(_title(record, decimals), tuple(columns), tuple(rows), notes=notes)
+
+
+def _from_to(counts: Sequence[Any]) -> str | None:
+    """The smallest and the largest of the counts in each order."""
+    known = sorted(count for count in counts if isinstance(count, int))
+    return "–".join(f"{count:,}" for count in dict.fromkeys((known[0], known[-1]))) if known else None
+
+
+def _over_orders(values: Sequence[Any]) -> Estimate | None:
+    """Mean and population deviation over orders; None where an order has no value."""
+    known = [value for value in values if isinstance(value, float | int)]
+    return Estimate(fmean(known), std=pstdev(known)) if known and len(known) == len(values) else None
+
+
 def run_tables(record: ResultRecord, view: str = "overview", decimals: int = 2) -> list[Table]:
     """Return the tables of one view of a run, one for each ID side; a terminal shows a wide one in parts.
 
@@ -80,6 +114,8 @@ def run_tables(record: ResultRecord, view: str = "overview", decimals: int = 2) 
     """
     if view not in VIEWS:
         raise ConfigError(f"view '{view}' not found{did_you_mean(view, VIEWS)} — available: {', '.join(VIEWS)}")
+    if view == "overview" and is_stream(record.metrics):
+        return [stream_table(record, decimals)]
     if view == "overview":
         return [_with_conventions(run_table(record, decimals), view)]
     special = {"trials": _trials, "counts": _counts, "id": _id, "prediction_sets": _prediction_sets}
@@ -188,8 +224,10 @@ def _title(record: ResultRecord, decimals: int) -> str:
             accuracy.append(f"{100 * value:.{decimals}f} %{f' ({label})' if label else ''}")
     accuracy += _with_validation(record, decimals)
     method = f"{record.method.get('name')}{f'({params})' if params else ''}{chosen}"
-    known = ", ".join(accuracy) or "absent: no classifier for these classes"
-    return f"{record.benchmark.get('name')} · {backbone} · {method} · ID accuracy {known}"
+    title = f"{record.benchmark.get('name')} · {backbone} · {method}"
+    if is_stream(record.metrics):
+        return title
+    return f"{title} · ID accuracy {', '.join(accuracy) or 'absent: no classifier for these classes'}"
 
 
 def _with_validation(record: ResultRecord, decimals: int) -> list[str]:

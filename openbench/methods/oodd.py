@@ -92,11 +92,12 @@ class OODD(StreamingMethod[Dictionary]):
 
     def memory(self) -> Dictionary:
         """Return an empty dictionary."""
-        return Dictionary(torch.empty(0, self.learnt("dim_")), torch.empty(0))
+        self.learnt("bank_")
+        return Dictionary(torch.empty(0, self.dim_), torch.empty(0))
 
     def score_next(self, x: FeatureSet, memory: Dictionary) -> Tensor:
         """Return the scores (n,) float32 of the next n images, each after it has had its turn in the dictionary."""
-        bank: Bank = self.learnt("bank_")
+        bank: Bank = self.learnt("bank_")  # type: ignore[assignment]
         unit = row_normalise(x.features)
         # For all images at once, since the bank is read once for them. Unit vectors at squared distance s have cosine
         # 1 − s/2.
