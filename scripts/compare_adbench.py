@@ -15,12 +15,11 @@ import sys
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from openbench import paths
-from openbench.compose.config import compose, runtime, scientific
+from openbench.compose.composed import Composed, composed
 from openbench.core.runtime import Runtime
 from openbench.data.tabular import TableFile, table_facts
 from openbench.engine.prepare import prepare
@@ -51,23 +50,23 @@ def _is_there(table: str) -> bool:
     return any(source.find(place, ()) is not None for place in source.places(paths.data_roots()))
 
 
-def composed(*overrides: str, results: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The scientific nodes and the runtime node of a command line."""
+def composed_run(*overrides: str, results: Path) -> Composed:
+    """The config of a command line."""
     fixed = ["metrics.families=[ranking,conformal,intervals]", "metrics.replicates=0", "runtime.progress=false"]
-    cfg = compose("run", ["+benchmark=adbench", *overrides, *fixed, f"runtime.results={results}"])
-    method = next((part.partition("=")[2] for part in overrides if part.startswith("method=")), "mds")
-    return scientific(cfg, {"method": method, "backbone": "identity"}), runtime(cfg)
+    return composed("run", ["+benchmark=adbench", *overrides, *fixed, f"runtime.results={results}"])
 
 
 def sweep(tables: list[str], methods: list[str], draws: list[str], results: Path) -> None:
     """All runs, those of one draw together; how each ended is said on stderr."""
-    nodes = {method: composed(f"method={method}", results=results)[0]["method"] for method in methods}
+    jobs = {method: composed_run(f"method={method}", results=results) for method in methods}
     for table, draw in product(tables, draws):
-        config, node = composed(f"benchmark.table={table}", f"benchmark.draw={draw}", results=results)
-        setting = Runtime.from_config(node)
-        for method, node in nodes.items():
+        form = (f"benchmark.table={table}", f"benchmark.draw={draw}")
+        config = composed_run(*form, results=results).config
+        for method, job in jobs.items():
+            setting = Runtime.from_config(job.runtime)
             try:
-                outcome = run(prepare({**config, "method": node}, setting), setting)
+                made = {**config, "method": job.config["method"]}
+                outcome = run(prepare(made, setting, overrides=(*job.overrides, *form)), setting)
                 ended = f"{outcome.status} {outcome.record.metrics['anomalies']['auroc']:.4f}"
             except OpenbenchError as error:
                 ended = f"skipped: {error}"

@@ -13,6 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 from openbench.__main__ import main
 from openbench.config.build import target_of
+from openbench.digest import digest
 from openbench.paths import config_dir
 from openbench.results.records.store import RecordStore, ScoreStore, text_of
 
@@ -55,6 +56,13 @@ def test_records_name_the_version_and_the_paper_of_their_method(records):
         method = target_of(yaml.safe_load((config_dir() / "method" / f"{name}.yaml").read_text()), name)
         assert (record.method["version"], record.method["reference"]) == (method.version, method.reference)
     assert len({record.method["version"] for record in records.values()}) > 1
+
+
+def test_records_say_what_was_typed_and_the_digest_of_their_config(records):
+    record = records["knn"]
+    chosen = ["+benchmark=digits", "backbone=resnet8_digits", "training=cross_entropy", "method=knn", "tune=validation"]
+    assert record.overrides == [*chosen, *(word for word in SHORT[1:] if not word.startswith("runtime"))]
+    assert record.config_digest == digest(record.config)
 
 
 def test_one_forward_pass_serves_all_methods(records):

@@ -170,8 +170,9 @@ class _Call:
                 method=method,
                 adopt=network.adopt_for(method) if network else None,
                 shared=self.shared,
+                overrides=() if network else typed,
             )
-            for name, (config, setting, method) in jobs.items()
+            for name, (config, setting, method, typed) in jobs.items()
         }
         adopted = network.adopted if network else None
         for text in adopted.warnings if adopted else ():
@@ -180,8 +181,10 @@ class _Call:
             {name: _result(run(spec, jobs[name][1], self.say), jobs[name][1], adopted) for name, spec in specs.items()}
         )
 
-    def _job(self, given: Any, name: str, backbone: Sequence[str]) -> tuple[Config, Runtime, ChosenMethod]:
-        """The config of one method, how it is run, and the method itself."""
+    def _job(
+        self, given: Any, name: str, backbone: Sequence[str]
+    ) -> tuple[Config, Runtime, ChosenMethod, tuple[str, ...]]:
+        """The config of one method, how it is run, the method itself, and the overrides if it is not an object."""
         method = [f"method={word(given)}"] if isinstance(given, str) else []
         if not method:
             check_reaches(self.words, "method", f"method '{name}' is an object")
@@ -189,7 +192,9 @@ class _Call:
         setting = Runtime.from_config({**job.runtime, **{k: v for k, v in self.runtime.items() if v is not None}})
         if setting.on_existing != "verify":
             RecordStore(setting.records).check_writable()  # before a training begins
-        return job.config, setting, build_method(job.config["method"]) if method else chosen_method(given, name=name)
+        if method:
+            return job.config, setting, build_method(job.config["method"]), job.overrides
+        return job.config, setting, chosen_method(given, name=name), ()
 
 
 class _Network:

@@ -7,11 +7,12 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from openbench.compose.config import check_no_clash, compose_with_hydra, runtime, scientific
+from openbench.compose.config import HYDRA, RUNTIME, check_no_clash, compose_with_hydra, runtime, scientific
 from openbench.compose.errors import Typed, explained
 from openbench.compose.sweep import parse
 from openbench.config.build import target_of
-from openbench.config.overrides import NAME, OUTLIERS
+from openbench.config.overrides import NAME, OUTLIER_SET, OUTLIERS, word, words_of
+from openbench.config.overrides import choices as choices_of
 from openbench.config.shipped import names, shipped
 from openbench.errors import NotApplicableError
 
@@ -26,10 +27,12 @@ class Composed:
     Args:
         config: the scientific nodes, as `openbench.engine.prepare` takes them.
         runtime: the runtime node.
+        overrides: that compose to the config, in one spelling: files are chosen first, then values set.
     """
 
     config: dict[str, Any]
     runtime: dict[str, Any]
+    overrides: tuple[str, ...] = ()
 
 
 def composed(command: str, overrides: Sequence[str], config_dir: Path | None = None) -> Composed:
@@ -62,7 +65,25 @@ def nodes(command: str, cfg: DictConfig, choices: Mapping[str, Any], overrides: 
     """
     config = scientific(cfg, choices, command)
     _refuse_unread(command, overrides, config)
-    return Composed(config, runtime(cfg))
+    return Composed(config, runtime(cfg), _spelt(overrides, config, str(choices.get("benchmark"))))
+
+
+def _spelt(overrides: Sequence[str], config: Mapping[str, Node], benchmark: str) -> tuple[str, ...]:
+    """Overrides in one spelling: every choice of a file, then the values that were typed; no runtime.
+
+    Outliers, which few trainings read, are chosen only where that was typed.
+    """
+    chosen = {group: name for group, name in choices_of(config).items() if group != OUTLIER_SET}
+    name, _, others = benchmark.partition("_with_")  # of a sweep that pairs benchmarks with choices
+    paired = set(others.split("_and_")) <= set(chosen.values())
+    words = [f"+benchmark={name if paired else benchmark}", *words_of(chosen)]
+    for override in parse(overrides):
+        key = override.key_or_group
+        if key in ("benchmark", *chosen) or key.partition(".")[0] in (RUNTIME, HYDRA):
+            continue
+        typed = "" if override.is_delete() else f"={word(override.value())}"
+        words.append(f"{override.get_key_element()}{typed}")
+    return tuple(words)
 
 
 def _refuse_unread(command: str, overrides: Sequence[str], config: Mapping[str, Node]) -> None:

@@ -14,6 +14,7 @@ SOURCES, UNCOMMITTED, REUSED = "sources", "uncommitted", "reused"
 # What a method of one's own scored a few rows; in the sources, what tells it from one that scored otherwise.
 METHOD_PROBE, VARIANT = "method_probe", "scores otherwise"
 PROBE = "probe"  # also of the provenance: what a network of the user's made of a few images
+_OPTIONAL = ("overrides", "config_digest")  # records lack these where nothing gives them
 _SHOWN = 20  # keys, and characters of each, in a message
 Value = float | int | str
 
@@ -41,6 +42,9 @@ class ResultRecord:
             the changed files of openbench, {file: SHA-256}; `reused`, which version made the `weights` and `features`
             that the run reused; `probe`, what a network that openbench does not
             ship made of a few images; `prediction_sets`, which version computed these again from the kept scores.
+        overrides: what was typed after `run`, in one spelling: what composes to the config. Empty where a network or
+            method was given as an object.
+        config_digest: digest of the config.
     """
 
     run_id: str
@@ -55,10 +59,12 @@ class ResultRecord:
     counts: dict[str, dict[str, int]]
     provenance: dict[str, Any] = field(default_factory=dict)
     schema: int = SCHEMA
+    overrides: Sequence[str] = ()
+    config_digest: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain JSON types."""
-        return asdict(self)
+        return {key: value for key, value in asdict(self).items() if value or key not in _OPTIONAL}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], where: str = "record") -> "ResultRecord":
@@ -68,7 +74,7 @@ class ResultRecord:
             RecordError: a key is missing or unknown, or the schema is not this one.
         """
         names = {f.name for f in fields(cls)}
-        missing, unknown = sorted(names - data.keys()), sorted(data.keys() - names)
+        missing, unknown = sorted(names - data.keys() - set(_OPTIONAL)), sorted(data.keys() - names)
         if missing or unknown:
             told = f"missing keys {missing}, unknown keys {[key[:_SHOWN] for key in unknown[:_SHOWN]]}"
             raise RecordError(f"{where}: not a result record — {told}")

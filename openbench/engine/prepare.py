@@ -60,6 +60,7 @@ def prepare(
     adopt: Adopt | None = None,
     record: ResultRecord | None = None,
     shared: "SharedObjects | None" = None,
+    overrides: Sequence[str] = (),
 ) -> RunSpec:
     """Return the run of a config with objects that are ready; errors come before a training begins.
 
@@ -72,6 +73,7 @@ def prepare(
             the config's backbone.
         record: that the run is to repeat.
         shared: what earlier runs of the same process have opened and loaded.
+        overrides: that compose to the config, for the record.
 
     Raises:
         OpenbenchError: any bad input, before anything is computed wherever it can be known by then.
@@ -117,6 +119,7 @@ def prepare(
         metrics=metrics,
         config={name: node for name, node in config.items() if name != OUTLIERS or learns_from_outliers},
         learnt=learnt,
+        overrides=overrides,
     )
 
 

@@ -88,6 +88,7 @@ class RunSpec:
         config: the scientific config, plain and resolved; enters the record with public names.
         learnt: how the weights came about, None for released ones.
         variant: tells the method from one of the same sources that scored otherwise; empty for the first one.
+        overrides: that compose to the config; empty where none do.
     """
 
     benchmark: Benchmark
@@ -100,6 +101,7 @@ class RunSpec:
     config: Mapping[str, Any] = field(default_factory=dict)
     learnt: Learnt | None = None
     variant: str = ""
+    overrides: Sequence[str] = ()
 
     @property
     def training(self) -> str | None:
@@ -321,6 +323,8 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
         provenance=provenance(clock, device, backbone.passes - passes_before)
         | _made_from(spec, features)
         | remarks(f"method '{spec.method_name}'", sets, features.store.halving.said),
+        overrides=list(spec.overrides),
+        config_digest=digest(spec.scientific),
     )
     return record, sets
 

@@ -194,6 +194,7 @@ def test_benchmarks_and_methods_of_ones_own_are_found_in_a_folder(evaluate, tmp_
         (tmp_path / "configs" / group / "mine.yaml").write_text(text)
     found = evaluate(small(), "mine", benchmark="mine", config_dir=tmp_path / "configs")["mine"]
     assert found.record.benchmark["name"] == "mine"
+    assert not found.record.overrides  # nothing that is typed makes an object
     assert found.metrics["eight"] == evaluate(small(), KNN(k=3))["knn"].metrics["eight"]
 
 

@@ -49,8 +49,13 @@ class Engine:
 
     asked: list[tuple[str, dict[str, Any], dict[str, Any]]] = field(default_factory=list)
     broken: dict[str, Exception] = field(default_factory=dict)
+    overrides: list[tuple[str, ...]] = field(default_factory=list)
     problems: bool = False
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    def prepare(self, config: dict[str, Any], setting: Any, say: Any, shared: Any, overrides: Any) -> dict[str, Any]:
+        self.overrides.append(overrides)
+        return config
 
     def answer(self, command: str, config: dict[str, Any], runtime: dict[str, Any]) -> Any:
         self.asked.append((command, config, runtime))
@@ -118,7 +123,7 @@ def engine(configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> En
     """The stand-in engine, with cache, results and working directory in an empty place."""
     fake = Engine(broken={})
     stand_ins = {
-        "prepare": {"prepare": lambda config, setting, say, shared: config, "SharedObjects": object},
+        "prepare": {"prepare": fake.prepare, "SharedObjects": object},
         "run": {"run": fake.run},
         "jobs": {"train": fake.train, "extract": fake.extract, "check": fake.check},
         "runtime": {"Runtime": types.SimpleNamespace(from_config=Setting)},

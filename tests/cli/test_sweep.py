@@ -95,6 +95,8 @@ def test_two_groups_can_be_paired(engine, configs):
     assert main(["run", "-m", *typed]) == 0
     found = ran(engine, "benchmark", "backbone", "training")
     assert found == [("digits", "tiny", "slow"), ("letters", "tiny", "cross_entropy")]
+    typed = [("+benchmark=digits", "backbone=tiny", "training=slow"), ("+benchmark=letters", "backbone=tiny")]
+    assert [words[:3] for words in engine.overrides] == [typed[0], (*typed[1], "training=cross_entropy")]
 
 
 @pytest.mark.parametrize(

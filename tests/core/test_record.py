@@ -41,7 +41,10 @@ def test_a_record_is_read_back_and_another_schema_or_key_is_refused():
     record = ResultRecord("id", {}, {}, {}, {}, {}, [], {}, "", {})
     content = json.loads(json.dumps(record.to_dict()))
     assert content["schema"] == SCHEMA == 2
-    assert ResultRecord.from_dict(content) == record
+    assert ResultRecord.from_dict(content) == record  # older ones say neither their overrides nor a digest
+    assert not content.keys() & {"overrides", "config_digest"}
+    whole = replace(record, overrides=["method=knn"], config_digest="d")
+    assert ResultRecord.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
     for wrong in (0, 1, 3, True, 2.0, "2"):
         with pytest.raises(RecordError, match=r"here: schema .* reads schema 2"):
             ResultRecord.from_dict({**content, "schema": wrong}, "here")

@@ -160,6 +160,7 @@ def test_a_file_that_is_no_record_is_an_error_that_names_it(tmp_path, text, said
             "key 'metrics.near.auroc' of the record — found True — allowed: a finite number",
         ),
         ({"surprise": 1}, r"unknown keys \['surprise'\]"),
+        ({"config_digest": "0" * 16}, "key 'config_digest' of the record — found 0000000000000000 — allowed: "),
     ],
 )
 def test_an_edited_record_is_refused(tmp_path, changes, said):

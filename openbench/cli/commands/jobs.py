@@ -22,7 +22,9 @@ def _run(call: Call) -> Outcome:
     setting = Runtime.from_config(call.runtime)
     if setting.on_existing != "verify":
         RecordStore(setting.records).check_writable()  # before a training begins
-    outcome = run(prepare(call.config, setting, call.say, shared=call.kept), setting, call.say)
+    outcome = run(
+        prepare(call.config, setting, call.say, shared=call.kept, overrides=call.overrides), setting, call.say
+    )
     line = f"{outcome.status} {outcome.path}"
     warnings = (*(outcome.record.provenance.get(WARNINGS) or ()), *outcome.warnings)
     before = warnings if call.sweep else (*warnings, *outcome.notes)

@@ -39,6 +39,7 @@ class Call:
     Args:
         config: the scientific nodes, plain.
         runtime: the runtime node, plain.
+        overrides: in one spelling, as records have them.
         sweep: whether the job is part of a sweep and should be brief.
         apart: what tells it from the sweep's other jobs, but for benchmark and method: `seed=1`.
         kept: what earlier jobs of the sweep in this process have opened and loaded.
@@ -46,6 +47,7 @@ class Call:
 
     config: Mapping[str, Any]
     runtime: Mapping[str, Any]
+    overrides: Sequence[str] = ()
     sweep: bool = False
     apart: str = ""
     kept: "SharedObjects | None" = None
@@ -95,7 +97,7 @@ class HydraCommand:
         if asked.multirun:
             return self._sweep(typed)
         made = composed(self.name, asked.overrides, asked.config_dir)
-        return self.act(Call(made.config, made.runtime)).code
+        return self.act(Call(made.config, made.runtime, made.overrides)).code
 
     def _sweep(self, typed: Typed) -> int:
         """Carry out a sweep, whose jobs leave their outcomes in its folder, and print how they ended."""
@@ -145,7 +147,7 @@ class HydraCommand:
         apart = label(overrides, [key for key in sweep.swept if key not in ("benchmark", "method")])
         try:
             made = nodes(self.name, cfg, known.runtime.choices, overrides)
-            ended = self.act(Call(made.config, made.runtime, True, apart, _kept(folder)))
+            ended = self.act(Call(made.config, made.runtime, made.overrides, True, apart, _kept(folder)))
         except BrokenPipeError:
             raise
         except Exception as error:

@@ -206,7 +206,7 @@ _OF_ID: tuple[tuple[str, Rule], ...] = (
 
 
 # How a number was made may differ; the number may not.
-_NOT_COMPARED = ("provenance",)
+_NOT_COMPARED = ("provenance", "overrides", "config_digest")
 _REASON = "infeasible"  # of a trial: that there is one must be equal, its words may be put otherwise by a later version
 _ABSENT = "absent"
 _SHOWN = 5

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError
 
 from openbench.core.record import Value
+from openbench.digest import digest
 from openbench.errors import RecordError
 from openbench.metrics.keys import bounds
 from openbench.results.escape import one_line
@@ -50,6 +51,11 @@ def check(content: dict[str, Any], where: str) -> None:
         found = Content.model_validate(content)
     except ValidationError as error:
         raise RecordError(_said(error, where)) from None
+    if found.config_digest not in (None, digest(content["config"])):
+        raise RecordError(
+            f"{where}: key 'config_digest' of the record — found {found.config_digest} — allowed: "
+            f"{digest(content['config'])}, the digest of its config"
+        )
     options = found.config.metrics
     check_intervals(found.metrics, Drawn(options.confidence, options.replicates) if options else Drawn(), where)
 
@@ -310,6 +316,8 @@ class Content(BaseModel):
     counts: dict[Words, Images]
     provenance: Annotated[Provenance, BeforeValidator(_checked_tree)]
     schema_: int = Field(alias="schema")
+    overrides: list[str] | None = None
+    config_digest: Words | None = None
 
 
 _FEWEST = 100  # draws; of fewer, the percentiles lie anywhere
