@@ -10,25 +10,24 @@ import yaml
 
 from openbench.cli.app import carry_out
 from openbench.cli.reproduce import again, command
-from openbench.compose.config import compose, scientific
+from openbench.compose.composed import composed
 from openbench.config.overrides import choices, words_of
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
+from openbench.errors import RecordError
 from openbench.paths import config_dir
 from openbench.public import public
 from openbench.results.records.store import RecordStore
 
-GROUPS = ("backbone", "training", "method", "tune", "metrics")
-DEFAULTS = {"training": "cross_entropy", "method": "msp", "tune": "validation", "metrics": "default"}
 
-
-def record_of(words: list[str], name: str, **chosen: str) -> ResultRecord:
+def record_of(*words: str, folder: Path | None = None, **changed: object) -> ResultRecord:
     """A record as a run with this command line writes it, as far as the command can be told from it."""
-    config = public(scientific(compose("run", words), {**DEFAULTS, **chosen}))
-    return ResultRecord(
+    made = composed("run", list(words), folder)
+    config = public(made.config)
+    record = ResultRecord(
         run_id="0123456789abcdef",
         config=config,
-        benchmark={"name": name, "digest": "a", "pristine": True, "deviations": []},
+        benchmark={"name": config["benchmark"]["name"], "digest": "a", "pristine": True, "deviations": []},
         backbone={"name": "b", "digest": "b"},
         method={"name": "m", "version": 1, "reference": "", "params": {}},
         tuned={},
@@ -37,91 +36,74 @@ def record_of(words: list[str], name: str, **chosen: str) -> ResultRecord:
         header="",
         counts={},
         provenance={"openbench": "0.1.0", "git_sha": "abcdef0123456789", "git_dirty": True, "utc": "2026-01-02"},
+        overrides=made.overrides,
+        config_digest=digest(config),
     )
-
-
-def config_of(typed: str) -> dict:
-    """The config of a typed command line, with the names of the groups' files as Hydra would know them."""
-    program, *words = shlex.split(typed)[3:]
-    assert program == "run"
-    given = dict(word.split("=", 1) for word in words if "=" in word)
-    chosen = {group: given[group] for group in (*GROUPS, "dataset@outliers") if group in given}
-    chosen["augment"] = given.get("+augment")
-    return public(scientific(compose("run", words), {**DEFAULTS, **chosen}))
+    return replace(record, **changed)
 
 
 @pytest.mark.parametrize(
-    ("words", "name", "chosen"),
+    ("words", "spelt"),
     [
-        (["+benchmark=digits"], "digits", {"backbone": "resnet8_digits"}),
+        (["+benchmark=digits", "runtime.workers=2"], "backbone=resnet8_digits training=cross_entropy method=msp"),
         (
-            ["+benchmark=digits", "method=knn", "method.k=7", "tune=none", "seed=3", "training=logitnorm"],
-            "digits",
-            {"backbone": "resnet8_digits", "method": "knn", "tune": "none", "training": "logitnorm"},
-        ),
-        # A set that is left out, a rate by set, text that Hydra would read as something else, and a key that is new.
-        (
+            # A set that is left out, a rate by set, text that needs quotes, and a key that is new.
             [
                 *("+benchmark=cifar10", "~benchmark.far.svhn", "benchmark.incomplete=allow", "backbone=resnet18_cifar"),
                 *("metrics.fpr={tin: 0.1, mnist: 2.5e-3}", "metrics.alphas=[0.1,0.2]", "+training.recipe.ema=0.99"),
-                "backbone.weights='my weights, 2.pt'",
+                "backbone.name='my net, 2'",
             ],
-            "cifar10",
-            {"backbone": "resnet18_cifar"},
+            "tune=validation '~benchmark.far.svhn' benchmark.incomplete=allow 'metrics.fpr={tin:0.1,mnist:0.0025}'",
         ),
         (
-            ["+benchmark=digits", "training=udg", "dataset@outliers=noise", "outliers.limit=50"],
-            "digits",
-            {"backbone": "resnet8_digits", "training": "udg", "dataset@outliers": "noise"},
+            ["+benchmark=digits", "training=udg", "dataset@outliers=noise", "outliers.limit=50", "+augment=pixmix"],
+            "tune=validation +augment=pixmix dataset@outliers=noise outliers.limit=50",
         ),
-        (["+benchmark=digits", "+augment=pixmix"], "digits", {"backbone": "resnet8_digits", "augment": "pixmix"}),
-        # What the benchmark is given reaches the backbone.
-        (["+benchmark=digits", "benchmark.preprocess.resize=12"], "digits", {"backbone": "resnet8_digits"}),
-        (
-            ["+benchmark=adbench", "benchmark.table=wine", "method=mds"],
-            "adbench_wine",
-            {"backbone": "identity", "method": "mds"},
-        ),
+        (["+benchmark=digits", "+scorer=published", "training=cider"], "tune=validation +scorer=published"),
+        (["+benchmark=adbench", "benchmark.table=wine", "method=mds"], "tune=none benchmark.table=wine"),
     ],
 )
-def test_the_command_composes_to_the_config_of_the_record(words, name, chosen):
-    record = record_of(words, name, **chosen)
+def test_the_overrides_of_a_record_are_in_one_spelling_and_compose_to_its_config(words, spelt):
+    record = record_of(*words)
     typed = command(record)
-    assert typed is not None
-    assert digest(config_of(typed)) == digest(record.config)
+    assert f" {spelt}" in typed
+    program, *rest = shlex.split(typed)[3:]
+    assert program == "run"
+    assert digest(public(composed("run", rest).config)) == digest(record.config)
+    assert composed("run", rest).overrides == record.overrides
+    assert public(again(record)) == record.config
 
 
-def test_outliers_are_typed_only_where_the_training_was_shown_some():
-    shown = record_of(["+benchmark=digits", "training=udg"], "digits", training="udg")
+def test_outliers_are_left_out_where_the_training_was_shown_none():
+    shown = record_of("+benchmark=digits", "training=udg")
     unseen = replace(shown, config={key: node for key, node in shown.config.items() if key != "outliers"})
-    assert "outliers" not in str(command(unseen))
-
-
-def test_only_what_differs_from_the_files_is_typed():
-    record = record_of(
-        ["+benchmark=digits", "method=knn", "method.k=7"], "digits", backbone="resnet8_digits", method="knn"
-    )
-    assert command(record) == (
-        "python -m openbench run +benchmark=digits backbone=resnet8_digits training=cross_entropy method=knn "
-        "tune=validation method.k=7"
-    )
+    assert "outliers" not in again(unseen)
 
 
 def test_the_config_has_its_sets_and_its_grid_in_the_order_of_the_files():
     """A record sorts its keys; a benchmark whose sets come in another order is another one."""
-    record = record_of(["+benchmark=cifar10", "method=gen"], "cifar10", backbone="resnet18_cifar", method="gen")
-    found = again(replace(record, config=json.loads(json.dumps(record.config, sort_keys=True))))
-    assert found is not None
-    assert list(found.config["benchmark"]["far"]) == ["mnist", "svhn", "texture", "places365"]
+    record = record_of("+benchmark=cifar10", "method=gen", "backbone=resnet18_cifar")
+    config = again(replace(record, config=json.loads(json.dumps(record.config, sort_keys=True))))
+    assert list(config["benchmark"]["far"]) == ["mnist", "svhn", "texture", "places365"]
     file = yaml.safe_load((config_dir() / "method" / "gen.yaml").read_text())
-    assert list(found.config["method"]["_space_"]) == list(file["_space_"])
+    assert list(config["method"]["_space_"]) == list(file["_space_"])
 
 
-def test_no_command_is_given_for_files_that_are_not_there():
-    record = record_of(["+benchmark=digits"], "digits", backbone="resnet8_digits")
-    gone = replace(record, config={**record.config, "method": {"_name_": "mine", "_target_": "mine.Mine"}})
-    assert command(gone) is None
-    assert command(replace(record, benchmark={**record.benchmark, "name": "letters"})) is None
+def test_no_command_is_given_where_config_files_say_something_else_now():
+    record = record_of("+benchmark=digits")
+    for wrong in (
+        replace(record, config={**record.config, "seed": 1}),
+        replace(record, overrides=["+benchmark=digits", "method=gone"]),
+    ):
+        with pytest.raises(RecordError, match="no command gives its config any more: it was made from other config f"):
+            again(wrong)
+
+
+def test_a_record_without_overrides_says_so():
+    old = replace(record_of("+benchmark=digits"), overrides=(), config_digest="")
+    assert command(old) == ""
+    with pytest.raises(RecordError, match="does not say which overrides made it: an earlier version of openbench"):
+        again(old)
 
 
 def test_nothing_was_chosen_in_groups_that_a_config_lacks():
@@ -132,11 +114,9 @@ def test_nothing_was_chosen_in_groups_that_a_config_lacks():
 def test_a_folder_of_ones_own_completes_the_command(tmp_path):
     (tmp_path / "method").mkdir()
     (tmp_path / "method" / "mine.yaml").write_text("_target_: mine.Mine\n")
-    record = record_of(["+benchmark=digits"], "digits", backbone="resnet8_digits")
-    mine = replace(record, config={**record.config, "method": {"_name_": "mine", "_target_": "mine.Mine"}})
-    typed = command(mine, tmp_path)
-    assert typed is not None
-    assert typed.endswith(f"method=mine tune=validation --config-dir {tmp_path}")
+    record = record_of("+benchmark=digits", "method=mine", folder=tmp_path)
+    assert command(record, tmp_path).endswith(f"method=mine tune=validation --config-dir {tmp_path}")
+    assert again(record, tmp_path)["method"]["_target_"] == "mine.Mine"
 
 
 def test_a_file_called_default_is_left_out_only_where_it_is_what_nothing_typed_means():
@@ -145,7 +125,7 @@ def test_a_file_called_default_is_left_out_only_where_it_is_what_nothing_typed_m
 
 
 def test_showing_a_record_ends_in_its_origin_and_the_commands(tmp_path: Path, capsys):
-    record = record_of(["+benchmark=digits"], "digits", backbone="resnet8_digits")
+    record = record_of("+benchmark=digits")
     RecordStore(tmp_path).write(record)
     assert carry_out(["show", "record", record.run_id, "--results", str(tmp_path)]) == 0
     made, typed, verify = capsys.readouterr().out.splitlines()[-3:]

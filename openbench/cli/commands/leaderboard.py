@@ -148,7 +148,7 @@ def _page_of(record: ResultRecord, scores: ScoreStore) -> str:
     from openbench.cli.reproduce import command
     from openbench.report.run_page import run_page
 
-    return run_page(record, scores.read_whole(record.run_id), command=command(record) or "")
+    return run_page(record, scores.read_whole(record.run_id), command=command(record))
 
 
 def _check(results: Path, made: Generated) -> int:

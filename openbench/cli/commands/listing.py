@@ -187,11 +187,12 @@ def resolve(entry: Entry, config_dir: Path | None) -> str:
 
 def _origin(record: ResultRecord, config_dir: Path | None, results: Path) -> str:
     """What made a record, with which command, and the command that verifies it."""
-    from openbench.cli.reproduce import GONE, command
+    from openbench.cli.reproduce import again, command
     from openbench.results.records.superseded import superseding
 
     try:
-        typed = command(record, config_dir) or GONE
+        again(record, config_dir)
+        typed = command(record, config_dir)
     except RecordError as error:
         typed = f"none is given: {error}"
     if not typed.isprintable():

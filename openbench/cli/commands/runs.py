@@ -93,7 +93,7 @@ def report(run_id: str, out: Path | None, images: int, results: Path, cache: Pat
     kept = first_with(record.run_id, _folders(results, cache))
     sets = kept.read_whole(record.run_id) if kept else []
     sheets, classes, why = _contact_sheets(record, sets, images)
-    page = run_page(record, sets, sheets, classes, command(record) or "")
+    page = run_page(record, sets, sheets, classes, command(record))
     path = out or Path(f"{record.method['name']}-{record.benchmark['name']}-{record.run_id[:8]}.html")
     with writing(path, "--out"):
         write_whole(path, page.encode())

@@ -262,7 +262,7 @@ def _keep(results: Path, record: "ResultRecord", made_from: "MadeFrom", *, repro
 
 def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], keep: bool) -> int:
     from openbench.cli.output import headline
-    from openbench.cli.reproduce import GONE, again
+    from openbench.cli.reproduce import again, foreign
     from openbench.core.runtime import Runtime
     from openbench.engine.prepare import prepare
     from openbench.engine.run import verify
@@ -271,16 +271,14 @@ def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], k
     results = Path(node["results"])
     with left_out() as lost:
         found = RecordStore(results).look_up(run_id, lost.append)
-    made = again(found[0], config_dir)
-    if made is None:
-        raise RecordError(f"record {found[0].run_id} cannot be verified: {GONE}")
-    for target in made.foreign:
+    config = again(found[0], config_dir)
+    for target in foreign(config):
         print(f"runs code that is not openbench's: {target}, {_place(target)}", file=sys.stderr, flush=True)
     say = _say if node.get("progress", True) else silent
     print(headline(found[0]), flush=True)
     try:
         setting = Runtime.from_config(node)
-        outcome = verify(prepare(made.config, setting, say, record=found[0]), setting, found, say)
+        outcome = verify(prepare(config, setting, say, record=found[0]), setting, found, say)
     except NotReproducedError as error:
         print(f"error: {console_lines(str(error))}", file=sys.stderr, flush=True)
         if keep:
