@@ -8,6 +8,7 @@ from generate.rows import differences_of, rows_of
 from openbench import paths
 from openbench.cli.commands.listing import usage
 from openbench.cli.registry import Entry, Registry, method_facts
+from openbench.core.streaming import STREAM
 from openbench.report.site.facts import MethodFacts
 from openbench.results.records.settings import hyper_parameters
 
@@ -91,16 +92,16 @@ def method(entry: Entry) -> str:
         "## Source, and what differs from it\n\n" + reference if reference else "",
         "## Beside independent references\n\n" + compared if compared else "",
         "## Measured\n\n" + measured if measured else "",
-        "## From Python\n\n" + code(_python(entry.name), "python"),
+        "## From Python\n\n" + code(_python(entry.name, STREAM in config), "python"),
     )
 
 
-def _python(name: str) -> str:
+def _python(name: str, streams: bool) -> str:
     told = f"""\
 import openbench as ob
 
 results = ob.evaluate(model, benchmark="digits", methods=["{name}"])   # your network"""
-    if _family(_facts().get(name)) in OF_NETWORKS:
+    if streams or _family(_facts().get(name)) in OF_NETWORKS:
         return told
     return f"""{told}
 scores = ob.method("{name}").fit(X, y, head=(W, b)).score(X_test)      # or your features"""

@@ -185,10 +185,10 @@ def ordered(measured: Iterable[str], members: Members) -> list[str]:
     """Return the groups and sets among some names of a record's metrics in the order of tables.
 
     Args:
-        measured: names as the metrics of a record have them, ID and full spectrum included.
+        measured: names as the metrics of a record have them, ID, full spectrum and the orders of a stream included.
         members: {role: names of its sets}.
     """
-    present = {name.removeprefix(FULL_SPECTRUM) for name in measured} - {"id"}
+    present = {name.removeprefix(FULL_SPECTRUM) for name in measured if not is_stream([name])} - {"id"}
     order = [name for group in GROUPS for name in (group, *sorted(members.get(group, ()))) if name in present]
     return [*order, *sorted(present - set(order))]
 
