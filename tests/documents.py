@@ -19,8 +19,8 @@ def commands(page: Path) -> list[list[str]]:
     for block in blocks(page, "sh"):
         for line in block.splitlines():
             text = line.rpartition("&& ")[2].replace(".venv/bin/python", "python")
-            if text.startswith("python -m openbench "):
-                found.append(shlex.split(text, comments=True)[3:])
+            if text.startswith(("python -m openbench ", "openbench ")):
+                found.append(shlex.split(text.removeprefix("python -m "), comments=True)[1:])
     return found
 
 

@@ -56,6 +56,7 @@ def evaluate(
     name: str | None = None,
     tune: str = "validation",
     seed: int = 0,
+    incomplete: str | None = None,
     overrides: Sequence[str] = (),
     config_dir: str | Path | None = None,
     cache: str | Path | None = None,
@@ -89,7 +90,9 @@ def evaluate(
         name: of the model in tables and records; None = its class's.
         tune: `validation`, `none`, or `oracle` and `oracle_per_set`, which look at the test sets.
         seed: of what a method draws at random.
-        overrides: as on the command line, e.g. `["benchmark.incomplete=allow", "~benchmark.far.places365"]`.
+        incomplete: `allow` evaluates on the images that are there where some are missing; record and table say
+            so. None: as the benchmark has it, usually an error that lists them.
+        overrides: as on the command line, e.g. `["~benchmark.far.places365"]`.
         config_dir: a folder of your own benchmarks, methods and backbones, as after `--config-dir`: what
             `python -m openbench data new` and `new` write.
         cache: folder of features and scores; None = OPENBENCH_CACHE or the user's cache folder.
@@ -113,6 +116,8 @@ def evaluate(
     if name is not None:
         check_model_name(name)
     words = [f"+benchmark={check_benchmark(benchmark)}", f"tune={word(tune)}", f"seed={word(plain(seed))}", *own]
+    if incomplete is not None:
+        words.append(f"benchmark.incomplete={word(incomplete)}")
     given = {"device": device, "batch_size": batch_size, "cache": cache, "results": results}
     runtime = {key: plain(value) for key, value in given.items()} | {"progress": shown(progress)}
     folder = None if config_dir is None else path_of(config_dir, "config_dir")

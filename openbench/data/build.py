@@ -241,6 +241,7 @@ def advice(gaps: Sequence[SetStatus], benchmark: str) -> list[str]:
         lines.append(f"  or go on without them, which is recorded: {dropped}")
     if dropped or any(gap.found for gap in gaps):
         lines.append("  or go on with what is there, which is recorded: benchmark.incomplete=allow")
+        lines.append("  (from Python: incomplete='allow')")
     if any(gap.path == "id.train" for gap in gaps):
         lines.append("  or use a network with weights and a method that is not fitted on id.train, e.g. method=energy")
     return lines

@@ -82,6 +82,11 @@ def test_arguments_may_be_values_of_numpy_and_torch(evaluate):
     assert plain(found["msp"]) == plain(evaluate(small(), device="cpu")["msp"])
 
 
+def test_missing_images_may_be_allowed_by_an_argument(evaluate):
+    (allowed,) = evaluate(small(), incomplete="allow").values()
+    assert allowed.record.config["benchmark"]["incomplete"] == "allow"
+
+
 @pytest.mark.slow
 def test_a_model_that_is_changed_in_place_is_another(evaluate):
     model = small()
@@ -259,6 +264,7 @@ def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
         ({"weights": small().state_dict()}, r"weights holds tensors, as state_dict\(\) does"),
         ({"preprocess": ob.Preprocess}, r"preprocess is the class Preprocess — an instance expected"),
         ({"tune": "best"}, "best"),
+        ({"incomplete": "alow"}, "benchmark.incomplete — found 'alow'; did you mean 'allow'"),
         ({"model": "resnet20_cifar11", "preprocess": None}, "resnet20_cifar11.*did you mean"),
         ({"model": "resnet20_cifar10"}, "preprocess is given for 'resnet20_cifar10', whose config says it"),
         ({"model": "weights.pt"}, "is a file of weights — a network expected"),
