@@ -81,7 +81,7 @@ def test_verify_says_which_foreign_code_it_runs(tmp_path, monkeypatch, capsys):
     typed = ["verify", record.run_id, "--results", str(tmp_path / "results"), "--config-dir", str(tmp_path / "mine")]
     assert main(typed) == 2
     err = capsys.readouterr().err
-    assert f"runs code that is not openbench's: own_near.Near, from {tmp_path}/own_near.py" in err
+    assert "runs code that is not openbench's: own_near.Near" in err
     assert err.index("runs code") < err.index("reached")
 
 
@@ -112,12 +112,15 @@ def test_an_environment_variable_that_a_record_names_is_not_printed(monkeypatch,
     assert "hunter2" not in "".join(capsys.readouterr())
 
 
-@pytest.mark.parametrize("threads", ["1; touch X; echo", 0, -1, 10**9, True, [1]])
-def test_only_a_sane_number_of_threads_reaches_the_environment(monkeypatch, tmp_path, threads):
-    from openbench.cli.commands.verify import _threads
+@pytest.mark.parametrize(("threads", "set_to"), [(3, [3]), ("1; touch X", []), (0, []), (10**9, []), (True, [])])
+def test_only_a_sane_number_of_threads_is_taken_from_a_record(monkeypatch, threads, set_to):
+    import torch
 
-    path = RecordStore(tmp_path).write(record_with())
-    text = path.read_text().replace('"utc"', f'"threads": {__import__("json").dumps(threads)}, "utc"')
-    path.write_text(text)
-    assert _threads(tmp_path, path.stem) is None
-    assert _threads(tmp_path, "*") is None
+    from openbench.cli.commands.verify import _use_threads
+
+    taken = []
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(torch, "set_num_threads", taken.append)
+    record = record_with()
+    _use_threads(replace(record, provenance={**record.provenance, "threads": threads}))
+    assert taken == set_to

@@ -331,14 +331,6 @@ def test_a_torn_parquet_file_is_refused(tmp_path, capsys):
         assert "cannot be read as parquet" in refusal(torn, capsys)
 
 
-def test_a_long_computation_is_announced_on_stderr(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(evaluate, "_LARGE", 6)
-    assert auroc(written(tmp_path, HEAD + ROWS)) == 1.0
-    assert "scores in" not in capsys.readouterr().err
-    assert auroc(written(tmp_path, HEAD + ROWS + ROWS)) == 1.0
-    assert "6 scores in 2 sets read; computing the metrics, up to 1 s" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux's /proc")
 def test_a_million_rows_are_read_by_columns_and_in_little_memory(tmp_path):

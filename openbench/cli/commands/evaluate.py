@@ -1,10 +1,9 @@
 """`evaluate`: every table from a file of scores, whatever made them."""
 
-import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +14,6 @@ import click
 from openbench.cli import options
 from openbench.cli.output import ALL, SCORE_VIEWS, check_json, print_tables, tables_of_scores, write_json
 from openbench.cli.process import OK
-from openbench.core.scores import SetScores
 from openbench.engine.provenance import WARNINGS, remarks, turned
 from openbench.metrics import suite
 from openbench.metrics.suite import MetricOptions, describe
@@ -26,7 +24,6 @@ from openbench.results.scores.file import Advance, passes, silent
 from openbench.results.tables.views import explained
 
 _LONG = 1 << 24  # bytes from which on reading is shown
-_LARGE = 1_000_000  # scores from which on the computation is announced
 
 _EPILOG = """\
 columns: score (larger = more OOD), set, role (id_test, id_val, csid, ood_val, near, far); optionally correct (0/1),
@@ -89,7 +86,6 @@ def evaluate(scores: Path, json: Path | None, view: str, form: str, explain: boo
     chosen = MetricOptions(**{name: value for name, value in metric_options.items() if value is not None})
     with _reading(scores) as advance:
         sets = read_sets(scores, advance)
-    _announce(sets)
     values = suite.evaluate(sets, chosen)
     tables = tables_of_scores(scores.name, sets, values, chosen, view)
     whose = f"'{scores.name}'"
@@ -114,16 +110,3 @@ def _reading(path: Path) -> Iterator[Advance]:
         return
     with reporting(f"reading {console(path.name)}", size, unit="bytes") as advance:
         yield advance
-
-
-def _announce(sets: Sequence[SetScores]) -> None:
-    """Say on stderr what is computed where that takes longer than a few seconds."""
-    total = sum(len(s.scores) for s in sets)
-    if total < _LARGE:
-        return
-    print(
-        f"{total:,} scores in {len(sets)} sets read; computing the metrics, up to {math.ceil(total * 6e-6)} s on a "
-        "free processor",
-        file=sys.stderr,
-        flush=True,
-    )

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,8 @@ from openbench.cli.process import BAD_INPUT, FAILED, OK
 from openbench.errors import ConfigError, NotReproducedError, OpenbenchError, RecordError, check_known
 from openbench.results.escape import console, console_lines
 from openbench.results.names import is_part
+from openbench.results.scores.recompute import PUBLISHED
 from openbench.say import silent
-from openbench.storage.files import read_regular
-from openbench.storage.plain_json import LARGEST, loads
 
 if TYPE_CHECKING:
     from openbench.core.record import ResultRecord
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from openbench.results.submissions import Checked, Known
 
 ALL = "all"
-PUBLISHED = "scores"  # as in results/scores/recompute.py, which imports numpy: the number of threads is set before that
 DESCRIPTION = "description.yaml"
 _MOST_THREADS = 1024
 _KEYS = ("benchmark", "method", "reference", "backbone", "training", "scores", "notes")
@@ -120,10 +117,6 @@ def verify(
             print(f"computed from published scores, without images; {way}")
     if not from_images:
         return code
-    # Sums in another number of threads round differently, and a training ends in other weights. The variable is read
-    # once, when numpy and torch are imported.
-    if threads := _threads(results, from_images[0]):
-        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     node = _runtime(overrides, results, config_dir)
     for run_id in from_images:
         try:
@@ -273,9 +266,10 @@ def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], k
         found = RecordStore(results).look_up(run_id, lost.append)
     config = again(found[0], config_dir)
     for target in foreign(config):
-        print(f"runs code that is not openbench's: {target}, {_place(target)}", file=sys.stderr, flush=True)
+        print(f"runs code that is not openbench's: {target}", file=sys.stderr, flush=True)
     say = _say if node.get("progress", True) else silent
     print(headline(found[0]), flush=True)
+    _use_threads(found[0])
     try:
         setting = Runtime.from_config(node)
         outcome = verify(prepare(config, setting, say, record=found[0]), setting, found, say)
@@ -296,32 +290,13 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _threads(results: Path, run_id: str) -> int | None:
-    """The number of threads that a record was made in; None if it does not say, or cannot be read."""
-    if not is_part(run_id):
-        return None
-    found = {_threads_of(path) for path in (results / "records").glob(f"*/*/*/{run_id}*.json")} - {None}
-    return found.pop() if len(found) == 1 else None
+def _use_threads(record: "ResultRecord") -> None:
+    """Compute in as many threads as a record was made in: sums in another number round differently."""
+    import torch
 
-
-def _threads_of(path: Path) -> int | None:
-    try:
-        found = loads(read_regular(path, LARGEST).decode(), str(path))["provenance"]["threads"]
-    except (OSError, ValueError, KeyError, TypeError, RecordError):
-        return None
-    return found if type(found) is int and 0 < found <= _MOST_THREADS else None
-
-
-def _place(target: str) -> str:
-    """Where the code of a class would come from; finding the outermost package imports nothing."""
-    name = target.partition(".")[0]
-    try:
-        spec = find_spec(name)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None:
-        return "which Python does not find"
-    return f"from {spec.origin or ', '.join(spec.submodule_search_locations or ())}"
+    threads = record.provenance.get("threads")
+    if type(threads) is int and 0 < threads <= _MOST_THREADS and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(threads)
 
 
 def _runtime(overrides: list[str], results: Path, config_dir: Path | None) -> dict[str, Any]:
