@@ -18,12 +18,13 @@ from openbench.backbones.libraries.zero_shot import ZeroShotBackbone
 from openbench.backbones.network import NetworkBackbone
 from openbench.checkout import uncommitted
 from openbench.core.benchmark import Benchmark, Image, Items, Split
-from openbench.core.features import FeatureSet, Head
+from openbench.core.features import Head
 from openbench.core.request import Field, Request
 from openbench.core.runtime import Runtime
 from openbench.digest import digest
 from openbench.engine.evaluate import feature_store
 from openbench.errors import NotApplicableError
+from openbench.features.store import FeatureStore
 from openbench.say import Say
 from openbench.source import foreign_sources
 from openbench.storage.checksum import DAMAGED, DamagedError, read_sealed, write_sealed
@@ -65,49 +66,51 @@ def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime,
             f"validation — benchmark '{benchmark.name}' has {'one class' if c < 2 else 'none of them here'} — set "
             "backbone.head=null and choose a method that reads features only, e.g. method=knn"
         )
-    if isinstance(backbone, ZeroShotBackbone) and kind in _PROMPTS:
-        return _with_learnt_prompts(backbone, kind, benchmark, runtime, say)
     store = feature_store(runtime, say)
-    fitted_on = [benchmark.id_train.digest, benchmark.id_val.digest]
-    train = store.get(backbone, benchmark.id_train, _LABELLED).on(backbone.device)
+    fitted_on: list[Any] = [benchmark.id_train.digest, benchmark.id_val.digest]
     if kind == "knn":
+        train = store.get(backbone, benchmark.id_train, _LABELLED).on(backbone.device)
         return Headed(backbone, kind, NearestNeighbours(train, c), classes=c, fitted_on=fitted_on)
-    val = store.get(backbone, benchmark.id_val, _LABELLED).on(backbone.device)
+    prompts = isinstance(backbone, ZeroShotBackbone) and kind in _PROMPTS
+    if isinstance(backbone, ZeroShotBackbone) and prompts:
+        if backbone.num_classes != c:
+            raise NotApplicableError(
+                f"backbone '{backbone.name}': head={kind} for {backbone.num_classes} class names — benchmark "
+                f"'{benchmark.name}' has {c} — set backbone.classes=null for the benchmark's names"
+            )
+        tower = backbone.text_towers["text"]
+        fitted_on += [{**asdict(backbone.prompt_learning), "classes": tower.classes, "tower": tower.digest}]
     # The head itself is not known yet: what identifies it is what it is fitted on.
-    name = _name(Headed(backbone, kind, torch.nn.Identity(), classes=c, fitted_on=fitted_on))
-    found = _kept(runtime, name, say)
+    unfitted = Headed(backbone, kind, torch.nn.Identity(), classes=c, fitted_on=fitted_on)
+    place = runtime.heads / f"{_name(unfitted)}.npz"
+    found = _kept(place, say)
     if found is None:
-        say(f"head: {kind} of {backbone.name} is fitted on {len(train):,} features of {benchmark.id_train.name}")
-        found = _fit(kind, train, val, c, say)
-        write_sealed(_place(runtime, name), _packed(found))
+        images = f"{len(benchmark.id_train):,} images of {benchmark.id_train.name}"
+        say(f"head: {kind} of {backbone.name} is fitted on {images}")
+        found = (_learnt_prompts if prompts else _linear)(backbone, kind, benchmark, store, say)  # type: ignore[operator]
+        write_sealed(place, _packed(found))
     return Headed.fitted(backbone, kind, found, fitted_on)
 
 
-def _with_learnt_prompts(
-    backbone: ZeroShotBackbone, kind: HeadKind | PromptKind, benchmark: Benchmark, runtime: Runtime, say: Say
-) -> Backbone:
-    """A vision–language model with the classifier of prompts learnt on a few images of each class."""
-    how, c = backbone.prompt_learning, len(benchmark.classes)
-    if backbone.num_classes != c:
-        raise NotApplicableError(
-            f"backbone '{backbone.name}': head={kind} for {backbone.num_classes} class names — benchmark "
-            f"'{benchmark.name}' has {c} — set backbone.classes=null for the benchmark's names"
-        )
-    store = feature_store(runtime, say)
+def _linear(
+    backbone: Backbone, kind: HeadKind | PromptKind, benchmark: Benchmark, store: FeatureStore, say: Say
+) -> FittedHead:
+    """A linear classifier on the features of all ID training images."""
+    train, val = (store.get(backbone, s, _LABELLED).on(backbone.device) for s in (benchmark.id_train, benchmark.id_val))
+    c = len(benchmark.classes)
+    return nearest_mean(train, val, c) if kind == "nearest_mean" else linear_probe(train, val, c, say)
+
+
+def _learnt_prompts(
+    backbone: ZeroShotBackbone, kind: HeadKind | PromptKind, benchmark: Benchmark, store: FeatureStore, say: Say
+) -> FittedHead:
+    """The classifier of prompts learnt on a few images of each class."""
+    how = backbone.prompt_learning
     shots = _rows_of(benchmark.id_train, how.drawn(torch.from_numpy(benchmark.id_train.labels)))
-    tower = backbone.text_towers["text"]
-    settings = {**asdict(how), "classes": tower.classes, "tower": tower.digest}
-    fitted_on = [benchmark.id_train.digest, benchmark.id_val.digest, settings]
-    name = _name(Headed(backbone, kind, torch.nn.Identity(), classes=c, fitted_on=fitted_on))
-    found = _kept(runtime, name, say)
-    if found is None:
-        local = {Field.PATCHES} if kind == "locoop" else set()
-        train = store.get(backbone, shots, Request(fields=_LABELLED.fields | local))
-        val = store.get(backbone, benchmark.id_val, _LABELLED)
-        say(f"head: {kind} of {backbone.name} is fitted on {len(train):,} images of {benchmark.id_train.name}")
-        found = learnt_prompts(tower, train, val, how, say)  # type: ignore[arg-type]
-        write_sealed(_place(runtime, name), _packed(found))
-    return Headed.fitted(backbone, kind, found, fitted_on)
+    local = {Field.PATCHES} if kind == "locoop" else set()
+    train = store.get(backbone, shots, Request(fields=_LABELLED.fields | local))
+    val = store.get(backbone, benchmark.id_val, _LABELLED)
+    return learnt_prompts(backbone.text_towers["text"], train, val, how, say)  # type: ignore[arg-type]
 
 
 def _rows_of(split: Split, rows: torch.Tensor) -> Split:
@@ -143,16 +146,6 @@ def _name(unfitted: Headed) -> str:
     return digest({"head": unfitted.digest, **made_from})
 
 
-def _fit(kind: HeadKind | PromptKind, train: FeatureSet, val: FeatureSet, c: int, say: Say) -> FittedHead:
-    if kind == "nearest_mean":
-        return nearest_mean(train, val, c)
-    return linear_probe(train, val, c, say)
-
-
-def _place(runtime: Runtime, name: str) -> Path:
-    return runtime.heads / f"{name}.npz"
-
-
 def _packed(found: FittedHead) -> bytes:
     stream = io.BytesIO()
     np.savez(
@@ -164,10 +157,10 @@ def _packed(found: FittedHead) -> bytes:
     return stream.getvalue()
 
 
-def _kept(runtime: Runtime, name: str, say: Say) -> FittedHead | None:
+def _kept(place: Path, say: Say) -> FittedHead | None:
     """The head as it was kept; None where there is none, or a damaged one, which is reported and fitted again."""
     try:
-        with np.load(io.BytesIO(read_sealed(_place(runtime, name))), allow_pickle=False) as pack:
+        with np.load(io.BytesIO(read_sealed(place)), allow_pickle=False) as pack:
             head = Head(*(torch.from_numpy(pack[part]) for part in ("weight", "bias")))
             return FittedHead(head, json.loads(str(pack["about"])))
     except FileNotFoundError:

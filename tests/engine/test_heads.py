@@ -76,7 +76,7 @@ def ready(folder, words, *more):
 @pytest.mark.slow
 def test_a_head_is_fitted_once_recorded_and_read_back(tmp_path, words):
     first, benchmark, store, said = ready(tmp_path, words)
-    assert said[0] == "head: linear_probe of dinov2_vits14 is fitted on 90 features of digits"
+    assert said[0] == "head: linear_probe of dinov2_vits14 is fitted on 90 images of digits"
     assert first.name == "dinov2_vits14_linear_probe"
     again, _, _, silent = ready(tmp_path, words)
     assert silent == []

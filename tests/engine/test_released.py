@@ -32,25 +32,17 @@ def test_plain_cross_entropy_is_what_released_weights_stand_for():
     check_training_counts(RELEASED, BENCHMARK, config(), "cross_entropy")
 
 
-def test_a_training_from_scratch_is_told_the_same_network_without_weights():
+def test_a_training_is_told_to_choose_another_network_and_a_fine_tuning_how_to_go_on_from_the_weights():
     message = refused("logitnorm")
     assert message.startswith("training=logitnorm would be ignored — backbone 'resnet20_cifar10' comes with released")
-    assert "train from scratch: backbone=resnet20_cifar; or fine-tune from these weights: backbone=finetuned" in message
-
-
-def test_a_fine_tuning_is_told_first_how_to_go_on_from_the_weights():
+    assert message.index("train from scratch") < message.index("backbone@backbone.start=resnet20_cifar10;")
     message = refused("ish")
-    assert message.index("backbone=finetuned") < message.index("backbone=resnet20_cifar;")
+    assert message.index("fine-tune these weights") < message.index("train from scratch")
 
 
 def test_a_typed_augmentation_is_not_ignored_either():
     assert refused("cross_entropy", augment="pixmix").startswith("+augment=pixmix would be ignored")
     assert refused("mos", augment="cutmix").startswith("training=mos +augment=cutmix would be ignored")
-
-
-def test_a_network_without_a_twin_is_trained_by_leaving_out_its_weights():
-    message = refused("vos", backbone="torchvision_resnet18")
-    assert "backbone=torchvision_resnet18 backbone.weights=null backbone.preprocess=null" in message
 
 
 def test_other_classes_want_a_new_head():
@@ -61,18 +53,17 @@ def test_other_classes_want_a_new_head():
 
 def test_rows_of_numbers_have_no_network_to_train():
     rows = SimpleNamespace(name="identity", num_classes=1, classifies=False)
-    assert "choose a backbone that is trained" in refused("ish", rows)
+    assert "fine-tune" not in refused("ish", rows)
 
 
-@pytest.mark.parametrize("training", ["logitnorm", "ish"])
-def test_what_the_message_says_is_a_backbone_that_waits_for_training(training, monkeypatch):
+def test_what_the_message_says_is_a_backbone_that_waits_for_training(monkeypatch):
     monkeypatch.setattr("openbench.backbones.cifar.find_weights", lambda name: name)
     monkeypatch.setattr(
         "openbench.backbones.network.NetworkBackbone.load",
         lambda self, path, sha256=None: self.load_state(self.module().state_dict(), "own"),
     )
-    for words in re.findall(r"backbone=\S+(?: backbone\S+)*", refused(training)):
-        cfg = compose("run", ["+benchmark=cifar10", *words.rstrip(";").split()])
-        node = scientific(cfg, {})["backbone"]
-        made = build(node, "backbone", num_classes=10, preprocess=BENCHMARK.preprocess, classes=CLASSES)
-        assert not made.trained
+    (words,) = re.findall(r"backbone=finetuned \S+", refused("ish"))
+    cfg = compose("run", ["+benchmark=cifar10", *words.rstrip(";").split()])
+    node = scientific(cfg, {})["backbone"]
+    made = build(node, "backbone", num_classes=10, preprocess=BENCHMARK.preprocess, classes=CLASSES)
+    assert not made.trained
