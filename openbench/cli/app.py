@@ -18,10 +18,10 @@ SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
 # Command → module and function, and one line for `--help`.
 COMMANDS = {
-    "run": ("commands.jobs:run", "score a benchmark with a method and write the record"),
-    "train": ("commands.jobs:train", "train a backbone; `run` does so by itself when weights are missing"),
-    "extract": ("commands.jobs:extract", "fill the feature cache ahead of a sweep"),
-    "check": ("commands.jobs:check", "verify data, splits and weights before a run"),
+    "run": ("commands.jobs:RUN", "score a benchmark with a method and write the record"),
+    "train": ("commands.jobs:TRAIN", "train a backbone; `run` does so by itself when weights are missing"),
+    "extract": ("commands.jobs:EXTRACT", "fill the feature cache ahead of a sweep"),
+    "check": ("commands.jobs:CHECK", "verify data, splits and weights before a run"),
     "sweep": ("commands.sweep:sweep", "how far sweeps are: done, running, failed and why"),
     "data": ("commands.data:data", "get data sets, verify them, look at them, bring your own"),
     "new": ("commands.new:new", "a method, training, data set or backbone of your own, to be filled in"),

@@ -1,8 +1,7 @@
 """From cached features to scores: fitting on the declared split, scoring in batches, never a second forward pass."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from time import monotonic
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -298,7 +297,7 @@ class CachedFeatures:
         store: where columns lie.
         backbone: with weights.
         clock: of the run.
-        say: receives a line after each set that had to be extracted while others are to come.
+        say: receives a line on how much is to be extracted.
         reused: version, commit and time of the features that were in the cache; the latest if they differ.
     """
 
@@ -307,10 +306,6 @@ class CachedFeatures:
     clock: Clock
     say: Say = silent
     reused: str = ""
-    _waiting: dict[str, int] = field(default_factory=dict)
-    _expected: int = 0
-    _images: int = 0
-    _seconds: float = 0.0
 
     @classmethod
     def of(cls, backbone: Backbone, runtime: Runtime, say: Say, clock: Clock | None = None) -> "CachedFeatures":
@@ -334,22 +329,13 @@ class CachedFeatures:
             some = f" ({len(kept)} of {len(every)} sets)" if missing else ""
             # Each line ends in its time: take the latest.
             self.reused = max(kept, key=lambda made: made.rpartition(", ")[2]) + some
-        self._waiting = {_name(split): len(split) for split in missing}
-        self._expected = len(missing)
         if len(missing) > 1:
-            self.say(f"features: {sum(self._waiting.values()):,} images of {len(missing)} sets to extract")
+            self.say(f"features: {sum(map(len, missing)):,} images of {len(missing)} sets to extract")
 
     def __call__(self, split: Split, request: Request) -> FeatureSet:
         """The columns of a split, extracted now if they are not cached."""
-        before, start = self.backbone.passes, monotonic()
         with self.clock.stage("features"):
-            found = self.store.get(self.backbone, split, request)
-        if self.backbone.passes > before and self._waiting.pop(_name(split), 0):
-            self._images += len(split)
-            self._seconds += monotonic() - start
-            if self._waiting:
-                self.say(self._outlook())
-        return found
+            return self.store.get(self.backbone, split, request)
 
     def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
         """The scores of a split by a live method, made now if they are not cached."""
@@ -366,16 +352,3 @@ class CachedFeatures:
         with self.clock.stage("features"):
             copies = mixed(split, others, mixing, self.backbone.preprocess)
             return self.store.get(self.backbone, copies, MIXED_READ).features
-
-    def _outlook(self) -> str:
-        images = sum(self._waiting.values())
-        seconds = images * self._seconds / self._images
-        left = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-        return (
-            f"features: {self._expected - len(self._waiting)} of {self._expected} sets done, {images:,} images to go, "
-            f"about {left} left"
-        )
-
-
-def _name(split: Split) -> str:
-    return f"{split.role}/{split.name}"

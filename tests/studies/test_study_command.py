@@ -44,7 +44,7 @@ def test_the_status_counts_what_is_done_and_says_how_to_go_on(folder, capsys):
 
 def test_only_what_is_missing_is_run_and_a_study_that_is_done_runs_nothing(folder, monkeypatch, capsys):
     calls = []
-    monkeypatch.setattr(jobs, "run", lambda argv: calls.append(argv) or 0)
+    monkeypatch.setattr(jobs, "RUN", lambda argv: calls.append(argv) or 0)
     assert main(["study", str(folder / "two.yaml"), "--run", "runtime=joblib"]) == 0
     assert calls == [["-m", "+benchmark=digits", "method=knn", "seed=2", "runtime=joblib"]]
     write(folder / "results", [run("knn", 2, 0.85)])
@@ -56,7 +56,7 @@ def test_only_what_is_missing_is_run_and_a_study_that_is_done_runs_nothing(folde
 @pytest.mark.parametrize(("ended", "sweeps_begun"), [(0, 2), (1, 2), (130, 1), (143, 1)])
 def test_an_interrupt_ends_all_sweeps_and_a_failure_does_not(folder, monkeypatch, ended, sweeps_begun):
     calls = []
-    monkeypatch.setattr(jobs, "run", lambda argv: calls.append(argv) or ended)
+    monkeypatch.setattr(jobs, "RUN", lambda argv: calls.append(argv) or ended)
     (folder / "two.yaml").write_text(YAML.replace("KNN: method=knn", "KNN: method=knn, K3: [method=knn, method.k=3]"))
     assert main(["study", str(folder / "two.yaml"), "--run"]) == ended
     assert len(calls) == sweeps_begun

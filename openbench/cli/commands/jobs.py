@@ -5,7 +5,7 @@ from openbench.cli.hydra.outcome import FAILED_STATUS, Outcome
 from openbench.cli.process import FAILED, OK
 
 
-def _run(call: Call) -> Outcome:
+def score_benchmark(call: Call) -> Outcome:
     """Run, then print the overview table and where the record is; in a sweep one line instead.
 
     What a reader has to know before the numbers, e.g. that they were not made now, stands above the table.
@@ -38,7 +38,7 @@ def _run(call: Call) -> Outcome:
     return Outcome(OK, line, outcome.status, group_auroc(outcome.record))
 
 
-def _train(call: Call) -> Outcome:
+def train_network(call: Call) -> Outcome:
     """Train and say where the checkpoint is."""
     from openbench.engine.jobs import train
     from openbench.training.loop.distributed import team
@@ -50,7 +50,7 @@ def _train(call: Call) -> Outcome:
     return Outcome(OK, line)
 
 
-def _extract(call: Call) -> Outcome:
+def fill_cache(call: Call) -> Outcome:
     """Extract and say how many images went through the network for each split; 0 = all was cached."""
     from openbench.engine.jobs import extract
 
@@ -62,7 +62,7 @@ def _extract(call: Call) -> Outcome:
     return Outcome(OK, line)
 
 
-def _check(call: Call) -> Outcome:
+def check_benchmark(call: Call) -> Outcome:
     """Check, print the report and its verdict, and fail if there are problems."""
     from openbench.engine.jobs import check
 
@@ -71,7 +71,7 @@ def _check(call: Call) -> Outcome:
     return Outcome(OK, report.verdict) if report.ok else Outcome(FAILED, report.verdict, FAILED_STATUS)
 
 
-run = HydraCommand("run", _run)
-train = HydraCommand("train", _train, unused=("method", "tune", "metrics"))
-extract = HydraCommand("extract", _extract, unused=("tune", "metrics"), divided=True)
-check = HydraCommand("check", _check)  # its exit code is 1 if anything does not hold
+RUN = HydraCommand("run", score_benchmark)
+TRAIN = HydraCommand("train", train_network, unused=("method", "tune", "metrics"))
+EXTRACT = HydraCommand("extract", fill_cache, unused=("tune", "metrics"), divided=True)
+CHECK = HydraCommand("check", check_benchmark)  # its exit code is 1 if anything does not hold

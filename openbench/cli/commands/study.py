@@ -134,7 +134,7 @@ class _Call:
 
     def make(self, more: list[str]) -> int:
         """Make what is missing: a sweep for each group of runs, one after the other."""
-        from openbench.cli.commands.jobs import run
+        from openbench.cli.commands.jobs import RUN
         from openbench.studies.plan import parts, sweeps
 
         with left_out() as lost:
@@ -148,7 +148,7 @@ class _Call:
         code = lost.code
         for at, line in enumerate(lines, 1):
             print(f"sweep {at} of {len(lines)}: {command_line('run', line, self.asked.config_dir)}", file=sys.stderr)
-            code = max(code, run([*line, *folder]))
+            code = max(code, RUN([*line, *folder]))
             if code in (INTERRUPTED, TERMINATED):
                 break
         return code
