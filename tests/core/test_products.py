@@ -1,10 +1,6 @@
-import warnings
-from types import SimpleNamespace
-
 import pytest
 import torch
 
-from openbench.core import products
 from openbench.core.products import by_rows
 
 SHAPES = [(1, 1, 1), (3, 5, 2), (64, 100, 7), (7, 512, 300), (513, 33, 129)]
@@ -28,7 +24,7 @@ def error_in_roundings(found: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bi
 @pytest.mark.parametrize("onednn", [True, False])
 def test_is_the_product_with_each_row(shape, dtype, onednn, monkeypatch):
     if not onednn:
-        monkeypatch.setattr(products, "_ONEDNN", None)
+        monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: False)
     a, b, bias = drawn(*shape, dtype)
     found = by_rows(a, b, bias)
     assert found.dtype == dtype
@@ -63,29 +59,17 @@ def test_arguments_stay_as_they_were():
     assert all(torch.equal(x, y) for x, y in zip(given, kept, strict=True))
 
 
-def test_an_operator_that_is_missing_or_wrong_is_not_used(monkeypatch):
-    def answers(off: int) -> SimpleNamespace:
-        return SimpleNamespace(_linear_pointwise=lambda a, b, bias, *_: torch.nn.functional.linear(a, b, bias) + off)
-
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    for operators, used in ((SimpleNamespace(), False), (answers(1), False), (answers(0), True)):
-        monkeypatch.setattr(products.torch.ops, "mkldnn", operators)
-        assert (products._onednn() is not None) == used
-
-
-@pytest.mark.skipif(products._ONEDNN is None, reason="this torch has no oneDNN operator")
-def test_single_precision_goes_to_onednn_unless_the_user_switched_it_off(monkeypatch):
-    seen, operator = [], products._ONEDNN
-    monkeypatch.setattr(products, "_ONEDNN", lambda *args: seen.append(len(args)) or operator(*args))
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+def test_only_large_products_of_single_precision_go_to_onednn(monkeypatch):
+    seen, move = [], torch.Tensor.to_mkldnn
+    monkeypatch.setattr(torch.Tensor, "to_mkldnn", lambda a: seen.append(len(a)) or move(a))
     a, b, bias = drawn(600, 3, 2)
     by_rows(a, b, bias)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of flags that are not touched
-        with torch.backends.mkldnn.flags(enabled=False):
-            by_rows(a, b, bias)
     by_rows(a.double(), b.double(), bias.double())
-    assert seen == [3]
     by_rows(a[:512], b, bias)  # few rows by a small matrix: torch's own is faster
-    assert seen == [3]
+    assert seen == [600]
     by_rows(*drawn(4, 200, 100))  # few rows by a large one
-    assert seen == [3, 3]
+    assert seen == [600, 4]
+    monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: False)
+    by_rows(a, b, bias)
+    assert seen == [600, 4]

@@ -25,7 +25,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_SUMS = _words("mm addmm bmm baddbmm mv addmv dot vdot sum mean cumsum _linear_pointwise convolution nansum")
+_SUMS = _words("mm addmm bmm baddbmm mv addmv dot vdot sum mean cumsum convolution nansum")
 _FUNCTIONS = _words(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan tanh asin acos atan atan2 sinh cosh sigmoid pow rsqrt erf "
     "erfc erfinv lgamma digamma softplus logsumexp _softmax _log_softmax log_sigmoid_forward logaddexp logit "
@@ -41,7 +41,7 @@ _BLURRED = _words(
     "_adaptive_avg_pool2d_backward grid_sampler_2d grid_sampler_2d_backward upsample_bilinear2d "
     "_upsample_bilinear2d_aa upsample_bicubic2d native_layer_norm native_layer_norm_backward _cdist_backward "
     "linalg_vector_norm_backward nll_loss_forward nll_loss2d_forward index_add scatter_add scatter_reduce "
-    "embedding_dense_backward log_sigmoid_backward histc"
+    "embedding_dense_backward log_sigmoid_backward histc _to_dense"
 )
 # The same everywhere: copies, comparisons, choices, whole numbers, and what IEEE 754 rounds in one way.
 _EXACT = _words(
@@ -55,7 +55,8 @@ _EXACT = _words(
     "rsub scalar_tensor scatter searchsorted select set sign slice slice_backward sort split sqrt squeeze stack "
     "sub t threshold_backward topk triu_indices remainder rot90 constant_pad_nd new_empty_strided randint "
     "logical_and logical_or logical_not select_backward index_put linspace ceil floor_divide _unique2 unique_dim "
-    "_foreach_lerp transpose tril triu unbind uniform unsqueeze view where zero zeros zeros_like"
+    "_foreach_lerp to_mkldnn mkldnn_linear linear transpose tril triu unbind uniform unsqueeze view where zero zeros "
+    "zeros_like"
 )
 _DECOMPOSED = _words(
     "_linalg_eigh _linalg_svd linalg_qr linalg_cholesky_ex linalg_inv_ex _linalg_solve_ex linalg_lstsq "
