@@ -8,7 +8,6 @@ no classifier calls the operators themselves.
 import importlib
 import importlib.util
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 
@@ -18,30 +17,6 @@ from openbench.errors import ConfigError
 
 _SCHEMAS = ("nms", "qnms")
 _ARGUMENTS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-# torchvision 0.(k + 15) is built against torch 2.k.
-_MINOR_OFFSET = 15
-
-
-def matching_torchvision(torch_version: str) -> str:
-    """Return the `major.minor` of the torchvision release built against a torch release.
-
-    Raises:
-        ConfigError: not a 2.x version.
-    """
-    major, minor = torch_version.split(".")[:2]
-    if major != "2":
-        raise ConfigError(f"torch {torch_version} is installed — allowed: >=2.6,<2.14 — pip install 'torch>=2.6,<2.14'")
-    return f"0.{int(minor) + _MINOR_OFFSET}"
-
-
-def check_versions(torch_version: str, torchvision_version: str) -> None:
-    """Raise ConfigError unless the two releases belong together."""
-    wanted = matching_torchvision(torch_version)
-    if ".".join(torchvision_version.split(".")[:2]) != wanted:
-        raise ConfigError(
-            f"torch and torchvision do not belong together — found torch {torch_version} with torchvision "
-            f"{torchvision_version} — torchvision {wanted}.* is built for it — pip install 'torchvision=={wanted}.*'"
-        )
 
 
 def missing_operators() -> tuple[str, ...]:
@@ -62,15 +37,7 @@ def missing_operators() -> tuple[str, ...]:
 
 @cache
 def prepare_torchvision() -> tuple[str, ...]:
-    """Check the versions and declare the operators that are missing; return their names. Works once per process.
-
-    Raises:
-        ConfigError: torch and torchvision releases that do not belong together.
-    """
-    try:
-        check_versions(torch.__version__, version("torchvision"))
-    except PackageNotFoundError:
-        return ()
+    """Declare the operators that are missing; return their names. Works once per process."""
     missing = missing_operators()
     if missing:
         library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch import Tensor
 from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request, Tower
-from openbench.errors import NotApplicableError
+from openbench.errors import CheckpointError, NotApplicableError
 
 HeadKind = Literal["linear_probe", "nearest_mean", "knn"]
 PromptKind = Literal["coop", "locoop"]  # heads made of learnt prompts
@@ -147,18 +147,23 @@ class Backbone(ABC):
         """
         raise NotApplicableError(f"backbone '{self.name}' has no maps — choose a method that reads features")
 
-    @abstractmethod
     def module(self) -> torch.nn.Module:
-        """The network itself, for training: images (n, 3, h, w) to logits (n, c)."""
+        """The network itself, for training: images (n, 3, h, w) to logits (n, c).
 
-    @abstractmethod
-    def initialise(self, seed: int) -> "Backbone":
+        Raises:
+            NotApplicableError: there is none.
+        """
+        raise NotApplicableError(f"backbone '{self.name}' has no network to train — choose one that has")
+
+    def initialise(self, seed: int) -> Self:
         """Draw fresh random weights from `seed`, the same in every process; `trained` is then False. Return self."""
+        return self
 
-    @abstractmethod
-    def load(self, path: Path, sha256: str | None = None) -> "Backbone":
+    def load(self, path: Path, sha256: str | None = None) -> Self:
         """Load weights (`.pt`, `.pth`, `.safetensors`), after which `trained` is True and `digest` is defined.
 
         Raises:
-            CheckpointError: missing file, another hash, not a plain state dict, or shapes that do not fit.
+            CheckpointError: missing file, another hash, not a plain state dict, or shapes that do not fit; or there is
+                no network to load them into.
         """
+        raise CheckpointError(f"backbone '{self.name}' takes no weights — '{path}' cannot be loaded — leave it out")

@@ -1,6 +1,5 @@
 """Vectors in place of a network: features that were computed elsewhere, and the columns of a table."""
 
-from pathlib import Path
 from typing import Self
 
 import torch
@@ -11,7 +10,7 @@ from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request
 from openbench.digest import digest
-from openbench.errors import CheckpointError, ConfigError, NotApplicableError
+from openbench.errors import ConfigError, NotApplicableError
 
 AS_THEY_ARE = Preprocess(resize=1, crop=1, mean=(0.0,), std=(1.0,), interpolation="nearest")
 
@@ -78,26 +77,6 @@ class Rows(Backbone):
         if self._logits:
             return Outputs(rows[:, self.feature_dim :], features, {})
         return Outputs(self._head(features) if self.has_head else features[:, :0], features, {})
-
-    def module(self) -> nn.Module:
-        """Nothing to train.
-
-        Raises:
-            NotApplicableError: always.
-        """
-        raise NotApplicableError(f"backbone '{self.name}' has no network to train — choose one that has")
-
-    def initialise(self, seed: int) -> Self:
-        """Do nothing: there are no weights to draw."""
-        return self
-
-    def load(self, path: Path, sha256: str | None = None) -> Self:
-        """Refuse: there are no weights to load.
-
-        Raises:
-            CheckpointError: always.
-        """
-        raise CheckpointError(f"backbone '{self.name}' has no weights — '{path}' cannot be loaded — leave the file out")
 
 
 class Identity(Rows):

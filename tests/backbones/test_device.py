@@ -40,17 +40,6 @@ def test_absent_metal_device_is_refused() -> None:
         resolve_device("mps")
 
 
-@pytest.mark.parametrize(("torch_version", "expected"), [("2.6.0", "0.21"), ("2.13.0+cpu", "0.28")])
-def test_releases_are_paired_as_the_projects_say(torch_version: str, expected: str) -> None:
-    assert _compat.matching_torchvision(torch_version) == expected
-
-
-def test_releases_that_do_not_belong_together_are_named() -> None:
-    _compat.check_versions("2.13.0+cpu", "0.28.1")
-    with pytest.raises(ConfigError, match=r"torch 2\.12\.0 with torchvision 0\.28\.0 — torchvision 0\.27\.\*"):
-        _compat.check_versions("2.12.0", "0.28.0")
-
-
 # Each library in a copy of a process that has imported nothing but torch, with the part of it that all three need.
 FIRST = """
 import gc, os, sys

@@ -176,26 +176,6 @@ class OutputsBackbone(Backbone):
                 (found,) = torch.autograd.grad(logits.sum(), x, allow_unused=True)
                 self.differentiable = found is not None
 
-    def module(self) -> nn.Module:
-        """Refuse: there is no network to train.
-
-        Raises:
-            NotApplicableError: always.
-        """
-        raise NotApplicableError(f"model '{self.name}' cannot be trained here: only its outputs are known")
-
-    def initialise(self, seed: int) -> Self:
-        """Do nothing: the weights are the user's."""
-        return self
-
-    def load(self, path: Path, sha256: str | None = None) -> Self:
-        """Refuse: the weights are the user's.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(f"model '{self.name}' has its weights — '{path}' cannot be loaded into it")
-
     @contextmanager
     def _ready(self) -> Iterator[None]:
         with nullcontext() if self.network is None else evaluating(self.network), arithmetic("fp32", self._device):

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -17,7 +16,7 @@ from openbench.backbones.network import NetworkBackbone
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Request
 from openbench.digest import array_sha256, digest
-from openbench.errors import CheckpointError, NotApplicableError
+from openbench.errors import NotApplicableError
 
 HEADS_VERSION = 1  # raised when a fit or the logits change
 NEIGHBOURS, TEMPERATURE = 20, 0.07
@@ -140,22 +139,6 @@ class Headed(Backbone):
     def module(self) -> nn.Module:
         """The network with the head."""
         return self._whole.module()
-
-    def initialise(self, seed: int) -> Self:
-        """Refuse: the head belongs to these weights.
-
-        Raises:
-            CheckpointError: always.
-        """
-        raise CheckpointError(f"backbone '{self.name}' has a head fitted on its features — it is not trained")
-
-    def load(self, path: Path, sha256: str | None = None) -> Self:
-        """Refuse: the head belongs to these weights.
-
-        Raises:
-            CheckpointError: always.
-        """
-        raise CheckpointError(f"backbone '{self.name}' has weights already — '{path}' cannot be loaded")
 
     @cached_property
     def _whole(self) -> NetworkBackbone:
