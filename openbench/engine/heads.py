@@ -71,15 +71,15 @@ def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime,
     if kind == "knn":
         train = store.get(backbone, benchmark.id_train, _LABELLED).on(backbone.device)
         return Headed(backbone, kind, NearestNeighbours(train, c), classes=c, fitted_on=fitted_on)
-    prompts = isinstance(backbone, ZeroShotBackbone) and kind in _PROMPTS
-    if isinstance(backbone, ZeroShotBackbone) and prompts:
+    learnt = backbone if isinstance(backbone, ZeroShotBackbone) and kind in _PROMPTS else None
+    if learnt is not None:
         if backbone.num_classes != c:
             raise NotApplicableError(
                 f"backbone '{backbone.name}': head={kind} for {backbone.num_classes} class names — benchmark "
                 f"'{benchmark.name}' has {c} — set backbone.classes=null for the benchmark's names"
             )
-        tower = backbone.text_towers["text"]
-        fitted_on += [{**asdict(backbone.prompt_learning), "classes": tower.classes, "tower": tower.digest}]
+        tower = learnt.text_towers["text"]
+        fitted_on += [{**asdict(learnt.prompt_learning), "classes": tower.classes, "tower": tower.digest}]
     # The head itself is not known yet: what identifies it is what it is fitted on.
     unfitted = Headed(backbone, kind, torch.nn.Identity(), classes=c, fitted_on=fitted_on)
     place = runtime.heads / f"{_name(unfitted)}.npz"
@@ -87,7 +87,11 @@ def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime,
     if found is None:
         images = f"{len(benchmark.id_train):,} images of {benchmark.id_train.name}"
         say(f"head: {kind} of {backbone.name} is fitted on {images}")
-        found = (_learnt_prompts if prompts else _linear)(backbone, kind, benchmark, store, say)  # type: ignore[operator]
+        found = (
+            _linear(backbone, kind, benchmark, store, say)
+            if learnt is None
+            else _learnt_prompts(learnt, kind, benchmark, store, say)
+        )
         write_sealed(place, _packed(found))
     return Headed.fitted(backbone, kind, found, fitted_on)
 
