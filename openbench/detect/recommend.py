@@ -1,6 +1,6 @@
 """Recommendations from records: the methods of a benchmark that may be the best, within limits on cost and needs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -32,6 +32,7 @@ NEEDS = ("training data", "outliers", "gradients", "text")
 _OF_TEXT = ("MCM", "GLMCM", "ZeroShot")  # classes of methods; the classifier of their papers is made of text
 _FAR = "far"
 _MB = 1.048576  # of a MiB
+Runs = tuple[str, ...]
 _SHOWN = 12  # methods that a table or a note lists
 _COLUMNS = (
     Column("method"),
@@ -56,55 +57,16 @@ _RANKS = (
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A method with its hyper-parameters on one network.
-
-    Args:
-        row: of the leaderboard.
-        ms: milliseconds per image, mean over runs; None if the records do not time all of it.
-        mb: peak memory of the process in 10⁶ bytes, the least of its runs; None if it is not measured.
-        needs: of NEEDS; None if that is not known.
-        out: why it is beyond the limits; empty if it is not.
-        near: the ranks that it may have among those compared, by near AUROC, or far AUROC where no set is near; None
-            if it was not compared.
-        far: likewise by far AUROC, among those that may be the best by near AUROC.
-    """
-
-    row: Row
-    ms: float | None
-    mb: float | None
-    needs: tuple[str, ...] | None
-    out: str = ""
-    near: RankRange | None = None
-    far: RankRange | None = None
-
-    def values(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        numbers = {
-            key.replace(" ", "_"): value.value if isinstance(value, Estimate) else value
-            for key, value in self.row.values.items()
-        }
-        ranks = {"near": self.near, "far": self.far}
-        return {
-            "method": self.row.method,
-            "settings": self.row.settings,
-            **numbers,
-            "ranks": {group: None if found is None else [found.best, found.worst] for group, found in ranks.items()},
-            "ms_per_image": self.ms,
-            "process_mb": self.mb,
-            "needs": None if self.needs is None else list(self.needs),
-            "runs": list(self.row.runs),
-        }
-
-
-@dataclass(frozen=True)
 class Advice:
     """What to take on one network; its text says why.
+
+    A method is a mapping: `method`, `settings`, AUROCs, `ranks` that it may have, `ms_per_image` (None if not all of it
+    was timed), `process_mb`, `needs` (None if not known), `runs`, and `why` it is beyond the limits.
 
     Args:
         about: benchmark, network and training.
         deviations: where the benchmark is not as defined.
-        best: candidates that are not separable from the best; the first one, with the highest AUROC, is to be taken.
+        best: methods that are not separable from the best; the first one, with the highest AUROC, is to be taken.
         compared: how many were compared on the same images.
         untested: within the limits, but without published scores, so that no test can compare them.
         out: beyond the limits.
@@ -112,15 +74,15 @@ class Advice:
 
     about: tuple[str, ...]
     deviations: tuple[str, ...]
-    best: tuple[Candidate, ...]
+    best: tuple[Mapping[str, Any], ...]
     compared: int
-    untested: tuple[Candidate, ...]
-    out: tuple[Candidate, ...]
+    untested: tuple[Mapping[str, Any], ...]
+    out: tuple[Mapping[str, Any], ...]
 
     def __str__(self) -> str:
         about = " · ".join(self.about)
         if not self.best:
-            times = [c.ms for c in self.out if c.ms is not None]
+            times = [one["ms_per_image"] for one in self.out if one["ms_per_image"] is not None]
             least = f"; the least time measured is {min(times):.3g} ms per image" if times else ""
             return f"{about}: no method is within the limits{least}"
         take, *others = self.best
@@ -131,51 +93,50 @@ class Advice:
             why = "the highest AUROC, but not tested against the others"
         else:
             why = "the only method within the limits"
-        time = "its extra passes were not timed" if take.ms is None else f"{take.ms:.3g} ms per image"
-        return f"{about}: take {take.row.method}: {why}; {time} besides the network's pass, needs {_needs(take)}"
+        ms = take["ms_per_image"]
+        time = "its extra passes were not timed" if ms is None else f"{ms:.3g} ms per image"
+        return f"{about}: take {take['method']}: {why}; {time} besides the network's pass, needs {_needs(take)}"
 
     def tables(self) -> list[Table]:
         """Return the methods that no other is surely better than, and those beyond the limits with the reason."""
         about = " · ".join(self.about)
         notes = [_RANKS.format(self.compared)] * bool(self.compared) + [_COSTS]
         if self.untested:
-            names = _listed([c.row.method for c in self.untested])
+            names = _listed([one["method"] for one in self.untested])
             notes.append(f"Not tested, as scores on the same images are not published: {names} (openbench publish)")
         if self.deviations:
             notes.append(f"Not the benchmark as defined: {'; '.join(self.deviations)}")
         rows = tuple(
             (
-                c.row.method,
-                c.row.settings,
-                c.row.values.get("near auroc"),
-                c.row.values.get("far auroc"),
-                _ranks(c.near),
-                _ranks(c.far),
-                None if c.ms is None else float(f"{c.ms:.3g}"),
-                None if c.mb is None else float(f"{c.mb:.0f}"),
-                _needs(c),
+                one["method"],
+                one["settings"],
+                one.get("near_auroc"),
+                one.get("far_auroc"),
+                *("–".join(map(str, dict.fromkeys(ranks))) if ranks else None for ranks in one["ranks"].values()),
+                None if one["ms_per_image"] is None else float(f"{one['ms_per_image']:.3g}"),
+                None if one["process_mb"] is None else float(f"{one['process_mb']:.0f}"),
+                _needs(one),
             )
-            for c in self.best
+            for one in self.best
         )
         found = [Table(f"Not separable from the best · {about}", _COLUMNS, rows, notes=tuple(notes))] if rows else []
         if self.out:
             columns = (Column("method"), Column("near AUROC ↑", "percent"), Column("why not"))
-            beyond = tuple((c.row.method, c.row.values.get("near auroc"), c.out) for c in self.out[:_SHOWN])
+            beyond = tuple((one["method"], one.get("near_auroc"), one["why"]) for one in self.out[:_SHOWN])
             more = (f"and {len(self.out) - _SHOWN} more",) if len(self.out) > _SHOWN else ()
             found.append(Table(f"Beyond the limits · {about}", columns, beyond, notes=more))
         return found
 
     def values(self) -> dict[str, Any]:
         """Return it as plain values."""
+        lists = {"best": self.best, "untested": self.untested, "out": self.out}
         return {
             "about": list(self.about),
             "words": str(self),
-            "take": self.best[0].row.method if self.best else None,
-            "best": [c.values() for c in self.best],
+            "take": self.best[0]["method"] if self.best else None,
             "compared": self.compared,
-            "untested": [c.values() for c in self.untested],
-            "out": [c.values() | {"why": c.out} for c in self.out],
             "deviations": list(self.deviations),
+            **{name: [_plain(one) for one in methods] for name, methods in lists.items()},
         }
 
 
@@ -232,8 +193,8 @@ def recommend(
     advice = []
     for board in chosen:
         for about, rows in _networks(board, {"backbone": backbone, "training": training}).items():
-            judged = [_judged(row, latency_ms, memory_mb, without) for row in rows]
-            advice.append(_advice(about, board, judged, ScoreStore(results / PUBLISHED)))
+            judged = {row.runs: _judged(row, latency_ms, memory_mb, without) for row in rows}
+            advice.append(_advice(about, replace(board, ranked=tuple(rows)), judged, ScoreStore(results / PUBLISHED)))
     if not advice:
         reasons = sorted({reason for board in chosen for row in board.unranked for reason in row.reasons})
         raise ConfigError(f"no record of benchmark '{benchmark}' counts: {'; '.join(reasons)}")
@@ -309,8 +270,8 @@ def _only_deviates(row: Row) -> bool:
     return len(row.reasons) == 1 and not all(run.pristine for run in row.members)
 
 
-def _judged(row: Row, latency_ms: float | None, memory_mb: float | None, without: Sequence[str]) -> Candidate:
-    """A row as a candidate, with what speaks against it."""
+def _judged(row: Row, latency_ms: float | None, memory_mb: float | None, without: Sequence[str]) -> dict[str, Any]:
+    """A row as a method of an advice, with what speaks against it."""
     needs = needs_of(row.method, row.members[0].params)
     times = [ms for run in row.members if (ms := _time(run, needs)) is not None]
     peaks = [mib for run in row.members if (mib := run.cost["mib"]) is not None]
@@ -321,7 +282,16 @@ def _judged(row: Row, latency_ms: float | None, memory_mb: float | None, without
         out.append("its time is not measured" if ms is None else f"{ms:.3g} ms per image")
     if memory_mb is not None and (mb is None or mb > memory_mb):
         out.append("its memory is not measured" if mb is None else f"{mb:,.0f} MB")
-    return Candidate(row, ms, mb, needs, ", ".join(out))
+    return {
+        "method": row.method,
+        "settings": row.settings,
+        **{key.replace(" ", "_"): value for key, value in row.values.items()},
+        "ms_per_image": ms,
+        "process_mb": mb,
+        "needs": needs,
+        "runs": row.runs,
+        "why": ", ".join(out),
+    }
 
 
 def _time(run: Run, needs: Sequence[str] | None) -> float | None:
@@ -332,48 +302,47 @@ def _time(run: Run, needs: Sequence[str] | None) -> float | None:
     return None if ms is None or of_pass is None else ms + of_pass
 
 
-def _advice(about: tuple[str, ...], board: Board, judged: Sequence[Candidate], scores: ScoreStore) -> Advice:
-    allowed = [candidate for candidate in judged if not candidate.out]
+def _advice(about: tuple[str, ...], board: Board, judged: Mapping[Runs, dict[str, Any]], scores: ScoreStore) -> Advice:
+    """Which of a network's rows may be the best: first by near AUROC, then by far AUROC among those."""
+    allowed = [row for row in board.ranked if not judged[row.runs]["why"]]
     near = _ranges(board, allowed, scores, GROUPS)
-    allowed = [replace(candidate, near=near.get(candidate.row.runs)) for candidate in allowed]
-    compared = [candidate for candidate in allowed if candidate.near is not None]
-    best = [candidate for candidate in compared if candidate.near is not None and candidate.near.best == 1]
+    best = [row for row in allowed if row.runs in near and near[row.runs].best == 1]
     far = _ranges(board, best, scores, (_FAR,))
-    best = [replace(candidate, far=far.get(candidate.row.runs)) for candidate in best]
-    best = [candidate for candidate in best if candidate.far is None or candidate.far.best == 1]
-    if not compared:  # one method alone needs no test; of several without scores the table's first is all there is
+    best = [row for row in best if row.runs not in far or far[row.runs].best == 1]
+    if not near:  # one method alone needs no test; of several without scores the table's first is all there is
         best = allowed[:1]
-    taken = {candidate.row.runs for candidate in best}
+    for runs, one in judged.items():
+        ranks = {"near": near.get(runs), "far": far.get(runs)}
+        one["ranks"] = {group: [found.best, found.worst] if found else None for group, found in ranks.items()}
     return Advice(
         about=(board.benchmark, *about),
-        deviations=tuple(sorted({text for c in judged for run in c.row.members for text in run.deviations})),
-        best=tuple(best),
-        compared=len(compared),
-        untested=tuple(c for c in allowed if c.near is None and c.row.runs not in taken),
-        out=tuple(c for c in judged if c.out),
+        deviations=tuple(sorted({text for row in board.ranked for run in row.members for text in run.deviations})),
+        best=tuple(judged[row.runs] for row in best),
+        compared=len(near),
+        untested=tuple(judged[row.runs] for row in allowed if row.runs not in near and row not in best),
+        out=tuple(one for one in judged.values() if one["why"]),
     )
 
 
-def _ranges(
-    board: Board, candidates: Iterable[Candidate], scores: ScoreStore, groups: Sequence[str]
-) -> Mapping[tuple[str, ...], RankRange]:
-    """The ranks that candidates may have; empty where there are no such sets, or fewer than two to compare."""
-    rows = tuple(candidate.row for candidate in candidates)
+def _ranges(board: Board, rows: Sequence[Row], scores: ScoreStore, groups: Sequence[str]) -> Mapping[Runs, RankRange]:
+    """The ranks that rows may have; empty where there are no such sets, or fewer than two to compare."""
     present = {role for row in rows for run in row.members for role in run.members}
-    return ranges_of(replace(board, ranked=rows), scores, groups) if present & set(groups) else {}
+    return ranges_of(replace(board, ranked=tuple(rows)), scores, groups) if present & set(groups) else {}
 
 
-def _ranks(found: RankRange | None) -> str | None:
-    return None if found is None else f"{found.best}" if found.best == found.worst else f"{found.best}–{found.worst}"
-
-
-def _needs(candidate: Candidate) -> str:
-    if candidate.needs is None:
+def _needs(one: Mapping[str, Any]) -> str:
+    if one["needs"] is None:
         return "unknown"
-    words = [f"{need} of the input" if need == "gradients" else need for need in candidate.needs]
+    words = [f"{need} of the input" if need == "gradients" else need for need in one["needs"]]
     return ", ".join(words) or "nothing more"
 
 
 def _listed(names: Sequence[str]) -> str:
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
+
+
+def _plain(one: Mapping[str, Any]) -> dict[str, Any]:
+    """For JSON."""
+    found = {key: value.value if isinstance(value, Estimate) else value for key, value in one.items()}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}

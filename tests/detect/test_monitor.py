@@ -12,7 +12,6 @@ from scipy.stats import binom
 from openbench.detect.monitor.martingale import Capital, Martingale
 from openbench.detect.monitor.monitor import Curve, Monitor, Rules, window_of
 from openbench.detect.monitor.ranks import Cells, OnlineRanks
-from openbench.detect.monitor.table import numbers
 from openbench.errors import ConfigError, DataError, MetricError
 
 P_VALUES = (Fraction(1, 8), Fraction(3, 4), Fraction(1, 16), Fraction(1), Fraction(1, 2), Fraction(1, 32))
@@ -297,16 +296,6 @@ def test_a_table_counts_once():
     monitor.note_table("b")
     with pytest.raises(DataError, match="this table was read before"):
         monitor.note_table("a")
-
-
-def test_a_table_that_is_not_text_is_told_from_its_bytes(tmp_path):
-    wrong, latin = tmp_path / "scores.csv", tmp_path / "rows.jsonl"
-    wrong.write_bytes(b"PAR1\x15\x04\x15\x90")
-    latin.write_bytes('{"p_value": 0.5, "image": "Köln.png"}\n'.encode("latin-1"))
-    with pytest.raises(DataError, match=r"found a Parquet file — allowed in a .csv: text — name it 'scores.parquet'"):
-        numbers(wrong, "p_value")
-    with pytest.raises(DataError, match=r"found the byte 0xf6, which is not UTF-8 — allowed in a .jsonl: text — save"):
-        numbers(latin, "p_value")
 
 
 def test_the_curve_of_a_long_life_stays_short():

@@ -64,7 +64,7 @@ def advice(folder, **limits):
 
 
 def names(candidates):
-    return [candidate.row.method for candidate in candidates]
+    return [one["method"] for one in candidates]
 
 
 def test_near_decides_and_then_far(folder):
@@ -93,7 +93,7 @@ def test_near_decides_and_then_far(folder):
 def test_methods_beyond_the_limits_are_named_with_the_reason(folder, limits, best, out):
     found = advice(folder, **limits)
     assert names(found.best) == best
-    assert {c.row.method: c.out for c in found.out}.items() >= out.items()
+    assert {one["method"]: one["why"] for one in found.out}.items() >= out.items()
 
 
 def test_where_nothing_is_left_the_least_cost_is_named(folder):
@@ -122,8 +122,8 @@ def test_passes_that_a_record_timed_count_where_a_method_takes_gradients(tmp_pat
     provenance = {"seconds": {"score": 0.004, "features": 1.5}, "peak_mib": {"score": 1}, "passes": 500}
     timed = with_method(make_record(counts=COUNTS, provenance=provenance), "odin")
     RecordStore(tmp_path / "timed").write(timed)
-    assert advice(tmp_path / "cached").best[0].ms is None
-    assert advice(tmp_path / "timed").best[0].ms == pytest.approx(0.01 + 3.0)
+    assert advice(tmp_path / "cached").best[0]["ms_per_image"] is None
+    assert advice(tmp_path / "timed").best[0]["ms_per_image"] == pytest.approx(0.01 + 3.0)
 
 
 def test_oracles_are_not_recommended_and_deviations_are_told(tmp_path):

@@ -23,8 +23,9 @@ from openbench.cli import options
 from openbench.cli.process import ALARM, FAILED, OK, writing
 from openbench.detect.monitor.martingale import Bets
 from openbench.detect.monitor.monitor import Monitor, Rules
-from openbench.detect.monitor.table import SUFFIXES, numbers, table_digest
+from openbench.detect.monitor.table import SUFFIXES, numbers
 from openbench.detect.serve.images import Limits
+from openbench.digest import file_sha256
 from openbench.errors import ConfigError, DataError, OpenbenchError, did_you_mean
 from openbench.installation import pip_install
 from openbench.paths import writable
@@ -239,7 +240,7 @@ def monitor(
     _check_outputs(state, plot, [detector, *scores])
     given = {name: value for name, value in rules.items() if value is not None}
     calibration = _calibration(detector)
-    tables = [(numbers(path, "score"), table_digest(path)) for path in scores]
+    tables = [(numbers(path, "score"), file_sha256(path)) for path in scores]
     with _alone(state):
         watched = _begun(state, calibration, given)
         if reset:
