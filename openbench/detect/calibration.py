@@ -105,13 +105,12 @@ class Calibration:
                     "calibrate.guarantee is 'conditional' with weights — calibration-conditional p-values are known "
                     "for unweighted scores only — leave weights out, or choose guarantee='marginal'"
                 )
-        if (self.codes is None) != (not self.groups):
-            raise DataError("calibration groups: names and the group of each image go together")
-        if self.codes is not None and (self.codes.shape != (n,) or not self._known(self.codes)):
-            raise DataError(
-                f"calibration groups: {self.codes.shape} for {n} images and {len(self.groups)} groups — the number of "
-                "a group for each image expected"
-            )
+        codes = self.codes
+        if (codes is None) != (not self.groups) or not (
+            codes is None
+            or (codes.shape == (n,) and codes.dtype == np.int64 and codes.min() >= 0 and codes.max() < len(self.groups))
+        ):
+            raise DataError(f"calibration groups: one of {len(self.groups)} for each of {n} images expected")
         for name, size in zip(self.groups or ("",), self.sizes, strict=True):
             self._check_size(name, size)
 
@@ -186,38 +185,18 @@ class Calibration:
                 whole[mask] = rows
         return found
 
-    def code_of(self, names: Sequence[str]) -> Codes:
-        """Return the group (m,) of each of m images.
-
-        Raises:
-            DataError: a group that was not calibrated.
-        """
-        places = {name: code for code, name in enumerate(self.groups)}
-        for name in names:
-            if str(name) not in places:
-                raise DataError(
-                    f"group '{name}' was not calibrated{did_you_mean(str(name), self.groups)} — calibrated: "
-                    f"{_listed(self.groups)} — calibrate again with images of that group"
-                )
-        return np.array([places[str(name)] for name in names], dtype=np.int64)
-
-    def _known(self, codes: Codes) -> bool:
-        return codes.dtype == np.int64 and bool(codes.min() >= 0) and bool(codes.max() < len(self.groups))
-
     def _check_size(self, name: str, size: int) -> None:
         terms = self.own_terms
-        conditional = terms.guarantee == "conditional"
-        needed = marginal_size(terms.alpha)
-        # A correction is only looked for where it decides: it takes far more images.
+        needed, smallest = marginal_size(terms.alpha), f"1/(n+1) = {1 / (size + 1):.3g}"
         short = size < needed
-        if not short and conditional:
-            short = bool(correction_table(size, terms.delta, terms.correction)[0] > terms.alpha)
+        if terms.guarantee == "conditional":  # a correction is only looked for where it decides: it needs more images
+            short = short or bool(correction_table(size, terms.delta, terms.correction)[0] > terms.alpha)
+            smallest = f"b_1 at δ = {terms.delta:g}"
         if not short:
             return
-        if conditional:
+        if terms.guarantee == "conditional":
             needed = conditional_size(terms.alpha, terms.delta, terms.correction)
         where = f"group '{name}' has" if name else "calibration has"
-        smallest = f"1/(n+1) = {1 / (size + 1):.3g}" if not conditional else f"b_1 at δ = {terms.delta:g}"
         raise DataError(
             f"{where} {size} images — α = {terms.alpha:g} cannot be reached, since no p-value is below {smallest} — "
             f"at least {needed} images are needed{' in each group' if name else ''} — give more, or a larger alpha"
@@ -230,14 +209,14 @@ class Part:
 
     Args:
         ordered: (n,) ascending.
-        table: (n+1,) corrections of the ranks; None where weighted.
+        table: (n+1,) corrections of the ranks; empty where weighted.
         limit: the largest rank, or corrected p-value's rank, that is called OOD.
         below: (n+1,) sums of the weights before each ordered score; None where not weighted.
         alpha: of the decision.
     """
 
     ordered: Floats
-    table: Floats | None
+    table: Floats
     limit: int
     below: Floats | None
     alpha: float
@@ -248,7 +227,7 @@ class Part:
         order = np.argsort(scores, kind="stable")
         ordered = np.asarray(scores, dtype=np.float64)[order]
         if weights is not None:
-            return cls(ordered, None, 0, np.append(0.0, np.cumsum(weights[order])), terms.alpha)
+            return cls(ordered, np.empty(0), 0, np.append(0.0, np.cumsum(weights[order])), terms.alpha)
         table = correction_table(ordered.size, terms.delta, terms.correction)
         if terms.guarantee == "conditional":
             limit = int(np.searchsorted(table, terms.alpha, side="right"))
@@ -261,22 +240,13 @@ class Part:
         """The largest score that is not called OOD; None where it depends on the weight of an image."""
         return None if self.below is not None else float(self.ordered[self.ordered.size - self.limit])
 
-    @cached_property
-    def by_place(self) -> PValues:
-        """What is said of a score above 0, 1, …, n of the ordered ones, (n+1,) each: looked up for every image."""
-        n = self.ordered.size
-        ranks = np.arange(n + 1, 0, -1)
-        conditional = np.full(n + 1, np.nan) if self.table is None else self.table[ranks - 1]
-        return PValues(ranks / (n + 1), conditional, ranks <= self.limit)
-
     def judged(self, scores: Scores, own: Floats | None) -> PValues:
         """The p-values of scores (m,), whose weights are `own`, and the decisions."""
         if self.below is not None and own is not None:
             p = weighted_p_values_of_sorted(self.ordered, scores, self.below, own)
             return PValues(p, np.full(p.shape, np.nan), p <= self.alpha)
-        places = self.ordered.searchsorted(scores)
-        marginal, conditional, is_ood = self.by_place
-        return PValues(marginal.take(places), conditional.take(places), is_ood.take(places))
+        ranks = self.ordered.size + 1 - self.ordered.searchsorted(scores)
+        return PValues(ranks / (self.ordered.size + 1), self.table[ranks - 1], ranks <= self.limit)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -327,7 +297,6 @@ def promise_of(calibration: Calibration) -> str:
 
 PREDICTED_CLASS = "predicted_class"
 _OF_CLASS = f"{PREDICTED_CLASS} "
-_NAMED = 8  # groups named in a message
 
 
 def calibration_groups(groups: Any, found: Scored) -> tuple[tuple[str, ...], Codes | None]:
@@ -387,10 +356,16 @@ def groups_to_judge(calibration: Calibration, groups: Any, found: Scored) -> Cod
             raise DataError("groups: the detector's groups are the classes that it predicts — leave them out")
         return found.predicted
     if groups is None:
-        more = ", …" * (len(calibration.groups) > _NAMED)
         raise DataError(
-            f"groups: not given — the detector was calibrated group by group ({', '.join(calibration.groups[:_NAMED])}"
-            f"{more}) — say of which group each image is: predict(images, groups=[…]), or --group NAME"
+            f"groups: not given — the detector was calibrated group by group ({_listed(calibration.groups)}) — say of "
+            "which group each image is: predict(images, groups=[…]), or --group NAME"
         )
-    names = [groups] * len(found.scores) if np.ndim(groups) == 0 else list(groups)
-    return calibration.code_of([str(name) for name in names])
+    places = {name: code for code, name in enumerate(calibration.groups)}
+    names = [str(name) for name in ([groups] * len(found.scores) if np.ndim(groups) == 0 else groups)]
+    unknown = next((name for name in names if name not in places), None)
+    if unknown is not None:
+        raise DataError(
+            f"group '{unknown}' was not calibrated{did_you_mean(unknown, calibration.groups)} — calibrated: "
+            f"{_listed(calibration.groups)} — calibrate again with images of that group"
+        )
+    return np.array([places[name] for name in names], dtype=np.int64)

@@ -19,7 +19,7 @@ from openbench.core.search import ChosenMethod
 from openbench.detect import export, saved
 from openbench.detect.calibration import Calibration, Terms, calibration_groups, groups_to_judge, promise_of
 from openbench.detect.features import MemoryFeatures, Predictions, Scored, network_input, scored
-from openbench.detect.given_images import Pixels, as_list, as_pixels, as_split, digests_of, names_of, numbered
+from openbench.detect.given_images import GivenItems, as_list, as_pixels, as_split, digests_of, names_of, numbered
 from openbench.detect.network import Learnt, Network, check_fits, learns_from, network_of, nothing
 from openbench.engine.evaluate import FeatureSource, Fitting, fit, for_layers
 from openbench.errors import ConfigError, DataError, LeakageError, NotFittedError
@@ -217,7 +217,7 @@ class Detector:
             NotFittedError: before `calibrate`.
             DataError: images, groups or weights that do not fit.
         """
-        return self._judged(Pixels(as_list(items)[0]), groups, weights)
+        return self._judged(GivenItems.of(as_list(items)[0]), groups, weights)
 
     def _judged(self, items: Items, groups: Sequence[Any] | str | None, weights: ArrayLike | None) -> Predictions:
         """What the detector says of images that are pixels."""

@@ -80,38 +80,28 @@ def as_list(images: Any) -> tuple[Sequence[Any], bool]:
         images: one image, or several as a list, an array or a tensor.
 
     Raises:
-        DataError: something else, or no image at all.
+        DataError: something else, no image at all, or one colour image with its channels at the wrong end, whose rows
+            would be taken for images.
     """
     if isinstance(images, Pillow.Image):
         return [images], True
-    if isinstance(images, np.ndarray):
-        single = images.ndim == 2 or (images.ndim == 3 and images.shape[2] in (1, 3))
-    elif isinstance(images, Tensor):
-        single = images.ndim == 2 or (images.ndim == 3 and images.shape[0] in (1, 3))
-    elif hasattr(images, "__len__") and hasattr(images, "__getitem__") and not isinstance(images, _NO_LIST):
-        single = False
-    else:
+    single = False
+    if isinstance(images, np.ndarray | Tensor):
+        first = isinstance(images, Tensor)
+        ours, other = (0, 2) if first else (2, 0)
+        colour = images.ndim == 3 and images.shape[ours] in (1, 3)
+        if images.ndim == 3 and not colour and images.shape[other] in (1, 3):
+            raise DataError(
+                f"images is one {'tensor' if first else 'array'} of shape {tuple(images.shape)}, with the channels "
+                f"{'last' if first else 'first'} — allowed: {_WAYS} — move that axis, or give grey images as a list"
+            )
+        single = images.ndim == 2 or colour
+    elif isinstance(images, _NO_LIST) or not (hasattr(images, "__len__") and hasattr(images, "__getitem__")):
         raise DataError(f"images is a {type(images).__name__} — allowed: {_WAYS}")
-    _refuse_other_axes(images)
     found = [images] if single else images
     if not len(found):
         raise DataError(f"images is empty — at least one image expected: {_WAYS}")
     return found, single
-
-
-def _refuse_other_axes(images: Any) -> None:
-    """Refuse one colour image whose channels are where those of the other kind are: its rows would be images."""
-    if getattr(images, "ndim", 0) != 3:
-        return
-    first, last = (images.shape[side] in (1, 3) for side in (0, 2))
-    what = "array" if isinstance(images, np.ndarray) and first and not last else ""
-    what = "tensor" if isinstance(images, Tensor) and last and not first else what
-    if what:
-        raise DataError(
-            f"images is one {what} of shape {tuple(images.shape)}, with the channels "
-            f"{'first' if what == 'array' else 'last'} — allowed: {_WAYS} — move that axis, or give grey images as a "
-            "list"
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,23 +132,6 @@ class GivenItems:
         self.digests[index] = image_digest(pixels)
         self.read[index] = True
         return pixels
-
-
-@dataclass(frozen=True, eq=False)
-class Pixels:
-    """Images of a list that are made into pixels when they are read.
-
-    Args:
-        source: of images.
-    """
-
-    source: Any
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> Image:
-        return as_pixels(self.source[index], f"image {index}")
 
 
 def image_digest(pixels: Image) -> NDArray[np.uint8]:
@@ -230,11 +203,8 @@ def numbered(count: int) -> tuple[str, ...]:
 
 def _is_pair(item: Any) -> bool:
     """Whether this is an image with its label."""
-    return isinstance(item, tuple | list) and len(item) == 2 and (np.ndim(item[1]) == 0 and not _is_image(item[1]))
-
-
-def _is_image(value: Any) -> bool:
-    return isinstance(value, Pillow.Image)
+    pair = isinstance(item, tuple | list) and len(item) == 2
+    return pair and np.ndim(item[1]) == 0 and not isinstance(item[1], Pillow.Image)
 
 
 def _labels_in(source: Any) -> Any:

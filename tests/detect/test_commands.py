@@ -82,8 +82,6 @@ def test_an_unreadable_image_has_a_row_of_its_own_and_csv_cells_compute_nothing(
         (["fit", "+benchmark=digits", "alhpa=0.1", "out=x"], "did you mean 'alpha'"),
         (["fit", "+benchmark=digits", "alpha=5", "out=x"], "calibrate.alpha"),
         (["fit", "+benchmark=digits", "calibration=train", "out=x"], "fit.calibration"),
-        (["fit", "+benchmark=digits", "method=msp", "bank=ivf", "out=x"], "method 'msp' keeps no bank"),
-        (["fit", "+benchmark=digits", "method=knn_plain", "bank=float16", "out=x"], "float32 where normalise is False"),
     ],
 )
 def test_bad_words_are_refused_before_anything_is_loaded(words, message, tmp_path, monkeypatch, capsys):
@@ -156,26 +154,6 @@ def test_fit_learns_from_the_splits_that_a_run_learns_from(tmp_path, monkeypatch
         assert main(["fit", "+benchmark=digits", f"method={method}", f"out={tmp_path / method}"]) == 0
         assert ("of id_val, which it has not seen" in capsys.readouterr().out) == (method == "msp")
     assert given == [[Role.ID_TRAIN, Role.ID_VAL], [None, None]]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("digits")
-def test_fit_measures_what_another_bank_changes(tmp_path, capsys):
-    out = tmp_path / "made"
-    assert main(["fit", "+benchmark=digits", "method=knn", "bank=ivf_float16", f"out={out}"]) == 0
-    found, told = load_detector(out).about["bank"], capsys.readouterr().out
-    assert found["bank"] == "ivf_float16"
-    assert abs(found["auroc"] - found["auroc_exact"]) < 0.05
-    assert f"AUROC on OOD validation {100 * found['auroc']:.3f} %, with the exact bank" in told
-    assert f"p-values of {found['images']:,} images" in told
-
-
-@pytest.mark.usefixtures("digits")
-def test_another_bank_without_ood_validation_is_refused_before_it_fits(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("openbench.detect.detector.Detector.fit", lambda *_, **__: pytest.fail("it went on to fit"))
-    without = ["benchmark.ood_val=null", "tune=none"]
-    assert main(["fit", "+benchmark=digits", "method=knn", "bank=ivf", *without, f"out={tmp_path / 'made'}"]) == 2
-    assert "bank=ivf: what it changes is measured on OOD validation" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("digits")

@@ -41,7 +41,6 @@ _OWN: dict[str, Any] = {
     "coverage": None,
     "calibration": "id_test",
     "network": "weights",
-    "bank": "exact",
     "out": None,
 }
 _TABLES = ("parquet", "csv", "jsonl")
@@ -60,8 +59,6 @@ keys of its own, beside the overrides of `run`:
   correction=monte_carlo  of calibration-conditional p-values
   coverage=null         of prediction sets; null = 1 - alpha
   network=weights       how it is kept; onnx: a graph that onnxruntime runs, for networks whose classifier is text
-  bank=exact            of methods that keep training features; float16: half the room; ivf: searched in part, so that
-                        one image takes less time; ivf_float16: both. What it changes is measured, told and kept
   calibration=id_test   the ID images to calibrate on; id_val only for what was neither tuned nor fitted on it
 
   python -m openbench fit +benchmark=cifar10 backbone=resnet20_cifar10 method=knn alpha=0.05 out=detector/
@@ -136,7 +133,7 @@ def fit(words: tuple[str, ...]) -> int:
     from openbench.detect.from_benchmark import Held, fit_on_benchmark
     from openbench.results.escape import console, console_lines
 
-    places = {key: own.pop(key) for key in ("calibration", "network", "bank")}
+    places = {key: own.pop(key) for key in ("calibration", "network")}
     held = Held(Terms(**own), **places)
     job = composed("run", overrides)
     say = Call(job.config, job.runtime).say
@@ -151,8 +148,6 @@ def fit(words: tuple[str, ...]) -> int:
     print(console_lines(detector.promise))
     for name, share in measured.items():
         print(f"of {name}, which it has not seen: {100 * share:.2f} % called OOD")
-    for line in _bank_lines(detector.about.get("bank")):
-        print(line)
     for part, licence in detector.about["licences"].items():
         print(console_lines(f"licence of the {part}: {licence}"))
     print(f"written {console(str(out))}, digest {digest}")
@@ -302,19 +297,6 @@ def serve(detector: Path, host: str, port: int, **of_requests: Any) -> int:
         _say(f"{host} can be reached from other machines, without encryption and without a password")
     app.serve(predict, about, limits, (host, port), _say)
     return OK
-
-
-def _bank_lines(change: Mapping[str, Any] | None) -> list[str]:
-    """What another bank than the exact one changes."""
-    if change is None:
-        return []
-    used, exact, differ = (100 * change[key] for key in ("auroc", "auroc_exact", "decisions_changed"))
-    mean, largest = change["p_value_change"], change["p_value_change_largest"]
-    return [
-        f"bank={change['bank']}: AUROC on OOD validation {used:.3f} %, with the exact bank {exact:.3f} %",
-        f"p-values of {change['images']:,} images: changed by {mean:.2g} on average, by {largest:.2g} at most; "
-        f"{differ:.3g} % of decisions differ",
-    ]
 
 
 def _refuse_near(key: str) -> None:
