@@ -24,7 +24,7 @@ from openbench.features.store import FeatureStore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
 from openbench.training.job import TrainingJob
-from openbench.training.weights.ensure import build_training
+from openbench.training.loop.weights import build_training
 
 ROOT = Path(openbench.__file__).parent.parent
 

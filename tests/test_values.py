@@ -27,8 +27,8 @@ from openbench.engine.prepare import build_method
 from openbench.engine.tune import Tuning
 from openbench.errors import OpenbenchError
 from openbench.metrics.suite import MetricOptions
+from openbench.training.loop.weights import build_training
 from openbench.training.recipe import Recipe
-from openbench.training.weights.ensure import build_training
 
 ALL = os.environ.get("OPENBENCH_TEST_VALUES") == "all"
 GROUPS = (

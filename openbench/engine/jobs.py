@@ -30,7 +30,7 @@ from openbench.engine.prepare import (
 from openbench.errors import ConfigError
 from openbench.features.changed_images import MIXED_READ, mixed
 from openbench.say import Say, silent
-from openbench.training.weights.ensure import Trained, build_training
+from openbench.training.loop.weights import Trained, build_training
 
 
 def train(config: Config, runtime: Config, say: Say = silent) -> Trained:

@@ -42,7 +42,7 @@ from openbench.public import TARGET, public_name
 from openbench.results.records.store import RecordStore
 from openbench.say import Say, silent
 from openbench.training.loop.distributed import require_one_process
-from openbench.training.weights.ensure import Trained, build_training, ensure_members, ensure_trained
+from openbench.training.loop.weights import Trained, build_training, ensure_members, ensure_trained
 
 T = TypeVar("T")
 Config = Mapping[str, Any]

@@ -87,7 +87,7 @@ class Engine:
 
     def train(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> Any:
         name = self.answer("train", config, runtime)
-        from openbench.training.weights.ensure import Trained
+        from openbench.training.loop.weights import Trained
 
         checkpoint: Any = types.SimpleNamespace(weights=Path(f"checkpoints/{name}.safetensors"))
         backbone: Any = types.SimpleNamespace(name="tiny")

@@ -18,7 +18,7 @@ from openbench.engine.provenance import Learnt
 from openbench.engine.run import RunSpec
 from openbench.features.store import FeatureStore
 from openbench.training.job import TrainingJob
-from openbench.training.weights.ensure import build_training
+from openbench.training.loop.weights import build_training
 
 HELPER = "SIGN = 1\n"
 CODE = {

@@ -15,8 +15,8 @@ from openbench.training.job import TrainingJob
 from openbench.training.loop import loop
 from openbench.training.loop.distributed import team
 from openbench.training.loop.loop import train
+from openbench.training.loop.weights import obtain
 from openbench.training.recipe import Recipe
-from openbench.training.weights.checkpoints import obtain
 
 from . import training_toys
 from .training_toys import QUIET, ToyEntropy, backbone, benchmark

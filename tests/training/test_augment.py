@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.errors import ConfigError
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 
 
@@ -69,10 +68,3 @@ def test_augmentation_leaves_its_argument_and_the_global_generator_alone(images:
 def test_augmentation_is_a_function_of_the_generator(images: torch.Tensor, augmentation) -> None:
     assert torch.equal(augmentation(images, seeded(5)), augmentation(images, seeded(5)))
     assert not torch.equal(augmentation(images, seeded(5)), augmentation(images, seeded(6)))
-
-
-def test_values_out_of_range_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"RandomCrop.padding — found -1"):
-        RandomCrop(-1)
-    with pytest.raises(ConfigError, match=r"HorizontalFlip.probability — found 2"):
-        HorizontalFlip(2)

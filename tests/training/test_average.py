@@ -7,11 +7,9 @@ from safetensors.torch import load_file
 from torch.optim.swa_utils import AveragedModel
 
 from openbench.digest import digest
-from openbench.errors import ConfigError
 from openbench.training.loop import loop
 from openbench.training.loop.loop import accuracy_of, train
 from openbench.training.loop.session import EMA
-from openbench.training.recipe import Recipe
 
 from .killing import train_until_killed
 from .training_toys import QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, job
@@ -103,9 +101,3 @@ def test_a_recipe_without_average_keeps_its_name_and_one_with_has_another() -> N
     older = {f: getattr(RECIPE, f) for f in RECIPE.__dataclass_fields__ if f != "ema"}
     assert digest(RECIPE) == digest({"__type__": "Recipe", **older})
     assert digest(AVERAGED) != digest(RECIPE)
-
-
-@pytest.mark.parametrize("decay", [0, 1, -0.5, 1.5])
-def test_decay_outside_the_open_interval_is_refused(decay: float) -> None:
-    with pytest.raises(ConfigError, match="ema"):
-        Recipe(ema=decay)

@@ -23,8 +23,10 @@ def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
 
 
 def test_tensorboard_shows_the_curve(tmp_path: Path) -> None:
-    curve = train(job(), tmp_path, WATCHED).curve
+    done = train(job(), tmp_path, WATCHED)
+    curve = done.curve
     assert scalars(tmp_path, "train/loss") == [(row.step, pytest.approx(row.loss)) for row in curve]
+    assert train(job(), tmp_path / "unwatched", QUIET).files == done.files
     accuracies = [(row.step, pytest.approx(row.val_accuracy)) for row in curve]
     assert scalars(tmp_path, "validation/accuracy") == accuracies
 
@@ -33,11 +35,6 @@ def test_a_resumed_training_goes_on_in_the_same_picture(tmp_path: Path) -> None:
     train_until_killed(job(), tmp_path, 2, WATCHED)
     curve = train(job(), tmp_path, WATCHED).curve
     assert scalars(tmp_path, "train/loss") == [(row.step, pytest.approx(row.loss)) for row in curve]
-
-
-def test_weights_do_not_depend_on_watching(tmp_path: Path) -> None:
-    watched, unwatched = train(job(), tmp_path / "a", WATCHED), train(job(), tmp_path / "b", QUIET)
-    assert watched.files == unwatched.files
 
 
 def test_missing_tensorboard_is_said_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

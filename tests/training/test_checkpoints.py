@@ -11,17 +11,15 @@ from filelock import FileLock
 from PIL import Image
 
 from openbench.compose.config import compose, plain
-from openbench.config.build import build
 from openbench.config.shipped import shipped
 from openbench.core.request import Request, Role
-from openbench.errors import CheckpointError, ConfigError, DataError, OpenbenchError
+from openbench.errors import CheckpointError, ConfigError, DataError
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.augment.reading import PictureFolder
 from openbench.training.job import TrainingJob
 from openbench.training.loop.loop import train
+from openbench.training.loop.weights import ensure_trained, find_checkpoint, folder_of, obtain
 from openbench.training.methods.cross_entropy import CrossEntropy
-from openbench.training.weights.checkpoints import find_checkpoint, folder_of, obtain
-from openbench.training.weights.ensure import ensure_trained
 
 from .settings import CONFIG, NODE, Setting
 from .training_toys import (
@@ -102,19 +100,13 @@ def test_checkpoint_is_found_once_training_has_ended(tmp_path: Path) -> None:
     assert trained.extras is None
 
 
-def test_extras_of_a_method_are_found_with_the_checkpoint(tmp_path: Path) -> None:
-    made = job(ToyPrototypes())
-    assert obtain(made, tmp_path, lambda folder: train(made, folder, QUIET)).extras.is_file()
-
-
-@pytest.mark.parametrize("name", ["best.safetensors", "last.safetensors"])
-def test_an_altered_checkpoint_is_an_error(tmp_path: Path, name: str) -> None:
+def test_an_altered_checkpoint_is_an_error(tmp_path: Path) -> None:
     obtain(job(), tmp_path, lambda folder: train(job(), folder, QUIET))
-    file = folder_of(job(), tmp_path) / name
+    file = folder_of(job(), tmp_path) / "last.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    with pytest.raises(CheckpointError, match=f"{name}' is missing or not the file that training wrote"):
+    with pytest.raises(CheckpointError, match=r"last\.safetensors' is missing or not the file that training wrote"):
         find_checkpoint(job(), tmp_path)
 
 
@@ -223,13 +215,6 @@ def test_never_prints_the_command_that_trains_it(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-def test_the_printed_command_names_a_benchmark_of_a_family_as_it_is_typed(tmp_path: Path) -> None:
-    cfg = compose("train", ["~method", "+benchmark=openset_digits", "benchmark.openset.seed=3"])
-    config = {key: plain(cfg, key) for key in ("benchmark", "training", "seed")}
-    with pytest.raises(CheckpointError, match=r" train \+benchmark=openset_digits benchmark\.openset\.seed=3 backbone"):
-        ensure_trained(backbone(), benchmark(), config, Setting(tmp_path, "never"))
-
-
 def test_the_printed_command_names_the_outliers_that_a_training_is_shown(tmp_path: Path) -> None:
     cfg = compose("train", ["~method", "+benchmark=digits", "dataset@outliers=noise", "outliers.limit=9"])
     outliers = {**plain(cfg, "outliers"), "_name_": "noise"}
@@ -256,23 +241,3 @@ def test_the_printed_command_composes_to_the_very_training_that_was_asked_for(tm
     typed = ["~method", "+benchmark=digits", *(w for w in words[4:] if w.startswith(("training", "+training", "seed")))]
     again = compose("train", typed)
     assert {key: plain(again, key) for key in ("training", "seed")} == config
-
-
-def test_the_shipped_recipe_is_that_of_openood() -> None:
-    recipe = build(shipped("training", "cross_entropy"), "training").recipe
-    assert (recipe.epochs, recipe.batch_size, recipe.lr, recipe.momentum) == (100, 128, 0.1, 0.9)
-    assert (recipe.weight_decay, recipe.nesterov, recipe.final_lr) == (5e-4, True, 1e-6)
-    assert recipe.augment == (RandomCrop(4), HorizontalFlip(0.5))
-
-
-@pytest.mark.parametrize(
-    ("node", "words"),
-    [
-        ({"_target_": "openbench.training.recipe.Recipe"}, "is not a openbench.training.base.TrainingMethod"),
-        ({**NODE, "recipes": 1}, "has no key 'recipes'; did you mean 'recipe'"),
-        ({**NODE, "recipe": {**NODE["recipe"], "epoch": 1}}, r"training.recipe has no key 'epoch'; did you mean"),
-    ],
-)
-def test_a_wrong_training_node_is_named(tmp_path: Path, node: dict[str, object], words: str) -> None:
-    with pytest.raises(OpenbenchError, match=words):
-        ensure_trained(backbone(), benchmark(), {"training": node, "seed": 0}, Setting(tmp_path))

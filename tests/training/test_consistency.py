@@ -91,8 +91,3 @@ def test_it_joins_any_method_and_pulls_the_answers_together(tmp_path: Path, meth
 def test_mixing_and_consistency_do_not_go_together() -> None:
     with pytest.raises(ConfigError, match="augment"):
         Recipe(augment=(Mixup(), JensenShannon()))
-
-
-def test_a_negative_weight_is_refused() -> None:
-    with pytest.raises(ConfigError, match="weight"):
-        JensenShannon(weight=-1)

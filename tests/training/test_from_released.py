@@ -9,11 +9,11 @@ from safetensors.torch import load_file
 from openbench.backbones.network import NetworkBackbone, finetuned
 from openbench.training.job import TrainingJob
 from openbench.training.loop.loop import train
+from openbench.training.loop.weights import obtain
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.methods.csi import CSI
 from openbench.training.methods.fine_tuning import FineTuning
 from openbench.training.methods.ish import ISH
-from openbench.training.weights.checkpoints import obtain
 
 from .training_toys import PREPROCESS, QUIET, RECIPE, backbone, benchmark
 

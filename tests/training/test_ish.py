@@ -6,7 +6,6 @@ from torch.nn import functional
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
-from openbench.errors import ConfigError
 from openbench.methods.scale import SCALE
 from openbench.training.base import Batch, Moment, features_and_logits
 from openbench.training.methods.ish import ISH, shaped_linear
@@ -119,17 +118,3 @@ def test_scores_that_the_training_is_made_for_are_scales() -> None:
     made = SCALE().fit(None, Head(head.weight.detach(), head.bias.detach()))
     expected = -torch.logsumexp(head(ISH().shaped(features)), dim=1)
     torch.testing.assert_close(made.score(FeatureSet({Field.FEATURES: features.detach()})), expected.detach())
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [({"compat": "papr"}, "did you mean 'paper'"), ({"percentile": 100.0}, "a number ≥ 0 and < 100")],
-)
-def test_values_out_of_range_are_refused(wrong, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        ISH(**wrong)
-
-
-def test_a_percentile_that_leaves_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="none of 3 activations is left"):
-        ISH(percentile=95.0).shaped(torch.ones(2, 3))

@@ -12,7 +12,6 @@ from scipy.stats import entropy
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError
 from openbench.training.base import Batch, Moment, TrainingMethod
 from openbench.training.methods.arpl import ARPL
 from openbench.training.methods.cider import CIDER
@@ -360,27 +359,3 @@ def test_dispersion_of_cider_pulls_on_the_features_through_the_moving_prototypes
     method.loss(model, batch()).backward()
     assert network.conv.weight.grad.abs().sum() > 0
     assert not model.prototypes.requires_grad
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: LogitNorm(temperature=0), "LogitNorm.temperature — found 0"),
-        (lambda: MCD(compat="papre"), "did you mean 'paper'"),
-        (lambda: GODIN(compat="x"), "allowed: paper, openood"),
-        (lambda: MixOE(mix="cutmx"), "did you mean 'cutmix'"),
-        (lambda: EnergyBounded(m_in=0.0), "allowed: a number < m_out"),
-        (lambda: Dropout(probability=1.0), "Dropout.probability — found 1.0 — allowed: a number ≥ 0 and < 1"),
-        (lambda: CIDER(keep=1.0), "CIDER.keep — found 1.0"),
-    ],
-)
-def test_values_out_of_range_are_refused(make, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make()
-
-
-@pytest.mark.parametrize("wrong", [{"weight": -0.1}, {"weight": float("nan")}, {"outliers_per_step": 0}])
-def test_energy_bounded_needs_a_weight_and_outliers(wrong: dict[str, Any]) -> None:
-    assert EnergyBounded(weight=0.0, outliers_per_step=1).outlier_batch_size == 1
-    with pytest.raises(ConfigError, match=f"EnergyBounded.{next(iter(wrong))} — found"):
-        EnergyBounded(**wrong)

@@ -8,7 +8,7 @@ import torch
 from openbench.backbones.ensemble import Ensemble, ensemble
 from openbench.core.request import Request
 from openbench.errors import CheckpointError
-from openbench.training.weights.ensure import Trained, ensure_members, ensure_trained
+from openbench.training.loop.weights import Trained, ensure_members, ensure_trained
 
 from .settings import CONFIG, Setting
 from .training_toys import backbone, benchmark
@@ -30,6 +30,7 @@ def test_members_are_the_networks_of_their_seeds(tmp_path: Path) -> None:
     images = torch.rand(5, 3, 8, 8)
     mean = torch.stack([b.outputs(images, Request()).logits for b in alone]).mean(dim=0)
     torch.testing.assert_close(found.backbone.outputs(images, Request()).logits, mean, rtol=1e-4, atol=1e-5)
+    assert all(str(member.checkpoint.weights) in str(found) for member in found.members)
 
 
 def test_what_is_trained_is_found_and_seeds_share_no_member(tmp_path: Path) -> None:
@@ -47,17 +48,3 @@ def test_a_missing_member_is_an_error_with_the_command_that_trains_it(tmp_path: 
     ensured(tmp_path, members=2)
     with pytest.raises(CheckpointError, match=r"train \+benchmark=toys backbone=toy .*seed=2"):
         ensured(tmp_path, members=3, train="never")
-
-
-def test_an_ensemble_with_weights_is_returned_as_it_is(tmp_path: Path) -> None:
-    found, _ = ensured(tmp_path / "a")
-    again = ensure_members(found.backbone, benchmark(), CONFIG, Setting(tmp_path / "b", "force"))
-    assert again.backbone is found.backbone
-    assert not (tmp_path / "b").exists()
-
-
-def test_it_says_where_every_members_weights_are(tmp_path: Path) -> None:
-    found, _ = ensured(tmp_path)
-    for member in found.members:
-        assert str(member.checkpoint.weights) in str(found)
-        assert str(member.checkpoint.weights) in found.source

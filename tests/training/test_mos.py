@@ -14,10 +14,9 @@ from openbench.training.augment.mixing import blend, draw_share
 from openbench.training.base import Batch, Moment, TrainingData, features_and_logits
 from openbench.training.images import hold
 from openbench.training.loop.loop import train
+from openbench.training.loop.weights import evaluated, obtain
 from openbench.training.methods.fine_tuning import FineTuning
 from openbench.training.methods.mos import MOS, Grouped, assignment, clustered
-from openbench.training.weights.checkpoints import obtain
-from openbench.training.weights.ensure import evaluated
 
 from .training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, RECIPE, backbone, job, split
 
@@ -140,9 +139,3 @@ def test_what_is_no_partition_is_refused(groups) -> None:
 def test_groups_of_other_classes_are_refused_before_training(groups, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         MOS(groups=groups).prepare(nn.Identity(), FEATURES, CLASSES)
-
-
-@pytest.mark.parametrize(("wrong", "words"), [({"compat": "papr"}, "did you mean 'paper'"), ({"mixup": -1.0}, "≥ 0")])
-def test_values_out_of_range_are_refused(wrong, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        MOS(**wrong)

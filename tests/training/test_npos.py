@@ -8,7 +8,6 @@ from scipy.special import expit, log_softmax
 from sklearn.neighbors import NearestNeighbors
 from torch.nn import functional
 
-from openbench.errors import ConfigError
 from openbench.training.base import Batch, Moment, TrainingData, features_and_logits
 from openbench.training.methods.npos import NPOS, WithBoundary, remoteness
 
@@ -178,19 +177,6 @@ def test_an_emptied_queue_synthesises_around_zero_until_it_has_k_features() -> N
     drawn = replace(METHOD, sigma=1e-3, compat="openood").outliers(model.queue, moment().generator)
     assert drawn.norm(dim=1).median() < 0.1
     assert METHOD.outliers(queues(), moment().generator).norm(dim=1).median() > 1
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"k": 21}, {"select": 2}, {"start": 2.0}, {"sigma": 0.0}, {"keep": 1.0}, {"keep_farthest": 16}]
-)
-def test_values_out_of_range_are_refused(wrong) -> None:
-    with pytest.raises(ConfigError, match=r"NPOS\.\w+ — found .+ — allowed: "):
-        replace(METHOD, **wrong)
-
-
-def test_a_misspelt_form_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'openood'"):
-        replace(METHOD, compat="openod")
 
 
 def test_a_network_that_was_not_prepared_is_refused_by_its_name() -> None:

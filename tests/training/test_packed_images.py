@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from openbench.core.benchmark import Benchmark
 from openbench.data.sources import items
 from openbench.data.sources.items import FileItems
-from openbench.training.weights.ensure import ensure_trained
+from openbench.training.loop.weights import ensure_trained
 
 from .settings import CONFIG, Setting
 from .training_toys import backbone, benchmark

@@ -12,15 +12,13 @@ from torch import nn
 from torch.nn import functional
 
 from openbench.core.request import Field, Request
-from openbench.errors import ConfigError
 from openbench.training.base import Batch, Moment, TrainingMethod, features_and_logits
 from openbench.training.loop.loop import train
+from openbench.training.loop.weights import evaluated, obtain
 from openbench.training.methods.csi import CSI
 from openbench.training.methods.fine_tuning import FineTuning
 from openbench.training.methods.reweightood import ReweightOOD
 from openbench.training.methods.supcon import SupCon, contrast
-from openbench.training.weights.checkpoints import obtain
-from openbench.training.weights.ensure import evaluated
 
 from .training_toys import CLASSES, FEATURES, QUIET, RECIPE, backbone, job
 
@@ -189,13 +187,3 @@ def test_csi_averages_the_logits_of_each_turn_for_that_turn(tmp_path: Path) -> N
 def test_csi_starts_from_the_checkpoint_of_supcon_over_rotations() -> None:
     assert CSI_METHOD.initial == SupCon(RECIPE, temperature=0.07, rotations=4, width=8)
     assert CSI_METHOD.schedule == replace(RECIPE, epochs=3, lr=0.05)
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: ReweightOOD(temperature=0), lambda: SupCon(rotations=2), lambda: CSI(temperature=-1.0)]
-)
-def test_values_out_of_range_are_refused(make) -> None:
-    with pytest.raises(
-        ConfigError, match=r"(temperature — found .* allowed: a number > 0|rotations — found 2 — allowed: 1, 4)"
-    ):
-        make()

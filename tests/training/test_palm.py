@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from torch.nn import functional
 
-from openbench.errors import ConfigError
 from openbench.training.base import Batch, Moment, features_and_logits
 from openbench.training.methods.palm import PALM, Mixture, assignment, contrast
 
@@ -161,9 +160,3 @@ def test_prototypes_begin_as_unit_directions_without_negative_coordinates() -> N
     assert model.prototypes.shape == (CLASSES, 4, 6)
     assert (model.prototypes >= 0).all()
     torch.testing.assert_close(model.prototypes.norm(dim=2), torch.ones(CLASSES, 4))
-
-
-@pytest.mark.parametrize("wrong", [{"top": 5}, {"top": 0}, {"epsilon": 0.0}, {"keep": 1.0}, {"iterations": 0}])
-def test_values_out_of_range_are_refused(wrong) -> None:
-    with pytest.raises(ConfigError, match=r"PALM\.\w+ — found .+ — allowed: "):
-        replace(METHOD, **wrong)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from openbench.errors import ConfigError, DataError
+from openbench.errors import DataError
 from openbench.training.augment.pixmix import (
     OPERATIONS,
     PixMix,
@@ -110,14 +110,11 @@ def test_one_and_three_channels_are_kept(channels: int) -> None:
     assert PixMix(drawn=3)(images, seeded(1)).shape == images.shape
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_of_level_zero_changes_little_and_of_a_high_level_much(image: np.ndarray, name: str) -> None:
+def test_an_operation_of_level_zero_changes_little_and_of_a_high_level_much(image: np.ndarray) -> None:
     smooth = np.asarray(Image.fromarray(image[:3, :3]).resize((64, 64), Image.Resampling.BICUBIC))
-    changed = operated(smooth, name, 0.9)
-    assert changed.shape == smooth.shape
-    assert not np.array_equal(changed, smooth)
-    if name not in ("autocontrast", "equalize", "posterize"):
-        assert np.array_equal(operated(smooth, name, 0.0), smooth)
+    assert [name for name in OPERATIONS if np.array_equal(operated(smooth, name, 0.9), smooth)] == []
+    levelled = set(OPERATIONS) - {"autocontrast", "equalize", "posterize"}
+    assert [name for name in levelled if not np.array_equal(operated(smooth, name, 0.0), smooth)] == []
 
 
 def test_operations_are_those_of_their_names(image: np.ndarray) -> None:
@@ -187,9 +184,3 @@ def test_other_pictures_of_the_same_names_and_sizes_are_noticed(folder: Path) ->
 def test_a_missing_folder_is_named_with_the_places_searched(folder: Path) -> None:
     with pytest.raises(DataError, match=rf"'fractals' .* missing — searched: {folder.parent}"):
         PictureFolder("fractals", "any").files()
-
-
-@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"beta": 0.0}, {"severity": 11.0}, {"drawn": 0}])
-def test_values_out_of_range_are_refused(wrong: dict) -> None:
-    with pytest.raises(ConfigError, match="allowed"):
-        PixMix(**wrong)

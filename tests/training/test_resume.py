@@ -10,7 +10,7 @@ import torch
 from openbench.training.base import TrainingMethod
 from openbench.training.loop import loop
 from openbench.training.loop.loop import train
-from openbench.training.weights.checkpoints import find_checkpoint, obtain
+from openbench.training.loop.weights import find_checkpoint, obtain
 
 from ..forked import Forked  # noqa: TID252 — the tests are no package
 from . import training_toys
@@ -42,8 +42,8 @@ def one_thread():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
-def test_training_killed_in_an_epoch_ends_in_the_same_bits(tmp_path: Path, name: str) -> None:
+def test_training_killed_in_an_epoch_ends_in_the_same_bits(tmp_path: Path) -> None:
+    name = "prototypes"
     made = job(METHODS[name]())
     through = train(made, tmp_path / "through", QUIET)
     folder = tmp_path / "root" / made.digest
@@ -63,8 +63,7 @@ def test_training_killed_in_an_epoch_ends_in_the_same_bits(tmp_path: Path, name:
     assert checkpoint.info["files"] == through.files
 
 
-@pytest.mark.parametrize("method", [ToyEntropy, ToyPrototypes])
-@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize(("method", "epochs"), [(ToyEntropy, 1), (ToyPrototypes, 3)])
 def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
     tmp_path: Path, method: type[TrainingMethod], epochs: int
 ) -> None:
@@ -116,8 +115,7 @@ def one_byte(content: bytes) -> bytes:
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
-@pytest.mark.parametrize("harm", [cut_short, one_byte], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("damage", ["state", "weights"])
+@pytest.mark.parametrize(("damage", "harm"), [("state", cut_short), ("state", one_byte), ("weights", one_byte)])
 def test_unusable_state_is_reported_and_training_begins_anew(
     tmp_path: Path, damage: str, harm: Callable[[bytes], bytes]
 ) -> None:

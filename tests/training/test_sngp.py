@@ -12,14 +12,12 @@ from torch import nn
 from torch.nn import functional
 
 from openbench.core.request import Field, Request, Role
-from openbench.errors import ConfigError
 from openbench.training.base import Batch, Moment, TrainingData, features_and_logits
 from openbench.training.images import hold
 from openbench.training.loop import loop
 from openbench.training.loop.loop import train
+from openbench.training.loop.weights import evaluated, obtain
 from openbench.training.methods.sngp import SNGP, DistanceAware, Posterior, RandomFeatures, SpectralBound, overlap
-from openbench.training.weights.checkpoints import obtain
-from openbench.training.weights.ensure import evaluated
 
 from .training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, RECIPE, backbone, job, split
 
@@ -202,12 +200,3 @@ def test_what_is_evaluated_has_the_variance_as_a_layer_and_the_mode_as_its_head(
     squares = (outputs.features / METHOD.amplitude).square().sum(dim=1)
     assert bool((outputs.maps["variance"][:, 0] > 0).all())
     assert bool((outputs.maps["variance"][:, 0] < squares).all()), "what was seen makes the prior narrower"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [({"likelihood": "gausian"}, "did you mean 'gaussian'"), ({"bound": 0.0}, "bound — found 0.0 — allowed")],
-)
-def test_values_out_of_range_are_refused(wrong, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        replace(METHOD, **wrong)

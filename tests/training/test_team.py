@@ -1,13 +1,7 @@
 """One training in two processes: torchrun and gloo on this machine's CPU."""
 
-import hashlib
 import importlib.util
-import os
-import re
 import socket
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -17,7 +11,6 @@ from torch import nn
 
 from openbench.core.runtime import under_torchrun
 from openbench.errors import ConfigError
-from openbench.training.loop import distributed
 from openbench.training.loop.distributed import Team, require_one_process, team, whole_batch_statistics
 from openbench.training.loop.loop import Part, check_shared_out, train
 from openbench.training.loop.session import Session
@@ -37,21 +30,6 @@ class Pretended(Team):
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-
-
-def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run team_toys in two processes."""
-    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "tests.training.team_toys"]
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *command, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
 
 
 def assert_same_weights(one: Path, other: Path) -> None:
@@ -85,41 +63,6 @@ def assert_trained_as_alone(name: str, root: Path) -> None:
     assert_same_weights(folder / "last.safetensors", root / name / "last.safetensors")
     losses = [float(line.split(",")[3]) for line in (folder / "curve.csv").read_text().splitlines()[1:]]
     assert losses == pytest.approx([row.loss for row in alone.curve], rel=1e-5)
-
-
-@pytest.mark.slow
-@needs_accelerate
-def test_torchrun_gives_the_weights_of_one_process(tmp_path: Path) -> None:
-    done = torchrun(str(tmp_path / "two"), "0", "plain")
-    assert done.returncode == 0, done.stderr
-    # Two processes write to one pipe: a line's end may come after the other's line.
-    said = sorted(re.findall(r"rank \d of \d resumed after \d+", done.stdout))
-    assert said == [f"rank {rank} of 2 resumed after 0" for rank in (0, 1)]
-    assert_trained_as_alone("plain", tmp_path)
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are looked at in /proc")
-def test_a_process_sees_its_threads_compute(monkeypatch):
-    # What it waits for before it ends: one of gloo's that still lets go of a tensor would abort it.
-    enough, block = threading.Event(), bytes(1 << 24)
-
-    def compute() -> None:
-        while not enough.is_set():
-            hashlib.sha256(block)  # without the interpreter
-
-    thread = threading.Thread(target=compute)
-    thread.start()
-    try:
-        assert any(distributed._at_work() for _ in range(100))
-    finally:
-        enough.set()
-        thread.join()
-    assert not all(distributed._at_work() for _ in range(100))
-    looks = iter([False, False, True, False, False, False])
-    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: None)
-    monkeypatch.setattr(distributed, "_at_work", lambda: next(looks))
-    distributed._leave()
-    assert list(looks) == []
 
 
 @pytest.mark.slow

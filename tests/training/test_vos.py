@@ -7,7 +7,6 @@ from scipy.special import log_softmax, logsumexp
 from scipy.stats import ks_2samp, multivariate_normal
 from torch.nn import functional
 
-from openbench.errors import ConfigError
 from openbench.training.base import Batch, Moment, features_and_logits
 from openbench.training.methods.vos import VOS, WithQueues
 
@@ -141,12 +140,6 @@ def test_virtual_outliers_begin_after_the_share_of_epochs_and_with_full_queues(e
     state = given.moment.generator.get_state()
     METHOD.loss(model, given)
     assert torch.equal(given.moment.generator.get_state(), state) == (not virtual)
-
-
-@pytest.mark.parametrize("wrong", [{"queue": 1}, {"select": 60}, {"start": 2.0}, {"compat": "openod"}])
-def test_values_out_of_range_are_refused(wrong) -> None:
-    with pytest.raises(ConfigError, match=r"VOS\.\w+ — found .+ — allowed: "):
-        replace(METHOD, **wrong)
 
 
 def test_the_weighted_energy_is_evaluated_as_pytorch_ood_has_it_and_without_the_queues() -> None:

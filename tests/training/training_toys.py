@@ -21,8 +21,8 @@ from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.base import Batch, TrainingMethod, features_and_logits
 from openbench.training.job import TrainingJob
 from openbench.training.loop.loop import TrainingSettings, train
+from openbench.training.loop.weights import obtain
 from openbench.training.recipe import Recipe
-from openbench.training.weights.checkpoints import obtain
 
 SIDE, CLASSES, FEATURES = 8, 3, 12
 PREPROCESS = Preprocess(SIDE, SIDE, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))

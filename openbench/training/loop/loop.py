@@ -18,10 +18,17 @@ from openbench.training.augment.mixing import Mixing
 from openbench.training.base import Batch, Moment, TrainingData, TrainingMethod
 from openbench.training.images import ImageSet, open_images
 from openbench.training.job import TrainingJob
-from openbench.training.loop.checkpoint_files import TrainingResult, write_atomically, write_finished, write_job
 from openbench.training.loop.distributed import ALONE, Team, whole_batch_statistics
 from openbench.training.loop.progress import Board, EpochRow, Reporter, as_csv, as_png
-from openbench.training.loop.session import Session, drop_unfinished, stream_of_rank
+from openbench.training.loop.session import (
+    Session,
+    TrainingResult,
+    drop_unfinished,
+    stream_of_rank,
+    write_atomically,
+    write_finished,
+    write_job,
+)
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # Reading a loss waits for the device; reading it now and then is enough to stop a training that has diverged.

@@ -1,1 +1,0 @@
-"""From a training job to trained weights: found, or trained first."""
