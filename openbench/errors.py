@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Iterable, Sequence
 
+_LISTED = 12  # names in a message
+_NEAREST = 5
+
 
 class OpenbenchError(Exception):
     """Base of all errors caused by input, data or configuration; the command line turns it into exit code 2."""
@@ -86,6 +89,15 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` for the nearest of `choices`, or an empty string if none is near."""
     near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
     return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def available(choices: Iterable[str], name: str = "") -> str:
+    """Return what may be chosen as a text: a dozen at most, of more the five whose spelling is nearest to `name`."""
+    names = list(choices)
+    if len(names) <= _LISTED:
+        return ", ".join(names) or "none"
+    near = difflib.get_close_matches(name, names, n=_NEAREST, cutoff=0) if name else names[:_NEAREST]
+    return f"{', '.join(near)} and {len(names) - len(near)} more"
 
 
 def check_choice(key: str, found: object, allowed: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from openbench import paths
 from openbench.config.shipped import resolved, shipped
-from openbench.errors import ConfigError, OpenbenchError, did_you_mean
+from openbench.errors import ConfigError, OpenbenchError, available, did_you_mean
 from openbench.public import TARGET
 from openbench.report.site.facts import MethodFacts
 
@@ -231,7 +231,7 @@ class Registry:
         """
         entries = {entry.name: entry for entry in self.entries(group)}
         if name not in entries:
-            hint = did_you_mean(name, entries) or f" — available: {', '.join(entries) or 'none'}"
+            hint = did_you_mean(name, entries) or f" — available: {available(entries, name)}"
             raise ConfigError(f"{group} '{name}' not found in configs/{group}{hint} (python -m openbench list {group})")
         return entries[name]
 

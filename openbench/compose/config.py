@@ -15,7 +15,7 @@ from openbench.config.build import target_of
 from openbench.config.constraints import Seed, check_value
 from openbench.config.overrides import AUGMENT, NAME, OUTLIERS
 from openbench.config.shipped import by_data, shipped
-from openbench.errors import ConfigError, check_known
+from openbench.errors import ConfigError, available, check_known
 from openbench.public import TARGET
 
 SCIENTIFIC = ("benchmark", "backbone", "training", "method", "tune", "metrics", "seed")
@@ -157,7 +157,7 @@ def no_benchmark(command: str, config_dir: Path | None = None) -> ConfigError:
     names = options("benchmark", config_dir)
     first = "digits" if "digits" in names else (names or ["NAME"])[0]
     return ConfigError(
-        f"no benchmark chosen — available: {', '.join(names) or 'none'} — add one with a plus sign: "
+        f"no benchmark chosen — available: {available(names)} — add one with a plus sign: "
         f"python -m openbench {command} +benchmark={first}"
     )
 

@@ -14,7 +14,7 @@ from yaml import YAMLError
 from openbench import paths
 from openbench.compose.config import compose
 from openbench.compose.sweep import jobs, label, parse, swept_keys
-from openbench.errors import ConfigError, OpenbenchError, did_you_mean
+from openbench.errors import ConfigError, OpenbenchError, available, did_you_mean
 from openbench.installation import pip_install
 
 # Launchers are plug-ins that not everybody needs: launcher → the extra that installs it.
@@ -89,7 +89,7 @@ def _missing_file(error: MissingConfigException) -> ConfigError:
             f"the launcher '{name}' is not installed — it is an optional extra: {pip_install(EXTRAS[name])}"
         )
     choices = list(error.options or [])
-    hint = did_you_mean(name, choices) or f" — available: {', '.join(choices) or 'none'}"
+    hint = did_you_mean(name, choices) or f" — available: {available(choices, name)}"
     return ConfigError(
         f"{group} '{name}' not found in configs/{group}{hint} "
         f"(python -m openbench list {group}; your own files: --config-dir DIR)"

@@ -14,7 +14,7 @@ from openbench.config.shipped import shipped
 from openbench.core.record import UNCOMMITTED, ResultRecord
 from openbench.data.manifests import load_manifest
 from openbench.digest import digest
-from openbench.errors import ConfigError, DataError, did_you_mean
+from openbench.errors import ConfigError, DataError, available, did_you_mean
 from openbench.public import TARGET, public, public_name
 from openbench.results.leaderboard.runs import Keep, Run, runs_of
 from openbench.results.records.settings import NONE, RELEASED
@@ -254,8 +254,8 @@ def _file(name: str, config_dir: Path | None) -> Mapping[str, Any]:
             return dict(read_yaml(path) or {})
     known = _known("benchmark", config_dir)
     raise ConfigError(
-        f"benchmark '{name}' not found in configs/benchmark{did_you_mean(name, known)} — available: {', '.join(known)} "
-        "(python -m openbench list benchmark)"
+        f"benchmark '{name}' not found in configs/benchmark{did_you_mean(name, known)} — available: "
+        f"{available(known, name)} (python -m openbench list benchmark)"
     )
 
 

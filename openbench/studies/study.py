@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from openbench import paths
 from openbench.config.constraints import Count, check_value
-from openbench.errors import ConfigError, check_known, did_you_mean
+from openbench.errors import ConfigError, available, check_known, did_you_mean
 from openbench.metrics.keys import bounds, higher_is_better
 from openbench.results.tables.render import Kind
 from openbench.storage.yaml_file import read_yaml
@@ -407,7 +407,7 @@ def study(name: str, config_dir: Path | None = None) -> Study:
         same = [f"'{path}'" for path in known if path.rpartition("/")[2] == name]
         hint = f"; did you mean {' or '.join(same)}?" if same else did_you_mean(name, known)
         raise ConfigError(
-            f"study '{name}' not found in configs/study{hint} — available: {', '.join(known) or 'none'} — a file of "
+            f"study '{name}' not found in configs/study{hint} — available: {available(known, name)} — a file of "
             "your own ends in .yaml (python -m openbench list study)"
         )
     return read_study(known[name], name)

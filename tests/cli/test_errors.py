@@ -3,6 +3,7 @@ from omegaconf import OmegaConf
 
 from openbench.__main__ import main
 from openbench.compose.errors import _first_unknown
+from openbench.errors import available
 from openbench.installation import pip_install
 
 
@@ -55,6 +56,13 @@ def test_unknown_option_of_a_group(engine, capsys, typed):
 def test_unknown_option_without_a_near_match_lists_the_options(engine, capsys):
     message = said(capsys, "run", "+benchmark=digits", "method=zzzzz")
     assert "configs/method — available: knn, msp (python -m openbench list method; " in message
+
+
+def test_of_many_names_the_nearest_are_listed_and_the_others_counted(capsys):
+    names = [f"other_{n}" for n in range(20)] + ["knnn", "k_nn"]
+    assert available(names, "knn").startswith("knnn, k_nn, ")
+    assert available(names, "knn").endswith(" and 17 more")
+    assert said(capsys, "show", "method", "xyz").count(",") < 10
 
 
 def test_unknown_benchmark(engine, capsys):

@@ -11,7 +11,7 @@ from openbench import paths
 from openbench.cli import options
 from openbench.cli.process import FAILED, OK
 from openbench.cli.registry import Registry
-from openbench.errors import ConfigError, DataError, did_you_mean
+from openbench.errors import ConfigError, DataError, available, did_you_mean
 
 if TYPE_CHECKING:
     from openbench.data.benchmark_config import BenchmarkConfig
@@ -288,7 +288,7 @@ def benchmark_config(words: Sequence[str], config_dir: Path | None) -> "Benchmar
     for word in words:
         if "=" not in word and not word.startswith("~") and word not in known:
             raise ConfigError(
-                f"benchmark '{word}' not found{did_you_mean(word, known)} — available: {', '.join(known)} "
+                f"benchmark '{word}' not found{did_you_mean(word, known)} — available: {available(known, word)} "
                 "(python -m openbench list benchmark)"
             )
     named = [word for word in words if word in known or word.lstrip("+").startswith("benchmark=")]
