@@ -17,6 +17,7 @@ from openbench.results.leaderboard.consistency import inconsistencies
 from openbench.results.leaderboard.ranking import boards
 from openbench.results.records.compare import allowance
 from openbench.results.records.store import RecordStore
+from openbench.results.tables.views import names_of
 
 
 def test_an_order_is_a_permutation_that_seed_and_number_give():
@@ -125,6 +126,7 @@ def test_a_record_has_the_numbers_of_each_order_and_their_means(made):
     assert record.metrics["near"]["auroc"] == pytest.approx(np.mean(near))
     assert record.metrics["order_1/near"]["auroc"] == pytest.approx(np.mean(near, axis=0)[1])
     assert inconsistencies(record) == ()
+    assert names_of(record) == ["near", "eight", "nine", "far", "noise", "patches"], "an order is no set of a table"
     assert allowance(record, "eight", "auroc") == allowance(record, "order_0/eight", "auroc") > 1e-6
 
 

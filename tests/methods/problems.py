@@ -8,8 +8,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from openbench.backbones.cifar import resnet
+from openbench.backbones.network import NetworkBackbone
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
+from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Role
 from openbench.testing.toy import PlantedTexts
 
@@ -110,3 +113,15 @@ def assert_equal(found: ArrayLike, expected: ArrayLike, rtol: float = 1e-5) -> N
     """Equal to `rtol` relative to each value, and for values near zero to a tenth of that relative to the largest."""
     largest = np.abs(expected).max()
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=0.1 * rtol * largest)
+
+
+def unit(x: ArrayLike) -> Array:
+    """Rows of length one."""
+    rows = np.asarray(x)
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def small_network(side: int = 8, std: tuple[float, float, float] = (0.2, 0.3, 0.4)) -> NetworkBackbone:
+    """A ResNet of three stages and four classes with random weights, for images of so many pixels a side."""
+    backbone = resnet("toy", "resnet8", num_classes=4, preprocess=Preprocess(side, side, std=std)).initialise(0)
+    return backbone.load_state(backbone.module().state_dict(), "random")

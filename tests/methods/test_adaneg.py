@@ -10,13 +10,9 @@ from openbench.methods import adaneg
 from openbench.methods._words import Far, far_words, grouped
 from openbench.methods.adaneg import AdaNeg
 
-from .problems import assert_equal, f, problem
+from .problems import assert_equal, f, problem, unit
 
 SMALL = {"share": 0.4, "groups": 3, "scale": 12.0, "length": 4, "gap": 0.2}
-
-
-def unit(x):
-    return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
 def labels_of(method: AdaNeg, head) -> tuple[np.ndarray, np.ndarray]:

@@ -124,23 +124,3 @@ def test_a_percentile_that_keeps_nothing_is_refused():
 def test_request_names_the_step_of_this_instance_and_not_the_percentiles():
     assert AdaSCALE(share=0.1, epsilon=1).request.second_pass == Perturb(1.0, 1.0, "flat", 0.1)
     assert AdaSCALE().request == AdaSCALE.needs == AdaSCALE("l", [60, 65]).request
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"variant": "b"},
-        {"percentiles": [85, 75]},
-        {"percentiles": [85]},
-        {"percentiles": [0, 100]},
-        {"k1": 0},
-        {"k2": 101},
-        {"weight": -1},
-        {"share": 0},
-        {"epsilon": -0.1},
-        {"samples": 0},
-    ],
-)
-def test_impossible_hyper_parameters_are_refused(wrong):
-    with pytest.raises(MethodError, match=next(iter(wrong))):
-        AdaSCALE(**wrong)

@@ -64,9 +64,3 @@ def test_halves_of_the_kept_count_round_to_even():
 def test_a_percentile_that_keeps_nothing_is_an_error():
     with pytest.raises(MethodError, match="at least one of 24"):
         ASH(99).fit(None, problem().head).score(problem().test)
-
-
-@pytest.mark.parametrize("wrong", [{"percentile": 100}, {"percentile": -1}, {"variant": "rand"}])
-def test_impossible_hyper_parameters_are_refused(wrong):
-    with pytest.raises(MethodError, match=next(iter(wrong))):
-        ASH(**wrong)

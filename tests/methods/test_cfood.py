@@ -8,14 +8,10 @@ from openbench.errors import MethodError
 from openbench.methods import cfood
 from openbench.methods.cfood import CFOOD
 
-from .problems import assert_equal, f, problem, scores
+from .problems import assert_equal, f, problem, scores, unit
 
 KINDS = ["rectified", "signed", "dead", "two_classes"]
 GRID = [*np.linspace(0.001, 0.1, 100), *np.linspace(0.105, 0.5, 81), *np.linspace(0.51, 0.99, 49)]
-
-
-def unit(x: np.ndarray) -> np.ndarray:
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def by_definition(data, share: float) -> np.ndarray:
@@ -79,9 +75,3 @@ def test_few_references_still_give_scores_between_zero_and_one(n):
 def test_too_few_samples_for_two_references_are_refused():
     with pytest.raises(MethodError, match=r"alpha — found 0\.1 — allowed: at least 0\.133 for 15 samples"):
         CFOOD().fit(FeatureSet({Field.FEATURES: torch.arange(60.0).reshape(15, 4)}), None)
-
-
-@pytest.mark.parametrize("wrong", [{"alpha": 0}, {"alpha": 1.1}, {"share": 0.0}, {"share": 2}])
-def test_impossible_hyper_parameters_are_refused(wrong):
-    with pytest.raises(MethodError, match=next(iter(wrong))):
-        CFOOD(**wrong)

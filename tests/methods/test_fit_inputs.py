@@ -24,35 +24,6 @@ def changed(x: FeatureSet, **columns: torch.Tensor) -> FeatureSet:
     return replace(x, columns={**x.columns, **{Field(name): column for name, column in columns.items()}})
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("cls", METHODS)
-def test_one_feature_that_is_not_finite_is_an_error(cls, value):
-    data = problem()
-    features = data.train.features.clone()
-    features[417, 5] = value
-    with pytest.raises(
-        MethodError, match=rf"^{cls.__name__}\.fit: 1 of 600 rows of 'features' are not finite \(first: row 417\)"
-    ):
-        cls().fit(changed(data.train, features=features), data.head)
-
-
-@pytest.mark.parametrize("cls", [MDS, RMDS])
-def test_a_negative_label_is_an_error(cls):
-    data = problem()
-    labels = data.train.labels.clone()
-    labels[3] = -1
-    with pytest.raises(MethodError, match=rf"^{cls.__name__}\.fit: label -1"):
-        cls().fit(changed(data.train, labels=labels), data.head)
-
-
-@pytest.mark.parametrize("value", [0.0, 0.1, 1234.567])
-@pytest.mark.parametrize("cls", METHODS)
-def test_constant_features_are_an_error(cls, value):
-    data = problem()
-    with pytest.raises(MethodError, match=rf"^{cls.__name__}\.fit: all 600 training features are equal"):
-        cls().fit(changed(data.train, features=torch.full((600, 24), value)), data.head)
-
-
 @pytest.mark.parametrize("cls", [MDS, RMDS])
 def test_samples_that_all_lie_on_their_class_means_are_an_error(cls):
     data = problem()

@@ -9,17 +9,11 @@ from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.engine.run import plain_params
 from openbench.errors import MethodError
-from openbench.methods import _bank
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
 
-from .problems import KINDS, assert_equal, f, problem, scores
-
-
-def unit(x: np.ndarray) -> np.ndarray:
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
-
+from .problems import KINDS, assert_equal, f, problem, scores, unit
 
 problem_once = cache(problem)
 # All training samples are as many neighbours as there can be; few samples show that as well as many.
@@ -43,13 +37,6 @@ def sklearns_once(kind: str, k: int, n: int) -> np.ndarray:
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_sklearn(kind, k, n, index):
     assert_equal(scores(KNN(k, index=index), problem_once(kind, n)), sklearns_once(kind, k, n))
-
-
-def test_blocks_of_bank_and_queries_leave_no_trace(monkeypatch):
-    data = problem()
-    monkeypatch.setattr(_bank, "_BANK_CHUNK", 37)
-    monkeypatch.setattr(_bank, "_QUERY_CHUNK", 11)
-    assert_equal(scores(KNN(50), data), by_sklearn(data, 50))
 
 
 def test_distance_of_near_duplicates_keeps_its_digits():
@@ -92,12 +79,6 @@ def test_fewer_training_samples_than_k_are_an_error():
         KNN(601).fit(problem().train, None)
 
 
-@pytest.mark.parametrize("wrong", [{"k": 0}, {"index": "annoy"}, {"probes": 0}])
-def test_impossible_hyper_parameters_are_refused(wrong):
-    with pytest.raises(MethodError, match=next(iter(wrong))):
-        KNN(**wrong)
-
-
 @pytest.mark.parametrize("index", ["exact", "faiss_flat", "hnsw"])
 def test_a_zero_feature_is_at_distance_one_from_every_direction(index):
     data = problem()
@@ -130,13 +111,6 @@ def plain_sklearns_once(kind: str, k: int, n: int) -> np.ndarray:
 def test_without_normalisation_equals_sklearn_on_the_features_themselves(kind, k, n, index):
     found = scores(KNN(k, index=index, probes=24, normalise=False), problem_once(kind, n))
     assert_equal(found, plain_sklearns_once(kind, k, n))
-
-
-def test_without_normalisation_blocks_leave_no_trace(monkeypatch):
-    data = problem()
-    monkeypatch.setattr(_bank, "_BANK_CHUNK", 37)
-    monkeypatch.setattr(_bank, "_QUERY_CHUNK", 11)
-    assert_equal(scores(KNN(50, normalise=False), data), plain_by_sklearn(data, 50))
 
 
 def test_a_common_offset_costs_no_digits():

@@ -3,9 +3,6 @@ import pytest
 import torch
 from scipy.special import logsumexp, softmax
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods import line
 from openbench.methods.line import LINe
 
@@ -69,24 +66,3 @@ def test_blocks_leave_no_trace(monkeypatch):
     whole = scores(LINe(), data)
     monkeypatch.setattr(line, "_ENTRIES", 500)
     assert_equal(scores(LINe(), data), whole)
-
-
-def test_a_label_outside_the_head_is_refused():
-    data = problem()
-    data.train.columns[Field.LABELS][9] = 6
-    with pytest.raises(MethodError, match=r"LINe\.fit: label 6 — allowed: the head's classes, 0 to 5"):
-        LINe().fit(data.train, data.head)
-
-
-def test_features_that_are_not_finite_are_refused():
-    data = problem()
-    features = data.train.features.clone()
-    features[0, 2] = float("inf")
-    with pytest.raises(MethodError, match=r"LINe\.fit: 1 of 600 rows of 'features' are not finite"):
-        LINe().fit(FeatureSet({**data.train.columns, Field.FEATURES: features}), data.head)
-
-
-@pytest.mark.parametrize("wrong", [{"weight_percentile": 100}, {"activation_percentile": -1}, {"clip": 0.0}])
-def test_impossible_hyper_parameters_are_refused(wrong):
-    with pytest.raises(MethodError, match=next(iter(wrong))):
-        LINe(**wrong)

@@ -5,7 +5,6 @@ from scipy.special import logsumexp, softmax
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods.lts import LTS
 
 from .problems import KINDS, assert_equal, f, problem, scores, z
@@ -50,9 +49,3 @@ def test_a_sample_without_activations_keeps_its_logits():
     logits = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
     found = LTS().score(FeatureSet({Field.FEATURES: -torch.ones(2, 24), Field.LOGITS: logits}))
     torch.testing.assert_close(found, -torch.logsumexp(logits, dim=1))
-
-
-@pytest.mark.parametrize("percentile", [-1, 100])
-def test_impossible_percentiles_are_refused(percentile):
-    with pytest.raises(MethodError, match="percentile"):
-        LTS(percentile)

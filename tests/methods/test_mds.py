@@ -7,7 +7,6 @@ from scipy.linalg import pinvh
 from sklearn.covariance import EmpiricalCovariance
 
 from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods import _stats
 from openbench.methods.mds import MDS
 
@@ -95,8 +94,3 @@ def test_more_dimensions_than_samples():
     means, precision = by_class(data)
     distances = [np.einsum("nd,de,ne->n", f(data.test) - m, precision, f(data.test) - m) for m in means]
     assert_equal(scores(MDS(), data), np.min(distances, axis=0), rtol=1e-4)
-
-
-def test_without_a_training_split_there_is_an_error():
-    with pytest.raises(MethodError, match="found None"):
-        MDS().fit(None, None)

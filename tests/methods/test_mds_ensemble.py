@@ -3,12 +3,12 @@ import pytest
 import torch
 from sklearn.covariance import EmpiricalCovariance
 
-from openbench.backbones.cifar import resnet
 from openbench.core.features import FeatureSet
-from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Role
 from openbench.errors import MethodError, NotFittedError
 from openbench.methods.mds_ensemble import LayerMDS, MDSEnsemble, SteppedLayerMDS
+
+from .problems import small_network
 
 STD = (0.2, 0.3, 0.4)
 WIDTHS = {"stage1": 6, "stage2": 9}
@@ -66,8 +66,7 @@ def test_equal_weights_are_the_mean_and_training_samples_are_one_from_their_clas
 
 @pytest.fixture(scope="module")
 def network():
-    backbone = resnet("toy", "resnet8", num_classes=4, preprocess=Preprocess(12, 12, std=STD)).initialise(0)
-    return backbone.load_state(backbone.module().state_dict(), "random")
+    return small_network(12, STD)
 
 
 def stage_means(module: torch.nn.Module, x: torch.Tensor, number: int) -> torch.Tensor:
@@ -139,9 +138,3 @@ def test_parts_score_after_fit_only(network):
         LayerMDS("stage1", ["stage1"]).score(columns(5, 2, 0))
     with pytest.raises(NotFittedError):
         SteppedLayerMDS("stage1", ["stage1"], 0.1).score_images(torch.zeros(1, 3, 12, 12), network)
-
-
-@pytest.mark.parametrize("wrong", [{"layers": []}, {"weights": "ridge"}, {"epsilon": -0.1}])
-def test_impossible_hyper_parameters_are_refused(wrong):
-    with pytest.raises(MethodError, match=next(iter(wrong))):
-        MDSEnsemble(**wrong)

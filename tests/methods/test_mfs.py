@@ -15,6 +15,7 @@ from openbench.errors import ConfigError, FieldError
 from openbench.methods.mfs import MFSKNN, MFSMDS, marginal_distances
 
 from ..features.feature_toys import toy_backbone, toy_split  # noqa: TID252 — the tests are no package
+from .problems import unit
 
 D = 20
 
@@ -33,10 +34,6 @@ def problem() -> tuple[FeatureSet, FeatureSet]:
     return FeatureSet({**made, Field.LABELS: torch.from_numpy(labels)}), FeatureSet(
         {Field.FEATURES: torch.from_numpy(test).float()}
     )
-
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def chosen(train: np.ndarray, mixed: np.ndarray, share: float) -> np.ndarray:

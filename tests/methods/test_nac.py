@@ -5,12 +5,10 @@ import pytest
 import torch
 
 from openbench.core.features import FeatureSet, Head
-from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods._inputs import balanced_draw
 from openbench.methods.nac import NAC
 
-from .problems import KINDS, assert_equal, f, problem, scores, y, z
+from .problems import KINDS, f, problem, scores, y, z
 
 
 def tilted(kind: str):
@@ -90,21 +88,3 @@ def test_states_of_zero_and_one_lie_inside():
     found = fitted.score(data.test.without_labels())
     assert bool(((found <= 0) & (found >= -1)).all())
     assert float(found.min()) < -0.9
-
-
-def test_features_that_are_not_finite_are_refused():
-    data = problem()
-    data.train.columns[Field.FEATURES][5, 7] = float("nan")
-    with pytest.raises(MethodError, match=r"NAC\.fit: 1 of 600 rows of 'features' are not finite"):
-        NAC().fit(data.train, data.head)
-
-
-@pytest.mark.parametrize("wrong", [{"bins": 51}, {"bins": 2}, {"full": 0}, {"steepness": 0.0}, {"samples": 0}])
-def test_impossible_hyper_parameters_are_refused(wrong):
-    with pytest.raises(MethodError, match=next(iter(wrong))):
-        NAC(**wrong)
-
-
-def test_two_fits_score_alike():
-    data = problem()
-    assert_equal(scores(NAC(samples=100), data), scores(NAC(samples=100), data))

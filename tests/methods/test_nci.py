@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from openbench.errors import MethodError
 from openbench.methods.nci import NCI
 
 from .problems import KINDS, assert_equal, f, problem, scores, z
@@ -17,8 +16,3 @@ def test_equals_one_sample_at_a_time(kind, alpha):
         away = row - mean
         expected.append(-data.weight[logits.argmax()] @ away / np.sqrt(away @ away) - alpha * np.abs(row).sum())
     assert_equal(scores(NCI(alpha), data), np.array(expected))
-
-
-def test_negative_weight_is_refused():
-    with pytest.raises(MethodError, match="alpha"):
-        NCI(-1.0)

@@ -11,9 +11,7 @@ from openbench.errors import FieldError, MethodError
 from openbench.methods import _words
 from openbench.methods.neglabel import NegLabel
 
-
-def unit(x):
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
+from .problems import unit
 
 
 def problem(seed=0, classes=7, d=24, nouns=90, adjectives=41, n=50):

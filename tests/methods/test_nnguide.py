@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from openbench.errors import MethodError
 from openbench.methods.nnguide import NNGuide
 
 from .problems import assert_equal, f, problem, scores, y, z
@@ -60,9 +59,3 @@ def test_guidance_of_the_balanced_bank_equals_loops():
     data = problem()
     method = NNGuide(20, 0.1)
     assert_equal(scores(method, data), by_loops(data, bank_of(method, data), 20))
-
-
-@pytest.mark.parametrize("wrong", [{"k": 0}, {"alpha": 0}, {"bank": "random"}])
-def test_impossible_hyper_parameters_are_refused(wrong):
-    with pytest.raises(MethodError, match=next(iter(wrong))):
-        NNGuide(**wrong)

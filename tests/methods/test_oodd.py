@@ -11,11 +11,7 @@ from openbench.errors import MethodError
 from openbench.methods import oodd
 from openbench.methods.oodd import OODD
 
-from .problems import KINDS, assert_equal, f, problem, y, z
-
-
-def unit(x):
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
+from .problems import KINDS, assert_equal, f, problem, unit, y, z
 
 
 def by_queue(data, method: OODD) -> np.ndarray:

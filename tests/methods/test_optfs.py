@@ -78,16 +78,3 @@ def test_constant_activations_are_refused(value):
     rows = FeatureSet({**data.train.columns, Field.FEATURES: torch.full((600, 24), value)})
     with pytest.raises(MethodError, match=r"OptFS\.fit: the \.001 and \.999 quantiles"):
         OptFS().fit(rows, data.head)
-
-
-def test_features_that_are_not_finite_are_refused():
-    data = problem()
-    data.train.columns[Field.FEATURES][5, 7] = float("nan")
-    with pytest.raises(MethodError, match=r"OptFS\.fit: 1 of 600 rows of 'features' are not finite"):
-        OptFS().fit(data.train, data.head)
-
-
-@pytest.mark.parametrize("wrong", [{"intervals": 0}, {"form": "msp"}])
-def test_impossible_hyper_parameters_are_refused(wrong):
-    with pytest.raises(MethodError, match=next(iter(wrong))):
-        OptFS(**wrong)

@@ -3,18 +3,16 @@ import pytest
 import torch
 from scipy.special import log_softmax, logit, softmax
 
-from openbench.backbones.cifar import resnet
 from openbench.core.features import Head
-from openbench.core.preprocess import Preprocess
-from openbench.errors import MethodError
 from openbench.methods.pro import PRO
 from openbench.testing.toy import network_with
+
+from .problems import small_network
 
 
 @pytest.fixture(scope="module")
 def network():
-    backbone = resnet("toy", "resnet8", num_classes=4, preprocess=Preprocess(8, 8, std=(0.2, 0.3, 0.4))).initialise(0)
-    return backbone.load_state(backbone.module().state_dict(), "random")
+    return small_network()
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +88,3 @@ def test_each_step_costs_one_pass(network, images):
     before = network.passes
     PRO(steps=3).score_images(images, network)
     assert network.passes - before == 4 * len(images)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"confidence": "energy"}, {"epsilon": -0.1}, {"steps": -1}, {"steps": 1.5}, {"temperature": 0}]
-)
-def test_impossible_hyper_parameters_are_refused(wrong):
-    with pytest.raises(MethodError, match=next(iter(wrong))):
-        PRO(**wrong)

@@ -5,7 +5,6 @@ from scipy.special import logsumexp
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods.react import ReAct
 
 from .problems import KINDS, assert_equal, f, problem, scores
@@ -39,9 +38,3 @@ def test_a_threshold_above_all_features_is_the_energy():
     big = FeatureSet({Field.FEATURES: 1000 + torch.rand(5, 24)})
     method = ReAct(50).fit(big, data.head)
     torch.testing.assert_close(method.score(data.test), -torch.logsumexp(data.test.logits, dim=1))
-
-
-@pytest.mark.parametrize("percentile", [-1, 101, float("nan")])
-def test_impossible_percentiles_are_refused(percentile):
-    with pytest.raises(MethodError, match="0 to 100"):
-        ReAct(percentile)

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from openbench.errors import MethodError
 from openbench.methods import relation
 from openbench.methods.relation import Relation
 
@@ -42,9 +41,3 @@ def test_blocks_of_bank_and_queries_leave_no_trace(monkeypatch):
     monkeypatch.setattr(relation, "_BANK_CHUNK", 37)
     monkeypatch.setattr(relation, "_QUERY_CHUNK", 11)
     assert_equal(scores(Relation(), data), whole)
-
-
-@pytest.mark.parametrize("wrong", [{"power": -1}, {"threshold": -0.1}])
-def test_impossible_hyper_parameters_are_refused(wrong):
-    with pytest.raises(MethodError, match=next(iter(wrong))):
-        Relation(**wrong)

@@ -32,9 +32,3 @@ def test_a_subspace_as_large_as_the_feature_space_is_an_error(dim):
     data = problem()
     with pytest.raises(MethodError, match="1 to 23"):
         Residual(dim).fit(data.val, data.head)
-
-
-@pytest.mark.parametrize("dim", [0, -3, 2.5, "half"])
-def test_a_dimension_that_no_subspace_has_is_refused_at_once(dim):
-    with pytest.raises(MethodError, match="dim — found"):
-        Residual(dim)

@@ -5,7 +5,6 @@ from scipy.special import logsumexp
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods.ash import ASH
 from openbench.methods.scale import SCALE
 
@@ -28,12 +27,6 @@ def test_a_sample_without_activations_scores_the_energy_of_the_bias():
     data = problem()
     found = SCALE().fit(None, data.head).score(FeatureSet({Field.FEATURES: torch.zeros(2, 24)}))
     torch.testing.assert_close(found, (-torch.logsumexp(data.head.bias, dim=0)).expand(2))
-
-
-@pytest.mark.parametrize("percentile", [-1, 100])
-def test_impossible_percentiles_are_refused(percentile):
-    with pytest.raises(MethodError, match="percentile"):
-        SCALE(percentile)
 
 
 @pytest.mark.parametrize("shift", [-10.0, -3.0, -1.0, 0.0])

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods.she import SHE
 
 from .problems import assert_equal, f, problem, scores, y, z
@@ -46,8 +45,3 @@ def test_a_class_that_is_never_right_takes_the_mean_of_its_samples():
     method = SHE().fit(train, None)
     torch.testing.assert_close(method.patterns_[0], train.features[labels == 0].mean(dim=0))
     torch.testing.assert_close(method.patterns_[3], train.features.mean(dim=0))
-
-
-def test_unknown_metric_is_refused():
-    with pytest.raises(MethodError, match="inner_product, euclidean, cosine"):
-        SHE("dot")

@@ -75,21 +75,6 @@ def test_without_a_tight_feature_the_score_is_zero():
     assert SOD().fit(features(train), None).score(features([[9.0]])).item() == 0
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"k": 0}, "k — found"),
-        ({"l": 21}, "l — found"),
-        ({"alpha": 1.0}, "alpha — found"),
-        ({"max_train": 1}, "max_train — found"),
-        ({"k": 80}, "allowed: 1 to 79"),
-    ],
-)
-def test_hyper_parameters_out_of_range_are_refused(given, message):
-    with pytest.raises(MethodError, match=message):
-        SOD(**given).fit(problem(n=80).train, None)
-
-
-def test_features_that_are_not_finite_are_an_error():
-    with pytest.raises(MethodError, match="not finite"):
-        SOD(k=1, l=1).fit(features([[0.0], [np.nan], [1.0]]), None)
+def test_more_neighbours_than_other_samples_are_refused():
+    with pytest.raises(MethodError, match="allowed: 1 to 79"):
+        SOD(k=80).fit(problem(n=80).train, None)

@@ -6,7 +6,6 @@ from scipy.special import log_softmax, softmax
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods import temp_scaling
 from openbench.methods.temp_scaling import TempScaling
 
@@ -73,8 +72,3 @@ def test_calibrated_logits_keep_their_temperature():
     labels = torch.multinomial(torch.softmax(logits / 2.5, dim=1), 1, generator=generator)[:, 0]
     method = TempScaling("converged").fit(FeatureSet({Field.LOGITS: logits, Field.LABELS: labels}), None)
     assert float(method.temperature_) == pytest.approx(2.5, rel=0.02)
-
-
-def test_unknown_solver_is_refused():
-    with pytest.raises(MethodError, match="lbfgs, converged"):
-        TempScaling("adam")

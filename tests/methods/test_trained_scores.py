@@ -7,11 +7,9 @@ from scipy.special import log_softmax, softmax
 from scipy.stats import entropy
 from torch.nn import functional
 
-from openbench.backbones.cifar import resnet
 from openbench.core.features import FeatureSet, Head
-from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request
-from openbench.errors import ConfigError, MethodError
+from openbench.errors import ConfigError
 from openbench.methods.conf_branch import ConfBranch
 from openbench.methods.csi import CSI
 from openbench.methods.dropout import Dropout
@@ -21,6 +19,8 @@ from openbench.methods.mos import MOS
 from openbench.methods.rotpred import RotPred
 from openbench.methods.sngp import SNGP
 from openbench.methods.weighted_energy import WeightedEnergy
+
+from .problems import small_network
 
 N, C = 40, 5
 STD = (0.2, 0.3, 0.4)
@@ -100,9 +100,7 @@ def test_sngp_calls_a_sure_answer_unsure_where_the_variance_is_large() -> None:
 
 @pytest.fixture(scope="module")
 def network():
-    preprocess = Preprocess(8, 8, std=STD)
-    backbone = resnet("toy", "resnet8", num_classes=4, preprocess=preprocess).initialise(0)
-    return backbone.load_state(backbone.module().state_dict(), "random")
+    return small_network(8, STD)
 
 
 @pytest.mark.parametrize("form", ["logit", "softmax"])
@@ -158,18 +156,3 @@ def test_dropout_of_nothing_is_msp() -> None:
 def test_a_network_without_the_output_is_named(network) -> None:
     with pytest.raises(ConfigError, match="has no layer 'confidence'"):
         network.outputs(torch.zeros(1, 3, 8, 8), ConfBranch().request)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: GODIN(-1.0),
-        lambda: GODIN(form="max"),
-        lambda: Dropout(0),
-        lambda: Dropout(probability=1.0),
-        lambda: SNGP(-0.1),
-    ],
-)
-def test_impossible_hyper_parameters_are_refused(make) -> None:
-    with pytest.raises(MethodError, match="— found"):
-        make()

@@ -83,9 +83,3 @@ def test_features_of_lower_rank_than_the_subspace_are_an_error():
     for dim in (5, 12):
         with pytest.raises(MethodError, match="lower dim"):
             ViM(dim).fit(flat, head)
-
-
-@pytest.mark.parametrize("dim", [0, -3, 2.5, "all"])
-def test_impossible_dimensions_are_refused(dim):
-    with pytest.raises(MethodError, match="dim — found"):
-        ViM(dim)

@@ -3,7 +3,6 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats.mstats import mquantiles
 
-from openbench.errors import MethodError
 from openbench.methods.vra import VRA
 
 from .problems import KINDS, assert_equal, f, problem, scores
@@ -21,9 +20,3 @@ def test_equals_clipping_by_hand(kind, high, low, below):
     clipped[features < t_low] = t_low if below == "lift" else 0
     expected = -logsumexp(clipped @ data.weight.T + data.bias, axis=1)
     assert_equal(scores(VRA(high, low, below), data), expected)
-
-
-@pytest.mark.parametrize("wrong", [{"high": 101}, {"low": -1}, {"low": 95}, {"below": "drop"}])
-def test_impossible_hyper_parameters_are_refused(wrong):
-    with pytest.raises(MethodError, match=next(iter(wrong))):
-        VRA(**wrong)

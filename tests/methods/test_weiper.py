@@ -6,7 +6,6 @@ from scipy.stats import entropy
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods import weiper
 from openbench.methods.weiper import WeiPer
 
@@ -97,32 +96,6 @@ def test_values_outside_the_range_of_training_are_far():
     found = fitted.score(rows)
     assert bool(found.isfinite().all())
     assert found[50:].min() > found[:50].max()
-
-
-def test_features_that_are_not_finite_are_refused():
-    data = problem()
-    data.train.columns[Field.FEATURES][5, 7] = float("nan")
-    with pytest.raises(MethodError, match=r"WeiPer\.fit: 1 of 600 rows of 'features' are not finite"):
-        WeiPer(**SMALL).fit(data.train, data.head)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"form": "max"},
-        {"repeats": 0},
-        {"distance": -1.0},
-        {"lambda_1": -1.0},
-        {"lambda_2": -1.0},
-        {"bins": 1},
-        {"smoothing": 0},
-        {"smoothing_perturbed": 101},
-        {"max_train": 0},
-    ],
-)
-def test_impossible_hyper_parameters_are_refused(wrong):
-    with pytest.raises(MethodError, match=next(iter(wrong))):
-        WeiPer(**wrong)
 
 
 def test_two_bins_are_enough_for_a_histogram():
