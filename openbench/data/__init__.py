@@ -2,6 +2,5 @@
 
 `benchmark_config` (the node), `dataset` (one set of it) and `build` (all of them) lead to a Benchmark; `manifests` and
 `folder_rule` say which images a set has, `sources` where they come from; `own` is for a user's images, `tabular` for
-tables and texts, `download` and `weights` for what is fetched, `checking` for leakage and faults, `loading` and
-`decoded_cache` for reading.
+tables and texts, `download` and `weights` for what is fetched, `checking` for leakage and faults, `loading`.
 """

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from openbench.config.build import from_node
-from openbench.config.constraints import Checked, Count, OneOf, Seed
+from openbench.config.constraints import Checked, Count, OneOf, Seed, check_value
 from openbench.core.benchmark import canonical, check_distinct
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
@@ -23,7 +23,6 @@ from openbench.errors import ConfigError, check_known, did_you_mean
 
 AGAINST = "_vs_"
 AND = "+"
-KEEP = ("known", "unknown")
 _ID = {"train": Role.ID_TRAIN, "val": Role.ID_VAL, "test": Role.ID_TEST}
 _SINGLE = {"ood_train": Role.OOD_TRAIN, "ood_val": Role.OOD_VAL}
 _GROUPS = {"csid": Role.CSID, "near": Role.NEAR, "far": Role.FAR}
@@ -83,41 +82,17 @@ class _Node:
                 "images need not be on disk for a method that is not fitted on them"
             )
 
-    @property
     def sets(self) -> Iterator[SetNode]:
         """The sets, in the order of roles."""
         for part, role in _ID.items():
-            joined = self.id[part].get("joined")
-            if joined is None:
-                yield self._set(f"id.{part}", role, self.id[part])
-            for name, entry in (joined or {}).items():
-                yield replace(self._set(f"id.{part}.{name}", role, entry), member=name)
+            for name, entry in self.id[part].get("joined", {"": self.id[part]}).items():
+                yield SetNode(f"id.{part}.{name}".removesuffix("."), role, entry, name)
         for name, role in _SINGLE.items():
             if entry := getattr(self, name):
-                yield self._set(name, role, entry)
+                yield SetNode(name, role, entry)
         for group, role in _GROUPS.items():
             for name, entry in (getattr(self, group) or {}).items():
-                yield self._set(f"{group}.{name}", role, entry)
-
-    def _set(self, path: str, role: Role, entry: _Set) -> SetNode:
-        """A set, with the classes that `keep` stands for in an open-set benchmark."""
-        if self.openset and isinstance(entry.get("keep"), str):
-            entry = {**entry, "keep": list(class_split(self.openset).keep(entry["keep"], f"benchmark.{path}"))}
-        return SetNode(path, role, entry)
-
-    @property
-    def members(self) -> dict[str, tuple[str, ...]]:
-        """The classes of each of the ID sets that are joined, as their manifests name them."""
-        return {name: _listed(of) for name, of in self.classes.items()} if isinstance(self.classes, Mapping) else {}
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The ID classes in label order."""
-        if self.openset:
-            return class_split(self.openset).known
-        if isinstance(self.classes, Mapping):
-            return tuple(name for names in joined_classes(self.members).values() for name in names)
-        return _listed(self.classes)
+                yield SetNode(f"{group}.{name}", role, entry)
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,12 +142,21 @@ class BenchmarkConfig:
         """
         arrange = {key: value for key, value in arranged(given).items() if value is not None}
         node = from_node(_Node, arrange, "benchmark")
+        sets, members = tuple(node.sets()), dict[str, tuple[str, ...]]()
+        if node.openset:
+            parts = class_split(node.openset)
+            sets, classes = tuple(_kept(entry, parts) for entry in sets), parts["known"]
+        elif isinstance(node.classes, Mapping):
+            members = {name: _listed(of) for name, of in node.classes.items()}
+            classes = tuple(name for names in joined_classes(members).values() for name in names)
+        else:
+            classes = _listed(node.classes)
         return cls(
             name=node.name,
             typed=typed(given),
-            sets=tuple(node.sets),
-            classes=node.class_names,
-            members=node.members,
+            sets=sets,
+            classes=classes,
+            members=members,
             preprocess=from_node(Preprocess, node.preprocess, "benchmark.preprocess"),
             declared=tuple(node.declared),
             disjoint=tuple((Role(first), Role(second)) for first, second in node.disjoint),
@@ -191,6 +175,15 @@ class BenchmarkConfig:
         """The paths of declared sets that the node no longer has."""
         present = {entry.path for entry in self.sets}
         return [path for path in self.declared if path not in present]
+
+
+def _kept(entry: SetNode, parts: Mapping[str, tuple[str, ...]]) -> SetNode:
+    """A set of an open-set benchmark, with the classes for which `keep` stands."""
+    keep = entry.node.get("keep")
+    if not isinstance(keep, str):
+        return entry
+    check_value(keep, Literal["known", "unknown"], f"benchmark.{entry.path}.keep")
+    return replace(entry, node={**entry.node, "keep": list(parts[keep])})
 
 
 def typed(node: Mapping[str, Any]) -> str:
@@ -355,37 +348,14 @@ def _set_of(node: Mapping[str, Any], part: str) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True)
-class ClassSplit:
-    """Which classes of a data set a classifier knows.
-
-    Args:
-        known: the classes it is trained on, in the list's order.
-        unknown: the others, which are OOD.
-    """
-
-    known: tuple[str, ...]
-    unknown: tuple[str, ...]
-
-    def keep(self, part: str, where: str) -> tuple[str, ...]:
-        """Return the classes of `known` or `unknown`.
-
-        Raises:
-            ConfigError: another word.
-        """
-        if part not in KEEP:
-            raise ConfigError(f"{where}.keep — found {part!r}{did_you_mean(part, KEEP)} — allowed: {', '.join(KEEP)}")
-        return self.known if part == "known" else self.unknown
-
-
-@dataclass(frozen=True)
 class _Drawing:
     of: str
     known: int
     seed: int = 0
 
 
-def class_split(node: Mapping[str, Any]) -> ClassSplit:
-    """Return the split of classes that a `benchmark.openset` node describes.
+def class_split(node: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the `known` and the `unknown` classes that a `benchmark.openset` node describes, in the list's order.
 
     The classes are put into the order of `numpy.random.default_rng(seed).permutation`; the first ones are known.
 
@@ -396,14 +366,14 @@ def class_split(node: Mapping[str, Any]) -> ClassSplit:
         ConfigError: a key that is not one of these, or a number of known classes that leaves none on one side.
     """
     drawing = from_node(_Drawing, node, "benchmark.openset")
-    names: Sequence[str] = load_classes(drawing.of)
+    names = load_classes(drawing.of)
     if not 2 <= drawing.known < len(names):
         raise ConfigError(
             f"benchmark.openset.known — found {drawing.known} — allowed: 2 to {len(names) - 1}, so that "
             "some classes are left to be unknown"
         )
-    first = set(np.random.default_rng(drawing.seed).permutation(len(names))[: drawing.known].tolist())
-    return ClassSplit(
-        tuple(name for i, name in enumerate(names) if i in first),
-        tuple(name for i, name in enumerate(names) if i not in first),
-    )
+    known = {names[i] for i in np.random.default_rng(drawing.seed).permutation(len(names))[: drawing.known]}
+    return {
+        "known": tuple(name for name in names if name in known),
+        "unknown": tuple(name for name in names if name not in known),
+    }

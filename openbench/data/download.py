@@ -72,27 +72,18 @@ class RemoteFile(Checked):
                 return "" if found == published else f"{name} {found}, {published} published"
         return ""
 
-    def problem(self, root: Path) -> str:
-        """Return what is wrong with what stands at `gives` below a root, as far as hashes are published."""
-        target = root / self.gives
-        if self.unpack is None:
-            return self.wrong(target)
-        for name in self.holds:
-            if not (target / name).is_file():
-                return f"'{name}' is missing"
-        if other := self.others(target):
-            return f"'{other[0]}' is not the published file"
-        return "" if target.is_dir() and any(target.iterdir()) else "it is empty"
-
-    def others(self, folder: Path) -> list[str]:
-        """Return those of the files with a published MD5 that are not the published ones."""
+    def problem(self, target: Path) -> str:
+        """Return what is wrong with what stands at `gives`, or an empty string, as far as hashes are published."""
         import pooch
 
-        return sorted(
-            name
-            for name, published in self.holds.items()
-            if not (folder / name).is_file() or pooch.file_hash(str(folder / name), "md5") != published
-        )
+        if self.unpack is None:
+            return self.wrong(target)
+        for name, published in self.holds.items():
+            if not (target / name).is_file():
+                return f"'{name}' is missing"
+            if pooch.file_hash(str(target / name), "md5") != published:
+                return f"'{name}' is not the published file"
+        return "" if target.is_dir() and any(target.iterdir()) else "it is empty"
 
 
 @dataclass(frozen=True)
@@ -172,7 +163,7 @@ def fetch(file: RemoteFile, target: Path) -> None:
     Raises:
         DataError: no mirror gave the file, or what it gave is not what was published.
     """
-    part, failures = part_of(target), []
+    part, failures = _part_of(target), []
     for url in file.urls:
         problem = _from_mirror(url, file, part)
         if not problem:
@@ -229,11 +220,6 @@ def _length(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def part_of(target: Path) -> Path:
-    """Where what has arrived of a file is kept."""
-    return target.with_name(target.name + ".part")
-
-
 def prepare_file(file: RemoteFile, root: Path, say: Say) -> str:
     """Download and unpack one file below a data root, unless it is there; return what was done.
 
@@ -245,38 +231,37 @@ def prepare_file(file: RemoteFile, root: Path, say: Say) -> str:
     """
     store = root / DOWNLOADS
     store.mkdir(parents=True, exist_ok=True)
-    target = root / file.gives
-    archive = store / file.name
+    target, archive = root / file.gives, store / file.name
     with FileLock(store / f"{file.name}.lock"):
         if target.exists():
-            problem = file.problem(root)
-            if problem:
+            if problem := file.problem(target):
                 raise DataError(
                     f"'{target}' is there, but {problem} — nothing was changed; move it away and run this again"
                 )
-            _clear(archive)
-            return f"{target}: is there"
-        _check_space(file, root)
-        if not archive.exists() or file.wrong(archive):
-            archive.unlink(missing_ok=True)
-            say(f"download {file.urls[0]}")
-            fetch(file, archive)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if file.unpack is None:
-            archive.replace(target)
-            _clear(archive)
-            return f"{target}: downloaded"
-        say(f"unpack {archive.name}")
-        _unpack(file, archive, target)
-        _clear(archive)
-        return f"{target}: downloaded and unpacked"
+            done = "is there"
+        else:
+            _check_space(file, root)
+            if not archive.exists() or file.wrong(archive):
+                archive.unlink(missing_ok=True)
+                say(f"download {file.urls[0]}")
+                fetch(file, archive)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if file.unpack is None:
+                archive.replace(target)
+                done = "downloaded"
+            else:
+                say(f"unpack {archive.name}")
+                _unpack(file, archive, target)
+                done = "downloaded and unpacked"
+        for left in (archive, _part_of(archive)):
+            left.unlink(missing_ok=True)
+        shutil.rmtree(_workplace(archive), ignore_errors=True)
+        return f"{target}: {done}"
 
 
-def _clear(archive: Path) -> None:
-    """Delete an archive that is no longer needed, and what a process that was killed left of it."""
-    archive.unlink(missing_ok=True)
-    part_of(archive).unlink(missing_ok=True)
-    shutil.rmtree(_workplace(archive), ignore_errors=True)
+def _part_of(target: Path) -> Path:
+    """Where what has arrived of a file is kept."""
+    return target.with_name(target.name + ".part")
 
 
 def _workplace(archive: Path) -> Path:
@@ -286,8 +271,7 @@ def _workplace(archive: Path) -> Path:
 def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
     """Extract into a folder that nothing reads, check, then rename."""
     workplace = _workplace(archive)
-    # A process that was killed may have left one.
-    shutil.rmtree(workplace, ignore_errors=True)
+    shutil.rmtree(workplace, ignore_errors=True)  # a process that was killed may have left one
     workplace.mkdir()
     try:
         if file.unpack == "zip":
@@ -300,8 +284,8 @@ def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
         if not found.is_dir():
             inside = sorted(path.name for path in workplace.iterdir())[:5]
             raise DataError(f"archive '{archive.name}' holds {inside} — '{file.member}' expected — {archive} was kept")
-        if wrong := file.others(found):
-            raise DataError(f"archive '{archive.name}': {wrong} are not the published files — delete {archive}")
+        if problem := file.problem(found):
+            raise DataError(f"archive '{archive.name}': {problem} — delete {archive}")
         found.replace(target)
     except DataError:
         raise
@@ -315,10 +299,8 @@ def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
 
 
 def _check_space(file: RemoteFile, root: Path) -> None:
-    if file.size is None:
-        return
     # The archive and what comes out of it; images do not compress further.
-    needed = file.size * (1 if file.unpack is None else 2)
+    needed = (file.size or 0) * (1 if file.unpack is None else 2)
     free = shutil.disk_usage(root).free
     if free < needed:
         raise DataError(

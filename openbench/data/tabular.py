@@ -7,7 +7,7 @@ key says whether it is an anomaly and its number among its kind in file order: `
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -35,19 +35,6 @@ _VAL = 0.1
 # ADBench's limits: smaller tables are drawn from with replacement, of larger ones a part is taken.
 _LEAST, _MOST = 1_000, 10_000
 _MOST_BYTES = 2**24  # of one text; the longest message of 20 Newsgroups has 160 thousand
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """A rule that splits the rows of a table, and the scale of its columns.
-
-    Args:
-        part: (n,) whether a row is an anomaly, and the draw → rows of each of PARTS; `train` has anomalies too.
-        scale: training rows (n, d) → shift (d,) and unit (d,) of (x − shift) / unit; 1 where a column is constant.
-    """
-
-    part: Callable[[NDArray[np.bool_], int], Mapping[str, Rows]]
-    scale: Callable[[Table], tuple[Table, Table]]
 
 
 def adbench(anomalous: NDArray[np.bool_], draw: int) -> dict[str, Rows]:
@@ -107,10 +94,9 @@ def _nonzero(unit: Table) -> Table:
     return np.where(unit > 0, unit, 1.0)
 
 
-PROTOCOLS: Mapping[str, Protocol] = {
-    "adbench": Protocol(adbench, unit_interval),
-    "held_out": Protocol(held_out, standard),
-}
+# How the rows of a table are split: (n,) whether a row is an anomaly, and the draw → rows of each of PARTS, of which
+# `train` has anomalies too. And the scale: training rows (n, d) → shift and unit (d,) of (x − shift) / unit.
+PROTOCOLS = {"adbench": (adbench, unit_interval), "held_out": (held_out, standard)}
 
 
 @dataclass(frozen=True)
@@ -171,7 +157,7 @@ def table_part(name: str) -> Manifest:
         )
     anomalous = facts_of(table).anomalous()
     numbers = np.where(anomalous, np.cumsum(anomalous), np.cumsum(~anomalous)) - 1
-    rows = PROTOCOLS[protocol].part(anomalous, int(draw))[part]
+    rows = PROTOCOLS[protocol][0](anomalous, int(draw))[part]
     kinds = np.where(anomalous[rows], ANOMALY, NORMAL)
     keys = tuple(f"{table}/{kind}/{number}" for kind, number in zip(kinds, numbers[rows].tolist(), strict=True))
     return Manifest(name, keys, (ANOMALY if part == "anomalies" else NORMAL,) * len(keys))
@@ -244,7 +230,7 @@ def _scaled(file: Path, table: str, protocol: str, draw: int) -> tuple[NDArray[n
         for number, row in enumerate(np.flatnonzero(mask).tolist())
     }
     train = raw[[row_of[key] for key in table_part(f"{FOLDER}/{table}/{protocol}/{draw}/train").keys]]
-    shift, unit = PROTOCOLS[protocol].scale(train)
+    shift, unit = PROTOCOLS[protocol][1](train)
     return ((raw - shift) / unit).astype(np.float32), row_of
 
 

@@ -17,7 +17,6 @@ from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.request import Field, Request, Texts
 from openbench.core.runtime import Sharding
-from openbench.data.decoded_cache import packed
 from openbench.digest import digest
 from openbench.errors import NotApplicableError
 from openbench.features.arrays import ColumnFile, NamedRows, faulty, write_columns, writing
@@ -242,9 +241,6 @@ class FeatureStore:
         if not order:
             return 0
         split = portions.split
-        if self.sharding.count == 1:  # small files are decoded once for all backbones
-            with self.spent.on("images"):
-                split = packed(split, self.root.parent / "images", self.workers, self.say)
         title = f"{backbone.name} on {split.name} ({split.role})"
         done = len(split) - sum(stop - start for start, stop in map(portions.border, order))
         batches: Iterator[NamedRows] = iter(())

@@ -94,7 +94,7 @@ def test_the_places_of_anomalies_are_known_where_adbenchs_draw_depends_on_them()
 
 def test_without_places_the_draw_has_the_same_shares(monkeypatch):
     facts = table_facts()["shuttle"]
-    parts = PROTOCOLS["adbench"].part(facts.anomalous(), 1)
+    parts = PROTOCOLS["adbench"][0](facts.anomalous(), 1)
     odd = facts.anomalous()[parts["train"]].sum() + len(parts["anomalies"])
     assert len(parts["train"]) == 7000
     assert len(parts["test"]) + len(parts["anomalies"]) == 3000

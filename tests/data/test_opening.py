@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -218,7 +219,7 @@ def test_a_wrong_node_is_refused_by_key(pets, change, message):
 
 def test_published_images_replaced_after_the_digest_was_taken_are_an_error(pets, root):
     split = open_split(pets, Role.FAR)
-    for path in split.items.files:
+    for path in map(Path, split.items.files):
         write_image(path, noisy((6, 6, 3), 99))
     with pytest.raises(DataError, match="has changed since this run first read it"):
         [split.items[i] for i in range(len(split))]

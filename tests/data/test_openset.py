@@ -17,13 +17,13 @@ def test_the_first_classes_of_the_seeded_order_are_known():
     names = load_classes("cifar10/classes")
     drawn = [names[i] for i in np.random.default_rng(0).permutation(10)]
     found = class_split(NODE)
-    assert set(found.known) == set(drawn[:6])
-    assert set(found.unknown) == set(drawn[6:])
-    assert list(found.known) == [name for name in names if name in found.known]
+    assert set(found["known"]) == set(drawn[:6])
+    assert set(found["unknown"]) == set(drawn[6:])
+    assert list(found["known"]) == [name for name in names if name in found["known"]]
 
 
 def test_seeds_draw_different_classes_and_one_seed_always_the_same():
-    drawn = {class_split({**NODE, "seed": seed}).known for seed in range(5)}
+    drawn = {class_split({**NODE, "seed": seed})["known"] for seed in range(5)}
     assert len(drawn) == 5
     assert class_split(NODE) == class_split(dict(NODE))
 

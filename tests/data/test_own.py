@@ -293,7 +293,7 @@ def test_a_copy_elsewhere_and_a_touched_file_keep_the_digest(photos, tmp_path):
 def test_files_are_read_once_for_each_state(photos, monkeypatch):
     folder, _ = photos
     read = []
-    monkeypatch.setattr(contents, "file_sha256", lambda path: read.append(path.name) or file_sha256(path))
+    monkeypatch.setattr(contents, "file_sha256", lambda path: read.append(os.path.basename(path)) or file_sha256(path))
     first, again = opened(folder).digest, opened(folder).digest
     assert first == again
     assert sorted(read) == ["1.PNG", "a b.png", "c.png"]

@@ -119,7 +119,7 @@ def test_an_archive_without_the_folder_leaves_nothing(offered, tmp_path):
 
 
 def test_an_archive_with_other_files_inside_leaves_nothing(offered, tmp_path):
-    with pytest.raises(DataError, match="not the published files"):
+    with pytest.raises(DataError, match="not the published file"):
         run(offered(tar_of(FILES), holds={"one.bin": "0" * 32}), tmp_path)
     assert visible(tmp_path) == []
 

@@ -11,7 +11,7 @@ from openbench.core.request import Role
 from openbench.data.build import JoinedItems
 from openbench.data.checking.same_images import refuse_same_images
 from openbench.data.own.images import EncodedItems
-from openbench.data.sources.items import ArrayItems, FileItems, FilesBelow
+from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.digest import bytes_sha256
 from openbench.errors import LeakageError
 
@@ -29,7 +29,7 @@ def rows(*numbers):
 
 
 def files(folder, *names):
-    return FileItems(FilesBelow(folder, names))
+    return FileItems([f"{folder}/{name}" for name in names])
 
 
 def benchmark(train, val, test, far, ood_val=None):
@@ -89,8 +89,8 @@ def contents(*names):
 
 
 def test_files_of_equal_bytes_are_the_same_image_where_their_digests_are_known(tmp_path):
-    known = FileItems(FilesBelow(tmp_path / "a", ["0.png", "1.png"]), contents("x", "y"))
-    other = FileItems(FilesBelow(tmp_path / "b", ["7.png"]), contents("y"))
+    known = FileItems([tmp_path / "a/0.png", tmp_path / "a/1.png"], contents("x", "y"))
+    other = FileItems([tmp_path / "b/7.png"], contents("y"))
     with pytest.raises(LeakageError, match=r"id_train train and id_test test have 1 image in common, e\.g\. 'test/0'"):
         refuse_same_images(benchmark(known, rows(2), other, rows(5)))
     refuse_same_images(benchmark(known, rows(2), files(tmp_path / "b", "7.png"), rows(5)))

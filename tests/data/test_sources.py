@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from openbench.data.sources.archives import CifarPickles, IdxFiles, NpzPack, SvhnMat, load_pickle, pixel_rows
+from openbench.data.sources.archives import CifarPickles, IdxFiles, NpzPack, SvhnMat, load_pickle
 from openbench.data.sources.base import ImageFolder
 from openbench.errors import DataError
 
@@ -173,7 +173,10 @@ def test_a_pickle_that_would_run_code_is_refused_before_it_does(tmp_path):
     assert not trace.exists()
 
 
-@pytest.mark.parametrize("data", [np.zeros((2, 5), np.uint8), np.zeros((2, 12), np.int16), [1, 2], None])
-def test_pixels_of_another_shape_or_type_are_refused(tmp_path, data):
-    with pytest.raises(DataError, match=r"uint8 \(n, 12\) expected"):
-        pixel_rows({"data": data}, tmp_path / "p", (3, 2, 2))
+@pytest.mark.parametrize("data", [np.zeros((1, 5), np.uint8), np.zeros((1, 3072), np.int16), [1, 2], None])
+def test_pixels_of_another_shape_or_type_are_refused(root, data):
+    folder = root / "cifar-10-batches-py"
+    write_cifar(folder, {"test_batch": [0]}, ["cat"])
+    (folder / "test_batch").write_bytes(pickle.dumps({"data": data, "labels": [0]}, protocol=2))
+    with pytest.raises(DataError, match=r"uint8 \(n, 3072\) expected"):
+        CifarPickles().find(folder, ["cifar10/test/cat/0001.png"])

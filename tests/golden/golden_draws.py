@@ -59,7 +59,8 @@ def _entry(name: str, thing: Any, computed: Mapping[str, Callable[[], Sequence[f
 
 def _known(seed: int) -> list[float]:
     names = load_classes("cifar10/classes")
-    return [float(names.index(name)) for name in class_split({"of": "cifar10/classes", "known": 6, "seed": seed}).known]
+    drawn = class_split({"of": "cifar10/classes", "known": 6, "seed": seed})
+    return [float(names.index(name)) for name in drawn["known"]]
 
 
 def _ruled(rule: Mapping[str, Any]) -> list[float]:
@@ -84,10 +85,10 @@ def _own(seed: int) -> list[float]:
 
 
 def _parted(name: str, draw: int) -> list[float]:
-    protocol = table_parts.PROTOCOLS[name]
+    part, scaled = table_parts.PROTOCOLS[name]
     anomalous = np.arange(60) % 6 == 0
-    parts = protocol.part(anomalous, draw)
-    scale = protocol.scale(bell(800, (60, 2)))
+    parts = part(anomalous, draw)
+    scale = scaled(bell(800, (60, 2)))
     shown = [float(x) for part in parts.values() for x in (len(part), *part[:12])]
     return [*shown, *(float(x) for values in scale for x in values)]
 

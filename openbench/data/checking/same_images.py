@@ -13,7 +13,7 @@ from openbench.data.checking.verify import must_differ
 from openbench.data.dataset import SetConfig
 from openbench.data.manifests import Manifest
 from openbench.data.own.images import EncodedItems
-from openbench.data.sources.items import ArrayItems, FileItems, FilesBelow
+from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.errors import LeakageError
 
 
@@ -88,10 +88,10 @@ def _places(items: Items) -> Mapping[object, int]:
         return {items.contents[row].tobytes(): position for position, row in enumerate(items.rows)}
     if not isinstance(items, FileItems):
         return {}
-    if isinstance(items.files, FilesBelow):
-        folder = os.path.realpath(items.files.folder)
-        found = {f"{folder}/{relative}": position for position, relative in enumerate(items.files.relative)}
-    else:
-        found = {os.path.realpath(path): position for position, path in enumerate(items.files)}
+    real = {folder: os.path.realpath(folder) for folder in set(map(os.path.dirname, items.files))}
+    found = {
+        os.path.join(real[os.path.dirname(path)], os.path.basename(path)): position
+        for position, path in enumerate(items.files)
+    }
     contents = {} if items.contents is None else {row.tobytes(): i for i, row in enumerate(items.contents)}
     return {**found, **contents}

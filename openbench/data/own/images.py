@@ -425,7 +425,7 @@ def _table(folder: Path, state: str) -> tuple[Any, dict[str, dict[str, Any]]]:
 
 
 def contents_of(
-    files: Sequence[Path], count: int | None = None, read: Callable[[], Iterable[str]] | None = None
+    files: Sequence[Path | str], count: int | None = None, read: Callable[[], Iterable[str]] | None = None
 ) -> Contents:
     """Return the SHA-256 of the bytes of each file, or of each image in files that hold many, (n, 32) uint8.
 
@@ -463,7 +463,7 @@ def digest_of(contents: Contents) -> str:
     return digest([row.tobytes().hex() for row in contents], 32)
 
 
-def state_of(files: Sequence[Path]) -> str:
+def state_of(files: Sequence[Path | str]) -> str:
     """Return a digest of what the file system reports of files: which they are, their sizes and both time stamps.
 
     Raises:

@@ -219,8 +219,11 @@ def _cifar(files: tuple[Path, ...], label_key: str) -> tuple[NDArray[np.uint8], 
     pixels, labels = [], []
     for path in files:
         content = load_pickle(path)
-        rows = pixel_rows(content, path, (3, 32, 32))
-        found = content.get(label_key)
+        data, found = content.get("data"), content.get(label_key)
+        if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (3072,):
+            shown = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
+            raise DataError(f"pickle '{path}': `data` is {shown} — uint8 (n, 3072) expected")
+        rows = data.reshape(-1, 3, 32, 32)
         if not isinstance(found, list) or len(found) != len(rows):
             raise DataError(
                 f"pickle '{path}': `{label_key}` is not a list of {len(rows)} labels, one per image — "
@@ -311,20 +314,6 @@ def load_pickle(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DataError(f"pickle '{path}': found a {type(content).__name__} — a dict expected")
     return content
-
-
-def pixel_rows(content: dict[str, Any], path: Path, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return `content["data"]` reshaped to (n, *shape) without a copy.
-
-    Raises:
-        DataError: `data` is not a uint8 array with that many values a row.
-    """
-    data = content.get("data")
-    width = int(np.prod(shape))
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != width:
-        found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
-        raise DataError(f"pickle '{path}': `data` is {found} — uint8 (n, {width}) expected")
-    return data.reshape(-1, *shape)
 
 
 def read_npz(path: Path, names: Collection[str], expected: str, whole: bytes | None = None) -> dict[str, NDArray[Any]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from openbench.config.constraints import Checked
 from openbench.core.benchmark import Items
-from openbench.data.sources.items import ArrayItems, FileItems, FilesBelow
+from openbench.data.sources.items import ArrayItems, FileItems
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Found:
 
     items: Items
     present: NDArray[np.bool_]
-    files: Sequence[Path] = ()
+    files: Sequence[Path | str] = ()
     contents: NDArray[np.uint8] | None = None
 
     @property
@@ -115,7 +115,7 @@ class ImageFolder(Source):
                 relative.append(below)
         if not present.any():
             return None
-        return Found(FileItems(FilesBelow(place, relative)), present)
+        return Found(FileItems([os.path.join(place, file) for file in relative]), present)
 
     def _named(self, place: Path, folder: str) -> dict[str, str]:
         """The path below `place` of each file in a folder, by its name as keys have it."""
@@ -157,8 +157,8 @@ class ClassFolders(Source):
         present = np.array([name in folder_of for name in bare], dtype=bool)
         if not present.any():
             return None
-        below = [f"{folder_of[bare[i]]}/{bare[i]}" for i in np.flatnonzero(present)]
-        return Found(FileItems(FilesBelow(place, below)), present)
+        files = [f"{place}/{folder_of[bare[i]]}/{bare[i]}" for i in np.flatnonzero(present)]
+        return Found(FileItems(files), present)
 
 
 def rows_found(pixels: NDArray[np.uint8], rows: NDArray[np.int64]) -> Found:

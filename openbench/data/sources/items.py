@@ -6,7 +6,6 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,10 +54,6 @@ class ArrayItems:
             return self.pixels[rows[0] : rows[-1] + 1]
         return self.pixels[rows]
 
-    def take(self, kept: NDArray[np.int64]) -> "ArrayItems":
-        """The images at the positions `kept`."""
-        return ArrayItems(self.pixels, self.rows[kept])
-
 
 @dataclass(frozen=True, eq=False)
 class VectorItems:
@@ -81,31 +76,6 @@ class VectorItems:
 
 
 @dataclass(frozen=True, eq=False)
-class FilesBelow(Sequence[Path]):
-    """Paths below one folder, joined when asked for: a million `Path`s would take half a gigabyte.
-
-    Args:
-        folder: where they lie.
-        relative: slash-separated path of each below it.
-    """
-
-    folder: Path
-    relative: Sequence[str]
-
-    def __len__(self) -> int:
-        return len(self.relative)
-
-    @overload
-    def __getitem__(self, index: int) -> Path: ...
-    @overload
-    def __getitem__(self, index: slice) -> "FilesBelow": ...
-    def __getitem__(self, index: int | slice) -> "Path | FilesBelow":
-        if isinstance(index, slice):
-            return FilesBelow(self.folder, self.relative[index])
-        return self.folder / self.relative[index]
-
-
-@dataclass(frozen=True, eq=False)
 class FileItems:
     """Images that are files, decoded when read.
 
@@ -113,12 +83,12 @@ class FileItems:
     while a run uses it is an error; its image never counts under the digest of another.
 
     Args:
-        files: one path per image, in manifest order.
+        files: one path per image, in manifest order; text, since a million `Path`s would take half a gigabyte.
         contents: (n, 32) uint8, the SHA-256 of each file; None where it is not known.
         pixels: position → `array_sha256` of the decoded image, for those that are known.
     """
 
-    files: Sequence[Path]
+    files: Sequence[Path | str]
     contents: NDArray[np.uint8] | None = None
     pixels: Mapping[int, str] = field(default_factory=dict)
 
@@ -126,7 +96,7 @@ class FileItems:
         return len(self.files)
 
     def __getitem__(self, index: int) -> Image:
-        path = self.files[index]
+        path = Path(self.files[index])
         if self.contents is None:
             image = decode(path)
         else:
@@ -140,16 +110,7 @@ class FileItems:
 
     def encoded(self, index: int) -> Path:
         """The file of an image."""
-        return self.files[index]
-
-    def take(self, kept: NDArray[np.int64]) -> "FileItems":
-        """The images at the positions `kept`."""
-        position = {int(old): new for new, old in enumerate(kept)}
-        return FileItems(
-            [self.files[int(i)] for i in kept],
-            None if self.contents is None else self.contents[kept],
-            {position[old]: sha256 for old, sha256 in self.pixels.items() if old in position},
-        )
+        return Path(self.files[index])
 
 
 def _replaced(path: Path) -> DataError:

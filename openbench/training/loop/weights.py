@@ -7,7 +7,7 @@ import copy
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from openbench.config.shipped import named_for, shipped
 from openbench.core.benchmark import Benchmark
 from openbench.core.runtime import Runtime, under_torchrun
 from openbench.data.benchmark_config import typed
-from openbench.data.decoded_cache import packed
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError, ConfigError
 from openbench.public import name_of
@@ -252,20 +251,9 @@ def _train(job: TrainingJob, runtime: Runtime, say: Say, *, anew: bool) -> Check
         why = "training again" if anew else "no finished checkpoint, training it first"
         what = f"{job.method.schedule.epochs} epochs of {len(job.id_train):,} images on {settings.device}"
         tell(f"{job}: {why} — {what} — {folder}")
-        train(_packed(job, runtime, tell), folder, settings, first)
+        train(job, folder, settings, first)
 
     return obtain(job, runtime.checkpoints, start, anew=anew, team=together, say=tell)
-
-
-def _packed(job: TrainingJob, runtime: Runtime, say: Say) -> TrainingJob:
-    """The same job on arrays of pixels: small image files are decoded once, for all trainings and extractions."""
-    folder = runtime.checkpoints.parent / "images"
-    return replace(
-        job,
-        id_train=packed(job.id_train, folder, runtime.workers, say),
-        id_val=packed(job.id_val, folder, runtime.workers, say),
-        ood_train=None if job.ood_train is None else packed(job.ood_train, folder, runtime.workers, say),
-    )
 
 
 def ensure_members(
