@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
+from PIL import Image
 
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
@@ -162,7 +163,13 @@ def save(figure: Figure, stream: BinaryIO, form: str) -> None:
     figure.patch.set_alpha(1.0)
     figure.patch.set_facecolor("white")
     with mpl.rc_context(_SETTINGS):
-        figure.savefig(stream, format=form, dpi=_DPI, metadata=FORMS[form])
+        if form != "png":
+            figure.savefig(stream, format=form, dpi=_DPI, metadata=FORMS[form])
+            return
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format="png", dpi=_DPI, metadata=FORMS["png"])
+    colours = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    colours.save(stream, "PNG", optimize=True)  # a third of the size
 
 
 # Pictures of runs, from their scores.

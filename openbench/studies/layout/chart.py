@@ -151,7 +151,6 @@ _EDGE = 1.1  # inches above and below the rows
 _WIDTH = 3.1
 _NAMES = 1.6  # inches for the names of the rows
 _ACROSS = 4
-_DPI = 130
 
 
 def draw(study: Study, cells: Sequence[Sequence[Cell]], asked: str = "") -> bytes | None:
@@ -175,10 +174,8 @@ def draw(study: Study, cells: Sequence[Sequence[Cell]], asked: str = "") -> byte
         _panel(axes, [line[at] for line in rows], named=number % across == 0, first=number == 0)
     figure.suptitle(plot(" · ".join(text for text in (study.title, asked) if text)), fontsize=10)
     figure.supxlabel(plot(" · ".join(_notes(rows, len(cells) - len(rows)))), fontsize=7.5)
-    figure.patch.set_alpha(1.0)
-    figure.patch.set_facecolor("white")
     stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=_DPI, metadata={"Software": None})
+    save(figure, stream, "png")
     return stream.getvalue()
 
 
