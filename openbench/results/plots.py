@@ -168,6 +168,7 @@ def save(figure: Figure, stream: BinaryIO, form: str) -> None:
             return
         drawn = io.BytesIO()
         figure.savefig(drawn, format="png", dpi=_DPI, metadata=FORMS["png"])
+    drawn.seek(0)
     colours = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     colours.save(stream, "PNG", optimize=True)  # a third of the size
 
