@@ -4,15 +4,15 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
-from openbench.errors import MetricError
+from openbench.errors import ConfigError, MetricError
+from openbench.installation import pip_install
 from openbench.metrics.options import MetricOptions
 from openbench.metrics.suite import fixed_thresholds
 from openbench.results import plots
@@ -20,6 +20,9 @@ from openbench.results.leaderboard.runs import cost_of
 from openbench.results.scores.recompute import options_of
 from openbench.results.tables.render import Column, Table
 from openbench.results.tables.views import VIEWS, explained, run_tables
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 _HERE = Path(__file__).parent
 _APART = ("overview", "trials")  # views with places of their own
@@ -75,11 +78,8 @@ def run_page(
         stylesheet: address of `run_style`; empty to hold it.
     """
     options = options_of(record)
-    environment = Environment(
-        loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
     title = " · ".join(str(part) for part in (record.method["name"], record.benchmark["name"], record.backbone["name"]))
-    return environment.get_template("run.html.j2").render(
+    return template(_HERE / "templates" / "run.html.j2").render(
         title=title,
         record=record,
         facts=_facts(record),
@@ -98,6 +98,23 @@ def run_page(
         config=json.dumps(record.config, indent=2, sort_keys=True, ensure_ascii=False),
         provenance=json.dumps(record.provenance, indent=2, sort_keys=True, ensure_ascii=False),
     )
+
+
+def template(path: Path) -> "Template":
+    """Return a page's template, which escapes what is put into it.
+
+    Raises:
+        ConfigError: jinja2 is not installed.
+    """
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    except ImportError as error:
+        raise ConfigError(f"pages need jinja2, which is not installed — {pip_install('site')}") from error
+    folder = FileSystemLoader(path.parent)
+    environment = Environment(
+        loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
+    )
+    return environment.get_template(path.name)
 
 
 def run_style() -> str:

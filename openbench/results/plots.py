@@ -103,6 +103,7 @@ def finish(axes: Axes, place: str | None = "best", title: str | None = None) -> 
     """Draw the grid below the lines, leave the frame open, and place the legend: `beside` the axes, or in a corner."""
     axes.grid(visible=True, color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
+    axes.tick_params(which="both", length=0)  # the grid has them
     axes.spines[["top", "right"]].set_visible(False)
     if place is not None:
         where: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.02)} if place == "beside" else {"loc": place}
@@ -175,7 +176,7 @@ def save(figure: Figure, stream: BinaryIO, form: str) -> None:
 
 # Pictures of runs, from their scores.
 
-_POINTS = 200  # of a drawn curve
+_POINTS = 120  # of a drawn curve
 _BINS = 60
 _FEW = 1000  # images of a set, below which densities have a third of the bins
 _LEFT, _RIGHT, _BELOW, _ABOVE = 0.65, 2.25, 0.5, 0.3  # inches around the axes of a run's picture; legends stand right

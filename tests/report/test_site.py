@@ -5,13 +5,14 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 import pytest
 
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.errors import CacheError, ConfigError
+from openbench.errors import ConfigError
 from openbench.report.site import write
 from openbench.report.site.columns import Figures
 from openbench.report.site.data import board_data
@@ -149,22 +150,21 @@ def test_a_file_that_is_not_a_record_is_counted_on_the_page(results, tmp_path):
     assert "1 file could not be read and is left out" in (tmp_path / "site" / "index.html").read_text()
 
 
-def test_a_run_whose_page_cannot_be_made_keeps_its_record_and_the_others_their_pages(results, tmp_path):
+def test_a_run_whose_page_cannot_be_made_keeps_its_record_and_the_others_their_pages(results, tmp_path, monkeypatch):
     shutil.copytree(results, tmp_path / "results")
+    monkeypatch.setattr(write, "_FEW", 0)  # in processes of their own
     damaged, whole = (made.run_id for made in records()[:2])
-    for run_id in (damaged, whole):
-        path = ScoreStore(tmp_path / "results" / "scores").path(run_id)
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"")
-
-    def page_of(made, scores):
-        if made.run_id == damaged:
-            raise CacheError("damaged")
-        return "page"
-
-    files, errors = write_site(tmp_path / "results", tmp_path / "site", FACTS, page_of)
-    assert [str(error) for error in errors] == ["damaged"]
-    assert [path.stem for path in files if path.parent.name == "reports"] == [whole]
+    scores, rng = ScoreStore(tmp_path / "results" / "scores"), np.random.default_rng(0)
+    labels, plan = np.full(9, -1), [("toy", Role.ID_TEST), ("a", Role.NEAR)]
+    sets = [SetScores.of_split(name, role, rng.normal(size=9).astype("f4"), labels, labels) for name, role in plan]
+    scores.write(whole, sets)
+    scores.path(damaged).write_bytes(b"")
+    files, errors = write_site(tmp_path / "results", tmp_path / "site", FACTS, attrgetter("run_id"))
+    assert [damaged in str(error) for error in errors] == [True]
+    (page,) = [path for path in files if path.parent.name == "reports"]
+    assert page.name == f"{whole}.html"
+    assert f"<pre>{whole}</pre>" in page.read_text()
+    assert "<style>" not in page.read_text().partition("<svg")[0]
     found = [one for file in files if file.parent.name == "records" for one in read(tmp_path / "site", file)]
     pages = {one["run_id"]: one["page"] for one in found}
     assert len(pages) == len(records())

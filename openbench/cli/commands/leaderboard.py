@@ -17,7 +17,6 @@ from openbench.cli.output import say_left_out
 from openbench.cli.process import FAILED, OK, writing
 from openbench.config.shipped import names
 from openbench.core.benchmark import canonical
-from openbench.core.record import ResultRecord
 from openbench.data.weights import Weights, released_weights
 from openbench.errors import ConfigError, OpenbenchError, RecordError, did_you_mean
 from openbench.public import TARGET, public
@@ -136,19 +135,12 @@ def leaderboard(
 
 def _site(results: Path, folder: Path, *, reports: bool) -> int:
     from openbench.cli.registry import method_facts
+    from openbench.cli.reproduce import command
     from openbench.report.site.write import write_site
 
-    made, unreadable = write_site(results, folder, method_facts(), _page_of if reports else None)
+    made, unreadable = write_site(results, folder, method_facts(), command if reports else None)
     print(f"wrote {len(made)} files — open {folder / 'index.html'}")
     return _notices((), unreadable)
-
-
-def _page_of(record: ResultRecord, scores: ScoreStore) -> str:
-    """The page of a run, without its images."""
-    from openbench.cli.reproduce import command
-    from openbench.report.run_page import run_page
-
-    return run_page(record, scores.read_whole(record.run_id), command=command(record))
 
 
 def _check(results: Path, made: Generated) -> int:

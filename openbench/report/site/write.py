@@ -4,15 +4,19 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from importlib.metadata import PackageNotFoundError, files
-from itertools import chain, groupby
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, OpenbenchError, RecordError
 from openbench.installation import pip_install
+from openbench.report.run_page import run_page, run_style, template
 from openbench.report.site.columns import Figures, keep, with_published
 from openbench.report.site.data import Facts, board_data, details, methods_of
 from openbench.report.site.others import other_boards, table_of
@@ -20,7 +24,6 @@ from openbench.results.checks import read_checks
 from openbench.results.leaderboard.across import AUROC, across, across_csv, needed
 from openbench.results.leaderboard.index import indexed_runs
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_of
-from openbench.results.leaderboard.runs import Run
 from openbench.results.plots import critical_difference, save
 from openbench.results.records.store import RecordStore, load, parsed
 from openbench.results.scores.recompute import PUBLISHED
@@ -32,14 +35,15 @@ from openbench.storage.checksum import KEY as STATED
 from openbench.storage.files import write_whole
 
 MARK = "openbench-site"
-PageOf = Callable[[ResultRecord, ScoreStore], str]
+CommandOf = Callable[[ResultRecord], str]
 _HERE = Path(__file__).parent
+_FEW = 20  # pages, for which more processes would take longer to start
 _SHARDS = 2  # hex digits of a run id: records that open together are in one file
 _EXPORT = re.compile(r"export\s*\{([^{}]*)\}\s*;?\s*(?=/\*|$)")
 
 
 def write_site(
-    results: Path, folder: Path, facts: Facts, page_of: PageOf | None = None
+    results: Path, folder: Path, facts: Facts, command_of: CommandOf | None = None
 ) -> tuple[list[Path], list[OpenbenchError]]:
     """Write the site of a results folder and return its files, and an error for each record or page left out.
 
@@ -49,7 +53,7 @@ def write_site(
         results: the folder with `records`, `scores`, `checks` and `reference`, and tables of other comparisons.
         folder: of the site; made if it is missing, and what an earlier site left there is replaced.
         facts: what each method is.
-        page_of: makes the page of a run from its record and published scores; None to leave such pages out.
+        command_of: tells what makes a record again, for the pages of runs with scores; None to leave pages out.
 
     Raises:
         ConfigError: a library is missing, or the folder is not one of a site.
@@ -58,14 +62,12 @@ def write_site(
     libraries = _libraries()
     _check_folder(folder)
     unreadable: list[OpenbenchError] = []
-    store, paths = RecordStore(results), dict[str, Path]()
-
-    def read() -> Iterator[Run]:
-        for run in indexed_runs(store, (keep, needed("overview"), board_keys), unreadable.append):
-            paths[run.run_id] = store.folder / run.benchmark / run.backbone / run.method / f"{run.run_id}.json"
-            yield run
-
-    found = boards_of(read())
+    store = RecordStore(results)
+    runs = list(indexed_runs(store, (keep, needed("overview"), board_keys), unreadable.append))
+    paths = {
+        run.run_id: store.folder / run.benchmark / run.backbone / run.method / f"{run.run_id}.json" for run in runs
+    }
+    found = boards_of(runs)
     figures = load_published(results / "reference")
     shown = board_data(found, figures, ScoreStore(results / PUBLISHED))
     others = other_boards(results, shown)
@@ -81,44 +83,89 @@ def write_site(
         **pictures(shown),
     }
     texts["assets/data.js"] = _script("data", {"boards": shown, "methods": methods_of(shown, facts)})
-    behind = _behind(results, paths, page_of, unreadable.append)
-    return _write(folder, chain(texts.items(), behind)), unreadable
+    try:
+        _clear(folder)
+        _write(folder, texts)
+        pages = {} if command_of is None else _write_pages(results, folder, paths, command_of, unreadable.append)
+        _write(folder, _behind(results, paths, pages, unreadable.append))
+    except OSError as error:
+        raise RecordError(
+            f"site '{folder}' cannot be written — {error.strerror or error} — choose another folder"
+        ) from error
+    return sorted(path for path in folder.rglob("*") if path.is_file()), unreadable
+
+
+def _write_pages(
+    results: Path,
+    folder: Path,
+    paths: Mapping[str, Path],
+    command_of: CommandOf,
+    on_error: Callable[[OpenbenchError], None],
+) -> dict[str, str]:
+    """Write the page of every run with published scores, in as many processes as there are processors.
+
+    Args:
+        results: the folder.
+        folder: of the site.
+        paths: run id → file of every record that could be read.
+        command_of: as for `write_site`.
+        on_error: receives an error for each page that cannot be made.
+
+    Returns:
+        Run id → its page, relative to the site.
+    """
+    published = ScoreStore(results / PUBLISHED)
+    wanted = {run_id: path for run_id, path in paths.items() if published.path(run_id).is_file()}
+    _write(folder, {"assets/run.css": run_style()})
+    one = partial(_write_page, published, folder / "reports", command_of)
+    if len(wanted) < _FEW:
+        errors = list(map(one, wanted.values()))
+    else:
+        # Not by fork: pyarrow has threads here.
+        with ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
+            errors = list(workers.map(one, wanted.values(), chunksize=4))
+    for error in filter(None, errors):
+        on_error(error)
+    return {run_id: f"reports/{run_id}.html" for run_id, error in zip(wanted, errors, strict=True) if error is None}
+
+
+def _write_page(published: ScoreStore, folder: Path, command_of: CommandOf, path: Path) -> OpenbenchError | None:
+    """Write the page of one record; damaged scores leave it out, since the site is being written already."""
+    try:
+        record = load(path)
+        sets = published.read_whole(record.run_id)
+        text = run_page(record, sets, command=command_of(record), stylesheet="../assets/run.css")
+        _write(folder, {f"{record.run_id}.html": text})
+    except OpenbenchError as error:
+        return error
+    return None
 
 
 def _behind(
-    results: Path, paths: Mapping[str, Path], page_of: PageOf | None, on_error: Callable[[OpenbenchError], None]
-) -> Iterator[tuple[str, str]]:
-    """Name and text of the files that open behind the rows: those of a few records after the other.
+    results: Path, paths: Mapping[str, Path], pages: Mapping[str, str], on_error: Callable[[OpenbenchError], None]
+) -> dict[str, str]:
+    """Name and text of the files that open behind the rows: each holds the records that begin alike.
 
     Args:
         results: the folder.
         paths: run id → file of every record that could be read.
-        page_of: as for `write_site`.
-        on_error: receives an error for each record that has gone since, and for each page that cannot be made.
+        pages: run id → its page.
+        on_error: receives an error for each record that has gone since.
     """
     checks, published = read_checks(results), ScoreStore(results / PUBLISHED)
-    for shard, run_ids in groupby(sorted(paths), key=lambda run_id: run_id[:_SHARDS]):
-        lines = []
-        for run_id in run_ids:
-            scores, page = published.path(run_id).is_file(), ""
-            try:
-                content = parsed(paths[run_id])
-            except RecordError as error:
-                on_error(error)
-                continue
-            if scores and page_of is not None:
-                try:
-                    text = page_of(load(paths[run_id]), published)
-                except OpenbenchError as error:  # damaged scores, for instance: the site is being written already
-                    on_error(error)
-                else:
-                    page = f"reports/{run_id}.html"
-                    yield page, text
-            check = checks.get(run_id)
-            if check is not None and not check.of(content[STATED], published.state(run_id)):
-                check = None
-            lines.append(_script("record", details(content, check, scores=scores, page=page)))
-        yield f"records/{shard}.js", "".join(lines)
+    texts: dict[str, str] = defaultdict(str)
+    for run_id, path in sorted(paths.items()):
+        try:
+            content = parsed(path)
+        except RecordError as error:
+            on_error(error)
+            continue
+        check = checks.get(run_id)
+        if check is not None and not check.of(content[STATED], published.state(run_id)):
+            check = None
+        scores, page = published.path(run_id).is_file(), pages.get(run_id, "")
+        texts[f"records/{run_id[:_SHARDS]}.js"] += _script("record", details(content, check, scores=scores, page=page))
+    return texts
 
 
 def _tables(found: Iterable[Board], published: Mapping[Setup, Figure]) -> dict[str, str]:
@@ -140,16 +187,10 @@ def _script(function: str, value: Any) -> str:
 
 
 def _page(found: Iterable[Board], unreadable: Iterable[OpenbenchError]) -> str:
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError as error:
-        raise _missing("jinja2") from error
-    folder = FileSystemLoader(_HERE / "templates")
-    environment = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
     rows = sum(len(board.ranked) + len(board.unranked) for board in found)
     benchmarks = len({board.benchmark for board in found})
     left_out = sum(1 for _ in unreadable)
-    return environment.get_template("index.html.j2").render(
+    return template(_HERE / "templates" / "index.html.j2").render(
         mark=MARK, rows=rows, benchmarks=benchmarks, left_out=left_out
     )
 
@@ -198,21 +239,17 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError(f"'{folder}' holds other files — give the site an empty folder, or that of an earlier site")
 
 
-def _write(folder: Path, texts: Iterable[tuple[str, str]]) -> list[Path]:
-    written = []
-    try:
-        for part in ("records", "tables", "assets", "pictures", "reports"):
-            if (folder / part).is_dir() and not (folder / part).is_symlink():
-                shutil.rmtree(folder / part)
-        for name, text in texts:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / name, text.encode())
-            written.append(folder / name)
-    except OSError as error:
-        raise RecordError(
-            f"site '{folder}' cannot be written — {error.strerror or error} — choose another folder"
-        ) from error
-    return sorted(written)
+def _clear(folder: Path) -> None:
+    """Remove what an earlier site left."""
+    for part in ("records", "tables", "assets", "pictures", "reports"):
+        if (folder / part).is_dir() and not (folder / part).is_symlink():
+            shutil.rmtree(folder / part)
+
+
+def _write(folder: Path, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / name, text.encode())
 
 
 _OF_SET = re.compile(r"(.+)\.auroc")
