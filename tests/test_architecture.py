@@ -10,7 +10,6 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-import pytest
 from omegaconf import OmegaConf
 
 import openbench
@@ -289,7 +288,6 @@ def test_a_library_that_is_imported_inside_a_function_is_noticed():
     assert facts_of("import torch\ndef f():\n    import timm").at_import == ("torch",)
 
 
-@pytest.mark.slow
 def test_command_line_metrics_and_results_load_without_torch():
     quick = [
         f
@@ -352,7 +350,6 @@ def unknown_keys(node, where):
     return [key for key in keys if key not in parameters]
 
 
-@pytest.mark.slow
 def test_every_target_of_a_config_takes_its_keys():
     found = {}
     for file in CONFIGS:

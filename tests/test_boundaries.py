@@ -8,11 +8,10 @@ import csv
 import importlib
 import inspect
 import json
-import math
 import pkgutil
 import types
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -30,9 +29,7 @@ from openbench.config.constraints import (
     Probability,
     Share,
     described,
-    fits,
     hints_of,
-    name_of,
 )
 from openbench.data.sources.embedded import SklearnDigits
 from openbench.errors import NotApplicableError, OpenbenchError
@@ -63,8 +60,6 @@ FREE = {
     ("EnergyBounded", "m_out"),
     *(("ReweightOOD", name) for name in ("m_b", "c_b", "m_w", "c_w")),
 }
-# Refused at an end that their annotation allows, since it contradicts the default of another field.
-AGAINST_ANOTHER = {("SOD", "l"), ("VRA", "low"), ("OpenGAN", "epoch"), ("OpenGAN", "epochs"), ("Corrupted", "amount")}
 
 
 def of(row: dict[str, str]) -> type:
@@ -127,54 +122,6 @@ def parts(annotation: Any) -> Iterator[Any]:
             yield from parts(part)
     else:
         yield annotation
-
-
-def ends(annotation: Any) -> Iterator[tuple[float, float]]:
-    """(Last legal, first illegal) at each end of a number's range, computed from its annotation."""
-    kind, *constraints = get_args(annotation)
-    step = 2 if any(isinstance(c, MultipleOf) for c in constraints) else 1
-    for constraint in constraints:
-        for name, end in asdict(constraint).items():
-            if name not in ("ge", "gt", "le", "lt") or end is None:
-                continue
-            outwards = -1 if name[0] == "g" else 1
-            beyond = end + outwards * step if kind is int else math.nextafter(end, outwards * math.inf)
-            before = end - outwards * step if kind is int else math.nextafter(end, -outwards * math.inf)
-            yield (end, beyond) if name[1] == "e" else (before, end)
-
-
-def ranged() -> list[tuple[type, str, Any]]:
-    return [
-        (cls, field.name, part)
-        for cls in checked_classes()
-        for field in fields(cls)
-        for part in parts(hints_of(cls)[field.name])
-        if field.init and get_origin(part) is Annotated and get_args(part)[0] in (int, float)
-    ]
-
-
-def refusal(cls: type, name: str, value: Any) -> str:
-    try:
-        made(cls, **{name: value})
-    except OpenbenchError as error:
-        return str(error)
-    return ""
-
-
-def test_every_declared_range_is_held_at_both_ends():
-    wrong, count = [], 0
-    for cls, name, annotation in ranged():
-        whole = described(hints_of(cls)[name])
-        for legal, illegal in ends(annotation):
-            count += 1
-            said = refusal(cls, name, legal)
-            if said.startswith(f"{name_of(cls)}.{name} —") and (cls.__name__, name) not in AGAINST_ANOTHER:
-                wrong.append(f"refused: {said}")
-            said = refusal(cls, name, illegal)
-            if not any(fits(illegal, p) for p in parts(hints_of(cls)[name])) and not said.endswith(f"allowed: {whole}"):
-                wrong.append(f"{cls.__name__}.{name}={illegal}: {said or 'taken'}")
-    assert wrong == []
-    assert count > 100
 
 
 def test_every_number_that_a_class_takes_has_a_range():

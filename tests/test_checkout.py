@@ -60,7 +60,6 @@ def names(digits) -> dict[str, str]:
         ("training/loop/loop.py", {"weights"}),
         ("training/methods/cross_entropy.py", {"weights", "KNN", "MSP"}),
         ("backbones/cifar.py", {"weights", "columns", "KNN", "MSP"}),
-        ("data/sources/embedded.py", {"weights", "columns", "KNN", "MSP"}),
         ("engine/evaluate.py", {"KNN", "MSP"}),
     ],
 )
@@ -93,7 +92,6 @@ for name in sorted(checkout.uncommitted("openbench.results.records.store")):
 """
 
 
-@pytest.mark.slow
 def test_what_git_calls_changed_or_unknown_is_found_if_it_is_imported(tmp_path):
     shutil.copytree(ROOT / "openbench", tmp_path / "openbench", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / ".gitignore").write_text("__pycache__/\n")

@@ -37,7 +37,6 @@ def test_no_example_imports_what_a_cpu_only_torch_cannot():
     assert not {pair for pair in found if pair[1] in ("torchvision", "timm", "open_clip")}
 
 
-@pytest.mark.slow_cases
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_an_example_runs(file, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -37,16 +37,14 @@ def scored_images(record: ResultRecord) -> int:
     return sum(c["n"] for name, c in record.counts.items() if not name.startswith(("id_train", "ood_train")))
 
 
-@pytest.mark.slow
 def test_one_further_pass_serves_every_setting_of_adascale(run):
     run("method=adascale_a", command="extract")
-    records = run("-m", "method=adascale_a,adascale_l")
-    assert {record.provenance["passes"] for record in records.values()} == {0}
-    assert all(len(record.trials) == 36 for record in records.values())
-    assert all(record.metrics["near"]["auroc"] > 0.5 for record in records.values())
+    record = run("method=adascale_l")["adascale_l"]
+    assert record.provenance["passes"] == 0
+    assert len(record.trials) == 36
+    assert record.metrics["near"]["auroc"] > 0.5
 
 
-@pytest.mark.slow
 def test_a_live_method_costs_its_passes_once(run):
     settings = ("method=pro", "tune=none", "method.steps=2")
     first = run(*settings)["pro"]
@@ -58,7 +56,6 @@ def test_a_live_method_costs_its_passes_once(run):
     assert again.metrics == first.metrics
 
 
-@pytest.mark.slow
 def test_an_ensemble_runs_every_kind_of_method_and_shares_its_members(run):
     records = run("-m", *ENSEMBLE, "method=ensemble,msp,knn,odin", "tune=none")
     assert set(records) == {"ensemble", "msp", "knn", "odin"}
@@ -69,7 +66,6 @@ def test_an_ensemble_runs_every_kind_of_method_and_shares_its_members(run):
     assert alone.backbone["digest"] != records["msp"].backbone["digest"]
 
 
-@pytest.mark.slow
 def test_a_method_for_ensembles_is_skipped_elsewhere(run, capsys):
     assert run("-m", "method=ensemble,msp", results="other").keys() == {"msp"}
     assert "no layer 'members'" in capsys.readouterr().err

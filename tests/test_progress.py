@@ -56,9 +56,3 @@ def test_on_a_terminal_a_bar_is_below_its_title(capsys, monkeypatch, unit):
     assert out == ""
     assert err.startswith("toy [x]\n")
     assert "100/100" in err
-
-
-def test_progress_can_be_silent(capsys):
-    with reporting("toy", 10, show=False) as advance:
-        advance(10)
-    assert capsys.readouterr() == ("", "")

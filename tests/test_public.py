@@ -66,7 +66,6 @@ def shipped() -> dict[type, dict[str, set[str]]]:
     return found
 
 
-@pytest.mark.slow
 def test_public_names_are_unique_within_their_kind(shipped):
     assert all(shipped[kind] for kind in KINDS)
     assert {name: at for kind in shipped.values() for name, at in kind.items() if len(at) > 1} == {}

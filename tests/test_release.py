@@ -15,7 +15,6 @@ ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 
-@pytest.mark.slow
 def test_workflows_and_citation_hold_to_their_schemas():
     pytest.importorskip("check_jsonschema", reason="extra dev")
     for schema, files in (

@@ -44,7 +44,6 @@ def forbidden(call: ast.Call, file: str) -> bool:
     return given.get("shell", "False") != "False" or given.get("trust_remote_code", "False") != "False"
 
 
-@pytest.mark.slow
 def test_no_source_does_what_the_page_says_is_never_done():
     found = [
         f"{path.relative_to(PACKAGE)}:{node.lineno} {ast.unparse(node)[:60]}"
@@ -58,13 +57,10 @@ def test_no_source_does_what_the_page_says_is_never_done():
 @pytest.mark.parametrize(
     "line",
     [
-        "eval(x)",
         "yaml.safe_load(x)",
         "OmegaConf.load(x)",
         "pickle.loads(x)",
-        "torch.load(p)",
         "torch.load(p, weights_only=False)",
-        "np.load(p)",
         "np.load(p, allow_pickle=True)",
         "subprocess.run(x, shell=True)",
     ],

@@ -26,8 +26,7 @@ def by_hydra(data: str) -> dict:
     return OmegaConf.to_container(cfg, resolve=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("data", ["", "imagenet1k"])
+@pytest.mark.parametrize("data", ["imagenet1k"])
 def test_a_shipped_file_means_what_hydra_composes_of_it(data):
     expected = by_hydra(data)
     found = {f"{group}_{name}": OmegaConf.create(shipped(group, name, data)) for group, name in COMPOSED}
@@ -36,7 +35,7 @@ def test_a_shipped_file_means_what_hydra_composes_of_it(data):
     assert len(COMPOSED) > 25
 
 
-@pytest.mark.parametrize("order", ["[base]", "[base, _self_]", "[_self_, base]", "[]"])
+@pytest.mark.parametrize("order", ["[base]", "[_self_, base]"])
 def test_a_file_stands_among_its_defaults_where_hydra_puts_it(tmp_path, monkeypatch, order):
     (tmp_path / "method").mkdir()
     (tmp_path / "method" / "base.yaml").write_text("k: 1\nsteps: 2\n")

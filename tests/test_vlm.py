@@ -49,7 +49,6 @@ def words(folder, count: int) -> str:
     return "mine.txt"
 
 
-@pytest.mark.slow
 def test_the_words_enter_the_record_and_its_id(run, tmp_path):
     chosen = ["method=neglabel", "method.adjectives=null", "method.leave_out=[]", "method.groups=2"]
     first = run(*chosen, f"method.nouns={words(tmp_path, 40)}")
@@ -65,7 +64,6 @@ def test_the_words_enter_the_record_and_its_id(run, tmp_path):
     assert other.method["texts"][0] == classes
 
 
-@pytest.mark.slow
 def test_words_that_a_search_tries_enter_the_id_too(tmp_path, monkeypatch):
     """The list that is chosen stays as it is, and another one that is tried changes: the choice may be another."""
     monkeypatch.chdir(tmp_path)
@@ -87,7 +85,6 @@ def test_a_backbone_without_a_text_tower_is_refused_by_the_methods_name():
         refuse_missing_parts(toy_backbone(), NegLabel(), "neglabel")
 
 
-@pytest.mark.slow
 def test_a_list_that_is_not_there_is_named(run, capsys):
     run("method=neglabel", "method.nouns=wordnet_noun", code=2)
     assert "word list 'wordnet_noun' not found; did you mean 'wordnet_nouns'?" in capsys.readouterr().err
@@ -96,7 +93,6 @@ def test_a_list_that_is_not_there_is_named(run, capsys):
 LEARN = ["backbone.prompt_learning.context=2", "backbone.prompt_learning.shots=3", "backbone.prompt_learning.epochs=2"]
 
 
-@pytest.mark.slow
 def test_learnt_prompts_are_a_head_that_every_method_reads(run):
     first = run(*LEARN, "backbone.head=locoop", "method=gl_mcm")
     head = first.backbone["head"]
@@ -111,7 +107,6 @@ def test_learnt_prompts_are_a_head_that_every_method_reads(run):
     assert other.provenance["passes"] == 0, "the towers are frozen, and features are there"
 
 
-@pytest.mark.slow
 def test_heads_on_the_features_of_the_image_tower_cost_one_pass_together(run):
     zero_shot = run("method=mls")
     first = run("backbone.head=linear_probe", "method=mls")
@@ -126,7 +121,6 @@ def test_heads_on_the_features_of_the_image_tower_cost_one_pass_together(run):
     run("backbone.head=linear_probe", "method=odin")  # by gradients through the tower and the new head
 
 
-@pytest.mark.slow
 def test_copies_cost_one_pass_each_and_are_kept(run, capsys):
     copies = ["method=cover", "method.kinds=[brightness]", "method.severities=[1,2]"]
     first = run(*copies)
@@ -137,7 +131,6 @@ def test_copies_cost_one_pass_each_and_are_kept(run, capsys):
     assert "method 'cover': corruption — found 'fogs' — allowed: gaussian_noise" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_detector_by_text_is_kept_as_a_graph(tmp_path):
     pytest.importorskip("onnxruntime", reason="extra onnx")
     pixels = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)

@@ -1,7 +1,5 @@
 """A streaming method that reads text, as a user runs it, with a small open_clip model of random weights."""
 
-import pytest
-
 from openbench.__main__ import main
 from openbench.results.records.store import RecordStore
 
@@ -9,7 +7,6 @@ from .test_vlm import CLIP, DIGITS
 from .tiny_clip import library, weights
 
 
-@pytest.mark.slow
 def test_adaneg_scores_streams_of_a_vision_language_model(tmp_path, monkeypatch, capsys):
     library()
     for name in ("CACHE", "RESULTS", "DATA"):

@@ -76,16 +76,14 @@ def test_what_is_scored_carries_no_labels():
         _ = given.columns(request).labels
 
 
-@pytest.mark.parametrize("kind", ["torch", "float64", "float16", "memmap", "fortran", "list"])
+@pytest.mark.parametrize("kind", ["torch", "float64", "memmap", "list"])
 def test_any_kind_of_array_gives_the_scores_of_its_numbers(kind, tmp_path):
     rows = X.astype(np.float16).astype(np.float32)  # numbers that every kind holds
     np.save(tmp_path / "x.npy", rows)
     made = {
         "torch": lambda: torch.tensor(rows, requires_grad=True),
         "float64": lambda: rows.astype(np.float64),
-        "float16": lambda: rows.astype(np.float16),
         "memmap": lambda: np.load(tmp_path / "x.npy", mmap_mode="r"),
-        "fortran": lambda: np.asfortranarray(rows),
         "list": rows.tolist,
     }[kind]()
     assert np.array_equal(ob.method("vim", dim=2).fit(made, Y, head=(W, B)).score(made),
@@ -137,24 +135,15 @@ def test_a_method_made_of_others_learns_its_weights_from_validation():
         (lambda: ob.method("knn", k=0), ConfigError, "'knn'.k — found 0 — allowed: a whole number ≥ 1"),
         (lambda: ob.method(NearestMean), ConfigError, "found the class NearestMean — an object expected"),
         (lambda: ob.method("odin").fit(X), NotApplicableError, "'odin' reads input gradients — an estimator has"),
-        (lambda: ob.method("gram").fit(X), NotApplicableError, "'gram' reads maps of its layers"),
-        (lambda: ob.method("pro").fit(X), NotApplicableError, "'pro' reads images"),
         (lambda: ob.method("knn_mfs").fit(X), NotApplicableError, "'knn_mfs' reads mixed images — an estimator has"),
         (lambda: ob.method("msp").fit(X).score(X), NotApplicableError, r"reads logits — not given — pass logits=…, or"),
         (lambda: ob.method("react").fit(X), NotApplicableError, r"reads the head — not given — pass head=\(W, b\)"),
         (lambda: ob.method("mds").fit(X), NotApplicableError, "reads labels — not given — pass y"),
-        (
-            lambda: ob.method("mds").fit(X, Y[:5]),
-            DataError,
-            r"y — found int64 of shape \(5,\) from 0 — allowed: \(120,",
-        ),
         (lambda: ob.method("mds").fit(X, Y - 1), DataError, "y — found .* from -1"),
         (lambda: ob.method("knn").fit(X[0]), MethodError, r"X — found shape \(6,\) — allowed: \(n, d\)"),
         (lambda: ob.method("knn", k=2).fit(X).score(TEST[:, :5]), MethodError, "X has 5 features — 6 were fitted"),
         (lambda: ob.method("knn").fit(np.where(X > 5, np.nan, X)), DataError, "X — found NaN or infinity in"),
-        (lambda: ob.method("knn").fit(1e39 * X.astype(float)), DataError, "numbers that float32 holds"),
         (lambda: ob.method("msp").fit(X, head=(W.T, B)), DataError, r"head: W — found shape \(6, 3\) .* pass W.T"),
-        (lambda: ob.method("msp").fit(X, head=(W, B[:2])), DataError, r"head: b — found shape \(2,\)"),
         (lambda: ob.method("msp").fit(X, head=W), DataError, "head — found a ndarray — allowed: "),
         (lambda: ob.method("msp").fit(X).score(TEST, logits=W), MethodError, "40 rows of X, 3 of logits"),
     ],

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import warnings
 
 import numpy as np
 import pytest
@@ -58,7 +57,6 @@ def files(folder):
     return sorted(p.name for p in folder.rglob("*.json"))
 
 
-@pytest.mark.slow
 def test_a_module_gives_a_record_for_each_method_and_is_reused(evaluate, tmp_path):
     model = small().train()
     first = evaluate(model, ["msp", KNN(k=3)])
@@ -71,15 +69,14 @@ def test_a_module_gives_a_record_for_each_method_and_is_reused(evaluate, tmp_pat
     assert first["knn"].record.method["params"]["k"] == 3
     assert first["knn"].record.trials == []
     assert model.training
-    again = evaluate(model, ["msp", KNN(k=3)])
+    again = evaluate(model, ["msp", KNN(k=3)], seed=np.int64(0), device=torch.device("cpu"), batch_size=np.int32(256))
     assert [plain(r) for r in again.values()] == [plain(r) for r in first.values()]
     assert all(any(n.startswith("reused: nothing was computed") for n in r.notes) for r in again.values())
     assert len(files(tmp_path / "results" / "records")) == 2
-
-
-def test_arguments_may_be_values_of_numpy_and_torch(evaluate):
-    found = evaluate(small(), seed=np.int64(0), device=torch.device("cpu:0"), batch_size=np.int32(256))
-    assert plain(found["msp"]) == plain(evaluate(small(), device="cpu")["msp"])
+    model.fc.weight.data.mul_(2)
+    other = evaluate(model)["msp"].record
+    assert other.run_id != first["msp"].record.run_id
+    assert other.metrics != first["msp"].record.metrics
 
 
 def test_missing_images_may_be_allowed_by_an_argument(evaluate):
@@ -87,17 +84,6 @@ def test_missing_images_may_be_allowed_by_an_argument(evaluate):
     assert allowed.record.config["benchmark"]["incomplete"] == "allow"
 
 
-@pytest.mark.slow
-def test_a_model_that_is_changed_in_place_is_another(evaluate):
-    model = small()
-    before = evaluate(model)["msp"]
-    model.fc.weight.data.mul_(2)
-    after = evaluate(model)["msp"]
-    assert before.record.run_id != after.record.run_id
-    assert before.record.metrics != after.record.metrics
-
-
-@pytest.mark.slow
 def test_numbers_do_not_depend_on_the_way_to_the_network(evaluate, tmp_path):
     """By name and as a module: the same to the bit, though the class is another."""
     name = "resnet8_digits"
@@ -119,7 +105,6 @@ def test_numbers_do_not_depend_on_the_way_to_the_network(evaluate, tmp_path):
         assert record.run_id != other.run_id
 
 
-@pytest.mark.slow
 def test_by_name_the_record_is_that_of_run(evaluate, tmp_path):
     torch.manual_seed(0)
     torch.save(CifarResNet(SPECS["resnet8"], 6).state_dict(), tmp_path / "weights.pt")
@@ -132,7 +117,6 @@ def test_by_name_the_record_is_that_of_run(evaluate, tmp_path):
     assert plain(outcome) == plain(found)
 
 
-@pytest.mark.slow
 def test_several_models_are_evaluated_on_one_benchmark_that_is_opened_once(evaluate, monkeypatch):
     opened = []
     monkeypatch.setattr(prepare, "opened", lambda *a, real=prepare.opened: opened.append(a) or real(*a))
@@ -144,7 +128,6 @@ def test_several_models_are_evaluated_on_one_benchmark_that_is_opened_once(evalu
     assert found.table().index.get_level_values("model").unique().tolist() == ["small", "small_2"]
 
 
-@pytest.mark.slow
 def test_the_epochs_of_a_training_are_files_of_weights(evaluate, tmp_path):
     for epoch in (1, 2):
         torch.save(small(epoch).state_dict(), tmp_path / f"epoch{epoch}.pt")
@@ -157,7 +140,6 @@ def test_the_epochs_of_a_training_are_files_of_weights(evaluate, tmp_path):
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
-@pytest.mark.slow
 def test_a_wrong_number_of_classes_is_refused_where_the_method_reads_them(evaluate, tmp_path):
     with pytest.raises(
         NotApplicableError, match=r"method 'msp' reads logits.*'small' has 10 output classes.*'digits' has 6"
@@ -169,16 +151,12 @@ def test_a_wrong_number_of_classes_is_refused_where_the_method_reads_them(evalua
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("second", ["knm", "neglabel"])
-def test_every_method_of_a_named_model_is_checked_before_the_first_is_run(evaluate, monkeypatch, tmp_path, second):
-    def run(*_):
-        raise AssertionError("a method was run")
-
-    monkeypatch.setattr("openbench.api.evaluate.run", run)
+def test_every_method_of_a_named_model_is_checked_before_the_first_is_run(evaluate, monkeypatch, tmp_path):
+    monkeypatch.setattr("openbench.api.evaluate.run", lambda *_: pytest.fail("a method was run"))
     torch.save(CifarResNet(SPECS["resnet8"], 6).state_dict(), tmp_path / "weights.pt")
     words = [*SMALL, f"+backbone.weights={tmp_path / 'weights.pt'}"]
-    with pytest.raises(ConfigError, match=f"'{second}'"):
-        evaluate("resnet8_digits", ["knn", second], preprocess=None, overrides=words)
+    with pytest.raises(ConfigError, match="'neglabel'"):
+        evaluate("resnet8_digits", ["knn", "neglabel"], preprocess=None, overrides=words)
 
 
 def test_what_a_model_does_not_show_is_asked_for_before_any_method_is_run(evaluate, monkeypatch):
@@ -220,7 +198,6 @@ def test_models_of_a_session_are_not_reused_and_say_so(evaluate):
     assert any("typed.Typed has no file to read: what it makes is never reused" in note for note in second.notes)
 
 
-@pytest.mark.slow
 def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
     v2 = _compat.library("torchvision.transforms.v2")
     scaled = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.3] * 3, [0.3] * 3)])
@@ -238,7 +215,6 @@ def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
         ({"methods": []}, "methods is empty"),
         ({"methods": ["msp", "msp"]}, "names 'msp' twice"),
         ({"methods": KNN}, "found the class KNN — an object expected — write KNN"),
-        ({"methods": 3}, "method — found a int — allowed: a name"),
         ({"methods": "knm"}, "knm.*did you mean 'knn'"),
         ({"methods": {"a/b": KNN()}}, "'a/b' cannot be the name of a method"),
         ({"benchmark": "digit"}, "digit.*did you mean 'digits'"),
@@ -249,31 +225,21 @@ def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
         ({"overrides": ["backbone.precision=bf16"]}, "the model is an object, which no config describes"),
         ({"overrides": ["method.k=3"], "methods": KNN()}, "method 'knn' is an object, which no config describes"),
         ({"device": "gpu"}, "device 'gpu' is unknown"),
-        ({"device": None}, "device — found None — allowed: auto, cpu"),
-        ({"benchmark": ["digits"]}, r"benchmark — found \['digits'\] — a name expected"),
         ({"benchmark": "/tmp/x.yaml"}, "benchmark — found '/tmp/x.yaml' — a name expected.*config_dir='FOLDER'"),
-        ({"benchmark": "digits,mnist"}, "benchmark — found 'digits,mnist' — a name expected"),
-        ({"config_dir": 3}, "config_dir — found 3 — allowed: a path"),
         ({"config_dir": "nowhere"}, "'nowhere' is not a folder"),
         ({"progress": "no"}, "progress — found 'no' — allowed: true or false"),
         ({"name": "a/b"}, "name — found 'a/b' — allowed: letters"),
-        ({"name": ""}, "name — found '' — allowed: letters"),
         ({"model": {"a/b": small()}}, "model: a key of the mapping — found 'a/b' — allowed: letters"),
         ({"model": small().state_dict()}, r"as of state_dict\(\) — a network expected"),
-        ({"model": {}}, "model is an empty dict"),
         ({"weights": small().state_dict()}, r"weights holds tensors, as state_dict\(\) does"),
         ({"preprocess": ob.Preprocess}, r"preprocess is the class Preprocess — an instance expected"),
-        ({"tune": "best"}, "best"),
         ({"incomplete": "alow"}, "benchmark.incomplete — found 'alow'; did you mean 'allow'"),
         ({"model": "resnet20_cifar11", "preprocess": None}, "resnet20_cifar11.*did you mean"),
         ({"model": "resnet20_cifar10"}, "preprocess is given for 'resnet20_cifar10', whose config says it"),
         ({"model": "weights.pt"}, "is a file of weights — a network expected"),
-        ({"model": ["resnet20_cifar10"]}, "preprocess is given for 'resnet20_cifar10', whose config says it"),
-        ({"model": {"mine": "resnet20_cifar10"}}, "preprocess is given for 'resnet20_cifar10', whose config says it"),
         ({"model": ["resnet8_digits", "resnet8_digits", "resnet8_digits_2"]}, "two models have one name — found"),
         ({"model": []}, "model is an empty list"),
         ({"model": [small(), small()], "name": "x"}, "one name for 2 models"),
-        ({"weights": 3}, "weights is a int"),
         ({"model": lambda x: x, "weights": "a.pt"}, "weights are given for a function"),
     ],
 )
@@ -284,9 +250,7 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_computed(evaluat
 
 
 def test_nothing_is_printed_into_a_pipe(evaluate, capfd):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        evaluate(small(), progress=True)
+    evaluate(small(), progress=True)
     assert capfd.readouterr() == ("", "")
 
 

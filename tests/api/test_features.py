@@ -82,7 +82,7 @@ def test_numbers_are_those_of_the_estimators_scores_and_nothing_is_left_behind(t
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("kind", ["torch", "float64", "float16", "memmap", "pandas", "jax", "jax-like"])
+@pytest.mark.parametrize("kind", ["torch", "float64", "memmap", "pandas", "jax-like"])
 def test_any_kind_of_array_is_the_same_features(kind, tmp_path):
     class Sliced:
         """What JAX's arrays have, and files of arrays: a shape, slices, __array__."""
@@ -101,9 +101,7 @@ def test_any_kind_of_array_is_the_same_features(kind, tmp_path):
         return {
             "torch": lambda: torch.tensor(rows, requires_grad=True),
             "float64": lambda: rows.astype(np.float64),
-            "float16": lambda: rows.astype(np.float16),
             "pandas": lambda: pd.DataFrame(rows, index=[f"image {n}" for n in range(len(rows))]),
-            "jax": lambda: pytest.importorskip("jax.numpy", reason="jax is not installed").asarray(rows),
             "memmap": lambda: np.load(tmp_path / f"{id(rows)}.npy", mmap_mode="r"),
             "jax-like": lambda: Sliced(rows),
         }[kind]()
@@ -115,7 +113,7 @@ def test_any_kind_of_array_is_the_same_features(kind, tmp_path):
     found = evaluated(**sets, methods=["vim"], metrics=QUICK | {"families": ["ranking"]}, say=said.append)["vim"]
     assert found.metrics == plain.metrics
     assert found.record.run_id == plain.record.run_id
-    kinds = {"float64": "float64", "float16": "float16", "memmap": "float16"}
+    kinds = {"float64": "float64", "memmap": "float16"}
     told = f"train: {kinds.get(kind)} read as float32"
     assert (told in found.notes) == (told in said) == (kind in kinds)
 
@@ -156,7 +154,6 @@ def test_records_are_written_once_and_found_again(tmp_path):
     assert other.record.run_id != first.record.run_id
 
 
-@pytest.mark.slow
 def test_nothing_of_the_size_of_the_features_is_kept_in_memory(tmp_path):
     n, d = 60_000, 128
     rows = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float16, (n, d))
@@ -185,14 +182,9 @@ def test_nothing_of_the_size_of_the_features_is_kept_in_memory(tmp_path):
         ({"far": {"svhn": SVHN[:, :5]}}, DataError, "far 'svhn' — found 5 features — id_test has 8"),
         ({"far": {"svhn": np.where(SVHN > 6, np.inf, SVHN)}}, DataError, "far 'svhn' — found NaN or infinity in"),
         ({"far": {"svhn": torch.from_numpy(SVHN).to_sparse()}}, DataError, "far 'svhn' — found a sparse tensor"),
-        ({"far": {"svhn": np.ma.masked_greater(SVHN, 6)}}, DataError, "far 'svhn' — found a masked array"),
         ({"far": [SVHN]}, DataError, r"far — found a list — allowed: sets by name — write far=\{'svhn': X\}"),
-        ({"far": SVHN}, DataError, r"far — found a ndarray — allowed: sets by name"),
         ({"metrics": "ranking"}, ConfigError, "metrics — found 'ranking' — allowed: a mapping"),
-        ({"classes": 3}, DataError, "classes — found a int — allowed: the names"),
         ({"classes": "abc"}, DataError, "classes — found a str — allowed: the names"),
-        ({"classes": np.array("a")}, DataError, "classes — found a ndarray — allowed: the names"),
-        ({"results": 3}, ConfigError, "results — found 3 — allowed: a path"),
         ({"far": {}, "near": {}}, DataError, "no OOD test set left"),
         ({"id_test": (TEST[0], TEST[1][:9])}, DataError, r"id_test: y — found int64 of shape \(9,\)"),
         ({"id_test": (TEST[0], TEST[1] + 1)}, DataError, "id_test: y — found the class 3 — allowed: 0 to 2"),
@@ -202,17 +194,13 @@ def test_nothing_of_the_size_of_the_features_is_kept_in_memory(tmp_path):
         ({"head": None}, NotApplicableError, r"'msp' reads logits — .* has no classifier .* head=\(W, b\)"),
         ({"methods": ["odin"]}, NotApplicableError, "'odin' reads input gradients — backbone 'features' has features"),
         ({"methods": ["knn"], "train": None}, NotApplicableError, "'knn' is fitted on ID training features"),
-        ({"methods": ["combood"], "train": None}, NotApplicableError, "'combood' is fitted on ID training features"),
         ({"methods": ["temp_scaling"], "id_val": None}, NotApplicableError, "fitted on ID validation features"),
         ({"methods": ["knm"]}, ConfigError, "did you mean 'knn'"),
         ({"methods": [KNN(k=1), KNN(k=2)]}, ConfigError, "names 'knn' twice .* methods={'knn': 'knn', 'knn_2'"),
         ({"methods": []}, ConfigError, "methods is empty"),
-        ({"methods": 3}, ConfigError, "method — found a int — allowed: a name"),
-        ({"methods": {"../up": KNN(k=1)}}, ConfigError, "'../up' cannot be the name of a method"),
         ({"methods": {"../up": "knn"}}, ConfigError, "'../up' cannot be the name of a method"),
         ({"tune": "validation"}, ConfigError, "id_val and ood_val are needed"),
         ({"tune": "oracle"}, ConfigError, "tune — found 'oracle' — allowed: validation, none"),
-        ({"name": "../x"}, ConfigError, "name — found '../x' — allowed: letters"),
         ({"same_rows": "drop"}, ConfigError, "same_rows — found 'drop' — allowed: error, allow"),
     ],
 )  # fmt: skip

@@ -116,8 +116,6 @@ def test_two_layers_that_may_be_the_classifier_are_listed():
             {"head": (np.zeros((5, 3)), np.zeros(5))},
             r"shows its classifier, 'fc', and head=\(W, b\) is given.*leave head",
         ),
-        ({"head": 3}, "head — found a int — allowed: the name of a module"),
-        ({"features": 3}, "features is a int — the name of one module expected"),
         ({"head": ("W", "b")}, "head: W — found a str .* allowed: an array of numbers"),
         ({"head": (np.zeros((5, 3)), np.zeros(4))}, r"head: b — found shape \(4,\) — allowed: \(5,\)"),
     ],
@@ -237,10 +235,9 @@ def test_equal_models_have_equal_digests():
         lambda m: m.table.add_(1),
         lambda m: setattr(m.conv, "stride", (1, 1)),
         lambda m: m.conv.register_forward_hook(lambda *_: None),
-        lambda m: m.conv.register_full_backward_hook(lambda *_: None),
         lambda m: setattr(m, "avgpool", nn.AdaptiveMaxPool2d(1)),
     ],
-    ids=["weight", "unsaved_buffer", "stride", "hook", "gradient hook", "layer"],
+    ids=["weight", "unsaved_buffer", "stride", "hook", "layer"],
 )
 def test_whatever_shapes_the_outputs_changes_the_digest(change):
     assert digest_of(changed(change)) != digest_of(made())
@@ -291,11 +288,8 @@ def test_functions_without_gradient_are_not_asked_for_one():
     ("model", "says"),
     [
         (lambda x: x, r"returns \(12, 3, 16, 16\) for 12 images — torch tensors expected: logits \(n, c\)"),
-        (lambda x: x.no, "fails on images .12, 3, 16, 16. — AttributeError"),
-        (Small, "model is the class Small — allowed: a torch.nn.Module"),
         (7, "model is a int — allowed"),
         (nn.Conv2d(1, 3, 3), r"model 'conv2d' fails on images \(12, 3, 16, 16\) — RuntimeError.*.*one number each"),
-        (lambda x: x[:3, :CLASSES, 0, 0], r"returns \(3, 3\) for 12 images — torch tensors expected: logits \(n, c\)"),
         (nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (16, -1))), "'sequential' returns 16 rows for 12 images"),
     ],
 )
@@ -343,7 +337,6 @@ def test_images_unlike_those_of_the_first_batch_norm_are_told():
     assert "in its first batch norm they lie" in adopted(model, darker).warnings[0]
 
 
-@pytest.mark.slow
 def test_other_constants_than_timm_publishes_are_told():
     model = _compat.library("timm").create_model("resnet10t", num_classes=1000)
     assert "timm publishes this model with mean" in adopted(model, classes=3).warnings[0]
@@ -355,8 +348,6 @@ def test_other_constants_than_timm_publishes_are_told():
     ("model", "name"),
     [
         (Small(), "small"),
-        (nn.DataParallel(Small()), "small"),
-        (shown, "shown"),
         (lambda x: x, "lambda"),
         ("hf_hub:timm/resnet18.a1", "hf_hub_timm_resnet18.a1"),
         ("folder/net.onnx", "net"),

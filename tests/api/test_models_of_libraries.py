@@ -46,7 +46,6 @@ def test_networks_of_timm_are_read_as_timm_says(model, options, classes, dim):
     torch.testing.assert_close(found.outputs(x, Request(fields=frozenset({Field.FEATURES}))).features, expected)
 
 
-@pytest.mark.slow
 def test_the_image_tower_of_a_clip_model_is_taken():
     clip = _compat.library("open_clip")
     vision = {"image_size": 32, "layers": 2, "width": 32, "patch_size": 16, "head_width": 16}
@@ -60,7 +59,6 @@ def test_the_image_tower_of_a_clip_model_is_taken():
     assert found.notes[0].startswith("the image tower")
 
 
-@pytest.mark.slow
 def test_image_classifiers_of_hugging_face_are_read_with_their_processor(tmp_path):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

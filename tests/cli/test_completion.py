@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import openbench
-from openbench.__main__ import main
 
 
 def offered(*words: str) -> list[str]:
@@ -30,21 +29,10 @@ def offered(*words: str) -> list[str]:
 
 
 def test_commands_options_and_names_are_offered():
-    assert offered("le") == ["leaderboard"]
     assert offered("leaderboard", "--vi") == ["--view"]
-    assert offered("new", "me") == ["method"]
-    assert offered("list", "meth") == ["method"]
     assert offered("show", "method", "knn_") == ["knn_mfs", "knn_msp", "knn_plain"]
 
 
-def test_the_script_is_bash(capsys):
-    assert main(["completion"]) == 0
-    bash = shutil.which("bash") or pytest.skip("bash is not installed")
-    done = subprocess.run([bash, "-n"], input=capsys.readouterr().out, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.slow
 def test_the_tab_key_completes_in_bash(tmp_path):
     """A terminal, as a user has it: the script is installed, a line is begun, tab is pressed."""
     bash = shutil.which("bash") or pytest.skip("bash is not installed")

@@ -53,27 +53,12 @@ def test_every_data_set_is_listed_with_licence_size_and_state(here, capsys):
     assert str(here / "data") in text
 
 
-def test_a_complete_benchmark_lists_as_complete(here, capsys):
-    assert main(["data", "list", "digits"]) == 0
-    text = capsys.readouterr().out
-    assert "complete" in text
-    assert "missing" not in text
-
-
-@pytest.mark.slow
-def test_a_missing_benchmark_says_where_it_was_searched_and_how_to_get_it(here, capsys):
-    assert main(["data", "list", "cifar10"]) == 1
-    text = capsys.readouterr().out
-    assert str(here / "data" / "cifar-10-batches-py") in text
-    assert "python -m openbench data prepare cifar10" in text
-    assert "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz → cifar-10-batches-py" in text
-
-
 def test_places_and_instructions_are_said_once_per_data_set(here, capsys):
     assert main(["data", "list", "cifar10"]) == 1
     text = capsys.readouterr().out
     assert [text.count(f"\n{path}: data set") for path in ("id.train", "id.val", "id.test", "far.svhn")] == [1] * 4
     assert text.count(f"{here / 'data' / 'cifar-10-batches-py'}\n") == 1
+    assert "python -m openbench data prepare cifar10" in text
     assert text.count("0 of 9000 images — searched in the same places") == 1
     assert text.count("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz") == 1
 
@@ -98,11 +83,6 @@ def test_a_group_is_listed_with_commands_that_can_be_typed(here, capsys):
     assert "rebench_case1_kmnist" not in text.partition("\n")[2]
 
 
-def test_what_may_not_be_downloaded_comes_with_instructions(here, capsys):
-    assert main(["data", "prepare", "imagenet1k_train"]) == 1
-    assert "Register on the page" in capsys.readouterr().out
-
-
 def test_a_download_that_fails_is_said_and_does_not_end_in_success(here, capsys, monkeypatch):
     def refused(file, root, say):
         raise DataError("the server is gone")
@@ -125,15 +105,14 @@ def test_a_name_of_neither_benchmark_nor_data_set_is_one_message(here, capsys, c
     assert said.out == ""
 
 
-@pytest.mark.parametrize("words", [["digitz"], ["digits", "cifar10"], []])
+@pytest.mark.parametrize("words", [["digitz"], ["digits", "cifar10"]])
 def test_a_wrong_benchmark_is_one_message(here, capsys, words):
     assert main(["data", "stats", *words]) == 2
     error = capsys.readouterr().err
     assert "Traceback" not in error
-    assert ("did you mean 'digits'" in error) or ("one at a time" in error) or ("BENCHMARK" in error)
+    assert ("did you mean 'digits'" in error) or ("one at a time" in error)
 
 
-@pytest.mark.slow
 def test_prepare_fetches_what_a_benchmark_lacks_and_looks_again(here, photos, capsys, monkeypatch):
     """A source that names a set of the benchmark is fetched; the set is complete afterwards."""
     assert new() == 0
@@ -159,7 +138,6 @@ def test_prepare_fetches_what_a_benchmark_lacks_and_looks_again(here, photos, ca
     assert asked == ["nines"]
 
 
-@pytest.mark.slow
 def test_a_new_benchmark_passes_its_check(here, photos, capsys):
     assert new("--ood-val", "photos/tuning", "--corruptions") == 0
     said = capsys.readouterr().out
@@ -185,11 +163,9 @@ def test_images_added_later_change_no_split(here, photos, capsys):
     ("extra", "text"),
     [
         (["--near", "near=photos/eights"], "a set cannot be called 'near'"),
-        (["--near", "photos/eights"], "two sets are called 'eights'"),
         (["--train", "photos/digits"], "give either --id, or all three others"),
         (["--far", "photos/nowhere"], "'photos/nowhere' not found"),
         (["--far", "x=photos/digits"], "share the classes"),
-        (["--side", "1"], "'--side': 1 is not in the range"),
         (["--backbone", "resnet9_digits"], "did you mean"),
     ],
 )
@@ -211,7 +187,6 @@ def test_broken_images_are_listed_and_nothing_is_written(here, photos, capsys):
     assert not (here / "mine").exists()
 
 
-@pytest.mark.slow
 def test_check_names_every_broken_image_and_ends_in_a_verdict(here, photos, capsys):
     assert new() == 0
     for file in sorted((photos / "nines").iterdir())[:3]:
@@ -226,7 +201,6 @@ def test_check_names_every_broken_image_and_ends_in_a_verdict(here, photos, caps
     assert capsys.readouterr().out.splitlines()[-1].startswith(lines[-1])
 
 
-@pytest.mark.slow
 def test_verify_finds_the_same_picture_saved_anew(here, photos, capsys):
     assert new() == 0
     listed = (here / "mine" / "lists" / "mine" / "id.train.csv").read_text().splitlines()[1].partition(",")[0]
@@ -241,7 +215,6 @@ def test_verify_finds_the_same_picture_saved_anew(here, photos, capsys):
     assert "look alike" not in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_verify_fails_on_an_image_that_is_on_two_sides(here, photos, capsys):
     assert new() == 0
     listed = (here / "mine" / "lists" / "mine" / "id.test.csv").read_text().splitlines()[1].partition(",")[0]
@@ -251,7 +224,6 @@ def test_verify_fails_on_an_image_that_is_on_two_sides(here, photos, capsys):
     assert "share 1 identical images" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_stats_writes_a_sheet_per_split(here, photos, capsys, monkeypatch):
     monkeypatch.setattr(contact_sheet, "_ROWS", 1)  # what is on a sheet is tested where it is drawn
     assert new() == 0
@@ -263,7 +235,6 @@ def test_stats_writes_a_sheet_per_split(here, photos, capsys, monkeypatch):
     assert "6 classes" in text
 
 
-@pytest.mark.slow
 def test_a_new_benchmark_runs_from_the_printed_command(here, photos, capsys):
     assert new("--epochs", "2") == 0
     [command] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("run:")]

@@ -24,7 +24,6 @@ def said(capsys, *argv):
     ("key", "found"),
     [
         ("a.b.c", ("a.b", "c", ["c"])),
-        ("a.x.c", ("a", "x", ["b"])),
         ("x", ("", "x", ["a"])),
         ("a.b.c.d", ("a.b.c", "d", [])),
     ],
@@ -42,7 +41,7 @@ def test_no_command_shows_the_help_and_is_an_error(capsys):
     assert "Usage: python -m openbench" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("typed", ["method=knm", "-m method=knm,msp", "-m method=msp,knm seed=0,1"])
+@pytest.mark.parametrize("typed", ["method=knm", "-m method=msp,knm seed=0,1"])
 def test_unknown_option_of_a_group(engine, capsys, typed):
     message = said(capsys, "run", "+benchmark=digits", *typed.split())
     expected = (
@@ -65,12 +64,6 @@ def test_of_many_names_the_nearest_are_listed_and_the_others_counted(capsys):
     assert said(capsys, "show", "method", "xyz").count(",") < 10
 
 
-def test_unknown_benchmark(engine, capsys):
-    assert "benchmark 'digts' not found in configs/benchmark; did you mean 'digits'?" in said(
-        capsys, "run", "+benchmark=digts"
-    )
-
-
 def test_a_missing_file_named_in_a_users_yaml_says_which_yaml(engine, configs, capsys):
     (configs / "benchmark" / "mine.yaml").write_text(
         "# @package _global_\ndefaults:\n  - override /backbone: tinny\nbenchmark: {}\n"
@@ -80,12 +73,11 @@ def test_a_missing_file_named_in_a_users_yaml_says_which_yaml(engine, configs, c
     assert "did you mean 'tiny'?" in message
 
 
-@pytest.mark.parametrize("arguments", [[], ["method=knn"], ["-m", "method=glob(*)"]])
-@pytest.mark.parametrize("command", ["run", "train", "extract", "check"])
-def test_no_benchmark_lists_them_and_gives_a_command(engine, capsys, command, arguments):
-    if command == "train":
-        arguments = [a for a in arguments if "method" not in a]
-    assert said(capsys, command, *arguments) == (
+@pytest.mark.parametrize(
+    ("command", "words"), [("run", []), ("extract", ["method=knn"]), ("run", ["-m", "method=glob(*)"])]
+)
+def test_no_benchmark_lists_them_and_gives_a_command(engine, capsys, command, words):
+    assert said(capsys, command, *words) == (
         "no benchmark chosen — available: digits, letters — add one with a plus sign: "
         f"python -m openbench {command} +benchmark=digits"
     )
@@ -111,7 +103,6 @@ def test_misspelt_key_names_the_allowed_keys(engine, capsys):
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        ("runtime.devise=cpu", "runtime has no key 'devise'; did you mean 'device'? — allowed: device, batch_size"),
         ("benchmark.neer.x=1", "benchmark has no key 'neer'; did you mean 'near'? — allowed: name, near, incomplete"),
         ("sed=1", "the config has no key 'sed'; did you mean 'seed'?"),
         ("+sed=1", "config has no key 'sed'; did you mean 'seed'? — allowed: benchmark, backbone"),
@@ -121,15 +112,12 @@ def test_misspelt_key_names_the_allowed_keys(engine, capsys):
         ),
         ("method.k=3", "method has no key 'k' — allowed: none"),
         ("+seed=1", "'seed' exists already — drop the plus sign"),
-        ("+method=knn", "'method' exists already — drop the plus sign"),
         ("method=knn,msp", "'method=knn,msp' names several values — add -m to run them all"),
-        ("seed=range(3)", "'seed=range(3)' names several values — add -m to run them all"),
         ("knn", "argument 'knn' is not an override; did you mean 'method=knn'? — write key=value"),
         ("letters", "argument 'letters' is not an override; did you mean '+benchmark=letters'?"),
         ("backbone.weights=[1", "override 'backbone.weights=[1' cannot be read — write key=value, and quote it"),
         ("method=3", "the config does not compose — Config group override must be a string or a list"),
         ("seed=abc", "seed — found 'abc' — allowed: a whole number from 0 to 4294967295"),
-        ("seed=-1", "seed — found -1 — allowed: a whole number from 0 to 4294967295"),
         ("backbone.weights=${nowhere}", "backbone has no value: Interpolation key 'nowhere' not found"),
         ("backbone.weights=???", "backbone has no value: Missing mandatory value: weights"),
         ("~method", "method is not chosen — found None (python -m openbench list method)"),
@@ -140,7 +128,6 @@ def test_a_users_mistake_is_put_into_words(engine, capsys, typed, expected):
     assert engine.asked == []
 
 
-@pytest.mark.slow
 def test_a_key_that_only_the_swept_methods_have(engine):
     assert main(["run", "-m", "+benchmark=digits", "method=knn,knn", "method.k=3"]) == 0
     assert [config["method"]["k"] for _, config, _ in engine.asked] == [3, 3]
@@ -153,15 +140,15 @@ def test_a_sweep_over_nothing_is_an_error(engine, capsys):
     assert "no job to run — the sweep in +benchmark=digits method=glob(z*) names nothing that exists" in err
 
 
-@pytest.mark.parametrize(("runtime", "extra"), [("joblib", "joblib"), ("slurm", "slurm"), ("ray", "ray")])
-def test_a_launcher_that_is_not_installed_names_the_extra(engine, capsys, monkeypatch, runtime, extra):
+@pytest.mark.parametrize("runtime", ["joblib", "slurm", "ray"])
+def test_a_launcher_that_is_not_installed_names_the_extra(engine, capsys, monkeypatch, runtime):
     from hydra.core.config_store import ConfigStore
 
     launchers = ConfigStore.instance().repo["hydra"]["launcher"]
     monkeypatch.setitem(ConfigStore.instance().repo["hydra"], "launcher", {"basic.yaml": launchers["basic.yaml"]})
     code = main(["run", "-m", "+benchmark=digits", f"runtime={runtime}"])
     assert code == 2
-    assert f"is not installed — it is an optional extra: {pip_install(extra)}" in capsys.readouterr().err
+    assert f"is not installed — it is an optional extra: {pip_install(runtime)}" in capsys.readouterr().err
 
 
 def test_a_users_file_with_the_name_of_ours_is_refused(engine, tmp_path, capsys):
@@ -171,12 +158,6 @@ def test_a_users_file_with_the_name_of_ours_is_refused(engine, tmp_path, capsys)
     message = said(capsys, "run", "--config-dir", str(mine.parent), "+benchmark=digits", "method=knn")
     assert f"'{mine / 'knn.yaml'}' has the name of a config that openbench ships (method/knn.yaml)" in message
     assert engine.asked == []
-
-
-def test_a_config_dir_that_does_not_exist(engine, capsys):
-    assert "--config-dir 'nowhere' is not a folder" in said(
-        capsys, "run", "--config-dir", "nowhere", "+benchmark=digits"
-    )
 
 
 def test_a_users_yaml_that_is_no_yaml(engine, configs, capsys):
@@ -211,7 +192,7 @@ def test_flags_that_exclude_one_another_are_exit_2(engine, capsys):
     assert "--multirun" in said(capsys, "run", "+benchmark=digits", "-m", "--cfg", "job")
 
 
-@pytest.mark.parametrize("flag", ["--bogus", "--experimental-rerun=a.pickle", "--config-path=elsewhere"])
+@pytest.mark.parametrize("flag", ["--bogus", "--config-path=elsewhere"])
 def test_an_unknown_flag_is_exit_2(engine, capsys, flag):
     with pytest.raises(SystemExit) as stop:
         main(["run", flag, "+benchmark=digits"])
@@ -219,6 +200,5 @@ def test_an_unknown_flag_is_exit_2(engine, capsys, flag):
     assert f"unrecognized arguments: {flag}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("typed", ["device=cpu", "train=never"])
-def test_a_runtime_key_typed_without_its_node_is_recognised(engine, capsys, typed):
-    assert f"did you mean 'runtime.{typed.partition('=')[0]}'?" in said(capsys, "run", "+benchmark=digits", typed)
+def test_a_runtime_key_typed_without_its_node_is_recognised(engine, capsys):
+    assert "did you mean 'runtime.device'?" in said(capsys, "run", "+benchmark=digits", "device=cpu")

@@ -49,11 +49,11 @@ ID_ROWS = TABLE[TABLE.role == "id_test"]
 WRONG = (ID_ROWS[["p_0", "p_1", "p_2"]].to_numpy().argmax(1) != ID_ROWS.label).to_numpy()
 
 
-@pytest.fixture(scope="module", params=[".csv", ".parquet"])
-def values(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def values(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluate")
-    file, out = folder / f"scores{request.param}", folder / "metrics.json"
-    TABLE.to_csv(file, index=False) if request.param == ".csv" else TABLE.to_parquet(file)
+    file, out = folder / "scores.csv", folder / "metrics.json"
+    TABLE.to_csv(file, index=False)
     assert main(["evaluate", str(file), "--json", str(out), *OPTIONS]) == 0
     return json.loads(out.read_text())
 

@@ -25,19 +25,17 @@ def asked(engine):
     return [(config["benchmark"]["name"], config["method"]["_name_"]) for _, config, _ in engine.asked]
 
 
-@pytest.mark.slow
 def test_a_sweep_runs_every_group_with_every_method(rebench, capsys):
-    assert main(["run", "-m", "+benchmark=rebench_case3", "method=msp,knn"]) == 0
+    assert main(["run", "-m", "+benchmark=rebench_case3", "method=msp"]) == 0
     sets = ("tiny_imagenet", "fashion_mnist", "kmnist", "places365", "textures")
     groups = [f"rebench_case3_{s}_vs_{'+'.join(o for o in sets if o != s)}" for s in sets]
-    assert sorted(asked(rebench)) == sorted((group, method) for group in groups for method in ("msp", "knn"))
-    assert "sweep: 10 jobs, 10 done, 0 failed (" in capsys.readouterr().err
+    assert sorted(asked(rebench)) == sorted((group, "msp") for group in groups)
+    assert "sweep: 5 jobs, 5 done, 0 failed (" in capsys.readouterr().err
 
 
 def test_groups_named_on_the_command_line_are_the_only_ones(rebench):
-    named = "benchmark.group=kmnist_vs_textures,textures_vs_kmnist"
-    assert main(["run", "-m", "+benchmark=rebench_case1", "method=msp", named]) == 0
-    assert asked(rebench) == [(f"rebench_case1_{g}", "msp") for g in ("kmnist_vs_textures", "textures_vs_kmnist")]
+    assert main(["run", "-m", "+benchmark=rebench_case1", "benchmark.group=kmnist_vs_textures"]) == 0
+    assert asked(rebench) == [("rebench_case1_kmnist_vs_textures", "msp")]
 
 
 def test_without_a_sweep_there_is_one_group(rebench):

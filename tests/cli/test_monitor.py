@@ -58,7 +58,6 @@ def test_a_state_goes_on_from_call_to_call(folder, capsys):
     assert monitor(capsys, "calibration.csv", "more.csv", "--state", "life", "--reset")[0] == 0
 
 
-@pytest.mark.slow
 def test_the_picture_shows_the_alarm(folder, capsys):
     assert monitor(capsys, "calibration.csv", "changed.csv", "--plot", "drift.png")[0] == 3
     with Image.open("drift.png") as picture:
@@ -140,14 +139,8 @@ def test_what_cannot_be_written_is_said_before_the_life_goes_on(folder, capsys, 
     assert not (folder / "life").exists()
 
 
-def test_a_picture_is_not_drawn_over_the_state(folder, capsys):
-    code, _, told = monitor(capsys, "calibration.csv", "quiet.csv", "--state", "life.png", "--plot", "life.png")
-    assert (code, "--plot life.png is also the state" in told) == (2, True)
-    assert not (folder / "life.png").exists()
-
-
 def test_what_is_read_is_not_written_over(folder, capsys):
     code, _, told = monitor(capsys, "calibration.csv", "quiet.csv", "--state", "quiet.csv")
     assert (code, "--state quiet.csv would overwrite 'quiet.csv'" in told) == (2, True)
-    code, _, told = monitor(capsys, "calibration.csv", "quiet.csv", "--plot", "drift.bmp")
-    assert (code, "allowed: a name that ends in .png, .svg or .pdf" in told) == (2, True)
+    code, _, told = monitor(capsys, "calibration.csv", "quiet.csv", "--state", "life.png", "--plot", "life.png")
+    assert (code, "--plot life.png is also the state" in told) == (2, True)

@@ -32,7 +32,6 @@ def publish(made, results, *words):
     return main(["publish", *words, "--results", str(results), "--cache", str(made / "cache")])
 
 
-@pytest.mark.slow
 def test_published_scores_prove_their_records(made, folder, capsys):
     assert publish(made, folder, "all") == 0
     assert "copied the scores of 2 records" in capsys.readouterr().out
@@ -40,7 +39,6 @@ def test_published_scores_prove_their_records(made, folder, capsys):
     assert "2 of 2 records are what their scores say" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_a_record_with_published_scores_is_checked_without_images_and_the_check_is_kept(made, folder, capsys):
     publish(made, folder, "all")
     path = next(folder.rglob("msp/*.json"))
@@ -60,7 +58,6 @@ def test_a_record_with_published_scores_is_checked_without_images_and_the_check_
     assert not read_checks(folder)  # it has changed since it was written
 
 
-@pytest.mark.slow
 def test_a_record_that_is_not_there_does_not_keep_others_from_being_verified(made, folder, capsys):
     publish(made, folder, "all")
     msp, mls = (next(folder.rglob(f"{name}/*.json")).stem for name in ("msp", "mls"))
@@ -73,14 +70,12 @@ def test_a_record_that_is_not_there_does_not_keep_others_from_being_verified(mad
     assert [f"record '{name}' not found" in said.err for name in ("0000", "1111")] == [True, True]
 
 
-@pytest.mark.slow
 def test_what_excludes_itself_is_refused(folder, capsys):
     for words in (["all", "--images"], ["all", "runtime.device=cpu"], ["--scores", "0123", "runtime.device=cpu"]):
         assert main(["verify", *words, "--results", str(folder)]) == 2
         assert "allowed" in (said := capsys.readouterr().err) or "instead" in said
 
 
-@pytest.mark.slow
 def test_an_edited_record_is_found_though_its_digest_was_made_again(made, folder, capsys):
     publish(made, folder, "all")
     path = next(folder.rglob("msp/*.json"))
@@ -93,7 +88,6 @@ def test_an_edited_record_is_found_though_its_digest_was_made_again(made, folder
     assert "not what its scores say: metrics.far.fpr95" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_scores_that_are_not_those_of_the_record_are_not_copied(made, folder, tmp_path, capsys):
     msp, mls = (next(folder.rglob(f"{name}/*.json")).stem for name in ("msp", "mls"))
     (tmp_path / "cache/scores").mkdir(parents=True)

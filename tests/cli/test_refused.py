@@ -33,7 +33,7 @@ def test_a_lack_of_memory_names_what_to_lower(library):
         assert key in str(told)
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EROFS, errno.EACCES, errno.ENOTDIR])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
 def test_what_a_disk_refuses_names_the_file(number):
     told = message_of(OSError(number, os.strerror(number), "/some/file"))
     assert told is not None
@@ -41,12 +41,11 @@ def test_what_a_disk_refuses_names_the_file(number):
     assert os.strerror(number) in str(told)
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), RuntimeError("shape"), FileNotFoundError(errno.ENOENT, "x", "y")])
+@pytest.mark.parametrize("error", [RuntimeError("shape"), FileNotFoundError(errno.ENOENT, "x", "y")])
 def test_an_error_of_ours_is_none_of_the_systems(error):
     assert message_of(error) is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shell", "words"),
     [

@@ -51,7 +51,6 @@ def report(made, *words):
     return main(["report", "latest", "--results", str(made / "results"), "--cache", str(made / "cache"), *words])
 
 
-@pytest.mark.slow
 def test_the_images_flagged_first_are_those_with_the_largest_scores(made, tmp_path):
     assert report(made, "--out", str(tmp_path / "run.html"), "--images", "2") == 0
     page = (tmp_path / "run.html").read_text()
@@ -63,7 +62,6 @@ def test_the_images_flagged_first_are_those_with_the_largest_scores(made, tmp_pa
     assert "digits/" in sheet
 
 
-@pytest.mark.slow
 def test_without_images_there_are_pictures_still(made, tmp_path):
     assert report(made, "--out", str(tmp_path / "run.html"), "--images", "0") == 0
     page = (tmp_path / "run.html").read_text()
@@ -71,7 +69,6 @@ def test_without_images_there_are_pictures_still(made, tmp_path):
     assert "<img" not in page
 
 
-@pytest.mark.slow
 def test_a_page_that_cannot_be_written_is_an_error(made, tmp_path, capsys, monkeypatch):
     # While it is drawn, a file appears where its folder was to be.
     monkeypatch.setattr(run_page, "run_page", lambda *_: (tmp_path / "file").write_text("") or "drawn elsewhere")

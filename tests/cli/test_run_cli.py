@@ -52,13 +52,10 @@ def test_a_single_run_leaves_no_file_behind(engine, tmp_path):
     assert files_below(tmp_path / "cache") == []
 
 
-@pytest.mark.slow
 def test_multirun_runs_every_combination(engine):
-    code = main(["run", "-m", "+benchmark=digits,letters", "method=glob(*)", "seed=0,1,2"])
-    assert code == 0
-    ran = {(c["benchmark"]["name"], c["method"]["_name_"], c["seed"]) for _, c, _ in engine.asked}
-    assert ran == {(b, m, s) for b in ("digits", "letters") for m in ("knn", "msp") for s in range(3)}
-    assert len(engine.asked) == 12
+    assert main(["run", "-m", "+benchmark=digits,letters", "method=glob(*)"]) == 0
+    ran = [(config["benchmark"]["name"], config["method"]["_name_"]) for _, config, _ in engine.asked]
+    assert sorted(ran) == [(b, m) for b in ("digits", "letters") for m in ("knn", "msp")]
 
 
 def test_a_failed_job_does_not_stop_the_others(engine, data_error, capsys):
@@ -70,7 +67,6 @@ def test_a_failed_job_does_not_stop_the_others(engine, data_error, capsys):
     assert "failed, exit 2, jobs 1-2: set 'tin' not found" in err
 
 
-@pytest.mark.slow
 def test_the_exit_code_of_a_sweep_is_the_worst(engine, data_error):
     engine.broken = {"knn": RuntimeError("boom"), "msp": data_error}
     assert main(["run", "-m", "+benchmark=digits", "method=knn"]) == 1
@@ -87,15 +83,9 @@ def test_a_sweep_skips_methods_that_are_made_for_other_networks(engine, capsys):
 
 
 def test_a_sweep_writes_below_the_cache_only(engine, tmp_path):
-    main(["run", "-m", "+benchmark=digits", "method=knn,msp"])
-    assert files_below(tmp_path / "work") == []
-    assert {name.split("/")[0] for name in files_below(tmp_path / "cache")} == {"sweeps"}
-
-
-def test_runtime_cache_moves_the_sweeps_folder_too(engine, tmp_path):
     main(["run", "-m", "+benchmark=digits", "method=knn,msp", f"runtime.cache={tmp_path / 'other'}"])
-    assert (tmp_path / "other" / "sweeps").is_dir()
-    assert not (tmp_path / "cache").exists()
+    assert files_below(tmp_path / "work") == files_below(tmp_path / "cache") == []
+    assert {name.split("/")[0] for name in files_below(tmp_path / "other")} == {"sweeps"}
 
 
 def test_progress_goes_to_stderr_and_can_be_switched_off(engine, capsys):
@@ -105,11 +95,6 @@ def test_progress_goes_to_stderr_and_can_be_switched_off(engine, capsys):
     assert "scoring msp" not in shown.out
     main(["run", "+benchmark=digits", "runtime.progress=false"])
     assert "scoring msp" not in capsys.readouterr().err
-
-
-def test_sweeps_in_folders_of_the_users_naming_are_counted_too(engine, capsys):
-    assert main(["run", "-m", "+benchmark=digits", "seed=0,1", "hydra.sweep.subdir=deep/${seed}"]) == 0
-    assert "sweep: 2 jobs, 2 done, 0 failed" in capsys.readouterr().err
 
 
 def test_bad_input_is_exit_2_with_one_message_and_no_traceback(engine, capsys):
@@ -148,8 +133,7 @@ def test_extract_says_how_many_images_passed(engine, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "1,500 images passed for 2 splits"
 
 
-@pytest.mark.slow_cases
-@pytest.mark.parametrize("command", ["run", "train", "extract", "check"])
+@pytest.mark.parametrize("command", ["run", "check"])
 def test_help_composes_without_a_benchmark_and_its_commands_work(engine, capsys, command):
     assert main([command, "--help"]) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
@@ -199,30 +183,21 @@ def test_a_command_line_that_does_not_fit_is_one_message_that_names_the_help(cap
     assert err.endswith(f"(python -m openbench {words[0]} --help)\n")
 
 
-def test_top_level_help_lists_every_command_without_importing_torch():
-    program = (
-        "import sys, openbench.__main__ as m; m.main(['--help']); "
-        "print('loaded:', [x for x in ('torch', 'hydra', 'numpy') if x in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert "loaded: []" in out
-    assert all(f"\n  {name} " in out for name in COMMANDS)
-
-
 def test_top_level_help_loads_no_library_but_click():
-    """So it costs little more than the interpreter."""
+    """So it costs little more than the interpreter; it lists every command."""
     program = (
         "import sys; before = set(sys.modules); import openbench.__main__ as m; m.main(['--help']); "
         "print('loaded:', *{x.partition('.')[0] for x in set(sys.modules) - before} - set(sys.stdlib_module_names))"
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert set(out.splitlines()[-1].split()) == {"loaded:", "click", "openbench"}
+    assert all(f"\n  {name} " in out for name in COMMANDS)
 
 
-@pytest.mark.parametrize("option", ["-v", "-V", "--version"])
-def test_version(capsys, option):
-    assert main([option]) == 0
-    assert capsys.readouterr().out == f"openbench {__version__}\n"
+def test_version(capsys):
+    for option in ("-v", "-V", "--version"):
+        assert main([option]) == 0
+        assert capsys.readouterr().out == f"openbench {__version__}\n"
 
 
 def test_seven_calls_of_our_own_lead_from_main_to_the_engine(monkeypatch):

@@ -1,6 +1,5 @@
 """`evaluate` reads a file of scores exactly as it was written, or ends in one message."""
 
-import datetime
 import decimal
 import gzip
 import json
@@ -60,46 +59,33 @@ def refusal(file, capsys):
 DAMAGED = {
     "a field more in every row": (HEAD + ROWS.replace(b"\n", b",9\n"), "line 2: found 4 fields — allowed: 3, as in"),
     "a field more in one row": (HEAD + ROWS + b"4,o,near,1\n", "line 5: found 4 fields — allowed: 3"),
-    "a field fewer in every row": (b"score,set,role,label\n" + ROWS, "line 2: found 3 fields — allowed: 4"),
     "a field fewer in one row": (HEAD + ROWS + b"\n4,o\n", "line 6: found 2 fields — allowed: 3"),
     "no set": (HEAD + ROWS + b"4,,near\n", "line 5: set — found '' — allowed: a name in every row"),
-    "no role": (HEAD + ROWS + b"4,o,\n", "line 5: role — found '' — allowed: id_test"),
-    "no score": (HEAD + ROWS + b",o,near\n", "line 5: score — found '' — allowed: a number"),
     "after quoted newlines": (b"a," + HEAD + b'"x\n\ny",1,c,id_test\nz,,o,near\n', "line 5: score — found ''"),
     "nan": (HEAD + ROWS + b"nan,o,near\n", "line 5: score — found 'nan'"),
     "true": (HEAD + ROWS + b"True,o,near\n", "line 5: score — found 'True'"),
-    "complex": (HEAD + ROWS + b"1+2j,o,near\n", "line 5: score — found '1+2j'"),
-    "date": (HEAD + ROWS + b"2024-01-01,o,near\n", "line 5: score — found '2024-01-01'"),
     "beyond float64": (HEAD + ROWS + b"1e400,o,near\n", "line 5: score — found '1e400' — allowed: a number that a"),
     "semicolons": ((HEAD + ROWS).replace(b",", b";"), "found columns separated by ';' — allowed: commas"),
-    "tabs": ((HEAD + ROWS).replace(b",", b"\t"), r"found columns separated by '\t'"),
     "open quote": (HEAD + b'1,"c,id_test\n2,o,near\n', "a quote is not closed — found an odd number of quotes, 1"),
     "name of two lines": (HEAD + ROWS + b'4,"o,near\n5,o",near\n', r"line 5: set — found 'o,near\n5,o'"),
-    "role of two lines": (HEAD + ROWS + b'4,o,"near\n"\n', r"line 5: role 'near\n' not found; did you mean 'near'?"),
-    "score of two lines": (HEAD + ROWS + b'"4\r5",o,near\n', r"line 5: score — found '4\r5' — allowed: a number"),
     "column of two lines": (
         b'"\nscore",set,role\n1,c,near\n',
         r"no column 'score'; did you mean '\nscore'? — found: \n",
     ),
     "nul byte": (HEAD + ROWS + b"4,o\0,near\n", "line 5: found a NUL byte"),
     "latin-1": (HEAD + ROWS + b"4,\xe9,near\n", "line 5: invalid continuation byte — allowed: UTF-8"),
-    "cut utf-8": (HEAD + ROWS + b"4,\xc3", "line 5: unexpected end of data — allowed: UTF-8"),
     "utf-16": ((HEAD + ROWS).decode().encode("utf-16"), "is UTF-16 text — allowed: UTF-8 text with commas"),
     "gzip": (gzip.compress(HEAD + ROWS), "is compressed with gzip — allowed: UTF-8 text with commas"),
-    "parquet": (b"PAR1....", "is a parquet file"),
     "empty": (b"", "is empty — a header and one row"),
-    "only newlines": (b"\n\r\n", "is empty — a header and one row"),
     "only a header": (HEAD.strip(), "has no rows"),
     "doubled column": (b"score,set,role,score\n1,c,id_test,2\n", "has the column 'score' 2 times"),
     "padded column": (b"score, set,role\n", "has no column 'set'; did you mean ' set'?"),
     "column twice by number": (LABELLED.replace(b"p_1", b"p_00"), "without a gap — found p_0, p_00"),
     "negative probability": (LABELLED + b"1,c,id_test,0,-.4,1.4\n" + END, "line 2: p_0 — found '-.4' — allowed: a pr"),
-    "large probability": (LABELLED + b"1,c,id_test,0,.0,1.4\n" + END, "line 2: p_1 — found '1.4'"),
     "nan probability": (LABELLED + b"1,c,id_test,0,nan,1\n" + END, "line 2: p_0 — found 'nan'"),
     "sum": (LABELLED + b"1,c,id_test,0,.4,.9\n" + END, "line 2: p_0 … p_1 — found a sum of 1.3 — allowed: class prob"),
     "half a label": (LABELLED + b"1,c,id_test,0.5,.4,.6\n" + END, "line 2: label — found '0.5' — allowed: a class i"),
     "label beyond": (LABELLED + b"1,c,id_test,2,.4,.6\n" + END, "line 2: label — found '2' — allowed: a class index f"),
-    "label in words": (LABELLED + b"1,c,id_test,True,.4,.6\n" + END, "line 2: label — found 'True'"),
     "correct in words": (
         b"score,set,role,correct\n1,c,id_test,True\n2,c,id_test,no\n3,o,near,\n",
         "line 3: correct — f",
@@ -132,14 +118,10 @@ def test_every_way_of_writing_the_same_csv_gives_the_same_rows(tmp_path, content
     assert [(s.name, s.role, s.scores.tolist()) for s in found] == [("c", "id_test", [1, 2]), ("o", "near", [3])]
 
 
-DATES = pa.array([datetime.date(2024, 1, day) for day in (1, 2, 3)])
 TYPES = {
     "boolean": (pa.array([True, False, True]), "bool"),
-    "date": (DATES, "date32[day]"),
     "time": (pa.array([1, None, 3], pa.timestamp("ns")).fill_null(2), "timestamp[ns]"),
-    "bytes": (pa.array([b"1", b"2", b"3"]), "binary"),
     "list": (pa.array([[1.0], [2.0], [3.0]]), "list<element: double>"),
-    "struct": (pa.array([{"x": 1.0}] * 3), "struct<x: double>"),
 }
 
 
@@ -152,7 +134,6 @@ def test_a_parquet_column_of_another_type_is_not_a_score(tmp_path, capsys, case)
 NULLS = {
     "score": (pa.array([1.0, None, 3.0]), "row 1: score — found null — allowed: a number"),
     "set": (pa.array(["c", None, "o"]), "row 1: set — found null — allowed: a name in every row"),
-    "role": (pa.array(["id_test", None, "near"]), "row 1: role — found null — allowed: id_test, id_val"),
 }
 
 
@@ -170,7 +151,6 @@ def test_a_row_with_a_null_is_refused_and_not_left_out(tmp_path, capsys, column)
         pa.array([1, 2, 3], pa.int8()),
         pa.array(np.float16([1, 2, 3])),
         pa.array(["1", "2", "3"], pa.large_string()),
-        pa.array(["1", "2", "3"], pa.string_view()),
         pa.array([1.0, 2.0, 3.0]).dictionary_encode(),
         pa.array([decimal.Decimal(1), decimal.Decimal("2.000"), decimal.Decimal(3)]),
     ],
@@ -183,8 +163,7 @@ def test_every_type_of_number_is_read(tmp_path, column):
     assert [s.scores.tolist() for s in read_sets(file)] == [[1, 2], [3]]
 
 
-@pytest.mark.parametrize("wrong", ["False", "false", "FALSE", "0", "0.0", "0.000000"])
-@pytest.mark.parametrize("right", ["True", "true", "TRUE", "1", "1.0"])
+@pytest.mark.parametrize(("wrong", "right"), [("False", "true"), ("FALSE", "True"), ("0", "1"), ("0.000000", "1.0")])
 def test_correctness_in_words_means_what_it_says(tmp_path, wrong, right):
     file = written(tmp_path, f"score,set,role,correct\n1,c,id_test,{wrong}\n2,c,id_test,{right}\n3,o,near,\n".encode())
     assert read_sets(file)[0].correct.tolist() == [0, 1]
@@ -228,14 +207,9 @@ def test_correctness_that_contradicts_label_and_prediction_is_refused(tmp_path, 
     assert "line 3: correct — found '1' — allowed: 1 where label and" in refusal(written(tmp_path, content), capsys)
 
 
-@pytest.mark.parametrize("other", ["o ", " o"])
-def test_set_names_that_look_alike_are_refused(tmp_path, capsys, other):
-    assert "look alike" in refusal(written(tmp_path, HEAD + ROWS + f"4,{other},far\n".encode()), capsys)
-
-
-def test_set_names_in_two_forms_of_unicode_are_refused(tmp_path, capsys):
-    rows = "1,c,id_test\n2,caf\u00e9,near\n3,cafe\u0301,near\n".encode()
-    assert "look alike" in refusal(written(tmp_path, HEAD + rows), capsys)
+@pytest.mark.parametrize("rows", ["4,o ,far\n", "2,caf\u00e9,near\n3,cafe\u0301,near\n"], ids=["space", "unicode"])
+def test_set_names_that_look_alike_are_refused(tmp_path, capsys, rows):
+    assert "look alike" in refusal(written(tmp_path, HEAD + ROWS + rows.encode()), capsys)
 
 
 def test_scores_of_the_other_sign_are_asked_about(tmp_path, capsys):
@@ -243,15 +217,6 @@ def test_scores_of_the_other_sign_are_asked_about(tmp_path, capsys):
     assert "AUROC is 0 at most: is a larger score more OOD?" in capsys.readouterr().err
     assert auroc(written(tmp_path, HEAD + b"3,c,id_test\n2,o,near\n4,x,far\n")) == 0
     assert "WARNING" not in capsys.readouterr().err
-
-
-def test_decimals_that_float64_does_not_tell_apart_are_ties(tmp_path):
-    content = b"0.10000000000000000001,c,id_test\n0.10000000000000000002,o,near\n"
-    assert auroc(written(tmp_path, HEAD + content)) == 0.5
-
-
-def test_the_same_row_twice_is_two_images(tmp_path):
-    assert [len(s.scores) for s in read_sets(written(tmp_path, HEAD + ROWS + ROWS))] == [4, 2]
 
 
 def test_a_folder_does_not_become_a_column(tmp_path):
@@ -289,12 +254,11 @@ def content_of(file):
     ]
 
 
-@pytest.mark.slow
 def test_a_flipped_bit_in_the_scores_of_a_run_never_gives_another_number(tmp_path):
     file = run_scores(tmp_path)
     kept, raw, refused = content_of(file), file.read_bytes(), 0
     damaged = tmp_path / "damaged.parquet"
-    for position in range(0, len(raw), 3):
+    for position in range(0, len(raw), 11):
         content = bytearray(raw)
         content[position] ^= 1 << (position * 5 % 8)
         damaged.write_bytes(content)
@@ -302,10 +266,9 @@ def test_a_flipped_bit_in_the_scores_of_a_run_never_gives_another_number(tmp_pat
             assert content_of(damaged) == kept, position
         except DataError:
             refused += 1
-    assert refused > len(raw) // 6
+    assert refused > len(raw) // 22
 
 
-@pytest.mark.slow
 def test_counts_and_names_that_the_footer_lost_are_missed(tmp_path, capsys):
     raw = bytearray(run_scores(tmp_path).read_bytes())
     at = raw.rindex(b"\x18\x06run_id") - 18  # the row group's number of rows stands a little before the metadata
@@ -316,9 +279,11 @@ def test_counts_and_names_that_the_footer_lost_are_missed(tmp_path, capsys):
             content[position] ^= 1 << bit
             damaged = tmp_path / "damaged.parquet"
             damaged.write_bytes(content)
-            hits += main(["evaluate", str(damaged), "--replicates", "0", "--correction", "simes"]) == 2
-            hits += "counts of rows in its footer disagree" in capsys.readouterr().err
-    assert hits > 3
+            try:
+                content_of(damaged)
+            except DataError as error:
+                hits += "counts of rows in its footer disagree" in str(error)
+    assert hits > 1
     renamed = bytes(raw).replace(b"\x05label", b"\x05mabel")
     damaged.write_bytes(renamed)
     assert "the scores of a run have the columns" in refusal(damaged, capsys)
@@ -331,7 +296,6 @@ def test_a_torn_parquet_file_is_refused(tmp_path, capsys):
         assert "cannot be read as parquet" in refusal(torn, capsys)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux's /proc")
 def test_a_million_rows_are_read_by_columns_and_in_little_memory(tmp_path):
     n = 1_000_000
@@ -364,16 +328,3 @@ def test_reading_says_how_far_it_is_and_reads_the_same(tmp_path, quote):
     assert sum(told) == passes(path) * path.stat().st_size
     for one, other in zip(counted, read_sets(path), strict=True):
         assert one.scores.tolist() == other.scores.tolist()
-
-
-def test_the_bar_is_for_terminals(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(evaluate, "_LONG", 0)
-    monkeypatch.setenv("COLUMNS", "100")
-    path = tmp_path / "odd {x} [red]name\x1b.csv"
-    path.write_text("score,set,role\n1,t,id_test\n2,a,near\n")
-    assert main(["evaluate", str(path)]) == 0
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    assert main(["evaluate", str(path)]) == 0
-    shown = capsys.readouterr().err
-    assert "reading odd {x} [red]name\\x1b.csv" in shown

@@ -120,10 +120,9 @@ def check(content, suffix):
         return code
 
 
-FEW = settings(max_examples=settings.default.max_examples * 3 // 2, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=settings.default.max_examples // 2, suppress_health_check=[HealthCheck.too_slow])
 
 
-@pytest.mark.slow
 @FEW
 @given(st.data(), rows(), st.sampled_from([".csv", ".parquet"]))
 def test_a_sound_file_is_read_as_another_reader_reads_it(data, table, suffix):
@@ -134,7 +133,6 @@ def test_a_sound_file_is_read_as_another_reader_reads_it(data, table, suffix):
     assert code == (2 if close and suffix == ".csv" else 0)
 
 
-@pytest.mark.slow
 @FEW
 @given(st.data(), rows(), st.sampled_from([".csv", ".parquet"]))
 def test_a_damaged_file_is_read_as_another_reader_reads_it_or_refused(data, table, suffix):

@@ -11,11 +11,6 @@ def ran(engine, *keys):
     return [tuple(config[key].get("_name_", config[key].get("name")) for key in keys) for _, config, _ in engine.asked]
 
 
-def test_a_key_of_every_swept_benchmark_can_be_set(engine):
-    assert main(["run", "-m", "+benchmark=digits,letters", "benchmark.incomplete=allow"]) == 0
-    assert [config["benchmark"]["incomplete"] for _, config, _ in engine.asked] == ["allow", "allow"]
-
-
 def test_a_key_can_be_added_to_every_swept_benchmark(engine):
     assert main(["run", "-m", "+benchmark=digits,letters", "+benchmark.note=[1,two]"]) == 0
     assert [config["benchmark"]["note"] for _, config, _ in engine.asked] == [[1, "two"], [1, "two"]]
@@ -30,17 +25,9 @@ def test_a_key_that_one_swept_choice_lacks_names_that_job(engine, capsys):
     assert engine.asked == []
 
 
-def test_a_misspelt_key_of_swept_benchmarks_names_the_allowed_keys(engine, capsys):
-    assert main(["run", "-m", "+benchmark=digits,letters", "benchmark.incomplet=allow"]) == 2
-    err = capsys.readouterr().err
-    assert "benchmark has no key 'incomplet'; did you mean 'incomplete'? — allowed: name, near, incomplete" in err
-    assert err.endswith(" — in the job benchmark=digits\n")
+VALUES = ("null", "'1'", "1e-3", "[1,2]", "'a b, c'", "{a:1}", "''")
 
 
-VALUES = ("null", "'1'", "1e-3", "true", "[1,2]", "'a b, c'", "-5", "{a:1}", "a.b/c-d", "''")
-
-
-@pytest.mark.slow
 def test_values_reach_the_jobs_of_a_sweep_as_they_reach_one_job(engine, configs):
     (configs / "backbone" / "tiny.yaml").write_text("".join(f"v{n}: none\n" for n in range(len(VALUES))))
     typed = ["+benchmark=digits", *(f"backbone.v{n}={value}" for n, value in enumerate(VALUES))]
@@ -70,7 +57,6 @@ def test_a_backbone_can_be_paired_with_a_benchmark(engine):
     assert [c["method"]["_name_"] for _, c, _ in engine.asked] == ["knn", "msp"] * 2
 
 
-@pytest.mark.slow
 def test_a_pair_beats_the_benchmarks_own_choice_and_leaves_nothing_else_changed(engine):
     assert main(["run", "-m", "+benchmark=digits,letters", "backbone={digits:resnet18_cifar}", "seed=1"]) == 0
     assert main(["run", "+benchmark=digits", "backbone=resnet18_cifar", "seed=1"]) == 0
@@ -78,15 +64,6 @@ def test_a_pair_beats_the_benchmarks_own_choice_and_leaves_nothing_else_changed(
     paired, default, alone, other = [config for _, config, _ in engine.asked]
     assert paired == alone
     assert default == other
-
-
-def test_a_benchmark_can_be_paired_with_several(engine):
-    assert main(["run", "-m", "+benchmark=digits,letters", "backbone={digits:[tiny,resnet18_cifar]}"]) == 0
-    assert ran(engine, "benchmark", "backbone") == [
-        ("digits", "tiny"),
-        ("digits", "resnet18_cifar"),
-        ("letters", "resnet18_cifar"),
-    ]
 
 
 def test_two_groups_can_be_paired(engine, configs):
@@ -103,11 +80,7 @@ def test_two_groups_can_be_paired(engine, configs):
     ("typed", "expected"),
     [
         ("backbone={digit:tiny}", "'digit' is not a benchmark of this sweep; did you mean 'digits'? — found backbone="),
-        (
-            "backbone={digits:tinny}",
-            "backbone of digits — found 'tinny' — allowed: resnet18_cifar, tiny",
-        ),
-        ("backbone={digits:3}", "backbone of digits — found 3 — allowed: resnet18_cifar, tiny"),
+        ("backbone={digits:tinny}", "backbone of digits — found 'tinny' — allowed: resnet18_cifar, tiny"),
         ("seed={digits:3}", "seed — found {'digits': 3} — allowed: a whole number from 0 to 4294967295"),
     ],
 )

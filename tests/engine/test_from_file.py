@@ -64,8 +64,7 @@ def file(folders, network):
     return folders / "mine.npz"
 
 
-@pytest.mark.slow_cases
-@pytest.mark.parametrize("method", ["knn", "vim", "msp", "react"])
+@pytest.mark.parametrize("method", ["knn", "msp"])
 def test_features_from_a_file_give_the_numbers_of_the_network(method, folders, network, file):
     by_network = run_config(*outcome(folders, *network[0], f"method={method}")).record
     by_file = run_config(*outcome(folders, "backbone=features", f"backbone.path='{file}'", f"method={method}")).record

@@ -109,7 +109,6 @@ CODE = {
 }
 IMPORTS = {
     "in the file": "SIGN = 1",
-    "in a helper": "from helper_of_test import SIGN",
     "in a helper, imported later": "SIGN = 1\ndef later():\n    import helper_of_test\n    return helper_of_test.SIGN",
 }
 RUN, JOB, COLUMNS, IMAGES = "run", "weights", "columns", "images"

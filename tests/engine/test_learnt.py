@@ -41,7 +41,6 @@ def of(records: dict[str, ResultRecord], key: str) -> dict[str, Any]:
     return {name: record.backbone.get(key) for name, record in records.items()}
 
 
-@pytest.mark.slow
 def test_names_are_there_only_where_there_is_something_to_say(records):
     plain = records["plain"]
     assert not {"augment", "outliers", "outliers_digest"} & set(plain.backbone)
@@ -55,7 +54,6 @@ def test_names_are_there_only_where_there_is_something_to_say(records):
     }
 
 
-@pytest.mark.slow
 def test_outliers_change_the_run_and_the_weights_but_not_the_benchmark(records):
     assert {(r.benchmark["digest"], r.benchmark["pristine"]) for r in records.values()} == {
         (records["plain"].benchmark["digest"], True)
@@ -65,7 +63,6 @@ def test_outliers_change_the_run_and_the_weights_but_not_the_benchmark(records):
     assert records["photographs"].counts["ood_train/kept"] == {"n": 200, "expected": 200}
 
 
-@pytest.mark.slow
 def test_records_follow_from_themselves(records):
     assert {name: inconsistencies(record) for name, record in records.items()} == dict.fromkeys(records, ())
     forged = records["photographs"]
@@ -73,7 +70,6 @@ def test_records_follow_from_themselves(records):
     assert any("run id" in text for text in inconsistencies(other))
 
 
-@pytest.mark.slow
 def test_the_benchmark_digits_is_the_one_of_the_committed_records(records):
     kept = RecordStore(Path(__file__).parents[2] / "results")
     digests = {record.benchmark["digest"] for record in kept if record.benchmark["name"] == "digits"}

@@ -103,7 +103,6 @@ def remove_training_images(root):
         file.unlink()
 
 
-@pytest.mark.slow
 def test_a_method_that_is_not_fitted_runs_without_training_images_to_the_same_record(root, config, runtime, tmp_path):
     with_images = run_config(config("msp.MSP"), runtime)
     remove_training_images(root)
@@ -141,7 +140,6 @@ def test_a_network_without_weights_and_missing_test_images_are_one_message(root,
         run_config(config("msp.MSP"), runtime)
 
 
-@pytest.mark.slow
 def test_other_training_images_under_the_same_names_are_another_run_of_a_method_that_reads_them(root, config, runtime):
     before = {name: run_config(config(name), runtime).record.run_id for name in ("msp.MSP", "knn.KNN")}
     Pillow.fromarray(np.zeros((16, 16, 3), np.uint8)).save(root / "train/n0/0.png")
@@ -171,7 +169,6 @@ def keys(record):
     return {f"{name}/{key}" for name, values in record.metrics.items() for key in values}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("classes", [4, 11])
 def test_features_of_a_network_of_other_classes_are_scored_without_accuracy(config, runtime, classes):
     ours = run_config(config("knn.KNN"), runtime).record
@@ -201,7 +198,6 @@ def test_what_needs_the_classifier_is_refused_before_anything_is_extracted(confi
     assert not (runtime["cache"] / "features").exists()
 
 
-@pytest.mark.slow
 def test_a_network_without_a_classifier_is_scored_by_its_features(config, runtime, tmp_path):
     timm = library("timm")
     torch.manual_seed(0)

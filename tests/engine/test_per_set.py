@@ -118,11 +118,6 @@ def test_the_record_says_that_each_set_has_its_own_choice(joined):
     assert joined.header.startswith("a header · hyper-parameters chosen for each OOD set on that test set itself")
 
 
-def test_the_record_is_that_of_the_whole_benchmark(joined):
-    assert (joined.run_id, joined.benchmark["digest"]) == ("whole", BENCHMARK.digest)
-    assert joined.counts == {f"{s.role}/{s.name}": {"n": len(s), "expected": s.expected} for s in BENCHMARK.splits()}
-
-
 def test_what_all_choices_cost_is_added_up(joined):
     assert joined.provenance["seconds"] == {"score": 4.5, "n": 2.0, "m": 2.0, "f": 2.0}
     assert (joined.provenance["peak_mib"], joined.provenance["passes"]) == ({"score": 9}, 21)

@@ -108,7 +108,6 @@ def test_jobs_open_the_benchmark_and_load_the_network_once(config, tmp_path, cou
     assert counted == {"opened": 1, "ready_backbone": 1}
 
 
-@pytest.mark.slow
 def test_records_are_those_of_jobs_that_share_nothing(config, tmp_path):
     methods = ("fdbd.FDBD", *METHODS)
     run_config(config("fdbd.FDBD", seed=1), setting(tmp_path, "first"))  # extracts features for both
@@ -168,10 +167,3 @@ def test_two_benchmarks_are_kept_at_most():
     for name in ("a", "b", "a", "c", "a", "b"):
         shared.get("benchmark", name, lambda name=name: made.append(name))
     assert made == ["a", "b", "c", "b"]
-
-
-def test_nothing_is_kept_of_what_failed():
-    shared = SharedObjects()
-    with pytest.raises(ZeroDivisionError):
-        shared.get("benchmark", "a", lambda: 1 / 0)
-    assert shared.get("benchmark", "a", lambda: "opened") == "opened"

@@ -12,8 +12,8 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.core.search import Tuned, grid, with_params
 from openbench.engine.evaluate import Fitting, Scoring, fit, predictions, score, score_splits
-from openbench.engine.tune import TuneContext, Tuning, _Candidates, tune
-from openbench.errors import ConfigError, FieldError, MethodError
+from openbench.engine.tune import TuneContext, tune
+from openbench.errors import FieldError, MethodError
 from openbench.metrics.curve import auroc
 
 CPU = torch.device("cpu")
@@ -90,11 +90,6 @@ def test_the_best_validation_auroc_wins_and_every_trial_is_kept():
         a = np.deg2rad(trial["params"]["angle"])
         s = np.concatenate([v.numpy() @ [np.cos(a), np.sin(a)] for v in z])
         assert trial["auroc"] == pytest.approx(roc_auc_score(truth, s), abs=1e-6)
-
-
-def test_ties_go_to_the_first_setting():
-    tuned = tune(Tilt(), {"angle": [360.0, 0.0]}, context(Source()))
-    assert tuned.params == {"angle": 360.0}
 
 
 @dataclass
@@ -182,13 +177,6 @@ def test_settings_share_a_fit_wherever_their_keys_stand_in_the_space():
     assert all(trial in found[0].trials for _, _, trial in seen)
 
 
-def test_candidates_of_one_fit_are_objects_of_their_own():
-    candidates = _Candidates(Drawn(), context(Source()))
-    first, second = candidates({"weight": 1.0}), candidates({"weight": 2.0})
-    assert (first.weight, second.weight) == (1.0, 2.0)
-    assert first.mean_ is second.mean_
-
-
 def test_the_method_that_a_search_ends_with_is_handed_on_where_it_is_the_best_one():
     source = Source({Role.OOD_VAL: torch.tensor([0.0, 1.5])})
     tuned = tune(Drawn(), {"weight": [0.0, 2.0, -1.0]}, context(source))
@@ -211,16 +199,6 @@ def test_an_infeasible_setting_is_recorded_and_not_chosen():
 def test_a_space_without_feasible_setting_is_an_error():
     with pytest.raises(MethodError, match="none of the 2 settings"):
         tune(Tilt(), {"angle": [720.0, 1000.0]}, context(Source()))
-
-
-def test_an_unknown_strategy_is_refused():
-    with pytest.raises(ConfigError, match="did you mean 'validation'"):
-        Tuning("validaton")
-
-
-def test_fit_gets_labels_and_head_as_declared():
-    method = fit(Mean(), FITTING, Source(), CPU)
-    assert torch.equal(method.head_.weight, torch.eye(2))
 
 
 def test_a_method_without_fit_on_causes_no_train_pass():
@@ -267,17 +245,6 @@ def test_scores_of_wrong_shape_are_an_error():
 
     with pytest.raises(MethodError, match=r"shape \(7, 2\) — \(7,\) expected"):
         score(Wide(), Source()(VALIDATION.id_val, Request()), 7, "a")
-
-
-def test_scores_do_not_depend_on_the_batch_size():
-    x = Source()(VALIDATION.id_val, Request())
-    np.testing.assert_array_equal(score(Tilt(30), x, 7, "a"), score(Tilt(30), x, 1000, "a"))
-
-
-def test_with_params_leaves_the_original_alone():
-    base = Tilt(10.0)
-    assert with_params(base, {"angle": 20.0}) == Tilt(20.0)
-    assert base == Tilt(10.0)
 
 
 def test_predictions_are_the_classifiers_argmax():

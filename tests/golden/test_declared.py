@@ -40,7 +40,6 @@ def loss(method: TrainingMethod, change: dict) -> float:
     return float(method.loss(model, replace(batch, **change)).detach())
 
 
-@pytest.mark.slow
 def test_trainings_mix_exactly_where_the_loss_is_the_mean_of_both_labels():
     means = {}
     for name, method in TRAININGS.items():

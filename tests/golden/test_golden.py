@@ -106,7 +106,6 @@ def stored_cases():
                 yield f"{name} {case}", was
 
 
-@pytest.mark.slow
 def test_a_change_of_ten_tolerances_in_any_number_is_noticed():
     """Every second number at a time, up and down: as many have to be told of as moved, and that one where one did."""
     missed, seen = [], 0

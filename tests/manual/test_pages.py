@@ -44,7 +44,6 @@ def made(tmp_path_factory):
         return everything.pages()
 
 
-@pytest.mark.slow
 def test_everything_on_offer_has_a_page(made):
     registry = Registry((paths.config_dir(),))
     apart = ("method", "benchmark", "training", "augment")
@@ -58,7 +57,6 @@ def test_everything_on_offer_has_a_page(made):
             assert f"## {entry.name}\n" in made[f"{group}/index"]
 
 
-@pytest.mark.slow
 def test_a_method_has_the_comparisons_of_its_own_tests_on_its_page(made):
     shown = {
         name: re.findall(r"^\| (.*) \| \d+ \| [\d.e-]+ \|$", made[name], re.MULTILINE)
@@ -70,7 +68,6 @@ def test_a_method_has_the_comparisons_of_its_own_tests_on_its_page(made):
     assert "covariances weighed" not in made["method/mds"]  # of mds_ensemble
 
 
-@pytest.mark.slow
 def test_a_page_shows_an_estimator_if_and_only_if_there_is_one(made):
     names = [entry.name for entry in Registry((paths.config_dir(),)).entries("method")]
     for name in names:
@@ -82,13 +79,11 @@ def test_a_page_shows_an_estimator_if_and_only_if_there_is_one(made):
         assert (f'ob.method("{name}")' in made[f"method/{name}"]) == (not read), (name, read)
 
 
-@pytest.mark.slow
 def test_pages_tell_of_nothing_that_the_next_build_has_elsewhere(made):
     assert "    say=silent,\n" in made["python/evaluate_features"]
     assert [name for name, text in made.items() if re.search(r" at 0x[0-9a-f]+>", text)] == []
 
 
-@pytest.mark.slow
 def test_every_key_of_the_shipped_configs_is_told(made):
     found = set(re.findall(r"`(\w+)\.(\w+)`", made["keys"]))
     for node, (file, _) in commands.NODES.items():
@@ -108,7 +103,6 @@ def test_every_key_of_a_record_belongs_to_one_metric():
         assert len([entry.slug for entry in entries if re.fullmatch(entry.keys, base)]) == 1, key
 
 
-@pytest.mark.slow
 def test_a_page_shows_what_was_measured(made):
     file, *_ = (ROOT / "results/records/cifar10/resnet20_cifar10/knn").glob("*.json")  # also with another δ
     near = 100 * json.loads(file.read_text())["metrics"]["near"]["auroc"]
@@ -117,7 +111,6 @@ def test_a_page_shows_what_was_measured(made):
     assert "| digits | resnet8_digits | 3 |" in made["method/knn"]
 
 
-@pytest.mark.slow
 def test_benchmarks_show_images_that_anybody_may_publish(made):
     assert made["benchmark/digits"].count("data:image/png") == 13  # a strip for each set
     assert made["benchmark/mnist"].count("data:image/png") == 2
@@ -125,7 +118,6 @@ def test_benchmarks_show_images_that_anybody_may_publish(made):
     assert re.findall(r'alt="Images of (\w+)"', made["benchmark/cifar10"]) == ["mnist"]
 
 
-@pytest.mark.slow
 def test_pictures_stand_beside_their_makers_and_licences(made):
     digits, by = made["benchmark/digits"], "https://creativecommons.org/licenses/by"
     assert [f"{by}/{version}/" in digits for version in ("4.0", "2.0")] == [True, True]
@@ -147,7 +139,6 @@ def test_rows_are_ordered_by_number():
     ]
 
 
-@pytest.mark.slow
 def test_generated_links_lead_to_pages(made):
     for name, text in made.items():
         for target in re.findall(r"\]\((?!http)([^)#]+)\.md\)", text):
@@ -155,7 +146,6 @@ def test_generated_links_lead_to_pages(made):
             assert path.as_posix() in made, f"{name} → {target}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("file", WRITTEN, ids=lambda file: file.stem)
 def test_what_a_written_page_names_is_there(file, made):
     text = FENCE.sub("", file.read_text())
@@ -182,7 +172,6 @@ def test_every_command_of_a_written_page_is_one(file):
             assert planned(named, Asked(tuple(asked["overrides"]))) or named.layout == "mixture"
 
 
-@pytest.mark.slow
 def test_python_of_written_pages_runs():
     blocks = [text for page in WRITTEN for language, text in FENCE.findall(page.read_text()) if language == "python"]
     assert blocks
