@@ -119,23 +119,9 @@ def test_what_cannot_be_compared_is_refused(compare, other, sets, why):
     assert why in said.err
 
 
-def test_one_run_is_not_enough(compare):
-    code, said = compare([(record("knn"), scores(1))])
-    assert code == 2
-    assert "two or more" in said.err
-
-
 def test_the_curves_are_drawn(compare, tmp_path):
     runs = [(record("knn"), scores(1)), (record("msp"), scores(2))]
     code, said = compare(runs, "--images", "0", "--plots", str(tmp_path / "a.svg"))
     assert code == 0
     assert f"drew {tmp_path / 'a.svg'}" in said.out
     assert (tmp_path / "a.svg").read_bytes().startswith(b"<?xml")
-
-
-def test_another_kind_of_picture_is_refused(compare, tmp_path):
-    code, said = compare(
-        [(record("knn"), scores(1)), (record("msp"), scores(2))], "--images", "0", "--plots", str(tmp_path / "a.gif")
-    )
-    assert code == 2
-    assert ".png, .svg or .pdf" in said.err

@@ -79,14 +79,6 @@ def test_without_correctness_accuracy_is_absent_not_invented(tmp_path):
     assert "auroc" in values["near"]
 
 
-def test_rows_may_come_in_any_order_and_sets_interleaved(tmp_path):
-    first = values_of(saved(frame(), tmp_path, ".csv"), tmp_path)
-    shuffled = frame().sample(frac=1, random_state=3)
-    second = values_of(saved(shuffled, tmp_path, ".csv"), tmp_path)
-    assert first["near"]["auroc"] == second["near"]["auroc"]
-    assert first["id"]["accuracy"] == second["id"]["accuracy"]
-
-
 def test_options_reach_the_metrics(tmp_path):
     file = saved(frame(), tmp_path, ".csv")
     assert "conformal_auroc" in values_of(file, tmp_path)["near"]
@@ -136,13 +128,6 @@ def test_sets_called_na_or_7_keep_their_names(tmp_path):
     assert names == {"id", "v", "NA", "7"}
 
 
-def test_the_index_of_a_parquet_file_means_nothing(tmp_path):
-    table = frame()
-    plain = read_sets(saved(table, tmp_path, ".parquet"))
-    table.index = table.index % 7
-    assert [len(s.scores) for s in read_sets(saved(table, tmp_path, ".parquet"))] == [len(s.scores) for s in plain]
-
-
 BROKEN = {
     "role": (lambda t: t.assign(role=t.role.where(t.index != 5, "id_tst")), "line 7: role 'id_tst' not found; did you"),
     "gap": (lambda t: t.rename(columns={"p_2": "p_3"}), "without a gap — found p_0, p_1, p_3"),
@@ -190,14 +175,6 @@ def test_a_bad_option_is_exit_2(tmp_path, capsys):
     assert "did you mean 'simes'?" in capsys.readouterr().err
     assert main(["evaluate", str(file), "--delta", "little"]) == 2
     assert "'--delta': 'little' is not a valid float" in capsys.readouterr().err
-
-
-def test_every_option_has_its_meaning_in_the_help(capsys):
-    assert main(["evaluate", "--help"]) == 0
-    help_text = " ".join(capsys.readouterr().out.split())
-    assert "δ, the probability that the conformal guarantee may fail (default: 0.05)" in help_text
-    assert " (default: " in help_text
-    assert "  (default" not in help_text
 
 
 def test_each_row_of_several_tables_in_csv_says_which_table_it_is_of(tmp_path, capsys):

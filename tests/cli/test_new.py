@@ -76,14 +76,6 @@ def test_the_generated_tests_pass(written):
     assert done.stdout.splitlines()[-1].startswith("8 passed in ")
 
 
-def test_every_file_says_what_to_fill_in(written):
-    for kind, name in NAMES.items():
-        for file in (f"{name}.py", f"test_{name}.py", f"mine/{kind}/{name}.yaml"):
-            text = (written[0] / file).read_text()
-            assert "FILL IN" in text, file
-            assert "$" not in text, file
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

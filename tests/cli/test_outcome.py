@@ -48,14 +48,6 @@ def test_a_sweep_ends_in_a_table_of_what_it_made_on_stdout(engine, capsys, monke
     ]
 
 
-def test_other_commands_end_in_a_table_without_scores(engine, capsys):
-    assert main(["train", "-m", "+benchmark=digits", "seed=0,1"]) == 0
-    out = capsys.readouterr().out
-    assert "AUROC" not in out
-    rows = [line.split() for line in out.splitlines() if line.endswith("done")]
-    assert rows == [["1", "seed=0", "done"], ["2", "seed=1", "done"]]
-
-
 def test_time_left_is_the_mean_of_what_was_computed_times_what_is_not(sweep):
     assert sweep.left() == ""
     ended(sweep, 0, "skipped", 0.1)  # a record that was there before tells nothing

@@ -22,8 +22,3 @@ def test_parts_of_a_composite_are_looked_into():
 def test_named_layers_and_methods_that_read_none_stay():
     for method in (Gram(["stage4"]), KNN(7), RankFeat()):
         assert for_layers(method, THREE) is method
-
-
-def test_without_any_stage_the_method_stays_and_the_network_is_named_later():
-    method = Gram()
-    assert for_layers(method, ()) is method

@@ -34,11 +34,8 @@ def benchmark(*classes, columns=None):
     ("node", "name"),
     [
         ({"_target_": "openbench.methods.knn.KNN"}, "knn"),
-        ({"_target_": "plugin.Fast"}, "plugin"),
         ({"_target_": "a.b.c.d.plugin.Fast"}, "plugin"),
         ({"_target_": "openbench.methods.knn.KNN", "_name_": "nearest"}, "nearest"),
-        ({"_target_": "openbench.wherever.KNN"}, "knn"),
-        ({"_target_": "KNN"}, "knn"),
         ({}, "?"),
     ],
 )

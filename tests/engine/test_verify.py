@@ -150,7 +150,7 @@ def test_with_one_seed_recorded_the_numbers_are_set_side_by_side(monkeypatch, tm
 
 @pytest.mark.parametrize(
     ("libraries", "same"),
-    [({"torch": "2"}, True), ({"torch": "2", "pillow": "1"}, True), ({"torch": "3"}, False), ({"pillow": "1"}, False)],
+    [({"torch": "2", "pillow": "1"}, True), ({"torch": "3"}, False)],
 )
 def test_other_weights_from_the_same_processor_point_at_the_training(monkeypatch, runtime, libraries, same):
     old = record(8, provenance=HERE)
@@ -178,14 +178,6 @@ def test_a_newer_version_of_the_method_is_refused():
         RecordError, match=r"method 'msp' is at version 9 — the record was made with version \d — check"
     ):
         check_material(record(0), spec_of(record(0)).benchmark, Newer())
-
-
-def test_other_released_weights_are_refused_before_anything_is_computed(monkeypatch, runtime):
-    monkeypatch.setattr(engine, "compute", None)
-    old = record(0)
-    other = SimpleNamespace(name="tiny", digest="x", weights_sha256="abc")
-    with pytest.raises(RecordError, match="differ — found weights abc"):
-        engine.verify(spec_of(old, run_id="e" * 16, training=None, backbone=other), runtime, (old, Path("x")))
 
 
 def test_where_there_is_no_record_verifying_says_so_and_writes_none(monkeypatch, runtime):
