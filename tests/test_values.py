@@ -173,7 +173,7 @@ def unfilled(monkeypatch):
 def test_a_value_of_any_kind_is_taken_or_an_error_of_ours(group):
     cases = every(group)
     if not ALL and group in SAMPLED:
-        cases = random.sample(cases, SAMPLED[group])
+        cases = random.sample(cases, min(len(cases), SAMPLED[group]))
     assert faults(group, cases) == []
 
 
