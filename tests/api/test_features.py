@@ -155,10 +155,10 @@ def test_records_are_written_once_and_found_again(tmp_path):
 
 
 def test_nothing_of_the_size_of_the_features_is_kept_in_memory(tmp_path):
-    n, d = 20_000, 512
+    n, d = 60_000, 128
     rows = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float16, (n, d))
-    for start in range(0, n, 5_000):
-        rows[start : start + 5_000] = RNG.normal(size=(5_000, d))
+    for start in range(0, n, 10_000):
+        rows[start : start + 10_000] = RNG.normal(size=(10_000, d))
     sets = {"train": None, "id_val": None, "far": None, "near": {"far": RNG.normal(size=(10, d)) + 3}}
     head = RNG.normal(size=(2, d)), np.zeros(2)
     given = np.load(tmp_path / "x.npy", mmap_mode="r")

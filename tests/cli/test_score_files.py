@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from openbench.__main__ import main
-from openbench.cli.commands import evaluate
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import DataError
