@@ -61,7 +61,6 @@ STORED = {
     "what features should be": "cache/features/*/*/features.json",
     "weights": "cache/checkpoints/*/*.safetensors",
     "what weights should be": "cache/checkpoints/*/*.json",
-    "decoded images": "cache/images/*.npy",
     "digests of images": "cache/contents/*",
     "the record": "results/records/*/*/*/*.json",
 }
