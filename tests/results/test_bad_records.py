@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from PIL import Image
 
 from openbench.__main__ import main
 from openbench.cli.output import say_left_out
@@ -126,7 +127,7 @@ COMMANDS = {
 def test_every_command_names_it_once_and_shows_the_others(place, kind, monkeypatch, capsys):
     monkeypatch.chdir(place)
     # What pictures show is tested where they are: here they are only written.
-    monkeypatch.setattr(Figure, "savefig", lambda self, stream, **_: stream.write(b"a picture"))
+    monkeypatch.setattr(Figure, "savefig", lambda self, stream, **_: Image.new("RGB", (1, 1)).save(stream, "PNG"))
     main(["leaderboard"])
     capsys.readouterr()
     said = spoil(place, kind)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from PIL import Image
 
 from openbench import paths
 from openbench.__main__ import main
@@ -59,7 +60,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def unmade(monkeypatch):
     """Pictures are not made, only written: what they show is tested where they are."""
-    monkeypatch.setattr(Figure, "savefig", lambda self, stream, **_: stream.write(b"a picture"))
+    monkeypatch.setattr(Figure, "savefig", lambda self, stream, **_: Image.new("RGB", (1, 1)).save(stream, "PNG"))
 
 
 @pytest.mark.parametrize(
