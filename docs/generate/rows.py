@@ -120,11 +120,10 @@ def _cost(run_ids: Any) -> str:
 @cache
 def _spent() -> dict[str, float | None]:
     """Run id → milliseconds per image, from the index that `ob.records` has just read: no record is parsed again."""
-    from openbench.results.leaderboard.index import indexed_runs
+    from openbench.results.frame import runs
     from openbench.results.records.store import RecordStore
 
-    runs = indexed_runs(RecordStore(ROOT / "results"), (lambda name, key: False,), lambda error: None)
-    return {run.run_id: run.cost["ms"] for run in runs}
+    return {run.run_id: run.ms for run in runs(RecordStore(ROOT / "results"), lambda error: None)}
 
 
 @cache

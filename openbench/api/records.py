@@ -1,28 +1,43 @@
 """Results from disk as data: all records as one DataFrame, and one run with its scores."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openbench import paths
 from openbench.api.arguments import path_of
 from openbench.api.result import Result
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
-from openbench.errors import CacheError, RecordError
+from openbench.errors import CacheError, RecordError, did_you_mean
 from openbench.results.comparisons.kept import is_per_set
-from openbench.results.leaderboard.index import indexed_runs
+from openbench.results.frame import FACTS, ID, METRIC, whole
 from openbench.results.records.store import RecordStore
 from openbench.results.records.store import load as load_file
-from openbench.results.records.tidy import check_metrics, needed, tidy
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import first_with
+from openbench.results.tables.views import FAMILIES, FULL_SPECTRUM, family_of, key_order
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pandas import DataFrame
 
 _SUFFIX = ".json"
+_ALL = "all"
+# The columns, with the metrics between the two parts.
+_ABOUT = ("method", "training", "backbone", "benchmark", "seed", "side", "role", "set")
+_MADE = (
+    *("id_accuracy", "augment", "outliers", "params", "tuned_on", "version"),
+    *("pristine", "complete", "utc", "run_id", "path"),
+)
+_OF_ROW = ("side", "role", "set")
+_FACTS = tuple(name for name in (*_ABOUT, "written", *_MADE) if name in FACTS and name != "params")
+_SIDES = {"": "standard", FULL_SPECTRUM: "full spectrum"}
+_CATEGORIES = ("method", "training", "backbone", "benchmark", *_OF_ROW, "augment", "outliers", "params", "tuned_on")
+_COUNT, _ACCURACY = "n_", "accuracy"
+_OF_ID = "id_"
 
 
 def records(folder: str | Path | None = None, metrics: str | Sequence[str] = "ranking") -> "DataFrame":
@@ -47,15 +62,79 @@ def records(folder: str | Path | None = None, metrics: str | Sequence[str] = "ra
     """
     if not isinstance(metrics, str | list | tuple):
         raise RecordError(f"metrics is a {type(metrics).__name__} — a family of metrics or a list of keys expected")
-    check_metrics(metrics)
+    if isinstance(metrics, str) and metrics not in (known := (*FAMILIES, _ALL)):
+        raise RecordError(
+            f"metrics '{metrics}' not found{did_you_mean(metrics, known)} — allowed: {', '.join(known)}, or a list of "
+            "keys such as ['auroc', 'aupr_in']"
+        )
     store = _store(folder)
     bad: list[RecordError] = []
-    found = tidy(indexed_runs(store, (needed(metrics),), bad.append), store.folder, metrics)
+    asked = cache(lambda key: _asked(metrics, key))
+
+    def keep(name: str, key: str) -> bool:
+        return asked(key) or (name == ID and (key == _ACCURACY or asked(_OF_ID + key)))
+
+    found = _tidy(whole(store, bad.append, keep, facts=_FACTS), store.folder, metrics, asked)
     found.attrs["skipped"] = [str(error) for error in bad]
     if bad:
         more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
         warnings.warn(f"left out: {bad[0]}{more} (attrs['skipped'] has all)", stacklevel=2)
     return found
+
+
+def _tidy(table: "pa.Table", folder: Path, metrics: str | Sequence[str], asked: Callable[[str], bool]) -> "DataFrame":
+    """The rows of sets and groups, with numbers of ID as further columns."""
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    names = table["set"].cast(pa.string())
+    sets = table.filter(pc.invert(pc.is_in(names, pa.array([ID, ""]))))
+    ids = table.filter(pc.and_(pc.equal(names, ID), pc.equal(table["side"].cast(pa.string()), "")))
+    numbers, of_id = _numbers(sets, ""), _numbers(ids, _OF_ID)
+    numbers = numbers[[key for key in map(str, numbers) if asked(key)]]
+    of_id = of_id[[key for key in map(str, of_id) if asked(key) or key == _OF_ID + _ACCURACY]]
+    if not isinstance(metrics, str) and sets.num_rows:
+        for key in metrics:
+            if key not in numbers and key not in of_id:
+                raise RecordError(f"metric '{key}' is in no record — metrics='{_ALL}' shows every key that there is")
+    keys = sorted((*numbers, *of_id), key=_order) if isinstance(metrics, str) else list(dict.fromkeys(metrics))
+    keys = [key for key in keys if key not in _MADE]
+    facts = sets.select(["file", *_OF_ROW, *_FACTS]).to_pandas().rename(columns={"written": "params"})
+    facts = facts.astype(dict.fromkeys((*_CATEGORIES, "file", "run_id", "utc"), "str"))
+    facts["side"] = facts["side"].replace(_SIDES)
+    facts["utc"] = pd.to_datetime(facts["utc"], utc=True, errors="coerce", format="ISO8601").dt.as_unit("us")
+    facts["path"] = f"{folder}/" + facts["file"]
+    of_id.index = pd.Index(ids["file"].to_pandas().astype("str"))
+    found: DataFrame = (
+        pd.concat([facts, numbers], axis=1).join(of_id, on="file").reindex(columns=[*_ABOUT, *keys, *_MADE])
+    )
+    whole_numbers = ("seed", "version", *(key for key in keys if _base(key).startswith(_COUNT)))
+    return found.astype(dict.fromkeys(_CATEGORIES, "category") | dict.fromkeys(whole_numbers, "Int64"))
+
+
+def _numbers(rows: "pa.Table", prefix: str) -> "DataFrame":
+    """The metrics that any of some rows has."""
+    names = [name for name in rows.column_names if name.startswith(METRIC) and rows[name].null_count < rows.num_rows]
+    found: DataFrame = rows.select(names).to_pandas().astype("float64")
+    found.columns = [prefix + name.removeprefix(METRIC) for name in names]
+    return found
+
+
+def _base(key: str) -> str:
+    return key.removesuffix("_low").removesuffix("_high")
+
+
+def _asked(metrics: str | Sequence[str], key: str) -> bool:
+    """Whether a metric is of a family, or one of a list of keys."""
+    return metrics in (_ALL, family_of(_base(key))) if isinstance(metrics, str) else key in metrics
+
+
+def _order(key: str) -> tuple[Any, ...]:
+    """Sets' keys before ID's and pooled ones, families as the views have them, the ends of an interval after it."""
+    base = _base(key)
+    last = base.startswith((_OF_ID, "pooled_"))
+    return last, key_order(family_of(base), base), base, key != base, key.endswith("_high")
 
 
 def load(run: str | Path, folder: str | Path | None = None) -> Result:

@@ -17,9 +17,8 @@ from openbench.core.request import Role
 from openbench.engine.prepare import build_method
 from openbench.errors import ConfigError, OpenbenchError, RecordError, check_known, did_you_mean
 from openbench.metrics.rank_ranges import RankRange
-from openbench.results.leaderboard.index import indexed_runs
-from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards_of
-from openbench.results.leaderboard.runs import Run
+from openbench.results.frame import Run
+from openbench.results.leaderboard.ranking import Board, Row, boards_in
 from openbench.results.leaderboard.separable import ranges_of
 from openbench.results.records.settings import NONE
 from openbench.results.records.store import RecordStore
@@ -181,8 +180,8 @@ def recommend(
             "`python -m openbench run` makes it"
         )
     lost: list[RecordError] = []
-    runs = indexed_runs(RecordStore(results), (board_keys,), on_error or lost.append)
-    found = [board for board in boards_of(runs) if not board.full_spectrum]
+    boards = boards_in(RecordStore(results), on_error or lost.append)
+    found = [board for board in boards if not board.full_spectrum]
     chosen = [board for board in found if board.benchmark == benchmark]
     if not chosen:
         names = sorted({board.benchmark for board in found})
@@ -274,7 +273,7 @@ def _judged(row: Row, latency_ms: float | None, memory_mb: float | None, without
     """A row as a method of an advice, with what speaks against it."""
     needs = needs_of(row.method, row.members[0].params)
     times = [ms for run in row.members if (ms := _time(run, needs)) is not None]
-    peaks = [mib for run in row.members if (mib := run.cost["mib"]) is not None]
+    peaks = [mib for run in row.members if (mib := run.mib) is not None]
     ms, mb = fmean(times) if times else None, min(peaks) * _MB if peaks else None
     out = ["what it needs is not known"] * (needs is None and bool(without))
     out += [f"needs {need}" for need in needs or () if need in without]
@@ -296,7 +295,7 @@ def _judged(row: Row, latency_ms: float | None, memory_mb: float | None, without
 
 def _time(run: Run, needs: Sequence[str] | None) -> float | None:
     """Milliseconds per image; a method that takes gradients needs passes of its own, which a cache may have saved."""
-    ms, of_pass = run.cost["ms"], run.cost["pass_ms"]
+    ms, of_pass = run.ms, run.pass_ms
     if needs is not None and "gradients" not in needs:
         return ms
     return None if ms is None or of_pass is None else ms + of_pass

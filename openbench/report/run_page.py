@@ -16,7 +16,7 @@ from openbench.installation import pip_install
 from openbench.metrics.options import MetricOptions
 from openbench.metrics.suite import fixed_thresholds
 from openbench.results import plots
-from openbench.results.leaderboard.runs import cost_of
+from openbench.results.frame import cost_of
 from openbench.results.scores.recompute import options_of
 from openbench.results.tables.render import Column, Table
 from openbench.results.tables.views import VIEWS, explained, run_tables

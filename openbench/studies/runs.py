@@ -16,7 +16,7 @@ from openbench.data.manifests import load_manifest
 from openbench.digest import digest
 from openbench.errors import ConfigError, DataError, available, did_you_mean
 from openbench.public import TARGET, public, public_name
-from openbench.results.leaderboard.runs import Keep, Run, runs_of
+from openbench.results.frame import Keep, Run, run_of
 from openbench.results.records.settings import NONE, RELEASED
 from openbench.results.records.superseded import superseded
 from openbench.results.tables.views import GROUPS
@@ -426,7 +426,7 @@ class Archive:
         found: dict[tuple[str, str], list[Made]] = {}
         for one in _made(records, frozenset(keys), keep):
             found.setdefault((one.run.benchmark, one.run.method), []).append(one)
-        sound = (one.run.made for many in found.values() for one in many if not one.run.problems)
+        sound = (one.run for many in found.values() for one in many if not one.run.problems)
         return cls(found, superseded(sound), config_dir)
 
     def fitting(self, wanted: Wanted) -> list[Made]:
@@ -499,15 +499,8 @@ def _same_values(found: Any, value: Any) -> bool:
 
 
 def _made(records: Iterable[ResultRecord], keys: frozenset[str], keep: Keep) -> Iterator[Made]:
-    read: list[ResultRecord] = []
-
-    def noted() -> Iterator[ResultRecord]:
-        for record in records:
-            read[:] = [record]
-            yield record
-
-    for run in runs_of(noted(), (keep,)):
-        (record,) = read
+    for record in records:
+        run = run_of(record, keep)
         yield Made(
             run=run,
             names=_names(record, run),

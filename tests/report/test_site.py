@@ -19,8 +19,8 @@ from openbench.report.site.data import board_data
 from openbench.report.site.others import adbench
 from openbench.report.site.write import write_site
 from openbench.results.checks import Check, write_check
+from openbench.results.frame import cost_of
 from openbench.results.leaderboard import ranking
-from openbench.results.leaderboard.runs import cost_of
 from openbench.results.leaderboard.tabular import METRICS, Gap, write_table
 from openbench.results.records.store import digest_of
 from openbench.results.scores.stored import ScoreStore

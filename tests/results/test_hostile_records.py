@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from pydantic_core import PydanticCustomError
 from openbench import paths
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
+from openbench.results.frame import Run, everything, run_of, runs
 from openbench.results.leaderboard.across import ACROSS, across, across_csv, needed, write_every_number
 from openbench.results.leaderboard.pages import MARK, generate, write
 from openbench.results.leaderboard.plots import draw_boards
@@ -290,7 +292,33 @@ def show_everything(record: ResultRecord, folder: Path, shown: set[tuple[str, st
         if (repr(table), form) not in shown:  # most values change few of the tables
             render(table, form)
             shown.add((repr(table), form))
-    write_every_number(lambda: [record, good], folder / "every.csv")
+    read = [run_of(record), run_of(good)]
+    kept = list(runs(Held(folder, [record, good]), pytest.fail, everything))
+    assert sorted(map(as_floats, kept), key=str) == sorted(map(as_floats, read), key=str)
+    write_every_number(lambda: kept, folder / "every.csv")
+
+
+def as_floats(run: Run) -> Run:
+    """A run whose numbers are as wide as a table has them."""
+    numbers = {
+        name: {key: value if isinstance(value, str) else float(value) for key, value in sorted(values.items())}
+        for name, values in sorted(run.metrics.items())
+    }
+    return replace(run, metrics=numbers)
+
+
+class Held(RecordStore):
+    """Records that lie in no file."""
+
+    def __init__(self, root: Path, records: list[ResultRecord]) -> None:
+        super().__init__(root)
+        self.records = {self.path(record): record for record in records}
+
+    def paths(self, on_error=None) -> list[Path]:
+        return list(self.records)
+
+    def read(self, path: Path) -> ResultRecord:
+        return self.records[path]
 
 
 SHOWN: set[tuple[str, str]] = set()

@@ -21,8 +21,8 @@ from openbench.data.weights import Weights, released_weights
 from openbench.errors import ConfigError, OpenbenchError, RecordError, did_you_mean
 from openbench.public import TARGET, public
 from openbench.results.escape import console
+from openbench.results.frame import everything, runs
 from openbench.results.leaderboard.across import ACROSS, SETS, across, across_csv, needed, write_every_number
-from openbench.results.leaderboard.index import indexed_runs
 from openbench.results.leaderboard.pages import (
     FOLDER,
     Generated,
@@ -33,7 +33,7 @@ from openbench.results.leaderboard.pages import (
     unranked_table,
     write,
 )
-from openbench.results.leaderboard.ranking import Board, board_keys, boards_of
+from openbench.results.leaderboard.ranking import Board, boards_in
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Table, render
@@ -182,22 +182,21 @@ def _notices(found: Sequence[Board], unreadable: Sequence[OpenbenchError]) -> in
     rows = {row.runs: row for board in found for row in board.unranked if any(run.problems for run in row.members)}
     for row in rows.values():
         for run in row.members:
-            place = f"{run.benchmark}/{run.backbone}/{run.method}/{run.run_id}.json"
-            print(console(f"not ranked: {place}: {'; '.join(run.problems)}"), file=sys.stderr)
+            print(console(f"not ranked: {run.file}: {'; '.join(run.problems)}"), file=sys.stderr)
     return say_left_out(unreadable)
 
 
 def _every_number(results: Path, path: Path) -> int:
     store, unreadable = RecordStore(results), dict[str, RecordError]()
-    rows, numbers = write_every_number(lambda: store.readable(lambda e: unreadable.update({str(e): e})), path)
+    on_error = lambda error: unreadable.update({str(error): error})  # noqa: E731 — said once, although read twice
+    rows, numbers = write_every_number(lambda: runs(store, on_error, everything), path)
     print(f"wrote {path}: {rows} records, {numbers} numbers of each at most")
     return _notices((), list(unreadable.values()))
 
 
 def _boards(results: Path, view: str, on_error: OnError) -> list[Board]:
     """All boards, with the numbers of a view."""
-    keep = board_keys if view == _BOARD else needed(view)
-    return boards_of(indexed_runs(RecordStore(results), (keep, board_keys), on_error))
+    return boards_in(RecordStore(results), on_error, *([] if view == _BOARD else [needed(view)]))
 
 
 def _show(found: Sequence[Board], view: str, of: Sequence[str], form: str, explain: bool) -> None:

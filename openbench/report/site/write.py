@@ -21,8 +21,8 @@ from openbench.report.site.columns import Figures, keep, with_published
 from openbench.report.site.data import Facts, board_data, details, methods_of
 from openbench.report.site.others import other_boards, table_of
 from openbench.results.checks import read_checks
+from openbench.results.frame import runs
 from openbench.results.leaderboard.across import AUROC, across, across_csv, needed
-from openbench.results.leaderboard.index import indexed_runs
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_of
 from openbench.results.plots import critical_difference, save
 from openbench.results.records.store import RecordStore, load, parsed
@@ -63,11 +63,9 @@ def write_site(
     _check_folder(folder)
     unreadable: list[OpenbenchError] = []
     store = RecordStore(results)
-    runs = list(indexed_runs(store, (keep, needed("overview"), board_keys), unreadable.append))
-    paths = {
-        run.run_id: store.folder / run.benchmark / run.backbone / run.method / f"{run.run_id}.json" for run in runs
-    }
-    found = boards_of(runs)
+    every = list(runs(store, unreadable.append, keep, needed("overview"), board_keys))
+    paths = {run.run_id: store.folder / run.file for run in every}
+    found = boards_of(every)
     figures = load_published(results / "reference")
     shown = board_data(found, figures, ScoreStore(results / PUBLISHED))
     others = other_boards(results, shown)

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, RecordError, did_you_mean
 from openbench.metrics.conformal.prediction_sets import KINDS, OWN
 from openbench.metrics.keys import higher_is_better
 from openbench.results.escape import csv_row
+from openbench.results.frame import Keep, Run
 from openbench.results.leaderboard.pages import heading, letters, side_of, told_by, who_columns
 from openbench.results.leaderboard.ranking import Board, Row, places
-from openbench.results.leaderboard.runs import Keep, Run, runs_of
 from openbench.results.tables.render import Cell, Column, Estimate, Table, cell_text
 from openbench.results.tables.views import FAMILIES, GROUPS, arrow, conventions, key_order, kind_of, shown_in
 from openbench.storage.files import output
@@ -265,25 +264,25 @@ _ABOUT: dict[str, Callable[[Run], object]] = {
 }
 
 
-def write_every_number(records: Callable[[], Iterable[ResultRecord]], path: Path) -> tuple[int, int]:
+def write_every_number(runs: Callable[[], Iterable[Run]], path: Path) -> tuple[int, int]:
     """Write a row per record and a column per number, `<set or group>.<key>`; return how many rows and numbers.
 
-    An empty cell has no value. Records are read twice and never all in memory.
+    An empty cell has no value. Runs are gone through twice and never all in memory.
 
     Args:
-        records: gives all records, each time it is called.
+        runs: gives all of them, with every number, each time it is called.
         path: the CSV.
 
     Raises:
         RecordError: the file cannot be written.
     """
-    columns = sorted({column for record in records() for column in _columns(record)})
+    columns = sorted({(name, key) for run in runs() for name, values in run.metrics.items() for key in values})
     count = 0
     try:
         with output(path) as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(csv_row([*_ABOUT, *(f"{name}.{key}" for name, key in columns)]))
-            for run in runs_of(records()):
+            for run in runs():
                 about = [value(run) for value in _ABOUT.values()]
                 numbers = (run.metrics.get(name, {}).get(key) for name, key in columns)
                 cells = ("" if n is None else n if isinstance(n, str) else repr(n) for n in numbers)
@@ -292,9 +291,3 @@ def write_every_number(records: Callable[[], Iterable[ResultRecord]], path: Path
     except OSError as error:
         raise RecordError(f"'{path}' cannot be written — {error.strerror or error} — choose another file") from error
     return count, len(columns)
-
-
-def _columns(record: ResultRecord) -> Iterator[tuple[str, str]]:
-    for name, values in record.metrics.items():
-        for key in values:
-            yield name, key

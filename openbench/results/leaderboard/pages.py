@@ -7,9 +7,8 @@ from typing import Any
 
 from openbench.errors import RecordError
 from openbench.results.escape import markdown
-from openbench.results.leaderboard.index import indexed_runs
+from openbench.results.frame import runs
 from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards_of, places
-from openbench.results.names import is_stream
 from openbench.results.records.settings import NONE, RELEASED
 from openbench.results.records.store import RecordStore
 from openbench.results.tables.published import SOURCES, Figure, Setup, load_published, published_name
@@ -102,14 +101,13 @@ def generate(results: Path, seen: Seen = lambda benchmark, backbone: "") -> Gene
     """
     unreadable: list[RecordError] = []
     records = RecordStore(results)
-    runs = list(indexed_runs(records, (board_keys,), unreadable.append))
-    found = boards_of(runs)
+    every = list(runs(records, unreadable.append, board_keys))
+    found = boards_of(every)
     # Folders differ from machine to machine, pages must not.
     said = [str(error).replace(f"{results}/", "") for error in unreadable]
     texts = leaderboard(found, load_published(results / "reference"), said, seen)
-    places = sorted((r.benchmark, r.backbone, r.method, f"{r.run_id}.json") for r in runs if is_stream(r.measured))
-    if places:
-        tables = [to_markdown(stream_table(records.read(records.folder.joinpath(*place)))) for place in places]
+    if streams := [records.read(records.folder / run.file) for run in every if run.stream]:
+        tables = [to_markdown(stream_table(record)) for record in streams]
         texts["streams.md"] = "\n".join([MARK, "", _OF_STREAMS, "", *tables])
     return Generated({results / FOLDER / name: text for name, text in texts.items()}, found, unreadable)
 
@@ -282,7 +280,7 @@ def _with_seen(table: Table, board: Board, rows: Sequence[Row], seen: Seen) -> T
 
 def _met(benchmark: str, row: Row, seen: Seen) -> str:
     """What the weights of a row's network, or those that its training started from, have met; empty: there are none."""
-    node = row.members[0].nodes.get("backbone") or {}
+    node = row.members[0].backbone_node or {}
     return seen(benchmark, node) if row.training == RELEASED or "start" in node else ""
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from openbench.config.overrides import word
 from openbench.core.record import ResultRecord
-from openbench.results.leaderboard.runs import Keep, Run, runs_of
-from openbench.results.names import is_stream
-from openbench.results.records.settings import hyper_parameters, not_default, over_runs
+from openbench.results.frame import Keep, Run, run_of, runs
+from openbench.results.records.settings import over_runs
+from openbench.results.records.store import OnError, RecordStore
 from openbench.results.records.superseded import superseded
 from openbench.results.tables.render import Column, Estimate, cell_text
 from openbench.results.tables.views import FULL_SPECTRUM, GROUPS
@@ -110,14 +110,20 @@ def board_keys(name: str, key: str) -> bool:
     return name in _BOARD_NAMES and _BOARD_KEYS.fullmatch(key) is not None
 
 
-def boards(records: Iterable[ResultRecord], keep: Keep = board_keys) -> list[Board]:
+def boards_in(records: RecordStore, on_error: OnError, *keep: Keep) -> list[Board]:
     """Return the boards of all records: by benchmark, by digest, standard before full spectrum.
 
     Args:
-        records: read one after the other; only what is kept of each stays in memory.
-        keep: given a set or group and a key, whether `Row.value` will be asked for the number.
+        records: of a results folder.
+        on_error: receives an error for each file that is not a record.
+        *keep: each, given a set or group and a key, says whether `Row.value` will be asked for the number.
     """
-    return boards_of(runs_of(records, (keep, board_keys)))
+    return boards_of(runs(records, on_error, board_keys, *keep))
+
+
+def boards(records: Iterable[ResultRecord], keep: Keep = board_keys) -> list[Board]:
+    """Return the boards of some records; only what is kept of each stays in memory."""
+    return boards_of(run_of(record, lambda name, key: keep(name, key) or board_keys(name, key)) for record in records)
 
 
 def boards_of(runs: Iterable[Run]) -> list[Board]:
@@ -161,7 +167,7 @@ def _printed(row: Row) -> tuple[str, str]:
 def _rows(runs: Sequence[Run], side: str) -> list[Row]:
     groups: dict[str, list[Run]] = {}
     newest: dict[str, int] = {}
-    replaced = superseded(run.made for run in runs if not run.problems)
+    replaced = superseded(run for run in runs if not run.problems)
     for run in runs:
         # A record that contradicts itself stands alone, so that the others of its row keep their rank.
         groups.setdefault(f"{run.row} {run.run_id}" if run.problems else run.row, []).append(run)
@@ -184,8 +190,7 @@ def _one_per_network(runs: Sequence[Run]) -> list[Run]:
 
 def _row(runs: Sequence[Run], side: str, newest: Mapping[str, int], replaced: Mapping[str, str]) -> Row:
     first = runs[0]
-    settings = sorted({hyper_parameters(run.params) for run in runs}, key=_natural)
-    chosen = [not_default(run.nodes.get("method") or {}, run.params, run.tuned) for run in runs]
+    settings = sorted({run.written for run in runs}, key=_natural)
     values = {f"{g} {key}": _summary(runs, f"{side}{g}", key) for key in ("auroc", "fpr95") for g in GROUPS}
     values["accuracy"] = _summary(runs, f"{side}id", "accuracy")
     return Row(
@@ -196,7 +201,7 @@ def _row(runs: Sequence[Run], side: str, newest: Mapping[str, int], replaced: Ma
         outliers=first.outliers,
         backbone=first.backbone,
         params=" | ".join(settings),
-        settings=over_runs(chosen) or ("default" if first.params else "none"),
+        settings=over_runs([run.chosen for run in runs]) or ("default" if first.params else "none"),
         tuned=_tuned(first),
         runs=tuple(run.run_id for run in runs),
         networks=len({run.network for run in runs}),
@@ -240,7 +245,7 @@ def _reasons(
     found = [f"record {run.run_id}: {problem}" for run in runs for problem in run.problems]
     if any(run.strategy.startswith("oracle") for run in runs):
         found.append(f"hyper-parameters chosen on test data ({runs[0].strategy.replace('_', ' ')})")
-    if is_stream(runs[0].measured):
+    if runs[0].stream:
         found.append("scores of a stream, which depend on the images before: streams.md")
     if not all(run.pristine for run in runs):
         deviations = sorted({deviation for run in runs for deviation in run.deviations})

@@ -77,7 +77,7 @@ def stream_table(record: ResultRecord, decimals: int = 2) -> Table:
     titles = {"auroc": "AUROC ↑", "fpr95": "FPR@95 ↓"}
     titles |= {f"auroc_{end}_quarter": f"AUROC ↑, {end} quarter" for end in ("first", "last")}
     rows = []
-    for name in ordered(over, _members(record)):
+    for name in ordered(over, members_of(record)):
         counts = (_from_to([values.get(key) for values in over[name]]) for key in ("n_id", "n_ood"))
         numbers = (_over_orders([values.get(key) for values in over[name]]) for key in titles)
         rows.append((name if name in GROUPS else f"{MEMBER}{name}", role_of(record, name), *counts, *numbers))
@@ -178,7 +178,7 @@ def kind_of(key: str) -> Kind:
 
 def names_of(record: ResultRecord) -> list[str]:
     """Return groups and sets in the order of tables: near, its sets, far, its sets, whatever else was measured."""
-    return ordered(record.metrics, _members(record))
+    return ordered(record.metrics, members_of(record))
 
 
 def ordered(measured: Iterable[str], members: Members) -> list[str]:
@@ -193,9 +193,10 @@ def ordered(measured: Iterable[str], members: Members) -> list[str]:
     return [*order, *sorted(present - set(order))]
 
 
-def _members(record: ResultRecord) -> Members:
+def members_of(record: ResultRecord) -> Members:
+    """Return {role: names of its sets} of a record."""
     found: dict[str, list[str]] = {}
-    for key in record.counts:
+    for key in sorted(record.counts):
         role, _, name = key.partition("/")
         found.setdefault(role, []).append(name)
     return found
@@ -203,7 +204,7 @@ def _members(record: ResultRecord) -> Members:
 
 def role_of(record: ResultRecord, name: str) -> str:
     """Return the role of a set, `mean` for a group of sets, – for what else was measured."""
-    return role_in(_members(record), name)
+    return role_in(members_of(record), name)
 
 
 def role_in(members: Members, name: str) -> str:

@@ -1,4 +1,4 @@
-"""The index of records: the same runs as without it, and never a number that the records do not have."""
+"""The table of records: the same runs from the cache as from the files, and never a number that these do not have."""
 
 import os
 import shutil
@@ -8,10 +8,9 @@ import pytest
 
 from openbench import paths
 from openbench.config import shipped
-from openbench.results.leaderboard import index
-from openbench.results.leaderboard.index import indexed_runs
+from openbench.results import frame
+from openbench.results.frame import everything, run_of
 from openbench.results.leaderboard.ranking import board_keys
-from openbench.results.leaderboard.runs import runs_of
 from openbench.results.records import settings as trained
 from openbench.results.records.store import RecordStore, text_of
 
@@ -32,12 +31,8 @@ def store(tmp_path, monkeypatch):
     return found
 
 
-def everything(name, key):
-    return True
-
-
 def runs(store, keep=everything, said=None):
-    return list(indexed_runs(store, (keep,), (said if said is not None else []).append))
+    return list(frame.runs(store, (said if said is not None else []).append, keep))
 
 
 def counted(monkeypatch):
@@ -48,8 +43,8 @@ def counted(monkeypatch):
 
 
 @pytest.mark.parametrize("keep", [everything, board_keys])
-def test_runs_are_equal_with_and_without_the_index(store, monkeypatch, keep):
-    expected = list(runs_of(store, (keep,)))
+def test_runs_are_equal_from_the_cache_and_from_the_files(store, monkeypatch, keep):
+    expected = [run_of(record, keep) for record in store]
     assert runs(store, keep) == expected
     read = counted(monkeypatch)
     assert (runs(store, keep), read) == (expected, [])
@@ -81,7 +76,7 @@ def test_a_file_that_is_no_record_is_said_each_time(store):
         assert "has changed since it was written" in str(said[0])
 
 
-def test_a_damaged_index_is_made_again(store, tmp_path):
+def test_a_damaged_table_is_made_again(store, tmp_path):
     expected = runs(store)
     (file,) = (tmp_path / "cache" / "records").iterdir()
     content = file.read_bytes()
@@ -93,7 +88,7 @@ def test_a_damaged_index_is_made_again(store, tmp_path):
 
 def test_entries_of_other_code_do_not_count(store, monkeypatch):
     runs(store)
-    monkeypatch.setattr(index, "code_digest", lambda: "another")
+    monkeypatch.setattr(frame, "code_digest", lambda: "another")
     read = counted(monkeypatch)
     runs(store)
     assert len(read) == 3
@@ -102,12 +97,12 @@ def test_entries_of_other_code_do_not_count(store, monkeypatch):
 def test_code_of_equal_size_and_age_is_other_code(tmp_path, monkeypatch):
     package = tmp_path / "openbench"
     package.mkdir()
-    monkeypatch.setattr(index.paths, "__file__", str(package / "paths.py"))
+    monkeypatch.setattr(frame.paths, "__file__", str(package / "paths.py"))
     found = []
     for text in ("LEAST = 0.8\n", "LEAST = 0.9\n"):
         (package / "paths.py").write_text(text)
         os.utime(package / "paths.py", (1, 1))  # as packages that are built reproducibly have it
-        found.append(index.code_digest.__wrapped__())
+        found.append(frame.code_digest.__wrapped__())
     assert found[0] != found[1]
 
 
@@ -125,11 +120,11 @@ def test_an_augmentation_has_the_name_that_the_config_files_of_today_give_it(sto
             file = folder / "augment" / "pixmix.yaml"
             file.write_text(file.read_text().replace("rounds: 4", f"rounds: {rounds}"))
             trained._files.cache_clear()  # as a new process begins
-            index.code_digest.cache_clear()
+            frame.code_digest.cache_clear()
             said.append({run.augment for run in runs(store)} - {"none"})
     finally:
         trained._files.cache_clear()
-        index.code_digest.cache_clear()
+        frame.code_digest.cache_clear()
     assert said == [{"pixmix"}, {"pixmix (rounds=4)"}]
 
 

@@ -1,0 +1,498 @@
+"""All records as one table, from which boards, views, the site, `recommend` and `openbench.records()` read.
+
+A row is a set or group of a record on one ID side: what the record says of its run, the same in all of its rows, and a
+column per metric. `unable` is NaN; what a record does not have is null.
+
+The table is kept in the cache, a parquet file for each benchmark, so that thousands of records are not parsed each
+time. It holds nothing that the records do not and may be deleted at any time. A record counts as known while its file
+is in the state that it was read in, and the code is what it was then.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from functools import cache, lru_cache
+from itertools import groupby, islice
+from math import isnan, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openbench import paths
+from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord, Value
+from openbench.core.request import Role
+from openbench.digest import bytes_sha256, digest
+from openbench.errors import OpenbenchError, RecordError
+from openbench.results.leaderboard.consistency import inconsistencies
+from openbench.results.names import is_stream
+from openbench.results.records.settings import augmentation_of, hyper_parameters, not_default, outliers_of, training_of
+from openbench.results.records.store import OnError, RecordStore
+from openbench.results.tables.views import FULL_SPECTRUM, members_of, ordered, role_in, tuned_by
+from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+Metrics = Mapping[str, Mapping[str, Value]]
+Keep = Callable[[str, str], bool]  # of a set or group and a key: whether somebody needs the number
+
+# What the runs of a row of the leaderboard have in common: the config except for the seed, how numbers are reported,
+# and the benchmark, which is compared by its digest.
+NODES = ("training", "backbone", "method", "tune")
+SIDES = ("", FULL_SPECTRUM)
+ID = "id"
+METRIC = "metric."  # before the key of a metric, in the names of columns
+_FILE, _STATE, _FIRST = "file", "state", "first"
+_PLACE = ("side", "role", "set")
+_CODE = b"code"
+_EXACT = 2**53  # whole numbers up to here are floats
+_UNABLE = "unable"
+_AT_ONCE = 200  # records that are in memory with all their numbers
+_NOT_SCORED = (Role.ID_TRAIN, Role.OOD_TRAIN)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What tables need of one record; but for the numbers, a column of the table for each.
+
+    Args:
+        run_id: of the record.
+        benchmark: its name.
+        digest: of the benchmark.
+        pristine: whether the benchmark is as defined.
+        complete: whether no image of any set is missing.
+        deviations: where the benchmark is not as defined.
+        method: what users type after `method=`.
+        version: of the method.
+        params: all hyper-parameters.
+        written: the same as tables show them.
+        chosen: those that somebody or something chose.
+        tuned: those chosen on validation.
+        tuned_on: on which data they were chosen; empty if none were.
+        strategy: how they were chosen, e.g. `validation`, `none`, `oracle`.
+        training: how the backbone was trained.
+        augment: with which augmentation.
+        outliers: on which outliers.
+        backbone: its name.
+        network: digest of the backbone with its weights.
+        seed: of the run.
+        level: confidence level of its intervals.
+        training_node: of the config; None for released weights, which openbench did not train.
+        backbone_node: of the config.
+        method_node: of the config.
+        tune_node: of the config.
+        setting: digest of what the runs of a row share, but for the code.
+        code: digest of the method's version and of code that openbench does not ship or had not committed.
+        sources: {module: SHA-256} of code that openbench does not ship.
+        uncommitted: {file: SHA-256} of openbench's files that differed from the commit.
+        members: {role: names of its sets}.
+        stream: whether its numbers are of streams, so that they depend on the order of the images.
+        header: the line of conventions.
+        problems: what in the record does not follow from the rest of it.
+        utc: when it was made, as the record states it.
+        ms: milliseconds per image that scoring took without cached features; None if that was not timed.
+        pass_ms: milliseconds of one pass of the network; None if all that the run needed was cached.
+        mib: peak memory of the process while it scored.
+        metrics: {set or group: {key: value}}, those that were asked for.
+    """
+
+    run_id: str
+    benchmark: str
+    digest: str
+    pristine: bool
+    complete: bool
+    deviations: Sequence[str]
+    method: str
+    version: int
+    params: Mapping[str, Any]
+    written: str
+    chosen: Mapping[str, Any]
+    tuned: Mapping[str, Any]
+    tuned_on: str
+    strategy: str
+    training: str
+    augment: str
+    outliers: str
+    backbone: str
+    network: str
+    seed: int | None
+    level: float
+    training_node: Any
+    backbone_node: Any
+    method_node: Any
+    tune_node: Any
+    setting: str
+    code: str
+    sources: Mapping[str, str]
+    uncommitted: Mapping[str, str]
+    members: Mapping[str, Sequence[str]]
+    stream: bool
+    header: str
+    problems: Sequence[str]
+    utc: str
+    ms: float | None
+    pass_ms: float | None
+    mib: float | None
+    metrics: Metrics = field(default_factory=dict)
+
+    @property
+    def file(self) -> str:
+        """The file of its record, as from the folder of the records."""
+        return f"{self.benchmark}/{self.backbone}/{self.method}/{self.run_id}.json"
+
+    @property
+    def row(self) -> str:
+        """What the runs of a row of the leaderboard share: all but the seed, and how numbers are reported."""
+        return f"{self.setting} {self.code}"
+
+    @property
+    def nodes(self) -> dict[str, Any]:
+        """The nodes of the config that the runs of a row share."""
+        found = {name: getattr(self, f"{name}_node") for name in NODES}
+        return found if self.training_node is not None else {k: v for k, v in found.items() if k != "training"}
+
+
+FACTS = tuple(each.name for each in fields(Run) if each.name != "metrics")
+_PLAIN = (str, bool, int, float, int | None, float | None)
+_JSON = frozenset(each.name for each in fields(Run) if each.name in FACTS and each.type not in _PLAIN)
+
+
+def everything(name: str, key: str) -> bool:
+    """Keep every number."""
+    return True
+
+
+def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
+    """Return what tables need of a record.
+
+    Args:
+        record: of a run.
+        keep: given a set or group and a key, says whether somebody needs the number.
+    """
+    config, made = record.config, record.provenance
+    trained = record.backbone.get("training")
+    # Released weights were not trained by openbench, whatever the config says.
+    nodes = {name: config.get(name) if trained or name != "training" else None for name in NODES}
+    training, augment, outliers = training_of(record), augmentation_of(record), outliers_of(record)
+    name, backbone = str(record.method.get("name")), str(record.backbone.get("name"))
+    version, params = int(record.method.get("version", 0)), record.method.get("params") or {}
+    sources, uncommitted = made.get(SOURCES) or {}, made.get(UNCOMMITTED) or {}
+    metrics, tune = config.get("metrics"), config.get("tune")
+    strategy = str(tune.get("strategy", "none")) if isinstance(tune, dict) else "none"
+    numbers = {of: {k: v for k, v in values.items() if keep(of, k)} for of, values in record.metrics.items()}
+    digests = [_digest(json.dumps(node, sort_keys=True)) for node in nodes.values()]
+    return Run(
+        run_id=record.run_id,
+        benchmark=str(record.benchmark.get("name")),
+        digest=str(record.benchmark.get("digest")),
+        pristine=record.benchmark.get("pristine") is True,
+        complete=all(count["n"] == count["expected"] for count in record.counts.values()),
+        deviations=list(map(str, record.benchmark.get("deviations") or ())),
+        method=name,
+        version=version,
+        params=params,
+        written=hyper_parameters(params),
+        chosen=not_default(nodes["method"] or {}, params, record.tuned),
+        tuned=record.tuned,
+        tuned_on=tuned_by(strategy) if record.tuned else "",
+        strategy=strategy,
+        training=training,
+        augment=augment,
+        outliers=outliers,
+        backbone=backbone,
+        network=str(record.backbone.get("digest")),
+        seed=config.get("seed"),
+        level=float(metrics.get("confidence", 0.95)) if isinstance(metrics, dict) else 0.95,
+        **{f"{key}_node": node for key, node in nodes.items()},
+        setting=digest([digests, name, backbone, training, augment, outliers]),
+        code=digest([version, sources, uncommitted]),
+        sources=sources,
+        uncommitted=uncommitted,
+        members=members_of(record),
+        stream=is_stream(record.metrics),
+        header=record.header,
+        problems=list(inconsistencies(record)),
+        utc=str(made.get("utc") or ""),
+        **cost_of(record),
+        metrics={of: values for of, values in numbers.items() if values},
+    )
+
+
+@lru_cache(maxsize=4096)  # records share most of their nodes
+def _digest(text: str) -> str:
+    return digest(json.loads(text))
+
+
+def cost_of(record: ResultRecord) -> dict[str, float | None]:
+    """Return what scoring took: milliseconds per image without cached features, and the peak memory in MiB.
+
+    The time is that of the stage `score` over the images scored; passes of the network are in it only for methods that
+    run the network themselves. `pass_ms` is the time of one pass; None if all that the run needed was cached.
+    """
+    counts = record.counts.items()
+    scored = sum(int(count.get("n", 0)) for key, count in counts if key.partition("/")[0] not in _NOT_SCORED)
+    made = record.provenance
+    seconds, peak = (found if isinstance(found := made.get(key), Mapping) else {} for key in ("seconds", "peak_mib"))
+    spent, extracting, most = seconds.get("score"), seconds.get("features"), peak.get("score")
+    passes, pass_ms = made.get("passes"), None
+    if isinstance(extracting, float | int) and isinstance(passes, int) and passes > 0:
+        pass_ms = 1000 * extracting / passes
+    return {
+        "pass_ms": pass_ms,
+        "ms": float(f"{1000 * spent / scored:.4g}") if isinstance(spent, float | int) and scored else None,
+        "mib": float(most) if isinstance(most, float | int) else None,
+    }
+
+
+def runs(records: RecordStore, on_error: OnError, *keep: Keep) -> Iterator[Run]:
+    """Yield what tables need of every record, in the order of the files.
+
+    Args:
+        records: of a results folder.
+        on_error: receives an error for each file that is not a record.
+        *keep: each, given a set or group and a key, says whether it needs the number.
+    """
+    for table in tables(records, on_error, *keep):
+        yield from _runs(table, keep)
+
+
+def tables(records: RecordStore, on_error: OnError, *keep: Keep, facts: Sequence[str] = FACTS) -> "Iterator[pa.Table]":
+    """Yield the table of each benchmark, in the order of the files; only records that are new or changed are parsed.
+
+    Columns: `file`, `first` (of the rows of a record), `side` (nothing or `full_spectrum/`), `role`, `set`, those of
+    `facts`, and `metric.KEY`.
+
+    Args:
+        records: of a results folder.
+        on_error: receives an error for each file that is not a record.
+        *keep: which metrics become columns: those of which any of these needs a number.
+        facts: which of FACTS become columns.
+    """
+    start = len(str(records.folder)) + 1
+    every = ((path, str(path)[start:].replace(os.sep, "/")) for path in records.paths(on_error))
+    for benchmark, files in groupby(every, lambda each: each[1].partition("/")[0]):
+        states = {name: _state(path) for path, name in files}
+        stored = _up_to_date(records, _cache_file(records.folder / benchmark), states, on_error)
+        if stored is not None:
+            yield stored.read(_columns(stored, keep, facts)).unify_dictionaries().combine_chunks()
+
+
+def whole(records: RecordStore, on_error: OnError, *keep: Keep, facts: Sequence[str] = FACTS) -> "pa.Table":
+    """Return the tables of all benchmarks as one, with the columns also where there is no record; see `tables`."""
+    import pyarrow as pa
+
+    none = pa.schema({name: _types()[name] for name in (_FILE, _FIRST, *_PLACE, *facts)}).empty_table()
+    found = pa.concat_tables([none, *tables(records, on_error, *keep, facts=facts)], promote_options="permissive")
+    return found.unify_dictionaries().combine_chunks()
+
+
+def _up_to_date(
+    records: RecordStore, file: Path | None, states: Mapping[str, str], on_error: OnError
+) -> "pq.ParquetFile | None":
+    """The table of a benchmark as its files are now; None without records."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    stored = _stored(file)
+    known = {} if stored is None else _states(stored)
+    kept = {name for name, state in states.items() if state and known.get(name) == state}
+    tables = list(_parsed(records, {name: state for name, state in states.items() if name not in kept}, on_error))
+    if not tables and len(kept) == len(known):
+        return stored
+    if kept and stored is not None:
+        old = stored.read()
+        tables.append(old.filter(pc.is_in(old[_FILE].cast(pa.string()), pa.array(list(kept)))))
+    if not tables:
+        return None
+    table = pa.concat_tables(tables, promote_options="permissive")
+    if kept:
+        order = pc.index_in(table[_FILE].cast(pa.string()), pa.array(list(states)))
+        table = table.take(pc.sort_indices(order))
+    return _write(file, table)
+
+
+def _parsed(records: RecordStore, states: Mapping[str, str], on_error: OnError) -> "Iterator[pa.Table]":
+    """The tables of a few records after the other."""
+    names = iter(states)
+    while some := list(islice(names, _AT_ONCE)):
+        found = {}
+        for name in some:
+            try:
+                found[name] = records.read(records.folder / name)
+            except RecordError as error:
+                on_error(error)
+        if found:
+            yield _table(found, states)
+
+
+def _table(records: Mapping[str, ResultRecord], states: Mapping[str, str]) -> "pa.Table":
+    """Records as rows."""
+    import pyarrow as pa
+
+    types, rows = _types(), 0
+    about: dict[str, list[Any]] = {name: [] for name in types}
+    numbers: dict[str, list[float | None]] = {}
+    for file, record in records.items():
+        run = run_of(record)
+        facts = {name: getattr(run, name) for name in FACTS}
+        facts = {_FILE: file, _STATE: states[file], **facts, **{name: json.dumps(facts[name]) for name in _JSON}}
+        for place, (side, role, name) in enumerate(_places(record, run.members)):
+            for column, value in {**facts, _FIRST: not place, "side": side, "role": role, "set": name}.items():
+                about[column].append(value)
+            for key, value in record.metrics.get(side + name, {}).items():
+                numbers.setdefault(key, []).extend([None] * (rows - len(numbers[key])))
+                numbers[key].append(_number(key, value))
+            rows += 1
+    columns = {name: pa.array(values, types[name]) for name, values in about.items()}
+    columns |= {METRIC + key: pa.array(values + [None] * (rows - len(values))) for key, values in numbers.items()}
+    return pa.table(columns)
+
+
+def _places(record: ResultRecord, members: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
+    """Side, role and name of each set and group in the order of tables, then of ID; one without names if none is."""
+    named = [(role_in(members, name), name) for name in ordered(record.metrics, members)]
+    found = [(side, *each) for each in (*named, (ID, ID)) for side in SIDES if side + each[1] in record.metrics]
+    return found or [("", "", "")]
+
+
+def _number(key: str, value: Value) -> float:
+    """A count stays a whole number; `unable` is NaN, which no record holds."""
+    if isinstance(value, str):
+        return nan
+    return value if key.startswith("n_") and abs(value) < _EXACT else float(value)
+
+
+@cache
+def _types() -> "dict[str, pa.DataType]":
+    """The types of all columns but metrics; texts, and JSON, of which most records have the same few, are coded."""
+    import pyarrow as pa
+
+    text = pa.dictionary(pa.int32(), pa.string())
+    known: dict[Any, pa.DataType] = {
+        bool: pa.bool_(),
+        int: pa.int64(),
+        int | None: pa.int64(),
+        float: pa.float64(),
+        float | None: pa.float64(),
+    }
+    facts = {each.name: known.get(each.type, text) for each in fields(Run) if each.name in FACTS}
+    return {**dict.fromkeys((_FILE, _STATE, *_PLACE), text), _FIRST: pa.bool_(), **facts}
+
+
+def _columns(stored: "pq.ParquetFile", keep: Sequence[Keep], facts: Sequence[str]) -> list[str]:
+    """The columns that somebody needs."""
+    places = stored.read(["side", "set"])
+    names = [side + name for side in places["side"].unique().to_pylist() for name in places["set"].unique().to_pylist()]
+    keys = [name.removeprefix(METRIC) for name in stored.schema_arrow.names if name.startswith(METRIC)]
+    needed = [METRIC + key for key in keys if any(keeps(name, key) for keeps in keep for name in names)]
+    return [_FILE, _FIRST, *_PLACE, *facts, *needed]
+
+
+def _runs(table: "pa.Table", keep: Sequence[Keep]) -> Iterator[Run]:
+    """The records of a table, with the numbers that somebody needs."""
+    # Only what needs no pandas, which takes long to load: no scalars, and no lists made into arrays.
+    first_rows = table.filter(table[_FIRST]).combine_chunks()
+    facts = {name: _values(first_rows[name].chunk(0), name in _JSON) for name in FACTS}
+    starts = [row for row, is_first in enumerate(table[_FIRST].to_pylist()) if is_first]
+    ends = [*starts[1:], table.num_rows]
+    for first in range(0, len(ends), _AT_ONCE):
+        some = slice(first, first + _AT_ONCE)
+        rows = _numbers(table.slice(starts[first], ends[some][-1] - starts[first]), keep)
+        for at, start, end in zip(range(len(ends))[some], starts[some], ends[some], strict=True):
+            metrics = {place: values for place, values in islice(rows, end - start) if values}
+            yield Run(**{name: values[at] for name, values in facts.items()}, metrics=metrics)
+
+
+def _values(column: "pa.Array", is_json: bool = False) -> list[Any]:
+    """The values of a column; equal texts and equal JSON become one object."""
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(column.type):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    found = column.dictionary.to_pylist()
+    codes = column.indices.to_pylist()
+    known = {code: json.loads(found[code]) if is_json else found[code] for code in set(codes)}
+    return [known[code] for code in codes]
+
+
+def _numbers(table: "pa.Table", keep: Sequence[Keep]) -> Iterator[tuple[str, dict[str, Value]]]:
+    """The name of each row of a table, with the numbers that somebody needs."""
+    sides, sets = (_values(table[key].chunk(0)) for key in ("side", "set"))
+    names = [side + name for side, name in zip(sides, sets, strict=True)]
+    rows: list[dict[str, Value]] = [{} for _ in names]
+    for key in (sys.intern(name.removeprefix(METRIC)) for name in table.column_names if name.startswith(METRIC)):
+        needed = {name for name in set(names) if any(keeps(name, key) for keeps in keep)}
+        for name, row, value in zip(names, rows, table[METRIC + key].to_pylist(), strict=True):
+            if value is not None and name in needed:
+                row[key] = _UNABLE if isnan(value) else value
+    return zip(names, rows, strict=True)
+
+
+def _stored(file: Path | None) -> "pq.ParquetFile | None":
+    """The table in the cache; None if there is none, it is damaged, or other code made it."""
+    if file is None:
+        return None
+    try:
+        stored = _parquet(read_sealed(file))
+    except (DamagedError, FileNotFoundError):
+        return None
+    return stored if stored.schema_arrow.metadata.get(_CODE) == code_digest().encode() else None
+
+
+def _parquet(content: bytes) -> "pq.ParquetFile":
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(pa.BufferReader(content))
+
+
+def _states(stored: "pq.ParquetFile") -> dict[str, str]:
+    """{file of a record: its state when it was read}."""
+    table = stored.read([_FILE, _STATE]).unify_dictionaries().combine_chunks()
+    return dict(zip(*(_values(table[name].chunk(0)) for name in (_FILE, _STATE)), strict=True))
+
+
+def _write(file: Path | None, table: "pa.Table") -> "pq.ParquetFile":
+    """Write and return a table; where the cache cannot be written, records are parsed again next time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata({_CODE: code_digest()}), sink, compression="zstd")
+    content = sink.getvalue().to_pybytes()
+    if file is not None:
+        with suppress(OSError):
+            write_sealed(file, content)
+    return _parquet(content)
+
+
+def _state(path: Path) -> str:
+    """Size, inode and time stamps of a file; empty if it cannot be looked at."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ""
+    return f"{found.st_size} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
+
+
+def _cache_file(folder: Path) -> Path | None:
+    """Where the table of a folder is; None if there is no cache."""
+    try:
+        return paths.cache_dir() / "records" / f"{digest(str(folder.absolute()), 32)}.parquet"
+    except OpenbenchError:
+        return None
+
+
+@cache
+def code_digest() -> str:
+    """Return a digest of openbench's own files and Python's version, on which it depends what is read of records.
+
+    An augmentation, for instance, has the name of its file.
+    """
+    folders = (Path(paths.__file__).parent, "*.py"), (paths.config_dir(), "*.yaml")
+    files = [(folder, file) for folder, form in folders for file in sorted(folder.rglob(form))]
+    found = [(str(file.relative_to(folder)), bytes_sha256(file.read_bytes())) for folder, file in files]
+    return digest([found, sys.version_info[:3]], 32)
