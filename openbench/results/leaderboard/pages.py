@@ -109,6 +109,7 @@ def generate(results: Path, seen: Seen = lambda benchmark, backbone: "") -> Gene
     if streams := [records.read(records.folder / run.file) for run in every if run.stream]:
         tables = [to_markdown(stream_table(record)) for record in streams]
         texts["streams.md"] = "\n".join([MARK, "", _OF_STREAMS, "", *tables])
+        texts["README.md"] += "\nApart, without ranks: [methods that learn from images they have scored](streams.md).\n"
     return Generated({results / FOLDER / name: text for name, text in texts.items()}, found, unreadable)
 
 
