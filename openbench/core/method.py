@@ -41,7 +41,8 @@ class Method(Checked, ABC):
     def __init_subclass__(cls, **rest: Any) -> None:
         """Make the methods of a subclass refuse input that they cannot work with."""
         super().__init_subclass__(**rest)
-        hold(cls, fit=held_to_training, score=held_to_finite, class_scores=held_to_finite)
+        scoring = dict.fromkeys(("score", "score_next", "class_scores"), held_to_finite)
+        hold(cls, fit=held_to_training, **scoring)
 
     @property
     def request(self) -> Request:

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from openbench.config.constraints import Checked, Count, Positive, Seed
 from openbench.core.features import FeatureSet
-from openbench.core.inputs import held_to_finite, hold
 from openbench.core.method import Method
 from openbench.errors import ConfigError, MethodError
 
@@ -67,11 +66,6 @@ class StreamingMethod(Method, Generic[M]):
     The engine scores streams as `_stream_` in the method's config says (`StreamPlan`); nothing is tuned, and such
     scores are not ranked with others.
     """
-
-    def __init_subclass__(cls, **rest: Any) -> None:
-        """Make the methods of a subclass refuse input that they cannot work with."""
-        super().__init_subclass__(**rest)
-        hold(cls, score_next=held_to_finite)
 
     @abstractmethod
     def memory(self) -> M:

@@ -22,7 +22,18 @@ from openbench.core.request import Field
 from openbench.core.streaming import StreamingMethod
 from openbench.errors import FieldError, MethodError, NotFittedError
 from openbench.metrics.curve import auroc
-from openbench.testing.toy import Toy, declared, fitted, images_with, network_with, planted, read_by, samples_of, scored
+from openbench.testing.toy import (
+    Toy,
+    declared,
+    fitted,
+    images_with,
+    network_with,
+    planted,
+    read_by,
+    returned_by_fit,
+    samples_of,
+    scored,
+)
 
 MethodFactory = Callable[[], Method]  # returns a new, unfitted method at each call
 Check = Callable[[MethodFactory], None]
@@ -169,7 +180,7 @@ def check_refit_equals_fresh_fit(make: MethodFactory) -> None:
 def check_fit_returns_self(make: MethodFactory) -> None:
     """`fit` returns the method itself, so that calls chain."""
     method, data = make(), planted()
-    if fitted(method, data) is not method:
+    if returned_by_fit(method, data) is not method:
         _fail(make, "fit must return self")
 
 

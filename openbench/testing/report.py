@@ -1,26 +1,20 @@
 """All that is wrong with a method, at once and in words, with the line of its code where that can be told."""
 
-import ast
 import inspect
 import linecache
-import re
-import textwrap
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.streaming import StreamingMethod
 from openbench.errors import MethodError, OpenbenchError
 from openbench.testing.checks import (
     CheckError,
     all_checks,
-    check_fit_returns_self,
-    check_pickles,
     check_unfitted_raises_not_fitted,
 )
 
@@ -36,7 +30,6 @@ _ABOUT = {
     "check_hyper_parameters_stay_as_given": "fit",
     "check_learnt_state_ends_in_underscore": "fit",
 }
-_ASSIGNED = ("check_hyper_parameters_stay_as_given", "check_learnt_state_ends_in_underscore")
 
 
 @dataclass(frozen=True)
@@ -113,15 +106,12 @@ def check_method(method: type[Method] | Method) -> MethodReport:
     cls = method if isinstance(method, type) else type(method)
     checks: tuple[Check, ...] = all_checks()
     findings: dict[object, Finding] = {}
-    repaired = _repaired(make) if "fit" in _functions(cls) and not _returns_self(make, checks) else None
     for check in checks:
-        if repaired is not None and check is check_pickles:
-            continue  # the repaired class is in no module
         try:
-            check(make if repaired is None or check.__name__ == check_fit_returns_self.__name__ else repaired)
+            check(make)
         except Exception as error:  # a method may raise anything
             raised, text = _raised_at(cls, error), _text(cls, error)
-            place = raised or _about(cls, check, error)
+            place = raised or _about(cls, check)
             # An error in one line of the method is one fault, however many checks it ends.
             key = place if raised and check is not check_unfitted_raises_not_fitted else (text, place)
             before = findings.get(key, Finding(text, place, ()))
@@ -166,36 +156,6 @@ def _factory(method: type[Method] | Method) -> Factory:
     return cls
 
 
-def _returns_self(make: Factory, checks: tuple[Check, ...]) -> bool:
-    asked = next(check for check in checks if check.__name__ == check_fit_returns_self.__name__)
-    try:
-        asked(make)
-    except CheckError:
-        return False
-    except Exception:  # reported by the checks
-        return True
-    return True
-
-
-def _repaired(make: Factory) -> Factory:
-    """The same methods with a `fit` that returns self, without which no other check could tell what else is wrong."""
-    cls = type(make())
-
-    def fit(self: Method, train: FeatureSet | None, head: Head | None) -> Method:
-        cls.fit(self, train, head)
-        return self
-
-    body = {"fit": fit, "__doc__": cls.__doc__, "__module__": cls.__module__}
-    fixed = type(cls.__name__, (cls,), body)
-
-    def again() -> Any:
-        method = make()
-        method.__class__ = fixed
-        return method
-
-    return again
-
-
 def _text(cls: type, error: Exception) -> str:
     text = str(error).removeprefix(f"{cls.__name__}: ")
     return text if isinstance(error, CheckError | OpenbenchError) else f"{type(error).__name__}: {text}"
@@ -213,12 +173,8 @@ def _raised_at(cls: type, error: Exception) -> Place | None:
     return None
 
 
-def _about(cls: type, check: Check, error: Exception) -> Place | None:
+def _about(cls: type, check: Check) -> Place | None:
     """The part of a method that a failed check is about."""
-    if check.__name__ in _ASSIGNED:
-        names = re.findall(r"\b[A-Za-z]\w*", str(error))
-        if (found := _assignment(cls, names)) is not None:
-            return found
     scoring = "score_next" if issubclass(cls, StreamingMethod) else "score"
     return _definition(cls, _ABOUT.get(check.__name__, scoring)) or _definition(cls, scoring)
 
@@ -249,27 +205,6 @@ def _definition(cls: type, name: str) -> Place | None:
     except (OSError, TypeError):  # in a notebook
         return None
     return Place(_short(file or "?"), line, f"class {cls.__name__}")
-
-
-def _assignment(cls: type, names: list[str]) -> Place | None:
-    """The first line in which a function of the class sets one of these attributes of its object."""
-    for function in _functions(cls).values():
-        for node in _nodes(function):
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            flat = [part for target in targets for part in getattr(target, "elts", [target])]
-            if any(isinstance(t, ast.Attribute) and ast.unparse(t.value) == "self" and t.attr in names for t in flat):
-                code = function.__code__
-                return Place(_short(code.co_filename), code.co_firstlineno + node.lineno - 1, function.__name__)
-    return None
-
-
-def _nodes(function: "Callable[..., object]") -> Iterator[ast.stmt]:
-    """The statements of a function that set something, their lines counted from its first."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError):
-        return
-    yield from (node for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign))
 
 
 def _short(file: str) -> str:
