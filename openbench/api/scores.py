@@ -1,6 +1,6 @@
 """Every metric of scores that the caller has already: arrays in, the numbers of `python -m openbench evaluate` out."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -71,9 +71,7 @@ def evaluate_scores(
     sets += [] if ood_val is None else [SetScores("ood_val", "ood_val", _scores(ood_val, "ood_val"))]
     for role, group, where in (("near", near, "near"), ("far", far, "far"), ("far", ood, "ood")):
         sets += [SetScores(named, role, _scores(value, f"{where} '{named}'")) for named, value in _named(group, where)]
-    values = evaluate(sets, options)
-    said = (*remarks(f"'{name}'", sets).get(WARNINGS, ()), *turned(f"'{name}'", sets, values))
-    return Result(_record(name, sets, values, options), tuple(sets), warnings=said)
+    return result_of(sets, options, name)
 
 
 def _named(sets: Mapping[str, Any] | None, where: str) -> Iterator[tuple[str, Any]]:
@@ -137,13 +135,19 @@ def _probabilities(value: ArrayLike, n: int, where: str) -> NDArray[np.float64]:
     return rows
 
 
-def _record(
-    name: str, sets: list[SetScores], values: dict[str, dict[str, Any]], options: MetricOptions
-) -> ResultRecord:
-    """The numbers as a record; there is no network and no method that openbench knows of."""
+def result_of(sets: Sequence[SetScores], options: MetricOptions, name: str) -> Result:
+    """Return every metric of scores; there is no network and no method that openbench knows of.
+
+    Args:
+        sets: the scores.
+        options: of metrics.
+        name: what the scores are called in tables.
+    """
+    values = evaluate(sets, options)
+    said = (*remarks(f"'{name}'", sets).get(WARNINGS, ()), *turned(f"'{name}'", sets, values))
     content = [{key: value for key, value in vars(s).items() if value is not None} for s in sets]
     config = {"metrics": asdict(options)}
-    return ResultRecord(
+    record = ResultRecord(
         run_id=digest({"scores": content, **config}),
         config=config,
         benchmark={"name": name, "digest": digest(content), "pristine": True, "deviations": []},
@@ -155,3 +159,4 @@ def _record(
         header=describe(options),
         counts={f"{s.role}/{s.name}": {"n": len(s.scores), "expected": len(s.scores)} for s in sets},
     )
+    return Result(record, tuple(sets), warnings=said)

@@ -3,26 +3,19 @@
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from openbench.cli.process import BAD_INPUT, OK, writing
 from openbench.core.record import ResultRecord
-from openbench.core.scores import SetScores
 from openbench.errors import ConfigError, OpenbenchError
 from openbench.results.escape import console
 from openbench.results.tables.render import Table, rendered
-from openbench.results.tables.views import GROUPS, SIDES, VIEWS, run_tables
+from openbench.results.tables.views import GROUPS
 from openbench.storage.files import output
 from openbench.storage.plain_json import dumps, readable
 
-if TYPE_CHECKING:
-    from openbench.metrics.suite import MetricOptions
-
-ALL = "all"
 _SHOWN = 20  # errors that are listed one by one
-SCORE_VIEWS = tuple(view for view in VIEWS if view not in ("trials", "counts"))  # a file of scores has no others
 
 
 def headline(record: ResultRecord, apart: str = "") -> str:
@@ -45,66 +38,6 @@ def group_auroc(record: ResultRecord) -> dict[str, float]:
 def print_tables(tables: Sequence[Table], form: str = "console") -> None:
     """Print tables one below the other in one of `render`'s formats."""
     print("\n".join(rendered(tables, form)), end="")
-
-
-def tables_of_scores(
-    name: str, sets: Sequence[SetScores], metrics: dict[str, dict[str, Any]], options: "MetricOptions", view: str
-) -> list[Table]:
-    """Return the tables of scores that openbench did not make.
-
-    Args:
-        name: what the scores are called in titles, e.g. the file's name.
-        sets: the scores.
-        metrics: what `evaluate` made of them.
-        options: with which options.
-        view: one of SCORE_VIEWS, or `all`.
-    """
-    from openbench.metrics.suite import describe  # which loads SciPy
-
-    counts = {f"{s.role}/{s.name}": {"n": len(s.scores), "expected": len(s.scores)} for s in sets}
-    record = ResultRecord(
-        run_id="",
-        config={},
-        benchmark={"name": name, "pristine": True},
-        backbone={},
-        method={},
-        tuned={},
-        trials=[],
-        metrics=metrics,
-        header=describe(options),
-        counts=counts,
-    )
-    views = SCORE_VIEWS if view == ALL else (view,)
-    accuracy = metrics["id"].get("accuracy")
-    title = name if accuracy is None else f"{name} · ID accuracy {100 * accuracy:.2f} %"
-    # Backbone and method are unknown here, so the title that a run's tables have would say little.
-    found: list[Table] = []
-    for v in views:
-        tables = [(_side(table, v), table) for table in run_tables(record, v)]
-        found += [replace(t, title=" · ".join(part for part in (v, side, title) if part)) for side, t in tables]
-        standard = [at for at, (side, _) in enumerate(tables, len(found) - len(tables)) if not side]
-        if v == "threshold" and standard:
-            last = found[standard[-1]]
-            found[standard[-1]] = replace(last, notes=(*last.notes, _operating(sets)))
-    return found
-
-
-def _side(table: Table, view: str) -> str:
-    """The ID side that a run's table is about; empty for the standard one."""
-    return next((side for side in SIDES.values() if side and table.title.startswith(f"{view} · {side} · ")), "")
-
-
-def _operating(sets: Sequence[SetScores]) -> str:
-    """What the names of thresholds stand for, with their values, to be used elsewhere."""
-    from openbench.metrics.suite import fixed_thresholds
-
-    meant = {"95tnr": "accepts 95 % of id_test", "val": "FPR = FNR on id_val and ood_val"}
-    values = [f"{name} = {value:.6g} ({meant[name]})" for name, value in fixed_thresholds(sets).items()]
-    unknown = [] if len(values) == len(meant) else ["val: needs the roles id_val and ood_val"]
-    return (
-        f"thresholds, above which a score is flagged: {' · '.join([*values, *unknown])} · test: FPR = FNR on each set "
-        "itself, for comparison only"
-    )
 
 
 def write_json(values: Any, path: Path) -> None:

@@ -3,26 +3,30 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from openbench.api.result import Result
+from openbench.api.scores import result_of
 from openbench.cli import options
-from openbench.cli.output import ALL, SCORE_VIEWS, check_json, print_tables, tables_of_scores, write_json
+from openbench.cli.output import check_json, print_tables, write_json
 from openbench.cli.process import OK
-from openbench.engine.provenance import WARNINGS, remarks, turned
-from openbench.metrics import suite
-from openbench.metrics.suite import MetricOptions, describe
+from openbench.core.scores import SetScores
+from openbench.metrics.suite import MetricOptions, fixed_thresholds
 from openbench.progress import reporting
 from openbench.results.escape import console
 from openbench.results.scores.cells import read_sets
 from openbench.results.scores.file import Advance, passes, silent
-from openbench.results.tables.views import explained
+from openbench.results.tables.render import Table
+from openbench.results.tables.views import SIDES, VIEWS, explained, run_tables
 
+ALL = "all"
+SCORE_VIEWS = tuple(view for view in VIEWS if view not in ("trials", "counts"))  # a file of scores has no others
 _LONG = 1 << 24  # bytes from which on reading is shown
 
 _EPILOG = """\
@@ -86,19 +90,42 @@ def evaluate(scores: Path, json: Path | None, view: str, form: str, explain: boo
     chosen = MetricOptions(**{name: value for name, value in metric_options.items() if value is not None})
     with _reading(scores) as advance:
         sets = read_sets(scores, advance)
-    values = suite.evaluate(sets, chosen)
-    tables = tables_of_scores(scores.name, sets, values, chosen, view)
-    whose = f"'{scores.name}'"
-    for line in (*remarks(whose, sets).get(WARNINGS, ()), *turned(whose, sets, values)):
+    result = result_of(sets, chosen, scores.name)
+    tables = [table for one in (SCORE_VIEWS if view == ALL else (view,)) for table in _tables(result, one)]
+    for line in result.warnings:
         print(console(line), file=sys.stderr)
     if not tables:
         print(f"view '{view}' is empty: the file or the families do not yield it", file=sys.stderr)
     print_tables(tables, form)
     if explain:
-        print(explained(describe(chosen)), file=sys.stderr if form == "csv" else sys.stdout)
+        print(explained(result.record.header), file=sys.stderr if form == "csv" else sys.stdout)
     if json is not None:
-        write_json(values, json)
+        write_json(result.metrics, json)
     return OK
+
+
+def _tables(result: Result, view: str) -> Iterator[Table]:
+    """The tables of one view; backbone and method are unknown, so their titles name the file and its accuracy."""
+    accuracy = result.metrics["id"].get("accuracy")
+    known = [] if accuracy is None else [f"ID accuracy {100 * float(accuracy):.2f} %"]
+    tables = run_tables(result.record, view)
+    sides = [next((s for s in SIDES.values() if s and t.title.startswith(f"{view} · {s} · ")), "") for t in tables]
+    standard = [at for at, side in enumerate(sides) if not side]
+    for at, (side, table) in enumerate(zip(sides, tables, strict=True)):
+        title = " · ".join(part for part in (view, side, str(result.record.benchmark["name"]), *known) if part)
+        notes = [_operating(result.scores)] if view == "threshold" and standard[-1:] == [at] else []
+        yield replace(table, title=title, notes=(*table.notes, *notes))
+
+
+def _operating(sets: Sequence[SetScores]) -> str:
+    """What the names of thresholds stand for, with their values, to be used elsewhere."""
+    meant = {"95tnr": "accepts 95 % of id_test", "val": "FPR = FNR on id_val and ood_val"}
+    values = [f"{name} = {value:.6g} ({meant[name]})" for name, value in fixed_thresholds(sets).items()]
+    unknown = [] if len(values) == len(meant) else ["val: needs the roles id_val and ood_val"]
+    return (
+        f"thresholds, above which a score is flagged: {' · '.join([*values, *unknown])} · test: FPR = FNR on each set "
+        "itself, for comparison only"
+    )
 
 
 @contextmanager
