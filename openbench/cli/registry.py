@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,57 +18,23 @@ _ARXIV = re.compile(r"\b(\d{2})(?:0[1-9]|1[0-2])\.\d{4,5}\b")
 _OF_TEXT = ("mcm",)  # methods whose papers make the classifier of text
 
 
-@dataclass(frozen=True)
-class ClassDescription:
-    """A class of a config group, as it describes itself.
-
-    Args:
-        docstring: cleaned of indentation.
-        reference: the paper, as a method cites it; empty if there is none.
-        parameters: {name: default as text, empty if there is none}.
-        ranges: {name: what its annotation allows, in words}.
-    """
-
-    docstring: str
-    reference: str
-    parameters: dict[str, str]
-    ranges: dict[str, str]
-
-    @classmethod
-    def of(cls, target: str) -> "ClassDescription":
-        """Import what a `_target_` names, and describe it.
-
-        Raises:
-            ConfigError: it cannot be imported.
-        """
-        from openbench.config.build import target_of
-        from openbench.config.constraints import described, hints_of
-
-        made_by = target_of({TARGET: target}, target)
-        signature, hints = inspect.signature(made_by), hints_of(made_by)
-        return cls(
-            docstring=inspect.getdoc(made_by) or "",
-            reference=getattr(made_by, "reference", ""),
-            parameters={name: _default(parameter) for name, parameter in signature.parameters.items()},
-            ranges={name: described(hints.get(name, Any)) for name in signature.parameters},
-        )
-
-    @property
-    def summary(self) -> str:
-        """The first line of the docstring."""
-        return self.docstring.split("\n", 1)[0]
-
-    @property
-    def year(self) -> str:
-        """The year in the reference, else that of its arXiv id; empty if it names none."""
-        if match := _YEAR.search(self.reference):
-            return match.group()
-        return f"20{match.group(1)}" if (match := _ARXIV.search(self.reference)) else ""
+def year_of(reference: str) -> str:
+    """Return the year in a reference, else that of its arXiv id; empty if it names none."""
+    if match := _YEAR.search(reference):
+        return match.group()
+    return f"20{match.group(1)}" if (match := _ARXIV.search(reference)) else ""
 
 
-def _default(parameter: inspect.Parameter) -> str:
-    text = "" if parameter.default is parameter.empty else repr(parameter.default)
-    return text.replace("<factory>", "")  # of a dataclass's field with `default_factory`
+def parameters_of(made_by: Callable[..., Any]) -> dict[str, tuple[str, str]]:
+    """Return {name: (default as text, empty if there is none; what its annotation allows, in words)} of a class."""
+    from openbench.config.constraints import described, hints_of
+
+    hints, found = hints_of(made_by), {}
+    for name, parameter in inspect.signature(made_by).parameters.items():
+        default = "" if parameter.default is parameter.empty else repr(parameter.default)
+        # A dataclass's field with `default_factory` shows as <factory>.
+        found[name] = default.replace("<factory>", ""), described(hints.get(name, Any))
+    return found
 
 
 @dataclass(frozen=True)
@@ -129,16 +96,23 @@ class Entry:
             raise ConfigError(f"{self.path}: found a {type(found).__name__} — a mapping is needed")
         return {str(key): value for key, value in found.items()}
 
-    def description(self) -> ClassDescription:
-        """What the class that the file names says about itself.
+    def made_by(self) -> Callable[..., Any]:
+        """The class that the file names.
 
         Raises:
             ConfigError: the file names no class, or it cannot be imported.
         """
+        from openbench.config.build import target_of
+
         target = self.config().get(TARGET)
         if not isinstance(target, str):
             raise ConfigError(f"{self.path}: no `{TARGET}` — every method names its class, e.g. package.module.Class")
-        return ClassDescription.of(target)
+        return target_of({TARGET: target}, target)
+
+    def about(self) -> tuple[str, str]:
+        """The year of the paper that its class cites, and the first line of its docstring."""
+        made_by = self.made_by()
+        return year_of(getattr(made_by, "reference", "")), (inspect.getdoc(made_by) or "").partition("\n")[0]
 
     def needs(self) -> str:
         """What a method reads, in words: `features, labels; fit on id_train`.
@@ -246,8 +220,7 @@ def method_facts() -> dict[str, MethodFacts]:
         method = method_of(entry.name, {})
         if method is not None:
             family = "text" if entry.name in _OF_TEXT else _family(list(leaves(method)))
-            about = entry.description()
-            found[entry.name] = MethodFacts(family, needs_of(entry.name, {}) or (), about.year, about.summary)
+            found[entry.name] = MethodFacts(family, needs_of(entry.name, {}) or (), *entry.about())
     return found
 
 

@@ -13,7 +13,7 @@ import yaml
 from openbench import paths
 from openbench.cli.app import carry_out
 from openbench.cli.commands.listing import overview, usage
-from openbench.cli.registry import ClassDescription, Registry
+from openbench.cli.registry import Registry, year_of
 from openbench.compose.config import compose, plain
 from openbench.config.build import target_of
 from openbench.config.shipped import shipped
@@ -22,6 +22,7 @@ from openbench.core.record import ResultRecord
 from openbench.core.request import Field, Request, Role
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.errors import ConfigError, RecordError
+from openbench.methods.msp import MSP
 from openbench.results.records.store import RecordStore
 from openbench.results.tables.frames import frame_of
 
@@ -155,10 +156,10 @@ def test_a_users_methods_stand_beside_ours(toys, capsys):
     assert shown(capsys, "tune", "none", "--config-dir", str(toys)).endswith("tune=none\n")
 
 
-def test_the_year_comes_from_the_reference(toys):
-    assert ClassDescription.of("listed_toys.Ours").year == "2024"
-    assert ClassDescription.of("openbench.methods.msp.MSP").year == "2017"
-    assert ClassDescription.of("openbench.training.recipe.Recipe").year == ""
+def test_the_year_comes_from_the_reference():
+    assert year_of(Ours.reference) == "2024"
+    assert year_of(MSP.reference) == "2017"
+    assert year_of("") == ""
 
 
 def test_an_unknown_group_or_name_offers_the_nearest(toys):

@@ -1,5 +1,7 @@
 """`list` and `show`: print the config groups, one entry, or one record."""
 
+import inspect
+import math
 import re
 import shlex
 from pathlib import Path
@@ -10,7 +12,7 @@ import click
 from openbench.cli import options
 from openbench.cli.output import left_out
 from openbench.cli.process import OK
-from openbench.cli.registry import Entry, Registry
+from openbench.cli.registry import Entry, Registry, parameters_of
 from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
 from openbench.errors import ConfigError, RecordError
 from openbench.public import TARGET
@@ -103,8 +105,7 @@ def group_table(registry: Registry, group: str) -> Table:
     if group != "method":
         rows = tuple((entry.name, entry.summary) for entry in entries)
         return Table(f"{group} ({len(rows)})", (Column("name"), Column("what it is")), rows, notes=note)
-    classes = [entry.description() for entry in entries]
-    listed = tuple((e.name, e.needs(), c.year, c.summary) for e, c in zip(entries, classes, strict=True))
+    listed = tuple((entry.name, entry.needs(), *entry.about()) for entry in entries)
     columns = tuple(map(Column, ("name", "needs", "year", "score")))
     return Table(f"method ({len(listed)})", columns, listed, notes=note)
 
@@ -133,25 +134,24 @@ def usage(entry: Entry, config_dir: Path | None) -> str:
 
 def method_text(entry: Entry, config_dir: Path | None = None) -> str:
     """Return all about a method: formula, reference, needs, hyper-parameters with default and searched values."""
-    about, config = entry.description(), entry.config()
+    made_by, config = entry.made_by(), entry.config()
     space = config.get(_SPACE) or {}
-    defaults = about.parameters | {k: _one_line(v) for k, v in config.items() if not k.startswith("_")}
+    parameters = parameters_of(made_by)
+    given = {key: _one_line(value) for key, value in config.items() if not key.startswith("_")}
+    defaults = {name: default for name, (default, _) in parameters.items()} | given
     rows = tuple(
-        (name, text, about.ranges.get(name, ""), ", ".join(map(_one_line, space.get(name, ()))))
+        (name, text, parameters.get(name, ("", ""))[1], ", ".join(map(_one_line, space.get(name, ()))))
         for name, text in defaults.items()
     )
     columns = tuple(map(Column, ("hyper-parameter", "default", "allowed", "searched on validation")))
-    count = 1
-    for values in space.values():
-        count *= len(values)
-    notes = (f"{count} settings in all",) if space else ()
+    notes = (f"{math.prod(map(len, space.values()))} settings in all",) if space else ()
     table = render(Table("Hyper-parameters", columns, rows, notes=notes), "console") if rows else "No hyper-parameters."
     head = f"{entry.name} · {config[TARGET]}"
     facts = [f"Needs: {entry.needs()}"]
     # The docstring has its own `Reference:` section where there is more to say than the citation.
-    facts += [f"Reference: {about.reference}"] if about.reference else []
+    facts += [f"Reference: {reference}"] if (reference := getattr(made_by, "reference", "")) else []
     run = f"Run: {usage(entry, config_dir)}"
-    return "\n\n".join([head, about.docstring, "\n".join(facts), table.rstrip("\n"), run]) + "\n"
+    return "\n\n".join([head, inspect.getdoc(made_by) or "", "\n".join(facts), table.rstrip("\n"), run]) + "\n"
 
 
 def config_text(entry: Entry, config_dir: Path | None) -> str:
