@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from openbench.cli.app import carry_out
-from openbench.cli.process import check_process, flush, report, take_signals
+from openbench.cli.process import flush, report, take_signals
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,7 +19,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     # bounds the spinning, at no cost on an idle machine. It must be set before torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
-        check_process()
         code = carry_out(sys.argv[1:] if argv is None else argv)
         flush(code)
         return code

@@ -52,21 +52,15 @@ def results_dir() -> Path:
 
 
 def writable(folder: Path, key: str) -> Path:
-    """Return a folder that is written to, after checking that its name can be kept and that no file is in its place.
+    """Return a folder that is written to, after checking that no file is in its place.
 
     Args:
         folder: as it was named; it need not exist.
         key: what named it, for the message.
 
     Raises:
-        ConfigError: the name is not UTF-8, so that configs and records cannot hold it; or it, or a part of the way to
-            it, is a file.
+        ConfigError: it, or a part of the way to it, is a file.
     """
-    try:
-        str(folder).encode()
-    except UnicodeEncodeError as error:
-        shown = os.fsencode(folder).decode(errors="backslashreplace")
-        raise ConfigError(f"{key} — found '{shown}', which is not UTF-8 — choose another folder") from error
     there = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), None)
     if there is not None and not os.path.isdir(there):
         inside = "" if there == folder else f" — found '{folder}', inside it"

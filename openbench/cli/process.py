@@ -46,16 +46,6 @@ def take_signals() -> None:
             signal.signal(number, stop)
 
 
-def check_process() -> None:
-    """Refuse a closed stdout, whose number the next file would get, and a working directory that was deleted."""
-    if sys.stdout is None:
-        raise OpenbenchError("the output is closed (>&-) — discard it with > /dev/null")
-    try:
-        os.getcwd()
-    except FileNotFoundError as error:
-        raise OpenbenchError("the working directory is gone — change to another one (cd)") from error
-
-
 def flush(code: int) -> None:
     """Write out stdout, so that a full disk behind `>` is reported here, once, and not by the interpreter."""
     try:

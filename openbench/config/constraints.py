@@ -103,11 +103,11 @@ def check_value(value: Any, annotation: Any, where: str) -> None:
     """
     if fits(value, annotation):
         return
-    choices = _choices(annotation)
+    allowed = described(annotation)
+    choices = allowed.removeprefix("a list, each item ").split(", ")
     texts = value if isinstance(value, list | tuple | set | frozenset) else [value]
     unknown = next((text for text in texts if isinstance(text, str) and text not in choices), "")
-    hint = did_you_mean(unknown, choices)
-    raise ConfigError(f"{where} — found {_shown(value)}{hint} — allowed: {described(annotation)}")
+    raise ConfigError(f"{where} — found {_shown(value)}{did_you_mean(unknown, choices)} — allowed: {allowed}")
 
 
 def fits(value: Any, annotation: Any) -> bool:
@@ -204,15 +204,6 @@ def _flat(metadata: Iterable[Any]) -> Iterator[Any]:
             yield from _flat(part.metadata)
         elif is_dataclass(part):
             yield part
-
-
-def _choices(annotation: Any) -> tuple[str, ...]:
-    """The texts that an annotation lists."""
-    if isinstance(annotation, OneOf):
-        return annotation.choices
-    if get_origin(annotation) is Literal:
-        return tuple(choice for choice in get_args(annotation) if isinstance(choice, str))
-    return tuple(choice for part in get_args(annotation) for choice in _choices(part))
 
 
 def _shown(value: Any) -> str:

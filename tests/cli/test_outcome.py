@@ -6,7 +6,7 @@ import pytest
 
 from openbench.__main__ import main
 from openbench.cli.hydra.app import Call
-from openbench.cli.hydra.outcome import NOT_ENDED, Outcome, Sweep, duration
+from openbench.cli.hydra.outcome import NOT_ENDED, Outcome, Sweep
 from openbench.errors import DataError, NotApplicableError
 
 
@@ -58,14 +58,6 @@ def test_time_left_is_the_mean_of_what_was_computed_times_what_is_not(sweep):
     assert sweep.left() == ", about 4 min left"  # 6 jobs of 40 s
     ended(sweep, 4, NOT_ENDED, 0.0)
     assert sweep.left() == ", about 2 min left"  # two at a time
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0.2, "1 s"), (89, "89 s"), (120, "2 min"), (7800, "2 h 10 min")],
-)
-def test_durations_are_said_as_people_say_them(seconds, said):
-    assert duration(seconds) == said
 
 
 def test_an_error_of_many_jobs_has_its_details_once(engine, capsys):

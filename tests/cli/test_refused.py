@@ -2,8 +2,6 @@
 
 import errno
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -44,18 +42,3 @@ def test_what_a_disk_refuses_names_the_file(number):
 @pytest.mark.parametrize("error", [RuntimeError("shape"), FileNotFoundError(errno.ENOENT, "x", "y")])
 def test_an_error_of_ours_is_none_of_the_systems(error):
     assert message_of(error) is None
-
-
-@pytest.mark.parametrize(
-    ("shell", "words"),
-    [
-        ('exec "$0" -m openbench list metrics >&-', "error: the output is closed"),
-        ('cd gone; rmdir ../gone; exec "$0" -m openbench run +benchmark=digits', "error: the working directory is"),
-    ],
-)
-def test_a_process_without_output_or_directory_ends_with_one_message(tmp_path, shell, words):
-    (tmp_path / "gone").mkdir()
-    done = subprocess.run(["bash", "-c", shell, sys.executable], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(words)

@@ -100,6 +100,8 @@ class Sweep:
 
     def left(self) -> str:
         """Return how long the sweep will go on, from the mean of the jobs that have ended, if any has."""
+        from openbench.studies.plan import duration
+
         outcomes = self.outcomes()
         counted = [o.seconds for o in outcomes if o.status not in (*MISSING, *QUICK)]
         missing = [o.status for o in outcomes if o.status in MISSING]
@@ -138,14 +140,6 @@ class Sweep:
         counts = {DONE: len(found) - sum(counts.values()), **counts}
         counts["skipped: not applicable"] = counts.pop(NOT_APPLICABLE)
         return ", ".join(f"{count} {what}" for what, count in counts.items() if count or what in (DONE, FAILED_STATUS))
-
-
-def duration(seconds: float) -> str:
-    """Return a time as people say it: `40 s`, `4 min`, `2 h 10 min`."""
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def numbers(jobs: Sequence[int]) -> str:
