@@ -1,12 +1,13 @@
-"""The probe: a network answers for a few images before anything that is cached or recorded of it is reused.
+"""The probes: a network and a method of the user's answer before anything that is cached or recorded of them is reused.
 
 Code can be read, and weights can be hashed, but a value that code reads from elsewhere (a global, a class attribute, a
 file) hides from both. So every network that openbench does not ship is asked: a dozen images go through preprocessing
-and network, twice, in parts, beside other images, and are compared with what it made of them before.
+and network, twice, in parts, beside other images, and are compared with what it made of them before. A method of the
+user's is fitted on a few hundred cached rows and scores a dozen; what it scored is in the record.
 """
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,11 +21,23 @@ from torch import Tensor
 
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Benchmark, Split
+from openbench.core.features import FeatureSet
+from openbench.core.live import LiveMethod
+from openbench.core.method import Method
 from openbench.core.record import PROBE
-from openbench.core.request import Request
+from openbench.core.request import Mixing, Request, Texts
+from openbench.core.search import with_params
 from openbench.data.loading import batches
 from openbench.digest import array_sha256, digest
-from openbench.errors import ConfigError, DataError, OpenbenchError, RecordError, StochasticError
+from openbench.engine.evaluate import CachedFeatures, Fitting, Scoring, fit, score_split
+from openbench.errors import (
+    ConfigError,
+    DataError,
+    NotApplicableError,
+    OpenbenchError,
+    RecordError,
+    StochasticError,
+)
 from openbench.results.records.store import RecordStore, load
 from openbench.source import foreign_code, foreign_sources
 from openbench.storage.checksum import DAMAGED
@@ -35,6 +48,8 @@ FEW = 12
 _ROUNDING, _ON_DEVICE, _HALVES, _OF_LARGEST = 1e-3, 5e-3, 5e-2, 1e-2
 _TRIES = 100  # of another process that writes the same file
 _NUMBERS = 4  # per image, of features and of logits each, that a record keeps
+_FIT, _SCORED = 384, 12  # rows of a method's probe
+_OF_SCORES = 1e-3  # of the largest score
 Rows = Mapping[str, NDArray[np.float32]]
 
 
@@ -259,3 +274,51 @@ def _check_finite(rows: Rows, pixels: Tensor, name: str) -> None:
                 f"reach {float(pixels.abs().max()):.3g} after preprocess — finite numbers expected — check the weights "
                 "and the preprocess"
             )
+
+
+@dataclass(frozen=True)
+class _Few:
+    """A few hundred rows of each split, spread over it."""
+
+    features: CachedFeatures
+
+    def __call__(self, split: Split, request: Request) -> FeatureSet:
+        return self.features(split, request)[_spread(len(split), _FIT)]
+
+    def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
+        raise NotApplicableError("a method that runs the network itself reads no cached rows")
+
+    def texts(self, texts: Texts) -> Tensor:
+        return self.features.texts(texts)
+
+    def mixed(self, split: Split, others: Split, mixing: Mixing) -> Tensor:
+        return self.features.mixed(split, others, mixing)[_spread(len(split), _FIT)]
+
+
+def ask_method(method: Method, benchmark: Benchmark, features: CachedFeatures) -> list[float]:
+    """Return what a method scores a dozen rows of ID test, with its default hyper-parameters; nothing if it cannot.
+
+    Args:
+        method: unfitted; it is not changed.
+        benchmark: whose rows it is fitted on and scores.
+        features: of the network.
+    """
+    few, device = _Few(features), features.backbone.device
+    try:
+        fitted = fit(with_params(method, {}), Fitting.of(benchmark, features.backbone.head), few, device)
+        scores = score_split(fitted, benchmark.id_test, Scoring(few, device))
+    except OpenbenchError:  # e.g. more neighbours than rows
+        return []
+    return [float(f"{x:.6g}") for x in np.nan_to_num(scores[_spread(len(scores), _SCORED).numpy()])]
+
+
+def same_scores(then: Sequence[float], now: Sequence[float]) -> bool:
+    """Return whether two answers are the same within rounding; nothing is the same as anything."""
+    if not then or not now:
+        return True
+    first, second = np.array(then), np.array(now)
+    return first.shape == second.shape and bool(np.abs(first - second).max() <= _OF_SCORES * np.abs(first).max())
+
+
+def _spread(n: int, most: int) -> Tensor:
+    return torch.arange(0, n, max(1, -(-n // most)))

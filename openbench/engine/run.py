@@ -36,7 +36,6 @@ from openbench.core.scores import SetScores
 from openbench.core.search import Tuned, settings_of, with_params
 from openbench.core.streaming import STREAM, StreamingMethod, StreamPlan
 from openbench.digest import digest, still_as_before
-from openbench.engine import method_probe
 from openbench.engine.compatibility import tells_apart
 from openbench.engine.evaluate import (
     CachedFeatures,
@@ -50,6 +49,7 @@ from openbench.engine.evaluate import (
     score_splits,
 )
 from openbench.engine.per_set import each_alone, joined_record
+from openbench.engine.probe import ask_method, same_scores
 from openbench.engine.provenance import (
     Clock,
     Learnt,
@@ -255,8 +255,8 @@ def _variant(spec: RunSpec, record: ResultRecord, runtime: Runtime, say: Say) ->
     features = CachedFeatures.of(spec.backbone, runtime, say)
     if any(features.lacks(split) for split in _read(spec) if split.role in (Role.ID_TRAIN, Role.ID_TEST)):
         return ""
-    now = method_probe.ask(spec.method, spec.benchmark, features)
-    return "" if method_probe.same(then, now) else digest(now)
+    now = ask_method(spec.method, spec.benchmark, features)
+    return "" if same_scores(then, now) else digest(now)
 
 
 def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, dict[str, list[SetScores]]]:
@@ -369,7 +369,7 @@ def _made_from(spec: RunSpec, features: CachedFeatures) -> dict[str, Any]:
         UNCOMMITTED: spec.uncommitted,
         REUSED: kept,
         PROBE: probe and probe.recorded(),
-        METHOD_PROBE: method_probe.ask(spec.method, spec.benchmark, features) if own else [],
+        METHOD_PROBE: ask_method(spec.method, spec.benchmark, features) if own else [],
     }
     return {key: of for key, of in found.items() if of}
 
