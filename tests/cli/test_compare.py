@@ -32,7 +32,7 @@ def scores(seed, n=50):
 def record(method, digest="aaaa", **params):
     made = ResultRecord(
         run_id="",
-        config={"seed": 0, "method": {"_name_": method, **params}, "tune": {"strategy": "none", "_name_": "none"}},
+        config={"benchmark": {"id": {}}, "method": {"_name_": method, **params}, "seed": 0},
         benchmark={"name": "toy", "digest": digest, "pristine": True, "deviations": []},
         backbone={"name": "tiny", "digest": "bbbb", "training": "cross_entropy"},
         method={"name": method, "version": 1, "reference": "", "params": params},
@@ -109,7 +109,7 @@ def test_the_same_scores_do_not_differ(compare):
     ("other", "sets", "why"),
     [
         (record("msp", digest="cccc"), scores(2), "other benchmarks"),
-        (record("msp"), scores(2, 49), "other sets or sizes"),
+        (record("msp"), scores(2, 49), "images — compare runs"),
         (record("msp"), None, "scores of run"),
     ],
 )

@@ -16,7 +16,7 @@ from openbench.results.tables.render import Cell, Column, Estimate, Table
 from openbench.results.tables.views import GROUPS
 
 Keys = Mapping[tuple[str, str], Sequence[str]]
-_SAME = "compare runs of one benchmark on the same images"
+_SAME = "compare runs of one benchmark on the same images in the same order"
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,52 @@ def compared(runs: Sequence[tuple[ResultRecord, Sequence[SetScores]]]) -> list[C
         Compared(record, tuple(scores), name if methods.count(name) == 1 else f"{name} {record.run_id[:6]}")
         for (record, scores), name in zip(runs, methods, strict=True)
     ]
-    first = found[0]
     for other in found[1:]:
-        _check_same_images(first, other)
+        _check_same_images(found[0], other)
     return found
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two runs on a set, or on the mean of a group.
+
+    Args:
+        name: of the set or group.
+        role: the group of a set; `mean` of a group.
+        auroc: of both, their difference, its interval and p.
+        n_id: ID images.
+        n_ood: OOD images.
+    """
+
+    name: str
+    role: str
+    auroc: PairedDifference
+    n_id: int
+    n_ood: int
+
+
+def differences(first: Compared, other: Compared, level: float = 0.95) -> Iterator[Difference]:
+    """Yield how two runs differ in AUROC: near, its sets, far, its sets.
+
+    Args:
+        first: the difference is its AUROC minus the other's.
+        other: on the same images.
+        level: coverage of the intervals.
+
+    Reference: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988); see `metrics.paired_delong` for the group's mean.
+    """
+    (ids_a,), (ids_b,) = first.of(Role.ID_TEST), other.of(Role.ID_TEST)
+
+    def between(name: str, role: str, pairs: Sequence[tuple[SetScores, SetScores]]) -> Difference:
+        one, two = ([pair[side].scores for pair in pairs] for side in (0, 1))
+        found = paired_delong((ids_a.scores, one), (ids_b.scores, two), level)
+        return Difference(name, role, found, len(ids_a.scores), sum(map(len, one)))
+
+    for group in GROUPS:
+        pairs = list(zip(first.of(group), other.of(group), strict=True))
+        if pairs:
+            yield between(group, "mean", pairs)
+            yield from (between(pair[0].name, group, [pair]) for pair in pairs)
 
 
 def difference_table(first: Compared, other: Compared, level: float = 0.95) -> Table:
@@ -62,8 +104,6 @@ def difference_table(first: Compared, other: Compared, level: float = 0.95) -> T
         first: the difference is its AUROC minus the other's.
         other: on the same images.
         level: coverage of the intervals.
-
-    Reference: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988); see `metrics.paired_delong` for the group's mean.
     """
     columns = (
         Column("set"),
@@ -73,19 +113,15 @@ def difference_table(first: Compared, other: Compared, level: float = 0.95) -> T
         Column("difference [interval]", "percent"),
         Column("p", "number"),
     )
-    rows: list[tuple[Cell, ...]] = []
-    for group in GROUPS:
-        ours, theirs = first.of(group), other.of(group)
-        if not ours:
-            continue
-        rows.append((group, "mean", *_cells(_paired(first, other, ours, theirs, level))))
-        for one, two in zip(ours, theirs, strict=True):
-            rows.append((f"  {one.name}", group, *_cells(_paired(first, other, [one], [two], level))))
+    rows = tuple(
+        (one.name if one.role == "mean" else f"  {one.name}", one.role, *_cells(one.auroc))
+        for one in differences(first, other, level)
+    )
     note = (
         f"AUROC on the same images: DeLong's paired test, two-sided, not corrected for the number of rows; {level:.0%} "
         "intervals. One network each: other trainings may differ by more."
     )
-    return Table(f"{first.name} against {other.name}", columns, tuple(rows), notes=(note,))
+    return Table(f"{first.name} against {other.name}", columns, rows, notes=(note,))
 
 
 def config_table(runs: Sequence[Compared]) -> Table:
@@ -135,14 +171,6 @@ def disagreement_table(first: Compared, other: Compared, most: int, keys: Keys) 
     return Table("Images on which they disagree most", columns, tuple(rows), notes=(note,))
 
 
-def _paired(
-    first: Compared, other: Compared, ours: Sequence[SetScores], theirs: Sequence[SetScores], level: float
-) -> PairedDifference:
-    (ids_a,), (ids_b,) = first.of(Role.ID_TEST), other.of(Role.ID_TEST)
-    one = (ids_a.scores, [s.scores for s in ours])
-    return paired_delong(one, (ids_b.scores, [s.scores for s in theirs]), level)
-
-
 def _cells(found: PairedDifference) -> tuple[Cell, ...]:
     return (found.first, found.second, Estimate(found.difference, found.low, found.high), float(f"{found.p:.3g}"))
 
@@ -155,15 +183,22 @@ def _places(ids: np.ndarray, ood: np.ndarray) -> np.ndarray:
 
 def _check_same_images(first: Compared, other: Compared) -> None:
     named = f"runs {first.record.run_id} and {other.record.run_id}"
-    digests = [run.record.benchmark.get("digest") for run in (first, other)]
-    if digests[0] != digests[1]:
-        benchmarks = [run.record.benchmark for run in (first, other)]
+    benchmarks = [run.record.benchmark for run in (first, other)]
+    # The digest of arrays covers their values: the same images through two networks have two digests.
+    listed = all("id" in (run.record.config.get("benchmark") or {}) for run in (first, other))
+    if listed and benchmarks[0].get("digest") != benchmarks[1].get("digest"):
         found = " and ".join(f"{one.get('name')} (digest {one.get('digest')})" for one in benchmarks)
         raise DataError(f"{named}: other benchmarks — found {found} — {_SAME}")
-    sizes = [{(str(s.role), s.name): len(s.scores) for s in run.scores} for run in (first, other)]
-    if sizes[0] != sizes[1]:
-        differing = sorted({f"{role}/{name}" for (role, name), _ in sizes[0].items() ^ sizes[1].items()})
-        raise DataError(f"{named}: other sets or sizes — found a difference in {', '.join(differing)} — {_SAME}")
+    sets = [{f"{s.role}/{s.name}": s for s in run.of(Role.ID_TEST, *GROUPS)} for run in (first, other)]
+    if lacking := sorted(sets[0].keys() ^ sets[1].keys()):
+        raise DataError(f"{named}: other sets — only one of them has {', '.join(lacking)} — {_SAME}")
+    for where, one in sets[0].items():
+        two = sets[1][where]
+        if len(one.scores) != len(two.scores):
+            raise DataError(f"{named}: {where} has {len(one.scores)} and {len(two.scores)} images — {_SAME}")
+        if one.labels is not None and two.labels is not None and not np.array_equal(one.labels, two.labels):
+            differing = int((np.asarray(one.labels) != np.asarray(two.labels)).sum())
+            raise DataError(f"{named}: {where}: {differing} of {len(one.scores)} images have other labels — {_SAME}")
 
 
 def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
