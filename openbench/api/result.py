@@ -239,21 +239,21 @@ def compared(first: Result, second: Result, level: float = 0.95) -> "DataFrame":
         raise DataError(
             f"compare — found a {type(second).__name__} — a Result expected: results['knn'].compare(results['msp'])"
         )
-    runs = same_images([(result.record, scores_of(result)) for result in (first, second)])
+    one, other = same_images([(result.record, scores_of(result)) for result in (first, second)])
     rows = [
         {
-            "set": one.name,
-            "role": one.role,
-            "auroc": one.auroc.first,
-            "other_auroc": one.auroc.second,
-            "difference": one.auroc.difference,
-            "low": one.auroc.low,
-            "high": one.auroc.high,
-            "p": one.auroc.p,
-            "n_id": one.n_id,
-            "n_ood": one.n_ood,
+            "set": row.name,
+            "role": row.role,
+            "auroc": row.auroc.first,
+            "other_auroc": row.auroc.second,
+            "difference": row.auroc.difference,
+            "low": row.auroc.low,
+            "high": row.auroc.high,
+            "p": row.auroc.p,
+            "n_id": row.n_id,
+            "n_ood": row.n_ood,
         }
-        for one in differences(*runs, level)
+        for row in differences(one, other, level)
     ]
     found = pd.DataFrame(rows).astype({"set": "str", "role": "str", "n_id": "Int64", "n_ood": "Int64"})
     named = [f"{result.record.method.get('name')} ({result.record.run_id})" for result in (first, second)]
