@@ -4,18 +4,14 @@ import csv
 import io
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from openbench.errors import ConfigError, did_you_mean
 from openbench.results import escape
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
-
-from dataclasses import dataclass
-
-from openbench.results.escape import html
 
 Kind = Literal["text", "percent", "number", "count"]
 
@@ -133,9 +129,24 @@ def _number(value: float, column: Column) -> str:
     return f"{value:.4g}"
 
 
-WIDTH = 120
-# Fewest characters of a table, a cell of words, a long word (longer ones are folded) and a folded cell.
-_NARROWEST, _WORDS, _WORD, _FOLDED = 60, 24, 40, 10
+class _Texts(NamedTuple):
+    """A table as it is printed, escaped for a format."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    notes: list[str]
+
+
+def _escaped(table: Table, escaped: Callable[[str], str]) -> _Texts:
+    columns = [escaped(column.title) for column in table.columns]
+    rows = [[escaped(text) for text in row] for row in table.texts()]
+    return _Texts(escaped(table.title), columns, rows, [escaped(text) for text in (table.header, *table.notes) if text])
+
+
+_WIDTH = 120
+# Fewest characters of a table, a cell of words, and a long word; longer ones are folded.
+_NARROWEST, _WORDS, _WORD = 60, 24, 40
 _GAP = 3  # between two columns
 
 
@@ -152,16 +163,72 @@ def to_console(table: Table, width: int | None = None) -> str:
     from rich.console import Console
     from rich.text import Text
 
-    table = _shown(table)
-    room = max(_NARROWEST, shutil.get_terminal_size((WIDTH, 24)).columns if width is None else width)
+    texts = _escaped(table, escape.console)
+    room = max(_NARROWEST, shutil.get_terminal_size((_WIDTH, 24)).columns if width is None else width)
     stream = io.StringIO()
     # Without force_jupyter=False, rich would show the table in a notebook's cell in place of writing it.
     console = Console(
         file=stream, width=room, color_system=None, force_terminal=False, force_jupyter=False, legacy_windows=False
     )
-    grids = [_grid(part, room) for part in _parts(table, room)]
-    console.print(Text(table.title), *grids, *(Text(line) for line in (table.header, *table.notes) if line), sep="\n")
+    console.print(Text(texts.title), *_grids(table, texts, room), *map(Text, texts.notes), sep="\n")
     return "\n".join(line.rstrip() for line in stream.getvalue().strip("\n").split("\n")) + "\n"
+
+
+def _grids(table: Table, texts: _Texts, room: int) -> "list[RichTable]":
+    """The lines of a table, in parts that fit; rich breaks what is in words."""
+    from rich.box import SIMPLE
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    words = [column.kind == "text" for column in table.columns]
+    cells = list(zip(*texts.rows, strict=True)) or [()] * len(words)
+    titles = [_longest_word([title]) for title in texts.columns]
+    longest = [max(title, *map(len, column), 0) for title, column in zip(titles, cells, strict=True)]
+    least = [
+        max(title, min(most, _WORDS if _longest_word(column) <= _WORDS else min(_longest_word(column), _WORD)))
+        if in_words
+        else most
+        for title, most, column, in_words in zip(titles, longest, cells, words, strict=True)
+    ]
+    grids = []
+    for part in _parts(words, texts.rows, least, room):
+        whole = sum(max(longest[index], len(texts.columns[index])) + _GAP for index in part) <= room
+        grid = RichTable(box=SIMPLE, pad_edge=False, padding=(0, 1))
+        for index in part:
+            side: Literal["left", "right"] = "left" if words[index] else "right"
+            width = None if whole or words[index] else least[index]
+            # Text objects: in plain strings rich would read the brackets of an interval as markup.
+            grid.add_column(Text(texts.columns[index]), justify=side, overflow="fold", width=width)
+        for row in texts.rows:
+            grid.add_row(*(Text(row[index]) for index in part))
+        grids.append(grid)
+    return grids
+
+
+def _parts(words: Sequence[bool], rows: Sequence[Sequence[str]], least: Sequence[int], room: int) -> list[list[int]]:
+    """The columns of each part of at most `room` characters; the later ones repeat what tells the rows apart."""
+    every = list(range(len(words)))
+
+    def width(part: Sequence[int]) -> int:
+        return sum(least[index] + _GAP for index in part)
+
+    if width(every) <= room or True not in words:
+        return [every]
+    # A number before the first text, such as a rank, belongs to what tells rows apart.
+    first = words.index(True) + 1
+    lead = min(words.index(False, first) if False in words[first:] else first, len(words) - 1)
+    again = next((k for k in range(first, lead) if len({tuple(row[:k]) for row in rows}) == len(rows)), lead)
+    parts, begun = [every[:lead]], lead
+    for index in every[lead:]:
+        if len(parts[-1]) > begun and width([*parts[-1], index]) > room:
+            parts.append(every[:again])
+            begun = again
+        parts[-1].append(index)
+    return parts if lead else [every]
+
+
+def _longest_word(texts: Sequence[str]) -> int:
+    return max((len(word) for text in texts for word in text.split()), default=0)
 
 
 def to_csv(table: Table) -> str:
@@ -185,38 +252,27 @@ def to_csv(table: Table) -> str:
 
 def to_markdown(table: Table) -> str:
     """Return a table as GitHub Markdown, with title, header line and notes."""
+    texts = _escaped(table, escape.markdown)
     marks = ["---" if column.kind == "text" else "---:" for column in table.columns]
-    lines = [[escape.markdown(column.title) for column in table.columns], marks]
-    for cells, texts in zip(table.rows, table.texts(), strict=True):
-        lines.append([_markdown(cell, text) for cell, text in zip(cells, texts, strict=True)])
-    parts = [f"### {escape.markdown(table.title)}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
+    lines = [texts.columns, marks]
+    for row, shown in zip(table.rows, texts.rows, strict=True):
+        links = (isinstance(cell, Link) and escape.markdown_link(cell.text, cell.target) for cell in row)
+        lines.append([link or text for link, text in zip(links, shown, strict=True)])
+    parts = [f"### {texts.title}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
     parts += [escape.markdown_paragraph(text) for text in (table.header, *table.notes) if text]
     return "\n\n".join(parts) + "\n"
 
 
 def to_latex(table: Table) -> str:
     """Return a table as a LaTeX float that needs the package booktabs; the best of a column is bold if it is known."""
+    texts = _escaped(table, escape.latex)
     layout = "".join("l" if column.kind == "text" else "r" for column in table.columns)
-    grid = [[escape.latex(text) for text in row] for row in table.texts()]
     for row, column in table.best:
-        grid[row][column] = rf"\textbf{{{grid[row][column]}}}"
-    rows = [" & ".join(row) + r" \\" for row in grid]
-    notes = [escape.latex(text) for text in (table.header, *table.notes) if text]
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{escape.latex(table.title)}}}",
-        rf"\begin{{tabular}}{{{layout}}}",
-        r"\toprule",
-        " & ".join(escape.latex(column.title) for column in table.columns) + r" \\",
-        r"\midrule",
-        *rows,
-        r"\bottomrule",
-        r"\end{tabular}",
-        *(rf"\par\footnotesize {note}" for note in notes),
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+        texts.rows[row][column] = rf"\textbf{{{texts.rows[row][column]}}}"
+    head, *body = [" & ".join(row) + r" \\" for row in (texts.columns, *texts.rows)]
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{texts.title}}}", rf"\begin{{tabular}}{{{layout}}}"]
+    lines += [r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+    return "\n".join([*lines, *(rf"\par\footnotesize {note}" for note in texts.notes), r"\end{table}"]) + "\n"
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {
@@ -252,88 +308,6 @@ def rendered(tables: Sequence[Table], form: str) -> list[str]:
     return [render(table, form) for table in tables]
 
 
-def column_widths(table: Table) -> list[int]:
-    """Return the characters that each column takes on a terminal, padding and rule included."""
-    texts = table.texts()
-    return [
-        max(len(column.title), *(len(row[index]) for row in texts), 0) + 3 for index, column in enumerate(table.columns)
-    ]
-
-
-def _grid(table: Table, room: int) -> "RichTable":
-    """The lines of a table without title and notes."""
-    from rich.box import SIMPLE
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    # Text objects: in plain strings rich would read the brackets of an interval as markup.
-    grid = RichTable(box=SIMPLE, pad_edge=False, padding=(0, 1))
-    for column, width in zip(table.columns, _shares(table, room), strict=True):
-        side: Literal["left", "right"] = "left" if column.kind == "text" else "right"
-        grid.add_column(Text(column.title), justify=side, overflow="fold", width=width)
-    for row in table.texts():
-        grid.add_row(*map(Text, row))
-    return grid
-
-
-def _parts(table: Table, room: int) -> list[Table]:
-    """The table in parts of at most `room` characters; the later ones repeat what tells its rows apart."""
-    kinds = [column.kind == "text" for column in table.columns]
-    # A number before the first text, such as a rank, belongs to what tells rows apart.
-    first = kinds.index(True) + 1 if True in kinds else 0
-    lead = min(kinds.index(False, first) if False in kinds[first:] else max(first, 1), len(kinds) - 1)
-    least, texts = _least(table), table.texts()
-    if lead < 1 or sum(least) + _GAP * len(least) <= room:
-        return [table]
-    again = next((k for k in range(max(first, 1), lead) if len({tuple(row[:k]) for row in texts}) == len(texts)), lead)
-    parts = [list(range(lead))]
-    for index in range(lead, len(least)):
-        if len(parts[-1]) > (lead if len(parts) == 1 else again) and (
-            sum(least[i] + _GAP for i in (*parts[-1], index)) > room
-        ):
-            parts.append(list(range(again)))
-        parts[-1].append(index)
-    return [_select(table, part) for part in parts]
-
-
-def _least(table: Table) -> list[int]:
-    """The fewest characters in which each column can be read."""
-    found = []
-    for column, *cells in zip(table.columns, *table.texts(), strict=True):
-        longest = max(map(len, cells), default=0)
-        if column.kind == "text":
-            longest = min(longest, max(_WORDS, min(_WORD, _longest_word(cells))))
-        found.append(max(_longest_word([column.title]), longest))
-    return found
-
-
-def _shares(table: Table, room: int) -> list[int]:
-    """The characters for each column: all it needs if there is room, else the least, and the rest to text first."""
-    wanted = [width - _GAP for width in column_widths(table)]
-    shares = wanted.copy() if sum(wanted) + _GAP * len(wanted) <= room else _least(table)
-    left = room - sum(shares) - _GAP * len(shares)
-    texts = [index for index, column in enumerate(table.columns) if column.kind == "text"]
-    # Where long words leave no room for a number, they are folded: the console would drop the number.
-    while left < 0 and texts and shares[widest := max(texts, key=shares.__getitem__)] > _FOLDED:
-        shares[widest] -= 1
-        left += 1
-    for index in sorted(range(len(shares)), key=lambda i: table.columns[i].kind != "text"):
-        more = max(0, min(left, wanted[index] - shares[index]))
-        shares[index] += more
-        left -= more
-    return shares
-
-
-def _longest_word(texts: Sequence[str]) -> int:
-    return max((len(word) for text in texts for word in text.split()), default=0)
-
-
-def _select(table: Table, indices: list[int]) -> Table:
-    columns: tuple[Column, ...] = tuple(table.columns[i] for i in indices)
-    rows = tuple(tuple(row[i] for i in indices) for row in table.rows)
-    return Table(table.title, columns, rows, table.header, table.notes)
-
-
 def _ends(table: Table, index: int) -> list[str]:
     cells = [row[index] for row in table.rows if isinstance(row[index], Estimate)]
     return [end for end in ("low", "high", "std") if any(getattr(cell, end) is not None for cell in cells)]
@@ -345,22 +319,6 @@ def _exact(cell: Cell) -> str:
     if isinstance(cell, Link):
         cell = cell.text
     return "" if cell is None else escape.csv_cell(cell) if isinstance(cell, str) else repr(cell)
-
-
-def _markdown(cell: Cell, text: str) -> str:
-    """A cell whose text is given, as a link where it is meant to be one."""
-    return escape.markdown_link(text, cell.target) if isinstance(cell, Link) else escape.markdown(text)
-
-
-def _shown(table: Table) -> Table:
-    """The table with every text as a terminal shows it, so that widths are those of what is printed."""
-    columns = tuple(replace(column, title=escape.console(column.title)) for column in table.columns)
-    rows = tuple(
-        tuple(escape.console(text) if isinstance(cell, str | Link) else cell for cell, text in zip(*pair, strict=True))
-        for pair in zip(table.rows, table.texts(), strict=True)
-    )
-    notes = tuple(map(escape.console, table.notes))
-    return Table(escape.console(table.title), columns, rows, escape.console(table.header), notes)
 
 
 _CELL = "padding:0.2em 0.8em;text-align:{side};white-space:nowrap"
@@ -377,24 +335,24 @@ def to_html(table: Table, notes: Sequence[str] = (), warnings: Sequence[str] = (
         notes: where the numbers come from.
         warnings: why they may not be what the user expects.
     """
-    sides = ["left" if column.kind == "text" else "right" for column in table.columns]
-    head = "".join(_cell("th", column.title, side) for column, side in zip(table.columns, sides, strict=True))
-    rows = ["".join(_cell("td", text, side) for text, side in zip(row, sides, strict=True)) for row in table.texts()]
+    texts = _escaped(table, escape.html)
+    styles = [_CELL.format(side="left" if column.kind == "text" else "right") for column in table.columns]
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        return "".join(f'<{tag} style="{style}">{cell}</{tag}>' for cell, style in zip(cells, styles, strict=True))
+
+    rows = [f"<tr>{line('td', row)}</tr>" for row in texts.rows]
     return "\n".join(
         [
             f'<div class="{_NO_FORMULAS}">',
-            f"<p><strong>{html(table.title)}</strong></p>",
-            *(f'<p style="{_WARNING}">{html(text)}</p>' for text in warnings),
-            *(f"<p>{html(text)}</p>" for text in notes),
+            f"<p><strong>{texts.title}</strong></p>",
+            *(f'<p style="{_WARNING}">{escape.html(text)}</p>' for text in warnings),
+            *(f"<p>{escape.html(text)}</p>" for text in notes),
             '<table style="border-collapse:collapse;font-variant-numeric:tabular-nums">',
-            f'<thead><tr style="{_RULE}">{head}</tr></thead>',
-            f"<tbody>{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody>",
+            f'<thead><tr style="{_RULE}">{line("th", texts.columns)}</tr></thead>',
+            f"<tbody>{''.join(rows)}</tbody>",
             "</table>",
-            *(f"<p><small>{html(text)}</small></p>" for text in (*table.notes, table.header) if text),
+            *(f"<p><small>{text}</small></p>" for text in texts.notes),
             "</div>",
         ]
     )
-
-
-def _cell(tag: str, text: str, side: str) -> str:
-    return f'<{tag} style="{_CELL.format(side=side)}">{html(text)}</{tag}>'
