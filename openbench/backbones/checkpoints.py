@@ -165,10 +165,6 @@ def renamer(rules: Mapping[str, str]) -> Callable[[str], str]:
     return rename
 
 
-def _same_kind(given: Tensor, own: Tensor) -> bool:
-    return given.is_floating_point() or not own.is_floating_point()
-
-
 def _is_counter(key: str) -> bool:
     return key.endswith("num_batches_tracked")
 

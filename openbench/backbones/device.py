@@ -1,9 +1,5 @@
 """Where and how networks run: devices, arithmetic of a precision, torch's compiler."""
 
-import importlib.util
-import os
-import shutil
-import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import RLock
@@ -193,27 +189,3 @@ def _own(part: nn.Module) -> MethodType:
 
     forward.__code__ = forward.__code__.replace()
     return MethodType(forward, part)
-
-
-def check_compiler(device: torch.device) -> None:
-    """Check that torch's compiler has what it needs for a device: a C++ compiler, or Triton.
-
-    Raises:
-        ConfigError: that is not installed, or the device is neither a CPU nor CUDA.
-    """
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(
-            f"backbone.compile=true — the device is '{device}' — allowed: cpu, cuda — choose one of them by "
-            "runtime.device, or leave backbone.compile out"
-        )
-    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
-        raise ConfigError(
-            "backbone.compile=true — Triton, which compiles for CUDA, is not installed — pip install triton, or leave "
-            "backbone.compile out"
-        )
-    wanted = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # as torch looks for it
-    if device.type == "cpu" and not shutil.which(wanted):
-        raise ConfigError(
-            f"backbone.compile=true — no C++ compiler found — needed on a CPU: {wanted} — install it (apt install g++) "
-            "or name another by the environment variable CXX, or leave backbone.compile out"
-        )

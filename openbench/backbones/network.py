@@ -21,7 +21,6 @@ from openbench.backbones.device import (
     Precision,
     arithmetic,
     as_input,
-    check_compiler,
     compiled_parts,
     installed,
     whole_parts,
@@ -266,7 +265,6 @@ class NetworkBackbone(Backbone):
     def _compiled_parts(self) -> Compiled:
         """The parts that run compiled, in one version for all batch sizes: the last batch of a split is shorter."""
         if self.compile and not self._compiled:
-            check_compiler(self._device)
             self._compiled = compiled_parts(whole_parts(self._module, self._anatomy), dynamic=True)
         return self._compiled
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from openbench import paths
 from openbench.backbones.base import Backbone
-from openbench.backbones.device import check_compiler, check_precision, resolve_device
+from openbench.backbones.device import check_precision, resolve_device
 from openbench.backbones.ensemble import Ensemble
 from openbench.backbones.feature_file import FeatureFile
 from openbench.backbones.network import NetworkBackbone
@@ -181,14 +181,12 @@ def ready_backbone(
 
     Raises:
         NotApplicableError: a training was chosen for released weights.
-        ConfigError: a precision that the device does not have, or no compiler for it where one is wanted.
+        ConfigError: a precision that the device does not have.
     """
     device = resolve_device(runtime.own_device)
     backbone, learnt = given or build_backbone(config, benchmark), None
     if isinstance(backbone, NetworkBackbone):
         check_precision(backbone.precision, device)
-        if backbone.compile:
-            check_compiler(device)
     check_images(backbone, benchmark)
     if backbone.trained:
         check_training_counts(backbone, benchmark, config, name_of(config["training"]))

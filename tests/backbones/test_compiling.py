@@ -1,9 +1,7 @@
 """Passes that torch's compiler makes faster."""
 
 import shutil
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from threading import Thread, get_ident
 from time import sleep
 
@@ -13,7 +11,7 @@ from torch import Tensor, nn
 
 from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.cifar import resnet
-from openbench.backbones.device import check_compiler, whole_parts
+from openbench.backbones.device import whole_parts
 from openbench.backbones.ensemble import Ensemble
 from openbench.backbones.libraries.from_timm import timm_model
 from openbench.backbones.libraries.from_torchvision import torchvision_model
@@ -195,24 +193,6 @@ def test_an_ensemble_of_compiled_members_is_refused() -> None:
     members = [nested(compile=True, stages={"stage1": "stem"}) for _ in range(2)]
     with pytest.raises(ConfigError, match=r"compile=true of its member 'nested' — .* leave backbone.member.compile"):
         Ensemble("two", members)
-
-
-def test_a_machine_without_a_compiler_is_refused_before_the_first_image(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(sys, "platform", "linux")
-    (tmp_path / "clang++").touch(0o755)
-    with pytest.raises(ConfigError, match=r"no C\+\+ compiler found — needed on a CPU: g\+\+ — "):
-        check_compiler(torch.device("cpu"))  # torch looks for g++ alone, clang++ on a Mac
-    monkeypatch.setenv("CXX", "icpx")
-    with pytest.raises(ConfigError, match="needed on a CPU: icpx — "):
-        check_compiler(torch.device("cpu"))
-    monkeypatch.setenv("CXX", "clang++")
-    check_compiler(torch.device("cpu"))
-    with pytest.raises(ConfigError, match="the device is 'mps' — allowed: cpu, cuda"):
-        check_compiler(torch.device("mps"))
 
 
 class Short(nn.Module):

@@ -10,11 +10,10 @@ from torch import nn
 
 from openbench import _compat
 from openbench.backbones.anatomy import Anatomy, tapping
-from openbench.backbones.libraries.from_open_clip import open_clip_model
+from openbench.backbones.libraries.from_open_clip import class_names_of, open_clip_model, templates_of
 from openbench.backbones.libraries.from_timm import _published, timm_model
 from openbench.backbones.libraries.from_torchvision import released_file, torchvision_model
 from openbench.backbones.libraries.presets import chosen_classes, crop_preprocess
-from openbench.backbones.libraries.prompts import class_names_of, templates_of
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request

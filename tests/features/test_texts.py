@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.backbones.libraries.prompts import templates_of
+from openbench.backbones.libraries.from_open_clip import templates_of
 from openbench.backbones.libraries.zero_shot import OpenClipText
 from openbench.core.request import CLASSES, Texts
 from openbench.data.manifests import load_words
