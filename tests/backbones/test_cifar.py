@@ -21,12 +21,6 @@ def test_he_nets_have_the_published_number_of_parameters(model: str, parameters:
     assert sum(p.numel() for p in net.parameters()) == parameters
 
 
-def test_resnet18_has_the_parameters_of_torchvisions_with_a_smaller_stem() -> None:
-    """torchvision's ResNet-18 has 11,689,512 parameters with 1,000 classes and a 7×7 stem."""
-    stem, head = 64 * 3 * (49 - 9), 990 * 513
-    assert sum(p.numel() for p in CifarResNet(SPECS["resnet18"], 10).parameters()) == 11_689_512 - stem - head
-
-
 def plain_resnet18(state: dict[str, Tensor], x: Tensor) -> Tensor:
     """The 3×3-stem ResNet-18 written out with functions on a state dict; no module of the package is used."""
 
@@ -76,18 +70,6 @@ def test_subsampling_shortcut_takes_every_second_pixel_and_pads_zero_channels_on
                 assert (y[:, 8 + i, row, column] == x[:, i, 2 * row, 2 * column]).all()
 
 
-@pytest.mark.parametrize(("side", "last"), [(8, 2), (16, 4)])
-def test_resnet8_fits_digits_of_both_sizes(side: int, last: int) -> None:
-    backbone = resnet("r", "resnet8", num_classes=6, preprocess=Preprocess(side, side))
-    outputs = backbone.outputs(torch.randn(3, 3, side, side), request_maps("stage3"))
-    assert outputs.maps["stage3"].shape == (3, 64, last, last)
-    assert outputs.logits.shape == (3, 6)
-
-
-def request_maps(layer: str) -> Request:
-    return Request(layers=(layer,), pool="none")
-
-
 def test_grey_input_gets_a_grey_stem() -> None:
     grey = Preprocess(8, 8, mean=(0.5,), std=(0.5,))
     backbone = resnet("r", "resnet8", num_classes=6, preprocess=grey)
@@ -97,8 +79,3 @@ def test_grey_input_gets_a_grey_stem() -> None:
 def test_unknown_model_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'resnet56'"):
         resnet("r", "resnet65", num_classes=10, preprocess=PREPROCESS)
-
-
-def test_missing_classes_and_preprocessing_are_both_named() -> None:
-    with pytest.raises(ConfigError, match="num_classes and preprocess not given"):
-        resnet("r", "resnet20")

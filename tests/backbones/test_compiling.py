@@ -13,14 +13,10 @@ from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.cifar import resnet
 from openbench.backbones.device import whole_parts
 from openbench.backbones.ensemble import Ensemble
-from openbench.backbones.libraries.from_timm import timm_model
-from openbench.backbones.libraries.from_torchvision import torchvision_model
-from openbench.backbones.network import NetworkBackbone, finetuned
+from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Perturb, Request
 from openbench.errors import ConfigError
-
-from .. import tiny_clip  # noqa: TID252 — the tests are no package
 
 needs_compiler = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="a C++ compiler")
 READ = Request(layers=("stage1", "stage2"), pool="mean")
@@ -71,28 +67,6 @@ def test_parts_are_the_largest_inside_which_nothing_is_read() -> None:
     assert whole_parts(module, Anatomy("tail.2"))[0] is module.stem
 
 
-class Shared(nn.Module):
-    """Stages with two names each, as attributes and in a list, in one of which a map is read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
-        self.body = nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU())
-        self.stages = nn.ModuleList([self.stem, self.body])
-        self.fc = nn.Linear(16, 2)
-
-    def forward(self, images: Tensor) -> Tensor:
-        for stage in self.stages:
-            images = stage(images)
-        logits: Tensor = self.fc(images.flatten(1))
-        return logits
-
-
-def test_a_part_with_two_names_is_one_part_and_read_by_either() -> None:
-    module = Shared()
-    assert whole_parts(module, Anatomy("fc", {"stage1": "stem.0"})) == [module.stem[0], module.body]
-
-
 def test_passes_run_through_the_compiled_parts_which_are_made_once(eager: list[nn.Module]) -> None:
     images = torch.rand(3, 3, 4, 4)
     backbone, plain = nested(compile=True), nested(compile=False)
@@ -102,16 +76,6 @@ def test_passes_run_through_the_compiled_parts_which_are_made_once(eager: list[n
     backbone.outputs(images[:2], READ)
     assert eager == [backbone.network.stem, *backbone.network.blocks, backbone.network.tail[0]]
     assert not any("forward" in vars(part) for part in backbone.network.modules())
-
-
-def test_a_forward_that_was_put_in_place_of_the_classes_stays(eager: list[nn.Module]) -> None:
-    backbone, images = nested(compile=True), torch.rand(2, 3, 4, 4)
-    stem = backbone.network.stem
-    stem.forward = own = lambda x: -type(stem).forward(stem, x)
-    # Neither the class's, which is positive, nor compiled, which would be doubled.
-    expected = -nested(compile=False).outputs(images, READ).maps["stage1"]
-    torch.testing.assert_close(backbone.outputs(images, READ).maps["stage1"], expected)
-    assert vars(stem)["forward"] is own
 
 
 def test_threads_take_turns_in_a_compiled_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,24 +133,6 @@ def test_compiled_features_have_an_entry_of_their_own_in_the_cache() -> None:
     assert nested(compile=True).digest != nested(compile=False).digest
     given = resnet("tiny", "resnet8", num_classes=4, preprocess=Preprocess(8, 8), compile=True)
     assert given.replaced(given.network, given.anatomy, "another").compile
-
-
-TINY = {"img_size": 64, "depth": 1, "embed_dim": 24}
-KINDS: dict[str, Callable[..., NetworkBackbone]] = {
-    "cifar": lambda **given: resnet("own", "resnet8", num_classes=4, preprocess=Preprocess(8, 8), **given),
-    "finetuned": lambda **given: finetuned("own", nested(False), num_classes=4, preprocess="start", **given),
-    "torchvision": lambda **given: torchvision_model("own", "resnet18", num_classes=4, preprocess="preset", **given),
-    "timm": lambda **given: timm_model(
-        "own", "vit_tiny_patch16_224", num_classes=4, preprocess=Preprocess(64, 64), options=TINY, **given
-    ),
-    "open_clip": tiny_clip.backbone,
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_networks_of_all_libraries_are_compiled_where_that_is_asked_for(kind: str) -> None:
-    assert not KINDS[kind]().compile
-    assert KINDS[kind](compile=True).compile
 
 
 def test_an_ensemble_of_compiled_members_is_refused() -> None:

@@ -67,11 +67,9 @@ FAMILIES: dict[str, Callable[[Path], NetworkBackbone]] = {
     "torchvision-convnext_tiny": lambda _: torchvision("narrow_convnext_tiny"),
     "torchvision-mobilenet_v3_small": lambda _: torchvision("mobilenet_v3_small"),
     "torchvision-densenet121": lambda _: torchvision("narrow_densenet121"),
-    "torchvision-regnet_y_400mf": lambda _: torchvision("regnet_y_400mf"),
     "timm-mobilenetv2_100": lambda _: timm("mobilenetv2_100", pad_type="same"),
     "timm-vit_tiny": lambda _: timm("vit_tiny_patch16_224", img_size=64, depth=4),
     "timm-swin_tiny": lambda _: timm("swin_tiny_patch4_window7_224", img_size=64, depths=(1, 1, 2, 1), embed_dim=48),
-    "timm-convnext_atto": lambda _: timm("convnext_atto"),
     "open_clip-vit": lambda folder: open_clip("vit", folder),
     "open_clip-resnet": lambda folder: open_clip("resnet", folder),
 }

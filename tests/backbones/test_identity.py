@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from openbench.backbones.base import Backbone
 from openbench.backbones.rows import Identity
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Perturb, Request
@@ -25,7 +24,3 @@ def test_rows_come_out_as_features_with_one_logit_of_zero():
 def test_maps_and_gradients_are_refused(request_):
     with pytest.raises(ConfigError, match="neither maps nor gradients"):
         Identity("identity", Preprocess(8, 8), 3).outputs(torch.zeros(4, 3), request_)
-
-
-def test_a_backbone_classifies_and_is_trained_by_somebody_else_unless_it_says_otherwise():
-    assert (Backbone.classifies, Backbone.trained, Backbone.starts_trained, Backbone.passes) == (True, True, False, 0)

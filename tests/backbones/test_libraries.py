@@ -1,7 +1,6 @@
 """Features, maps and presets of library models against what the libraries themselves compute and publish."""
 
 from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -84,17 +83,6 @@ def test_open_clip_head_is_what_the_whole_model_computes() -> None:
     assert backbone.preprocess.mean == pytest.approx((0.48145466, 0.4578275, 0.40821073))
 
 
-def test_several_templates_are_averaged_on_the_sphere() -> None:
-    library, whole = tiny_clip.library(), tiny_clip.whole()
-    templates = ("a {}", "art of a {}")
-    backbone = tiny_clip.backbone(classes=("cat", "dog"), templates=templates)
-    with torch.no_grad():
-        text = whole.encode_text(library.get_tokenizer(tiny_clip.NAME)(["a dog", "art of a dog"]), normalize=True)
-        mean = text.mean(0) / text.mean(0).norm()
-        expected = mean * whole.logit_scale.exp()
-    torch.testing.assert_close(backbone.head.weight[1], expected, rtol=1e-4, atol=1e-5)
-
-
 def test_the_published_prompts_and_names_give_the_head_that_the_library_builds() -> None:
     library, whole = tiny_clip.library(), tiny_clip.whole()
     backbone = tiny_clip.backbone(
@@ -156,17 +144,6 @@ def test_timm_preset_is_the_published_one() -> None:
     assert backbone.preprocess == Preprocess(248, 224, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), "bicubic")
 
 
-def test_squashing_presets_resize_to_the_square() -> None:
-    settings = {
-        "input_size": (3, 256, 256),
-        "crop_mode": "squash",
-        "interpolation": "bicubic",
-        "mean": (0,),
-        "std": (1,),
-    }
-    assert crop_preprocess(settings, "x").resize == (256, 256)
-
-
 def test_presets_that_cannot_be_expressed_are_refused() -> None:
     settings = {"input_size": (3, 256, 200), "interpolation": "bicubic", "mean": (0,), "std": (1,)}
     with pytest.raises(ConfigError, match="input 256×200"):
@@ -186,8 +163,6 @@ def test_released_weights_keep_their_classes_whatever_the_benchmark_has() -> Non
     [
         ("vit_tiny_patch16_224", {"img_size": 64}),
         ("mobilenetv3_small_050", {}),
-        ("convnext_atto", {}),
-        ("resnet18", {}),
     ],
 )
 def test_a_timm_network_without_a_classifier_gives_timms_features(model: str, options: dict[str, int]) -> None:
@@ -222,25 +197,20 @@ def clip(**changes: object) -> NetworkBackbone:
         (lambda: torchvision_model("t", "resnet5", preprocess="preset"), "did you mean 'resnet5"),
         (lambda: torchvision_model("t", "resnet18", weights="IMAGENET1K_V7"), "allowed: IMAGENET1K_V1"),
         (lambda: torchvision_model("t", "squeezenet1_0", preprocess="preset"), "has no nn.Linear"),
-        (lambda: torchvision_model("t", "resnet18"), "preprocess: found None"),
-        (lambda: timm_model("t", "resnet_18", preprocess="preset"), "did you mean 'resnet"),
         (lambda: timm_model("t", "deit_tiny_distilled_patch16_224", preprocess="preset"), "classifier is tuple"),
         (lambda: open_clip_model("t", "ViT-B-33", classes=("a", "b")), "did you mean 'ViT-B-32"),
         (lambda: open_clip_model("t", "ViT-B-32", pretrained="laion", classes=("a",)), "allowed: openai"),
         (lambda: clip(classes=None), "0 class names"),
         (lambda: clip(templates=("a photo",)), "each needs one {}"),
-        (lambda: clip(templates=()), "templates are empty"),
-        *((lambda t=t: clip(templates=(t,)), "and no other braces") for t in ("{{}}", "a {} }", "a {x} {}", "{!r} {}")),
+        (lambda: clip(templates=("a {x} {}",)), "and no other braces"),
         (
             lambda: clip(templates="openai"),
             "templates — found 'openai' — allowed: openai_imagenet, simple_imagenet, openai_cifar",
         ),
-        (lambda: clip(classes="imagenet"), "classes — found 'imagenet' — allowed: openai_imagenet"),
         (
             lambda: clip(classes="openai_imagenet", benchmark_classes=("tench", "0", "1")),
             "are names for ImageNet's classes — found ['0', '1'] — leave backbone.classes null",
         ),
-        (lambda: clip(pretrained=None), "pretrained and checkpoint are both null: a zero-shot network is not trained"),
         (lambda: clip(pretrained=None), "backbone.pretrained=TAG with one of open_clip's weights for ViT-B-32 (openai"),
         (lambda: clip(checkpoint="clip.pt"), "pretrained and checkpoint are both given"),
     ],
@@ -259,22 +229,6 @@ def test_patch_tokens_are_laid_out_row_by_row_after_the_class_token() -> None:
     assert torch.equal(first, grid)
 
 
-@pytest.mark.parametrize(
-    ("layout", "shape"), [("nchw", (2, 5, 3, 3)), ("nhwc", (2, 3, 3, 5)), ("tokens", (2, 11, 5)), ("nchw", (2, 5))]
-)
-def test_a_changed_map_takes_the_place_of_the_old_one(layout, shape) -> None:
-    output = torch.randn(*shape)
-    anatomy = Anatomy("head", layout=layout, prefix_tokens=2)
-    changed = anatomy.with_map(output, 2 * anatomy.as_map(output))
-    expected = 2 * output
-    if layout == "tokens":
-        expected[:, :2] = output[:, :2]
-        swapped = Anatomy("head", layout="tokens_first", prefix_tokens=2)
-        first = output.transpose(0, 1)
-        assert torch.equal(swapped.with_map(first, 2 * swapped.as_map(first)).transpose(0, 1), expected)
-    assert torch.equal(changed, expected)
-
-
 def test_maps_are_read_before_a_later_layer_overwrites_them() -> None:
 
     net = nn.Sequential(
@@ -285,19 +239,6 @@ def test_maps_are_read_before_a_later_layer_overwrites_them() -> None:
         net(x)
     torch.testing.assert_close(tapped.maps["stage1"], net[0](x).detach())
     assert (tapped.maps["stage1"] < 0).any()
-
-
-def test_what_another_thread_passes_through_the_network_is_not_taken_for_ones_own() -> None:
-    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    own, others = torch.randn(2, 1, 3)
-    with torch.no_grad(), tapping(net, Anatomy("1", {"stage1": "0"}), ("stage1",), "none") as tapped:
-        expected = net(own)
-        other = Thread(target=net, args=(others,))
-        other.start()
-        other.join()
-    assert torch.equal(tapped.logits, expected)
-    assert torch.equal(tapped.features, net[0](own))
-    assert torch.equal(tapped.maps["stage1"][:, :, 0, 0], net[0](own))
 
 
 @pytest.mark.slow
@@ -316,18 +257,6 @@ def test_own_weights_take_the_place_of_released_ones_and_do_not_join_them(make, 
         torch.testing.assert_close(tensor, state[name], rtol=0, atol=0)
     with pytest.raises(ConfigError, match="and checkpoint both given — choose one"):
         make("own", model, checkpoint=str(tmp_path / "own.pt"), preprocess=SMALL, **released)
-
-
-def test_published_weights_are_those_of_the_model_that_was_asked_for() -> None:
-    calls = []
-
-    def create_model(*arguments: object, **options: object) -> nn.Module:
-        calls.append((arguments, options))
-        return nn.Linear(2, 1)
-
-    state = _published(SimpleNamespace(create_model=create_model), "resnet18", {"img_size": 64})
-    assert set(state) == {"weight", "bias"}
-    assert calls == [(("resnet18",), {"pretrained": True, "img_size": 64})]
 
 
 def test_published_weights_that_cannot_be_had_are_an_error_that_says_why() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from openbench.backbones.libraries.from_open_clip import open_clip_model
-from openbench.core.request import Field, Perturb, Request
+from openbench.core.request import Field, Request
 from openbench.errors import NotApplicableError
 from openbench.features.store import FeatureStore
 
@@ -43,14 +43,6 @@ def test_patches_are_the_tokens_of_a_last_block_without_mixing():
     assert plain.patches is None
     torch.testing.assert_close(found.features, plain.features)
     assert not model.network.visual.transformer.resblocks[-1]._forward_pre_hooks
-
-
-def test_after_an_input_step_they_are_those_of_the_moved_image():
-    images = torch.randn(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
-    step = Perturb(temperature=1.0, epsilon=0.5)
-    model = backbone()
-    moved = model.outputs(images, Request(PATCHES.fields, perturb=step)).patches
-    assert float((moved.float() - model.outputs(images, PATCHES).patches.float()).abs().max()) > 0.01
 
 
 def test_a_resnets_patches_are_its_projected_values(tmp_path):

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from openbench.__main__ import main
 from openbench.backbones.cifar import resnet
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Perturb, Request
@@ -54,26 +53,8 @@ def test_methods_that_run_the_network_run_it_in_float32():
         assert torch.equal(module(IMAGES), exact(IMAGES))
 
 
-def test_what_the_process_computes_afterwards_is_not_rounded():
-    network("bf16").outputs(IMAGES, Request())
-    assert not torch.is_autocast_enabled("cpu")
-
-
 def test_features_of_another_precision_are_not_taken_for_the_same():
     assert len({network(p).digest for p in ("fp32", "tf32", "bf16", "fp16")}) == 4
-
-
-@pytest.mark.slow
-def test_a_precision_that_the_device_lacks_is_refused_before_a_training(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("openbench.engine.prepare.train_backbone", lambda *rest: pytest.fail("trained"))
-    words = [
-        "backbone.precision=fp16",
-        "runtime.device=cpu",
-        f"runtime.results={tmp_path}",
-        f"runtime.cache={tmp_path}",
-    ]
-    assert main(["run", "+benchmark=digits", "method=msp", *words]) == 2
-    assert "precision=fp16 — the device is 'cpu' — allowed there" in capsys.readouterr().err
 
 
 def test_fp16_is_refused_on_a_cpu():

@@ -70,13 +70,6 @@ def test_tokens_that_a_transformer_lacks_are_refused(model, tokens, depth, words
         made(model, tokens, depth)
 
 
-def test_a_convolutional_network_has_no_tokens():
-    with pytest.raises(
-        ConfigError, match=r"tokens=cls — ResNet has no tokens — cls, patch_mean, .* vision transformers"
-    ):
-        timm_model("mine", "resnet10t", tokens="cls", preprocess=Preprocess(32, 32))
-
-
 def test_the_classifier_in_a_file_of_weights_is_left_out_where_a_head_is_fitted(tmp_path):
     whole = timm_model("whole", "resnet10t", num_classes=7, preprocess=Preprocess(32, 32)).initialise(1)
     torch.save(whole.module().state_dict(), tmp_path / "whole.pt")

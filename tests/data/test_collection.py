@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 
 from openbench.core.benchmark import Split, canonical
 from openbench.core.request import Role
-from openbench.data.benchmark_config import BenchmarkConfig, Collection, arranged, group_name
-from openbench.data.build import JoinedItems, build_benchmark, join, joined_classes, survey
+from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.build import build_benchmark, join, survey
 from openbench.data.dataset import SetConfig
 from openbench.data.folder_rule import load_rule
 from openbench.errors import ConfigError, DataError, LeakageError
@@ -111,28 +111,6 @@ def few_images(root):
 
 
 @pytest.mark.slow
-def test_all_groups_are_built_from_images(root, composed):
-    labels = few_images(root)
-    nodes = {name: composed(f"+benchmark={name}", "benchmark.incomplete=allow") for name in CASES}
-    for name, group in [(case, group) for case in CASES for group in sweep_of(case)[-2:]]:
-        bench = build_benchmark({**nodes[name], "group": group})
-        assert not bench.pristine
-        inside, outside = (side.split("+") for side in group.split("_vs_"))
-        assert group == group_name(inside, outside)
-        assert tuple(bench.far) == tuple(outside)
-        sizes = {"tiny_imagenet": 200, "fashion_mnist": 10, "kmnist": 10, "places365": 50, "textures": 47}
-        assert len(bench.classes) == sum(sizes[s] for s in inside)
-        for split, images in ((bench.id_train, 16), (bench.id_val, 1), (bench.id_test, 3)):
-            assert np.bincount(split.labels, minlength=len(bench.classes)).tolist() == [images] * len(bench.classes)
-    kmnist = build_benchmark(
-        composed("+benchmark=rebench_case1", "benchmark.group=kmnist_vs_textures", "benchmark.incomplete=allow")
-    ).id_train
-    rows = [int(key.rpartition("_")[2].removesuffix(".jpg")) for key in kmnist.keys]
-    assert kmnist.labels.tolist() == labels[rows].tolist()
-    np.testing.assert_array_equal(kmnist.items[5], noisy((200, 28, 28), 1)[rows[5]])
-
-
-@pytest.mark.slow
 def test_joined_sets_keep_each_images_label_and_pixels(root, composed):
     few_images(root)
     group = "fashion_mnist+kmnist+textures_vs_tiny_imagenet+places365"
@@ -161,18 +139,6 @@ def test_joined_sets_keep_each_images_label_and_pixels(root, composed):
     assert any(text.startswith("kmnist: derived") for text in test.deviations)
 
 
-def test_joined_items_end_where_the_last_set_ends():
-    items = JoinedItems([np.arange(3), np.arange(10, 12), np.arange(0), np.arange(20, 21)])
-    assert [int(items[i]) for i in range(len(items))] == [0, 1, 2, 10, 11, 20]
-    with pytest.raises(IndexError):
-        items[6]
-
-
-def test_equal_class_names_are_told_apart_however_they_are_written():
-    found = joined_classes({"a": ["T-shirt", "Bag"], "b": ["t shirt"]})
-    assert found == {"a": ("T-shirt (a)", "Bag"), "b": ("t shirt (b)",)}
-
-
 @pytest.mark.parametrize(
     ("group", "message"),
     [
@@ -187,14 +153,6 @@ def test_a_group_that_does_not_exist_is_refused(group, message, composed):
         build_benchmark(composed("+benchmark=rebench_case1", f"benchmark.group={group}"))
 
 
-def test_the_sets_of_a_group_may_be_named_in_any_order(composed):
-    nodes = [
-        composed("+benchmark=rebench_case3", f"benchmark.group={group}")
-        for group in ("kmnist_vs_textures+places365+fashion_mnist+tiny_imagenet", sweep_of("rebench_case3")[2])
-    ]
-    assert arranged(nodes[0])["far"] == arranged(nodes[1])["far"]
-
-
 @pytest.mark.slow
 def test_a_dropped_set_is_recorded_where_it_is_ood_and_refused_where_it_is_id(root, composed):
     few_images(root)
@@ -203,19 +161,6 @@ def test_a_dropped_set_is_recorded_where_it_is_ood_and_refused_where_it_is_id(ro
     assert bench.dropped == ("far.kmnist",)
     with pytest.raises(ConfigError, match="ID set kmnist was dropped"):
         build_benchmark(composed(*drop, f"benchmark.group={sweep_of('rebench_case3')[2]}"))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"id": 4, "ood": 2}, "4 ID and 2 OOD sets"),
-        ({"sets": {"mnits": {}}}, "has 'mnits'; did you mean 'mnist'"),
-    ],
-)
-def test_a_collection_without_groups_is_refused(change, message):
-    given = {"id": 1, "ood": 1, "declared": ["mnist", "a", "b", "c", "d"], "sets": {}, **change}
-    with pytest.raises(ConfigError, match=message):
-        Collection(**given)
 
 
 def test_a_collection_and_sets_of_ones_own_contradict_each_other(composed):

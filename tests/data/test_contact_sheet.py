@@ -46,25 +46,6 @@ def test_an_ood_image_is_called_after_its_folder_unless_all_share_it(split):
     assert "classes not named" in str(stats_of(together, ()))
 
 
-def test_the_only_class_of_an_ood_set_is_named(split):
-    eight = replace(split, role=Role.NEAR, keys=[f"digits/8/{i}" for i in range(len(split))], classes=("8",))
-    assert set(classes_shown(eight, ())) == {"8"}
-    assert str(stats_of(eight, ())).endswith(f"; 1 class of {len(split)}")
-
-
-@pytest.mark.slow
-def test_a_sheet_shows_the_images_it_was_given(split, tmp_path):
-    red = np.zeros((len(split), 8, 8, 3), np.uint8)
-    red[..., 0] = 255
-    coloured = replace(split, items=ArrayItems(red, np.arange(len(split))))
-    draw(coloured, CLASSES, stats_of(coloured, CLASSES), tmp_path / "red.png")
-    draw(split, CLASSES, stats_of(split, CLASSES), tmp_path / "noise.png")
-    with Pillow.open(tmp_path / "red.png") as red_sheet, Pillow.open(tmp_path / "noise.png") as noise_sheet:
-        share = [(np.asarray(s.convert("RGB")) == (255, 0, 0)).all(axis=2).mean() for s in (red_sheet, noise_sheet)]
-        assert red_sheet.size == (1500, 1050)
-    assert share[0] > 0.1 > 0.01 > share[1]
-
-
 @pytest.mark.slow
 def test_images_stand_upright_in_the_order_of_the_set(split, tmp_path):
     pixels = np.zeros((len(split), 8, 8, 3), np.uint8)
@@ -81,14 +62,6 @@ def test_images_stand_upright_in_the_order_of_the_set(split, tmp_path):
     first, second, last = middle(255, 0, 0), middle(254, 0, 0), middle(255 - 79, 0, 0)
     assert abs(first[0] - second[0]) < 1 < middle(0, 0, 255)[0] - first[0] < last[0] - first[0]
     assert first[1] < second[1] < last[1]
-
-
-@pytest.mark.slow
-def test_many_classes_fit_on_a_sheet(split, tmp_path):
-    many = replace(split, role=Role.FAR, labels=np.full(len(split), -1))
-    many = replace(many, keys=[f"set/a_very_long_name_of_class_{i}/x.png" for i in range(len(many))])
-    draw(many, (), stats_of(many, ()), tmp_path / "many.png")
-    assert (tmp_path / "many.png").stat().st_size > 10_000
 
 
 def test_a_table_has_its_size_its_range_and_its_constant_columns():

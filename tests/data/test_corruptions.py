@@ -1,10 +1,7 @@
 import numpy as np
-import pytest
 
-from openbench.data.sources.base import ImageFolder
-from openbench.data.sources.corruptions import CORRUPTIONS, Corrupted, corrupted
+from openbench.data.sources.corruptions import Corrupted, corrupted
 from openbench.data.sources.embedded import SklearnDigits
-from openbench.errors import ConfigError
 
 from .conftest import noisy
 
@@ -14,18 +11,6 @@ KEYS = [f"digits/0/{i:04d}" for i in range(12)]
 def pixels(source, keys=KEYS):
     found = source.find(source.places([])[0], keys)
     return np.stack([found.items[i] for i in range(len(keys))]).astype(np.int64)
-
-
-@pytest.mark.parametrize("shape", [(9, 9), (9, 7, 3)])
-@pytest.mark.parametrize("kind", CORRUPTIONS)
-def test_shape_and_type_stay_and_the_input_is_untouched(kind, shape):
-    image = noisy(shape)
-    before = image.copy()
-    moved = corrupted(image, kind, 0.5, np.random.default_rng(0))
-    assert moved.shape == shape
-    assert moved.dtype == np.uint8
-    np.testing.assert_array_equal(image, before)
-    assert (moved != image).any()
 
 
 def test_noise_has_the_deviation_asked_for():
@@ -77,12 +62,3 @@ def test_the_seed_changes_the_draw_and_nothing_else_does():
     first = pixels(Corrupted(SklearnDigits(), "gaussian_noise", 0.2))
     assert (pixels(Corrupted(SklearnDigits(), "gaussian_noise", 0.2, seed=1)) != first).any()
     np.testing.assert_array_equal(pixels(Corrupted(SklearnDigits(), "gaussian_noise", 0.2)), first)
-
-
-def test_an_unknown_corruption_offers_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean 'gaussian_blur'"):
-        Corrupted(SklearnDigits(), "gausian_blur", 1.0)
-
-
-def test_a_corruption_of_an_absent_source_is_absent(tmp_path):
-    assert Corrupted(ImageFolder(), "contrast", 0.5).find(tmp_path, ["a/1.png"]) is None

@@ -72,17 +72,6 @@ def test_a_part_that_does_not_belong_is_thrown_away_once(server, get):
     assert [wanted for _, wanted in server.asked] == ["bytes=1000-", None]
 
 
-def test_a_part_longer_than_the_file_is_thrown_away(server, get):
-    get.part.write_bytes(BODY + b"more")
-    assert get(server.url("/a.bin"), size=len(BODY), md5=MD5).read_bytes() == BODY
-
-
-def test_a_part_that_is_the_whole_file_is_not_asked_for(server, get):
-    get.part.write_bytes(BODY)
-    assert get(server.url("/a.bin"), size=len(BODY), md5=MD5).read_bytes() == BODY
-    assert server.asked == []
-
-
 def test_wrong_bytes_never_get_the_name_and_the_next_mirror_is_tried(server, get):
     server.files["/spoilt.bin"] = b"x" + BODY[1:]
     assert get(server.url("/spoilt.bin"), server.url("/a.bin"), size=len(BODY), md5=MD5).read_bytes() == BODY
@@ -99,37 +88,10 @@ def test_wrong_bytes_everywhere_say_both_hashes(server, get):
     assert not get.part.exists()
 
 
-def test_a_sha256_is_checked_too(server, get):
-    with pytest.raises(DataError, match="sha256"):
-        get(server.url("/a.bin"), sha256="0" * 64)
-    assert get(server.url("/a.bin"), sha256=hashlib.sha256(BODY).hexdigest()).read_bytes() == BODY
-
-
-def test_another_size_is_another_file(server, get):
-    server.files["/a.bin"] = b"<html>not found</html>"
-    with pytest.raises(DataError, match=f"22 bytes, {len(BODY)} published"):
-        get(server.url("/a.bin"), size=len(BODY))
-    assert not get.target.exists()
-
-
 def test_what_is_not_there_is_not_asked_for_again(server, get):
     with pytest.raises(DataError, match="404"):
         get(server.url("/none"))
     assert len(server.asked) == 1
-
-
-def test_the_pauses_double_and_begin_again_after_progress(server, get, waits):
-    server.faults.extend(["status:500", "status:500", "drop:300000", "status:500"])
-    assert get(server.url("/a.bin"), size=len(BODY), md5=MD5).read_bytes() == BODY
-    assert waits == [0, 1, 3, 0, 1]
-
-
-def test_a_server_that_is_not_there_is_reported(get, server):
-    url = server.url("/a.bin")
-    server.close()
-    with pytest.raises(DataError, match="could not be downloaded"):
-        get(url)
-    server.server, server.thread = FileServer().server, server.thread
 
 
 def test_other_schemes_are_refused(get, tmp_path):

@@ -65,11 +65,6 @@ def test_too_many_images_are_refused(root, opened):
         opened()
 
 
-def test_nothing_found_names_the_count(root, opened):
-    with pytest.raises(DataError, match="not found — 0 of 5 images"):
-        opened()
-
-
 def test_an_empty_folder_is_noticed_where_no_count_is_known(root, opened):
     rule = FolderRule("zoo/train", RULE.key, RULE.folders, RULE.classes, ".png")
     files(root, (("n1", 3),))
@@ -96,16 +91,6 @@ def test_classes_kept_of_folders_that_are_only_counted_together_are_whole_if_all
             opened(RULE.only(["cat", "dog"]).only([kept]))
     files(root)
     assert [opened(RULE.only([kept])).deviations for kept in ("cat", "dog")] == [(), ()]
-
-
-def test_a_part_of_some_classes_is_whole_if_all_folders_are():
-    there = {"a": [str(i) for i in range(21)], "b": [str(i) for i in range(10)]}
-    part = FolderRule("zoo", RULE.key, ("a", "b"), ("x", "y"), "", 31, span=(0, 90)).only(["y"])
-    whole, expected = part.expand(lambda folder: there[folder[-1]])
-    assert (len(whole), expected) == (9, 9)
-    there["a"].pop()
-    found, expected = part.expand(lambda folder: there[folder[-1]])
-    assert (len(found), expected) == (9, 10)
 
 
 def test_what_stands_for_some_classes_does_not_depend_on_how_the_others_are_counted(monkeypatch):
@@ -138,13 +123,6 @@ def test_a_derived_set_is_never_as_defined(root, opened):
     assert opened(rule).deviations == ("derived: a stand-in",)
 
 
-def test_a_limit_takes_part_of_what_is_there(root, opened):
-    files(root)
-    split = opened(limit=2)
-    assert len(split) == 2
-    assert split.deviations == ("limited to 2 of 5 images (seed 0)",)
-
-
 def test_the_images_taken_of_a_folder_do_not_depend_on_the_others():
     rule = FolderRule("zoo/train", RULE.key, ("n1",), ("cat",), ".png", 2, per_class=2)
     names = [f"{i}.png" for i in range(30)]
@@ -154,18 +132,6 @@ def test_the_images_taken_of_a_folder_do_not_depend_on_the_others():
     assert set(manifest.keys) == {f"zoo/train/n1/{name}" for name in ranked[:2]}
     fewer, _ = rule.expand(lambda folder: [name for name in names if name not in ranked[2:9]])
     assert fewer.keys == manifest.keys
-
-
-def test_a_complete_place_is_preferred_to_an_earlier_incomplete_one(root, opened):
-    files(root / "images_classic", (("n1", 1),))
-    files(root)
-    assert len(opened()) == 5
-
-
-def test_of_incomplete_places_the_one_with_most_is_used_wherever_it_comes(root, opened):
-    files(root / "images_classic", (("n1", 3),))
-    files(root, (("n2", 1),))
-    assert len(opened(incomplete="allow")) == 3
 
 
 def test_an_images_class_folder_may_be_deeper_than_its_key(root, manifest):

@@ -5,9 +5,7 @@ from scipy import ndimage, stats
 
 from openbench.data.sources import imagenet_c
 from openbench.data.sources.imagenet_c import (
-    FAMILIES,
     KINDS,
-    PARAMETERS,
     corrupt,
     frost_layer,
     motion_kernel,
@@ -27,17 +25,6 @@ def picture(height, width, channels=3, seed=0):
     return image if channels == 3 else image[..., 0]
 
 
-def difference(kind, severity, image, repeats=4):
-    moved = [corrupt(image, kind, severity, np.random.default_rng(r)).astype(float) for r in range(repeats)]
-    return np.mean([np.sqrt(np.mean((m - image) ** 2)) for m in moved])
-
-
-def test_there_are_fifteen_in_four_families_with_five_severities_each():
-    assert [len(FAMILIES[f]) for f in ("noise", "blur", "weather", "digital")] == [3, 4, 4, 4]
-    assert len(set(KINDS)) == 15
-    assert {len(row) for rows in PARAMETERS.values() for row in rows} == {5}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_shape_and_type_stay_and_the_input_is_not_written_to(kind, size):
@@ -48,28 +35,6 @@ def test_shape_and_type_stay_and_the_input_is_not_written_to(kind, size):
         assert (moved.shape, moved.dtype) == (image.shape, np.uint8)
         assert np.array_equal(image, kept)
         assert not np.array_equal(moved, image)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_same_generator_gives_the_same_image(kind):
-    image = picture(40, 40)
-    first, again = (corrupt(image, kind, 3, np.random.default_rng(5)) for _ in range(2))
-    assert np.array_equal(first, again)
-
-
-# Elastic transform is left out: its published parameters trade displacement against roughness.
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "elastic_transform"])
-@pytest.mark.parametrize("side", [32, 160])
-def test_the_last_severity_moves_an_image_further_than_the_first(kind, side):
-    image = picture(side, side)
-    assert difference(kind, 5, image) > difference(kind, 1, image)
-
-
-def test_small_images_get_the_parameters_published_for_small_images():
-    # The middle grey is far from both ends, so that nothing is clipped and the deviation is the parameter itself.
-    for side, row in ((84, 0), (85, 1)):
-        moved = corrupt(np.full((side, side, 3), 127, np.uint8), "gaussian_noise", 2, np.random.default_rng(0)) / 255
-        assert moved.std() == pytest.approx(PARAMETERS["gaussian_noise"][row][1], rel=0.03)
 
 
 def test_shot_noise_has_the_variance_of_photon_counts():
@@ -90,10 +55,6 @@ def test_brightness_raises_the_value_of_hsv():
     hsv = rgb_to_hsv(x)
     hsv[..., 2] = np.clip(hsv[..., 2] + 0.3, 0, 1)
     assert imagenet_c.brightness(x, 0.3, np.random.default_rng(0)) == pytest.approx(hsv_to_rgb(hsv), abs=1e-12)
-
-
-def test_brightness_lifts_black():
-    assert np.all(imagenet_c.brightness(np.zeros((4, 4, 3)), 0.3, np.random.default_rng(0)) == 0.3)
 
 
 def test_contrast_scales_the_deviation_and_keeps_the_mean_of_each_channel():
@@ -130,14 +91,6 @@ def test_a_motion_kernel_lies_within_half_a_pixel_of_its_line(angle):
     down, right = np.argwhere(kernel > 0).T - 20
     off = down * np.cos(np.deg2rad(angle)) - right * np.sin(np.deg2rad(angle))
     assert np.abs(off).max() <= np.sqrt(0.5) + 1e-9
-
-
-@pytest.mark.parametrize("kind", ["defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "elastic_transform"])
-def test_a_plain_image_stays_plain_under_blurs_and_warps(kind):
-    for side in (32, 160):
-        image = np.full((side, side, 3), 90, np.uint8)
-        moved = corrupt(image, kind, 5, np.random.default_rng(0)).astype(int)
-        assert np.abs(moved - 90).max() <= 1
 
 
 def test_zooming_magnifies_about_the_centre():

@@ -1,5 +1,4 @@
 import os
-import zlib
 
 import numpy as np
 import pytest
@@ -43,15 +42,6 @@ def test_rows_of_an_array_are_read_in_manifest_order():
     np.testing.assert_array_equal(ArrayItems(pixels, np.array([1, 3, 2, 4])).gather(0, 4), pixels[[1, 3, 2, 4]])
 
 
-def test_consecutive_rows_are_gathered_without_a_copy():
-    pixels = noisy((6, 3, 3, 3))
-    assert np.shares_memory(ArrayItems(pixels, np.arange(2, 6)).gather(1, 3), pixels)
-
-
-def test_an_index_past_the_end_is_an_error_so_that_iteration_ends():
-    assert len(list(ArrayItems(noisy((3, 2, 2)), np.array([2, 0])))) == 2
-
-
 @pytest.mark.parametrize("mode", ["I", "I;16", "F"])
 def test_grey_of_more_than_eight_bits_is_refused_not_clipped(tmp_path, mode):
     path = tmp_path / "deep.tif"
@@ -60,20 +50,6 @@ def test_grey_of_more_than_eight_bits_is_refused_not_clipped(tmp_path, mode):
     )
     with pytest.raises(DataError, match=rf"deep\.tif' cannot be read.*more than 8 bits \(mode {mode}"):
         decode(path)
-
-
-def test_of_colours_of_sixteen_bits_the_upper_eight_are_kept(tmp_path):
-    pixels = noisy((3, 4, 3))
-    rows = b"".join(b"\0" + (row.astype(">u2") * 256 + 77).astype(">u2").tobytes() for row in pixels)
-
-    def chunk(kind, content):
-        body = kind + content
-        return len(content).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
-
-    header = (4).to_bytes(4, "big") + (3).to_bytes(4, "big") + bytes([16, 2, 0, 0, 0])
-    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-    (tmp_path / "x.png").write_bytes(png)
-    np.testing.assert_array_equal(decode(tmp_path / "x.png"), pixels)
 
 
 @pytest.mark.parametrize("form", ["EPS", "PCX", "TGA", "ICO"])  # for the first Pillow calls another program

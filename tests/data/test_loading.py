@@ -68,21 +68,6 @@ def test_batches_are_the_images_one_by_one_in_order(split, batch_size, workers):
     assert all(b.dtype == torch.float32 and b.is_contiguous() for b in found)
 
 
-def test_read_only_pixels_are_not_written_to():
-    pixels = np.frombuffer(noisy((4, 32, 32)).tobytes(), np.uint8).reshape(4, 32, 32)
-    batch = next(batches(split_of(ArrayItems(pixels, np.arange(4))), PREPROCESS, 4))
-    batch.zero_()
-    assert pixels.any()
-
-
-def test_without_workers_images_are_read_where_and_when_they_are_wanted():
-    items = Counting(20)
-    first = next(batches(split_of(items), PREPROCESS, 5))
-    assert len(first) == 5
-    assert items.read == [0, 1, 2, 3, 4]
-    assert items.threads == {threading.current_thread().name}
-
-
 def test_workers_prepare_the_next_batch_before_it_is_asked_for():
     items = Counting(20)
     stream = batches(split_of(items), PREPROCESS, 5, workers=2)
@@ -97,13 +82,6 @@ def test_workers_prepare_the_next_batch_before_it_is_asked_for():
     assert threading.current_thread().name not in items.threads
     assert len(items.read) <= 15
     stream.close()
-
-
-def test_stopping_early_leaves_no_thread_behind():
-    stream = batches(split_of(Counting(50)), PREPROCESS, 5, workers=2)
-    next(stream)
-    stream.close()
-    assert not [t for t in threading.enumerate() if t.name.startswith("images")]
 
 
 def test_stopping_early_decodes_nothing_that_has_not_begun():

@@ -3,7 +3,7 @@ import pytest
 from PIL import Image as Pillow
 from sklearn.datasets import load_sample_images
 
-from openbench.data.checking.lookalikes import lookalikes, perceptual_hash, thumbnail
+from openbench.data.checking.lookalikes import lookalikes
 
 from .made import benchmark_of
 
@@ -51,15 +51,3 @@ def test_different_pictures_and_plain_ones_are_not(pictures):
 def test_only_splits_that_must_be_apart_are_compared(pictures):
     assert lookalikes(benchmark_of(near=pictures[:3], far=pictures[:3]), lambda text: None) == []
     assert len(lookalikes(benchmark_of(near=pictures[:3], test=pictures[:3]), lambda text: None)) == 3
-
-
-def test_hashes_of_unrelated_pictures_differ_in_many_bits(pictures):
-    hashes = perceptual_hash(np.stack([thumbnail(image) for image in pictures]))
-    apart = np.bitwise_count(hashes[:, None] ^ hashes[None, :])[np.triu_indices(len(hashes), 1)]
-    assert 24 < np.median(apart) < 36
-
-
-def test_a_thumbnail_is_the_mean_of_blocks(pictures):
-    grey = np.asarray(Pillow.fromarray(pictures[0]).convert("L")).astype(float)
-    blocks = grey.reshape(32, 2, 32, 2).mean(axis=(1, 3))
-    assert thumbnail(pictures[0]).astype(float) == pytest.approx(blocks, abs=1.01)

@@ -1,6 +1,5 @@
 """Data files of odd content: an error that names the file, in time and memory that do not depend on the content."""
 
-import gzip
 import io
 import pickle
 import struct
@@ -52,18 +51,12 @@ ONE = np.zeros((1, 3, 3), np.uint8)
 NPZ = {
     "empty": b"",
     "a single array": header("(1, 2, 2)") + bytes(4),
-    "nothing inside": raw_zip({}),
     "unknown compression": unknown_compression(),
-    "more than is there": raw_zip({"images.npy": header("(100000, 1000, 1000)") + bytes(4)}),
     "more than memory": raw_zip({"images.npy": header("(100000000, 100000, 1000)") + bytes(4)}),
     "negative axis": raw_zip({"images.npy": header("(-1, 2, 2)") + bytes(4)}),
-    "no shape": raw_zip({"images.npy": header("7") + bytes(4)}),
     "header that is no Python": raw_zip({"images.npy": header("(((") + bytes(4)}),
     "an array that is a note": raw_zip({"images.npy": b"to follow"}),
-    "labels that are a note": raw_zip({"images.npy": header("(1, 2, 2)") + bytes(4), "labels.npy": b"to follow"}),
     "objects": saved(images=np.array([[{}]], dtype=object)),
-    "text": saved(images=np.array(["a", "b"])),
-    "a scalar": saved(images=np.uint8(3)),
     "no pixels": saved(images=np.zeros((3, 0, 4), np.uint8)),
     "five axes": saved(images=np.zeros((1, 1, 1, 1, 3), np.uint8)),
     "nested labels": saved(images=ONE, labels=np.zeros((2, 2), int)),
@@ -103,16 +96,6 @@ def test_an_idx_file_of_odd_content_is_refused_by_name(content, tmp_path):
         packs.IdxFiles(["."]).find(tmp_path, [])
 
 
-def test_a_compressed_idx_file_that_is_damaged_is_refused(tmp_path):
-    damaged = tmp_path / "t10k-images-idx3-ubyte.gz"
-    damaged.with_name("t10k-labels-idx1-ubyte").write_bytes(idx(1, body=bytes(1)))
-    content = bytearray(gzip.compress(idx(1, 4, 4, body=bytes(range(16)))))
-    content[12] ^= 0xFF
-    damaged.write_bytes(content)
-    with pytest.raises(DataError, match=r"\.gz' (cannot be unpacked|is not a complete)"):
-        packs.IdxFiles(["."]).find(tmp_path, [])
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -141,9 +124,7 @@ class Runs:
         b"",
         b"not a pickle",
         pickle.dumps(Runs()),
-        pickle.dumps([1]),
         b"\x80\x04\x8e" + struct.pack("<Q", 2**60) + b"x.",  # bytes of an exabyte
-        b"\x80\x04j\xff\xff\xff\x7f.",
         b"cbuiltins\neval\n.",
     ],
 )
@@ -212,11 +193,9 @@ def tar_of(name, kind=tarfile.REGTYPE, link="", content=b""):
 
 ARCHIVES = {
     "device.tar": tar_of("null", tarfile.CHRTYPE),
-    "pipe.tar": tar_of("pipe", tarfile.FIFOTYPE),
     "link.tar": tar_of("link", tarfile.SYMTYPE, "/etc/passwd"),
     "hard_link.tar": tar_of("link", tarfile.LNKTYPE, "../../x"),
     "outside.tar": tar_of("../x"),
-    "empty.tar": b"",
     "damaged.zip": raw_zip({"a": b"b" * 100})[:-30],
     "compression.zip": unknown_compression(),
 }

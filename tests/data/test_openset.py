@@ -6,7 +6,6 @@ import pytest
 from openbench.data.benchmark_config import BenchmarkConfig, class_split
 from openbench.data.build import build_benchmark
 from openbench.data.dataset import SetConfig
-from openbench.data.folder_rule import load_rule
 from openbench.data.manifests import load_classes, load_manifest
 from openbench.errors import ConfigError, DataError
 
@@ -41,11 +40,6 @@ def test_a_drawing_that_makes_no_benchmark_is_refused(change, message):
         class_split({**NODE, **change})
 
 
-def test_a_node_without_the_class_list_is_refused():
-    with pytest.raises(ConfigError, match=r"benchmark\.openset: missing of"):
-        class_split({"known": 6})
-
-
 @pytest.mark.parametrize("seed", [0, 3])
 def test_known_and_unknown_images_of_digits_are_all_the_test_images(composed, seed):
     bench = build_benchmark(composed("+benchmark=openset_digits", f"benchmark.openset.seed={seed}"))
@@ -66,13 +60,6 @@ def test_the_digits_of_the_three_parts_are_all_images_once():
 
     digits = load_digits().target
     assert sorted(keys) == sorted(f"digits/{digit}/{row:04d}" for row, digit in enumerate(digits))
-
-
-def test_drawings_are_different_benchmarks(composed):
-    digests = {
-        build_benchmark(composed("+benchmark=openset_digits", f"benchmark.openset.seed={s}")).digest for s in (0, 1)
-    }
-    assert len(digests) == 2
 
 
 @pytest.mark.parametrize(
@@ -103,10 +90,3 @@ def test_a_wrong_open_set_node_is_refused(composed, change, message):
 def test_a_class_to_keep_that_is_not_there_is_refused(composed):
     with pytest.raises(DataError, match=r"manifest 'digits/open_train' has no images of the classes \['eleven'\]"):
         build_benchmark(composed("+benchmark=openset_digits", "benchmark.id.train.keep=[eleven]"))
-
-
-def test_a_rule_keeps_the_folders_of_some_classes():
-    rule = load_rule("imagenet1k/train").only(["tench", "goldfish"])
-    assert rule.folders == ("n01440764", "n01443537")
-    assert rule.count is None
-    assert load_rule("imagenet_outliers/train").only(["tench", "hammerhead"]).count == 100

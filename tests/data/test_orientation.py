@@ -2,11 +2,9 @@
 
 import io
 
-import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from openbench.data.build import JoinedItems
 from openbench.data.checking.verify import CheckReport, SplitCheck
 from openbench.data.own.benchmark import check_readable, read_set
 from openbench.data.sources.items import FileItems, is_turned
@@ -32,15 +30,6 @@ def photo(orientation, kind="JPEG", seed=0):
 def test_any_orientation_but_upright_is_found(tmp_path, kind, orientation, turned):
     (tmp_path / "x").write_bytes(photo(orientation, kind))
     assert is_turned(FileItems([tmp_path / "x"]), 0) is turned
-
-
-def test_damaged_exif_data_hides_no_image_and_raises_nothing(tmp_path):
-    whole, draw = photo(6), np.random.default_rng(0)
-    for _ in range(300):
-        content = bytearray(whole)
-        content[int(draw.integers(2, 60))] = int(draw.integers(256))
-        (tmp_path / "x").write_bytes(bytes(content[: int(draw.integers(20, len(whole) + 1))]))
-        is_turned(FileItems([tmp_path / "x"]), 0)
 
 
 def photos(folder):
@@ -69,17 +58,6 @@ def test_images_of_an_arrow_folder_are_looked_at_too(tmp_path):
     split = opened(tmp_path / "ds", ("cat",))
     assert [is_turned(split.items, index) for index in (0, 1)] == [False, True]
     assert split.items[1].shape == (6, 9, 3)  # as stored
-
-
-def test_images_of_joined_sets_are_looked_at_in_their_own_set(tmp_path):
-    files = [photos(tmp_path / name) / f"{i}.jpg" for name in ("a", "b") for i in range(4)]
-    joined = JoinedItems([FileItems(files[:3]), FileItems(files[3:4]), FileItems(files[4:])])
-    assert [is_turned(joined, index) for index in range(8)] == [False, False, True, True] * 2
-
-
-def test_images_in_arrays_have_no_orientation(tmp_path):
-    np.savez(tmp_path / "own.npz", images=noisy((4, 5, 5, 3)), labels=np.zeros(4, int))
-    assert not is_turned(opened(tmp_path / "own.npz", ("0",)).items, 0)
 
 
 def test_the_report_of_a_check_counts_them_where_there_are_any():

@@ -10,7 +10,7 @@ from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import outliers_name, with_outliers
 from openbench.data.checking.verify import verify_node
 from openbench.data.dataset import SetConfig
-from openbench.errors import ConfigError, DataError, LeakageError
+from openbench.errors import DataError, LeakageError
 from openbench.paths import config_dir
 
 from .test_verify import benchmark, parts, split  # noqa: F401  (a fixture)
@@ -61,11 +61,6 @@ def test_missing_outliers_are_named_with_what_can_be_done(parts, composed_whole,
         DataError, match=r"(?s)'tin597' \(outliers\) is not found — 0 of 29850 .* dataset@outliers=NAME"
     ):
         with_outliers(benchmark(parts), composed_whole("+benchmark=cifar10")["outliers"])
-
-
-def test_a_key_that_is_none_is_refused(parts, textures):  # noqa: F811
-    with pytest.raises(ConfigError, match="outliers has no key 'manifst'; did you mean 'manifest'"):
-        with_outliers(benchmark(parts), {**textures, "manifst": "x"})
 
 
 def test_a_check_verifies_them_with_the_benchmark(composed_whole):

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 from PIL import Image as Pillow
 
-from openbench.data.manifests import load_manifest
 from openbench.errors import DataError
 
 from .conftest import noisy, write_image
@@ -60,12 +59,3 @@ def test_an_arrow_column_that_holds_no_images_is_refused(tmp_path):
         writer.write_table(table)
     with pytest.raises(DataError, match="column 'image' is string — a struct of bytes and path expected"):
         opened(tmp_path / "ds", ("cat",))
-
-
-@pytest.mark.parametrize("names", [["cat", "dog", "cat"], ["cat", "dog", "Cat"]])
-def test_class_names_that_name_a_class_twice_are_refused(tmp_path, names):
-    write_arrow(tmp_path / "ds", [encoded(noisy((4, 4)))] * 3, [0, 1, 2], names)
-    np.savez(tmp_path / "a.npz", images=noisy((3, 4, 4)), labels=[0, 1, 2], classes=names)
-    for place in ("ds", "a.npz"):
-        with pytest.raises(DataError, match=rf"{place}': two classes have the same name — found .*'cat' among 3 "):
-            load_manifest(str(tmp_path / place))

@@ -100,30 +100,6 @@ def test_a_folder_that_somebody_left_half_filled_is_neither_trusted_nor_touched(
     assert server.asked == []
 
 
-def test_an_empty_folder_is_no_data_set(offered, tmp_path):
-    (tmp_path / "my" / "set").mkdir(parents=True)
-    with pytest.raises(DataError, match="it is empty"):
-        run(offered(tar_of(FILES)), tmp_path)
-
-
-def test_a_file_of_that_name_with_other_content_is_refused(offered, tmp_path):
-    (tmp_path / "a.gz").write_bytes(b"half")
-    with pytest.raises(DataError, match=r"4 bytes, 7 published"):
-        run(offered(b"content", None, gives="a.gz"), tmp_path)
-
-
-def test_an_archive_without_the_folder_leaves_nothing(offered, tmp_path):
-    with pytest.raises(DataError, match="'set' expected"):
-        run(offered(tar_of({"elsewhere/x": b"x"})), tmp_path)
-    assert visible(tmp_path) == []
-
-
-def test_an_archive_with_other_files_inside_leaves_nothing(offered, tmp_path):
-    with pytest.raises(DataError, match="not the published file"):
-        run(offered(tar_of(FILES), holds={"one.bin": "0" * 32}), tmp_path)
-    assert visible(tmp_path) == []
-
-
 def test_a_broken_archive_leaves_nothing(offered, tmp_path):
     with pytest.raises(DataError, match="cannot be unpacked"):
         run(offered(tar_of(FILES, "w")[:4000]), tmp_path)

@@ -99,12 +99,6 @@ def test_labels_of_id_images_are_the_published_ones(name, published):
     assert {k: index[c] for k, c in zip(manifest.keys, manifest.classes, strict=True)} == stated
 
 
-def test_imagenet_r_has_the_labels_published_for_imagenet200_too(published):
-    manifest, index = load_manifest("imagenet_r/all"), {c: i for i, c in enumerate(load_classes("imagenet200/classes"))}
-    stated = {path: int(label) for path, label in published("imagenet200/test_imagenet200_r")}
-    assert {k: index[c] for k, c in zip(manifest.keys, manifest.classes, strict=True)} == stated
-
-
 def test_cifar100_training_images_come_in_the_published_order(published):
     assert list(load_manifest("cifar100/train").keys) == [path for path, _ in published("cifar100/train_cifar100")]
 
@@ -131,12 +125,6 @@ def test_a_class_of_imagenet200_has_the_same_name_and_wnid_in_imagenet():
     assert len(part) == 200
     assert part | rest == whole
     assert not set(part) & set(rest)
-
-
-@pytest.mark.parametrize("name", ["cifar100", "imagenet1k", "imagenet200"])
-def test_validation_and_test_images_differ(name):
-    val, test = set(load_manifest(f"{name}/val").keys), set(load_manifest(f"{name}/test").keys)
-    assert not val & test
 
 
 def test_validation_and_test_of_imagenet_make_up_the_official_validation_set():

@@ -29,13 +29,6 @@ def test_a_cifar_key_is_the_nth_picture_of_its_class_in_file_order(root):
     assert found.present.tolist() == [True, True, True, False]
 
 
-def test_cifar_is_absent_unless_every_file_of_the_part_is_there(root):
-    write_cifar(root / "c", {"data_batch_1": [0, 1], "test_batch": [0]}, ["cat", "dog"])
-    source = CifarPickles(folder="c")
-    assert source.find(root / "c", ["c/train/cat/0001.png"]) is None
-    assert source.find(root / "c", ["c/test/cat/0001.png"]).count == 1
-
-
 @pytest.mark.parametrize("packed", [True, False])
 def test_an_idx_key_is_a_row_of_its_part_and_its_label_must_agree(root, packed):
     train, test = noisy((3, 5, 4), 1), noisy((2, 5, 4), 2)
@@ -46,21 +39,6 @@ def test_an_idx_key_is_a_row_of_its_part_and_its_label_must_agree(root, packed):
     assert found.present.tolist() == [True, True, False, True, False]
     for image, expected in zip(images(found), [test[1], train[2], test[0]], strict=True):
         np.testing.assert_array_equal(image, expected)
-
-
-def test_idx_parts_are_found_one_by_one(root):
-    write_idx(root / "m", "t10k", noisy((2, 4, 4)), [3, 4], True)
-    found = IdxFiles(at=["m"]).find(root / "m", ["m/train/3_0.jpg", "m/test/4_1.jpg"])
-    assert found.present.tolist() == [False, True]
-
-
-@pytest.mark.parametrize("damage", [lambda raw: raw[:-1], lambda raw: b"\1" + raw[1:], lambda raw: raw[:3]])
-def test_a_damaged_idx_file_is_named(root, damage):
-    write_idx(root / "m", "t10k", noisy((2, 4, 4)), [3, 4], False)
-    path = root / "m/t10k-images-idx3-ubyte"
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(DataError, match="t10k-images-idx3-ubyte' is not a complete idx file"):
-        IdxFiles(at=["m"]).find(root / "m", ["m/test/4_1.jpg"])
 
 
 def test_idx_images_and_labels_must_be_as_many(root):
@@ -111,40 +89,6 @@ def test_a_folder_holds_files_at_their_key_or_less_a_prefix_or_flat(root, option
     found = ImageFolder(at=["."], **options).find(root, ["a/b/1.png", "a/b/2.png"])
     assert found.present.tolist() == [True, False]
     np.testing.assert_array_equal(found.items[0], pixels)
-
-
-def test_a_folder_without_any_of_the_files_is_absent(root):
-    assert ImageFolder().find(root / "nowhere", ["a/1.png"]) is None
-
-
-@pytest.mark.parametrize("options", [{}, {"flat": True}, {"blanks": "_"}])
-def test_in_an_empty_folder_no_key_is_looked_at(root, options):
-    """A data root without images is asked for each set of each benchmark, with up to a million keys."""
-
-    class Keys(tuple):
-        def __iter__(self):
-            raise AssertionError("keys were gone through")
-
-    (root / "empty").mkdir()
-    assert ImageFolder(**options).find(root / "empty", Keys(["a/1.png"])) is None
-    (root / "empty/other").mkdir()
-    with pytest.raises(AssertionError, match="gone through"):
-        ImageFolder(**options).find(root / "empty", Keys(["a/1.png"]))
-
-
-def test_a_folder_that_cannot_be_listed_may_hold_folders_that_can(root, monkeypatch):
-    write_image(root / "a/1.png", noisy((4, 5, 3)))
-
-    def refused(folder):
-        raise PermissionError(folder)
-
-    monkeypatch.setattr(os, "scandir", refused)
-    assert ImageFolder().find(root, ["a/1.png"]).count == 1
-
-
-def test_places_are_every_folder_below_every_root(tmp_path):
-    roots = [tmp_path / "one", tmp_path / "two"]
-    assert ImageFolder(at=["x", "."]).places(roots) == [roots[0] / "x", roots[0], roots[1] / "x", roots[1]]
 
 
 class Evil:

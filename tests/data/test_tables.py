@@ -4,18 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 
-from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data import tabular as tables
 from openbench.data.build import build_benchmark
 from openbench.data.checking.verify import verify_benchmark
-from openbench.data.loading import batches
 from openbench.data.tabular import TableFacts, table_facts, table_part
-from openbench.errors import ConfigError, DataError
+from openbench.errors import DataError
 
 from ..prepared import run_config  # noqa: TID252 — the tests are no package
 from .opened import open_split
@@ -100,11 +97,6 @@ def test_three_tenths_of_each_kind_are_tested_and_the_rest_of_the_anomalies_trai
     assert found["anomalies"].class_names() == ("anomaly",)
 
 
-def test_a_draw_is_repeatable_and_another_one_differs():
-    assert parts("cardio", 1) == parts("cardio", 1)
-    assert set(parts("cardio", 1)["test"].keys) != set(parts("cardio", 0)["test"].keys)
-
-
 def test_a_key_is_the_nth_row_of_its_kind_standardised_with_the_training_rows(tiny):
     x, y, _ = tiny
     train = open_split(node("train"), Role.ID_TRAIN, ("normal",))
@@ -116,13 +108,6 @@ def test_a_key_is_the_nth_row_of_its_kind_standardised_with_the_training_rows(ti
     test = open_split(node("anomalies"), Role.FAR)
     expected = [x[np.flatnonzero(y == 1)[int(key.rpartition("/")[2])], 0] for key in test.keys]
     np.testing.assert_allclose(rows_of(test)[:, 0], (expected - raw[:, 0].mean()) / raw[:, 0].std(), rtol=1e-5)
-
-
-def test_rows_reach_the_network_as_they_are(tiny):
-    split = open_split(node("train"), Role.ID_TRAIN, ("normal",))
-    found = torch.cat(list(batches(split, Preprocess(1, 1, (0.0,), (1.0,)), 13)))
-    assert found.dtype == torch.float32
-    np.testing.assert_array_equal(found.numpy(), rows_of(split))
 
 
 def test_a_table_that_is_not_the_published_one_is_refused(tiny):
@@ -195,16 +180,3 @@ def test_a_run_gives_the_auroc_of_scikit_learn(cardio, runtime):
         assert metrics["anomalies"]["auroc"] == pytest.approx(roc_auc_score(truth, scores), abs=2e-4)
         assert metrics["anomalies"]["conformal_auroc"] < metrics["anomalies"]["auroc"]
         assert "accuracy" not in metrics.get("id", {})
-
-
-def test_what_needs_a_classifier_refuses_a_table(cardio, runtime, composed):
-    with pytest.raises(ConfigError, match=r"method 'msp' reads logits — benchmark 'adbench_cardio' has one class"):
-        run_config(cardio("msp"), runtime)
-    with pytest.raises(ConfigError, match=r"backbone 'r8' classifies images .* choose backbone=identity"):
-        run_config(cardio("knn", "resnet8"), runtime)
-
-
-def test_images_refuse_the_identity_backbone(cardio, runtime, composed):
-    config = {**cardio("knn"), "benchmark": composed("+benchmark=digits")}
-    with pytest.raises(ConfigError, match="the benchmark's items are images"):
-        run_config(config, runtime)

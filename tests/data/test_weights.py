@@ -51,11 +51,6 @@ def test_imagenet_21k_is_looked_up_by_wordnet_ids_alone():
     assert larger.seen(["n00470682", "donuts"]).startswith("1 or more of 2: ")
 
 
-def test_of_captions_nothing_is_known():
-    captioned = Pretraining("pictures", "captions", unknown="they may name any")
-    assert captioned.seen(["cat"]) == "not known: they may name any"
-
-
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
@@ -98,11 +93,6 @@ def test_weights_that_cannot_be_downloaded_are_named_with_their_place(told):
     assert code == FAILED
     assert "licence: MIT" in text
     assert "into weights/openood" in text
-
-
-def test_a_backbone_without_released_weights_needs_none(told):
-    code, text = told("prepare", "backbone=resnet20_cifar")
-    assert (code, "no released weights of its own" in text) == (OK, True)
 
 
 def test_a_benchmark_is_told_which_ood_classes_the_labels_named(told):

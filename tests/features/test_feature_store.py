@@ -31,22 +31,6 @@ def store(tmp_path: Path) -> FeatureStore:
     return FeatureStore(tmp_path / "cache", batch_size=8, progress=False)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Reading `.npy`")
-def test_no_changed_bit_in_the_header_of_a_column_is_an_exception(tmp_path: Path) -> None:
-    file = arrays.ColumnFile(tmp_path, "logits")
-    arrays.write_columns(tmp_path, 5, [{"logits": np.zeros((5, 2), dtype=np.float32)}], {})
-    content = file.array.read_bytes()
-    silent = []
-    for place in range(128 * 8):
-        changed = bytearray(content)
-        changed[place // 8] ^= 1 << place % 8
-        file.array.write_bytes(changed)
-        if file.fault(5) is None:
-            silent.append(place)
-    assert silent == []
-
-
 def folder_of(store: FeatureStore, split: Split) -> Path:
     return store.root / toy_backbone().digest / split.digest
 
@@ -100,15 +84,6 @@ def test_other_weights_and_other_splits_have_other_folders(store: FeatureStore) 
     one = store.get(toy_backbone(0), toy_split(seed=0), LOGITS).logits
     assert not torch.equal(one, store.get(toy_backbone(1), toy_split(seed=0), LOGITS).logits)
     assert not torch.equal(one, store.get(toy_backbone(0), toy_split(seed=1), LOGITS).logits)
-
-
-def test_writing_to_a_column_does_not_reach_the_file(store: FeatureStore) -> None:
-    backbone, split = toy_backbone(), toy_split()
-    got = store.get(backbone, split, LOGITS).logits
-    expected = got.clone()
-    got.zero_()
-    assert torch.equal(store.get(backbone, split, LOGITS).logits, expected)
-    assert backbone.passes == len(split)
 
 
 def damage_truncate(path: Path) -> None:
@@ -227,13 +202,6 @@ def test_an_untrained_backbone_is_refused(store: FeatureStore) -> None:
 def test_maps_need_the_field_and_the_layers(store: FeatureStore, request_: Request) -> None:
     with pytest.raises(FieldError, match="maps need both"):
         store.get(toy_backbone(), toy_split(), request_)
-
-
-def test_missing_lists_what_a_pass_would_compute(store: FeatureStore) -> None:
-    backbone, split = toy_backbone(), toy_split()
-    store.get(backbone, split, LOGITS)
-    assert [c.name for c in store.missing(backbone, split, GRAM)] == ["maps.stage1.gram", "maps.stage3.gram"]
-    assert store.missing(backbone, split, FEATURES) == ()
 
 
 class Payload:

@@ -10,7 +10,6 @@ from openbench.backbones.base import Backbone, Outputs
 from openbench.backbones.heads.headed import Headed
 from openbench.core.features import Head
 from openbench.core.request import Field, Perturb, Request
-from openbench.features.extract import lacks_memory
 from openbench.features.store import FeatureStore
 
 from .feature_toys import toy_backbone, toy_split
@@ -87,16 +86,3 @@ def test_a_single_image_that_does_not_fit_is_the_error_it_is(tmp_path: Path) -> 
     with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
         logits(tmp_path, backbone, 16, [])
     assert given == [16, 8, 4, 2, 1]
-
-
-def test_other_errors_are_not_taken_for_a_lack_of_memory(tmp_path: Path) -> None:
-    backbone, given = with_room_for(0, RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    with pytest.raises(RuntimeError, match="shapes"):
-        logits(tmp_path, backbone, 16, [])
-    assert given == [16]
-
-
-def test_the_error_of_torch_s_own_allocator_is_known() -> None:
-    with pytest.raises(RuntimeError) as raised:
-        torch.empty(1 << 60, dtype=torch.uint8)
-    assert lacks_memory(raised.value)

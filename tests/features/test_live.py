@@ -10,16 +10,14 @@ import pytest
 import torch
 
 from openbench import checkout
-from openbench.backbones.rows import Identity
 from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod
-from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request, Role
 from openbench.core.search import with_params
 from openbench.data.loading import batches
 from openbench.engine.evaluate import CachedFeatures, Fitting, Scoring, class_scores, fit, score_split
 from openbench.engine.provenance import Clock
-from openbench.errors import MethodError, NotApplicableError, NotFittedError
+from openbench.errors import MethodError, NotFittedError
 from openbench.features import extract
 from openbench.features.store import FeatureStore
 from openbench.methods.pro import PRO
@@ -79,22 +77,6 @@ def test_scores_are_those_of_the_images(features):
     network = toy_backbone().module().double().eval()
     network(images).max(dim=1).values.sum().backward()
     np.testing.assert_allclose(found, 2 * images.grad.flatten(1).norm(dim=1), rtol=1e-4)
-
-
-@dataclass
-class InDouble(Steepness):
-    """The same in double precision, which numpy and others compute in unasked."""
-
-    def score_images(self, images, backbone):
-        return super().score_images(images, backbone).double()
-
-
-def test_scores_in_double_precision_are_kept_and_returned_in_single(features):
-    split = toy_split()
-    expected = score_split(Steepness(2.0), split, Scoring(features, CPU, 3))
-    found = score_split(InDouble(2.0), split, Scoring(features, CPU, 3))
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_scores_are_made_again_by_changed_code_that_scores(features, monkeypatch):
@@ -161,13 +143,6 @@ def test_an_interrupted_pass_goes_on_where_it_was(features):
     assert sum(calls) == len(split) + 8, "the two batches on disk are not scored again"
 
 
-def test_a_damaged_score_is_computed_again(features):
-    before = score_split(Steepness(), toy_split(), Scoring(features, CPU, 8)).copy()
-    (path,) = features.store.root.rglob("scores.*.npy")
-    path.write_bytes(path.read_bytes()[:-4])
-    assert np.array_equal(before, score_split(Steepness(), toy_split(), Scoring(features, CPU, 8)))
-
-
 @pytest.mark.parametrize(("wrong", "message"), [(float("nan"), "1 of 8 scores"), (None, r"shape \(8, 1\)")])
 def test_nan_and_wrong_shapes_are_refused_and_not_cached(features, wrong, message):
     @dataclass
@@ -195,26 +170,6 @@ def test_a_live_method_has_neither_scores_of_columns_nor_of_classes(features):
     with pytest.raises(MethodError, match="scores images"):
         Steepness().score(FeatureSet({Field.LOGITS: torch.zeros(2, 3)}))
     assert class_scores(Steepness(), toy_split(), Scoring(features, CPU, 8)) is None
-
-
-def test_the_network_is_left_as_it_was(features):
-    backbone = features.backbone
-    network, before = backbone.module(), backbone.digest
-    network.train()
-    with backbone.frozen() as frozen:
-        assert frozen is network
-        assert not any(part.training for part in network.modules())
-        assert not any(p.requires_grad for p in network.parameters())
-    assert network.training
-    assert all(p.requires_grad for p in network.parameters())
-    assert not network._forward_pre_hooks
-    assert backbone.digest == before
-
-
-def test_a_backbone_without_a_network_is_passed_over():
-    identity = Identity("identity", Preprocess(1, 1), 4)
-    with pytest.raises(NotApplicableError, match="no network"):
-        Steepness().score_images(torch.zeros(2, 4), identity)
 
 
 def test_the_first_image_without_a_score_is_named_wherever_its_batch_is(features):

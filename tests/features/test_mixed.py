@@ -48,13 +48,6 @@ def test_draws_follow_the_key_and_the_seed():
     assert len(digests) == 5
 
 
-def test_columns_of_copies_that_are_made_otherwise_have_another_name(monkeypatch):
-    own, others = flat("own", [1, 2]), flat("others", [100])
-    before = mixed(own, others, Mixing(), CROP).digest
-    monkeypatch.setattr(Mixing, "version", 2)
-    assert mixed(own, others, Mixing(), CROP).digest != before
-
-
 @pytest.mark.parametrize(("own", "others"), [((4, 4), (6, 6, 3)), ((6, 6, 3), (4, 4)), ((4, 4), (6, 6))])
 def test_grey_and_coloured_images_of_any_size_are_mixed_in_the_crop(own: tuple[int, ...], others: tuple[int, ...]):
     found = mixed(flat("own", [10], own), flat("others", [210], others), Mixing((0.5,)), CROP)

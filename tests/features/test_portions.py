@@ -146,16 +146,6 @@ def test_a_killed_job_loses_at_most_a_portion(tmp_path: Path, whole: dict[str, b
     assert columns(tmp_path) == whole
 
 
-def test_a_job_that_is_killed_when_all_portions_are_made_loses_none(
-    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "write_columns", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-    assert Other(tmp_path).ended() == -1
-    monkeypatch.undo()
-    assert job(tmp_path) == 0
-    assert columns(tmp_path) == whole
-
-
 def test_of_three_jobs_one_computes_and_all_get_the_same(tmp_path: Path, whole: dict[str, bytes]) -> None:
     root, holds = tmp_path / "cache", tmp_path / "holds"
     first = Other(root, before=partial(touch_and_wait, holds, ()))
@@ -205,16 +195,6 @@ def test_what_a_job_made_that_is_killed_while_others_wait_is_made_by_them(
     store.get(backbone, toy_split(COUNT), WANTED)
     assert backbone.passes == COUNT
     assert columns(root) == whole
-
-
-def test_a_portion_that_another_job_ends_meanwhile_is_not_counted_as_under_way(tmp_path: Path) -> None:
-    backbone, split = toy_backbone(), toy_split(COUNT)
-    store = FeatureStore(tmp_path, BATCH, progress=False, portion=PORTION, sharding=Sharding(2, 0))
-    portions = Portions(store._folder(backbone, split), split, ("features", "logits"), PORTION)
-    with portions.lock(2, timeout=0):
-        assert store.share(backbone, split, Request()) == 1
-    assert (backbone.passes, store.share(backbone, split, Request())) == (COUNT - PORTION, 0)
-    assert backbone.passes == COUNT
 
 
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
@@ -291,15 +271,3 @@ def test_torchrun_s_processes_are_the_shards(monkeypatch: pytest.MonkeyPatch) ->
     for name, value in {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "8", "RANK": "5"}.items():
         monkeypatch.setenv(name, value)
     assert Runtime().sharding == Sharding(8, 5)
-
-
-@pytest.mark.parametrize("rank", ["0", "5"])
-def test_fewer_shards_than_processes_of_torchrun_are_refused_in_each_of_them(
-    monkeypatch: pytest.MonkeyPatch, rank: str
-) -> None:
-    for name, value in {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "8", "RANK": rank}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=r"runtime\.shards — found 2, and torchrun started 8 processes.*8 or more"):
-        _ = Runtime(shards=2).sharding
-    assert Runtime(shards=9).sharding == Sharding(9, int(rank))
-    assert Runtime(shards=2, shard=1).sharding == Sharding(2, 1)

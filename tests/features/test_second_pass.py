@@ -49,13 +49,6 @@ def test_the_plain_pass_is_made_once_and_the_second_once_for_all_methods(store):
     assert backbone.passes == 3 * len(split)
 
 
-def test_maps_and_labels_may_stand_beside(store):
-    fields = frozenset({Field.MAPS, Field.PERTURBED, Field.LABELS})
-    got = store.get(toy_backbone(), toy_split(), Request(fields, layers=("stage2",), pool="mean", second_pass=STEP))
-    assert got.map("stage2").shape[:2] == (37, 32)
-    assert got.labels.tolist() == toy_split().labels.tolist()
-
-
 @pytest.mark.parametrize("wrong", [Request(second_pass=STEP), Request(fields=frozenset({Field.PERTURBED}))])
 def test_field_and_step_belong_together(store, wrong):
     with pytest.raises(FieldError, match="need both"):

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.backbones.libraries.from_open_clip import templates_of
 from openbench.backbones.libraries.zero_shot import OpenClipText
 from openbench.core.request import CLASSES, Texts
-from openbench.data.manifests import load_words
 from openbench.errors import ConfigError, DataError, NotApplicableError
 from openbench.features.store import FeatureStore
 from openbench.features.texts import Corpus
@@ -93,16 +91,6 @@ def test_each_word_keeps_the_form_that_the_seed_draws(tmp_path):
     assert texts.prompts(every[10:20], ()) == [prompts[word] for word in every[10:20]]
     other = Texts("any", templates=("{}",), forms=forms, seed=1).prompts(every, ())
     assert np.mean([o[0] != prompts[w][1] for w, o in zip(every, other, strict=True)]) > 0.5
-
-
-def test_the_mark_at_the_beginning_of_a_file_is_no_part_of_its_first_line(tmp_path, monkeypatch):
-    """Editors on Windows write it; `utf-8` would read it as a character of the first word."""
-    monkeypatch.chdir(tmp_path)
-    marked = tmp_path / "marked.txt"
-    marked.write_text("sea slug\nokapi\n", encoding="utf-8-sig")
-    assert load_words("marked.txt") == ("sea slug", "okapi")
-    marked.write_text("a photo of {}\n", encoding="utf-8-sig")
-    assert templates_of(None, "clip", "marked.txt") == ["a photo of {}"]
 
 
 def test_the_digest_covers_the_tower_and_every_prompt(words):
