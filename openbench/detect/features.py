@@ -257,20 +257,18 @@ class Predictions:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a mapping per image, of Python's own types: what JSON can hold."""
-        return [
-            {
-                "score": float(self.score[i]),
-                "p_value": float(self.p_value[i]),
-                "p_value_conditional": None
-                if np.isnan(self.p_value_conditional[i])
-                else float(self.p_value_conditional[i]),
-                "is_ood": bool(self.is_ood[i]),
-                "label": int(self.label[i]),
-                "label_name": self.label_name[i],
-                "prediction_set": None if self.prediction_set is None else list(self.prediction_set[i]),
-            }
-            for i in range(len(self))
-        ]
+        sets = [None] * len(self) if self.prediction_set is None else list(map(list, self.prediction_set))
+        conditional = [None if math.isnan(p) else p for p in self.p_value_conditional.tolist()]
+        columns = {
+            "score": self.score.tolist(),
+            "p_value": self.p_value.tolist(),
+            "p_value_conditional": conditional,
+            "is_ood": self.is_ood.tolist(),
+            "label": self.label.tolist(),
+            "label_name": self.label_name,
+            "prediction_set": sets,
+        }
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def to_pandas(self) -> "DataFrame":
         """Return a row per image; `prediction_set` holds lists of class numbers."""

@@ -21,9 +21,8 @@ from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.engine.compatibility import read_of_classifier, refuse_missing_parts
+from openbench.engine.probe import some_of
 from openbench.errors import ConfigError, NotApplicableError, did_you_mean
-
-_FEW = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +108,7 @@ def network_of(model: Any, asked: Asked, images: Split, classes: tuple[str, ...]
         found = backbone_by_name(model, classes)
         return replace(found, backbone=found.backbone.to(asked.device))
     model = loaded(model)
-    few = _few(images)
+    few = some_of(images)
     side = int(min(few.items[0].shape[:2]))  # for transforms that do not resize: nothing but normalising
     shown = Shown(few, classes or _anonymous(model, images), Preprocess(resize=side, crop=side))
     adopted = adopt(model, asked, shown)
@@ -137,22 +136,6 @@ def check_fits(network: Network, method: Method, name: str) -> None:
             "head=(W, b), or choose a method that reads features only, e.g. knn or mds"
         )
     refuse_missing_parts(backbone, method, name)
-
-
-def _few(images: Split) -> Split:
-    """Some images of a split, spread over it: all of a large one need not be looked at."""
-    step = max(1, len(images) // _FEW)
-    rows = list(range(0, len(images), step))[:_FEW]
-    return Split(
-        images.name,
-        Role.ID_TEST,
-        [images.items[row] for row in rows],
-        images.labels[rows],
-        [str(row) for row in rows],
-        images.classes,
-        images.digest,
-        len(rows),
-    )
 
 
 def _anonymous(model: object, images: Split) -> tuple[str, ...]:

@@ -151,9 +151,9 @@ def test_what_a_method_needs_is_known_by_its_name():
     assert needs_of("of my own", {}) is None
 
 
-@pytest.mark.parametrize("name", ["mcm", "gl_mcm", "zero_shot_mls", "cover", "neglabel", "csp", "eoe", "clipn"])
-def test_scores_of_text_need_text(name):
-    assert "text" in (needs_of(name, {}) or ())
+def test_scores_of_text_need_text():
+    names = ("mcm", "gl_mcm", "zero_shot_mls", "cover", "neglabel", "csp", "eoe", "clipn")
+    assert [name for name in names if "text" not in (needs_of(name, {}) or ())] == []
 
 
 def test_from_python_it_is_data(folder):
@@ -187,12 +187,7 @@ def test_the_command_says_what_to_take_and_why_not_the_others(folder, capsys):
         (["+benchmark=toi"], "benchmark 'toi' has no records in"),
         (["+benchmark=toy", "latency=5"], "found 'latency=5'; did you mean 'latency_ms'?"),
         (["+benchmark=toy", "latency_ms=fast"], "latency_ms — found 'fast' — allowed: a number > 0"),
-        (["+benchmark=toy", "latency_ms=0"], "latency_ms — found 0.0 — allowed: a number > 0"),
         (["+benchmark=toy", "needs=no_data"], "needs=no_data; did you mean"),
-        (
-            ["+benchmark=toy", "backbone=tinny"],
-            "backbone 'tinny' has no records on benchmark 'toy'; did you mean 'tiny'?",
-        ),
         (["+benchmark=toy", "+benchmark=toy"], "'+benchmark' is given twice"),
     ],
 )

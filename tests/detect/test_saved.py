@@ -3,8 +3,6 @@
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,28 +66,10 @@ def saved(tmp_path_factory) -> tuple[Detector, Path]:
     return made, path
 
 
-@pytest.mark.slow
-def test_scores_are_the_same_to_the_bit_in_a_new_process_elsewhere(saved, tmp_path):
+def test_scores_are_the_same_to_the_bit_from_a_folder_that_was_moved_and_from_a_zip(saved, tmp_path):
     made, path = saved
-    moved = tmp_path / "moved"
-    shutil.copytree(path, moved)
-    np.save(tmp_path / "new.npy", NEW)
-    program = (
-        "import sys, numpy as np, openbench as ob\n"
-        "found = ob.load_detector('moved').predict(np.load('new.npy'))\n"
-        "print(found.score.tobytes().hex(), found.is_ood.tolist(), found.prediction_set)\n"
-        "print([name for name in ('hydra', 'omegaconf', 'timm', 'openbench.compose') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    first, second = done.stdout.splitlines()
-    found = made.predict(NEW)
-    assert first == f"{found.score.tobytes().hex()} {found.is_ood.tolist()} {found.prediction_set}"
-    assert second == "[]"
-
-
-def test_a_zip_holds_the_same(saved, tmp_path):
-    made, path = saved
+    shutil.copytree(path, tmp_path / "moved")
+    assert same(made, load_detector(tmp_path / "moved"))
     digest = made.save(tmp_path / "detector.zip")
     loaded = load_detector(tmp_path / "detector.zip", digest=digest)
     assert same(made, loaded)
@@ -182,22 +162,16 @@ def test_a_graph_that_names_other_files_is_refused():
         _of_graph(b"\x0a\x03abc", PART, None, {})
 
 
-@pytest.mark.parametrize(
-    ("names", "axes", "told"),
-    [
-        (("logits", "rows"), (2, 3), "cannot be read by onnxruntime — .*features"),
-        (("logits", "features"), (1, 2, 3), r"outputs of the shapes \[\(2, 3\), \(2,\)\] of 2 images — logits and"),
-    ],
-)
-def test_a_graph_of_other_outputs_is_refused(names: tuple[str, str], axes: tuple[int, ...], told: str):
+def test_a_graph_of_other_outputs_is_refused():
     pytest.importorskip("onnxruntime", reason="extra onnx")
 
     class Means(torch.nn.Module):
         def forward(self, x):
-            return x.mean(dim=(2, 3)), x.mean(dim=axes)
+            return x.mean(dim=(2, 3)), x.mean(dim=(1, 2, 3))
 
-    with pytest.raises(CheckpointError, match=told):
-        _of_graph(traced(Means(), torch.zeros(2, 3, 8, 8), names), PART, None, {})
+    graph = traced(Means(), torch.zeros(2, 3, 8, 8), ("logits", "features"))
+    with pytest.raises(CheckpointError, match=r"outputs of the shapes \[\(2, 3\), \(2,\)\] of 2 images — logits and"):
+        _of_graph(graph, PART, None, {})
 
 
 def test_groups_weights_and_the_terms_come_back(tmp_path):

@@ -269,12 +269,12 @@ class Monitor:
         Raises:
             OSError: it cannot be written; an older state is then still there.
         """
-        made = self.cells
+        made, seen = self.cells, self.ranks.seen
         content = {
             "schema": _SCHEMA,
             "rules": asdict(self.rules),
             "calibration": {"images": made.n, "scores": bool(made.values.size), "digest": made.digest},
-            "seen": [[int(cell), int(self.ranks.seen[cell])] for cell in np.flatnonzero(self.ranks.seen)],
+            "seen": [[int(cell), int(seen[cell])] for cell in np.flatnonzero(seen)],
             "random": self.ranks.random.bit_generator.state,
             "images": self.images,
             "log_staked": [float(value) if np.isfinite(value) else None for value in self.capital.log_staked],

@@ -139,17 +139,21 @@ class OnlineRanks:
 
     def __init__(self, cells: Cells, seed: int = 0):
         self.cells = cells
-        self.seen = np.zeros(cells.held.size, dtype=np.int64)  # images of the stream in each cell
         self.random = np.random.Generator(np.random.PCG64(seed))
-        self._rebuild()
+        self._held, self._total = cells.held.copy(), cells.n  # with the images of the stream
+
+    @property
+    def seen(self) -> NDArray[np.int64]:
+        """How many images of the stream fell into each cell."""
+        return np.asarray(self._held - self.cells.held)
 
     def next(self, cell: int) -> float:
         """Return the p-value of an image that falls into a cell, in (0, 1), and count the image."""
-        above, equal = self._total - self._up_to(cell), self._held[cell]
+        above, equal = int(self._held[cell + 1 :].sum()), int(self._held[cell])
         draw = 1.0 - self.random.random()  # in (0, 1]
         p: float = (above + draw * (equal + 1)) / (self._total + 1)
-        self.seen[cell] += 1
-        self._add(cell)
+        self._held[cell] += 1
+        self._total += 1
         return p
 
     def restore(self, seen: Sequence[tuple[int, int]], state: dict[str, object]) -> None:
@@ -160,32 +164,6 @@ class OnlineRanks:
             state: of its random numbers.
         """
         for cell, count in seen:
-            self.seen[cell] = count
+            self._held[cell] += count
+        self._total = int(self._held.sum())
         self.random.bit_generator.state = state
-        self._rebuild()
-
-    # A Fenwick tree: the sum up to a cell, and counting one more, in as many steps as the number of cells has digits.
-    def _rebuild(self) -> None:
-        self._held = (self.cells.held + self.seen).tolist()
-        self._total = sum(self._held)
-        self._tree = [0, *self._held]
-        for at in range(1, len(self._tree)):
-            parent = at + (at & -at)
-            if parent < len(self._tree):
-                self._tree[parent] += self._tree[at]
-
-    def _up_to(self, cell: int) -> int:
-        """How many scores are in this cell or below it."""
-        at, total = cell + 1, 0
-        while at:
-            total += self._tree[at]
-            at -= at & -at
-        return total
-
-    def _add(self, cell: int) -> None:
-        self._held[cell] += 1
-        self._total += 1
-        at = cell + 1
-        while at < len(self._tree):
-            self._tree[at] += 1
-            at += at & -at
