@@ -307,30 +307,20 @@ def calibration_groups(groups: Any, found: Scored) -> tuple[tuple[str, ...], Cod
         found: what the images yield.
 
     Raises:
-        ConfigError: another text.
         DataError: another number of groups than of images, a name that is taken, or no classes to group by.
     """
     if groups is None:
         return (), None
-    if isinstance(groups, str):
-        if groups != PREDICTED_CLASS:
-            raise ConfigError(
-                f"calibrate.groups — found '{groups}' — allowed: one group per image, or '{PREDICTED_CLASS}'"
-            )
+    if isinstance(groups, str) and groups == PREDICTED_CLASS:
         if not found.logits.shape[1]:
-            raise DataError(f"groups: '{PREDICTED_CLASS}', and the network has no classifier — give a group per image")
+            raise DataError(f"groups: '{groups}', and the network has no classifier — give a group per image")
         return tuple(f"{_OF_CLASS}{y}" for y in range(found.logits.shape[1])), found.predicted
-    if np.ndim(groups) != 1:
-        raise DataError(f"groups: found a {type(groups).__name__} — one group per image expected, as a list")
-    given = [str(group) for group in groups]
-    reserved = next((name for name in given if name.startswith(_OF_CLASS)), None)
-    if reserved is not None:
+    given = [] if isinstance(groups, str) or np.ndim(groups) != 1 else [str(group) for group in groups]
+    if len(given) != len(found.scores) or any(name.startswith(_OF_CLASS) for name in given):
         raise DataError(
-            f"groups: the name '{reserved}' begins as those of predicted classes do — choose another, or "
-            f"groups='{PREDICTED_CLASS}'"
+            f"groups: found {f'{len(given)} for {len(found.scores)} images' if given else repr(groups)} — one group "
+            f"per image expected, with a name that does not begin with '{_OF_CLASS}'; or '{PREDICTED_CLASS}'"
         )
-    if len(given) != len(found.scores):
-        raise DataError(f"groups: {len(given)} for {len(found.scores)} images — one per image expected")
     names = tuple(sorted(set(given)))
     places = {name: code for code, name in enumerate(names)}
     return names, np.array([places[name] for name in given], dtype=np.int64)

@@ -200,7 +200,10 @@ def test_groups_may_be_numbers_and_one_stands_for_all():
     held, _ = images(60, 1)
     made = detector("mls").calibrate(held, alpha=0.1, groups=[7, 8] * 30)
     assert made.predict(NEW, groups=8).rows() == made.predict(NEW, groups=["8"] * 40).rows()
-    for groups, message in ((7, "one group per image"), (["predicted_class 0"] * 60, "begins as those of predicted")):
+    for groups, message in (
+        (7, "one group per image"),
+        (["predicted_class 0"] * 60, "does not begin with 'predicted_class '"),
+    ):
         with pytest.raises(DataError, match=message):
             made.calibrate(held, alpha=0.1, groups=groups)
     by_class = detector("mls").calibrate(images(199, 1), alpha=0.1, groups="predicted_class")
