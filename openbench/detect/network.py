@@ -32,14 +32,10 @@ class Network:
     Args:
         backbone: with weights.
         node: the config of openbench's that describes it, weights aside; empty for a model of the user's own.
-        notes: what was decided for the user.
-        warnings: why its outputs may not be what the user expects.
     """
 
     backbone: Backbone
     node: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +109,7 @@ def network_of(model: Any, asked: Asked, images: Split, classes: tuple[str, ...]
     shown = Shown(few, classes or _anonymous(model, images), Preprocess(resize=side, crop=side))
     adopted = adopt(model, asked, shown)
     node = {} if "architecture" in adopted.node else adopted.node  # which only describes a model of the user's own
-    return Network(adopted.backbone, node, adopted.notes, adopted.warnings)
+    return Network(adopted.backbone, node)
 
 
 def check_fits(network: Network, method: Method, name: str) -> None:

@@ -52,19 +52,3 @@ def test_flip_mirrors_left_to_right_about_half_of_the_images(images: torch.Tenso
 def test_flip_at_the_ends_of_its_range(images: torch.Tensor, probability: float, mirrored: bool) -> None:
     expected = images.flip(2) if mirrored else images
     assert torch.equal(HorizontalFlip(probability)(images, seeded()), expected)
-
-
-@pytest.mark.parametrize("augmentation", [RandomCrop(2), HorizontalFlip()])
-def test_augmentation_leaves_its_argument_and_the_global_generator_alone(images: torch.Tensor, augmentation) -> None:
-    before, state = images.clone(), torch.get_rng_state()
-    changed = augmentation(images, seeded())
-    assert torch.equal(images, before)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert changed.dtype == torch.uint8
-    assert changed.shape == images.shape
-
-
-@pytest.mark.parametrize("augmentation", [RandomCrop(2), HorizontalFlip()])
-def test_augmentation_is_a_function_of_the_generator(images: torch.Tensor, augmentation) -> None:
-    assert torch.equal(augmentation(images, seeded(5)), augmentation(images, seeded(5)))
-    assert not torch.equal(augmentation(images, seeded(5)), augmentation(images, seeded(6)))

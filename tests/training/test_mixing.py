@@ -43,7 +43,7 @@ def test_mixup_is_the_weighted_sum_of_an_image_and_its_partner(images: torch.Ten
         np.testing.assert_allclose(mixed.images[i].numpy(), mixed.share * i + (1 - mixed.share) * j, rtol=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_cutmix_pastes_one_rectangle_of_the_partner_and_counts_its_area(images: torch.Tensor, seed: int) -> None:
     mixed = CutMix()(images, seeded(seed))
     places = [(mixed.images[i] == j).numpy() for i, j in enumerate(mixed.partners.tolist()) if i != j]

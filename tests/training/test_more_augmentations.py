@@ -9,13 +9,20 @@ import yaml
 from openbench import _compat, paths
 from openbench.compose.config import compose, scientific
 from openbench.config.build import build
-from openbench.training.augment.augmentations import Augmentation, AugMix, Cutout, RandAugment
+from openbench.training.augment.augmentations import (
+    Augmentation,
+    AugMix,
+    Cutout,
+    HorizontalFlip,
+    RandAugment,
+    RandomCrop,
+)
 from openbench.training.augment.pixmix import PixMix
 from openbench.training.augment.reading import PreparedVersions, RandomResizedCrop
 from openbench.training.recipe import Recipe
 
 v2 = _compat.library("torchvision.transforms.v2")
-KINDS = [Cutout(2, 3), RandAugment(2, 20), AugMix(), PixMix(drawn=5)]
+KINDS = [RandomCrop(2), HorizontalFlip(), Cutout(2, 3), RandAugment(2, 20), AugMix(), PixMix(drawn=5)]
 
 
 def seeded(seed: int = 0) -> torch.Generator:
