@@ -19,11 +19,10 @@ def test_means_are_those_of_each_class_and_of_all_where_it_has_no_sample(kind):
         assert_equal(found, expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("label", [-1, 6, 100])
-def test_labels_outside_the_head_are_refused(label):
+def test_labels_outside_the_head_are_refused():
     train = problem().train
-    train.columns[Field.LABELS][599] = label
-    with pytest.raises(MethodError, match=rf"^MINE\.fit: a training label is {label} — 0 to 5 for a head of 6 classes"):
+    train.columns[Field.LABELS][599] = 6
+    with pytest.raises(MethodError, match=r"^MINE\.fit: a training label is 6 — 0 to 5 for a head of 6 classes"):
         class_means(train, 6, "MINE")
 
 

@@ -315,9 +315,3 @@ def test_a_composite_has_no_class_conditional_form_and_reads_nothing_for_it():
     source.asked.clear()
     assert class_scores(fitted, ID_TEST, Scoring(source, CPU, 7)) is None
     assert source.asked == []
-
-
-@pytest.mark.parametrize("part", ["risk", "ood"])
-def test_each_part_must_be_a_method(part):
-    with pytest.raises(MethodError, match=f"{part} — found 'knn' — allowed: a node with the `_target_` of a Method"):
-        DoubleScore(**{"risk": MSP(), "ood": KNN(), part: "knn"})

@@ -42,11 +42,16 @@ class Made(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        given = {place(t) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
         for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in given:
+            if isinstance(tensor, torch.Tensor) and (tensor.is_mkldnn or place(tensor) not in given):
                 self.tensors.append((tensor.shape, str(func)))
         return out
+
+
+def place(tensor: torch.Tensor) -> int | None:
+    """Where its memory begins; oneDNN does not say."""
+    return None if tensor.is_mkldnn else tensor.untyped_storage().data_ptr()
 
 
 def columns(n: int, head: Head, generator: torch.Generator) -> FeatureSet:
