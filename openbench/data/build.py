@@ -21,7 +21,6 @@ from openbench.data.dataset import (
     SetConfig,
     fingerprint,
     locate,
-    missing_message,
     split_of,
     unread_split,
 )
@@ -43,7 +42,7 @@ class SetStatus:
         found: images found.
         expected: images listed.
         searched: every place that was looked at.
-        message: what is wrong and what can be done; empty if it is complete.
+        error: why it could not be looked for; empty if it was.
     """
 
     path: str
@@ -52,7 +51,12 @@ class SetStatus:
     found: int
     expected: int
     searched: tuple[Path, ...]
-    message: str
+    error: str = ""
+
+    @property
+    def missing(self) -> bool:
+        """Whether images of it are missing."""
+        return bool(self.error) or not 0 < self.expected <= self.found
 
     @property
     def droppable(self) -> bool:
@@ -60,7 +64,8 @@ class SetStatus:
         return self.path.startswith(("near.", "far.", "csid.", "ood_"))
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.name}, {self.found:,} of {self.expected:,} images"
+        reason = f" — {self.error}" if self.error else ""
+        return f"{self.path}: {self.name}, {self.found:,} of {self.expected:,} images{reason}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,16 +81,6 @@ class OpenSet:
     entry: SetNode
     config: SetConfig
     located: Located | None
-
-    @property
-    def status(self) -> SetStatus | None:
-        """What is missing of it; None if nothing is."""
-        if self.located is None or 0 < self.located.wanted <= self.located.count:
-            return None
-        found = self.located
-        return SetStatus(
-            self.entry.path, self.config.name, self.entry.role, found.count, found.wanted, found.searched, ""
-        )
 
 
 def build_benchmark(node: Mapping[str, Any], reader: str | None = None) -> Benchmark:
@@ -116,7 +111,14 @@ def open_benchmark(config: BenchmarkConfig, reader: str | None = None, sampled: 
     dropped = config.removed
     opened: dict[str, Split] = {}
     members: dict[str, dict[str, Split]] = {}
-    for found in _complete([_looked_for(entry, reader) for entry in config.sets], config, reader or ""):
+    sets = [_looked_for(entry, reader) for entry in config.sets]
+    statuses = [_status(found.entry, found.config, found.located) for found in sets if found.located is not None]
+    gaps = [status for status in statuses if status.missing]
+    if config.incomplete == "allow":
+        gaps = [gap for gap in gaps if not gap.found and gap.path.startswith("id.")]
+    if gaps:
+        raise DataError(missing_sets(gaps, len(sets), config.typed, reader or ""))
+    for found in sets:
         entry = found.entry
         if found.located is None:
             opened[entry.path] = unread_split(found.config, entry.role, classes)
@@ -157,23 +159,12 @@ def _looked_for(entry: SetNode, reader: str | None) -> OpenSet:
     unread = entry.path == "id.train" and reader == ""
     if unread and config.digest_of == "list" and config.limit is None:
         return OpenSet(entry, config, None)
-    found = OpenSet(entry, config, locate(config))
-    return OpenSet(entry, config, None) if unread and found.status else found
+    located = locate(config)
+    return OpenSet(entry, config, None if unread and _status(entry, config, located).missing else located)
 
 
-def _complete(sets: Sequence[OpenSet], config: BenchmarkConfig, reader: str) -> Sequence[OpenSet]:
-    """Return the sets, if the benchmark can be run without those that are missing.
-
-    Raises:
-        DataError: sets are missing.
-    """
-    statuses = [found.status for found in sets]
-    gaps = [status for status in statuses if status is not None]
-    if config.incomplete == "allow":
-        gaps = [gap for gap in gaps if not gap.found and gap.path.startswith("id.")]
-    if gaps:
-        raise DataError(missing_sets(gaps, len(sets), config.typed, reader))
-    return sets
+def _status(entry: SetNode, config: SetConfig, found: Located) -> SetStatus:
+    return SetStatus(entry.path, config.name, entry.role, found.count, found.wanted, found.searched)
 
 
 def survey(benchmark: BenchmarkConfig) -> list[SetStatus]:
@@ -184,16 +175,11 @@ def survey(benchmark: BenchmarkConfig) -> list[SetStatus]:
     """
     result = []
     for entry in benchmark.sets:
-        where = f"benchmark.{entry.path}"
-        config = SetConfig.from_node(entry.node, where)
+        config = SetConfig.from_node(entry.node, f"benchmark.{entry.path}")
         try:
-            located = locate(config)
+            result.append(_status(entry, config, locate(config)))
         except DataError as error:
             result.append(SetStatus(entry.path, config.name, entry.role, 0, 0, (), str(error)))
-            continue
-        wanted = located.wanted
-        message = missing_message(config, located, where, benchmark.typed) if located.count < wanted else ""
-        result.append(SetStatus(entry.path, config.name, entry.role, located.count, wanted, located.searched, message))
     return result
 
 
@@ -231,7 +217,7 @@ def advice(gaps: Sequence[SetStatus], benchmark: str) -> list[str]:
         gaps: the sets that are missing or incomplete.
         benchmark: what users type after `+benchmark=`.
     """
-    lines = [*_places(place.absolute() for gap in gaps for place in gap.searched), "what to do:"]
+    lines = [*_places(place for gap in gaps for place in gap.searched), "what to do:"]
     if _shipped(benchmark):
         lines.append(f"  download what may be downloaded: python -m openbench data prepare {benchmark}")
     named = "" if os.environ.get("OPENBENCH_DATA") else " (it is not set)"
@@ -257,7 +243,7 @@ def _places(places: Iterable[Path]) -> list[str]:
     roots = [root.absolute() for root in paths.data_roots()]
     below: dict[str, None] = {}
     others: dict[str, None] = {}
-    for place in places:
+    for place in (place.absolute() for place in places):
         root = next((root for root in roots if place.is_relative_to(root)), None)
         (others if root is None else below)[str(place if root is None else place.relative_to(root))] = None
     lines = [f"searched below {' and '.join(map(str, roots))}:", *(f"  {folder}" for folder in below)] if below else []
@@ -345,9 +331,10 @@ def with_outliers(benchmark: Benchmark, node: Mapping[str, Any]) -> Benchmark:
     """
     config = SetConfig.from_node({key: value for key, value in node.items() if not key.startswith("_")}, WHERE)
     located = locate(config)
-    if located.count < located.wanted:
-        missing = missing_message(config, located, WHERE, benchmark.name)
-        raise DataError(f"{missing}; a training may learn from other outliers: {_OTHERS}")
+    status = _status(SetNode(WHERE, Role.OOD_TRAIN, node), config, located)
+    if status.missing:
+        lines = [f"{status} found — a training may learn from other outliers: {_OTHERS}", *_places(status.searched)]
+        raise DataError("\n".join(lines))
     outliers = split_of(config, located, Role.OOD_TRAIN, (), WHERE)
     _check_apart(benchmark, outliers)
     return replace(benchmark, ood_train=outliers)

@@ -1,6 +1,5 @@
 """From a data set's config node to a Split: find the container, match it with the manifest, fingerprint the pixels."""
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -213,7 +212,7 @@ def split_of(
         DataError: nothing was found, a class of an ID set is unknown, or an image of the fingerprint is unreadable.
     """
     if located.found is None:
-        raise DataError(missing_message(config, located, where))
+        raise DataError(f"{where}: data set '{config.name}' has none of its {located.wanted:,} images")
     kept = np.flatnonzero(located.found.present)
     whole = config.limit is None and located.count == located.wanted
     keys = [located.manifest.keys[i] for i in kept]
@@ -268,33 +267,6 @@ def unread_split(config: SetConfig, role: Role, classes: Sequence[str]) -> Split
         deviations=tuple(_derived(config)),
         identity=config.identity(),
         unread=True,
-    )
-
-
-def missing_message(config: SetConfig, located: Located, where: str, benchmark: str = "NAME") -> str:
-    """Return what is missing, where it was looked for and what can be done.
-
-    Args:
-        config: the set.
-        located: what was found of it.
-        where: its path in the config.
-        benchmark: what users type after `+benchmark=`.
-    """
-    total = located.wanted
-    state = (
-        f"incomplete — {located.count} of {total} images found" if located.count else f"not found — 0 of {total} images"
-    )
-    places = "\n  ".join(dict.fromkeys(str(place.absolute()) for place in located.searched))
-    part = where.removeprefix("benchmark.")
-    named = "" if os.environ.get("OPENBENCH_DATA") else " (it is not set)"
-    remedies = [f"put it into one of these places below the folder that OPENBENCH_DATA names{named}"]
-    if part.startswith(("near.", "far.", "csid.", "ood_")):
-        remedies.append(f"drop the set with `~{where}` (recorded)")
-    if located.count:
-        remedies.append("keep what is there with `benchmark.incomplete=allow` (recorded)")
-    return (
-        f"data set '{config.name}' ({part}) is {state} — searched:\n  {places}\n{', or '.join(remedies)}; "
-        f"`python -m openbench check +benchmark={benchmark}` shows every set"
     )
 
 

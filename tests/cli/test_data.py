@@ -56,10 +56,9 @@ def test_every_data_set_is_listed_with_licence_size_and_state(here, capsys):
 def test_places_and_instructions_are_said_once_per_data_set(here, capsys):
     assert main(["data", "list", "cifar10"]) == 1
     text = capsys.readouterr().out
-    assert [text.count(f"\n{path}: data set") for path in ("id.train", "id.val", "id.test", "far.svhn")] == [1] * 4
-    assert text.count(f"{here / 'data' / 'cifar-10-batches-py'}\n") == 1
+    assert [text.count(f"\n{path}: ") for path in ("id.train", "id.val", "id.test", "far.svhn")] == [1] * 4
+    assert text.count("\n  cifar-10-batches-py\n") == 1
     assert "python -m openbench data prepare cifar10" in text
-    assert text.count("0 of 9000 images — searched in the same places") == 1
     assert text.count("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz") == 1
 
 
@@ -78,7 +77,6 @@ def test_a_group_is_listed_with_commands_that_can_be_typed(here, capsys):
     words = ["rebench_case1", "benchmark.group=kmnist_vs_textures"]
     assert main(["data", "list", *words]) == 1
     text = capsys.readouterr().out
-    assert f"`python -m openbench check +benchmark={' '.join(words)}`" in text
     assert f"python -m openbench data prepare {' '.join(words)}\n" in text
     assert "rebench_case1_kmnist" not in text.partition("\n")[2]
 

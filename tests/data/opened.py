@@ -1,6 +1,6 @@
 """A single data set as the benchmarks open it, without a benchmark around it."""
 
-from openbench.data.dataset import SetConfig, locate, missing_message, split_of
+from openbench.data.dataset import SetConfig, locate, split_of
 from openbench.errors import DataError
 
 
@@ -10,5 +10,5 @@ def open_split(node, role, classes=(), incomplete="error", where=""):
     config = SetConfig.from_node(node, where)
     located = locate(config)
     if located.count == 0 or (located.count < located.wanted and incomplete == "error"):
-        raise DataError(missing_message(config, located, where))
+        raise DataError(f"incomplete — {located.count} of {located.wanted} images found")
     return split_of(config, located, role, classes, where)

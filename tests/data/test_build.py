@@ -179,11 +179,10 @@ def test_a_survey_names_all_gaps_at_once_and_refuses_none(node, root):
     remove(root, "cars")
     remove(root, "birds", [1])
     found = {status.path: status for status in survey(BenchmarkConfig.parse(node))}
-    assert {path: (s.found, s.expected) for path, s in found.items() if s.message} == {
+    assert {path: (s.found, s.expected) for path, s in found.items() if s.missing} == {
         "far.cars": (0, 4),
         "near.birds": (3, 4),
     }
-    assert found["id.test"].message == ""
 
 
 def test_a_survey_reports_a_damaged_container_instead_of_stopping(node, root):
@@ -194,7 +193,7 @@ def test_a_survey_reports_a_damaged_container_instead_of_stopping(node, root):
     (root / "p").write_bytes(b"damaged")
     status = next(s for s in survey(BenchmarkConfig.parse(node)) if s.path == "far.cars")
     assert status.found == 0
-    assert "cannot be read" in status.message
+    assert "cannot be read" in str(status)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +236,6 @@ def test_a_message_names_a_benchmark_as_it_is_typed(overrides, expected, compose
     node = composed(*overrides)
     assert typed(node) == expected
     if "digits" not in expected:
-        assert f"check +benchmark={expected}`" in survey(BenchmarkConfig.parse(node))[0].message
         with pytest.raises(DataError) as raised:
             build_benchmark(node)
         assert f"`python -m openbench data list {expected}`" in str(raised.value)

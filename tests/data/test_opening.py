@@ -79,20 +79,6 @@ def test_a_limit_keeps_a_seeded_subset_in_order_and_is_recorded(pets):
     assert open_split({**pets, "limit": 3}, Role.FAR).digest == some.digest
 
 
-def test_a_missing_set_names_the_set_the_count_every_place_and_the_remedies(pets, root):
-    for path in (root / "pets").rglob("*.png"):
-        path.unlink()
-    with pytest.raises(DataError) as raised:
-        open_split(pets, Role.FAR, where="benchmark.far.pets")
-    text = str(raised.value)
-    assert "data set 'pets' (far.pets) is not found — 0 of 6 images" in text
-    for place in (root / "images_classic", root / "images_largescale", root, root.parent / "data"):
-        assert text.count(f"\n  {place}\n") == 1
-    for remedy in ("`~benchmark.far.pets`", "OPENBENCH_DATA names,", "python -m openbench check +benchmark="):
-        assert remedy in text
-    assert "incomplete=allow" not in text
-
-
 def test_incomplete_allow_keeps_what_is_there_and_records_it(pets, root):
     whole = open_split(pets, Role.FAR)
     (root / "pets/cat/1.png").unlink()

@@ -58,7 +58,7 @@ def test_a_class_that_is_known_to_the_classifier_is_leakage_whatever_is_known(pa
 
 def test_missing_outliers_are_named_with_what_can_be_done(parts, composed_whole, root):  # noqa: F811
     with pytest.raises(
-        DataError, match=r"(?s)'tin597' \(outliers\) is not found — 0 of 29850 .* dataset@outliers=NAME"
+        DataError, match=r"(?s)outliers: tin597, 0 of 29,850 images found .* dataset@outliers=NAME.*searched"
     ):
         with_outliers(benchmark(parts), composed_whole("+benchmark=cifar10")["outliers"])
 

@@ -77,7 +77,7 @@ def list_data(words: tuple[str, ...], config_dir: Path | None) -> int:
     statuses = survey(config)
     print_tables([_benchmark_table(config.name, statuses, sources)])
     _print_missing(statuses, sources, config.typed)
-    return FAILED if any(status.message for status in statuses) else OK
+    return FAILED if any(status.missing for status in statuses) else OK
 
 
 @data.command
@@ -105,12 +105,12 @@ def prepare(words: tuple[str, ...], config_dir: Path | None, root: Path | None) 
         print(f"{source.title}: ready below {root}")
         return OK
     config = benchmark_config(words, config_dir)
-    wanted = [status.name for status in survey(config) if status.message]
+    wanted = [status.name for status in survey(config) if status.missing]
     failed = _fetch_all([sources[name] for name in dict.fromkeys(wanted) if name in sources], root)
     statuses = survey(config)
     print_tables([_benchmark_table(config.name, statuses, sources)])
     _print_missing(statuses, sources, config.typed)
-    return FAILED if failed or any(status.message for status in statuses) else OK
+    return FAILED if failed or any(status.missing for status in statuses) else OK
 
 
 @data.command
@@ -358,7 +358,7 @@ def _benchmark_table(name: str, statuses: Sequence["SetStatus"], sources: Mappin
     for status in statuses:
         source = sources.get(status.name)
         licence = source.licence if source else "comes with openbench, or your own"
-        state = "missing" if status.message and not status.found else "incomplete" if status.message else "complete"
+        state = "complete" if not status.missing else "incomplete" if status.found else "missing"
         download = _megabytes(source) if source else "–"
         rows.append((status.path, status.name, status.found, status.expected, state, download, licence))
     kinds = ("text", "text", "count", "count", "text", "text", "text")
@@ -368,21 +368,16 @@ def _benchmark_table(name: str, statuses: Sequence["SetStatus"], sources: Mappin
 
 
 def _print_missing(statuses: Sequence["SetStatus"], sources: Mapping[str, "DataSource"], name: str) -> None:
-    """What is missing, where it was searched, and how to get it; each data set's places and instructions once."""
-    told: set[tuple[str, tuple[Path, ...]]] = set()
-    instructed: set[str] = set()
-    for status in statuses:
-        if not status.message:
-            continue
-        known = (status.name, status.searched)
-        message = status.message
-        if status.searched and known in told:
-            message = f"{message.partition(' — searched:')[0]} — searched in the same places"
-        told.add(known)
-        print(f"\n{status.path}: {message}")
-        if status.name in sources and status.name not in instructed:
-            instructed.add(status.name)
-            print(_how(sources[status.name], name))
+    """What is missing, how to get it, and where it was searched: each data set's instructions and each place once."""
+    from openbench.data.build import advice
+
+    gaps = [status for status in statuses if status.missing]
+    for data_set in dict.fromkeys(gap.name for gap in gaps):
+        print("", *(gap for gap in gaps if gap.name == data_set), sep="\n")
+        if data_set in sources:
+            print(_how(sources[data_set], name))
+    if gaps:
+        print("", *advice(gaps, name), sep="\n")
 
 
 def _how(source: "DataSource", benchmark: str | None = None) -> str:

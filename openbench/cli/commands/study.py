@@ -198,7 +198,7 @@ def _need(missing: "Iterable[Wanted]", config_dir: Path | None) -> "Need":
     lines: list[str] = []
     for words in forms:
         statuses = survey(benchmark_config(words, config_dir))
-        lines += [f"{s.path} ({s.found:,} of {s.expected:,})" for s in statuses if s.message]
+        lines += [f"{s.path} ({s.found:,} of {s.expected:,})" for s in statuses if s.missing]
     backbones = dict.fromkeys(run.names["backbone"] for run in runs if "backbone" in run.names)
     weights = [line for name in backbones for line in _absent(name)]
     return Need(tuple(dict.fromkeys(lines)), tuple(weights))

@@ -152,14 +152,14 @@ def verify_node(
         LeakageError: two sets share classes, and must not.
     """
     statuses = survey(config)
-    gaps = [status for status in statuses if status.message]
+    gaps = [status for status in statuses if status.missing]
     allowed = config.incomplete == "allow"
     fatal = [status for status in gaps if not allowed or (status.path.startswith("id.") and not status.found)]
     if fatal:
         return CheckReport(
             config.name,
             tuple(SplitCheck(_path(status), status.found, status.expected) for status in statuses),
-            missing=tuple(str(status) if status.searched else status.message for status in fatal),
+            missing=tuple(map(str, fatal)),
             advice=tuple(advice(fatal, config.typed)),
         )
     benchmark = open_benchmark(config, sampled=readable_fingerprint)
