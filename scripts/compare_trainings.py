@@ -14,6 +14,7 @@ from pathlib import Path
 
 from openbench import paths
 from openbench.errors import OpenbenchError
+from openbench.results.frame import run_of
 from openbench.results.leaderboard.trainings import compared, comparison, read_runs, training_runs, write_runs
 from openbench.results.records.store import RecordStore
 from openbench.results.tables.render import FORMATS, render
@@ -30,15 +31,16 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         if arguments.runs is None:
-            runs = training_runs(RecordStore(arguments.results), arguments.benchmark, arguments.backbone)
+            records = map(run_of, RecordStore(arguments.results))
+            found = training_runs(records, arguments.benchmark, arguments.backbone)
         else:
-            runs = read_runs(arguments.runs)
-        table = comparison(runs, arguments.benchmark)
+            found = read_runs(arguments.runs)
+        table = comparison(found, arguments.benchmark)
     except OpenbenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if arguments.csv is not None:
-        write_runs(compared(runs), arguments.csv)
+        write_runs(compared(found), arguments.csv)
     print(render(table, arguments.format), end="")
     return 0
 

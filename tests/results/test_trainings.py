@@ -1,22 +1,16 @@
 """Ways of training side by side: which runs meet, the paired gain and its interval, and what is refused."""
 
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pandas.testing import assert_frame_equal
 from scipy import stats
 
 from openbench.errors import RecordError
-from openbench.results.leaderboard.trainings import (
-    TrainingRun,
-    compared,
-    comparison,
-    read_runs,
-    training_runs,
-    write_runs,
-)
+from openbench.results.frame import run_of
+from openbench.results.leaderboard.trainings import compared, comparison, read_runs, training_runs, write_runs
 from openbench.results.tables.render import render
 
 from .records import make_record, metrics
@@ -36,8 +30,12 @@ def record(training="cross_entropy", score="msp", seed=0, near=0.8, **changes):
     return make_record(**{**whole, **changes})
 
 
+def runs_of(records, backbone=None):
+    return training_runs(map(run_of, records), "toy", backbone)
+
+
 def table_of(records):
-    return comparison(training_runs(records, "toy"), "toy")
+    return comparison(runs_of(records), "toy")
 
 
 def rows_of(records):
@@ -106,20 +104,20 @@ def test_a_score_with_other_settings_is_not_the_same_score():
 def test_other_benchmarks_and_released_weights_are_passed_over():
     elsewhere = record(benchmark={"name": "other", "digest": "cccc"})
     released = record(backbone={"name": "big", "digest": "d", "training": None})
-    assert len(training_runs([record(), elsewhere, released], "toy")) == 1
+    assert len(runs_of([record(), elsewhere, released])) == 1
 
 
 def test_a_backbone_is_chosen_by_name():
     big = record(backbone={"name": "big", "digest": "d", "training": "cross_entropy"}, seed=3)
-    assert [run.seed for run in training_runs([record(), big], "toy", "big")] == [3]
+    assert runs_of([record(), big], "big")["seed"].tolist() == [3]
     with pytest.raises(RecordError, match="several backbones — found big, tiny"):
-        training_runs([record(), big], "toy")
+        runs_of([record(), big])
 
 
 def test_states_of_a_benchmark_do_not_mix():
     dropped = record(seed=1, benchmark={"name": "toy", "digest": "zzzz"})
     with pytest.raises(RecordError, match="several states of the benchmark"):
-        training_runs([record(), dropped], "toy")
+        runs_of([record(), dropped])
 
 
 def test_two_recipes_of_one_training_are_refused():
@@ -134,9 +132,9 @@ def test_without_cross_entropy_the_command_that_makes_it_is_named():
 
 def test_what_is_kept_gives_the_same_table_without_scores_that_no_row_has():
     records = [record(), record(score="energy", near=0.65), record(score="vim"), record("vos", "energy", near=0.7)]
-    runs = training_runs(records, "toy")
+    runs = runs_of(records)
     kept = compared(runs)
-    assert [(run.training, run.score) for run in kept] == [
+    assert [*zip(kept["training"], kept["score"], strict=True)] == [
         ("cross_entropy", "energy"),
         ("cross_entropy", "msp"),
         ("vos", "energy"),
@@ -146,14 +144,10 @@ def test_what_is_kept_gives_the_same_table_without_scores_that_no_row_has():
 
 def test_runs_survive_their_csv(tmp_path):
     records = [record(t, seed=s, near=0.6 + s / 7) for t, s in product(("cross_entropy", "udg"), (0, 1))]
-    runs = training_runs(records, "toy")
+    runs = runs_of(records)
     write_runs(runs, tmp_path / "runs.csv")
-    assert read_runs(tmp_path / "runs.csv") == runs
-
-
-def test_the_order_of_records_does_not_matter():
-    records = [record(t, seed=s) for t, s in product(("cross_entropy", "udg", "vos"), (0, 1, 2))]
-    assert training_runs(records, "toy") == training_runs(records[::-1], "toy")
+    assert_frame_equal(read_runs(tmp_path / "runs.csv"), runs)
+    assert_frame_equal(runs_of(records[::-1]), runs)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +155,7 @@ def test_the_order_of_records_does_not_matter():
     [(("near,", "nearly,"), "found the columns"), (("0.8,", "much,"), "a number is expected")],
 )
 def test_a_csv_that_cannot_be_read_is_named(tmp_path, change, message):
-    run = TrainingRun("vos", "energy", "ab", 0, 0.7, 0.8, 0.9, 0.2, "f")
-    write_runs([run, replace(run, seed=1)], tmp_path / "runs.csv")
+    write_runs(runs_of([record("vos", near=0.8)]), tmp_path / "runs.csv")
     text = (tmp_path / "runs.csv").read_text()
     (tmp_path / "runs.csv").write_text(text.replace(*change, 1))
     with pytest.raises(RecordError, match=message) as caught:
@@ -174,4 +167,4 @@ def test_a_csv_that_cannot_be_read_is_named(tmp_path, change, message):
 def test_a_published_table_follows_from_its_runs(path):
     table = comparison(read_runs(path), path.stem)
     assert path.with_suffix(".md").read_text(encoding="utf-8") == render(table, "markdown")
-    assert len({run.seed for run in read_runs(path)}) > 1
+    assert read_runs(path)["seed"].nunique() > 1

@@ -130,9 +130,7 @@ def trainings(path: Path) -> Plain:
     """
     runs = read_runs(path)
     table = comparison(runs, path.stem)
-    ids: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for run in sorted(runs, key=lambda run: run.seed):
-        ids[run.training, run.score].append(run.run_id)
+    ids = runs.sort_values("seed").groupby(["training", "score"])["run_id"].agg(list).to_dict()
     named = (("near.auroc", "near AUROC", 1), ("far.auroc", "far AUROC", 1), ("near.fpr95", "near FPR@95", -1))
     more = (("gain", "near AUROC less cross-entropy's", 1), ("plain", "its score on cross-entropy: near AUROC", 1))
     metrics = [_metric(*each) for each in (*named, ("id.accuracy", "ID accuracy", 1), *more)]

@@ -1,23 +1,30 @@
-"""Ways of training side by side: each with the score of its paper, over seeds, beside cross-entropy."""
+"""Ways of training side by side: each with the score of its paper, over seeds, beside cross-entropy.
 
-import csv
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+A run is a row of a DataFrame with the columns of COLUMNS; numbers are fractions in [0, 1], of near and far sets means
+over the sets, `fpr95` with OOD positive over the near ones, `setting` a digest of the score's hyper-parameters and of
+how they are tuned.
+"""
+
+from collections.abc import Iterable
 from math import sqrt
 from pathlib import Path
-from statistics import fmean, pstdev, stdev
+from typing import TYPE_CHECKING
 
-from scipy.stats import t as student
-
-from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.errors import RecordError
-from openbench.results.escape import csv_row
+from openbench.results.escape import csv_cell
+from openbench.results.frame import Run
+from openbench.results.records.settings import OWN, RELEASED
 from openbench.results.tables.render import Cell, Column, Estimate, Table
 
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
 BASELINE = "cross_entropy"
+NOT_OURS = (RELEASED, OWN)  # networks that openbench did not train
 BASELINE_SCORE = "msp"
+_TEXTS, _NUMBERS = ("training", "score", "setting"), ("accuracy", "near", "far", "fpr95")
+COLUMNS = {**dict.fromkeys(_TEXTS, "str"), "seed": "int64", **dict.fromkeys(_NUMBERS, "float64"), "run_id": "str"}
 _CONFIDENCE = 0.95
 # Two differences that happen to be alike would make an interval of no width.
 _LEAST_SEEDS = 3
@@ -26,122 +33,77 @@ _SHOWN = {"ID accuracy ↑": "accuracy", "near AUROC ↑": "near", "far AUROC �
 _GAIN = "near AUROC less cross-entropy's [95 %]"
 _SAME = "its score on cross-entropy: near AUROC ↑"
 
-Group = dict[int, "TrainingRun"]  # by seed
 
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """One training with one seed, scored; fractions in [0, 1].
-
-    Args:
-        training: as typed after `training=`.
-        score: as typed after `method=`.
-        setting: digest of the score's hyper-parameters and of how they are tuned.
-        seed: of the training.
-        accuracy: on the ID test split.
-        near: AUROC, mean over the near sets.
-        far: AUROC, mean over the far sets.
-        fpr95: FPR@95 with OOD positive, mean over the near sets.
-        run_id: of the record.
-    """
-
-    training: str
-    score: str
-    setting: str
-    seed: int
-    accuracy: float
-    near: float
-    far: float
-    fpr95: float
-    run_id: str
-
-
-def training_runs(records: Iterable[ResultRecord], benchmark: str, backbone: str | None = None) -> list[TrainingRun]:
+def training_runs(runs: Iterable[Run], benchmark: str, backbone: str | None = None) -> "DataFrame":
     """Return the runs of one benchmark on networks that were trained for it, sorted.
 
     Args:
-        records: any; those of other benchmarks and of released weights are skipped.
+        runs: any; those of other benchmarks and of released weights are skipped.
         benchmark: its name.
         backbone: its name; None if there is one only.
 
     Raises:
-        RecordError: the records are of several backbones, or of several states of the benchmark.
+        RecordError: the runs are of several backbones, or of several states of the benchmark.
     """
+    import pandas as pd
+
     found = [
-        record
-        for record in records
-        if record.benchmark["name"] == benchmark
-        and record.backbone.get("training")
-        and backbone in (None, record.backbone["name"])
+        run
+        for run in runs
+        if run.benchmark == benchmark and backbone in (None, run.backbone) and not run.training.startswith(NOT_OURS)
     ]
     for what, names in (
-        ("backbones", {str(record.backbone["name"]) for record in found}),
-        ("states of the benchmark", {str(record.benchmark["digest"]) for record in found}),
+        ("backbones", {run.backbone for run in found}),
+        ("states of the benchmark", {run.digest for run in found}),
     ):
         if len(names) > 1:
             raise RecordError(
                 f"benchmark '{benchmark}': records of several {what} — found {', '.join(sorted(names))} — only one can "
                 "be compared — name the backbone, or give the folder of one sweep"
             )
-    return sorted((_run_of(record) for record in found), key=astuple)
-
-
-def _run_of(record: ResultRecord) -> TrainingRun:
-    metrics, config = record.metrics, record.config
-
-    def number(group: str, key: str) -> float:
-        return round(float(metrics[group][key]), _DIGITS)
-
-    return TrainingRun(
-        training=str(record.backbone["training"]),
-        score=str(record.method["name"]),
-        setting=digest([config["method"], config["tune"]])[:8],
-        seed=int(config["seed"]),
-        accuracy=number("id", "accuracy"),
-        near=number("near", "auroc"),
-        far=number("far", "auroc"),
-        fpr95=number("near", "fpr95"),
-        run_id=record.run_id,
-    )
-
-
-def compared(runs: Iterable[TrainingRun]) -> list[TrainingRun]:
-    """Return the runs that a comparison is made of: of cross-entropy's, those with a score that another row has too."""
-    every = list(runs)
-    wanted = {(run.score, run.setting) for run in every if run.training != BASELINE}
-    return [
-        run
-        for run in every
-        if run.training != BASELINE or run.score == BASELINE_SCORE or (run.score, run.setting) in wanted
+    rows = [
+        (
+            *(run.training, run.method, digest([run.method_node, run.tune_node])[:8], run.seed),
+            *(run.metrics[of][key] for of, key in (("id", "accuracy"), ("near", "auroc"), ("far", "auroc"))),
+            *(run.metrics["near"]["fpr95"], run.run_id),
+        )
+        for run in found
     ]
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS).round(_DIGITS)
+    return table.sort_values(list(COLUMNS), ignore_index=True)
 
 
-def write_runs(runs: Iterable[TrainingRun], path: Path) -> None:
+def compared(runs: "DataFrame") -> "DataFrame":
+    """Return the runs that a comparison is made of: of cross-entropy's, those with a score that another row has too."""
+    others = runs[runs["training"] != BASELINE]
+    scores = runs.set_index(["score", "setting"]).index.isin(others.set_index(["score", "setting"]).index)
+    return runs[scores | (runs["score"] == BASELINE_SCORE)]
+
+
+def write_runs(runs: "DataFrame", path: Path) -> None:
     """Write a CSV with a row per run, from which `read_runs` has the same runs again."""
-    with open(path, "w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow([field.name for field in fields(TrainingRun)])
-        writer.writerows(csv_row(astuple(run)) for run in runs)
+    texts = {name: runs[name].map(csv_cell) for name, dtype in COLUMNS.items() if dtype == "str"}
+    runs.assign(**texts).to_csv(path, index=False, lineterminator="\n")
 
 
-def read_runs(path: Path) -> list[TrainingRun]:
+def read_runs(path: Path) -> "DataFrame":
     """Return the runs of a CSV that `write_runs` wrote.
 
     Raises:
         RecordError: columns are missing or unknown, or a number cannot be read.
     """
-    types = {field.name: field.type for field in fields(TrainingRun)}
-    with open(path, encoding="utf-8", newline="") as stream:
-        rows = csv.DictReader(stream)
-        if list(rows.fieldnames or ()) != list(types):
-            raise RecordError(f"'{path}': found the columns {rows.fieldnames} — expected {', '.join(types)}")
-        try:
-            return [TrainingRun(**{name: types[name](text) for name, text in row.items()}) for row in rows]  # type: ignore[operator]
-        except ValueError as error:
-            raise RecordError(f"'{path}': {error} — a number is expected") from error
+    import pandas as pd
+
+    found = pd.read_csv(path, dtype="str", keep_default_na=False)
+    if list(found) != list(COLUMNS):
+        raise RecordError(f"'{path}': found the columns {list(found)} — expected {', '.join(COLUMNS)}")
+    try:
+        return found.astype(COLUMNS)
+    except ValueError as error:
+        raise RecordError(f"'{path}': {error} — a number is expected") from error
 
 
-def comparison(runs: Iterable[TrainingRun], benchmark: str) -> Table:
+def comparison(runs: "DataFrame", benchmark: str) -> Table:
     """Return a row per training and score, cross-entropy first, the others by near AUROC.
 
     The gain is the mean over seeds of the difference to cross-entropy of the same seed, with Student's interval
@@ -155,7 +117,13 @@ def comparison(runs: Iterable[TrainingRun], benchmark: str) -> Table:
     Raises:
         RecordError: a training, score and seed has several runs, or cross-entropy has none.
     """
-    groups = _grouped(runs)
+    for (training, score, _, seed), twice in runs.groupby([*_TEXTS, "seed"]):
+        if len(twice) > 1:
+            raise RecordError(
+                f"training '{training}' with method '{score}', seed {seed}: two runs, "
+                f"{' and '.join(twice['run_id'][:2])} — their recipes differ — compare the folders of one sweep"
+            )
+    groups = {key: group.set_index("seed") for key, group in runs.groupby(list(_TEXTS))}
     plain = {(score, setting): group for (training, score, setting), group in groups.items() if training == BASELINE}
     base = next((group for (score, _), group in plain.items() if score == BASELINE_SCORE), None)
     if base is None:
@@ -163,15 +131,15 @@ def comparison(runs: Iterable[TrainingRun], benchmark: str) -> Table:
             f"benchmark '{benchmark}': no run of training '{BASELINE}' with method '{BASELINE_SCORE}', with which "
             f"the others are compared — make it: python -m openbench run +benchmark={benchmark} training={BASELINE}"
         )
+    order = sorted(groups, key=lambda key: (key[0] != BASELINE, -groups[key]["near"].mean(), key))
     rows: list[tuple[Cell, ...]] = []
-    for (training, score, setting), group in sorted(groups.items(), key=lambda item: _rank(*item)):
+    for training, score, setting in order:
+        group, same = groups[training, score, setting], plain.get((score, setting))
         if training == BASELINE and group is not base:
             continue
-        cells = [_over_seeds([getattr(run, name) for run in group.values()]) for name in _SHOWN.values()]
-        same = plain.get((score, setting))
-        gain = None if group is base else _gain(group, base)
-        reference = None if same is None else _over_seeds([run.near for run in same.values()])
-        rows.append((training, score, len(group), *cells, gain, reference))
+        cells = [_over_seeds(group[name]) for name in _SHOWN.values()]
+        gain = None if group is base else _gain(group["near"] - base["near"])
+        rows.append((training, score, len(group), *cells, gain, None if same is None else _over_seeds(same["near"])))
     percents = (*_SHOWN, _GAIN, _SAME)
     return Table(
         f"Ways of training on {benchmark}",
@@ -184,34 +152,16 @@ def comparison(runs: Iterable[TrainingRun], benchmark: str) -> Table:
     )
 
 
-def _grouped(runs: Iterable[TrainingRun]) -> dict[tuple[str, str, str], Group]:
-    groups: dict[tuple[str, str, str], Group] = defaultdict(dict)
-    for run in runs:
-        group = groups[run.training, run.score, run.setting]
-        if run.seed in group:
-            raise RecordError(
-                f"training '{run.training}' with method '{run.score}', seed {run.seed}: two runs, {run.run_id} and "
-                f"{group[run.seed].run_id} — their recipes differ — compare the folders of one sweep"
-            )
-        group[run.seed] = run
-    return groups
+def _over_seeds(values: "Series") -> Estimate:
+    return Estimate(float(values.mean()), std=float(values.std(ddof=0)) if len(values) > 1 else None)
 
 
-def _rank(key: tuple[str, str, str], group: Group) -> tuple[bool, float, tuple[str, str, str]]:
-    return key[0] != BASELINE, -fmean(run.near for run in group.values()), key
+def _gain(differences: "Series") -> Estimate | None:
+    """The mean of paired differences, by seed; those that one side lacks are missing."""
+    from scipy.stats import t as student
 
-
-def _over_seeds(values: Sequence[float]) -> Estimate:
-    return Estimate(fmean(values), std=pstdev(values) if len(values) > 1 else None)
-
-
-def _gain(group: Group, base: Group) -> Estimate | None:
-    """The paired difference of near AUROC over the seeds that both have."""
-    differences = [run.near - base[seed].near for seed, run in group.items() if seed in base]
-    if not differences:
-        return None
-    mean, n = fmean(differences), len(differences)
+    n, mean = differences.count(), float(differences.mean())
     if n < _LEAST_SEEDS:
-        return Estimate(mean)
-    half = float(student.ppf((1 + _CONFIDENCE) / 2, n - 1)) * stdev(differences) / sqrt(n)
+        return Estimate(mean) if n else None
+    half = float(student.ppf((1 + _CONFIDENCE) / 2, n - 1) * differences.std() / sqrt(n))
     return Estimate(mean, mean - half, mean + half)
