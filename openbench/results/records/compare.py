@@ -1,92 +1,88 @@
 """Whether a repeated run reproduces a record, and how far a metric may move between two processors.
 
-Processors sum in other orders, so close scores change places. Scores of the same code, weights and data on two
-processors agree to the rounding of float32. What follows for a metric depends on what it counts. Let n be the scores of
-the ID side, m those of the OOD side, and k = `SAMPLES` the samples that may cross one threshold, or change places with
-a neighbour at one place of the order.
-
-- *Equal to rounding*, 1e-6: accuracies of the classifier, and means of scaled scores (AUTC and its parts).
-- *Areas over pairs* (AUROC, OSCR, conformal AUROC): an exchange of two neighbours moves 1 of the n·m pairs, so k/(n·m),
-  and never less than a millionth of all pairs, which is how many lie within float32's rounding of each other. A step
-  of the conformal correction is up to 3/n wide where that of a plain rank is 1/n.
-- *Rates at a threshold*: k samples more or less above it, so k/n for a share of ID, k/m for one of OOD, and their sum
-  where a metric adds two rates. A threshold read from n_val validation scores may be the next of them, which is 1/n_val
-  of the test scores away: k/n_val more.
-- *Areas of precision and risk* (AUPR, AP, AURC, the OSCR of the accepted): a precision over the first r samples moves
-  by 1/r if one of them is exchanged, at worst by 1 over one of the n steps: k/n, or k/m where OOD is positive or the
-  area is one over the share of OOD.
-- *Shares of a selection*: a selective risk over at least φ·n accepted samples moves by k/(φ·n), a share of d
-  discoveries by k/d.
-- *Where the best F1 lies* (its threshold, accuracy, precision, recall): F1 is flat at its maximum, so a change of k/n
-  in height, which decides which threshold is best, is one of √(k/n) in rate.
-- *Prediction sets over c classes*: k/n inputs, of each up to c classes; a class has n/c of the inputs. So do their
-  means and deviations over splits.
-- *The threshold of a tuning trial* of a double score: the setting of least risk over validation scores, a minimum as
-  flat as that of F1, so √(k/n) in rate. Its scores are a sum of one in standard deviations and μ times another, so
-  their own deviation is at most 1 + μ, and a rate of √(k/n) is a like part of it: (1 + μ)·√(k/n).
-- *Drawn intervals*: what the number itself may move by, and four standard errors of a percentile: an eighth of the
-  interval's width over 1,000 draws, √(1000/r) times that over r. One count more or less leads to other draws.
-
-A mean over the sets of a group may move by as much as its smallest set. Not covered: adaptive prediction sets (APS,
-RAPS) whose threshold lies within rounding of 1, as with a network that is certain of everything, and a constraint that
-is met or missed by a single sample, where a risk turns `unable`; both are reported as differences.
+Processors sum in other orders, so scores of the same code, weights and data agree to the rounding of float32, and close
+ones change places: at any threshold or place of the order, k = `SAMPLES` of the n scores of the ID side or of the m of
+the OOD side may cross it. What a metric counts says what follows: k of n·m pairs, but never less than the millionth of
+them that lie within rounding of each other, for an area over pairs; k/n or k/m for a share, a precision averaged over
+one side, or a threshold read from validation scores; more where a number is a multiple of such a share: the three
+steps of a conformal correction, the c classes of a prediction set, the few that a selection or discoveries are of. F1
+is flat at its maximum, so a change of k/n in height is one of √(k/n) in the rate where it lies. The end of a drawn
+interval moves by four standard errors of a percentile besides, an eighth of the width over 1,000 draws. A mean over
+sets moves as its smallest set. Not covered, and reported as differences: adaptive prediction sets whose threshold lies
+within rounding of 1, and a constraint that a single sample meets or misses, where a risk turns `unable`.
 """
 
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from openbench.core.record import ResultRecord, Value
+from openbench.core.record import ResultRecord
 from openbench.results.names import order_name
 from openbench.storage.plain_json import plain
 
 ROUNDING = 1e-6
 SAMPLES = 3  # two were seen to move, in ties of saturated scores
-_CORRECTION_STEP = 3.0  # the steepest step of the correction tables is 2.4/n
 _FULL_SPECTRUM = "full_spectrum/"
 _POOLED = "pooled_"
 
 
-@dataclass(frozen=True)
-class Place:
-    """One metric of one set or group, and from how many samples it is computed; infinitely many where unknown.
+class Sizes(NamedTuple):
+    """From how many scores a metric is computed; infinitely many where that is not known.
 
     Args:
-        key: without `pooled_`, e.g. `risk@tpr0.8,fpr0.2`.
-        values: the other metrics of the same set.
-        prefix: `pooled_` if the sets are pooled.
-        n: scores of the ID side.
-        m: scores of the OOD side; of the smallest set, for a mean over sets.
-        validation: scores of the smaller validation split.
-        classes: number of classes.
-        price: the highest price of a mistake in `cost`.
-        draws: replicates of the bootstrap.
+        n: of the ID side.
+        m: of the OOD side; of the smallest set, for a mean over sets.
+        v: of the smaller validation split.
+        c: number of classes.
     """
 
-    key: str
-    values: Mapping[str, Value]
-    prefix: str
     n: float
     m: float
-    validation: float
-    classes: int
-    price: float
-    draws: int
-
-    @property
-    def smaller(self) -> float:
-        """The size of the smaller side."""
-        return min(self.n, self.m)
-
-    def sibling(self, key: str, default: float) -> float:
-        """Another metric of the same set, or the default where it is absent or `unable`."""
-        found = self.values.get(self.prefix + key)
-        return float(found) if isinstance(found, float | int) else default
+    v: float
+    c: int
 
 
-Rule = Callable[[Place], float]
+# Kind of number → by how much it may move.
+_KINDS: dict[str, Callable[[Sizes], float]] = {
+    "count": lambda s: 0.0,
+    "equal": lambda s: ROUNDING,  # accuracies of the classifier, means of scaled scores
+    "pairs": lambda s: SAMPLES / (s.n * s.m),
+    "ID": lambda s: SAMPLES / s.n,
+    "OOD": lambda s: SAMPLES / s.m,
+    "both": lambda s: SAMPLES / s.n + SAMPLES / s.m,
+    "ID, validation": lambda s: SAMPLES / s.n + SAMPLES / s.v,
+    "OOD, validation": lambda s: SAMPLES / s.m + SAMPLES / s.v,
+    "classes": lambda s: SAMPLES * s.c / s.n,
+    "flat": lambda s: math.sqrt(SAMPLES / min(s.n, s.m)),
+}
+# Metrics → their kind, and how many times that; in the order in which they are tried. `_multiple` has the rest.
+_OF_SETS: tuple[tuple[str, str, float], ...] = (
+    (r"n_(ood|sets)", "count", 1),
+    (r"auroc|oscr", "pairs", 1),
+    (r"auroc_(first|last)_quarter", "pairs", 16),
+    (r"auroc_(low|high)", "pairs", 2),  # its own, and that of DeLong's half width
+    (r"conformal_auroc", "pairs", 3),  # the steepest step of the correction tables is 2.4/n
+    (r"autc|aufpr|aufnr", "equal", 1),
+    (r"(aupr|ap)_in|fpr95|fpr@(test|95tnr)|ccr@fpr.+|risk@.+", "ID", 1),
+    (r"conformal_fpr95", "ID", 3),
+    (r"(aupr|ap)_out|oscr_selective|fpr95_id_positive|fnr@(test|95tnr)|bh_(power|fdp)@.+", "OOD", 1),
+    (r"f1", "OOD", 2),
+    (r"fpr@val", "ID, validation", 1),
+    (r"fnr@val", "OOD, validation", 1),
+    (r"detection_error", "both", 0.5),
+    (r"cost", "both", 1),
+    (r"accuracy|precision|recall|f1_threshold", "flat", 1),
+)
+_OF_ID: tuple[tuple[str, str, float], ...] = (
+    (r"n_(id|set_splits)", "count", 1),
+    (r"accuracy|id_val_accuracy", "equal", 1),
+    (r"(e-)?aurc", "ID", 1),
+    (r"f1_threshold_(std|range)", "flat", 1),  # in deviations of the ID score, of which a rate is a like part
+    (r"\w+_(coverage(_mean|_std)?|singletons)@.+", "ID", 1),
+    (r"\w+_(size(_mean|_std)?|worst_class)@.+", "classes", 1),
+)
 
 
 def allowance(record: ResultRecord, where: str, key: str) -> float:
@@ -97,62 +93,57 @@ def allowance(record: ResultRecord, where: str, key: str) -> float:
         where: the set or group, e.g. `near` or `full_spectrum/id`.
         key: the metric, e.g. `pooled_fpr95`.
     """
-    at = _place(record, where, key)
-    drawn = re.fullmatch(r"(?!auroc)(.+)_(low|high)", at.key)
-    if drawn is None:
-        return _allowed_at(at, where, at.key)
-    width = at.sibling(f"{drawn.group(1)}_high", 0.0) - at.sibling(f"{drawn.group(1)}_low", 0.0)
-    return width / 8 * math.sqrt(1000 / at.draws) + _allowed_at(at, where, drawn.group(1))
+    bare, values = key.removeprefix(_POOLED), record.metrics[where]
+    prefix = key.removesuffix(bare)
+
+    def value(name: str) -> float:
+        """Another metric of the same set; 0 where it is absent or `unable`."""
+        found = values.get(prefix + name)
+        return float(found) if isinstance(found, float | int) else 0.0
+
+    drawn = re.fullmatch(r"(?!auroc)(.+)_(low|high)", bare)
+    name = drawn[1] if drawn else bare
+    sizes, tolerance = _sizes(record, where, bool(prefix)), tolerance_of(where, name)
+    bound = ROUNDING
+    if tolerance is not None:
+        kind, times = tolerance
+        bound = max(bound, times * _multiple(record, name, sizes, value) * _KINDS[kind](sizes))
+    if drawn:
+        draws = max(1, int((record.config.get("metrics") or {}).get("replicates", 1000)))
+        bound += (value(f"{name}_high") - value(f"{name}_low")) / 8 * math.sqrt(1000 / draws)
+    return bound
 
 
-def of_trial(record: ResultRecord, index: int, key: str) -> float:
-    """Return by how much a number of a tuning trial, which is of validation splits, may differ.
-
-    Args:
-        record: the recorded run.
-        index: of the trial.
-        key: `auroc`, `risk` or `threshold`; anything else has to be equal to rounding.
-    """
-    id_val, ood_val = _least(record, "id_val/"), _least(record, "ood_val/")
-    if key == "auroc":
-        return max(ROUNDING, SAMPLES / (id_val * ood_val))
-    if key == "risk":
-        return max(ROUNDING, 2 * SAMPLES / id_val)
-    weight = record.trials[index].get("params", {}).get("mu")
-    if key == "threshold" and isinstance(weight, float | int):
-        return max(ROUNDING, (1 + weight) * math.sqrt(SAMPLES / min(id_val, ood_val)))
-    return ROUNDING
+def tolerance_of(where: str, key: str) -> tuple[str, float] | None:
+    """Return the kind of a metric, without `pooled_`, and how many times that; None if it has to be equal."""
+    known = _OF_ID if where.removeprefix(_FULL_SPECTRUM) == "id" else _OF_SETS
+    return next(((kind, times) for pattern, kind, times in known if re.fullmatch(pattern, key)), None)
 
 
-def _allowed_at(at: Place, where: str, key: str) -> float:
-    rule = rule_of(where, key)
-    return ROUNDING if rule is None else max(ROUNDING, rule(at))
+def _multiple(record: ResultRecord, key: str, sizes: Sizes, value: Callable[[str], float]) -> float:
+    """How many times its kind a metric may move that depends on other numbers of the record."""
+    if key == "cost":  # of the dearest mistake
+        options = (record.config.get("metrics") or {}).get
+        return max(1.0, *(float(options(f"cost_{name}", 0.0)) for name in ("reject_id", "accept_ood", "reject_ood")))
+    if key.startswith("risk@"):  # over the φ·n that are accepted at least, of `risk@tprφ,fprρ` and `risk@precκ,recφ`
+        share = re.search(r"(?:@tpr|,rec)([\d.]+)", key)
+        return min(sizes.n, 1 / float(share[1])) if share and float(share[1]) else sizes.n
+    if key.startswith("bh_fdp@"):  # over the discoveries
+        return sizes.m / max(1.0, value(key.replace("bh_fdp", "bh_power")) * sizes.m)
+    return max(1.0, abs(value(key))) if key == "f1_threshold" else 1.0
 
 
-def rule_of(where: str, key: str) -> Rule | None:
-    """Return what decides about a metric, without `pooled_`; None if it has to be equal for want of a rule."""
-    rules = _OF_ID if where.removeprefix(_FULL_SPECTRUM) == "id" else _OF_PAIR
-    return next((rule for pattern, rule in rules if re.fullmatch(pattern, key)), None)
-
-
-def _place(record: ResultRecord, where: str, key: str) -> Place:
+def _sizes(record: ResultRecord, where: str, pooled: bool) -> Sizes:
     side = _FULL_SPECTRUM * where.startswith(_FULL_SPECTRUM)
-    name, values = where.removeprefix(side), record.metrics[where]
-    pooled = _POOLED * key.startswith(_POOLED)
-    of_one = record.metrics.get(order_name(0, name), values)  # a mean over the orders of a stream says no counts
-    ood = of_one.get("n_ood", math.inf)
+    name = where.removeprefix(side)
+    values = record.metrics.get(order_name(0, name), record.metrics[where])  # a mean over orders says no counts
+    ood = float(values.get("n_ood", math.inf))
     roles = ("near/", "far/") if name == "id" else (f"{name}/",)
-    options = (record.config.get("metrics") or {}).get
-    return Place(
-        key=key.removeprefix(pooled),
-        values=values,
-        prefix=pooled,
-        n=float(of_one.get("n_id", record.metrics.get(f"{side}id", {}).get("n_id", math.inf))),
-        m=float(ood) if pooled else min(float(ood), *(_least(record, role) for role in roles)),
-        validation=min(_least(record, "id_val/"), _least(record, "ood_val/")),
-        classes=int(record.backbone.get("num_classes", 1)),
-        price=max(1.0, *(float(options(f"cost_{name}", 0.0)) for name in ("reject_id", "accept_ood", "reject_ood"))),
-        draws=max(1, int(options("replicates", 1000))),
+    return Sizes(
+        n=float(values.get("n_id", record.metrics.get(f"{side}id", {}).get("n_id", math.inf))),
+        m=ood if pooled else min(ood, *(_least(record, role) for role in roles)),
+        v=min(_least(record, "id_val/"), _least(record, "ood_val/")),
+        c=int(record.backbone.get("num_classes", 1)),
     )
 
 
@@ -161,48 +152,23 @@ def _least(record: ResultRecord, role: str) -> float:
     return min((float(c["n"]) for name, c in record.counts.items() if name.startswith(role)), default=math.inf)
 
 
-def _share_accepted(at: Place) -> float:
-    """φ of `risk@tprφ,fprρ` and of `risk@precκ,recφ`."""
-    found = re.search(r"(?:@tpr|,rec)([\d.]+)", at.key)
-    return max(float(found.group(1)), 1 / at.n) if found else 1 / at.n
+def of_trial(record: ResultRecord, index: int, key: str) -> float:
+    """Return by how much a number of a tuning trial, which is of validation splits, may differ.
 
+    The threshold of a double score is that of least risk, a minimum as flat as that of F1. Its scores are a sum of one
+    in standard deviations and μ times another, so their own deviation is at most 1 + μ; √(k/n) is a like part of it.
 
-def _discoveries(at: Place) -> float:
-    return max(1.0, at.sibling(at.key.replace("bh_fdp", "bh_power"), 0.0) * at.m)
-
-
-# Patterns are tried in order.
-_OF_PAIR: tuple[tuple[str, Rule], ...] = (
-    (r"n_(ood|sets)", lambda at: 0.0),
-    (r"auroc|oscr", lambda at: SAMPLES / (at.n * at.m)),
-    (r"auroc_(first|last)_quarter", lambda at: 16 * SAMPLES / (at.n * at.m)),
-    (r"auroc_(low|high)", lambda at: 2 * SAMPLES / (at.n * at.m)),  # its own, and that of DeLong's half width
-    (r"conformal_auroc", lambda at: _CORRECTION_STEP * SAMPLES / (at.n * at.m)),
-    (r"autc|aufpr|aufnr", lambda at: ROUNDING),
-    (r"(aupr|ap)_in", lambda at: SAMPLES / at.n),
-    (r"(aupr|ap)_out|oscr_selective", lambda at: SAMPLES / at.m),
-    (r"conformal_fpr95", lambda at: _CORRECTION_STEP * SAMPLES / at.n),
-    (r"fpr@val", lambda at: SAMPLES / at.n + SAMPLES / at.validation),
-    (r"fnr@val", lambda at: SAMPLES / at.m + SAMPLES / at.validation),
-    (r"fpr95|fpr@(test|95tnr)|ccr@fpr.+", lambda at: SAMPLES / at.n),
-    (r"fpr95_id_positive|fnr@(test|95tnr)|bh_power@.+", lambda at: SAMPLES / at.m),
-    (r"bh_fdp@.+", lambda at: SAMPLES / _discoveries(at)),
-    (r"detection_error", lambda at: 0.5 * SAMPLES * (1 / at.n + 1 / at.m)),
-    (r"cost", lambda at: at.price * SAMPLES * (1 / at.n + 1 / at.m)),
-    (r"risk@.+", lambda at: SAMPLES / (_share_accepted(at) * at.n)),
-    (r"f1", lambda at: 2 * SAMPLES / at.m),
-    (r"accuracy|precision|recall", lambda at: math.sqrt(SAMPLES / at.smaller)),
-    (r"f1_threshold", lambda at: math.sqrt(SAMPLES / at.smaller) * max(1.0, abs(at.sibling("f1_threshold", 0.0)))),
-)
-_OF_ID: tuple[tuple[str, Rule], ...] = (
-    (r"n_(id|set_splits)", lambda at: 0.0),
-    (r"accuracy|id_val_accuracy", lambda at: ROUNDING),
-    (r"(e-)?aurc", lambda at: SAMPLES / at.n),
-    # In standard deviations of the ID score, of which a rate of √(k/n) is a like part.
-    (r"f1_threshold_(std|range)", lambda at: math.sqrt(SAMPLES / at.smaller)),
-    (r"\w+_(coverage(_mean|_std)?|singletons)@.+", lambda at: SAMPLES / at.n),
-    (r"\w+_(size(_mean|_std)?|worst_class)@.+", lambda at: SAMPLES * at.classes / at.n),
-)
+    Args:
+        record: the recorded run.
+        index: of the trial.
+        key: of its number; for others than AUROC, risk and the threshold of a double score it is rounding.
+    """
+    id_val, ood_val = _least(record, "id_val/"), _least(record, "ood_val/")
+    weight = record.trials[index].get("params", {}).get("mu")
+    moved = {"auroc": SAMPLES / (id_val * ood_val), "risk": 2 * SAMPLES / id_val}
+    if isinstance(weight, float | int):
+        moved["threshold"] = (1 + weight) * math.sqrt(SAMPLES / min(id_val, ood_val))
+    return max(ROUNDING, moved.get(key, 0.0))
 
 
 # How a number was made may differ; the number may not.
