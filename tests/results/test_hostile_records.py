@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from pydantic_core import PydanticCustomError
 
 from openbench import paths
 from openbench.core.record import ResultRecord
@@ -23,7 +22,6 @@ from openbench.results.leaderboard.across import ACROSS, across, across_csv, nee
 from openbench.results.leaderboard.pages import MARK, generate, write
 from openbench.results.leaderboard.plots import draw_boards
 from openbench.results.leaderboard.ranking import boards
-from openbench.results.records.schema import _checked_tree
 from openbench.results.records.store import RecordStore, load, text_of
 from openbench.results.tables.render import FORMATS, render
 from openbench.results.tables.views import VIEWS, run_tables
@@ -47,35 +45,20 @@ TEXT = changed("tuned", {})
 BAD = {
     "name of a path": (changed("benchmark.name", "../../../X"), "key 'benchmark.name'"),
     "name of the index": (changed("benchmark.name", "readme"), "a name other than README"),
-    "absolute name": (changed("method.name", "/etc/passwd"), "key 'method.name'"),
-    "long name": (changed("backbone.name", "x" * 101), "key 'backbone.name'"),
     "name of a file elsewhere": (changed("config.method._name_", "../x"), "key 'config.method._name_'"),
     "null params": (changed("method.params", None), "key 'method.params' of the record — found None"),
-    "params of a trial": (changed("trials", [{"params": 3}]), "key 'trials.0.params' of the record — found 3"),
     "text in a number": (changed("metrics.near.auroc", "0.9"), "found '0.9' — allowed: a finite number"),
     "truth in a number": (changed("metrics.near.auroc", True), "found True — allowed: a finite number"),
-    "huge number": (changed("metrics.near.auroc", 10**400), "key 'metrics.near.auroc'"),
     "number of many digits": (TEXT.replace('"bad"', "9" * 5000), "not valid JSON"),
     "huge seed": (changed("config.seed", 10**30), "key 'config.seed'"),
-    "list as seed": (changed("config.seed", [1]), "key 'config.seed' of the record — found a list"),
-    "text as version": (changed("method.version", "two"), "key 'method.version' of the record — found 'two'"),
-    "negative version": (changed("method.version", -1), "a whole number ≥ 0"),
-    "text as confidence": (changed("config.metrics.confidence", "high"), "key 'config.metrics.confidence'"),
     "text as node": (changed("config.training", "x"), "key 'config.training' of the record — found 'x'"),
-    "count as text": (changed("counts", {"near/a": "5"}), "key 'counts.near/a'"),
     "AUROC above one": (
         changed("metrics.c.auroc", 1.2),
         "key 'metrics.c.auroc' of the record — found 1.2 — allowed: a",
     ),
-    "AUROC in percent": (changed("metrics.near.auroc", 90.0), "found 90.0 — allowed: a number from 0 to 1"),
-    "rate below zero": (changed("metrics.near.fpr95", -0.1), "found -0.1 — allowed: a number from 0 to 1"),
     "detection error": (changed("metrics.near.detection_error", 0.6), "a number from 0 to 0.5"),
-    "pooled rate": (changed("metrics.near.pooled_aupr_in", 1.1), "key 'metrics.near.pooled_aupr_in'"),
-    "risk": (changed("metrics.a", {"risk@tpr0.8,fpr0.2": 3}), "key 'metrics.a.risk@tpr0.8,fpr0.2'"),
     "negative size": (changed("metrics.id", {"aps_size@0.05": -1.0}), "a number of at least 0"),
     "nothing counted": (changed("metrics.id.n_id", 0), "a whole number of at least 1"),
-    "part of an image": (changed("metrics.a.n_ood", 2.5), "a whole number of at least 1"),
-    "end of an interval": (changed("metrics.near.auroc_high", 1.4), "key 'metrics.near.auroc_high'"),
     "interval beside": (changed("metrics.near.auroc_low", 0.905), "found [0.905, 0.91] for 0.9 — allowed: an interval"),
     "interval turned": (
         changed("metrics.near.auroc_high", 0.85),
@@ -91,9 +74,7 @@ BAD = {
     ),
     "trial above one": (changed("trials", [{"params": {}, "auroc": 7.0}]), "key 'trials.0.auroc' of the record"),
     "NaN": (TEXT.replace("0.75", "NaN"), "found NaN"),
-    "infinity as text": (changed("metrics.near.auroc", "inf"), "found 'inf' — allowed: a finite number"),
     "threads with a command": (changed("provenance.threads", "1; touch X; echo"), "key 'provenance.threads'"),
-    "date of two lines": (changed("provenance.utc", "2026\nverify: rm"), "key 'provenance.utc'"),
     "set that moves the cursor": (changed("metrics", {"\x1b[2J": {}}), r"key 'metrics.\x1b[2J"),
     "training of right to left": (changed("backbone.training", "\u202eabc"), r"found '\u202eabc'"),
     "unknown key": (changed("surprise", 1), "unknown keys ['surprise']"),
@@ -102,11 +83,14 @@ BAD = {
     "key twice": (TEXT.replace('"seed": 0', '"seed": 0, "seed": 1'), "key 'seed' comes twice"),
     "infinite": (TEXT.replace("0.75", "1e400"), "found 1e400"),
     "half a pair": (changed("header", "\ud800"), "surrogates not allowed"),
-    "half a pair as key": (changed("method.params", {"\udc00": 1}), "surrogates not allowed"),
     "Latin-1": ('{"a": "é"}'.encode("latin-1"), "not UTF-8 text"),
     "empty": ("", "not valid JSON"),
     "a list": ("[]", "found a JSON list"),
-    "NUL": ("\0" * 100, "not valid JSON"),
+    "no keys": ("{}", "not a result record — missing keys"),
+    "another schema": (changed("schema", 99), "this version reads schema 2"),
+    "schema as text": (changed("schema", "2"), "this version reads schema 2"),
+    "list as metrics": (changed("metrics", [1]), "key 'metrics' of the record — found a list — allowed: a mapping"),
+    "no backbone": (changed("backbone", {}), "key 'backbone.name' of the record — found None"),
 }
 
 
@@ -132,7 +116,7 @@ def only_reason(tmp_path):
     return reason
 
 
-@pytest.mark.parametrize(("replicates", "read"), [(2, True), (99, True), (100, False), (1000, False)])
+@pytest.mark.parametrize(("replicates", "read"), [(99, True), (100, False)])
 def test_percentiles_of_a_few_draws_may_lie_beside_their_number(tmp_path, replicates, read):
     record = make_record(config={"metrics": {"confidence": 0.95, "replicates": replicates}})
     record.metrics["a"] = {"fpr95": 0.9, "fpr95_low": 0.5, "fpr95_high": 0.55}
@@ -349,15 +333,3 @@ def test_a_record_with_any_value_anywhere_is_refused_or_shown(tmp_path, place, v
     except RecordError:
         return
     show_everything(record, tmp_path, SHOWN)
-
-
-def test_whole_numbers_of_63_bits_are_read():
-    assert _checked_tree({"a": [0x7FFF_FFFF_FFFF_FFFF, -0x7FFF_FFFF_FFFF_FFFF]})
-    with pytest.raises(PydanticCustomError):
-        _checked_tree({"a": 0x8000_0000_0000_0000})
-
-
-def test_a_refused_value_is_named_by_its_place_in_the_tree():
-    with pytest.raises(PydanticCustomError) as refused:
-        _checked_tree({"a": {"b": [1, 2**70]}})
-    assert refused.value.context["at"] == "a.b"

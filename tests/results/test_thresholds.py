@@ -219,14 +219,6 @@ def _summary(scored):
     return summary_table([scored])
 
 
-def test_the_norm_comes_from_a_run_of_the_mean(gradnorm):
-    records, scores, sides = gradnorm
-    params = {"params": {"mean": True}}
-    plain, mean = scored_runs([replace(r, method={**r.method, **params}) for r in records], scores, ["case_1"])
-    assert [s.about.split(" · ")[0] for s in (plain, mean)] == ["mean=False", "mean=True"]
-    np.testing.assert_allclose(plain.groups["case_1_b_vs_a"][0], 7 * sides[1][0], rtol=1e-6)
-
-
 def test_of_a_variant_that_was_run_on_some_groups_the_others_are_derived(gradnorm):
     records, scores, sides = gradnorm
     run = replace(records[0], run_id="e" * 16, method={**records[0].method, "params": {"mean": True}})
@@ -247,22 +239,6 @@ def test_the_papers_figures_stand_beside_the_variant_that_it_used(gradnorm):
     plain, mean = (dict(zip([c.title for c in beside.columns[:4]], row, strict=False)) for row in beside.rows)
     assert [row[4::2] for row in beside.rows] == [(None,) * 4, (0.82, 0.73, 0.53, 0.76)]
     assert plain["F1 ↑"] == mean["F1 ↑"] == own.rows[0][3]
-
-
-def test_outlier_exposure_is_told_from_cross_entropy(runs):
-    records, scores, _ = runs
-    made = [
-        grouped(with_method(r, "msp"), "case_1", "a_vs_b", training=training)
-        for r, training in zip(records, ("cross_entropy", "outlier_exposure"), strict=False)
-    ]
-    for old, new in zip(records, made, strict=False):
-        scores.write(new.run_id, scores.read(old.run_id))
-    values = {"auroc": 0.7, "fpr95": 0.5, "aupr": 0.7}
-    figures = {
-        ("case_1", t, "msp"): {"f1": f1, **values} for t, f1 in (("cross_entropy", 0.74), ("outlier_exposure", 0.79))
-    }
-    _, beside = summary_tables(scored_runs(made, scores, ["case_1"]), figures)
-    assert [row[4] for row in beside.rows] == [0.74, 0.79]
 
 
 def test_runs_without_common_scores_of_the_id_side_are_left_out(runs):
@@ -309,14 +285,3 @@ def test_a_file_without_an_id_side_is_refused(tmp_path, capsys):
     (tmp_path / "a.csv").write_text("score,set,role\n1,o,far\n")
     assert main(["thresholds", str(tmp_path / "a.csv")]) == 2
     assert "found the roles far — a group needs id_test, and near or far" in capsys.readouterr().err
-
-
-def test_a_file_that_is_no_record_is_named_and_the_others_are_shown(runs, tmp_path, capsys):
-    for record in runs[0]:
-        bad = RecordStore(tmp_path / "results").write(record).with_name("bad.json")
-    bad.write_text("{")
-    where = ["--results", str(tmp_path / "results"), "--cache", str(tmp_path / "cache")]
-    assert main(["thresholds", "case", *where]) == 2
-    printed = capsys.readouterr()
-    assert "knn" in printed.out
-    assert "1 file was left out" in printed.err

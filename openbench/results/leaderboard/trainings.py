@@ -139,7 +139,8 @@ def comparison(runs: "DataFrame", benchmark: str) -> Table:
             continue
         cells = [_over_seeds(group[name]) for name in _SHOWN.values()]
         gain = None if group is base else _gain(group["near"] - base["near"])
-        rows.append((training, score, len(group), *cells, gain, None if same is None else _over_seeds(same["near"])))
+        reference = None if same is None else _over_seeds(same["near"])
+        rows.append((str(training), str(score), len(group), *cells, gain, reference))
     percents = (*_SHOWN, _GAIN, _SAME)
     return Table(
         f"Ways of training on {benchmark}",
