@@ -24,7 +24,6 @@ from openbench.api.arguments import (
 from openbench.api.methods import chosen_method, named_methods
 from openbench.api.models.adopt import Adopted, Asked, Shown, adopt, name_of
 from openbench.api.models.names import check_is_no_weights, config_words, files_of, is_name, loaded, with_weights
-from openbench.api.models.outputs import check_readable
 from openbench.api.result import ModelResults, Result, Results
 from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
@@ -34,7 +33,7 @@ from openbench.config.overrides import word
 from openbench.core.benchmark import Benchmark
 from openbench.core.runtime import Runtime
 from openbench.core.search import ChosenMethod
-from openbench.engine.prepare import Adopt, Config, SharedObjects, build_method, prepare
+from openbench.engine.prepare import Config, SharedObjects, build_method, prepare
 from openbench.engine.provenance import WARNINGS, RunOutcome
 from openbench.engine.run import run
 from openbench.errors import CacheError, ConfigError
@@ -173,7 +172,7 @@ class _Call:
                 setting,
                 self.say,
                 method=method,
-                adopt=network.adopt_for(method) if network else None,
+                adopt=network.adopt if network else None,
                 shared=self.shared,
                 overrides=() if network else typed,
             )
@@ -209,21 +208,16 @@ class _Network:
         self._model, self._asked = model, asked
         self.adopted: Adopted | None = None
 
-    def adopt_for(self, chosen: ChosenMethod) -> Adopt:
-        """Return what makes it a backbone for a benchmark; refuses a method that reads what it does not show."""
-
-        def made(benchmark: Benchmark) -> tuple[Backbone, Config]:
-            if benchmark.columns is not None:
-                raise ConfigError(
-                    f"benchmark '{benchmark.name}' has rows of a table — a model takes images — choose another "
-                    "benchmark, or evaluate your features with evaluate_features"
-                )
-            shown = Shown(benchmark.id_test, benchmark.classes, benchmark.preprocess)
-            self.adopted = self.adopted or adopt(self._model, self._asked, shown)
-            check_readable(self.adopted.backbone, chosen.method, chosen.name)
-            return self.adopted.backbone, self.adopted.node
-
-        return made
+    def adopt(self, benchmark: Benchmark) -> tuple[Backbone, Config]:
+        """Return it as a backbone for a benchmark, with what a config says of it."""
+        if benchmark.columns is not None:
+            raise ConfigError(
+                f"benchmark '{benchmark.name}' has rows of a table — a model takes images — choose another "
+                "benchmark, or evaluate your features with evaluate_features"
+            )
+        shown = Shown(benchmark.id_test, benchmark.classes, benchmark.preprocess)
+        self.adopted = self.adopted or adopt(self._model, self._asked, shown)
+        return self.adopted.backbone, self.adopted.node
 
 
 def _refuse_parts(model: object, asked: Asked) -> None:

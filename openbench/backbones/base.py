@@ -75,7 +75,9 @@ class Backbone(ABC):
         starts_trained: whether `initialise` gives the weights of a trained classifier, which fine-tunings go on from.
         classifies: whether its logits are class scores; False where there is no classifier.
         has_head: whether its logits are known to be a linear function of its features, and `head` says which.
+        has_features: whether it shows features; False where its logits stand in for them.
         has_network: whether there is a network to run; False where features come from a file or an array.
+        missing: what to do where a method reads what it does not show.
         features_from: the backbone whose features and maps these are, so that they are cached once; None = its own.
         head_to_fit: the kind of head to be fitted on its features before it is evaluated; None = it is used as it is.
         fitted_head: what a record says of a head that was fitted on its features; None = there is none.
@@ -98,7 +100,9 @@ class Backbone(ABC):
     starts_trained: bool = False
     classifies: bool = True
     has_head: bool = True
+    has_features: bool = True
     has_network: bool = True
+    missing: str = "a backbone that has what is missing"
     features_from: "Backbone | None" = None
     head_to_fit: HeadKind | PromptKind | None = None
     fitted_head: Mapping[str, Any] | None = None
@@ -116,6 +120,16 @@ class Backbone(ABC):
     @abstractmethod
     def device(self) -> torch.device:
         """Where the network is."""
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether its logits have a gradient by the images."""
+        return self.has_network and self.has_head
+
+    @property
+    def runs_live(self) -> bool:
+        """Whether a method may run the network itself."""
+        return self.has_network and self.has_head and self.draws == 1
 
     @abstractmethod
     def to(self, device: torch.device) -> "Backbone":

@@ -10,7 +10,6 @@ from torch import nn
 
 from openbench.api.models.adopt import Asked, Shown, adopt
 from openbench.api.models.names import check_is_no_weights, is_name, loaded, named_config
-from openbench.api.models.outputs import check_readable
 from openbench.backbones.base import Backbone
 from openbench.config.build import build
 from openbench.config.overrides import NAME
@@ -125,7 +124,6 @@ def check_fits(network: Network, method: Method, name: str) -> None:
             "benchmark — a detector is given images without names — choose the method that it averages, e.g. mcm"
         )
     backbone = network.backbone
-    check_readable(backbone, method, name)
     if not backbone.classifies and (read := read_of_classifier(backbone, method)):
         raise NotApplicableError(
             f"method '{name}' reads {', '.join(read)} — model '{backbone.name}' has no classifier — give it one, "

@@ -31,11 +31,9 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
     """
     if any(leaf.request.mixing for leaf in leaves(method)):
         mixed_with(benchmark.ood_val)
-    if tells_apart(backbone, benchmark):
-        refuse_missing_parts(backbone, method, name)
-        return
-    read = read_of_classifier(backbone, method)
+    read = [] if tells_apart(backbone, benchmark) else read_of_classifier(backbone, method)
     if not read:
+        refuse_missing_parts(backbone, method, name)
         return
     way = "a backbone trained on these classes (python -m openbench list backbone)"
     if len(benchmark.classes) == 1:
@@ -68,10 +66,10 @@ def read_of_classifier(backbone: Backbone, method: Method) -> list[str]:
 
 
 def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
-    """Check that a backbone has the network and the linear head that a method reads.
+    """Check that a backbone shows what a method reads besides the classifier of the benchmark's classes.
 
     Args:
-        backbone: with features, and with logits if the method reads them.
+        backbone: with logits if the method reads them.
         method: unfitted.
         name: what users type for it.
 
@@ -87,23 +85,25 @@ def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
             check_corruption(leaf.request.corruption, f"method '{name}'")
     lacking = [what for leaf in leaves(method) for what in _lacking(backbone, leaf, leaf.request)]
     if lacking:
-        has = "features and logits" if backbone.num_classes else "features"
-        has += " and a head" if backbone.has_head and backbone.num_classes else ""
+        parts = {"features": backbone.has_features, "logits": backbone.num_classes, "a head": backbone.has_head}
+        has = [part for part, there in parts.items() if there and (backbone.num_classes or part == "features")]
+        one = "features, e.g. knn" if backbone.has_features else "logits, e.g. msp, mls or energy"
         raise NotApplicableError(
-            f"method '{name}' reads {', '.join(dict.fromkeys(lacking))} — backbone '{backbone.name}' has {has} only — "
-            "choose a method that reads features, e.g. knn, or a backbone that has what is missing"
+            f"method '{name}' reads {', '.join(dict.fromkeys(lacking))} — backbone '{backbone.name}' has "
+            f"{' and '.join(has)} only — choose a method that reads {one}, or {backbone.missing}"
         )
 
 
 def _lacking(backbone: Backbone, method: Method, request: Request) -> list[str]:
-    found = ["the head"] * (request.head and not backbone.has_head)
+    features = request.head or bool(request.fields & {Field.FEATURES, Field.PERTURBED})
+    found = ["features"] * (features and not backbone.has_features)
+    found += ["the head"] * (request.head and not backbone.has_head)
     found += ["features of patches"] * (Field.PATCHES in request.fields and not backbone.has_patches)
     found += ["corrupted images"] * (request.corruption is not None and not backbone.has_network)
     found += ["mixed images"] * (request.mixing is not None and not backbone.has_network)
     found += ["maps of its layers"] * (Field.MAPS in request.fields and not (backbone.has_network and backbone.layers))
-    if not (backbone.has_network and backbone.has_head):
-        found += ["images"] * isinstance(method, LiveMethod)
-        found += ["input gradients"] * bool(request.perturb or request.second_pass)
+    found += ["images"] * (isinstance(method, LiveMethod) and not backbone.runs_live)
+    found += ["input gradients"] * (bool(request.perturb or request.second_pass) and not backbone.differentiable)
     return found
 
 

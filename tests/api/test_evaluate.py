@@ -162,10 +162,16 @@ def test_every_method_of_a_named_model_is_checked_before_the_first_is_run(evalua
 def test_what_a_model_does_not_show_is_asked_for_before_any_method_is_run(evaluate, monkeypatch):
     monkeypatch.setattr("openbench.api.evaluate.run", lambda *_: pytest.fail("a method was run"))
     model = small()
-    with pytest.raises(NotApplicableError, match="method 'knn' reads features — model 'lambda'"):
+    with pytest.raises(NotApplicableError, match="method 'knn' reads features — backbone 'lambda' has logits only"):
         evaluate(lambda x: model(x), ["msp", "knn"])
     with pytest.raises(NotApplicableError, match="'gram' reads maps of its layers — backbone 'small' has features and"):
         evaluate(model, ["msp", "gram"])
+
+
+def test_a_function_that_has_gradients_is_scored_by_a_method_that_reads_them(evaluate):
+    model = small().eval()
+    found = [evaluate(given, "odin", tune="none")["odin"].metrics["near"]["auroc"] for given in (model, model.forward)]
+    assert found[0] == found[1]
 
 
 def test_benchmarks_and_methods_of_ones_own_are_found_in_a_folder(evaluate, tmp_path):

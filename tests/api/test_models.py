@@ -9,10 +9,11 @@ from torch import nn
 
 from openbench import _compat
 from openbench.api.models.adopt import name_of
-from openbench.api.models.outputs import OutputsBackbone, check_readable
+from openbench.api.models.outputs import OutputsBackbone
 from openbench.backbones.cifar import SPECS, CifarResNet
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request
+from openbench.engine.compatibility import refuse_missing_parts
 from openbench.errors import ConfigError, DataError, NotApplicableError
 from openbench.methods.gram import Gram
 from openbench.methods.knn import KNN
@@ -137,20 +138,22 @@ def test_other_named_features_are_averaged_over_positions_and_have_no_head():
     found = adopted(model, features="conv").backbone
     with torch.no_grad():
         torch.testing.assert_close(found.outputs(images(), BOTH).features, model.conv(images()).mean(dim=(2, 3)))
-    check_readable(found, KNN(), "knn")
-    with pytest.raises(NotApplicableError, match="method 'vim' reads a linear head — model 'small' does not show that"):
-        check_readable(found, ViM(), "vim")
+    refuse_missing_parts(found, KNN(), "knn")
+    with pytest.raises(
+        NotApplicableError, match="method 'vim' reads the head — backbone 'small' has features and logits only"
+    ):
+        refuse_missing_parts(found, ViM(), "vim")
 
 
 def test_a_classifier_that_is_not_linear_gives_logits_alone():
     found = adopted(ByConvolution()).backbone
     assert found.outputs(images(), BOTH).logits.shape == (6, CLASSES)
-    check_readable(found, MSP(), "msp")
-    check_readable(found, ODIN(), "odin")
+    refuse_missing_parts(found, MSP(), "msp")
+    refuse_missing_parts(found, ODIN(), "odin")
     with pytest.raises(NotApplicableError, match=r"method 'knn' reads features.*name the module.*features='NAME'"):
-        check_readable(found, KNN(), "knn")
+        refuse_missing_parts(found, KNN(), "knn")
     with pytest.raises(NotApplicableError, match="method 'gram' reads"):
-        check_readable(found, Gram(), "gram")
+        refuse_missing_parts(found, Gram(), "gram")
 
 
 def test_a_network_without_classifier_has_features_alone():
@@ -177,7 +180,7 @@ def test_a_network_without_classifier_takes_one_that_is_given():
         adopted(model, head="fc")
     assert found.digest != adopted(model, head=(2 * whole.fc.weight, whole.fc.bias)).backbone.digest
     for name, method in (("msp", MSP()), ("vim", ViM()), ("knn", KNN()), ("odin", ODIN())):
-        check_readable(found, method, name)
+        refuse_missing_parts(found, method, name)
 
 
 def test_a_softmax_at_the_end_is_taken_off_and_told():
@@ -262,9 +265,11 @@ def test_functions_give_logits_or_features_and_logits():
     outputs = both.outputs(images(), BOTH)
     assert torch.equal(outputs.features, features)
     assert torch.equal(outputs.logits, logits)
-    check_readable(both, ViM(), "vim")
-    with pytest.raises(NotApplicableError, match="method 'knn' reads features — model 'logits_alone'"):
-        check_readable(adopted(lambda x: model(x), name="logits_alone").backbone, KNN(), "knn")
+    refuse_missing_parts(both, ViM(), "vim")
+    with pytest.raises(
+        NotApplicableError, match="method 'knn' reads features — backbone 'logits_alone' has logits only"
+    ):
+        refuse_missing_parts(adopted(lambda x: model(x), name="logits_alone").backbone, KNN(), "knn")
 
 
 def test_a_step_by_the_gradient_of_a_function_is_that_of_the_module():
@@ -280,8 +285,8 @@ def test_functions_without_gradient_are_not_asked_for_one():
     fixed = adopted(
         lambda x: torch.from_numpy(x.detach().numpy().mean(axis=(2, 3)) @ np.ones((3, CLASSES), np.float32))
     )
-    with pytest.raises(NotApplicableError, match="method 'odin' reads gradients by the images"):
-        check_readable(fixed.backbone, ODIN(), "odin")
+    with pytest.raises(NotApplicableError, match="method 'odin' reads input gradients"):
+        refuse_missing_parts(fixed.backbone, ODIN(), "odin")
 
 
 @pytest.mark.parametrize(

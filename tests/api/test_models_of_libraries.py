@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from openbench import _compat
-from openbench.api.models.outputs import check_readable
 from openbench.backbones.cifar import SPECS, CifarResNet, resnet
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request
+from openbench.engine.compatibility import refuse_missing_parts
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError
 from openbench.methods.odin import ODIN
 from openbench.methods.vim import ViM
@@ -135,9 +135,9 @@ def test_onnx_files_give_logits_and_a_named_output_as_features(tmp_path, batch):
     torch.testing.assert_close(outputs.features, features)
     torch.testing.assert_close(outputs.logits, features @ torch.from_numpy(W).T + torch.from_numpy(b))
     assert found.digest == adopted(str(path), features="embedding", head=(W, b)).backbone.digest
-    check_readable(found, ViM(), "vim")
-    with pytest.raises(NotApplicableError, match="method 'odin' reads gradients by the images"):
-        check_readable(found, ODIN(), "odin")
+    refuse_missing_parts(found, ViM(), "vim")
+    with pytest.raises(NotApplicableError, match="method 'odin' reads input gradients"):
+        refuse_missing_parts(found, ODIN(), "odin")
     with pytest.raises(ConfigError, match="has no output 'embeding'; did you mean 'embedding'"):
         adopted(path, features="embeding")
 

@@ -220,7 +220,7 @@ def test_a_network_that_draws_is_refused_or_averaged(evaluate):
     other = evaluate(made(kind), stochastic=16)
     assert not reused(other)
     assert near(other) != near(found)
-    with pytest.raises(NotApplicableError, match="runs the network itself"):
+    with pytest.raises(NotApplicableError, match="reads images — backbone"):
         evaluate(made(kind), "pro", stochastic=4)
 
 

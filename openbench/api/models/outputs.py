@@ -16,11 +16,8 @@ from openbench.api.models.preprocess import Prepared
 from openbench.backbones.base import Backbone, Outputs
 from openbench.backbones.device import arithmetic
 from openbench.backbones.network import OUTPUTS_VERSION, evaluating, perturbed
-from openbench.core.composite import leaves
 from openbench.core.features import Head
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
-from openbench.core.request import Field, Request
+from openbench.core.request import Request
 from openbench.digest import array_sha256, digest, file_sha256
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError, did_you_mean
 from openbench.source import Code
@@ -83,6 +80,12 @@ class OutputsBackbone(Backbone):
     """
 
     layers = ()
+    runs_live = False
+    differentiable = False
+    missing = (
+        "a model that shows it: return (features, logits), or name the module or ONNX output that makes features, "
+        "features='NAME'; give the classifier, head=(W, b); or pass a torch.nn.Module with layer1 … layer4"
+    )
 
     def __init__(self, source: Source, prepared: Prepared, first: Read, head: Head | None = None) -> None:
         """Take what one batch showed.
@@ -99,7 +102,6 @@ class OutputsBackbone(Backbone):
         self.name, self.architecture, self.preprocess = source.name, source.architecture, prepared.preprocess
         self.weights_sha256, self.passes = source.weights_sha256, 0
         self.has_features, self.has_head = first.features is not None, head is not None
-        self.differentiable = False
         self.num_classes = first.logits.shape[1]
         self.classifies = self.num_classes > 0
         features = first.logits if first.features is None else first.features
@@ -180,39 +182,6 @@ class OutputsBackbone(Backbone):
     def _ready(self) -> Iterator[None]:
         with nullcontext() if self.network is None else evaluating(self.network), arithmetic("fp32", self._device):
             yield
-
-
-def check_readable(backbone: Backbone, method: Method, name: str) -> None:
-    """Check that a model shows all that a method reads.
-
-    Raises:
-        NotApplicableError: it reads features, a head, maps, gradients or the network itself, and they are not there.
-    """
-    parts, way = leaves(method), ""
-    if backbone.draws > 1 and any(isinstance(leaf, LiveMethod) for leaf in parts):
-        raise NotApplicableError(
-            f"method '{name}' runs the network itself — of model '{backbone.name}' the mean of {backbone.draws} passes "
-            "is evaluated — choose a method that reads features or logits, e.g. knn or energy"
-        )
-    if not isinstance(backbone, OutputsBackbone):
-        return
-    requests = [leaf.request for leaf in parts]
-    if not backbone.has_features and any(r.fields & {Field.FEATURES, Field.PERTURBED} or r.head for r in requests):
-        way = "features — return (features, logits), or name the module or ONNX output that makes them: features='NAME'"
-    elif any(Field.MAPS in r.fields or r.layers for r in requests):
-        way = "the maps of its stages — pass a torch.nn.Module that has layer1 … layer4, or one of timm or torchvision"
-    elif not backbone.has_head and any(r.head for r in requests):
-        way = "a linear head — give it as head=(W, b) with W (c, d) and b (c,)"
-    elif any(r.perturb or r.second_pass for r in requests) and not backbone.differentiable:
-        way = "gradients by the images — pass a torch.nn.Module, or a function that torch can differentiate"
-    elif any(isinstance(leaf, LiveMethod) for leaf in parts):
-        way = "the network, which it runs itself — pass a torch.nn.Module"
-    if way:
-        needed, _, instead = way.partition(" — ")
-        raise NotApplicableError(
-            f"method '{name}' reads {needed} — model '{backbone.name}' does not show that — {instead}, or choose a "
-            "method that reads logits, e.g. msp, mls or energy"
-        )
 
 
 def averaged(draws: int, images: Tensor, outputs: Callable[[], Outputs]) -> Outputs:
