@@ -1,5 +1,6 @@
 """Commands and config keys, as the program describes them itself."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from generate.formula import sentence
 from generate.markdown import Docstring, code, hidden_contents, page, table
 from openbench import paths
 from openbench.cli.app import COMMANDS
-from openbench.cli.registry import ClassDescription
+from openbench.config.build import target_of
 from openbench.errors import ConfigError
 from openbench.storage.yaml_file import read_yaml
 
@@ -75,8 +76,8 @@ def _node(name: str, file: str, lead: str) -> str:
 
 def _arguments(values: dict[str, Any]) -> dict[str, str]:
     try:
-        return Docstring.parse(ClassDescription.of(str(values["_target_"])).docstring).arguments
-    except (KeyError, ConfigError):
+        return Docstring.parse(inspect.getdoc(target_of(values)) or "").arguments
+    except ConfigError:
         return {}
 
 

@@ -1,5 +1,6 @@
 """Pages of the config groups: one for each training and augmentation, one with all entries for each of the others."""
 
+import inspect
 from typing import Any
 
 from generate.formula import sentence
@@ -7,9 +8,9 @@ from generate.markdown import Docstring, arxiv_linked, code, hidden_contents, pa
 from generate.rows import rows_of_training
 from openbench import paths
 from openbench.cli.commands.listing import usage
-from openbench.cli.registry import ClassDescription, Entry, Registry
+from openbench.cli.registry import Entry, Registry, parameters_of
+from openbench.config.build import target_of
 from openbench.config.shipped import shipped
-from openbench.errors import ConfigError
 
 APART = ("method", "benchmark", "training", "augment")  # with a page for each entry
 TITLES = {
@@ -58,12 +59,18 @@ def together(group: str, entries: list[Entry]) -> str:
 def apart(entry: Entry) -> str:
     """All about one training or augmentation."""
     node: dict[str, Any] = shipped(entry.group, entry.name) or entry.config()
-    source = _source(node)
-    text = Docstring.parse(source.docstring) if source else Docstring("")
-    ranges = source.ranges if source else {}
-    defaults = {**(source.parameters if source else {}), **{k: str(v) for k, v in node.items() if _is_parameter(k)}}
+    made_by = target_of(node) if "_target_" in node else None
+    text = Docstring.parse((inspect.getdoc(made_by) or "") if made_by else "")
+    parameters = parameters_of(made_by) if made_by else {}
+    defaults = {name: default for name, (default, _) in parameters.items()}
+    defaults |= {name: str(value) for name, value in node.items() if _is_parameter(name)}
     rows = [
-        (f"`{name}`", f"`{value}`" if value else "", ranges.get(name, ""), sentence(text.arguments.get(name, "")))
+        (
+            f"`{name}`",
+            f"`{value}`" if value else "",
+            parameters.get(name, ("", ""))[1],
+            sentence(text.arguments.get(name, "")),
+        )
         for name, value in defaults.items()
     ]
     settings = table(("name", "default", "allowed", "meaning"), rows)
@@ -79,14 +86,6 @@ def apart(entry: Entry) -> str:
         "## Measured\n\n" + measured if measured else "",
         "## The file\n\n" + code(entry.text, "yaml"),
     )
-
-
-def _source(node: dict[str, Any]) -> ClassDescription | None:
-    target = node.get("_target_")
-    try:
-        return ClassDescription.of(str(target)) if target else None
-    except ConfigError:
-        return None
 
 
 def _is_parameter(name: str) -> bool:

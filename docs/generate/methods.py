@@ -1,5 +1,6 @@
 """A page for each post-hoc method, from its class, its config and the records."""
 
+import inspect
 from functools import cache
 
 from generate.formula import sentence
@@ -7,8 +8,8 @@ from generate.markdown import Docstring, arxiv_linked, cell, code, hidden_conten
 from generate.rows import differences_of, rows_of
 from openbench import paths
 from openbench.cli.commands.listing import usage
-from openbench.cli.registry import Entry, Registry, method_facts
-from openbench.core.streaming import STREAM
+from openbench.cli.registry import Entry, Registry, method_facts, parameters_of
+from openbench.config.overrides import STREAM
 from openbench.report.site.facts import MethodFacts
 from openbench.results.records.settings import hyper_parameters
 
@@ -40,8 +41,8 @@ def index(entries: list[Entry]) -> str:
         rows = [
             (
                 f"[{entry.name}]({entry.name}.md)",
-                sentence(entry.description().summary),
-                entry.description().year,
+                sentence(entry.about()[1]),
+                entry.about()[0],
                 _needs(entry),
             )
             for entry in entries
@@ -49,7 +50,7 @@ def index(entries: list[Entry]) -> str:
         ]
         parts.append(f"## {title}\n\n" + table(("method", "score", "year", "also needs"), rows) if rows else "")
     others = [entry for entry in entries if entry.name not in facts]
-    rows = [(f"[{entry.name}]({entry.name}.md)", sentence(entry.description().summary)) for entry in others]
+    rows = [(f"[{entry.name}]({entry.name}.md)", sentence(entry.about()[1])) for entry in others]
     parts.append("## Of extras that are not installed here\n\n" + table(("method", "score"), rows) if rows else "")
     lead = (
         f"The {len(entries)} post-hoc methods, by what they read. A score is larger for what looks more "
@@ -61,25 +62,23 @@ def index(entries: list[Entry]) -> str:
 
 def method(entry: Entry) -> str:
     """All about one method."""
-    source, config = entry.description(), entry.config()
-    text = Docstring.parse(source.docstring)
-    space = config.get(SPACE) or {}
-    defaults = source.parameters | {
-        k: hyper_parameters({"": v}).removeprefix("=") for k, v in config.items() if k[0] != "_"
-    }
+    made_by, config = entry.made_by(), entry.config()
+    text = Docstring.parse(inspect.getdoc(made_by) or "")
+    space, known = config.get(SPACE) or {}, parameters_of(made_by)
+    given = {k: hyper_parameters({"": v}).removeprefix("=") for k, v in config.items() if k[0] != "_"}
     parameters = [
         (
             f"`{name}`",
             f"`{default}`" if default else "",
-            source.ranges.get(name, ""),
+            known.get(name, ("", ""))[1],
             ", ".join(hyper_parameters({"": v}).removeprefix("=") for v in space.get(name, ())),
             sentence(text.arguments.get(name, "")),
         )
-        for name, default in defaults.items()
+        for name, default in ({name: default for name, (default, _) in known.items()} | given).items()
     ]
     settings = table(("name", "default", "allowed", "searched on validation", "meaning"), parameters)
     errors = [f"- `{name}`: {sentence(when)}" for name, when in text.raises.items()]
-    reference = arxiv_linked(text.reference or source.reference)
+    reference = arxiv_linked(text.reference or getattr(made_by, "reference", ""))
     compared, measured = differences_of(str(config["_target_"])), rows_of(entry.name)
     return page(
         entry.name,
@@ -92,6 +91,7 @@ def method(entry: Entry) -> str:
         "## Source, and what differs from it\n\n" + reference if reference else "",
         "## Beside independent references\n\n" + compared if compared else "",
         "## Measured\n\n" + measured if measured else "",
+        f"## Streams\n\n`method.{STREAM}.KEY=VALUE`: {hyper_parameters(config[STREAM])}." if STREAM in config else "",
         "## From Python\n\n" + code(_python(entry.name, STREAM in config), "python"),
     )
 
