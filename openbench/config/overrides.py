@@ -11,6 +11,7 @@ from openbench.digest import digest
 
 NAME = "_name_"  # key of a node that holds the name of its file, and is not part of it
 AUGMENT = "_augment_"  # key of a training that holds the name typed after `+augment=`; its recipe holds what that means
+STREAM = "_stream_"  # key of a streaming method's config: the streams that it scores
 OUTLIERS = "outliers"  # key of the node with the outliers that a training is shown
 GROUPS = ("backbone", "training", "method", "tune", "metrics")
 OUTLIER_SET = f"dataset@{OUTLIERS}"

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openbench.config.constraints import Checked, Count, Positive, Seed
+from openbench.config.overrides import STREAM
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.errors import ConfigError, MethodError
 
-STREAM = "_stream_"  # key of a method's config: the streams that it scores
 M = TypeVar("M")
 
 

@@ -13,7 +13,7 @@ from openbench.backbones.feature_file import FeatureFile
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.build import build, from_node
 from openbench.config.constraints import check_value, hints_of
-from openbench.config.overrides import NAME
+from openbench.config.overrides import NAME, STREAM
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
@@ -22,7 +22,7 @@ from openbench.core.record import ResultRecord
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime, under_torchrun
 from openbench.core.search import ChosenMethod, grid, with_params
-from openbench.core.streaming import STREAM, StreamingMethod, StreamPlan
+from openbench.core.streaming import StreamingMethod, StreamPlan
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import WHERE as OUTLIERS
 from openbench.data.build import build_benchmark, open_benchmark, with_outliers

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from openbench.backbones.base import Backbone
 from openbench.checkout import uncommitted
 from openbench.config.build import from_node
+from openbench.config.overrides import STREAM
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.composite import leaves, version_of
 from openbench.core.features import FeatureSet
@@ -34,7 +35,7 @@ from openbench.core.request import Field, Request, Role
 from openbench.core.runtime import Runtime
 from openbench.core.scores import SetScores
 from openbench.core.search import Tuned, settings_of, with_params
-from openbench.core.streaming import STREAM, StreamingMethod, StreamPlan
+from openbench.core.streaming import StreamingMethod, StreamPlan
 from openbench.digest import digest, still_as_before
 from openbench.engine.compatibility import tells_apart
 from openbench.engine.evaluate import (

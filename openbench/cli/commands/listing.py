@@ -13,6 +13,7 @@ from openbench.cli import options
 from openbench.cli.output import left_out
 from openbench.cli.process import OK
 from openbench.cli.registry import Entry, Registry, parameters_of
+from openbench.config.overrides import STREAM
 from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
 from openbench.errors import ConfigError, RecordError
 from openbench.public import TARGET
@@ -150,6 +151,8 @@ def method_text(entry: Entry, config_dir: Path | None = None) -> str:
     facts = [f"Needs: {entry.needs()}"]
     # The docstring has its own `Reference:` section where there is more to say than the citation.
     facts += [f"Reference: {reference}"] if (reference := getattr(made_by, "reference", "")) else []
+    streams = config.get(STREAM)
+    facts += [f"Streams: {hyper_parameters(streams)} (method.{STREAM}.KEY=VALUE)"] if streams else []
     run = f"Run: {usage(entry, config_dir)}"
     return "\n\n".join([head, inspect.getdoc(made_by) or "", "\n".join(facts), table.rstrip("\n"), run]) + "\n"
 
