@@ -14,8 +14,7 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.report.site import write
-from openbench.report.site.columns import Figures
-from openbench.report.site.data import board_data
+from openbench.report.site.boards import Figures, board_data
 from openbench.report.site.others import adbench
 from openbench.report.site.write import write_site
 from openbench.results.checks import Check, write_check

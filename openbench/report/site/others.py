@@ -6,18 +6,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from openbench.report.site.columns import Metric
+from openbench.report.site.boards import Metric, Plain, number, value_of
 from openbench.results.leaderboard.tabular import METRICS, SOURCE, Gap, read_table
 from openbench.results.leaderboard.trainings import comparison, read_runs
 from openbench.results.records.settings import NONE
 from openbench.results.tables.render import Column, Estimate, Table, cell_text
 
-Plain = dict[str, Any]
 _AUTC = tuple(f"{group}.{key}" for group in ("near", "far") for key in ("autc", "aufpr", "aufnr"))
 _PRINTED = Column("", "percent")
 _TITLES = {"auroc": "AUROC", "conformal_auroc": "conformal AUROC"}
-_PUBLISHED = "published"
-_APART = "ours − published"
 # Every row of the site has these; a board sets those that it knows.
 _ROW: Plain = {
     "rank": None,
@@ -54,9 +51,9 @@ def by_autc(board: Plain) -> Plain | None:
         return None
 
     def value(row: Plain) -> float:
-        return float(_number(row["values"][at[by]]) or 0.0)
+        return float(number(row["values"][at[by]]) or 0.0)
 
-    measured = [row for row in board["rows"] if _number(row["values"][at[by]]) is not None]
+    measured = [row for row in board["rows"] if number(row["values"][at[by]]) is not None]
     rows = [row | {"ranks": None, "ranks_here": None, "groups": ""} for row in sorted(measured, key=value)]
     ranked, rest = ([row for row in rows if (row["rank"] is None) == out] for out in (False, True))
     return {
@@ -81,26 +78,25 @@ def adbench(path: Path) -> Plain | None:
     Raises:
         RecordError: it is not one.
     """
-    if not path.is_file():
-        return None
-    found = [gap for gap in read_table(path) if gap.metric in METRICS]
+    found = [gap for gap in read_table(path) if gap.metric in METRICS] if path.is_file() else []
     if not found:
         return None
+    cells = {(gap.method, gap.metric, gap.table): gap for gap in found}
     tables = sorted({gap.table for gap in found})
-    metrics = [*_means(), *(_metric(f"{name}.auroc", name, 1) for name in tables)]
-    cells: dict[str, dict[str, dict[str, Gap]]] = defaultdict(lambda: {key: {} for key in METRICS})
-    for gap in found:
-        cells[gap.method][gap.metric][gap.table] = gap
-    common = _most_tables(own[METRICS[0]] for own in cells.values())
+    metrics = [*_means_of_tables(), *(_metric(f"{name}.auroc", name, 1) for name in tables)]
+    measured = {
+        method: frozenset(table for table in tables if (method, METRICS[0], table) in cells)
+        for method in sorted({gap.method for gap in found})
+    }
+    common = _most_tables(measured.values())
     rows = []
-    for method, own in cells.items():
-        here = own[METRICS[0]].keys()
-        values = [value for key in METRICS for value in _mean_gap(own[key], here)]
-        values += [_of_table(own[METRICS[0]].get(table)) for table in tables]
+    for method, here in measured.items():
+        values = [v for key in METRICS for v in _mean_gap([cells.get((method, key, table)) for table in here])]
+        values += [_of_table(cells.get((method, METRICS[0], table))) for table in tables]
         # On other tables the mean is another number.
         reasons = _other_tables(here, common) if here else ["no AUROC was measured"]
-        rows.append(_ROW | {"method": method, "runs": [], "id": f"adbench-{method}", "values": values})
-        rows[-1] |= {"reasons": reasons, "tuned": "no"}
+        row = {"method": method, "runs": [], "id": f"adbench-{method}", "values": values}
+        rows.append(_ROW | row | {"reasons": reasons, "tuned": "no"})
     whole, part = ([row for row in rows if bool(row["reasons"]) == few] for few in (False, True))
     first = [metric["id"] for metric in metrics[: 2 * 3]]
     return {
@@ -136,7 +132,7 @@ def trainings(path: Path) -> Plain:
     metrics = [_metric(*each) for each in (*named, ("id.accuracy", "ID accuracy", 1), *more)]
     rows = []
     for training, score, _, accuracy, near, far, fpr95, gain, same in table.rows:
-        values = [_plain(cell) for cell in (near, far, fpr95, accuracy, gain, same)]
+        values = [value_of(cell) for cell in (near, far, fpr95, accuracy, gain, same)]
         own = ids[str(training), str(score)]
         row = {"method": score, "training": training, "runs": own, "networks": len(own), "values": values}
         rows.append(_ROW | row | {"id": f"{path.stem}-{training}-{score}"})
@@ -156,17 +152,18 @@ def trainings(path: Path) -> Plain:
     }
 
 
-def _mean_gap(gaps: Mapping[str, Gap], tables: Set[str]) -> list[float | None]:
-    """Our mean over some tables, the published one, and the difference; nothing unless the gaps are of all of them."""
-    if not tables or gaps.keys() != tables:
+def _mean_gap(gaps: Sequence[Gap | None]) -> list[float | None]:
+    """Our mean over some tables, the published one, and the difference; nothing if any is missing."""
+    known = [gap for gap in gaps if gap is not None]
+    if not gaps or len(known) < len(gaps):
         return [None, None, None]
-    ours, theirs = fmean(gap.ours for gap in gaps.values()), fmean(gap.published for gap in gaps.values())
+    ours, theirs = fmean(gap.ours for gap in known), fmean(gap.published for gap in known)
     return [round(ours, 6), round(theirs, 6), round(ours - theirs, 6)]
 
 
-def _most_tables(cells: Iterable[Iterable[str]]) -> frozenset[str]:
+def _most_tables(measured: Iterable[frozenset[str]]) -> frozenset[str]:
     """The tables of the detectors that have most of them; of several such sets, that of most detectors."""
-    found = Counter(frozenset(tables) for tables in cells)
+    found = Counter(measured)
     return max(found, key=lambda tables: (len(tables), found[tables], sorted(tables)))
 
 
@@ -177,14 +174,13 @@ def _other_tables(here: Set[str], common: Set[str]) -> list[str]:
     return [f"{len(here & common)} of {len(common)} tables{more}: its mean is over others"]
 
 
-def _means() -> list[Plain]:
-    found = []
-    for key in METRICS:
-        title = f"mean {_TITLES[key]}"
-        found.append(_metric(f"mean.{key}", title, 1))
-        found.append(_metric(f"mean.{key}.{_PUBLISHED}", f"{title}, {_PUBLISHED}", 0))
-        found.append(_metric(f"mean.{key}.apart", f"{title}, {_APART}", 0))
-    return found
+def _means_of_tables() -> list[Plain]:
+    ends = (("", "", 1), (".published", ", published", 0), (".apart", ", ours − published", 0))
+    return [
+        _metric(f"mean.{key}{end}", f"mean {_TITLES[key]}{more}", better)
+        for key in METRICS
+        for end, more, better in ends
+    ]
 
 
 def _metric(key: str, title: str, better: int) -> Plain:
@@ -195,22 +191,9 @@ def _of_table(gap: Gap | None) -> Any:
     return None if gap is None else [gap.ours, gap.std] if gap.draws > 1 else gap.ours
 
 
-def _plain(cell: object) -> Any:
-    if not isinstance(cell, Estimate):
-        return None
-    ends = (cell.std,) if cell.std is not None else (cell.low, cell.high) if cell.low is not None else ()
-    found = [round(value, 6) for value in (cell.value, *ends) if value is not None]
-    return found if len(found) > 1 else found[0]
-
-
-def _number(value: Any) -> float | None:
-    found = value[0] if isinstance(value, list) else value
-    return found if isinstance(found, float | int) else None
-
-
 def _leading(row: Plain) -> float:
     """The first number of a row, by which it is ranked."""
-    return _number(row["values"][0]) or 0.0
+    return number(row["values"][0]) or 0.0
 
 
 def _sorted(rows: Sequence[Plain]) -> list[Plain]:
@@ -249,7 +232,7 @@ def table_of(board: Plain) -> Table:
         rank = None if row["rank"] is None else f"{row['rank']}=" if row["tied"] else row["rank"]
         rows.append((rank, *(row[key] for key in texts.values()), *(_estimate(value) for value in row["values"])))
     for at, metric in enumerate(board["metrics"]):
-        ranked = [(place, _number(row["values"][at])) for place, row in enumerate(board["rows"]) if row["rank"]]
+        ranked = [(place, number(row["values"][at])) for place, row in enumerate(board["rows"]) if row["rank"]]
         printed = {place: cell_text(value, _PRINTED) for place, value in ranked if value is not None}
         known = [value for _, value in ranked if value is not None]
         if metric["better"] and known:

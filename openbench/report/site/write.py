@@ -17,8 +17,7 @@ from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, OpenbenchError, RecordError
 from openbench.installation import pip_install
 from openbench.report.run_page import run_page, run_style, template
-from openbench.report.site.columns import Figures, keep, with_published
-from openbench.report.site.data import Facts, board_data, details, methods_of
+from openbench.report.site.boards import Facts, Figures, board_data, details, keep, methods_of, number, with_published
 from openbench.report.site.others import other_boards, table_of
 from openbench.results.checks import read_checks
 from openbench.results.frame import runs
@@ -173,7 +172,7 @@ def _tables(found: Iterable[Board], published: Mapping[Setup, Figure]) -> dict[s
         name = f"tables/{board.benchmark}{'_full_spectrum' if board.full_spectrum else ''}-{board.digest[:6]}"
         whole = across_csv([board], "overview")
         figures = Figures(board, published)
-        files[f"{name}.csv"] = to_csv(with_published(whole, board, figures, AUROC) if figures else whole)
+        files[f"{name}.csv"] = to_csv(with_published(whole, board, figures, AUROC) if figures.groups else whole)
         files[f"{name}.tex"] = "\n".join(to_latex(table) for table in across([board], "overview"))
     return files
 
@@ -267,7 +266,7 @@ def pictures(boards: Sequence[dict[str, Any]]) -> dict[str, str]:
         board["picture"] = None
         sets = [at for at, metric in enumerate(board["metrics"]) if _is_set(metric["id"])]
         rows = [row for row in board["rows"] if row["rank"] is not None] or board["rows"]
-        values = {_name(row, rows): [_number(row["values"][at]) for at in sets] for row in rows}
+        values = {_name(row, rows): [number(row["values"][at]) for at in sets] for row in rows}
         whole = {name: [v for v in line if v is not None] for name, line in values.items() if None not in line}
         if len(sets) < 2 or len(whole) < 2 or board["id"].endswith("-autc"):
             continue
@@ -289,8 +288,3 @@ def _name(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     alike = [other for other in rows if other["method"] == row["method"]]
     keys = [key for key in ("training", "backbone", "augment", "settings") if len({other[key] for other in alike}) > 1]
     return " · ".join([row["method"], *(str(row[key]) for key in keys)])
-
-
-def _number(value: Any) -> float | None:
-    found = value[0] if isinstance(value, list) else value
-    return found if isinstance(found, float | int) else None

@@ -1,0 +1,360 @@
+"""What the site shows, as plain values: the boards with a list per row, and what opens behind each record."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import methodcaller
+from typing import Any
+
+from openbench.metrics.keys import higher_is_better
+from openbench.metrics.rank_ranges import RankRange
+from openbench.report.site.facts import UNKNOWN, MethodFacts
+from openbench.results.checks import Check
+from openbench.results.leaderboard.pages import letters, side_of
+from openbench.results.leaderboard.ranking import Board, Row, places
+from openbench.results.leaderboard.separable import ranges_of
+from openbench.results.records.settings import RELEASED
+from openbench.results.scores.recompute import PUBLISHED
+from openbench.results.scores.stored import ScoreStore
+from openbench.results.tables.published import SOURCES, Figure, Setup, published_name
+from openbench.results.tables.render import Cell, Column, Estimate, Table
+from openbench.results.tables.views import FULL_SPECTRUM, GROUPS
+
+Plain = dict[str, Any]
+Facts = Mapping[str, MethodFacts]
+Published = Mapping[Setup, Figure]
+Ranges = Mapping[tuple[str, ...], RankRange]
+ShownColumn = tuple[Plain, Callable[[Row], Any]]  # as the page reads it, and what a row has in it
+_DIGITS = 6  # of a number; tables print four
+_OF_CHECK = ("utc", "made_from", "reproduces", "said", "made_by")
+_OF_RUN = ("run_id", "config", "benchmark", "backbone", "method", "tuned", "trials")
+_OF_RECORD = (*_OF_RUN, "header", "counts", "provenance")
+
+
+# Key → title; of near and far, and those of the first two of every set.
+_TITLES = {
+    "auroc": "AUROC",
+    "fpr95": "FPR@95",
+    "fpr95_id_positive": "FPR@95 (ID positive)",
+    "aupr_in": "AUPR in",
+    "aupr_out": "AUPR out",
+    "autc": "AUTC",
+    "aufpr": "AUFPR",
+    "aufnr": "AUFNR",
+    "conformal_auroc": "conformal AUROC",
+    "conformal_fpr95": "conformal FPR@95",
+    "oscr": "OSCR",
+}
+_OF_SETS = ("auroc", "fpr95")
+_OF_ID = {"accuracy": "ID accuracy", "aurc": "AURC"}
+_RISK = re.compile(r"risk@.+")
+_END = re.compile(r"_(low|high)$")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One column of numbers.
+
+    Args:
+        name: of a set or group, e.g. `near`.
+        key: of the metric, e.g. `auroc`.
+    """
+
+    name: str
+    key: str
+
+    @property
+    def id(self) -> str:
+        """How the site's address names it."""
+        return f"{self.name}.{self.key}"
+
+    @property
+    def plain(self) -> dict[str, object]:
+        """For the page: id, title, the set or group, and which way is better (1, −1, or 0 for neither)."""
+        better = {True: 1, False: -1, None: 0}[higher_is_better(self.key)]
+        title = _OF_ID.get(self.key) if self.name == "id" else f"{self.name} {_TITLES.get(self.key, self.key)}"
+        return {"id": self.id, "title": title, "of": self.name, "better": better}
+
+
+def keep(name: str, key: str) -> bool:
+    """Whether the site may show a number of a record, or an end of its interval."""
+    of, base = name.removeprefix(FULL_SPECTRUM), _END.sub("", key)
+    if of == "id":
+        return base in _OF_ID
+    return base in (_TITLES if of in GROUPS else _OF_SETS) or (of in GROUPS and _RISK.fullmatch(base) is not None)
+
+
+def metrics_of(board: Board) -> list[Metric]:
+    """Return the numbers that the rows of a board have: near and far, ID, then every set."""
+    present = {
+        (name.removeprefix(row.side), _END.sub("", key))
+        for row in (*board.ranked, *board.unranked)
+        for run in row.members
+        for name, values in run.metrics.items()
+        if name.startswith(row.side) and (row.side or not name.startswith(FULL_SPECTRUM))
+        for key in values
+        if keep(name, key)
+    }
+    return [Metric(name, key) for name, key in sorted(present, key=_place)]
+
+
+def _place(found: tuple[str, str]) -> tuple[int, int, str, int, str]:
+    """Groups before ID before sets; of a group AUROC and FPR first."""
+    name, key = found
+    first = (*GROUPS, "id")
+    known = list(_TITLES)
+    rank = known.index(key) if key in known else len(known)
+    return (rank >= 2 and name in GROUPS, first.index(name) if name in first else len(first), name, rank, key)
+
+
+_PLAIN_TRAINING = "cross_entropy"  # of released weights, as far as the published tables have them
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A published figure for a row.
+
+    Args:
+        figure: as printed.
+        backbone: that it was measured with.
+        same: whether the row's network is of that kind, trained in that way; another network gives other numbers.
+        whole: whether the row was measured on the benchmark as it is defined; other images give other numbers.
+    """
+
+    figure: Figure
+    backbone: str
+    same: bool
+    whole: bool
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the difference tells of anything but another network or other images."""
+        return self.same and self.whole
+
+    @property
+    def network(self) -> str:
+        """What it was measured with, for readers."""
+        found = self.backbone if self.same else f"another network: {self.backbone}"
+        return found if self.whole else f"{found}, on other images"
+
+
+class Figures:
+    """The published figures of a board's benchmark, by row.
+
+    Args:
+        board: whose rows are looked up.
+        published: all figures, those of the preferred source first.
+    """
+
+    def __init__(self, board: Board, published: Published) -> None:
+        self._name = published_name(board.benchmark, full_spectrum=board.full_spectrum)
+        self.setups = {setup: figure for setup, figure in published.items() if setup.benchmark == self._name}
+        self._any_backbone: dict[tuple[str, str, str], Setup] = {}
+        for setup in self.setups:
+            self._any_backbone.setdefault((setup.training, setup.method, setup.augment), setup)
+        self.of_rows = {row.runs: self._beside(row) for row in (*board.ranked, *board.unranked)}
+        self.known = [found for found in self.of_rows.values() if found is not None]
+        self.groups = [g for g in GROUPS if any(getattr(found.figure, g) is not None for found in self.known)]
+
+    def published(self, row: Row, group: str) -> Estimate | None:
+        """Return the AUROC of near or far that is published for a row."""
+        found = self.of_rows[row.runs]
+        return None if found is None else getattr(found.figure, group)
+
+    def apart(self, row: Row, group: str) -> float | None:
+        """Return our AUROC less the published one; None if either is missing, or they are not comparable."""
+        found, ours, theirs = self.of_rows[row.runs], row.values.get(f"{group} auroc"), self.published(row, group)
+        if found is None or not found.comparable or not isinstance(ours, Estimate) or theirs is None:
+            return None
+        return ours.value - theirs.value
+
+    def _beside(self, row: Row) -> Beside | None:
+        """The figure of the row's own setup, else that of the method with another network."""
+        whole = all(run.pristine for run in row.members)
+        exact = Setup(self._name, row.training, row.backbone, row.method, row.augment)
+        if exact in self.setups:
+            return Beside(self.setups[exact], row.backbone, same=True, whole=whole)
+        training = _PLAIN_TRAINING if row.training == RELEASED else row.training
+        other = self._any_backbone.get((training, row.method, row.augment))
+        return None if other is None else Beside(self.setups[other], other.backbone, same=False, whole=whole)
+
+
+def _columns(board: Board, figures: Figures) -> list[ShownColumn]:
+    """The columns of a board as the page reads them, each with what a row has in it; published figures after ours."""
+    found: list[ShownColumn] = []
+    for metric in metrics_of(board):
+        found.append((metric.plain, methodcaller("value", metric.name, metric.key)))
+        if metric.key == "auroc" and metric.name in figures.groups:
+            for key, title, value in (
+                ("published", "published", figures.published),
+                ("apart", "ours − published", figures.apart),
+            ):
+                plain = {"id": f"{metric.id}.{key}", "title": f"{metric.name}, {title}", "of": metric.name, "better": 0}
+                found.append((plain, partial(value, group=metric.name)))
+    return found
+
+
+def with_published(table: Table, board: Board, figures: Figures, auroc: str) -> Table:
+    """Return a board's table for programs with published figures at the right of its rows of AUROCs.
+
+    Args:
+        table: with the columns `of` and `run_ids`.
+        board: whose rows it has.
+        figures: of the board.
+        auroc: what `of` is in rows of AUROCs.
+    """
+    titles = [column.title for column in table.columns]
+    of, runs = titles.index("of"), titles.index("run_ids")
+    rows = {" ".join(row.runs): row for row in (*board.ranked, *board.unranked)}
+    added = [f"{group}_{key}" for group in GROUPS for key in ("published", "minus_published")]
+    more = [Column(title) for title in (*added, "published_with", "published_in")]
+    cells = tuple((*line, *_added(line[of] == auroc, rows[str(line[runs])], figures)) for line in table.rows)
+    return Table(table.title, (*table.columns, *more), cells)
+
+
+def _added(shown: bool, row: Row, figures: Figures) -> Sequence[Cell]:
+    found = figures.of_rows[row.runs] if shown else None
+    if found is None:
+        return [None] * (2 * len(GROUPS) + 2)
+    numbers: list[Cell] = []
+    for group in GROUPS:
+        apart = figures.apart(row, group)
+        numbers += [figures.published(row, group), None if apart is None else Estimate(apart)]
+    return [*numbers, found.network, SOURCES.get(found.figure.source, found.figure.source)]
+
+
+def board_data(boards: Sequence[Board], published: Published, scores: ScoreStore) -> list[Plain]:
+    """Return the boards of records as the page reads them.
+
+    Args:
+        boards: of runs with the numbers that `keep` names.
+        published: figures of others.
+        scores: the published ones, from which ranges of ranks follow.
+    """
+    return [_board(board, published, ranges_of(board, scores)) for board in boards]
+
+
+def methods_of(boards: Iterable[Plain], facts: Facts) -> dict[str, Plain]:
+    """Return what each method of some boards is.
+
+    Args:
+        boards: as the page reads them.
+        facts: what is known of methods.
+    """
+    known = {name: facts.get(name, UNKNOWN) for name in sorted({row["method"] for b in boards for row in b["rows"]})}
+    return {
+        name: {"reads": f.reads, "needs": list(f.needs), "year": f.year, "summary": f.summary}
+        for name, f in known.items()
+    }
+
+
+def details(content: Mapping[str, Any], check: Check | None = None, *, scores: bool = False, page: str = "") -> Plain:
+    """Return what opens behind a record: settings, trials, config, counts, provenance, and when it was checked.
+
+    Args:
+        content: what the record's file says.
+        check: what came of computing it again.
+        scores: whether its scores are published.
+        page: the site's file about it; empty if there is none.
+    """
+    return {
+        "checked": None if check is None else {key: getattr(check, key) for key in _OF_CHECK},
+        "scores": f"results/{PUBLISHED}/{content['run_id']}.parquet" if scores else None,
+        "page": page or None,
+        **{key: content[key] for key in _OF_RECORD},
+    }
+
+
+def _board(board: Board, published: Published, ranges: Ranges) -> dict[str, Any]:
+    figures, side = Figures(board, published), side_of(board)
+    columns = _columns(board, figures)
+    ranked = zip(places(board.ranked), board.ranked, strict=True)
+    rows: Iterable[tuple[tuple[int, bool] | None, Row]] = [*ranked, *((None, row) for row in board.unranked)]
+    return {
+        "id": f"{board.benchmark}{'' if side == 'standard' else '+csid'}-{board.digest[:6]}",
+        "benchmark": board.benchmark,
+        "title": f"{board.benchmark}{'' if side == 'standard' else ', covariate shift counts as ID'}",
+        "digest": board.digest,
+        "side": side,
+        "conventions": list(board.headers),
+        "metrics": [plain for plain, _ in columns],
+        "compared": len(ranges),
+        "rows": [_row(row, place, columns, figures) | _range(ranges.get(row.runs)) for place, row in rows],
+        "published": list(_figures(figures)),
+        "about": _about(figures) if figures.groups else "",
+    }
+
+
+def _about(figures: Figures) -> str:
+    cited = "; ".join(text for source, text in SOURCES.items() if source in {f.figure.source for f in figures.known})
+    other = "; those of another network or other images stand in brackets, without a difference"
+    return f"published figures: {cited}{'' if all(found.comparable for found in figures.known) else other}"
+
+
+def _row(row: Row, place: tuple[int, bool] | None, columns: Sequence[ShownColumn], figures: Figures) -> Plain:
+    beside = figures.of_rows[row.runs]
+    return {
+        "rank": None if place is None else place[0],
+        "tied": place is not None and place[1],
+        "method": row.method,
+        "version": row.version,
+        "training": row.training,
+        "augment": row.augment,
+        "outliers": row.outliers,
+        "backbone": row.backbone,
+        "settings": row.settings,
+        "tuned": row.tuned,
+        "networks": row.networks,
+        "runs": list(row.runs),
+        "reasons": list(row.reasons),
+        "ms": _mean(run.ms for run in row.members),
+        "mib": _mean(run.mib for run in row.members),
+        "published": "" if beside is None else beside.network,
+        "comparable": beside is not None and beside.comparable,
+        "complete": all(run.complete for run in row.members),
+        "values": [value_of(value(row)) for _, value in columns],
+    }
+
+
+def _range(found: RankRange | None) -> dict[str, Any]:
+    """The ranks that a row may have: with other trainings and images, and with other images alone; and its groups."""
+    if found is None:
+        return {"ranks": None, "ranks_here": None, "groups": ""}
+    named = " ".join(letters(group) for group in found.groups)
+    return {"ranks": [found.best, found.worst], "ranks_here": found.on_networks, "groups": named}
+
+
+def value_of(found: Cell) -> Any:
+    """Return a number, [value, deviation over runs], or [value, low, high] with its interval; None if there is none."""
+    if isinstance(found, Estimate):
+        ends = (found.std,) if found.std is not None else (found.low, found.high)
+        rounded = [round(value, _DIGITS) for value in (found.value, *ends) if value is not None]
+        return rounded if len(rounded) > 1 else rounded[0]
+    return round(found, _DIGITS) if isinstance(found, float) else found
+
+
+def number(value: Any) -> float | None:
+    """Return the value of what `value_of` returned; None if it is not a number."""
+    found = value[0] if isinstance(value, list) else value
+    return found if isinstance(found, float | int) else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return float(f"{sum(found) / len(found):.4g}") if found else None
+
+
+def _figures(figures: Figures) -> Iterator[dict[str, Any]]:
+    """Figures of others for a benchmark, whatever their network: the page says where it is the row's own."""
+    for setup, figure in figures.setups.items():
+        yield {
+            "method": setup.method,
+            "training": setup.training,
+            "backbone": setup.backbone,
+            "augment": setup.augment,
+            "near": value_of(figure.near),
+            "far": value_of(figure.far),
+            "accuracy": figure.accuracy,
+            "source": SOURCES.get(figure.source, figure.source),
+        }
