@@ -1,6 +1,6 @@
 """Boards of the site that are not ranked by AUROC of images: by AUTC, tables of ADBench, ways of training."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from statistics import fmean
