@@ -94,10 +94,10 @@
     const found = [
       { title: '<span class="unseen">Select</span>', name: "select", orderable: false, searchable: false, className: "text", data: (row, type) => type === "display" ? `<input type="checkbox" aria-label="Select ${escaped(row.method)}" ${selected.has(idOf(row)) ? "checked" : ""}>` : "" },
       { title: "Rank", name: "rank", searchable: false, data: (row, type) => type === "display" ? (row.rank === null ? "" : `${row.rank}${row.tied ? "=" : ""}`) : row.rank ?? 1e9 },
+      { title: "Method", name: "method", className: "text name", data: (row, type) => type === "display" ? `<button type="button" class="open">${escaped(row.method)}</button>` : row.method },
       { title: "May be", name: "ranks", searchable: false, visible: board.compared > 1, data: (row, type) => range(row.ranks_here, type) },
       { title: "retrained", name: "retrained", searchable: false, visible: board.compared > 1 && board.rows.some((row) => row.networks > 1), data: (row, type) => range(row.ranks, type) },
       { title: "Alike", name: "groups", searchable: false, className: "text", visible: board.compared > 1, data: (row, type) => type === "display" ? escaped(short(row.groups)) : row.groups || "~" },
-      { title: "Method", name: "method", className: "text name", data: (row, type) => type === "display" ? `<button type="button" class="open">${escaped(row.method)}</button>` : row.method },
     ];
     const text = ([key, title]) => ({ title, name: key, className: "text", visible: state.cols.includes(key), data: (row, type) => type === "display" ? escaped(row[key]) : row[key] });
     found.push(...TEXTS.filter(([key]) => key !== "published").map(text));
