@@ -17,9 +17,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import beta
 
-from openbench.detect.monitor.martingale import Martingale
+from openbench.detect.monitor.martingale import Cells, Martingale, OnlineRanks
 from openbench.detect.monitor.monitor import Monitor
-from openbench.detect.monitor.ranks import Cells, OnlineRanks
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
 

@@ -217,7 +217,7 @@ class Detector:
             NotFittedError: before `calibrate`.
             DataError: images, groups or weights that do not fit.
         """
-        return self._judged(GivenItems.of(as_list(items)[0]), groups, weights)
+        return self._judged(GivenItems(as_list(items)[0]), groups, weights)
 
     def _judged(self, items: Items, groups: Sequence[Any] | str | None, weights: ArrayLike | None) -> Predictions:
         """What the detector says of images that are pixels."""

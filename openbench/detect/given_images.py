@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -104,24 +103,16 @@ def as_list(images: Any) -> tuple[Sequence[Any], bool]:
     return found, single
 
 
-@dataclass(frozen=True, eq=False)
 class GivenItems:
     """The images of a list or data set, made into pixels when they are read; the digest of each is then noted.
 
     Args:
         source: of images, or of (image, label) pairs.
-        digests: (n, 16) uint8, filled in as images are read.
-        read: (n,) bool, which have been.
     """
 
-    source: Any
-    digests: NDArray[np.uint8]
-    read: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, source: Any) -> "GivenItems":
-        """Of `source`, whose images have not been read yet."""
-        return cls(source, np.zeros((len(source), _DIGEST), np.uint8), np.zeros(len(source), np.bool_))
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.digests: dict[int, NDArray[np.uint8]] = {}
 
     def __len__(self) -> int:
         return len(self.source)
@@ -130,7 +121,6 @@ class GivenItems:
         item = self.source[index]
         pixels = as_pixels(item[0] if _is_pair(item) else item, f"image {index}")
         self.digests[index] = image_digest(pixels)
-        self.read[index] = True
         return pixels
 
 
@@ -142,11 +132,11 @@ def image_digest(pixels: Image) -> NDArray[np.uint8]:
 
 def digests_of(items: Items) -> NDArray[np.uint8]:
     """Return the digests (n, 16) uint8 of images; those that were read before are not read again."""
-    if not isinstance(items, GivenItems):
-        items = GivenItems.of(items)
-    for index in np.flatnonzero(~items.read):
-        items[int(index)]
-    return items.digests
+    given = items if isinstance(items, GivenItems) else GivenItems(items)
+    for index in range(len(given)):
+        if index not in given.digests:
+            given[index]
+    return np.stack([given.digests[index] for index in range(len(given))])
 
 
 def as_split(given: Any, role: Role, classes: Sequence[str]) -> Split:
@@ -175,7 +165,7 @@ def as_split(given: Any, role: Role, classes: Sequence[str]) -> Split:
     return Split(
         name="given",
         role=role,
-        items=GivenItems.of(source),
+        items=GivenItems(source),
         labels=found,
         keys=range(len(source)),  # type: ignore[arg-type]  # read for messages only
         classes=tuple(classes),

@@ -9,9 +9,8 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import binom
 
-from openbench.detect.monitor.martingale import Capital, Martingale
+from openbench.detect.monitor.martingale import Capital, Cells, Martingale, OnlineRanks
 from openbench.detect.monitor.monitor import Curve, Monitor, Rules, window_of
-from openbench.detect.monitor.ranks import Cells, OnlineRanks
 from openbench.errors import ConfigError, DataError
 
 P_VALUES = (Fraction(1, 8), Fraction(3, 4), Fraction(1, 16), Fraction(1), Fraction(1, 2), Fraction(1, 32))

@@ -12,8 +12,7 @@ from scipy.stats import ks_2samp, mannwhitneyu
 
 from openbench.api.arguments import path_of
 from openbench.config.constraints import Checked, Count, Fraction, Seed
-from openbench.detect.monitor.martingale import Bets, Capital, Martingale
-from openbench.detect.monitor.ranks import Cells, OnlineRanks
+from openbench.detect.monitor.martingale import Bets, Capital, Cells, Martingale, OnlineRanks
 from openbench.errors import ConfigError, DataError, OpenbenchError
 from openbench.metrics.curve import as_floats
 from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
@@ -76,6 +75,8 @@ def window_of(first: int, found: NDArray[np.int64], cells: Cells, alpha: float) 
     )
 
 
+_SIZE = (8.0, 2.3)  # inches of a panel of the picture
+_FLOOR = -2.0  # of the capital's axis; lower values say nothing but: no change
 _POINTS = 4096  # of the curve that is kept for pictures
 _WINDOWS = 1000  # that are kept, the latest
 _SCHEMA = 1  # of a saved state
@@ -259,9 +260,7 @@ class Monitor:
 
     def plot(self) -> "Figure":
         """Return the picture of this life: the capital, and each window beside the calibration set."""
-        from openbench.detect.monitor.plot import picture
-
-        return picture(self)
+        return _picture(self)
 
     def save(self, path: str | Path) -> None:
         """Write the state whole or not at all, under its digest.
@@ -361,3 +360,38 @@ class Monitor:
                 self.windows = [*self.windows, window_of(first, found, self.cells, self.rules.alpha)][-_WINDOWS:]
                 self.pending = []
         return self.alarm
+
+
+def _picture(monitor: Monitor) -> "Figure":
+    """Three panels over the number of images: the capital, each window's AUROC, each window's flagged share."""
+    from openbench.results.plots import COLOURS, finish, panels  # which loads matplotlib
+
+    figure, (capital, order, share) = panels(3, _SIZE, across=1)
+    figure.patch.set(alpha=1.0, facecolor="white")
+    rules, curve, limit = monitor.rules, monitor.curve, -math.log10(monitor.rules.level)
+    dashed: dict[str, Any] = {"color": "0.4", "linewidth": 0.9, "linestyle": "--"}
+    x = [0, *curve.stride * np.arange(1, len(curve.log10) + 1), monitor.images]
+    capital.plot(x, [0.0, *curve.log10, monitor.log10_wealth], color=COLOURS[0], linewidth=1.3)
+    capital.axhline(limit, label=f"alarm at 1/level = {10**limit:,.6g}", **dashed)
+    # From the alarm on it may grow without end, and the way there would not be seen.
+    top = 3 * limit if monitor.alarm else max(1.3 * limit, monitor.log10_peak + 0.3)
+    capital.set(ylabel="evidence of a change\n(log₁₀ of the capital)", ylim=(min(_FLOOR, -0.5 * limit), top))
+    told = f"{monitor.images:,} images · chance of a false alarm in the whole life ≤ {100 * rules.level:g} %"
+    capital.set_title(told, fontsize=9)
+    at = [w.first + (w.images - 1) / 2 for w in monitor.windows]
+    order.axhline(0.5, label="no change: 0.5", **dashed)
+    order.set(ylabel="AUROC of window\nover calibration", ylim=(-0.02, 1.02))
+    alpha = 100 * rules.alpha
+    share.axhline(alpha, label=f"no change: at most {alpha:g} % on average", **dashed)
+    share.set(ylabel=f"flagged at α = {rules.alpha:g}\n(% of window)", xlabel="images seen", ylim=(-2, 102))
+    auroc, flagged = [w.auroc for w in monitor.windows], [100 * w.flagged for w in monitor.windows]
+    for axes, values in ((order, auroc), (share, flagged)):
+        axes.plot(at, values, marker="o", markersize=3, linewidth=0.9, color=COLOURS[0])
+    for axes in (capital, order, share):
+        axes.set_xlim(0, max(monitor.images, 1))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        if monitor.alarm_at is not None:
+            label = f"alarm at image {monitor.alarm_at:,}" if axes is capital else None
+            axes.axvline(monitor.alarm_at, color=COLOURS[1], linewidth=1.2, label=label)
+        finish(axes, "upper left")
+    return figure
