@@ -19,7 +19,7 @@ from openbench.errors import ConfigError, RecordError, check_known, did_you_mean
 from openbench.metrics.selective.risk import UNABLE, SelectiveCurve, TprFpr, least_risk, oscr_selective
 from openbench.results.tables.published import reference_rows
 from openbench.results.tables.render import Estimate
-from openbench.studies.runs import Archive, Made, Wanted, merged, wanted
+from openbench.studies.runs import Archive, Made, Wanted, as_defined, merged, state, wanted
 from openbench.studies.study import Column, Figures, Row, Study
 
 _CONFIDENCE = 0.95
@@ -185,7 +185,8 @@ def _half(text: str) -> float:
 _LEVEL = 0.95  # of the intervals that are shown where there is a choice
 _BY_CHANCE = ("seed", "benchmark.draw")  # keys over whose values numbers vary by chance
 NO_RECORD = "not run yet"
-States = Mapping[tuple[str, ...], str]  # by form of a benchmark
+_OTHERWISE = "its config defines the benchmark otherwise than the config files do"
+States = Mapping[str, str]  # by form of a benchmark
 NOT_PUBLISHED = "not in the published table"
 
 
@@ -306,15 +307,11 @@ def cells(study: Study, asked: Asked, archive: Archive) -> list[list[Cell]]:
     return [[_compared(cell, study) for cell in line] for line in found]
 
 
-def keys_of(study: Study, asked: Asked) -> set[str]:
-    """Return the dotted keys of configs that the study sets."""
-    return {key for runs in planned(study, asked).values() for run in runs.values() for key in run.values}
-
-
 def archive_of(study: Study, asked: Asked, records: Iterable[ResultRecord]) -> Archive:
     """Return what the study needs of records."""
     kept = {(column.set, column.key + end) for column in study.columns for end in ("", "_low", "_high")}
-    return Archive.of(records, keys_of(study, asked), lambda name, key: (name, key) in kept, asked.config_dir)
+    keys = {key for runs in planned(study, asked).values() for run in runs.values() for key in run.values}
+    return Archive.of(records, keys, lambda name, key: (name, key) in kept)
 
 
 def states_of(runs: Iterable[Mapping[str, Wanted]], archive: Archive, asked: Asked) -> States:
@@ -325,12 +322,12 @@ def states_of(runs: Iterable[Mapping[str, Wanted]], archive: Archive, asked: Ask
         archive: the records.
         asked: on the command line.
     """
-    found: dict[tuple[str, ...], dict[str, list[bool]]] = {}
+    found: dict[str, dict[str, list[bool]]] = {}
     for run in {id(run): run for many in runs for run in many.values()}.values():
         for one in archive.fitting(run):
-            defined = archive.as_defined(one, run)
+            defined = as_defined(one, run)
             if defined or asked.incomplete:
-                found.setdefault(run.form, {}).setdefault(archive.state(one, run), []).append(defined)
+                found.setdefault(run.form, {}).setdefault(state(one, run), []).append(defined)
     return {
         name: max(states, key=lambda made_of: (any(states[made_of]), len(states[made_of]), made_of))
         for name, states in found.items()
@@ -353,9 +350,10 @@ def _filled(cell: Cell, archive: Archive, states: States, reason: str) -> Cell:
         unable = UNABLE in numbers.values()
         what = f"{UNABLE}: no threshold meets its bounds" if unable else f"its records have no {cell.column.key}"
         return replace(cell, made=made, reason=f"{what} ({cell.column.set})")
-    told = [(*one.run.deviations, *archive.doubts(one, cell.runs[at])) for at, one in kept.items()]
-    deviations = tuple(sorted({text for texts in told for text in texts}))
-    return replace(cell, made=kept, deviations=deviations)
+    deviations = {text for one in kept.values() for text in one.run.deviations}
+    if any(one.run.pristine and one.form != cell.runs[at].form for at, one in kept.items()):
+        deviations.add(_OTHERWISE)
+    return replace(cell, made=kept, deviations=tuple(sorted(deviations)))
 
 
 def _chosen(run: Wanted, archive: Archive, states: States) -> Made | str:
@@ -363,7 +361,7 @@ def _chosen(run: Wanted, archive: Archive, states: States) -> Made | str:
     if run.refused:
         return run.refused
     fitting = archive.fitting(run)
-    kept = [one for one in fitting if archive.state(one, run) == states.get(run.form)]
+    kept = [one for one in fitting if state(one, run) == states.get(run.form)]
     if len({one.run.row for one in kept}) > 1:
         ids = ", ".join(sorted(one.run.run_id for one in kept))
         return f"records of several settings fit ({ids}): add the override that tells them apart"
@@ -371,10 +369,7 @@ def _chosen(run: Wanted, archive: Archive, states: States) -> Made | str:
         return max(kept, key=lambda one: (one.run.level == _LEVEL, one.run.run_id))
     if not fitting:
         return NO_RECORD if archive.of_benchmark(run.benchmark) else f"nothing was run on {run.benchmark} yet"
-    doubts = [text for one in fitting for text in archive.doubts(one, run)]
-    if doubts and not any(archive.as_defined(one, run) for one in fitting):
-        return f"run on {run.benchmark} as defined by its word alone: {doubts[0]} (--allow incomplete shows it)"
-    if all(not one.run.pristine for one in fitting):
+    if not any(as_defined(one, run) for one in fitting):
         return f"run on {run.benchmark}, but not as defined (--allow incomplete shows it)"
     return f"run on another state of {run.benchmark}"
 

@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 from openbench.results.tables.render import Column, Table, to_console
 from openbench.studies.cells import Asked, States, planned, states_of
-from openbench.studies.runs import Archive, Made, Wanted, key_of
+from openbench.studies.runs import Archive, Made, Wanted, key_of, state
 from openbench.studies.study import Study
 
 _FEATURES = "features"
@@ -72,11 +72,11 @@ def parts(study: Study, asked: Asked, archive: Archive) -> list[Part]:
 
 def _part(name: str, every: Sequence[Wanted], archive: Archive, states: States) -> Part:
     runs = [run for run in every if not run.refused]
-    found = {run.words: {archive.state(one, run) for one in archive.fitting(run)} for run in runs}
+    found = {run.words: {state(one, run) for one in archive.fitting(run)} for run in runs}
     done = tuple(run for run in runs if states.get(run.form) in found[run.words])
     missing = tuple(run for run in runs if states.get(run.form) not in found[run.words])
     partial = tuple(run for run in missing if found[run.words])
-    extracted = {_network(one) for one in archive.of_benchmark(every[0].benchmark)}
+    extracted = {one.network for one in archive.of_benchmark(every[0].benchmark)}
     networks = {run.network for run in missing if run.trained}
     return Part(
         benchmark=name,
@@ -88,10 +88,6 @@ def _part(name: str, every: Sequence[Wanted], archive: Archive, states: States) 
         trainings=len(networks - extracted),
         refused=tuple(run for run in every if run.refused),
     )
-
-
-def _network(one: Made) -> tuple[str, ...]:
-    return (one.run.benchmark, *(one.names[key] for key in ("backbone", "training", "augment", "seed")))
 
 
 def _time(missing: Sequence[Wanted], archive: Archive) -> Estimated:

@@ -1,15 +1,16 @@
 """Records that a study of the benchmark digits is made of, and its yaml."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from openbench.compose.composed import composed
 from openbench.core.record import ResultRecord
+from openbench.public import public
 from openbench.results.records.store import RecordStore
 from openbench.studies.cells import Asked, Cell, archive_of, cells
-from openbench.studies.runs import definition
 from openbench.studies.study import Study, read_study
 
 from ..results.records import make_record, metrics, named  # noqa: TID252 — the tests are no package
@@ -32,18 +33,19 @@ columns: {AUROC: far.auroc}
 _SIZES = {"near/eight": 174, "near/nine": 180, "far/patches": 400, "far/noise": 400}
 
 
+@lru_cache
+def config_of(*words: str) -> dict[str, Any]:
+    """The scientific config of overrides, as a record has it."""
+    found: dict[str, Any] = public(composed("run", words).config)
+    return found
+
+
 def run(method: str, seed: int, near: float, far: float = 0.95, **changes: Any) -> ResultRecord:
     """A run of a method on digits with a network of its own for every seed."""
-    config = {
-        "seed": seed,
-        "method": {"_name_": method} | changes.pop("params", {}),
-        "tune": {"_name_": "validation", "strategy": "validation"},
-        "backbone": {"_name_": "resnet8_digits"},
-        "training": {"_name_": "cross_entropy"},
-        "benchmark": dict(definition("digits", None)),
-    }
+    config = config_of("+benchmark=digits", f"method={method}")
+    config = {**config, "seed": seed, "method": {**config["method"], **changes.pop("params", {})}}
     record = make_record(
-        config=config,
+        config={key: node for key, node in config.items() if key != "outliers"},
         benchmark={"name": "digits", "digest": "aaaa", "pristine": True, "deviations": []} | changes.pop("of", {}),
         backbone={"name": "resnet8_digits", "digest": f"net{seed}", "training": "cross_entropy"},
         method={"name": method, "version": 1, "reference": "", "params": {}},
@@ -72,16 +74,13 @@ def numbers(near: float, far: float) -> dict[str, dict[str, Any]]:
 def drawn(method: str, draw: int, near: float) -> ResultRecord:
     """A run of a method on a draw of a table, without a network; every draw has rows of its own."""
     record = run(method, 0, near, near, of={"name": "adbench_wine", "digest": f"draw{draw}"})
-    texts = json.dumps(definition("adbench", None))
-    for key, value in (("table", "wine"), ("protocol", "adbench"), ("draw", str(draw))):
-        texts = texts.replace(f"${{benchmark.{key}}}", value)
-    node = json.loads(texts) | {"table": "wine", "draw": draw}
-    nodes = {"benchmark": node, "backbone": {"_name_": "identity"}, "tune": {"_name_": "none"}}
+    words = ("+benchmark=adbench", "benchmark.table=wine", f"benchmark.draw={draw}", f"method={method}")
+    config = {key: node for key, node in config_of(*words).items() if key != "outliers"}
     backbone = {"name": "identity", "digest": "same", "training": None}
     found = dict.fromkeys(("anomalies", "far"), record.metrics["far"])
     found["far"] = {**found["far"], "n_sets": 1}
     counts = {"far/anomalies": {"n": 3, "expected": 3}}
-    return named(replace(record, config={**record.config, **nodes}, backbone=backbone, metrics=found, counts=counts))
+    return named(replace(record, config=config, backbone=backbone, metrics=found, counts=counts))
 
 
 def study(folder: Path, text: str = YAML, name: str = "two") -> Study:

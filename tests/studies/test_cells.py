@@ -1,21 +1,16 @@
 """Which records a study is made of, what its cells hold, and why they are empty."""
 
-import copy
 from dataclasses import replace
-from functools import reduce
 
 import numpy as np
 import pytest
 
-from openbench import paths
-from openbench.compose.composed import composed
 from openbench.errors import ConfigError
-from openbench.public import public
 from openbench.studies.cells import NO_RECORD, Asked
-from openbench.studies.runs import Claim, wanted
+from openbench.studies.runs import wanted
 
 from ..results.records import named  # noqa: TID252 — the tests are no package
-from .runs import DRAWS, YAML, drawn, of, run, study
+from .runs import DRAWS, YAML, config_of, drawn, of, run, study
 
 MSP = [run("msp", seed, near) for seed, near in enumerate((0.90, 0.91, 0.95))]
 
@@ -61,31 +56,25 @@ def test_a_run_that_is_not_the_one_wanted_does_not_count(tmp_path, other, why):
 
 
 @pytest.mark.parametrize(
-    ("group", "node"),
-    [
-        ("training", {"_name_": "cross_entropy", "recipe": {"epochs": 1}}),
-        ("backbone", {"_name_": "resnet8_digits", "precision": "bf16"}),
-        ("metrics", {"correction": "simes"}),
-        ("method", {"_name_": "knn", "_space_": {"k": [1]}}),
-    ],
+    "word",
+    ["training.recipe.epochs=1", "backbone.precision=bf16", "metrics.correction=simes", "method.k=3", "tune=none"],
 )
-def test_a_run_of_another_config_than_the_studys_does_not_count(tmp_path, group, node):
-    wanted, other = run("knn", 0, 0.9), run("knn", 1, 0.8)
-    other = named(replace(other, config={**other.config, group: node}))
-    _, (knn, _) = of(study(tmp_path), [wanted, other])
+def test_a_run_of_another_config_than_the_studys_does_not_count(tmp_path, word):
+    record = run("knn", 0, 0.9)
+    config = {**config_of("+benchmark=digits", "method=knn", word), "seed": 1}
+    del config["outliers"]
+    other = named(replace(record, config=config, metrics=run("knn", 1, 0.8).metrics))
+    _, (knn, _) = of(study(tmp_path), [record, other])
     assert list(knn.made) == ["0"]
     # Where the study asks for it, the same record is its own.
-    path, value = next((f"{group}.{k}", v) for k, v in node.items() if k != "_name_")
-    while isinstance(value, dict):
-        ((key, value),) = value.items()
-        path += f".{key}"
-    _, (knn, _) = of(study(tmp_path), [wanted, other], Asked((f"{path}={value}",)))
+    _, (knn, _) = of(study(tmp_path), [record, other], Asked((word,)))
     assert list(knn.made) == ["1"]
 
 
 def test_how_wide_intervals_are_is_no_other_setting(tmp_path):
     record = run("knn", 0, 0.9)
-    record = named(replace(record, config={**record.config, "metrics": {"replicates": 7, "confidence": 0.9}}))
+    metrics = {**record.config["metrics"], "replicates": 7, "confidence": 0.9}
+    record = named(replace(record, config={**record.config, "metrics": metrics}))
     _, (knn, _) = of(study(tmp_path), [record])
     assert knn.ours.value == 0.9
 
@@ -94,7 +83,7 @@ def test_of_a_run_with_several_intervals_that_of_95_percent_is_shown(tmp_path):
     levels = (0.5, 0.8, 0.9, 0.95, 0.99)
     records = [run("knn", 0, 0.9) for _ in levels]
     records = [
-        named(replace(r, config={**r.config, "metrics": {"confidence": level}}))
+        named(replace(r, config={**r.config, "metrics": {**r.config["metrics"], "confidence": level}}))
         for r, level in zip(records, levels, strict=True)
     ]
     _, (knn, _) = of(study(tmp_path), records)
@@ -108,19 +97,6 @@ def test_a_record_that_a_later_version_supersedes_does_not_count(tmp_path):
     assert (knn.made["0"].run.run_id, knn.ours.value) == (second.run_id, 0.8)
 
 
-@pytest.mark.parametrize(
-    ("tune", "counts"),
-    [
-        ({"_name_": "mine", "strategy": "validation"}, False),  # a file of the user's, which may say more
-        ({"strategy": "validation"}, True),  # without a name it is known by its strategy
-    ],
-)
-def test_the_file_that_says_how_a_run_was_tuned_must_be_the_studys(tmp_path, tune, counts):
-    record = run("knn", 0, 0.9)
-    _, (knn, _) = of(study(tmp_path), [named(replace(record, config={**record.config, "tune": tune}))])
-    assert (knn.ours is not None) == counts
-
-
 def test_a_run_on_part_of_the_data_counts_where_that_is_asked_for_and_says_so(tmp_path):
     part = {"digest": "bb", "pristine": False, "deviations": ["far.c: dropped"]}
     records = [run("knn", 0, 0.9, of=part), run("msp", 0, 0.8, of=part)]
@@ -132,98 +108,35 @@ def test_a_run_on_part_of_the_data_counts_where_that_is_asked_for_and_says_so(tm
     assert (len(msp.made), knn.reason) == (3, "run on digits, but not as defined (--allow incomplete shows it)")
 
 
-def _with(record, path, value):
-    """A record whose config says something else of its benchmark; `None` leaves the key out."""
-    node = copy.deepcopy(record.config["benchmark"])
-    *outer, last = path.split(".")
-    place = reduce(lambda inner, key: inner[key], outer, node)
-    place.pop(last, None)
-    if value is not None:
-        place[last] = value
-    return named(replace(record, config={**record.config, "benchmark": node}))
-
-
-def _unmeasured(record, key):
-    """A record without one of the two sets of a group, though its config has both."""
-    counts = {name: count for name, count in record.counts.items() if name != key}
-    group, _, gone = key.partition("/")
-    (other,) = (name.partition("/")[2] for name in counts if name.startswith(group))
-    metrics = {name: values for name, values in record.metrics.items() if name != gone}
-    metrics |= {other: {k: metrics[group][k] for k in ("auroc", "fpr95")}, group: {**metrics[group], "n_sets": 1}}
-    return named(replace(record, counts=counts, metrics=metrics))
-
-
-@pytest.mark.parametrize(
-    ("forged", "why"),
-    [
-        (lambda one: _with(one, "near.nine", None), "near.nine is missing"),
-        (lambda one: _with(one, "far.mine", {"manifest": "digits/eight"}), "far.mine is not part of it"),
-        (lambda one: _with(one, "far.noise.limit", 10), "far.noise.limit is 10, by definition None"),
-        (lambda one: _with(one, "near.eight.manifest", "digits/nine"), "near.eight.manifest is digits/nine"),
-        (lambda one: _with(one, "near", None), "near is missing"),
-        (lambda one: _with(one, "near.eight.keep", ["eight"]), "near.eight.keep is ['eight'], by definition None"),
-        (
-            lambda one: _with(one, "near.eight.manifest", None),
-            "near.eight.manifest is None, by definition",
-        ),
-        (lambda one: _with(one, "id.test", None), "id.test is missing"),
-        (lambda one: _with(one, "preprocess", None), "preprocess is missing"),
-        (lambda one: replace(one, config={**one.config, "benchmark": None}), "it does not say of which sets"),
-        (
-            lambda one: replace(one, counts=one.counts | {"near/eight": {"n": 9, "expected": 9}}),
-            "near.eight has 174 images by definition, not 9",
-        ),
-        (lambda one: _unmeasured(one, "near/eight"), "near.eight was not measured"),
-        (
-            lambda one: replace(one, benchmark=one.benchmark | {"deviations": ["far.noise: dropped"]}),
-            "it names deviations: far.noise: dropped",
-        ),
-        (
-            lambda one: named(
-                replace(one, provenance={**one.provenance, "uncommitted": {"openbench/core/benchmark.py": "ab"}})
-            ),
-            "made by a changed copy of openbench (openbench/core/benchmark.py)",
-        ),
-    ],
-)
-def test_a_record_whose_word_on_its_benchmark_does_not_hold_counts_only_where_incomplete_ones_do(tmp_path, forged, why):
-    record = forged(run("knn", 0, 0.9))
-    assert record.benchmark["pristine"] is True
+def test_a_record_whose_config_defines_the_benchmark_otherwise_counts_only_where_incomplete_ones_do(tmp_path):
+    record = run("knn", 0, 0.9)
+    near = {name: node for name, node in record.config["benchmark"]["near"].items() if name != "nine"}
+    benchmark = {**record.config["benchmark"], "near": near}
+    record = named(replace(record, config={**record.config, "benchmark": benchmark}))
     _, (knn, _) = of(study(tmp_path), [record])
-    assert knn.ours is None
-    assert knn.reason.startswith(f"run on digits as defined by its word alone: {why}")
+    assert (knn.ours, knn.reason) == (None, "run on digits, but not as defined (--allow incomplete shows it)")
     _, (knn, _) = of(study(tmp_path), [record], Asked(incomplete=True))
     assert knn.ours.value == 0.9
-    assert any(text.startswith(why) for text in knn.deviations)
+    assert knn.deviations == ("its config defines the benchmark otherwise than the config files do",)
     # Beside a record of the whole benchmark it is none of the table, though it states the same digest.
     (msp, _), (knn, _) = of(study(tmp_path), [*MSP, record], Asked(incomplete=True))
     assert (len(msp.made), knn.ours) == (3, None)
 
 
-def _differences(words):
-    """What of a benchmark that Hydra composes is not as it is defined, but for what no run has measured."""
-    claim = Claim(public(composed("run", words, None).config["benchmark"]))
-    return [text for text in claim.doubts(wanted(words, "here"), None) if not text.endswith(" was not measured")]
-
-
-@pytest.mark.parametrize("name", ["cifar10_fs", "adbench", "rebench_case1", "openset_digits"])
-def test_a_benchmark_is_defined_as_hydra_composes_it(name):
-    words = (f"+benchmark={name}",)
-    assert _differences(words) == []
-
-
-def test_a_changed_method_does_not_change_what_the_benchmark_is(tmp_path):
-    record = run("knn", 0, 0.9, provenance={"uncommitted": {"openbench/methods/knn.py": "ab"}})
-    _, (knn, _) = of(study(tmp_path), [record])
-    assert knn.ours.value == 0.9
+def test_released_weights_are_those_of_plain_training(tmp_path):
+    config = config_of("+benchmark=digits", "method=msp", "backbone=resnet20_cifar10", "training=vos")
+    backbone = {"name": "resnet20_cifar10", "digest": "released", "training": None}
+    record = run("msp", 0, 0.9)
+    config = {key: node for key, node in config.items() if key != "outliers"}
+    record = named(replace(record, config=config, backbone=backbone))
+    (msp, _), _ = of(study(tmp_path), [record], Asked(("backbone=resnet20_cifar10",)))
+    assert msp.ours.value == 0.9
 
 
 def test_records_are_looked_for_under_the_name_that_a_benchmark_gives_itself():
     words = ["+benchmark=openset_digits", "method=msp"]
     assert wanted(words, "a cell").benchmark == "openset_digits_0"
     assert wanted([*words, "benchmark.openset.seed=3"], "a cell").benchmark == "openset_digits_3"
-    files = (paths.config_dir() / "benchmark").glob("*.yaml")
-    assert [file.stem for file in files if "$" in wanted([f"+benchmark={file.stem}"], "a cell").benchmark] == []
 
 
 def test_a_hyper_parameter_that_is_typed_must_be_the_records(tmp_path):
@@ -236,13 +149,6 @@ def test_draws_of_a_table_have_images_of_their_own_and_count_together(tmp_path):
     records = [drawn("pca", draw, near) for draw, near in ((1, 0.8), (2, 0.9), (4, 0.1))]
     ((cell,), _) = of(study(tmp_path, DRAWS), records)
     assert (list(cell.made), cell.ours.std) == (["1", "2"], pytest.approx(0.05))
-
-
-def test_a_key_deeper_in_the_benchmark_names_a_form_of_it():
-    words = ("+benchmark=openset_digits", "benchmark.openset.seed=3")
-    assert wanted(words, "here").benchmark == "openset_digits_3"
-    assert wanted(words[:1], "here").benchmark == "openset_digits_0"
-    assert _differences(words) == []
 
 
 def test_a_number_that_records_do_not_have_is_named(tmp_path):
@@ -279,10 +185,10 @@ def test_published_figures_are_found_by_what_stands_in_their_columns(tmp_path):
         (("seeds: [0, 1, 2]", "seeds: yes"), "seeds"),
         (("+benchmark=digits", "+benchmark=digitz"), "benchmark 'digitz' not found in configs/benchmark; did you mean"),
         (("run: +benchmark=digits", "run: []"), "two': MSP, near: names no benchmark"),
-        (("method=knn", "launcher=x"), r"found 'launcher=x' — a study does not know how to find its records"),
+        (("method=knn", "launcher=x"), "two': KNN, near: a run of a study has no key 'launcher'"),
         (("[0, 1, 2]", "[]"), r"columns.near: seeds — found \[\] — allowed: whole numbers ≥ 0, at least one"),
         (("[0, 1, 2]", "[0.5]"), r"columns.near: seeds — found \[0.5\]"),
-        (("method=knn", "method=knm"), "two': KNN, near: method 'knm' not found in configs/method; did you mean 'knn'"),
+        (("method=knn", "method=knm"), "two': KNN, near: method — found 'knm' — allowed: .*did you mean 'knn'"),
         (("title: Two", "published: {file: x.csv, runs: 0}\ntitle: Two"), "published: runs — found 0"),
         (("title: Two", "test: NN\ntitle: Two"), "test — found 'NN'; did you mean 'KNN'"),
         (("title: Two", "published: {file: none.csv}\ntitle: Two"), "'none.csv' is neither in"),

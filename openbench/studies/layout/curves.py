@@ -201,8 +201,7 @@ def _scored(cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> Iterator[Sco
                 done.add(made.run.run_id)
                 same = [(c.column, c.printed) for c in line if c.made.get(at) is made and c.printed is not None]
                 printed = {(column.set, column.key): figure.value.value for column, figure in same}
-                node = made.nodes.get("metrics") or {}
-                options = MetricOptions(**{key: node[key] for key in _OPTIONS if key in node})
+                options = MetricOptions(**{key: made.metrics[key] for key in _OPTIONS if key in made.metrics})
                 try:
                     yield Scored(cell, at, made.run.benchmark, scores.read(made.run.run_id), printed, options)
                 except CacheError:
