@@ -8,6 +8,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from openbench.core.request import Role
@@ -20,7 +21,7 @@ from openbench.report.site.write import write_site
 from openbench.results.checks import Check, write_check
 from openbench.results.frame import cost_of
 from openbench.results.leaderboard import ranking
-from openbench.results.leaderboard.tabular import METRICS, Gap, write_table
+from openbench.results.leaderboard.tabular import COLUMNS, METRICS, write_table
 from openbench.results.records.store import digest_of
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import Figure, Setup
@@ -258,6 +259,10 @@ def test_tables_of_adbench_stand_beside_the_published_means(more):
     assert (part["method"], part["rank"], part["reasons"]) == ("lof", None, ["1 of 2 tables: its mean is over others"])
 
 
+def gap_table(rows):
+    return pd.DataFrame(list(rows), columns=COLUMNS[:-1]).assign(difference=0.0)
+
+
 def test_means_over_as_many_but_other_tables_are_not_ranked_together(tmp_path):
     cells = (
         ("a", "knn", 0.9),
@@ -267,7 +272,7 @@ def test_means_over_as_many_but_other_tables_are_not_ranked_together(tmp_path):
         ("b", "lof", 0.7),
         ("c", "lof", 1.0),
     )
-    gaps = [Gap(table, method, key, value, 0.0, 3, value) for table, method, value in cells for key in METRICS]
+    gaps = gap_table((table, method, key, value, 0.0, 3, value) for table, method, value in cells for key in METRICS)
     write_table(gaps, tmp_path / "comparison.csv")
     rows = adbench(tmp_path / "comparison.csv")["rows"]
     assert {row["method"]: row["rank"] for row in rows} == {"knn": 1, "mcd": 2, "lof": None}
@@ -277,7 +282,7 @@ def test_means_over_as_many_but_other_tables_are_not_ranked_together(tmp_path):
 def test_a_detector_that_lacks_a_metric_has_no_mean_of_it(tmp_path):
     cells = (("a", "knn", "auroc", 0.9), ("b", "knn", "auroc", 0.7), ("a", "knn", "conformal_auroc", 0.8))
     more = (("a", "lof", "conformal_auroc", 0.8), ("b", "lof", "conformal_auroc", 0.6))
-    write_table([Gap(*cell, 0.0, 3, 0.5) for cell in (*cells, *more)], tmp_path / "comparison.csv")
+    write_table(gap_table((*cell, 0.0, 3, 0.5) for cell in (*cells, *more)), tmp_path / "comparison.csv")
     rows = {row["method"]: row for row in adbench(tmp_path / "comparison.csv")["rows"]}
     assert rows["knn"]["values"] == [0.8, 0.5, pytest.approx(0.3), None, None, None, [0.9, 0.0], [0.7, 0.0]]
     assert (rows["knn"]["rank"], rows["lof"]["rank"]) == (1, None)
@@ -287,13 +292,13 @@ def test_a_detector_that_lacks_a_metric_has_no_mean_of_it(tmp_path):
 
 def test_a_row_without_a_mean_comes_last(tmp_path):
     cells = [(table, "knn", "auroc", 0.9) for table in "abc"] + [("b", "mcd", "auroc", 0.8)]
-    gaps = [Gap(*cell, 0.0, 3, 0.5) for cell in (*cells, ("b", "abod", "conformal_auroc", 0.8))]
+    gaps = gap_table((*cell, 0.0, 3, 0.5) for cell in (*cells, ("b", "abod", "conformal_auroc", 0.8)))
     write_table(gaps, tmp_path / "comparison.csv")
     assert [row["method"] for row in adbench(tmp_path / "comparison.csv")["rows"]] == ["knn", "mcd", "abod"]
 
 
 def test_a_comparison_without_numbers_has_no_board(tmp_path):
-    write_table([], tmp_path / "comparison.csv")
+    write_table(gap_table([]), tmp_path / "comparison.csv")
     assert adbench(tmp_path / "comparison.csv") is None
 
 

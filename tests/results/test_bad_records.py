@@ -206,20 +206,6 @@ def test_a_folder_of_pages_that_is_a_link_is_not_written_through(place, tmp_path
     assert [(p.name, p.read_text()) for p in (tmp_path / "home").iterdir()] == [("README.md", "mine")]
 
 
-def test_a_record_of_a_date_to_come_is_not_the_latest_for_ever(place, capsys):
-    RecordStore(place).write(make_record(run_id="b" * 16, provenance={"utc": "2999-01-01T00:00:00+00:00"}))
-    RecordStore(place).write(make_record(run_id="c" * 16, provenance={"utc": "2001-01-01T00:00:00+00:00"}))
-    main(["show", "record", "latest"])
-    shown = capsys.readouterr()
-    assert "b" * 16 not in shown.out
-    assert "dated 2999-01-01T00:00:00+00:00, after now" in shown.err
-
-
-def test_a_record_of_a_date_to_come_is_shown_if_there_is_no_other(tmp_path):
-    RecordStore(tmp_path).write(make_record(run_id="b" * 16, provenance={"utc": "2999-01-01T00:00:00+00:00"}))
-    assert RecordStore(tmp_path).look_up("latest")[0].run_id == "b" * 16
-
-
 def test_of_thousands_of_bad_files_some_are_listed_and_all_are_counted(capsys):
     assert say_left_out([RecordError(f"file {i}") for i in range(3_000)]) == 2
     lines = capsys.readouterr().err.splitlines()

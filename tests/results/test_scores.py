@@ -234,14 +234,3 @@ def test_of_many_classes_nothing_is_kept(tmp_path, monkeypatch):
     store = ScoreStore(tmp_path)
     store.write("run", with_probabilities())
     assert not store.by_class("run").exists()
-
-
-def test_names_of_sets_are_encoded_as_those_of_all_their_images_are():
-    import pyarrow as pa
-
-    from openbench.results.scores.classes import repeated_words
-
-    words, counts = ["near", "none", "far", "near"], [2, 0, 3, 1]
-    rows = [word for word, count in zip(words, counts, strict=True) for _ in range(count)]
-    assert repeated_words(words, counts).equals(pa.array(rows).dictionary_encode())
-    assert repeated_words(["x"], [0]).equals(pa.array([], pa.string()).dictionary_encode())

@@ -86,22 +86,6 @@ def test_an_augmentation_of_a_user_is_named_by_its_class():
     assert row.augment == "sepia"
 
 
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [
-        ("OutlierExposure", "tin597"),
-        ("CrossEntropy", "none"),
-        ("nowhere.Unknown", "none"),
-    ],
-)
-def test_the_outliers_of_an_older_record_are_those_of_its_benchmark_if_the_training_uses_any(target, expected):
-    base = make_record()
-    config = {**base.config, "training": {"_target_": target}}
-    counts = {**base.counts, "ood_train/tin597": {"n": 9, "expected": 9}}
-    (row,) = ranked([replace(base, config=config, counts=counts)])
-    assert row.outliers == expected
-
-
 def test_released_weights_have_no_augmentation_whatever_the_config_says():
     record = trained(make_record(), {"augment": [PIXMIX]}, training=None)
     (row,) = ranked([record])

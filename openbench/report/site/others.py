@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from openbench.report.site.boards import Metric, Plain, number, value_of
-from openbench.results.leaderboard.tabular import METRICS, SOURCE, Gap, read_table
+from openbench.results.leaderboard.tabular import METRICS, SOURCE, read_table
 from openbench.results.leaderboard.trainings import comparison, read_runs
 from openbench.results.records.settings import NONE
 from openbench.results.tables.render import Column, Estimate, Table, cell_text
@@ -78,11 +78,12 @@ def adbench(path: Path) -> Plain | None:
     Raises:
         RecordError: it is not one.
     """
-    found = [gap for gap in read_table(path) if gap.metric in METRICS] if path.is_file() else []
+    read: Any = read_table(path).itertuples() if path.is_file() else ()
+    found = [gap for gap in read if gap.metric in METRICS]
     if not found:
         return None
-    cells = {(gap.method, gap.metric, gap.table): gap for gap in found}
-    tables = sorted({gap.table for gap in found})
+    cells = {(gap.method, gap.metric, gap.dataset): gap for gap in found}
+    tables = sorted({gap.dataset for gap in found})
     metrics = [*_means_of_tables(), *(_metric(f"{name}.auroc", name, 1) for name in tables)]
     measured = {
         method: frozenset(table for table in tables if (method, METRICS[0], table) in cells)
@@ -152,7 +153,7 @@ def trainings(path: Path) -> Plain:
     }
 
 
-def _mean_gap(gaps: Sequence[Gap | None]) -> list[float | None]:
+def _mean_gap(gaps: Sequence[Any]) -> list[float | None]:
     """Our mean over some tables, the published one, and the difference; nothing if any is missing."""
     known = [gap for gap in gaps if gap is not None]
     if not gaps or len(known) < len(gaps):
@@ -187,7 +188,7 @@ def _metric(key: str, title: str, better: int) -> Plain:
     return Metric(*key.partition(".")[::2]).plain | {"title": title, "better": better, "id": key}
 
 
-def _of_table(gap: Gap | None) -> Any:
+def _of_table(gap: Any) -> Any:
     return None if gap is None else [gap.ours, gap.std] if gap.draws > 1 else gap.ours
 
 

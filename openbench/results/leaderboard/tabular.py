@@ -1,16 +1,17 @@
 """Records of tabular benchmarks beside the published figures, table by table and detector by detector."""
 
 import csv
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median, pstdev
+from typing import TYPE_CHECKING
 
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
-from openbench.results.escape import csv_row
+from openbench.results.escape import csv_cell
 from openbench.results.tables.published import load_names
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 FIGURES = "conformal_adbench.csv"
 SOURCE = "Novello et al., arXiv 2403.11532, tables 6 to 8: ADBench's figures and their conformal correction"
@@ -22,39 +23,8 @@ _SET = "anomalies"
 _ROUNDING = 0.005
 
 Cell = tuple[str, str, str]  # table, our method, metric
-
-
-@dataclass(frozen=True)
-class Gap:
-    """One of openbench's numbers beside the published one; fractions in [0, 1].
-
-    Args:
-        table: e.g. `cardio`.
-        method: what users type after `method=`.
-        metric: one of METRICS.
-        ours: mean over the draws that were run.
-        std: their standard deviation (population); 0 for a single draw.
-        draws: how many.
-        published: two decimals, the mean over three draws.
-    """
-
-    table: str
-    method: str
-    metric: str
-    ours: float
-    std: float
-    draws: int
-    published: float
-
-    @property
-    def difference(self) -> float:
-        """Our number minus the published one."""
-        return self.ours - self.published
-
-    @property
-    def beyond_rounding(self) -> bool:
-        """Whether rounding to two decimals cannot explain the difference."""
-        return abs(self.difference) > _ROUNDING + 1e-9
+_CELL = ["dataset", "method", "metric"]
+COLUMNS = (*_CELL, "ours", "std", "draws", "published", "difference")
 
 
 def load_figures(folder: Path) -> dict[Cell, float]:
@@ -83,8 +53,11 @@ def load_figures(folder: Path) -> dict[Cell, float]:
     return found
 
 
-def gaps(records: Iterable[ResultRecord], figures: Mapping[Cell, float]) -> list[Gap]:
+def gaps(records: Iterable[ResultRecord], figures: Mapping[Cell, float]) -> "DataFrame":
     """Return every number that was published and has been run under the published protocol, sorted.
+
+    Columns are COLUMNS: the mean over the draws that were run, their population standard deviation and number, the
+    published figure of two decimals, and ours less it.
 
     Args:
         records: any; those of other benchmarks and protocols are skipped.
@@ -93,69 +66,58 @@ def gaps(records: Iterable[ResultRecord], figures: Mapping[Cell, float]) -> list
     Raises:
         RecordError: a table and draw has several records of one method: their settings differ.
     """
-    values: dict[Cell, dict[int, float]] = defaultdict(dict)
+    import pandas as pd
+
+    rows = []
     for record in records:
         name, node = str(record.benchmark.get("name", "")), record.config.get("benchmark", {})
-        if not name.startswith(_BENCHMARK) or node.get("protocol") != PROTOCOL:
-            continue
-        for metric in METRICS:
-            value = record.metrics.get(_SET, {}).get(metric)
-            cell = (name.removeprefix(_BENCHMARK), str(record.method["name"]), metric)
-            if isinstance(value, float | int):
-                if node["draw"] in values[cell]:
-                    raise RecordError(
-                        f"{cell[0]}, draw {node['draw']}: two records of method '{cell[1]}' — their settings differ; "
-                        "compare the folders of one sweep"
-                    )
-                values[cell][node["draw"]] = float(value)
-    return [
-        Gap(*cell, fmean(drawn.values()), pstdev(drawn.values()), len(drawn), figures[cell])
-        for cell, drawn in sorted(values.items())
-        if drawn and cell in figures
-    ]
+        if name.startswith(_BENCHMARK) and node.get("protocol") == PROTOCOL:
+            about = name.removeprefix(_BENCHMARK), str(record.method["name"])
+            values = record.metrics.get(_SET, {})
+            known = {key: values[key] for key in METRICS if isinstance(values.get(key), float | int)}
+            rows += [(*about, key, node["draw"], float(value)) for key, value in known.items()]
+    runs = pd.DataFrame(rows, columns=[*_CELL, "draw", "value"])
+    for table, method, _, draw, _ in runs[runs.duplicated([*_CELL, "draw"])].itertuples(index=False):
+        raise RecordError(
+            f"{table}, draw {draw}: two records of method '{method}' — their settings differ; "
+            "compare the folders of one sweep"
+        )
+    drawn = runs.groupby(_CELL)["value"]
+    found = pd.DataFrame({"ours": drawn.mean(), "std": drawn.std(ddof=0), "draws": drawn.size()})
+    found["published"] = pd.Series(figures, dtype="float64").reindex(found.index)
+    found["difference"] = found["ours"] - found["published"]
+    return found.dropna(subset="published").reset_index()[list(COLUMNS)]
 
 
-def summary(found: Iterable[Gap], worst: int = 3) -> list[str]:
+def summary(found: "DataFrame", worst: int = 3) -> list[str]:
     """Return a line per metric and method: tables, median and largest difference, and where it is largest."""
-    groups: dict[tuple[str, str], list[Gap]] = defaultdict(list)
-    for gap in found:
-        groups[gap.metric, gap.method].append(gap)
     lines = [f"{'metric':<17}{'method':<11}{'tables':>6}{'median':>8}{'beyond rounding':>17}  largest"]
-    for (metric, method), members in sorted(groups.items()):
-        members.sort(key=lambda gap: -abs(gap.difference))
-        middle = median(abs(gap.difference) for gap in members)
-        beyond = sum(gap.beyond_rounding for gap in members)
-        shown = ", ".join(f"{g.table} {g.difference:+.3f}" for g in members[:worst])
-        lines.append(f"{metric:<17}{method:<11}{len(members):>6}{middle:>8.4f}{beyond:>17}  {shown}")
+    for (metric, method), members in found.groupby(["metric", "method"]):
+        size = members["difference"].abs()
+        largest = members.loc[size.sort_values(ascending=False, kind="stable").index[:worst]]
+        shown = ", ".join(f"{gap.dataset} {gap.difference:+.3f}" for gap in largest.itertuples())
+        beyond = int((size > _ROUNDING + 1e-9).sum())
+        lines.append(f"{metric:<17}{method:<11}{len(members):>6}{size.median():>8.4f}{beyond:>17}  {shown}")
     return lines
 
 
-def write_table(found: Iterable[Gap], path: Path) -> None:
+def write_table(found: "DataFrame", path: Path) -> None:
     """Write a CSV with a row per number, four decimals."""
-    with open(path, "w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(["dataset", "method", "metric", "ours", "std", "draws", "published", "difference"])
-        for gap in found:
-            ours, std, difference = (f"{value:.4f}" for value in (gap.ours, gap.std, gap.difference))
-            row = (gap.table, gap.method, gap.metric, ours, std, gap.draws, gap.published, difference)
-            writer.writerow(csv_row(row))
+    shown = {name: found[name].map("{:.4f}".format) for name in ("ours", "std", "difference")}
+    shown |= {name: found[name].map(csv_cell) for name in _CELL}
+    found.assign(**shown).to_csv(path, index=False, lineterminator="\n")
 
 
-def read_table(path: Path) -> list[Gap]:
+def read_table(path: Path) -> "DataFrame":
     """Return the numbers of a CSV that `write_table` wrote.
 
     Raises:
         RecordError: columns are missing, or a number cannot be read.
     """
-    with open(path, encoding="utf-8", newline="") as stream:
-        try:
-            return [_gap(row) for row in csv.DictReader(stream)]
-        except (KeyError, ValueError, TypeError) as error:
-            raise RecordError(
-                f"'{path}': {error} — a file that scripts/compare_adbench.py wrote is expected"
-            ) from error
+    import pandas as pd
 
-
-def _gap(row: Mapping[str, str]) -> Gap:
-    ours, std, published = (float(row[key]) for key in ("ours", "std", "published"))
-    return Gap(row["dataset"], row["method"], row["metric"], ours, std, int(row["draws"]), published)
+    try:
+        found = pd.read_csv(path, keep_default_na=False, dtype=dict.fromkeys(_CELL, "str"))
+        return found[list(COLUMNS)].astype(dict.fromkeys(COLUMNS[3:], "float64") | {"draws": "int64"})
+    except (KeyError, ValueError) as error:
+        raise RecordError(f"'{path}': {error} — a file that scripts/compare_adbench.py wrote is expected") from error

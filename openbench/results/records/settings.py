@@ -1,17 +1,14 @@
 """Settings as tables show them: hyper-parameters that were tuned or set, and how the network was trained."""
 
-import ast
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import openbench
 from openbench.config.overrides import NAME
 from openbench.config.shipped import data_of, names, shipped
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
-from openbench.public import TARGET, modules_defining, public
+from openbench.public import TARGET, public
 from openbench.results.names import is_part
 
 _ALTERNATIVES = 24  # characters in which differing words are listed; more are counted
@@ -131,15 +128,7 @@ def augmentation_of(record: ResultRecord) -> str:
 
 def outliers_of(record: ResultRecord) -> str:
     """Return the data set of outliers that the training saw, `none` if it saw none."""
-    stated = record.backbone.get("outliers")
-    if stated is not None:
-        return str(stated)
-    node = record.config.get("training")
-    target = str(node.get(TARGET)) if isinstance(node, Mapping) else ""
-    if not record.backbone.get("training") or not _uses_outliers(target):
-        return NONE
-    names = sorted(key.partition("/")[2] for key in record.counts if key.startswith("ood_train/"))
-    return ", ".join(names) or "unknown"
+    return str(record.backbone.get("outliers") or NONE)
 
 
 def _augmentations(record: ResultRecord) -> list[Mapping[str, Any]]:
@@ -186,26 +175,3 @@ def _leaves(node: Any, path: str = "") -> Iterator[str]:
             yield from _leaves(child, path)
     else:
         yield f"{path}={node:g}" if isinstance(node, float) else f"{path}={node}"
-
-
-@cache
-def _uses_outliers(target: str) -> bool:
-    """Whether the source of one of openbench's trainings says `uses_outliers = True`.
-
-    It is read, not imported, which would need torch. A foreign class is not read: even looking for its
-    module would import the packages around it, and the record that names it may come from anybody.
-    """
-    if not target.isidentifier():
-        return False
-    root = Path(openbench.__file__).parent.parent
-    files = [module for module in modules_defining(target) if module.startswith("openbench.training.")]
-    trees = [ast.parse((root / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")) for name in files]
-    classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef) and node.name == target]
-    return any(
-        isinstance(line, ast.AnnAssign)
-        and ast.unparse(line.target) == "uses_outliers"
-        and ast.unparse(line.value) == "True"
-        for node in classes
-        for line in node.body
-        if isinstance(line, ast.AnnAssign) and line.value is not None
-    )

@@ -6,7 +6,6 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ __all__ = ["Comparison", "Difference", "RecordStore", "ScoreStore", "compare"]
 
 _UTC = re.compile(rb'"utc": *"([^"]*)"')
 LATEST = "latest"
-_AHEAD = timedelta(minutes=10)  # of another machine's clock
 _SHOWN = 8
 _LEVELS = 3  # of folders
 _PLACE = "records/BENCHMARK/BACKBONE/METHOD/RUN_ID.json"
@@ -137,7 +135,7 @@ class RecordStore:
         """
         files = self.paths()
         if name == LATEST and files:  # whatever a record calls itself
-            return self._first(_newest_first(files, on_error), on_error)
+            return self._first(sorted(files, key=_made, reverse=True), on_error)
         fitting = [path for path in files if path.stem == name] or [p for p in files if p.stem.startswith(name)]
         if len(fitting) > 1:
             errors: list[RecordError] = []
@@ -358,30 +356,6 @@ def _made(path: Path) -> tuple[bytes, int]:
         return (found[1] if found else b""), path.stat().st_mtime_ns
     except (OSError, RecordError):
         return b"", 0  # any that can be read is newer
-
-
-def _newest_first(files: Sequence[Path], on_error: OnError) -> list[Path]:
-    """Return the files, newest first; those of a later date than now come last, since they would be newest for ever.
-
-    Args:
-        files: of records.
-        on_error: receives an error for each of a later date.
-    """
-    now, made = datetime.now(UTC) + _AHEAD, {path: _made(path) for path in files}
-    later = [path for path in files if _is_after(made[path][0], now)]
-    for path in later if len(later) < len(files) else ():
-        date = made[path][0].decode(errors="replace")
-        on_error(RecordError(f"{path}: dated {date}, after now — not taken for the latest — show it by its run id"))
-    return sorted(files, key=lambda path: (path not in later, *made[path]), reverse=True)
-
-
-def _is_after(date: bytes, now: datetime) -> bool:
-    """Whether the date that a record states is to come, or would sort after all dates without being one."""
-    try:
-        found = datetime.fromisoformat(date.decode())
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)) > now
-    except (ValueError, OverflowError):
-        return bool(date)
 
 
 def _content_digest(content: dict[str, Any]) -> str:

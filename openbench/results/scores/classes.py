@@ -72,13 +72,10 @@ def joined(own: "pa.Table", shared: "pa.Table") -> "pa.Table":
 
 
 def repeated_words(words: Sequence[str], counts: Sequence[int]) -> "pa.DictionaryArray":
-    """Return a column that has each word as often as its count says, as `dictionary_encode` makes it of all rows."""
+    """Return a column that has each word as often as its count says."""
     import pyarrow as pa
 
-    there = [(word, count) for word, count in zip(words, counts, strict=True) if count]
-    known = {word: place for place, word in enumerate(dict.fromkeys(word for word, _ in there))}
-    places = np.repeat(np.array([known[word] for word, _ in there], np.int32), [count for _, count in there])
-    return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), pa.array(list(known), pa.string()))
+    return pa.array(np.repeat(np.array(words, object), counts), pa.string()).dictionary_encode()
 
 
 def with_classes(scores: Sequence[SetScores], table: "pa.Table") -> list[SetScores]:
