@@ -282,8 +282,9 @@ def _as_csv(rows: Iterable[Row]) -> str:
 
 def _as_yaml(benchmark: OwnBenchmark, folder: Path, lists: Path, statistics: tuple[list[float], list[float]]) -> str:
     """The yaml file. Names are written as JSON, which is YAML and quotes what YAML would read as another value."""
-    where_id = [f"id.{part}" for part in PARTS]
+    sets = {**{f"id.{part}": found for part, found in benchmark.id_sets.items()}, **benchmark.ood}
     others = [*benchmark.ood, *(["csid.corrupted"] if benchmark.corruptions else [])]
+    mean, std = statistics
     lines = [
         "# @package _global_",
         "#",
@@ -291,26 +292,26 @@ def _as_yaml(benchmark: OwnBenchmark, folder: Path, lists: Path, statistics: tup
         f"# {sum(len(s.rows) for s in benchmark.id_sets.values())} ID images of {len(benchmark.classes)} classes; the "
         f"lists beside this folder, lists/{benchmark.name}/*.csv, say which image is in which split.",
         "defaults:",
-        *(f"  - /dataset@benchmark.{where}: own" for where in (*where_id, *benchmark.ood)),
+        *(f"  - /dataset@benchmark.{where}: own" for where in sets),
         *(["  - /dataset@benchmark.csid.corrupted: id_corrupted"] if benchmark.corruptions else []),
         "  - _self_",
         f"  - override /backbone: {benchmark.backbone}",
         "",
         "benchmark:",
-        f"  name: {json.dumps(benchmark.name)}",
-        f"  classes: {json.dumps(list(benchmark.classes), ensure_ascii=False)}",
+        f"  name: {_json(benchmark.name)}",
+        f"  classes: {_json(list(benchmark.classes))}",
         f"  declared: [{', '.join(others)}]",
         "  incomplete: error",
-        "  id:",
-        *(_line(4, part, benchmark.id_sets[part], lists / f"id.{part}.csv", benchmark.name) for part in PARTS),
     ]
-    for group in ("near", "far", "csid"):
-        inside = {where: found for where, found in benchmark.ood.items() if where.startswith(f"{group}.")}
-        lines += [f"  {group}:"] if inside else []
-        lines += [_line(4, w.partition(".")[2], f, lists / f"{w}.csv", w.partition(".")[2]) for w, f in inside.items()]
-    if "ood_val" in benchmark.ood:
-        lines.append(_line(2, "ood_val", benchmark.ood["ood_val"], lists / "ood_val.csv", "ood_val"))
-    mean, std = statistics
+    group = ""
+    for where, found in sets.items():
+        inside, _, name = where.rpartition(".")
+        lines += [f"  {inside}:"] if inside != group and inside else []
+        group = inside
+        shown = benchmark.name if group == "id" else name
+        manifest, at = _json(str((lists / f"{where}.csv").resolve())), _json(str(found.at))
+        value = f"{{name: {_json(shown)}, manifest: {manifest}, sources: {{own: {{path: {at}}}}}}}"
+        lines.append(f"{'    ' if group else '  '}{name}: {value}")
     lines += ["  preprocess:", f"    resize: {benchmark.side}", f"    crop: {benchmark.side}"]
     lines += ["    # Of the training images after resizing.", f"    mean: {mean}", f"    std: {std}"]
     if benchmark.epochs is not None:
@@ -318,6 +319,5 @@ def _as_yaml(benchmark: OwnBenchmark, folder: Path, lists: Path, statistics: tup
     return "\n".join(lines) + "\n"
 
 
-def _line(indent: int, key: str, found: OwnSet, listed: Path, name: str) -> str:
-    manifest, at = json.dumps(str(listed.resolve()), ensure_ascii=False), json.dumps(str(found.at), ensure_ascii=False)
-    return f"{' ' * indent}{key}: {{name: {json.dumps(name)}, manifest: {manifest}, sources: {{own: {{path: {at}}}}}}}"
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -232,25 +232,20 @@ def npz(path: Path) -> Npz:
     Raises:
         DataError: the file cannot be read, or its arrays are not images and labels.
     """
-    s = path.stat()
-    return _npz(path, (s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns))
+    return _npz(path, state_of([path]))
 
 
 @lru_cache(maxsize=8)
-def _npz(path: Path, state: tuple[int, ...]) -> Npz:
+def _npz(path: Path, state: str) -> Npz:
     whole = path.read_bytes()
     way = "write it with numpy.savez(path, images=..., labels=...)"
     held = read_npz(path, (*_IMAGES, *_LABELS, *_NAMES), way, whole)
-    contents = np.frombuffer(bytes.fromhex(bytes_sha256(whole)), dtype=np.uint8)[None]
-    pixels = next((held[name] for name in _IMAGES if name in held), None)
+    pixels, labels, names = (next((held[n] for n in kind if n in held), None) for kind in (_IMAGES, _LABELS, _NAMES))
     if pixels is None:
         raise DataError(f"'{path}' holds no images — expected an array named {' or '.join(_IMAGES)}")
     pixels = _as_images(pixels, path)
-    labels = next((held[name] for name in _LABELS if name in held), None)
-    if labels is None:
-        return Npz(pixels, ("-",) * len(pixels), contents)
-    names = next((held[name] for name in _NAMES if name in held), None)
-    return Npz(pixels, tuple(_named(labels, names, len(pixels), path)), contents)
+    shown = [NO_CLASS] * len(pixels) if labels is None else _named(labels, names, len(pixels), path)
+    return Npz(pixels, tuple(shown), np.frombuffer(bytes.fromhex(bytes_sha256(whole)), dtype=np.uint8)[None])
 
 
 def _as_images(pixels: NDArray[Any], path: Path) -> NDArray[np.uint8]:
@@ -412,15 +407,12 @@ def _arrow(folder: Path) -> tuple[Any, dict[str, dict[str, Any]]]:
 def _table(folder: Path, state: str) -> tuple[Any, dict[str, dict[str, Any]]]:
     import pyarrow as pa
 
-    try:
-        held = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        info = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
-        files = [folder / entry["filename"] for entry in held["_data_files"]]
-        if held.get("_indices_data_files"):
-            raise DataError(f"'{folder}' stores a selection of rows separately — save it again after flatten_indices()")
-        table = pa.concat_tables([pa.ipc.open_stream(pa.memory_map(str(file))).read_all() for file in files])
-    except (OSError, KeyError, ValueError, pa.ArrowInvalid) as error:
-        raise DataError(f"'{folder}' cannot be read — {error} — write it again with save_to_disk") from error
+    held = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    info = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
+    if held.get("_indices_data_files"):
+        raise DataError(f"'{folder}' stores a selection of rows separately — save it again after flatten_indices()")
+    files = [folder / entry["filename"] for entry in held["_data_files"]]
+    table = pa.concat_tables([pa.ipc.open_stream(pa.memory_map(str(file))).read_all() for file in files])
     return table, dict(info.get("features") or {})
 
 
