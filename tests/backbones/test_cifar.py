@@ -5,10 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.backbones.cifar import SPECS, CifarResNet, Subsample, resnet
+from openbench.backbones.cifar import SPECS, CifarResNet, Subsample
 from openbench.core.preprocess import Preprocess
-from openbench.core.request import Request
-from openbench.errors import ConfigError
 
 PREPROCESS = Preprocess(32, 32)
 
@@ -68,14 +66,3 @@ def test_subsampling_shortcut_takes_every_second_pixel_and_pads_zero_channels_on
         for row in range(2):
             for column in range(2):
                 assert (y[:, 8 + i, row, column] == x[:, i, 2 * row, 2 * column]).all()
-
-
-def test_grey_input_gets_a_grey_stem() -> None:
-    grey = Preprocess(8, 8, mean=(0.5,), std=(0.5,))
-    backbone = resnet("r", "resnet8", num_classes=6, preprocess=grey)
-    assert backbone.outputs(torch.randn(2, 1, 8, 8), Request()).logits.shape == (2, 6)
-
-
-def test_unknown_model_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'resnet56'"):
-        resnet("r", "resnet65", num_classes=10, preprocess=PREPROCESS)

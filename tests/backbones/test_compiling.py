@@ -15,7 +15,7 @@ from openbench.backbones.device import whole_parts
 from openbench.backbones.ensemble import Ensemble
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
-from openbench.core.request import Perturb, Request
+from openbench.core.request import Request
 from openbench.errors import ConfigError
 
 needs_compiler = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="a C++ compiler")
@@ -108,25 +108,6 @@ def test_what_the_compiler_cannot_do_is_told_in_a_line(monkeypatch: pytest.Monke
     with pytest.raises(ConfigError, match=r"^torch.compile failed: InvalidCxxCompiler: none works — leave"):
         backbone.outputs(torch.rand(1, 3, 4, 4), Request())
     assert not any("forward" in vars(part) for part in backbone.network.modules())
-
-
-def test_other_weights_are_compiled_again(eager: list[nn.Module]) -> None:
-    backbone = nested(compile=True)
-    backbone.outputs(torch.rand(1, 3, 4, 4), READ)
-    once = len(eager)
-    backbone.initialise(1).outputs(torch.rand(1, 3, 4, 4), READ)
-    assert len(eager) == 2 * once
-    assert eager[0] is not eager[once]
-
-
-def test_gradients_of_images_and_methods_take_the_network_as_it_is(eager: list[nn.Module]) -> None:
-    images, backbone, plain = torch.rand(3, 3, 4, 4), nested(compile=True), nested(compile=False)
-    with backbone.frozen() as ours, plain.frozen() as theirs:
-        assert torch.equal(ours(images), theirs(images))
-    step = Request(perturb=Perturb(1.0, 0.1))
-    moved, seen = backbone.outputs(images, step), list(eager)
-    assert len(seen) == 5  # compiled for the pass that is read, after the step was found without
-    assert moved.logits.shape == (3, 2)
 
 
 def test_compiled_features_have_an_entry_of_their_own_in_the_cache() -> None:

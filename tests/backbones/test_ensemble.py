@@ -93,9 +93,3 @@ def test_files_of_weights_make_the_members(tmp_path, images: Tensor) -> None:
 def test_what_makes_no_ensemble_is_refused(member, options, message) -> None:
     with pytest.raises(ConfigError, match=message):
         ensemble("ensemble", member, **options)
-
-
-@pytest.mark.parametrize("members", [[network(0)], [network(0), network(1, classes=5)]])
-def test_members_are_several_and_of_one_kind(members) -> None:
-    with pytest.raises(ConfigError, match="two or more networks of one architecture"):
-        Ensemble("odd", members)

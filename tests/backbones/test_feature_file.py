@@ -7,7 +7,6 @@ from openbench.backbones.feature_file import FeatureFile, features
 from openbench.core.benchmark import RowItems, Split
 from openbench.core.request import Role
 from openbench.errors import ConfigError, DataError
-from openbench.storage.array_file import open_arrays
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 KEYS = tuple(f"test/{i}.png" for i in range(4))
@@ -33,17 +32,6 @@ def test_rows_stand_in_order_or_are_found_by_name(tmp_path, kind):
     by_name = saved(tmp_path, named, kind).items_of(split(keys=KEYS[1:]))
     assert np.array_equal(by_name.gather(0, 3), X[[2, 1, 0]])
     assert np.array_equal(by_name[2], X[0])
-
-
-def test_arrays_of_a_folder_and_of_a_plain_npz_stay_on_disk(tmp_path):
-    np.savez(tmp_path / "f.npz", **{"a/b": np.asfortranarray(X), "c": np.array(["x", "yz"]), "e": X[:0]})
-    np.save(tmp_path / "b.npy", X)
-    mapped = open_arrays(tmp_path / "f.npz")
-    assert isinstance(mapped["a/b"], np.memmap)
-    assert np.array_equal(mapped["a/b"], X)
-    assert mapped["c"].tolist() == ["x", "yz"]
-    assert mapped["e"].shape == (0, 3)
-    assert isinstance(open_arrays(tmp_path)["b"], np.memmap)
 
 
 def test_a_changed_number_changes_the_digest(tmp_path):

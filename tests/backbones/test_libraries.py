@@ -1,7 +1,6 @@
 """Features, maps and presets of library models against what the libraries themselves compute and publish."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,9 +9,8 @@ from torch import nn
 from openbench import _compat
 from openbench.backbones.anatomy import Anatomy, tapping
 from openbench.backbones.libraries.from_open_clip import class_names_of, open_clip_model, templates_of
-from openbench.backbones.libraries.from_timm import _published, timm_model
+from openbench.backbones.libraries.from_timm import timm_model
 from openbench.backbones.libraries.from_torchvision import released_file, torchvision_model
-from openbench.backbones.libraries.presets import chosen_classes, crop_preprocess
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request
@@ -144,20 +142,6 @@ def test_timm_preset_is_the_published_one() -> None:
     assert backbone.preprocess == Preprocess(248, 224, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), "bicubic")
 
 
-def test_presets_that_cannot_be_expressed_are_refused() -> None:
-    settings = {"input_size": (3, 256, 200), "interpolation": "bicubic", "mean": (0,), "std": (1,)}
-    with pytest.raises(ConfigError, match="input 256×200"):
-        crop_preprocess(settings, "x")
-
-
-def test_released_weights_keep_their_classes_whatever_the_benchmark_has() -> None:
-    """A method that reads features needs none of them; the engine refuses the others."""
-    assert chosen_classes(10, 1000, pretrained=True) == 1000
-    assert chosen_classes(10, 1000, pretrained=False) == 10
-    assert chosen_classes(0, 1000, pretrained=True) == 0
-    assert chosen_classes(None, 1000, pretrained=False) == 1000
-
-
 @pytest.mark.parametrize(
     ("model", "options"),
     [
@@ -257,11 +241,3 @@ def test_own_weights_take_the_place_of_released_ones_and_do_not_join_them(make, 
         torch.testing.assert_close(tensor, state[name], rtol=0, atol=0)
     with pytest.raises(ConfigError, match="and checkpoint both given — choose one"):
         make("own", model, checkpoint=str(tmp_path / "own.pt"), preprocess=SMALL, **released)
-
-
-def test_published_weights_that_cannot_be_had_are_an_error_that_says_why() -> None:
-    def create_model(*arguments: object, **options: object) -> nn.Module:
-        raise ConnectionError("offline")
-
-    with pytest.raises(CheckpointError, match="timm's 'resnet18' cannot be had — ConnectionError: offline"):
-        _published(SimpleNamespace(create_model=create_model), "resnet18", {})

@@ -138,13 +138,3 @@ def test_stages_are_equal_groups_of_blocks() -> None:
     assert list(stages_by_depth(twelve).values()) == ["b2", "b5", "b8", "b11"]
     assert list(stages_by_depth(twelve[:3]).values()) == ["b0", "b1", "b2"]
     assert list(stages_by_depth(twelve[:6]).values()) == ["b1", "b2", "b4", "b5"]
-
-
-def test_passes_of_the_network_handed_out_frozen_are_counted_while_it_is(backbone: NetworkBackbone) -> None:
-    x = torch.randn(3, 3, 8, 8)
-    with backbone.frozen() as network:
-        network(x)
-        network(x[:2])
-    assert backbone.passes == 5
-    backbone.outputs(x, Request())
-    assert backbone.passes == 8

@@ -8,10 +8,9 @@ from torch.nn import functional
 
 from openbench.backbones.libraries.from_open_clip import open_clip_model
 from openbench.core.request import Field, Request
-from openbench.errors import NotApplicableError
 from openbench.features.store import FeatureStore
 
-from ..features.feature_toys import toy_backbone, toy_split  # noqa: TID252 — the tests are no package
+from ..features.feature_toys import toy_split  # noqa: TID252 — the tests are no package
 from ..tiny_clip import DIM, PATCH, SIDE, backbone, library, whole  # noqa: TID252
 
 PATCHES = Request(fields=frozenset({Field.PATCHES, Field.FEATURES}))
@@ -85,13 +84,3 @@ def test_the_cache_holds_them_in_half_precision_and_tells_their_size_first(tmp_p
     assert torch.equal(store.get(model, split, Request()).logits, first.logits)
     store.get(model, split, PATCHES)
     assert model.passes == 2 * len(split)
-
-
-def test_other_networks_have_none(tmp_path):
-    with pytest.raises(NotApplicableError, match="gives no features of patches"):
-        FeatureStore(tmp_path, progress=False).get(toy_backbone(), toy_split(), PATCHES)
-    model = backbone()
-    model._module.visual.transformer.resblocks[-1].attn = torch.nn.Identity()
-    assert not model.has_patches
-    with pytest.raises(NotApplicableError, match="without a known projection of patches"):
-        model.outputs(torch.zeros(1, 3, SIDE, SIDE), PATCHES)

@@ -8,7 +8,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from openbench.backbones.libraries.zero_shot import tokenised, tokens_and_cut
+from openbench.backbones.libraries.zero_shot import tokens_and_cut
 from openbench.errors import ConfigError
 
 from ..tiny_clip import backbone, library  # noqa: TID252 — the tests are no package
@@ -39,14 +39,6 @@ def test_a_prompt_is_whole_up_to_its_last_place(tmp_path, form, padding, most):
     assert torch.equal(tokens, tokenizer(["", "word", fits]))
     assert int((tokens[2] == 3).sum()) == most
     assert tokens_and_cut(tokenizer, [fits, cut, "word"])[1] == 1
-
-
-def test_clips_tokenizer_is_told_apart_at_the_same_place():
-    tokenizer = library().tokenizer.SimpleTokenizer(context_length=CONTEXT)
-    fits, cut = " ".join(["cat"] * 6), " ".join(["cat"] * 7)
-    assert torch.equal(tokenised(tokenizer, [fits]), tokenizer([fits]))
-    with pytest.raises(ConfigError, match=f"prompt '{cut}' is too long .* more than 8 tokens — allowed: up to 8"):
-        tokenised(tokenizer, [fits, cut])
 
 
 def test_a_model_refuses_class_names_words_and_vectors_that_do_not_fit():

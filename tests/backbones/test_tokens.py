@@ -68,13 +68,3 @@ def test_maps_are_read_as_without_tokens(tmp_path):
 def test_tokens_that_a_transformer_lacks_are_refused(model, tokens, depth, words):
     with pytest.raises(ConfigError, match=words):
         made(model, tokens, depth)
-
-
-def test_the_classifier_in_a_file_of_weights_is_left_out_where_a_head_is_fitted(tmp_path):
-    whole = timm_model("whole", "resnet10t", num_classes=7, preprocess=Preprocess(32, 32)).initialise(1)
-    torch.save(whole.module().state_dict(), tmp_path / "whole.pt")
-    given = {"preprocess": Preprocess(32, 32), "checkpoint": str(tmp_path / "whole.pt")}
-    classified = timm_model("mine", "resnet10t", num_classes=7, **given)
-    headless = timm_model("mine", "resnet10t", head="nearest_mean", **given)
-    assert (headless.num_classes, headless.head_to_fit) == (0, "nearest_mean")
-    assert torch.equal(headless.outputs(IMAGES, FEATURES).features, classified.outputs(IMAGES, FEATURES).features)

@@ -1,7 +1,6 @@
 """Weight files: what is accepted, and what each refusal says."""
 
 import os
-import pickle
 import struct
 from pathlib import Path
 
@@ -83,12 +82,6 @@ def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: object) -> No
     torch.save(content, tmp_path / "w.pt")
     with pytest.raises(CheckpointError, match="not hold a plain state dict"):
         read_weights(tmp_path / "w.pt")
-
-
-def test_unknown_suffix_lists_the_known_ones(tmp_path: Path) -> None:
-    (tmp_path / "w.pkl").write_bytes(pickle.dumps({}))
-    with pytest.raises(CheckpointError, match=r"'\.pkl' is unknown — allowed: \.safetensors"):
-        read_weights(tmp_path / "w.pkl")
 
 
 def test_missing_unknown_and_misshapen_keys_are_all_named(net: nn.Module) -> None:

@@ -220,15 +220,10 @@ def test_a_wrong_benchmark_node_is_refused_by_key(node, change, message):
     [
         (["+benchmark=cifar10"], "cifar10"),
         (["+benchmark=openset_mnist"], "openset_mnist benchmark.openset.seed=0"),
-        (["+benchmark=openset_digits", "benchmark.openset.seed=3"], "openset_digits benchmark.openset.seed=3"),
         (["+benchmark=adbench", "benchmark.table=magic.gamma"], "adbench benchmark.table=magic.gamma"),
         (
             ["+benchmark=rebench_case1", "benchmark.group=textures_vs_fashion_mnist"],
             "rebench_case1 benchmark.group=textures_vs_fashion_mnist",
-        ),
-        (
-            ["+benchmark=rebench_case2"],
-            "rebench_case2 benchmark.group=tiny_imagenet+kmnist+places365_vs_fashion_mnist+textures",
         ),
     ],
 )

@@ -55,17 +55,6 @@ def test_classes_of_every_group_meet_in_sandals_only(name, composed):
         assert far & {canonical(c) for c in own} == ({"sandal"} if both else set())
 
 
-def test_a_sandal_of_two_id_sets_is_two_classes(composed):
-    node = composed(
-        "+benchmark=rebench_case2", "benchmark.group=tiny_imagenet+fashion_mnist+kmnist_vs_places365+textures"
-    )
-    names = BenchmarkConfig.parse(node).classes
-    assert len(names) == 220
-    assert names[205] == "sandal (fashion_mnist)"
-    assert "sandal (tiny_imagenet)" in names[:200]
-    assert names[210:] == ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
-
-
 @pytest.mark.parametrize("name", SETS)
 def test_the_parts_of_a_rule_are_all_its_images_once(name):
     rules = {part: load_rule(f"rebench/{name}/{part}") for part in ("train", "val", "test")}

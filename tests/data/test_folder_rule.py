@@ -111,12 +111,6 @@ def test_a_part_of_unequal_folders_is_counted_by_folder():
     assert rule.only(["x", "z"]).size == 7
 
 
-def test_a_folder_with_more_images_than_it_has_by_definition_is_refused(root, opened):
-    files(root, (("n1", 1), ("n2", 4)))
-    with pytest.raises(DataError, match=r"4 images ending in '\.png' in 'n2' — 2 are published"):
-        opened(UNEQUAL)
-
-
 def test_a_derived_set_is_never_as_defined(root, opened):
     files(root)
     rule = FolderRule("zoo/train", RULE.key, RULE.folders, RULE.classes, ".png", 5, derived="a stand-in")

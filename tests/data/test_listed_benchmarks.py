@@ -4,18 +4,11 @@ The paths are those of the published archives, written by hand, two images per s
 must be missing, so a stand-in shows that images are found where people have them, and nowhere else.
 """
 
-import numpy as np
 import pytest
-import torch
 
-from openbench.core.features import FeatureSet
-from openbench.core.preprocess import Preprocess
-from openbench.core.request import Field
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import build_benchmark
 from openbench.data.download import data_sources
-from openbench.data.loading import batches
-from openbench.methods.knn import KNN
 
 from .conftest import noisy, write_image
 
@@ -77,9 +70,7 @@ def semantic_shift(folder: str, kinds: list[str]) -> dict[str, list[str]]:
 STAND_INS = {
     "imagenet1k_mos": {**WHOLE, **MOS},
     "imagenet10": {**imagenet("n04552348", 4666, 531), "near.imagenet20": [VAL.format(498)], **MOS},
-    "imagenet20": {**imagenet("n04147183", 8469, 1573), "near.imagenet10": [VAL.format(651)], **MOS},
     "imagenet100": {**imagenet("n01498041", 28862, 1629), **MOS},
-    "imagenet_x": {**imagenet("n01440764", 6271, 82), "near.other_classes": [VAL.format(1939)]},
     "imagenet_x_fs": {
         **imagenet("n01440764", 6271, 82),
         "csid.imagenet_v2": [
@@ -123,7 +114,6 @@ STAND_INS = {
         "far.pixel_perm": [UNIT.format("pixel_perm/pixel_perm_000_pixel_perm_00076.png")],
     },
     "cifar10_classic": {**cifar("cifar10", "airplane"), **CLASSIC},
-    "cifar100_classic": {**cifar("cifar100", "apple"), **CLASSIC},
     "celeba_hair": {
         "id.train": [FACE.format(47)], "id.val": [FACE.format(52)], "id.test": [FACE.format(462)],
         "near.bald": [FACE.format(79), FACE.format(115)], **SPURIOUS,
@@ -170,11 +160,11 @@ STAND_INS = {
     },
 }  # fmt: skip
 # Of the first 100 test images of a class, how many OpenOOD's lists have for validation and for the test.
-SHARED = {"cifar10_classic": (13, 87), "cifar100_classic": (10, 90)}
+SHARED = {"cifar10_classic": (13, 87)}
 
 
 @pytest.mark.parametrize("name", STAND_INS)
-def test_a_benchmark_finds_stand_ins_where_its_archives_put_images_and_scores_them(name, root, composed):
+def test_a_benchmark_finds_stand_ins_where_its_archives_put_images(name, root, composed):
     sets = STAND_INS[name]
     files = sorted({file for of in sets.values() for file in of})
     for seed, file in enumerate(files):
@@ -189,13 +179,6 @@ def test_a_benchmark_finds_stand_ins_where_its_archives_put_images_and_scores_th
         expected["id.val"], expected["id.test"] = SHARED[name]
     assert {path: len(split) for path, split in found.items()} == expected
     assert not bench.pristine
-
-    def pixels(path):
-        return torch.cat(list(batches(found[path], Preprocess(resize=8, crop=8), 100))).flatten(1)
-
-    learnt = FeatureSet({Field.FEATURES: torch.cat([pixels("id.train"), pixels("id.val")])})
-    tested = FeatureSet({Field.FEATURES: pixels(next(p for p in found if p.startswith(("near.", "far."))))})
-    assert np.isfinite(KNN(k=1).fit(learnt, None).score(tested).numpy()).all()
 
 
 def test_every_set_says_where_its_images_come_from(composed):

@@ -10,7 +10,7 @@ from openbench.core.request import Role
 from openbench.data.loading import batches
 from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.data.sources.transforms import apply
-from openbench.errors import ConfigError, DataError
+from openbench.errors import DataError
 
 from .conftest import noisy, write_image
 
@@ -84,23 +84,6 @@ def test_workers_prepare_the_next_batch_before_it_is_asked_for():
     stream.close()
 
 
-def test_stopping_early_decodes_nothing_that_has_not_begun():
-    gate = threading.Event()
-
-    class Gated(Counting):
-        def __getitem__(self, index):
-            if index >= 5:
-                gate.wait(10)
-            return super().__getitem__(index)
-
-    items = Gated(50)
-    stream = batches(split_of(items), PREPROCESS, 5, workers=1)
-    next(stream)
-    threading.Timer(0.3, gate.set).start()
-    stream.close()
-    assert max(items.read) < 10
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_unreadable_image_names_split_key_and_file(tmp_path, workers):
     for i in range(4):
@@ -109,9 +92,3 @@ def test_an_unreadable_image_names_split_key_and_file(tmp_path, workers):
     split = split_of(FileItems([tmp_path / f"{i}.png" for i in range(4)]))
     with pytest.raises(DataError, match=r"split 'set' \(far\), image 'set/2\.png': .*2\.png' cannot be read"):
         list(batches(split, PREPROCESS, 2, workers))
-
-
-@pytest.mark.parametrize(("batch_size", "workers"), [(0, 0), (4, -1)])
-def test_impossible_sizes_are_refused(batch_size, workers):
-    with pytest.raises(ConfigError, match="batch_size ≥ 1"):
-        next(batches(split_of(Counting(3)), PREPROCESS, batch_size, workers))

@@ -10,7 +10,6 @@ from openbench.data.own.benchmark import check_readable, read_set
 from openbench.data.sources.items import FileItems, is_turned
 
 from .conftest import noisy, write_image
-from .test_own import opened, write_arrow
 from .test_own_benchmark import a_benchmark
 
 
@@ -50,14 +49,6 @@ def test_a_new_benchmark_says_how_many_images_of_a_set_are_turned(tmp_path):
     told = [line for line in said if "EXIF" in line]
     assert told[0] == "near.mine: 2 images carry an EXIF orientation, which is not applied"
     assert ["exif_transpose" in line for line in told] == [False, True]
-
-
-def test_images_of_an_arrow_folder_are_looked_at_too(tmp_path):
-    cells = [{"bytes": photo(orientation), "path": None} for orientation in (1, 8)]
-    write_arrow(tmp_path / "ds", cells, [0, 0], ["cat"])
-    split = opened(tmp_path / "ds", ("cat",))
-    assert [is_turned(split.items, index) for index in (0, 1)] == [False, True]
-    assert split.items[1].shape == (6, 9, 3)  # as stored
 
 
 def test_the_report_of_a_check_counts_them_where_there_are_any():

@@ -12,7 +12,7 @@ from openbench import paths
 from openbench.core.request import Role
 from openbench.data.manifests import load_manifest
 from openbench.data.own import images as contents
-from openbench.data.own.images import OwnImages, read_rows
+from openbench.data.own.images import read_rows
 from openbench.digest import file_sha256
 from openbench.errors import DataError
 
@@ -125,13 +125,6 @@ def test_an_npz_gives_its_rows(tmp_path, names):
     assert all(np.array_equal(split.items[i], pixels[i]) for i in range(5))
 
 
-def test_an_npz_may_name_its_classes_or_have_none(tmp_path):
-    np.savez(tmp_path / "a.npz", images=noisy((2, 4, 4)), labels=[1, 0], classes=["cat", "dog"])
-    assert load_manifest(str(tmp_path / "a.npz")).classes == ("dog", "cat")
-    np.savez(tmp_path / "b.npz", images=noisy((2, 4, 4)))
-    assert load_manifest(str(tmp_path / "b.npz")).classes == ("-", "-")
-
-
 def test_channels_may_come_first_and_a_single_one_is_grey(tmp_path):
     pixels = noisy((3, 8, 9, 3))
     np.savez(tmp_path / "a.npz", images=pixels.transpose(0, 3, 1, 2), labels=[0, 1, 0])
@@ -179,13 +172,6 @@ def test_an_arrow_folder_written_by_the_library_is_read_alike(tmp_path):
     split = opened(tmp_path / "hf")
     assert split.labels.tolist() == [rows["label"][i] for i in order]
     assert all(np.array_equal(split.items[k], pixels[i]) for k, i in enumerate(order))
-
-
-def test_a_relative_path_is_looked_for_below_the_data_roots(root, photos):
-    folder, _ = photos
-    folder.rename(root / "pets")
-    assert len(load_manifest("pets")) == 3
-    assert OwnImages("pets").find(root / "pets", ["cat/a b.png"]).count == 1
 
 
 def test_any_image_replaced_in_place_gives_another_digest(tmp_path):

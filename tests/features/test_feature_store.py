@@ -173,12 +173,6 @@ def test_nothing_unfinished_stays_behind(store: FeatureStore) -> None:
     assert names == {".lock"} | {f"{c}.{s}" for c in columns for s in ("npy", "json")}
 
 
-def test_a_root_that_is_no_folder_is_refused_with_the_variable_to_set(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(CacheError, match=r"cannot write in '.*file.*OPENBENCH_CACHE"):
-        FeatureStore(tmp_path / "file", progress=False).get(toy_backbone(), toy_split(), LOGITS)
-
-
 def test_a_full_disk_is_a_cache_error(store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

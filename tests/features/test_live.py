@@ -1,6 +1,5 @@
 """Scores of methods that run the network: what is cached under what name, what it costs, what is refused."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -170,18 +169,3 @@ def test_a_live_method_has_neither_scores_of_columns_nor_of_classes(features):
     with pytest.raises(MethodError, match="scores images"):
         Steepness().score(FeatureSet({Field.LOGITS: torch.zeros(2, 3)}))
     assert class_scores(Steepness(), toy_split(), Scoring(features, CPU, 8)) is None
-
-
-def test_the_first_image_without_a_score_is_named_wherever_its_batch_is(features):
-    split, calls = toy_split(), []
-
-    @dataclass
-    class Late(Steepness):
-        def score_images(self, images, backbone):
-            calls.append(len(images))
-            scores = images[:, 0, 0, 0].clone()
-            scores[2 if len(calls) == 2 else len(scores) :] = float("nan")
-            return scores
-
-    with pytest.raises(MethodError, match=rf"scores of a batch are NaN, first '{re.escape(split.keys[8 + 2])}'"):
-        score_split(Late(), split, Scoring(features, CPU, 8))

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,7 +15,7 @@ from openbench.backbones.base import Outputs
 from openbench.compose.sweep import sharded
 from openbench.core.request import Field, Request
 from openbench.core.runtime import Runtime, Sharding
-from openbench.errors import CacheError, ConfigError
+from openbench.errors import CacheError
 from openbench.features import portions as module
 from openbench.features.portions import FOLDER, Portions
 from openbench.features.store import FeatureStore
@@ -212,24 +211,6 @@ def test_a_damaged_portion_is_an_error_and_then_made_again(
     assert columns(tmp_path) == whole
 
 
-def test_a_full_disk_under_a_portion_is_an_error_and_leaves_the_others(
-    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save = np.savez
-
-    def full(stream: object, **arrays: object) -> None:
-        if len(made(tmp_path)) == 2:
-            raise OSError(28, "No space left on device")
-        save(stream, **arrays)
-
-    monkeypatch.setattr(np, "savez", full)
-    with pytest.raises(CacheError, match=r"No space left on device.*has room"):
-        job(tmp_path)
-    monkeypatch.undo()
-    assert job(tmp_path) == COUNT - 2 * PORTION
-    assert columns(tmp_path) == whole
-
-
 def test_a_disk_without_room_for_the_columns_is_told_before_the_first_portion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,14 +218,6 @@ def test_a_disk_without_room_for_the_columns_is_told_before_the_first_portion(
     with pytest.raises(CacheError, match=r"columns features, logits of 'toy' take 0\.1 GB .* has 0\.0 GB free"):
         FeatureStore(tmp_path, BATCH, progress=False).get(toy_backbone(), toy_split(200_000), Request())
     assert made(tmp_path) == []
-
-
-def test_portions_of_jobs_killed_long_ago_are_deleted(tmp_path: Path, whole: dict[str, bytes]) -> None:
-    Other(tmp_path, before=partial(kill_after, 56)).ended()
-    [left] = {file.parent for file in made(tmp_path)}
-    os.utime(left, (0, 0))
-    FeatureStore(tmp_path, BATCH, progress=False).get(toy_backbone(), toy_split(COUNT), Request())
-    assert set(columns(tmp_path)) == {"features.npy", "logits.npy"}
 
 
 @pytest.mark.parametrize(
@@ -258,13 +231,6 @@ def test_portions_of_jobs_killed_long_ago_are_deleted(tmp_path: Path, whole: dic
 )
 def test_a_sweep_has_a_job_for_each_shard(typed: list[str], meant: list[str]) -> None:
     assert sharded(typed) == [*typed, *meant]
-
-
-def test_a_shard_that_is_none_of_them_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"runtime\.shard — found 3 — allowed: 0 to 2, as runtime\.shards is 3"):
-        _ = Runtime(shards=3, shard=3).sharding
-    assert Runtime(shards=3, shard=2).sharding == Sharding(3, 2)
-    assert Runtime().sharding == Sharding(1, 0)
 
 
 def test_torchrun_s_processes_are_the_shards(monkeypatch: pytest.MonkeyPatch) -> None:

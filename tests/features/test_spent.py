@@ -1,7 +1,6 @@
 """Which share of the time was the network's."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,6 @@ from openbench.core.request import Field, Request
 from openbench.features import extract as module
 from openbench.features.columns import Column
 from openbench.features.extract import Spent, extract
-from openbench.features.store import FeatureStore
 
 from .feature_toys import Pixels, toy_backbone, toy_split
 
@@ -51,18 +49,6 @@ def test_decoding_passing_and_writing_are_counted_apart(passed: list[float]) -> 
         passed.append(100.0)  # by whoever takes the rows
     assert (spent.images, spent.network) == (37, 40)
     assert spent.told(workers=2) == "of 477.0 s the network took 8%, waiting for images 8%, all else 84%"
-
-
-def test_a_store_counts_what_it_passes(passed: list[float], tmp_path: Path) -> None:
-    store, split = FeatureStore(tmp_path / "cache", progress=False), toy_split()
-    split, request = replace(split, items=Slow(len(split), passed=passed)), Request()
-    backbone = toy_backbone()
-    inner = backbone.outputs
-    backbone.outputs = lambda *given: passed.append(10.0) or inner(*given)  # type: ignore[method-assign, func-returns-value]
-    store.get(backbone, split, request)
-    assert (store.spent.images, store.spent.network) == (37, 10)
-    store.get(backbone, split, request)  # cached
-    assert (store.spent.images, store.spent.network) == (37, 10)
 
 
 def test_workers_are_recommended_where_images_are_waited_for(passed: list[float]) -> None:

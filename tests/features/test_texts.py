@@ -63,21 +63,6 @@ def test_prompts_are_embedded_once_and_again_after_damage_or_a_change(tmp_path, 
     assert calls == [3, 3, 4]
 
 
-def test_many_prompts_are_embedded_in_parts_and_announced(tmp_path, monkeypatch):
-    path = tmp_path / "many.txt"
-    path.write_text("".join(f"word {i}\n" for i in range(700)))
-    model, told, sizes = backbone(), [], []
-    monkeypatch.setattr(
-        OpenClipText, "embed", lambda _, prompts: sizes.append(len(prompts)) or torch.ones(len(prompts), 4)
-    )
-    found = FeatureStore(tmp_path / "cache", progress=False, say=told.append).texts(
-        model, Texts(str(path), templates=("{}", "a {}"))
-    )
-    assert found.shape == (700, 4)
-    assert max(sizes) <= 512
-    assert told == [f"texts: 1,400 prompts of 700 words ({path}) to embed"]
-
-
 def test_each_word_keeps_the_form_that_the_seed_draws(tmp_path):
     forms = ("{} object", "{} scene", "{} creature")
     texts = Texts("any", templates=("a nice photo of {}", "{}"), forms=forms)
