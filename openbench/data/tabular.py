@@ -204,10 +204,6 @@ class TableFile(Source):
                 f"{', '.join(PROTOCOLS)}"
             )
 
-    def places(self, roots: Sequence[Path]) -> list[Path]:
-        """Each folder below each root."""
-        return [root / folder for root in roots for folder in self.at]
-
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
         """All rows, if the table is there."""
         wanted = re.compile(rf"(\d+_)?{re.escape(self.table)}\.npz")
@@ -275,10 +271,6 @@ class HashedTexts(Source):
     at: Sequence[str] = (".",)
     columns: Count = 1024
     deviation: str = ""
-
-    def places(self, roots: Sequence[Path]) -> list[Path]:
-        """Each folder below each root."""
-        return [root / folder for root in roots for folder in self.at]
 
     def names_in(self, place: Path, folder: str) -> Iterable[str]:
         """The file names in a folder of keys; hidden files do not belong to the set."""

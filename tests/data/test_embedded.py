@@ -4,7 +4,7 @@ from PIL import Image
 from sklearn.datasets import load_digits, load_sample_image
 
 from openbench.data.manifests import load_manifest
-from openbench.data.sources.embedded import Noise, PhotoPatches, SklearnDigits, Textures
+from openbench.data.sources.embedded import PhotoPatches, SklearnDigits
 
 DIGIT_SPLITS = ("train", "val", "test", "six_seven", "eight", "nine")
 
@@ -45,9 +45,6 @@ def test_digits_are_scikit_learns_spread_over_eight_bits():
     found = pixels(SklearnDigits(), keys)
     assert found.dtype == np.uint8
     np.testing.assert_array_equal(np.rint(found / 255.0 * 16.0), load_digits().images[rows])
-
-
-DRAWN = [(PhotoPatches, "patches/all"), (Noise, "noise/all"), (Textures, "textures/all")]
 
 
 @pytest.mark.slow

@@ -6,9 +6,6 @@ from openbench.data.manifests import load_words
 from openbench.errors import DataError
 from openbench.paths import manifest_dir
 
-# Synsets of each lexicographer file of WordNet 3.0, counted with `cut -d' ' -f2 data.noun | sort | uniq -c`.
-SYNSETS = {"Tops": 51, "animal": 7509, "artifact": 11587, "food": 2573, "person": 11087, "plant": 8030, "time": 1028}
-
 
 @pytest.mark.parametrize(("name", "count"), [("wordnet_nouns", 67_186), ("wordnet_adjectives", 14_006)])
 def test_lists_hold_lower_case_words_once(name, count):

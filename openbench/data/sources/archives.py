@@ -103,10 +103,6 @@ class IdxFiles(Source):
     parts: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "test": "t10k"})
     deviation: str = ""
 
-    def places(self, roots: Sequence[Path]) -> list[Path]:
-        """Each folder below each root."""
-        return [root / folder for root in roots for folder in self.at]
-
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
         """The keys' rows, over the parts whose files are there."""
         blocks: list[NDArray[np.uint8]] = []

@@ -43,15 +43,17 @@ class Source(Checked, ABC):
     Attributes:
         deviation: how the images in this container differ from the set as published; empty = they do not.
         version: of a source that makes images; raised when a change alters the images; enters the digest of a set.
+        at: folders below each root, of a source that lies in one.
     """
 
     version: ClassVar[int] = 1
 
     deviation: str
+    at: Sequence[str]
 
-    @abstractmethod
     def places(self, roots: Sequence[Path]) -> list[Path]:
-        """Every place where this container is looked for, in search order, present or not."""
+        """Every place where this container is looked for, in search order, present or not: `at` below each root."""
+        return [root / folder for root in roots for folder in self.at]
 
     @abstractmethod
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
@@ -93,10 +95,6 @@ class ImageFolder(Source):
     flat: bool = False
     deviation: str = ""
     blanks: str = ""
-
-    def places(self, roots: Sequence[Path]) -> list[Path]:
-        """Each folder below each root."""
-        return [root / folder for root in roots for folder in self.at]
 
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
         """The keys whose files exist; one directory listing per folder instead of one look-up per file."""
@@ -143,10 +141,6 @@ class ClassFolders(Source):
 
     at: Sequence[str]
     deviation: str = ""
-
-    def places(self, roots: Sequence[Path]) -> list[Path]:
-        """Each folder below each root."""
-        return [root / folder for root in roots for folder in self.at]
 
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
         """The keys whose bare names occur in one of the class folders."""

@@ -97,13 +97,10 @@ class FileItems:
 
     def __getitem__(self, index: int) -> Image:
         path = Path(self.files[index])
-        if self.contents is None:
-            image = decode(path)
-        else:
-            content = read_bytes(path)
-            if bytes_sha256(content) != self.contents[index].tobytes().hex():
-                raise _replaced(path)
-            image = decode(path, content)
+        content = read_bytes(path)
+        if self.contents is not None and bytes_sha256(content) != self.contents[index].tobytes().hex():
+            raise _replaced(path)
+        image = decode(path, content)
         if index in self.pixels and array_sha256(image) != self.pixels[index]:
             raise _replaced(path)
         return image
@@ -127,7 +124,8 @@ def read_bytes(path: Path) -> bytes:
         DataError: it cannot be read, or is a pipe, a device or a folder.
     """
     try:
-        _check_regular(path)
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe can wait for ever
+            raise OSError("not a regular file")
         return path.read_bytes()
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -138,12 +136,6 @@ def _unreadable(path: Path, error: Exception) -> DataError:
         f"image '{path}' cannot be read — {error} — get the file again, or delete it and run with "
         "benchmark.incomplete=allow, which records it as missing"
     )
-
-
-def _check_regular(path: Path) -> None:
-    """Raise OSError for a pipe, a device or a folder: opening one can wait for ever."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError("not a regular file")
 
 
 def decode(path: Path, content: bytes | None = None) -> Image:
@@ -157,14 +149,12 @@ def decode(path: Path, content: bytes | None = None) -> Image:
         DataError: the file cannot be read as an image; it is never replaced by something else.
     """
     try:
-        if content is None:
-            _check_regular(path)
-        return pixels_of(path if content is None else content)
+        return pixels_of(read_bytes(path) if content is None else content)
     except UNREADABLE as error:
         raise _unreadable(path, error) from error
 
 
-def pixels_of(image: Path | bytes) -> Image:
+def pixels_of(image: bytes) -> Image:
     """Return the pixels of an encoded image: (h, w) if it is 8-bit grey, else (h, w, 3).
 
     Of colours with 16 bits the upper 8 are kept, as Pillow reads them. Grey images of 16 or 32 bits or of floats are
@@ -172,13 +162,12 @@ def pixels_of(image: Path | bytes) -> Image:
     as in torchvision and OpenOOD.
 
     Args:
-        image: a file in one of FORMATS, or its bytes.
+        image: the bytes of a file in one of FORMATS.
 
     Raises:
         OSError, SyntaxError, ValueError, DecompressionBombError: one of UNREADABLE; the image cannot be decoded.
     """
-    source = io.BytesIO(image) if isinstance(image, bytes) else image
-    with Pillow.open(source, formats=FORMATS) as found:
+    with Pillow.open(io.BytesIO(image), formats=FORMATS) as found:
         if found.mode.startswith(DEEP):
             raise ValueError(
                 f"its pixels have more than 8 bits (mode {found.mode}) — scale them to 0…255 and save as 8-bit grey"
