@@ -15,7 +15,9 @@ class KilledError(Exception):
     """Stands for a process that ends between two epochs."""
 
 
-def train_until_killed(made: TrainingJob, folder: Path, epochs: int, settings: TrainingSettings = QUIET) -> None:
+def train_until_killed(
+    made: TrainingJob, folder: Path, epochs: int, settings: TrainingSettings = QUIET, start: Path | None = None
+) -> None:
     """Train until some epochs are on disk, then end as a kill would: nothing is cleaned up."""
     write, count = loop.write_atomically, [0]
 
@@ -28,4 +30,4 @@ def train_until_killed(made: TrainingJob, folder: Path, epochs: int, settings: T
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "write_atomically", counted)
         with pytest.raises(KilledError):
-            train(made, folder, settings)
+            train(made, folder, settings, start)

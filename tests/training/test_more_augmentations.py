@@ -1,5 +1,4 @@
 import itertools
-from functools import cache
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from openbench.training.augment.augmentations import (
 )
 from openbench.training.augment.pixmix import PixMix
 from openbench.training.augment.reading import PreparedVersions, RandomResizedCrop
-from openbench.training.recipe import Recipe
 
 v2 = _compat.library("torchvision.transforms.v2")
 KINDS = [RandomCrop(2), HorizontalFlip(), Cutout(2, 3), RandAugment(2, 20), AugMix(), PixMix(drawn=5)]
@@ -89,42 +87,27 @@ def test_several_holes_and_the_grey_they_are_filled_with() -> None:
     assert 2 * np.mean(one.numpy() == 128) < np.mean(four.numpy() == 128) < 4.2 * np.mean(one.numpy() == 128)
 
 
-def built(name: str) -> Recipe:
-    """The recipe of cross-entropy on digits with the augmentation typed beside it."""
-    return build(training_of("cross_entropy", name), "training").recipe
-
-
 def of_file(name: str) -> list[dict]:
     """What a file of the group puts behind, or in place of, the augmentation of a recipe."""
     file = yaml.safe_load((paths.config_dir() / "augment" / f"{name}.yaml").read_text())
     return file.get("then") or file["augment"]
 
 
-@cache
-def training_of(training: str, augment: str) -> dict:
-    """The training node as `train` hands it on."""
-    typed = ["+benchmark=digits", f"training={training}", f"+augment={augment}"]
-    return scientific(compose("train", typed), {"augment": augment, "training": training}, "train")["training"]
-
-
 FILES = sorted(file.stem for file in (paths.config_dir() / "augment").glob("*.yaml"))
+TRAININGS = list(zip(FILES, itertools.cycle(["cross_entropy", "logitnorm", "outlier_exposure"])))
 
 
-@pytest.mark.parametrize(
-    ("name", "training"),
-    [*((name, "cross_entropy") for name in FILES), *zip(FILES, itertools.cycle(["logitnorm", "outlier_exposure"]))],
-)
-def test_an_augmentation_of_the_group_joins_any_training(name: str, training: str) -> None:
-    method = build(training_of(training, name), "training")
+@pytest.mark.parametrize(("name", "training"), TRAININGS)
+def test_an_augmentation_of_the_group_joins_any_training_and_has_the_defaults_of_its_class(name: str, training) -> None:
+    typed = ["+benchmark=digits", f"training={training}", f"+augment={name}"]
+    node = scientific(compose("train", typed), {"augment": name, "training": training}, "train")["training"]
+    recipe = build(node, "training").recipe
+    assert recipe.epochs == 20, "what the benchmark overrides stays"
     own = [node["_target_"].rpartition(".")[2] for node in of_file(name)]
-    assert [type(kind).__name__ for kind in method.recipe.augment][-len(own) :] == own
-    assert method.recipe.epochs == 20, "what the benchmark overrides stays"
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_defaults_of_yaml_and_class_agree(name: str) -> None:
-    for made in built(name).augment[-len(of_file(name)) :]:
-        assert isinstance(made, PreparedVersions) or made == type(made)(), "needs folders, so it has no defaults"
+    made = recipe.augment[-len(own) :]
+    assert [type(kind).__name__ for kind in made] == own
+    # Those that need folders have no defaults.
+    assert all(isinstance(kind, PreparedVersions) or kind == type(kind)() for kind in made)
 
 
 def test_a_part_of_one_pixel_is_taken_as_any_other() -> None:

@@ -90,19 +90,6 @@ def test_outliers_are_those_of_a_search_with_faiss(compat: str) -> None:
     assert found.shape == (CLASSES * 3 * 4, FEATURES)
 
 
-def test_outliers_are_the_farthest_points_in_the_papers_form_alone() -> None:
-    queue = queues(length=60, d=4)
-    method = replace(METHOD, queue=60, sample_from=200, keep_farthest=20, pick=3)
-    means = {}
-    for compat in ("paper", "openood"):
-        kept = replace(method, compat=compat).outliers(queue, moment().generator).view(CLASSES, -1, 4)
-        means[compat] = np.mean([remoteness(*pair, method.k).mean() for pair in zip(kept, queue, strict=True)])
-    every = replace(method, keep_farthest=200).outliers(queue, moment().generator).view(CLASSES, -1, 4)
-    average = np.mean([remoteness(*pair, method.k).mean() for pair in zip(every, queue, strict=True)])
-    assert means["paper"] > 1.5 * average
-    assert means["openood"] < 1.2 * average
-
-
 @pytest.mark.parametrize("compat", ["paper", "openood"])
 def test_loss_equals_the_formula(compat: str) -> None:
     method = replace(METHOD, compat=compat, compactness=1.3, dispersion=0.4, temperature=0.2, keep=0.6)

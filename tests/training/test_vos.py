@@ -117,21 +117,6 @@ def test_virtual_outliers_come_class_by_class() -> None:
     assert (drawn.mean(dim=1) / 100).round().tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
 
-def test_queue_keeps_the_last_features_of_each_class() -> None:
-    model = METHOD.prepare(backbone(dropout=0).module(), 2, CLASSES)
-    generator, history = np.random.default_rng(0), {k: [] for k in range(CLASSES)}
-    for step in range(30):
-        labels = generator.integers(0, CLASSES, 9)
-        features = torch.arange(9.0)[:, None] + 100 * step + torch.zeros(9, 2)
-        model.remember(features, torch.from_numpy(labels))
-        for feature, label in zip(features[:, 0].tolist(), labels, strict=True):
-            history[label].append(feature)
-        assert model.full() == all(len(h) >= 20 for h in history.values())
-    for k, seen in history.items():
-        assert sorted(model.queue[k, :, 0].tolist()) == seen[-20:]
-        assert int(model.seen[k]) == len(seen)
-
-
 @pytest.mark.parametrize(("epoch", "seen", "virtual"), [(3, 20, False), (4, 20, True), (9, 19, False)])
 def test_virtual_outliers_begin_after_the_share_of_epochs_and_with_full_queues(epoch, seen, virtual) -> None:
     model = filled()
