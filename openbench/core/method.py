@@ -134,9 +134,7 @@ class HeadMethod(Method):
         return 1 - scores
 
     def _reshaped_logits(self, x: FeatureSet) -> Tensor:
-        head: Head | None = getattr(self, "head_", None)
-        if head is None:
-            raise NotFittedError(f"{type(self).__name__}.score called before fit — call fit(train, head) first")
+        head: Head = self.learnt("head_")  # type: ignore[assignment]
         features = x.features
         if len(features) <= _BLOCK:
             return head(self.reshape(features))

@@ -8,7 +8,6 @@ from torch import Tensor
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.errors import NotFittedError
 from openbench.methods._inputs import training
 from openbench.methods._tails import Tails
 
@@ -40,8 +39,6 @@ class ECOD(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        tails: Tails | None = getattr(self, "tails_", None)
-        if tails is None:
-            raise NotFittedError("ECOD.score called before fit — call fit(train, head) first")
+        tails: Tails = self.learnt("tails_")  # type: ignore[assignment]
         left, right, skewed = tails.surprise(x.features)
         return left.maximum(right).maximum(skewed).sum(dim=1)
