@@ -7,7 +7,7 @@ from openbench.backbones.anatomy import reduce_map
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import FieldError
-from openbench.methods.gram import Gram, _drawn, _rows
+from openbench.methods.gram import Gram, _drawn
 
 SHAPES = {"stage1": (3, 4, 4), "stage2": (5, 2, 3)}
 
@@ -92,14 +92,6 @@ def test_class_scores_take_the_ranges_of_each_class_in_turn(form):
     np.testing.assert_allclose(at_predicted, method.score(x), rtol=1e-6)
 
 
-def test_class_scores_do_not_depend_on_the_batch(monkeypatch):
-    train, x = columns(data(80)), columns(data(20, seed=1)).without_labels()
-    method = Gram(list(SHAPES)).fit(train, None)
-    whole = method.class_scores(x)
-    monkeypatch.setattr("openbench.methods.gram._ROWS", 7)
-    assert torch.equal(method.class_scores(x), whole)
-
-
 def test_what_lies_within_the_range_of_its_class_scores_zero():
     train = columns(data(60))
     method = Gram(list(SHAPES)).fit(train, None)
@@ -132,25 +124,13 @@ def test_a_thousand_classes_with_few_samples_and_dead_channels(form):
     np.testing.assert_allclose(method.score(columns(test).without_labels()), expected, rtol=2e-3)
 
 
-def test_fit_does_not_depend_on_how_rows_are_batched(monkeypatch):
+def test_neither_fit_nor_class_scores_depend_on_how_rows_are_batched(monkeypatch):
     train, test = columns(data(100)), columns(data(20, seed=1)).without_labels()
-    whole = Gram(list(SHAPES)).fit(train, None).score(test)
+    whole = Gram(list(SHAPES)).fit(train, None)
+    scores, by_class = whole.score(test), whole.class_scores(test)
     monkeypatch.setattr("openbench.methods.gram._ROWS", 7)
-    np.testing.assert_allclose(Gram(list(SHAPES)).fit(train, None).score(test), whole, rtol=1e-6)
-
-
-def test_training_rows_are_read_once_for_all_ranges_and_once_for_all_scales(monkeypatch):
-    passes = []
-
-    def counted(x, chosen):
-        passes.append(int(chosen.sum()))
-        return _rows(x, chosen)
-
-    monkeypatch.setattr("openbench.methods.gram._rows", counted)
-    Gram(list(SHAPES), held_out=0.2).fit(columns(data(100)), None)
-    assert len(SHAPES) > 1
-    assert len(passes) == 2
-    assert sum(passes) == 100
+    assert torch.equal(whole.class_scores(test), by_class)
+    np.testing.assert_allclose(Gram(list(SHAPES)).fit(train, None).score(test), scores, rtol=1e-6)
 
 
 def test_held_out_is_the_share_asked_for_and_never_empty():

@@ -6,7 +6,7 @@ from torch.utils._pytree import tree_leaves
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.methods._stats import mean_feature, moments, sorted_rows, unit_features
+from openbench.methods._stats import mean_feature, sorted_rows
 
 
 def features(n: int, d: int) -> FeatureSet:
@@ -14,9 +14,8 @@ def features(n: int, d: int) -> FeatureSet:
     return FeatureSet({Field.FEATURES: (5 + torch.randn(n, d, generator=generator))})
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
-def test_rows_are_sorted_beside_what_was_given(dtype):
-    x = (100 * torch.randn(7, 501)).to(dtype)
+def test_rows_are_sorted_beside_what_was_given():
+    x = 100 * torch.randn(7, 501)
     kept = x.clone()
     torch.testing.assert_close(sorted_rows(x), x.sort(dim=1).values, rtol=0, atol=0)
     assert torch.equal(x, kept)
@@ -51,25 +50,3 @@ def test_mean_takes_memory_once():
     with Sizes() as made:
         mean_feature(x)
     assert len(made.large) == 1
-
-
-def test_unit_features_leave_the_features_as_they_are():
-    x = features(20, 6)
-    x.features[3] = 0
-    kept = x.features.clone()
-    found = unit_features(x)
-    assert found.dtype == torch.float64
-    expected = kept.double() / kept.double().norm(dim=1, keepdim=True).clamp(min=1e-300)
-    torch.testing.assert_close(found, expected, rtol=1e-14, atol=0)
-    assert torch.equal(x.features, kept)
-
-
-@pytest.mark.parametrize("n", [50, 4096, 9000])  # less than a batch, one, and one that is not full
-def test_moments_are_those_of_numpy_and_leave_the_features_as_they_are(n):
-    x = features(n, 5)
-    kept = x.features.clone()
-    found = moments(x, "test", by_class=False)
-    np.testing.assert_allclose(
-        found.total_covariance(), np.cov(kept.double().T.numpy(), bias=True), rtol=1e-10, atol=1e-14
-    )
-    assert torch.equal(x.features, kept)
