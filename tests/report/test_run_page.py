@@ -31,9 +31,7 @@ def sets():
 @pytest.fixture(scope="module")
 def page(sets):
     made = record("knn", 0.9, 0.95, ("near/a incomplete",), note=HOSTILE)
-    return run_page(
-        made, sets, [Sheet("flagged first", (PICTURE,))], ("cat", "dog", HOSTILE), "python -m openbench run"
-    )
+    return run_page(made, sets, SHEETS, CLASSES, "python -m openbench run")
 
 
 class Tags(HTMLParser):
@@ -72,32 +70,19 @@ def test_what_a_record_states_in_an_unknown_form_is_left_out():
 
 
 @pytest.mark.slow
-def test_names_are_text(page):
+def test_the_page_is_whole_names_are_text_and_ids_are_unique(page):
     tags = Tags(page)
-    assert tags.found["script"] == 0
-    assert tags.found["b"] == 0
-    assert tags.found["img"] == 1  # that of the contact sheet
-
-
-@pytest.mark.slow
-def test_nothing_is_fetched_from_anywhere(page):
+    assert [tags.found[tag] for tag in ("script", "b", "img")] == [0, 0, 1]  # an image of the contact sheet
+    assert [name for name, times in tags.ids.items() if times > 1] == []
     links = re.findall(r"""(?:src|href)=["']([^"'#][^"']*)["']""", page)
     assert all(link.startswith("data:") for link in links)
     assert not re.search(r"@import|url\(['\"]?http", page)
 
 
 @pytest.mark.slow
-def test_no_two_elements_have_the_same_id(page):
-    assert [name for name, times in Tags(page).ids.items() if times > 1] == []
-
-
-@pytest.mark.slow
 def test_equal_arguments_give_an_equal_page(page, sets):
     made = record("knn", 0.9, 0.95, ("near/a incomplete",), note=HOSTILE)
-    again = run_page(
-        made, sets, [Sheet("flagged first", (PICTURE,))], ("cat", "dog", HOSTILE), "python -m openbench run"
-    )
-    assert again == page
+    assert run_page(made, sets, SHEETS, CLASSES, "python -m openbench run") == page
 
 
 @pytest.mark.slow

@@ -15,11 +15,10 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.report.site import write
-from openbench.report.site.boards import Figures, board_data
-from openbench.report.site.others import adbench
+from openbench.report.site.boards import Figures
+from openbench.report.site.others import adbench, table_of
 from openbench.report.site.write import write_site
 from openbench.results.checks import Check, write_check
-from openbench.results.frame import cost_of
 from openbench.results.leaderboard import ranking
 from openbench.results.leaderboard.tabular import COLUMNS, METRICS, write_table
 from openbench.results.records.store import digest_of
@@ -49,11 +48,6 @@ def test_every_number_is_that_of_a_record(site):
     assert {name: values[f"{name}.auroc"] for name in "abc"} == {"a": 0.88, "b": 0.92, "c": 0.95}
     assert row["ms"] == 1.0  # 19 ms for 19 images
     assert row["mib"] == 100.0
-
-
-def test_the_time_of_an_image_is_over_what_was_scored():
-    counts = {"id_train": {"n": 1000}, "id_test": {"n": 10}, "near/a": {"n": 5}, "far/c": {"n": 4}}
-    assert cost_of(replace(records()[0], counts=counts))["ms"] == 1.0  # 19 ms for 19 images
 
 
 def test_the_page_says_how_much_there_is_and_what_each_method_does(site):
@@ -117,14 +111,6 @@ def test_nothing_in_a_record_ends_a_script(site):
     assert not [path for path in scripts if "<" in path.read_text()]
 
 
-def test_the_site_is_written_again_over_itself_without_what_is_gone(results, tmp_path):
-    write_site(results, tmp_path / "site", {})
-    stale = tmp_path / "site" / "records" / "zz.js"
-    stale.write_text("")
-    write_site(results, tmp_path / "site", {})
-    assert not stale.exists()
-
-
 def test_a_folder_with_other_files_is_refused(results, tmp_path):
     (tmp_path / "thesis.tex").write_text("text")
     with pytest.raises(ConfigError, match="holds other files"):
@@ -142,11 +128,15 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(results, t
     assert not (tmp_path / "site").exists()
 
 
-def test_a_file_that_is_not_a_record_is_counted_on_the_page(results, tmp_path):
+def test_a_site_is_written_over_an_earlier_one_and_counts_what_is_not_a_record(results, tmp_path):
     shutil.copytree(results, tmp_path / "results")
+    write_site(results, tmp_path / "site", {})
+    stale = tmp_path / "site" / "records" / "zz.js"
+    stale.write_text("")
     next((tmp_path / "results").rglob("*.json")).write_text("{")
     _, unreadable = write_site(tmp_path / "results", tmp_path / "site", {})
     assert len(unreadable) == 1
+    assert not stale.exists()
     assert "1 file could not be read and is left out" in (tmp_path / "site" / "index.html").read_text()
 
 
@@ -189,11 +179,7 @@ def test_published_figures_stand_beside_the_row_of_their_own_network(more):
     assert (values["near.auroc.published"], values["near.auroc.apart"]) == (0.91, -0.01)
     assert "far.auroc.published" not in values  # the paper prints none
     better = {metric["id"]: metric["better"] for metric in board["metrics"]}
-    assert [better[f"near.auroc{end}"] for end in ("", ".published", ".apart")] == [
-        1,
-        0,
-        0,
-    ]  # none is the best
+    assert [better[f"near.auroc{end}"] for end in ("", ".published", ".apart")] == [1, 0, 0]  # none is the best
     assert values_of(board, "msp")[0]["published"] == ""
     assert "OpenOOD's leaderboard page" in board["about"]
     assert not [m for m in boards(more)["toy2"]["metrics"] if m["id"].endswith((".published", ".apart"))]
@@ -209,24 +195,22 @@ def test_figures_of_another_network_say_so_and_have_no_difference(more):
     assert "another" not in boards(more)["toy"]["about"]
 
 
-def test_figures_of_other_images_say_so(tmp_path):
-    found = ranking.boards([record("knn", 0.9, 0.95, deviations=("1 of 5 images of a",))], lambda name, key: True)
-    setup = Setup("toy", "cross_entropy", "tiny", "knn", "none")
-    (board,) = board_data(
-        found, {setup: Figure(Estimate(0.9), None, None, "openood_leaderboard.csv")}, ScoreStore(tmp_path)
-    )
-    assert [(row["published"], row["comparable"]) for row in board["rows"]] == [("tiny, on other images", False)]
-    assert "other images" in board["about"]
-
-
-@pytest.mark.parametrize(("training", "published"), [(None, "another network: big"), ("logitnorm", "")])
-def test_another_training_has_no_published_figure_but_released_weights_that_of_cross_entropy(training, published):
-    made = record("knn", 0.9, 0.95)
+@pytest.mark.parametrize(
+    ("training", "deviations", "published"),
+    [
+        ("cross_entropy", ("1 of 5 images of a",), "another network: big, on other images"),
+        (None, (), "another network: big"),  # released weights: that of cross-entropy
+        ("logitnorm", (), ""),
+    ],
+)
+def test_a_figure_says_what_is_other_than_the_row(training, deviations, published):
+    made = record("knn", 0.9, 0.95, deviations)
     row = replace(made, backbone={**made.backbone, "training": training})
     (board,) = ranking.boards([row], lambda name, key: True)
     figure = Figure(Estimate(0.9), None, None, "openood_leaderboard.csv")
     figures = Figures(board, {Setup("toy", "cross_entropy", "big", "knn", "none"): figure})
     assert [found.network if found else "" for found in figures.of_rows.values()] == [published]
+    assert figures.apart((*board.ranked, *board.unranked)[0], "near") is None
 
 
 def test_the_table_for_programs_has_the_published_figures(more):
@@ -259,42 +243,19 @@ def test_tables_of_adbench_stand_beside_the_published_means(more):
     assert (part["method"], part["rank"], part["reasons"]) == ("lof", None, ["1 of 2 tables: its mean is over others"])
 
 
-def gap_table(rows):
-    return pd.DataFrame(list(rows), columns=COLUMNS[:-1]).assign(difference=0.0)
-
-
-def test_means_over_as_many_but_other_tables_are_not_ranked_together(tmp_path):
-    cells = (
-        ("a", "knn", 0.9),
-        ("b", "knn", 0.9),
-        ("a", "mcd", 0.8),
-        ("b", "mcd", 0.8),
-        ("b", "lof", 0.7),
-        ("c", "lof", 1.0),
-    )
-    gaps = gap_table((table, method, key, value, 0.0, 3, value) for table, method, value in cells for key in METRICS)
-    write_table(gaps, tmp_path / "comparison.csv")
+def test_only_means_over_the_same_tables_are_ranked_together_and_a_row_without_a_mean_comes_last(tmp_path):
+    first, second = METRICS
+    cells = [(table, method, first, value) for method, value in (("knn", 0.9), ("mcd", 0.8)) for table in "ab"]
+    cells += [("a", "knn", second, 0.8), ("b", "lof", first, 0.7), ("c", "lof", first, 1.0), ("b", "abod", second, 0.8)]
+    rows = [(*cell, 0.0, 3, 0.5, 0.0) for cell in cells]
+    write_table(pd.DataFrame(rows, columns=COLUMNS), tmp_path / "comparison.csv")
     rows = adbench(tmp_path / "comparison.csv")["rows"]
-    assert {row["method"]: row["rank"] for row in rows} == {"knn": 1, "mcd": 2, "lof": None}
-    assert rows[-1]["reasons"] == ["1 of 2 tables, and 1 other: its mean is over others"]
-
-
-def test_a_detector_that_lacks_a_metric_has_no_mean_of_it(tmp_path):
-    cells = (("a", "knn", "auroc", 0.9), ("b", "knn", "auroc", 0.7), ("a", "knn", "conformal_auroc", 0.8))
-    more = (("a", "lof", "conformal_auroc", 0.8), ("b", "lof", "conformal_auroc", 0.6))
-    write_table(gap_table((*cell, 0.0, 3, 0.5) for cell in (*cells, *more)), tmp_path / "comparison.csv")
-    rows = {row["method"]: row for row in adbench(tmp_path / "comparison.csv")["rows"]}
-    assert rows["knn"]["values"] == [0.8, 0.5, pytest.approx(0.3), None, None, None, [0.9, 0.0], [0.7, 0.0]]
-    assert (rows["knn"]["rank"], rows["lof"]["rank"]) == (1, None)
-    assert rows["lof"]["values"] == [None] * 8
-    assert rows["lof"]["reasons"] == ["no AUROC was measured"]
-
-
-def test_a_row_without_a_mean_comes_last(tmp_path):
-    cells = [(table, "knn", "auroc", 0.9) for table in "abc"] + [("b", "mcd", "auroc", 0.8)]
-    gaps = gap_table((*cell, 0.0, 3, 0.5) for cell in (*cells, ("b", "abod", "conformal_auroc", 0.8)))
-    write_table(gaps, tmp_path / "comparison.csv")
-    assert [row["method"] for row in adbench(tmp_path / "comparison.csv")["rows"]] == ["knn", "mcd", "abod"]
+    assert [(row["method"], row["rank"]) for row in rows] == [("knn", 1), ("mcd", 2), ("lof", None), ("abod", None)]
+    assert rows[2]["reasons"] == ["1 of 2 tables, and 1 other: its mean is over others"]
+    assert rows[3]["reasons"] == ["no AUROC was measured"]
+    assert rows[3]["values"] == [None] * 9
+    # knn has the second metric on one of its two tables: there is no mean of it.
+    assert rows[0]["values"] == [0.9, 0.5, pytest.approx(0.4), None, None, None, [0.9, 0.0], [0.9, 0.0], None]
 
 
 def test_a_comparison_without_numbers_has_no_board(tmp_path):
@@ -343,3 +304,9 @@ def test_pictures_of_mean_ranks_have_equal_bytes(more, site):
     assert shown["digits: ways of training"] is None  # there are no sets
     assert (more / shown["toy"]).read_bytes() == (site / shown["toy"]).read_bytes()
     assert "critical difference" in (more / shown["toy"]).read_text()
+
+
+def test_a_board_prints_the_word_of_a_metric_without_a_value():
+    row = {"rank": None, "tied": False, "method": "msp", "training": "cross_entropy", "values": ["unable", [0.5, 0.1]]}
+    board = {"title": "AUTC", "about": "a note", "metrics": [{"title": "AUTC", "better": -1}] * 2, "rows": [row]}
+    assert table_of(board).texts() == [["–", "msp", "cross_entropy", "unable", "50.00 ± 10.00"]]

@@ -215,14 +215,6 @@ def test_names_are_shown_as_text(view, site):
     assert view.locator("#rows b, dialog b, [onerror]").count() == 0
 
 
-@pytest.mark.slow_cases
-@pytest.mark.parametrize("width", [360, 800, 1440])
-def test_the_page_is_never_wider_than_the_window(view, site, width):
-    view.set_viewport_size({"width": width, "height": 800})
-    opened(view, site)
-    assert view.evaluate("document.documentElement.scrollWidth") <= width
-
-
 @pytest.mark.slow
 def test_controls_are_reached_by_the_keyboard_and_have_names(view, site):
     opened(view, site)
