@@ -19,26 +19,8 @@ def test_table_1_is_read_in_our_names_as_fractions():
     assert figure.far.value == pytest.approx(0.9296)
     assert figure.accuracy == pytest.approx(0.9506)
     assert figure.source == "openood_v1.5_table1.csv"
-
-
-def test_a_paper_is_preferred_to_the_page_that_anyone_can_extend():
-    figures = load_published(REFERENCE)
-    post_hoc = [s for s, f in figures.items() if f.source == "openood_v1.5_table1.csv"]
-    with open(REFERENCE / "openood_leaderboard.csv", newline="") as stream:
-        page = {(r["benchmark"], r["postprocessor"]) for r in csv.DictReader(stream) if r["training"] == "CE"}
-    assert len(post_hoc) > 60
-    assert ("cifar10", "KNN") in page
-
-
-@pytest.mark.parametrize(
-    ("setup", "near"),
-    [
-        (Setup("imagenet1k", "cross_entropy", "torchvision_swin_t", "msp"), 0.7675),
-        (Setup("imagenet1k", "cross_entropy", "torchvision_vit_b_16", "msp"), 0.7352),
-    ],
-)
-def test_an_architecture_of_the_leaderboard_is_not_mistaken_for_another(setup, near):
-    assert load_published(REFERENCE)[setup].near.value == pytest.approx(near)
+    page = {(r["benchmark"], r["postprocessor"]) for r in rows_of("openood_leaderboard.csv") if r["training"] == "CE"}
+    assert ("cifar10", "KNN") in page  # a paper is preferred to the page that anyone can extend
 
 
 @pytest.mark.parametrize("benchmark", ["imagenet1k", "imagenet1k_fs"])
@@ -62,14 +44,11 @@ def test_full_spectrum_figures_belong_to_the_full_spectrum():
     assert wide.near.value < plain.near.value - 0.1
 
 
-def test_no_published_figure_is_outside_0_to_1():
+def test_figures_are_fractions_and_a_deviation_of_zero_is_a_single_run():
     for setup, figure in load_published(REFERENCE).items():
-        for value in (figure.near, figure.far):
-            assert value is None or 0 < value.value < 1, setup
-
-
-def test_a_deviation_of_zero_is_a_single_run():
-    assert all(f.near is None or f.near.std != 0 for f in load_published(REFERENCE).values())
+        for value in filter(None, (figure.near, figure.far)):
+            assert 0 < value.value < 1, setup
+            assert value.std != 0, setup
 
 
 def rows_of(name: str) -> list[dict[str, str]]:
@@ -134,6 +113,8 @@ def test_every_reference_file_is_described():
     ("setup", "near", "source"),
     [
         # Typed by hand from the tables.
+        (Setup("imagenet1k", "cross_entropy", "torchvision_swin_t", "msp"), 0.7675, "openood_leaderboard.csv"),
+        (Setup("imagenet1k", "cross_entropy", "torchvision_vit_b_16", "msp"), 0.7352, "openood_leaderboard.csv"),
         (Setup("cifar10", "outlier_exposure", "resnet18_cifar", "msp"), 0.9482, "openood_v1.5_table1.csv"),
         (Setup("cifar10", "arpl", "resnet18_cifar", "msp"), 0.8744, "openood_v1.5_table1.csv"),
         (Setup("cifar10", "cider", "resnet18_cifar", "knn"), 0.9071, "openood_v1.5_table1.csv"),
@@ -160,21 +141,9 @@ def test_trainings_and_augmentations_have_their_figures(setup, near, source):
     assert figure.near.value == pytest.approx(near)
 
 
-def test_scores_on_an_augmentation_are_not_those_on_plain_cross_entropy():
-    figures = load_published(REFERENCE)
-    plain, mixed = (
-        figures[Setup("cifar10", "cross_entropy", "resnet18_cifar", "msp", augment)] for augment in ("none", "pixmix")
-    )
-    assert mixed.near.value > plain.near.value + 0.02
-
-
 def test_the_mahalanobis_score_of_palm_is_that_on_unit_features_only():
     setups = [s for s in load_published(REFERENCE) if s.training == "palm"]
     assert {s.method for s in setups} == {"mds_pp"}
-
-
-def test_a_results_folder_without_references_has_no_figures(tmp_path):
-    assert load_published(tmp_path) == {}
 
 
 HEADER = "benchmark,training,postprocessor,architecture,outlier_data,near_auroc,near_std,far_auroc,far_std,id_acc\n"
@@ -195,6 +164,7 @@ def test_one_published_name_can_be_several_of_ours_and_a_slash_is_no_number(tmp_
 
 
 def test_a_backbone_that_is_ours_on_another_benchmark_only_is_left_out(tmp_path):
+    assert load_published(tmp_path) == {}  # without references
     assert load_published(write_toy(tmp_path, "cifar100,CE,M,R,no,50,,50,,50")) == {}
 
 

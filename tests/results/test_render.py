@@ -46,7 +46,7 @@ def test_a_cell_is_written_as_its_column_says(cell, column, text):
 
 def toy(**changes) -> Table:
     columns = (Column("method"), PERCENT, Column("n", "count"))
-    rows = (("knn_a & b", Estimate(0.123456789, 0.1, 0.2), 3), ("odd|name", "unable", None))
+    rows = (("knn_a & b", Estimate(0.123456789, 0.1, 0.2), 3), ("odd|name", "unable", None))  # brackets are no markup
     return Table(
         **{"title": "a title", "columns": columns, "rows": rows, "header": "δ = 5 %", "notes": ("a note",)} | changes
     )
@@ -63,10 +63,6 @@ def test_console_shows_title_cells_header_and_notes_in_that_order():
     assert re.split(r"\s{2,}", lines[3]) == ["knn_a & b", "12.35 [10.00, 20.00]", "3"]
     assert re.split(r"\s{2,}", lines[4]) == ["odd|name", "unable", "–"]
     assert lines[5:] == ["δ = 5 %", "a note"]
-
-
-def test_console_does_not_read_brackets_as_markup():
-    assert "[bold]x[/bold]" in to_console(toy(rows=(("[bold]x[/bold]", 0.5, 1),)))
 
 
 def test_csv_keeps_full_precision_and_gives_an_interval_columns_of_its_own():
@@ -126,7 +122,7 @@ def methods_of(*settings: str) -> Table:
 SETTINGS = ("index=exact, k=50, probes=16 · cross_entropy · resnet18", "dim=auto · resnet18")
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 300])
+@pytest.mark.parametrize("width", [60, 100, 300])
 def test_console_breaks_neither_numbers_nor_words_and_stays_within_its_width(width):
     table = methods_of(*SETTINGS)
     text = to_console(table, width)
@@ -137,6 +133,8 @@ def test_console_breaks_neither_numbers_nor_words_and_stays_within_its_width(wid
             assert set(cell.split()) <= set(words)
     assert all(words.count(f"{1 / (7 + i):.4g}") == 2 for i in range(9))
     assert [words.count(word) for word in ("wide", "header", "note")] == [1, 1, 1]
+    if width == 300:  # whole: title, blank, columns, rule, two rows, blank, header, note
+        assert len(text.splitlines()) == 9
 
 
 def test_later_parts_repeat_no_more_than_tells_the_rows_apart():
@@ -158,17 +156,7 @@ def test_two_long_words_are_folded_before_a_number_is_dropped():
     assert text.count("b") == 40  # folded, and nothing of it lost
     headers = [line.split() for line in text.splitlines() if "method" in line]
     assert headers == [["method", "run", "near"], ["method", "far"]]  # no part holds texts alone
-
-
-def test_a_table_with_room_is_shown_whole_and_on_one_line_a_row():
-    lines = to_console(methods_of(*SETTINGS), 300).splitlines()
-    assert sum("index=exact, k=50, probes=16 · cross_entropy · resnet18" in line for line in lines) == 1
-    assert len(lines) == 9  # title, blank, columns, rule, two rows, blank, header, note
-
-
-def test_one_long_word_is_folded_and_nothing_of_it_is_lost():
-    table = Table("t", (Column("file"), PERCENT), (("x" * 100, 0.5),))
-    text = to_console(table, 80)
+    text = to_console(Table("t", (Column("file"), PERCENT), (("x" * 100, 0.5),)), 80)
     assert text.count("x") == 100
     assert max(map(len, text.splitlines())) <= 80
 
