@@ -1,20 +1,22 @@
 """Tables of many methods, and tables as pandas DataFrames: rates are fractions in [0, 1], and nothing is rounded."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from openbench.core.record import ResultRecord
-from openbench.results.tables.render import Cell, Column, Estimate, Table
-from openbench.results.tables.views import MEMBER, SIDES, run_tables, tuned_on
-
-if TYPE_CHECKING:
-    from pandas import DataFrame, Series
-
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
 from openbench.results.records.settings import hyper_parameters
-from openbench.results.tables.views import GROUPS, conventions, deviation_notes, estimate, names_of
+from openbench.results.tables.render import Cell, Column, Estimate, Table
+from openbench.results.tables.views import (
+    GROUPS,
+    MEMBER,
+    SIDES,
+    conventions,
+    deviation_notes,
+    estimate,
+    names_of,
+    run_tables,
+    tuned_on,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -76,27 +78,13 @@ def frame_of(table: Table) -> "DataFrame":
 
     columns: dict[str, Series] = {}
     for index, column in enumerate(table.columns):
-        columns |= series_of(name_of(column.title), column, [row[index] for row in table.rows])
+        name, dtype, cells = name_of(column.title), _DTYPES[column.kind], [row[index] for row in table.rows]
+        columns[name] = pd.Series([_plain(cell, column) for cell in cells], dtype=dtype)
+        for end in _ENDS:
+            values = [getattr(cell, end) if isinstance(cell, Estimate) else None for cell in cells]
+            if any(value is not None for value in values):
+                columns[f"{name}_{end}"] = pd.Series(values, dtype=dtype)
     return pd.DataFrame(columns)
-
-
-def series_of(name: str, column: Column, cells: Sequence[Cell]) -> "Mapping[str, Series]":
-    """Return a column by name, and those of its ends `low`, `high`, `std` that occur.
-
-    Args:
-        name: of the column; ends are called `name_low`, ….
-        column: what kind of cells it has.
-        cells: one per row.
-    """
-    import pandas as pd
-
-    dtype = _DTYPES[column.kind]
-    found = {name: pd.Series([_plain(cell, column) for cell in cells], dtype=dtype)}
-    for end in _ENDS:
-        values = [getattr(cell, end) if isinstance(cell, Estimate) else None for cell in cells]
-        if any(value is not None for value in values):
-            found[f"{name}_{end}"] = pd.Series(values, dtype=dtype)
-    return found
 
 
 def name_of(title: str) -> str:
@@ -126,7 +114,6 @@ def _side(table: Table, view: str) -> str:
 
 
 _KEYS = {"auroc": "AUROC ↑", "fpr95": "FPR@95 ↓"}
-_NUMBER = Column("", "percent")
 
 
 def methods_table(records: Mapping[str, ResultRecord], title: str) -> Table:
@@ -140,22 +127,20 @@ def methods_table(records: Mapping[str, ResultRecord], title: str) -> Table:
     groups = [name for name in GROUPS if name in names]
     shown = [(name, key) for key in _KEYS for name in groups]
     shown += [(name, "auroc") for name in names if name not in groups]
-    columns = [Column("method")]
+    columns, cells = [Column("method")], [list[Cell](records)]
     for name, key in shown:
-        known = any(f"{key}_low" in record.metrics.get(name, {}) for record in records.values())
-        interval = " [interval]" * (name in groups and key == "auroc" and known)
+        found = [estimate(record.metrics.get(name, {}), key) for record in records.values()]
+        bounded = name in groups and key == "auroc"
+        interval = " [interval]" * (bounded and any(isinstance(cell, Estimate) for cell in found))
         columns.append(Column(f"{name} {_KEYS[key]}{interval}", "percent"))
+        cells.append([cell if bounded else getattr(cell, "value", cell) for cell in found])
     columns += [Column("ID accuracy ↑", "percent"), Column("tuned")]
-    rows = []
-    for method, record in records.items():
-        cells: list[Cell] = [method]
-        for name, key in shown:
-            cell = estimate(record.metrics.get(name, {}), key)
-            cells.append(cell if name in groups and key == "auroc" else getattr(cell, "value", cell))
-        rows.append((*cells, _accuracy(record), _tuned(record)))
+    cells += [[_accuracy(record) for record in records.values()]]
+    cells += [[f"{_chosen(r)} on {tuned_on(r)}" if r.tuned else "–" for r in records.values()]]
     headers = {r.header for r in records.values()}
     header = conventions(headers.pop(), ["auroc", "fpr95"], ["auroc"]) if len(headers) == 1 else ""
-    return Table(title, tuple(columns), tuple(rows), header, tuple(_deviations(records.values())))
+    rows = tuple(zip(*cells, strict=True))
+    return Table(title, tuple(columns), rows, header, tuple(_deviations(records.values())))
 
 
 def methods_frame(records: Mapping[str, ResultRecord], view: str = "overview") -> "DataFrame":
@@ -176,26 +161,25 @@ def methods_frame(records: Mapping[str, ResultRecord], view: str = "overview") -
 
     if view != "overview":
         parts = {method: frame(record, view) for method, record in records.items()}
+        notes = {note: None for part in parts.values() for note in part.attrs["notes"]}
         for method, part in parts.items():
             part.insert(0, "method", method)
-        notes = {note: None for part in parts.values() for note in part.attrs["notes"]}
-        kept = [part for part in parts.values() if len(part)]
-        for part in kept:
             part.attrs = {}
+        kept = [part for part in parts.values() if len(part)]
         found = pd.concat(kept, ignore_index=True) if kept else pd.DataFrame()
         found.attrs["notes"] = list(notes)
         return found
-    columns: dict[str, Series] = {}
-    for name in _names(records.values()):
-        for key in _KEYS:
-            cells = [estimate(record.metrics.get(name, {}), key) for record in records.values()]
-            columns |= series_of(f"{name}_{key}", _NUMBER, cells)
-    columns |= series_of("id_accuracy", _NUMBER, [_accuracy(record) for record in records.values()])
-    columns["tuned"] = pd.Series([hyper_parameters(record.tuned) for record in records.values()], dtype="str")
-    on = [tuned_on(record) if record.tuned else "" for record in records.values()]
-    columns["tuned_on"] = pd.Series(on, dtype="str")
-    found = pd.DataFrame(columns).set_axis(pd.Index(list(records), name="method", dtype="str"), axis=0)
-    found.attrs["notes"] = _deviations(records.values())
+    of = list(records.values())
+    columns = {
+        f"{name}_{key}": [estimate(record.metrics.get(name, {}), key) for record in of]
+        for name in _names(of)
+        for key in _KEYS
+    } | {"id_accuracy": [_accuracy(record) for record in of]}
+    titles = [Column(name, "percent") for name in columns] + [Column("tuned"), Column("tuned_on")]
+    cells = [*columns.values(), map(_chosen, of), [tuned_on(record) if record.tuned else "" for record in of]]
+    found = frame_of(Table("", tuple(titles), tuple(zip(*cells, strict=True))))
+    found = found.set_axis(pd.Index(list(records), name="method", dtype="str"), axis=0)
+    found.attrs["notes"] = _deviations(of)
     return found
 
 
@@ -214,5 +198,5 @@ def _accuracy(record: ResultRecord) -> Cell:
     return record.metrics.get("id", {}).get("accuracy")
 
 
-def _tuned(record: ResultRecord) -> str:
-    return f"{hyper_parameters(record.tuned)} on {tuned_on(record)}" if record.tuned else "–"
+def _chosen(record: ResultRecord) -> str:
+    return hyper_parameters(record.tuned)
