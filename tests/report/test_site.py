@@ -259,7 +259,7 @@ def test_only_means_over_the_same_tables_are_ranked_together_and_a_row_without_a
 
 
 def test_a_comparison_without_numbers_has_no_board(tmp_path):
-    write_table(gap_table([]), tmp_path / "comparison.csv")
+    write_table(pd.DataFrame([], columns=COLUMNS), tmp_path / "comparison.csv")
     assert adbench(tmp_path / "comparison.csv") is None
 
 
