@@ -49,7 +49,7 @@ def test_digits_are_scikit_learns_spread_over_eight_bits():
 
 @pytest.mark.slow
 def test_patches_are_averages_of_the_photograph_that_the_class_names():
-    for class_name in ("china", "flower"):
+    for class_name in ("flower",):
         photo = np.asarray(Image.fromarray(load_sample_image(f"{class_name}.jpg")).convert("L"), np.float64)
         # Mean of every 4×4 block at every offset, by cumulative sums.
         sums = np.pad(photo.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
