@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from openbench.config.build import from_node
 from openbench.config.constraints import check_value
 from openbench.errors import ConfigError, DataError
 from openbench.metrics.suite import MetricOptions
-from openbench.results.names import PART, is_part
+from openbench.results.names import PART, WORDS, is_part, is_words
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -206,24 +206,46 @@ def refuse_not_finite(rows: NDArray[np.float32], where: str, first: int = 0) -> 
         )
 
 
-def as_labels(value: Any, n: int, where: str = "y") -> "Tensor":
-    """Return class indices (n,) int64.
+def class_indices(value: Any, n: int, where: str, classes: int | None = None) -> NDArray[np.int64]:
+    """Return class indices (n,).
 
     Args:
         value: (n,) whole numbers ≥ 0, as for `as_array`.
         n: how many there must be.
         where: what they are, for messages.
+        classes: how many classes there are; None = any number.
 
     Raises:
         DataError: another shape, or values that are not class indices.
     """
-    import torch
-
     found = as_array(value, where)
-    if found.shape != (n,) or not are_whole(found) or (n and found.min() < 0):
-        shown = f"{found.dtype} of shape {found.shape}" + (f" from {found.min()}" if found.size else "")
-        raise DataError(f"{where} — found {shown} — allowed: ({n},) whole numbers ≥ 0, the class of each row")
-    return torch.from_numpy(found.astype(np.int64))
+    whole = found.dtype.kind in "iub" or bool((np.isfinite(found) & (found == np.round(found))).all())
+    inside = not found.size or (found.min() >= 0 and (classes is None or found.max() < classes))
+    if found.shape != (n,) or not whole or not inside:
+        shown = f"{found.dtype} of shape {found.shape}" + (f", {found.min()} to {found.max()}" if found.size else "")
+        allowed = "whole numbers ≥ 0" if classes is None else f"whole numbers from 0 to {classes - 1}"
+        raise DataError(f"{where} — found {shown} — allowed: ({n},) {allowed}, the class of each row")
+    return found.astype(np.int64)
+
+
+def named_sets(sets: Any, where: str, example: str) -> Iterator[tuple[str, Any]]:
+    """Yield sets by name.
+
+    Args:
+        sets: a mapping from names to arrays; None for no set.
+        where: the argument, for messages.
+        example: what stands for an array in them.
+
+    Raises:
+        DataError: no mapping, or a name that tables cannot show.
+    """
+    if sets is not None and not isinstance(sets, Mapping):
+        found = f"found a {type(sets).__name__} — allowed: sets by name — write {where}={{'svhn': {example}}}"
+        raise DataError(f"{where} — {found}")
+    for name, value in (sets or {}).items():
+        if not is_words(name):
+            raise DataError(f"{where} — found the set name {name!r} — allowed: {WORDS}")
+        yield name, value
 
 
 def as_head(value: Any, d: int | None = None, allowed: str = HEADS) -> "Head":
@@ -267,9 +289,3 @@ def head_of(given: Any) -> "str | Head | None":
     return (
         given if given is None or isinstance(given, str) else as_head(given, allowed=f"the name of a module, {HEADS}")
     )
-
-
-def are_whole(values: NDArray[Any]) -> bool:
-    """Whether all numbers are whole and finite, of whatever type."""
-    whole = values.dtype.kind == "f" and bool((np.isfinite(values) & (values == np.round(values))).all())
-    return whole or values.dtype.kind in "iub"

@@ -16,8 +16,9 @@ from openbench.api.arguments import (
     ArrayLike,
     as_array,
     as_head,
-    as_labels,
+    class_indices,
     metric_options,
+    named_sets,
     path_of,
     plain,
     refuse_not_finite,
@@ -43,7 +44,7 @@ from openbench.engine.run import RunSpec, compute, run
 from openbench.engine.tune import Tuning
 from openbench.errors import CacheError, ConfigError, DataError, LeakageError, NotApplicableError
 from openbench.metrics.suite import MetricOptions
-from openbench.results.names import PART, WORDS, is_part, is_words
+from openbench.results.names import PART, is_part
 from openbench.results.scores.stored import ScoreStore
 from openbench.say import Say, silent
 from openbench.storage.files import delete_old
@@ -123,7 +124,7 @@ def evaluate_features(
     sets = {key: value for key, value in given.items() if value is not None}
     d = _Rows(_pair(id_test, "id_test")[0], "id_test").shape[1]
     linear = None if head is None else as_head(head, d)
-    groups = {role: {} if group is None else group for role, group in (("near", near), ("far", far), ("csid", csid))}
+    groups = {"near": near, "far": far, "csid": csid}
     c = None if linear is None else linear.num_classes
     benchmark, notes = as_benchmark(sets, groups, name=name, named=classes, c=c, same_rows=same_rows)
     for note in notes:
@@ -310,7 +311,7 @@ class _Numbers(Sequence[str]):
 
 def as_benchmark(
     single: Mapping[str, Any],
-    groups: Mapping[str, Mapping[str, Any]],
+    groups: Mapping[str, Mapping[str, Any] | None],
     *,
     name: str,
     named: Sequence[str] | None,
@@ -336,7 +337,9 @@ def as_benchmark(
         raise DataError(f"classes — found a {type(named).__name__} — allowed: the names of the ID classes")
     sets = [*(_given(key, _SINGLE[key], key, value) for key, value in single.items())]
     for group, role in _GROUPS.items():
-        sets += [_given(name, role, f"{group} '{name}'", value) for name, value in _by_name(groups[group], group)]
+        sets += [
+            _given(name, role, f"{group} '{name}'", value) for name, value in named_sets(groups[group], group, "X")
+        ]
     d = next(s for s in sets if s.role == Role.ID_TEST).rows.shape[1]
     for s in sets:
         if s.rows.shape[1] != d:
@@ -376,19 +379,8 @@ def _given(name: str, role: Role, where: str, value: Any) -> _Set:
     X, y = _pair(value, where)
     refuse_sparse(X, where)
     rows = _Rows(X if hasattr(X, "shape") else as_array(X, where), where)
-    labels = None if y is None or not role.is_id else as_labels(y, rows.shape[0], f"{where}: y").numpy()
+    labels = None if y is None or not role.is_id else class_indices(y, rows.shape[0], f"{where}: y")
     return _Set(name, role, rows, labels)
-
-
-def _by_name(sets: Mapping[str, Any], group: str) -> Iterator[tuple[str, Any]]:
-    if not isinstance(sets, Mapping):
-        raise DataError(
-            f"{group} — found a {type(sets).__name__} — allowed: sets by name — write {group}={{'svhn': X}}"
-        )
-    for name, value in sets.items():
-        if not is_words(name):
-            raise DataError(f"{group} — found the set name {name!r} — allowed: {WORDS}")
-        yield name, value
 
 
 def _classes(sets: Sequence[_Set], named: Sequence[str] | None, c: int | None) -> tuple[str, ...]:

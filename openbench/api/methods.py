@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openbench.api.arguments import ArrayLike, as_array, as_features, as_head, as_labels
+from openbench.api.arguments import ArrayLike, as_array, as_features, as_head, class_indices
 from openbench.config.build import build
 from openbench.config.overrides import NAME
 from openbench.config.shipped import named_for, names, shipped
@@ -343,7 +343,7 @@ class _Given:
             found[Field.LOGITS] = self._logits(features, rows)
         # Some methods use labels where there are some, and fit without.
         if labelled and Field.LABELS in request.fields and self.y is not None:
-            found[Field.LABELS] = as_labels(self.y, len(self.X))
+            found[Field.LABELS] = torch.from_numpy(class_indices(self.y, len(self.X), "y"))
         return FeatureSet(found or {Field.FEATURES: features})
 
     def head_for(self, request: Request) -> Head | None:

@@ -1,13 +1,13 @@
 """Every metric of scores that the caller has already: arrays in, the numbers of `python -m openbench evaluate` out."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openbench.api.arguments import are_whole, as_array, metric_options
+from openbench.api.arguments import as_array, class_indices, metric_options, named_sets
 from openbench.api.result import Result
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
@@ -16,7 +16,6 @@ from openbench.engine.provenance import WARNINGS, remarks, turned
 from openbench.errors import DataError, check_known
 from openbench.metrics.curve import as_scores
 from openbench.metrics.suite import MetricOptions, describe, evaluate
-from openbench.results.names import WORDS, is_words
 
 Side = ArrayLike | Mapping[str, ArrayLike]
 Sets = Mapping[str, ArrayLike]
@@ -67,22 +66,14 @@ def evaluate_scores(
     given = {key: value for key, value in extra.items() if value is not None}
     sets = [_id_set("id_test", "id_test", _merged(id, given))]
     sets += [] if id_val is None else [_id_set("id_val", "id_val", _merged(id_val, {}))]
-    sets += [_id_set(named, "csid", _merged(side, {})) for named, side in _named(csid, "csid")]
+    sets += [_id_set(named, "csid", _merged(side, {})) for named, side in named_sets(csid, "csid", "scores")]
     sets += [] if ood_val is None else [SetScores("ood_val", "ood_val", _scores(ood_val, "ood_val"))]
     for role, group, where in (("near", near, "near"), ("far", far, "far"), ("far", ood, "ood")):
-        sets += [SetScores(named, role, _scores(value, f"{where} '{named}'")) for named, value in _named(group, where)]
+        sets += [
+            SetScores(named, role, _scores(value, f"{where} '{named}'"))
+            for named, value in named_sets(group, where, "scores")
+        ]
     return result_of(sets, options, name)
-
-
-def _named(sets: Mapping[str, Any] | None, where: str) -> Iterator[tuple[str, Any]]:
-    if sets is not None and not isinstance(sets, Mapping):
-        raise DataError(
-            f"{where} — found a {type(sets).__name__} — allowed: sets by name — write {where}={{'svhn': scores}}"
-        )
-    for name, value in (sets or {}).items():
-        if not is_words(name):
-            raise DataError(f"{where} — found the set name {name!r} — allowed: {WORDS}")
-        yield name, value
 
 
 def _merged(side: Side, extra: Mapping[str, ArrayLike]) -> dict[str, Any]:
@@ -103,23 +94,12 @@ def _id_set(name: str, role: str, given: Mapping[str, Any]) -> SetScores:
     n = len(scores)
     probabilities = _probabilities(given["probabilities"], n, where) if "probabilities" in given else None
     classes = None if probabilities is None else probabilities.shape[1]
-    labels = _indices(given["labels"], n, classes, f"labels of {where}") if "labels" in given else None
-    predicted = _indices(given["predictions"], n, None, f"predictions of {where}") if "predictions" in given else None
+    labels = class_indices(given["labels"], n, f"labels of {where}", classes) if "labels" in given else None
+    predicted = class_indices(given["predictions"], n, f"predictions of {where}") if "predictions" in given else None
     if predicted is None and probabilities is not None:
         predicted = probabilities.argmax(axis=1)
     correct = None if labels is None or predicted is None else (labels == predicted).astype(np.float64)
     return SetScores(name, role, scores, correct, labels, probabilities, predictions=predicted)
-
-
-def _indices(value: ArrayLike, n: int, classes: int | None, where: str) -> NDArray[np.int64]:
-    found = as_array(value, where)
-    if found.shape != (n,):
-        raise DataError(f"{where} — found shape {found.shape} — allowed: ({n},), one for each score")
-    allowed = "whole numbers ≥ 0" if classes is None else f"whole numbers from 0 to {classes - 1}"
-    if not are_whole(found) or found.min() < 0 or (classes is not None and found.max() >= classes):
-        shown = f"{found.min()} to {found.max()}" if found.dtype.kind in "iubf" else str(found.dtype)
-        raise DataError(f"{where} — found {shown} — allowed: {allowed}, the index of a class")
-    return found.astype(np.int64)
 
 
 def _probabilities(value: ArrayLike, n: int, where: str) -> NDArray[np.float64]:

@@ -139,7 +139,7 @@ def test_a_method_made_of_others_learns_its_weights_from_validation():
         (lambda: ob.method("msp").fit(X).score(X), NotApplicableError, r"reads logits — not given — pass logits=…, or"),
         (lambda: ob.method("react").fit(X), NotApplicableError, r"reads the head — not given — pass head=\(W, b\)"),
         (lambda: ob.method("mds").fit(X), NotApplicableError, "reads labels — not given — pass y"),
-        (lambda: ob.method("mds").fit(X, Y - 1), DataError, "y — found .* from -1"),
+        (lambda: ob.method("mds").fit(X, Y - 1), DataError, "y — found .*, -1 to 1 — allowed"),
         (lambda: ob.method("knn").fit(X[0]), MethodError, r"X — found shape \(6,\) — allowed: \(n, d\)"),
         (lambda: ob.method("knn", k=2).fit(X).score(TEST[:, :5]), MethodError, "X has 5 features — 6 were fitted"),
         (lambda: ob.method("knn").fit(np.where(X > 5, np.nan, X)), DataError, "X — found NaN or infinity in"),
