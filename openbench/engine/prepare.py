@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from openbench import paths
@@ -226,11 +226,6 @@ def opened(config: Config, chosen: ChosenMethod) -> Benchmark:
             open_benchmark(parsed, _trained_on(str(network.get("name"))))  # lists the training images too
         raise
     refuse_listed_images(benchmark, parsed)
-    return _without_shared_images(benchmark)
-
-
-def _without_shared_images(benchmark: Benchmark) -> Benchmark:
-    """The benchmark, after checking that no image is on two sides."""
     refuse_same_images(benchmark)
     return benchmark
 
@@ -275,12 +270,14 @@ def train_backbone(
     The training sees images to learn from, and outliers if it uses them.
     """
     if benchmark.id_train.unread:
-        benchmark = _without_shared_images(build_benchmark(config["benchmark"], _trained_on(backbone.name)))
+        benchmark = build_benchmark(config["benchmark"], _trained_on(backbone.name))
+        refuse_same_images(benchmark)
     training, outliers = build_training(config["training"]), config.get(OUTLIERS)
     if not training.uses_outliers:
         benchmark = replace(benchmark, ood_train=None)
     elif outliers:
-        benchmark = _without_shared_images(with_outliers(benchmark, outliers))
+        benchmark = with_outliers(benchmark, outliers)
+        refuse_same_images(benchmark)
     ensure = ensure_members if isinstance(backbone, Ensemble) else ensure_trained
     trained = ensure(backbone, benchmark, config, runtime, say)  # type: ignore[arg-type]
     return trained, Learnt(name_of(config["training"]), benchmark.ood_train, training, trained.reused)
@@ -304,19 +301,14 @@ def as_read_by(backbone: Backbone, benchmark: Benchmark) -> Benchmark:
     def rows(split: Split) -> Split:
         return split if split.unread else replace(split, items=backbone.items_of(split))
 
-    def named(sets: Mapping[str, Split]) -> dict[str, Split]:
-        return {name: rows(split) for name, split in sets.items()}
-
-    return replace(
-        benchmark,
-        id_train=rows(benchmark.id_train),
-        id_val=rows(benchmark.id_val),
-        id_test=rows(benchmark.id_test),
-        ood_val=benchmark.ood_val and rows(benchmark.ood_val),
-        near=named(benchmark.near),
-        far=named(benchmark.far),
-        csid=named(benchmark.csid),
-    )
+    changed: dict[str, Any] = {}
+    for part in fields(benchmark):
+        value = getattr(benchmark, part.name)
+        if isinstance(value, Split) and value.role != Role.OOD_TRAIN:
+            changed[part.name] = rows(value)
+        elif isinstance(value, Mapping):
+            changed[part.name] = {name: rows(split) for name, split in value.items()}
+    return replace(benchmark, **changed)
 
 
 class SharedObjects:
