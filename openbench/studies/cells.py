@@ -262,7 +262,7 @@ def planned(study: Study, asked: Asked) -> dict[tuple[str, str], dict[str, Wante
             if why_not(study, row, column, published):
                 continue
             runs = found.setdefault((row.path, column.path), {})
-            for value in column.repeated:
+            for value in column.seeds:
                 there = next((row.there[key] for key in _places(column) if key in row.there), ())
                 words = merged(study.run, column.run, row.run, there, [f"{study.repeat}={value}"], asked.words)
                 if words not in known:

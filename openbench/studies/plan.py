@@ -2,33 +2,21 @@
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 
 from openbench.results.tables.render import Column, Table, to_console
-from openbench.studies.cells import Asked, States, planned, states_of
-from openbench.studies.runs import Archive, Made, Wanted, key_of, state
+from openbench.studies.cells import Asked, planned, states_of
+from openbench.studies.runs import Archive, Wanted, key_of, state
 from openbench.studies.study import Study
 
 _FEATURES = "features"
 _FLOAT = 4  # bytes
+_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
-@dataclass(frozen=True)
-class Estimated:
-    """Time or space, as far as records tell.
-
-    Args:
-        amount: seconds or bytes of those runs that something is known of.
-        unknown: of how many nothing is known.
-    """
-
-    amount: float
-    unknown: int = 0
-
-
-@dataclass(frozen=True)
+@dataclass
 class Part:
     """The runs of a study on one benchmark.
 
@@ -37,20 +25,22 @@ class Part:
         done: runs with a record that a table shows.
         partial: of the missing ones, those with a record on another state of the benchmark, such as parts of its data.
         missing: runs without one.
-        time: of the missing ones, training aside.
-        space: of the missing ones: features, records and scores.
-        trainings: networks that the missing ones need and no record has.
         refused: those that cannot be made, which are neither done nor missing.
+        seconds: that the missing ones take, as far as records tell, training aside.
+        size: of their features, records and scores in bytes, likewise.
+        unknown: of how many of the missing ones records tell nothing.
+        trainings: networks that the missing ones need and no record has.
     """
 
     benchmark: str
-    done: tuple[Wanted, ...]
-    partial: tuple[Wanted, ...]
-    missing: tuple[Wanted, ...]
-    time: Estimated
-    space: Estimated
-    trainings: int
-    refused: tuple[Wanted, ...] = ()
+    done: list[Wanted] = field(default_factory=list)
+    partial: list[Wanted] = field(default_factory=list)
+    missing: list[Wanted] = field(default_factory=list)
+    refused: list[Wanted] = field(default_factory=list)
+    seconds: float = 0.0
+    size: float = 0.0
+    unknown: int = 0
+    trainings: int = 0
 
 
 def parts(study: Study, asked: Asked, archive: Archive) -> list[Part]:
@@ -62,68 +52,44 @@ def parts(study: Study, asked: Asked, archive: Archive) -> list[Part]:
         archive: the records.
     """
     cells = planned(study, asked).values()
-    states = states_of(cells, archive, asked)
-    runs = {run.words: run for many in cells for run in many.values()}
-    by_benchmark: dict[str, list[Wanted]] = {}
-    for run in runs.values():
-        by_benchmark.setdefault(run.names["benchmark"], []).append(run)
-    return [_part(name, many, archive, states) for name, many in by_benchmark.items()]
+    states, found = states_of(cells, archive, asked), dict[str, Part]()
+    for run in {run.words: run for many in cells for run in many.values()}.values():
+        part = found.setdefault(run.names["benchmark"], Part(run.names["benchmark"]))
+        there = set() if run.refused else {state(one, run) for one in archive.fitting(run)}
+        if run.refused:
+            part.refused.append(run)
+        elif states.get(run.form) in there:
+            part.done.append(run)
+        else:
+            part.missing.append(run)
+            part.partial += [run] * bool(there)
+    for part in found.values():
+        _estimate(part, archive)
+    return list(found.values())
 
 
-def _part(name: str, every: Sequence[Wanted], archive: Archive, states: States) -> Part:
-    runs = [run for run in every if not run.refused]
-    found = {run.words: {state(one, run) for one in archive.fitting(run)} for run in runs}
-    done = tuple(run for run in runs if states.get(run.form) in found[run.words])
-    missing = tuple(run for run in runs if states.get(run.form) not in found[run.words])
-    partial = tuple(run for run in missing if found[run.words])
-    extracted = {one.network for one in archive.of_benchmark(every[0].benchmark)}
-    networks = {run.network for run in missing if run.trained}
-    return Part(
-        benchmark=name,
-        done=done,
-        partial=partial,
-        missing=missing,
-        time=_time(missing, archive),
-        space=_space(missing, archive, extracted),
-        trainings=len(networks - extracted),
-        refused=tuple(run for run in every if run.refused),
-    )
+def _estimate(part: Part, archive: Archive) -> None:
+    """Add what the missing runs of a part cost.
 
-
-def _time(missing: Sequence[Wanted], archive: Archive) -> Estimated:
-    """Of each run the median over records of its method on its benchmark, and the features of each network once."""
-    total, unknown, networks = 0.0, 0, set[tuple[str, ...]]()
-    for run in missing:
-        alike = archive.made.get((run.benchmark, run.names["method"]), [])
+    Of each run the median over records of its method on its benchmark, and of each network the features once.
+    """
+    timed, extracted, trained = set[tuple[str, ...]](), set[tuple[str, ...]](), set[tuple[str, ...]]()
+    for run in part.missing:
         others = archive.of_benchmark(run.benchmark)
+        extracted |= {one.network for one in others}
+        trained |= {run.network} if run.trained else set()
         if not others:
-            unknown += 1
+            part.unknown += 1
             continue
-        total += median(_own_seconds(one) for one in alike or others)
-        if run.network not in networks:
-            networks.add(run.network)
-            total += max(one.seconds.get(_FEATURES, 0.0) for one in others)
-    return Estimated(total, unknown)
-
-
-def _own_seconds(one: Made) -> float:
-    return sum(seconds for stage, seconds in one.seconds.items() if stage != _FEATURES)
-
-
-def _space(missing: Sequence[Wanted], archive: Archive, extracted: set[tuple[str, ...]]) -> Estimated:
-    """Features and logits of every new network, and scores of every run; four bytes a number."""
-    total, unknown, networks = 0.0, 0, set[tuple[str, ...]]()
-    for run in missing:
-        others = archive.of_benchmark(run.benchmark)
-        if not others:
-            unknown += 1
-            continue
+        alike = archive.made.get((run.benchmark, run.names["method"]), others)
+        part.seconds += median(sum(s for stage, s in one.seconds.items() if stage != _FEATURES) for one in alike)
         images = fmean(one.images for one in others)
-        total += _FLOAT * images
-        if run.network not in networks | extracted:
-            networks.add(run.network)
-            total += _FLOAT * images * max(one.width for one in others)
-    return Estimated(total, unknown)
+        part.size += _FLOAT * images
+        if run.network not in timed:
+            timed.add(run.network)
+            part.seconds += max(one.seconds.get(_FEATURES, 0.0) for one in others)
+            part.size += _FLOAT * images * max(one.width for one in others) * (run.network not in extracted)
+    part.trainings = len(trained - extracted)
 
 
 def sweeps(study: Study, missing: Iterable[Wanted], more: Sequence[str]) -> list[list[str]]:
@@ -157,29 +123,15 @@ def free_space(folder: Path) -> int | None:
     return None if there is None else shutil.disk_usage(there).free
 
 
-_SECONDS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-
-
-@dataclass(frozen=True)
-class Need:
-    """What a benchmark of a study needs.
-
-    Args:
-        data: a line for every set that is missing or incomplete.
-        weights: a line for every file of weights that is missing.
-    """
-
-    data: tuple[str, ...] = ()
-    weights: tuple[str, ...] = ()
-
-
-def status(study: Study, parts: Sequence[Part], needs: Mapping[str, Need], free: int | None, again: str) -> str:
+def status(
+    study: Study, parts: Sequence[Part], needs: Mapping[str, Sequence[str]], free: int | None, again: str
+) -> str:
     """Return how far a study is.
 
     Args:
         study: narrowed or not.
         parts: its runs, by benchmark.
-        needs: what each benchmark needs, by its config's name.
+        needs: {benchmark: a line for each set or file of weights that is missing}.
         free: bytes that are free where features are kept; None where that is not known.
         again: the command that makes what is missing.
     """
@@ -194,21 +146,14 @@ def status(study: Study, parts: Sequence[Part], needs: Mapping[str, Need], free:
 
 
 def _row(part: Part) -> tuple[str | int, ...]:
-    every = len(part.done) + len(part.missing)
-    time = _words(part.time, len(part.missing), duration(part.time.amount))
-    space = _words(part.space, len(part.missing), size(part.space.amount))
-    return part.benchmark, every, len(part.done), len(part.missing), part.trainings, time, space
+    every, missing = len(part.done) + len(part.missing), len(part.missing)
+    costs = (duration(part.seconds), size(part.size))
+    more = f", {part.unknown} not known" * bool(part.unknown)
+    told = [f"about {cost}{more}" if missing > part.unknown else "not known" if missing else "–" for cost in costs]
+    return part.benchmark, every, len(part.done), missing, part.trainings, *told
 
 
-def _words(found: Estimated, missing: int, amount: str) -> str:
-    if not missing:
-        return "–"
-    if found.unknown == missing:
-        return "not known"
-    return f"about {amount}" + f", {found.unknown} not known" * bool(found.unknown)
-
-
-def _notes(study: Study, parts: Sequence[Part], needs: Mapping[str, Need], free: int | None) -> Iterator[str]:
+def _notes(study: Study, parts: Sequence[Part], needs: Mapping[str, Sequence[str]], free: int | None) -> Iterator[str]:
     if any(part.missing for part in parts):
         yield (
             "estimated from the seconds and images of records of the same benchmark and method; not known where there "
@@ -226,12 +171,7 @@ def _notes(study: Study, parts: Sequence[Part], needs: Mapping[str, Need], free:
         for reason in dict.fromkeys(run.refused for run in part.refused):
             count = sum(run.refused == reason for run in part.refused)
             yield f"{part.benchmark}: {count} run{'s' * (count > 1)} cannot be made: {reason}"
-        need = needs.get(part.benchmark, Need())
-        if need.data:
-            how = f"python -m openbench data list {part.benchmark}"
-            yield f"{part.benchmark} lacks data: {'; '.join(need.data)} — {how}"
-        for line in need.weights:
-            yield f"{part.benchmark} lacks weights: {line}"
+        yield from (f"{part.benchmark} lacks {line}" for line in needs.get(part.benchmark, ()))
     if study.source:
         yield f"paper: {study.source}"
     yield from (f"deviates: {text}" for text in study.deviations)
@@ -239,19 +179,15 @@ def _notes(study: Study, parts: Sequence[Part], needs: Mapping[str, Need], free:
 
 def duration(seconds: float) -> str:
     """Return a time in its two largest units, e.g. `3 h 20 min`."""
-    left, parts = max(1, round(seconds)), list[str]()
-    for unit, length in _SECONDS:
-        if left >= length or (parts and len(parts) < 2):
-            count, left = divmod(left, length)
-            parts += [f"{count} {unit}"] * bool(count)
-        if len(parts) == 2:
-            break
-    return " ".join(parts)
+    minutes, left = divmod(max(1, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    found = [(days, "d"), (hours, "h"), (minutes, "min"), (left, "s")]
+    first = next(at for at, (count, _) in enumerate(found) if count)
+    return " ".join(f"{count} {unit}" for count, unit in found[first : first + 2] if count)
 
 
 def size(amount: float) -> str:
     """Return bytes as people say them, e.g. `1.2 GB`."""
-    for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if amount >= length:
-            return f"{amount / length:.1f} {unit}"
-    return f"{max(1, round(amount / 1e3))} kB"
+    unit, length = next((pair for pair in _UNITS if amount >= pair[1]), _UNITS[-1])
+    return f"{amount / length:.1f} {unit}" if unit != "kB" else f"{max(1, round(amount / length))} kB"

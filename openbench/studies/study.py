@@ -1,90 +1,110 @@
 """A study as a value: what its yaml says, checked."""
 
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from openbench import paths
 from openbench.config.constraints import Count, check_value
-from openbench.errors import ConfigError, available, check_known, did_you_mean
+from openbench.errors import ConfigError, available, check_choice, check_known, did_you_mean
 from openbench.metrics.keys import bounds, higher_is_better
 from openbench.results.tables.render import Kind
 from openbench.storage.yaml_file import read_yaml
 
 Layout = Literal["grid", "rejection", "thresholds", "mixture"]
 Best = Literal["max", "min", "none"]
-_KEYS = (
-    *("title", "source", "layout", "run", "repeat", "seeds", "rows", "columns", "published", "test", "deviations"),
-    *("only_published", "options"),
-)
-_ROW = ("run", "published", "without", "with")
-_COLUMN = ("run", "value", "best", "published", "seeds", "figure", "std")
-_GROUP = {"rows": ("run", "rows", "without", "with", "published"), "columns": ("run", "seeds", "columns", "published")}
-_FIGURES = ("file", "row", "value", "std", "percent", "runs", "match")
 _SEED = "seed"
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
-@dataclass(frozen=True)
-class Row:
-    """One row: usually a method, or a training with its score.
+def _words(value: Any) -> Any:
+    given = [] if value is None else value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in given):
+        raise ValueError("a text or a number, or a list of them")
+    return tuple(map(str, given))
+
+
+def _texts(value: Any) -> Any:
+    if not isinstance(value, dict) or not all(isinstance(text, str | int | float) for text in value.values()):
+        raise ValueError("a mapping to texts or numbers")
+    return {str(key): str(text) for key, text in value.items()}
+
+
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]  # overrides or values: one, or a list of them
+Texts = Annotated[dict[str, str], BeforeValidator(_texts)]
+
+
+class _Node(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class _Line(_Node):
+    """A row or a column, or a group of them.
 
     Args:
         name: as printed.
         group: the heading that it stands under; empty for none.
         run: overrides of its runs.
-        published: {column of the file of figures: what stands there for this row}.
-        without: {column or group of columns, or nothing for all: why the row has no cell there}.
-        there: {column or group of columns: overrides of the row's runs there}.
+        published: {column of the file of figures: what stands there}.
     """
 
-    name: str
+    name: str = ""
     group: str = ""
-    run: tuple[str, ...] = ()
-    published: Mapping[str, str] = field(default_factory=dict)
-    without: Mapping[str, str] = field(default_factory=dict)
-    there: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    run: Words = ()
+    published: Texts = {}
 
     @property
     def path(self) -> str:
-        """Its name with its group's, as `--rows` takes it."""
+        """Its name with its group's, as `--rows` and `--columns` take it."""
         return f"{self.group}.{self.name}" if self.group else self.name
 
 
-@dataclass(frozen=True)
-class Column:
+class Row(_Line):
+    """One row: usually a method, or a training with its score.
+
+    Args:
+        without: {column or group of columns, or nothing for all: why the row has no cell there}.
+        there: {column or group of columns: overrides of the row's runs there}.
+        rows: those of a group.
+    """
+
+    without: Annotated[Texts, BeforeValidator(lambda given: {"": given} if isinstance(given, str) else given)] = {}
+    there: dict[str, Words] = Field(default={}, alias="with")
+    rows: dict[Any, Any] | None = None
+
+
+class Column(_Line):
     """One column of numbers.
 
     Args:
-        name: as printed.
-        group: the heading above it; empty for none.
-        run: overrides of its runs.
-        set: the set or group of sets that the number is about, e.g. `near`; empty in layouts that bring their numbers.
-        key: of the metric, e.g. `auroc`.
+        value: SET.METRIC: the set or group of sets that the number is about, and its metric; empty in layouts that
+            bring their numbers.
         best: which values are better.
-        published: {column of the file of figures: what stands there for this column}.
-        repeated: the values that the study's `repeat` takes here.
+        seeds: the values that the study's `repeat` takes here.
         figure: column of the file of figures that holds the number; empty for the study's.
         std: the one that holds its deviation; likewise.
+        columns: those of a group.
     """
 
-    name: str
-    group: str
-    run: tuple[str, ...]
-    set: str
-    key: str
-    best: Best
-    published: Mapping[str, str]
-    repeated: tuple[str, ...]
+    value: str = ""
+    best: Best = "none"
+    seeds: Words = ()
     figure: str = ""
     std: str = ""
+    columns: dict[Any, Any] | None = None
 
     @property
-    def path(self) -> str:
-        """Its name with its group's, as `--columns` takes it."""
-        return f"{self.group}.{self.name}" if self.group else self.name
+    def set(self) -> str:
+        """The set or group of sets that the number is about, e.g. `near`."""
+        return self.value.partition(".")[0]
+
+    @property
+    def key(self) -> str:
+        """The metric, e.g. `auroc`."""
+        return self.value.partition(".")[2]
 
     @property
     def kind(self) -> Kind:
@@ -93,8 +113,7 @@ class Column:
         return "percent" if (limits.low, limits.high) == (0.0, 1.0) or self.key == "detection_error" else "number"
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(_Node):
     """Where the published figures of a study stand.
 
     Args:
@@ -112,12 +131,29 @@ class Figures:
     value: str = "value"
     std: str = ""
     percent: bool = False
-    runs: int = 3
-    match: Mapping[str, str] = field(default_factory=dict)
+    runs: Count = 3
+    match: Texts = {}
 
 
-@dataclass(frozen=True)
-class Study:
+class _File(_Node):
+    """What a yaml says, rows and columns as they stand there; the rest as `Study` has it."""
+
+    title: str = ""
+    source: str = ""
+    layout: Layout = "grid"
+    run: Words = ()
+    seeds: Words = ("0",)
+    repeat: dict[str, Words] = {}
+    rows: dict[Any, Any] = Field(min_length=1)
+    columns: dict[Any, Any] = Field(min_length=1)
+    figures: Figures | None = Field(default=None, alias="published")
+    only_published: bool = False
+    test: str = ""
+    deviations: list[str] = []
+    options: dict[str, Any] = {}
+
+
+class Study(_Node):
     """What a table is made of.
 
     Args:
@@ -146,11 +182,11 @@ class Study:
     repeat: str
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
-    figures: Figures | None = None
-    only_published: bool = False
-    test: str = ""
-    deviations: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    figures: Figures | None
+    only_published: bool
+    test: str
+    deviations: list[str]
+    options: dict[str, Any]
 
     def narrowed(self, rows: tuple[str, ...], columns: tuple[str, ...]) -> "Study":
         """Return the study with some rows and columns only.
@@ -162,10 +198,10 @@ class Study:
         Raises:
             ConfigError: a name that fits none.
         """
-        kept_rows = _chosen([(row, (row.name, row.group, row.path)) for row in self.rows], rows, "--rows")
-        kept = _chosen([(one, (one.name, one.group, one.path)) for one in self.columns], columns, "--columns")
-        test = self.test if self.test in [row.path for row in kept_rows] else ""
-        return replace(self, rows=tuple(kept_rows), columns=tuple(kept), test=test)
+        kept = _chosen(self.rows, rows, "--rows")
+        test = self.test if self.test in [row.path for row in kept] else ""
+        chosen = {"rows": kept, "columns": _chosen(self.columns, columns, "--columns"), "test": test}
+        return self.model_copy(update=chosen)
 
 
 def read_study(path: Path, name: str) -> Study:
@@ -178,182 +214,110 @@ def read_study(path: Path, name: str) -> Study:
     Raises:
         ConfigError: not a mapping, an unknown or missing key, a value of another kind, or a name twice.
     """
-    node = read_yaml(path)
-    where = f"study '{name}'"
-    check_value(node, dict, where)
-    check_known(map(str, node), _KEYS, where)
-    for key in ("rows", "columns"):
-        if not isinstance(node.get(key), dict) or not node[key]:
-            raise ConfigError(
-                f"{where}: {key} — found {node.get(key)!r} — allowed: a mapping from names to overrides or metrics, "
-                "e.g. KNN: method=knn, or near: near.auroc (python -m openbench show study openood_v1.5/table1)"
-            )
-    layout = _checked(node, "layout", Layout, where, "grid")
-    repeat, values = _repeat(node, where)
-    rows = tuple(_rows(node["rows"], f"{where}: rows"))
-    columns = tuple(_columns(node["columns"], f"{where}: columns", values, measured=layout in ("grid", "mixture")))
+    node, where = read_yaml(path), f"study '{name}'"
+    file = _parsed(_File, node, where)
+    if file.repeat and ("seeds" in node or len(file.repeat) != 1):
+        raise ConfigError(
+            f"{where}: repeat — found {', '.join(file.repeat)}{' beside seeds' * ('seeds' in node)} — allowed: one key "
+            "with its values, e.g. {benchmark.draw: [1, 2, 3]}; `seeds: [0, 1, 2]` is short for {seed: [0, 1, 2]}"
+        )
+    ((repeat, values),) = (file.repeat or {_SEED: file.seeds}).items()
+    measured = file.layout in ("grid", "mixture")
+    rows = tuple(_rows(file.rows, f"{where}: rows"))
+    columns = tuple(_columns(file.columns, f"{where}: columns", measured, Column(seeds=values)))
     _check_once([row.path for row in rows], f"{where}: rows")
     _check_once([column.path for column in columns], f"{where}: columns")
-    found = Study(
-        name=name,
-        path=path,
-        title=_checked(node, "title", str, where, name),
-        source=_checked(node, "source", str, where, ""),
-        layout=layout,
-        run=_words(node.get("run"), f"{where}: run"),
-        repeat=repeat,
-        rows=rows,
-        columns=columns,
-        figures=_figures(node["published"], where) if "published" in node else None,
-        only_published=_checked(node, "only_published", bool, where, False),
-        test=_checked(node, "test", str, where, ""),
-        deviations=tuple(_checked(node, "deviations", list[str], where, [])),
-        options=_checked(node, "options", dict[str, Any], where, {}),
-    )
+    said = {key: getattr(file, key) for key in Study.model_fields if key in _File.model_fields}
+    own = {"name": name, "path": path, "title": file.title or name, "repeat": repeat, "rows": rows, "columns": columns}
+    found = Study(**{**said, **own})
     _check_names(found, where)
     return found
+
+
+def _parsed(model: type[_Model], node: Any, where: str) -> _Model:
+    """A node of the yaml as a value of a model.
+
+    Raises:
+        ConfigError: it is not one; the first error is named.
+    """
+    check_value(node, dict, where)
+    keys = [field.alias or key for key, field in model.model_fields.items() if key not in ("name", "group")]
+    check_known(map(str, node), keys, where)
+    try:
+        return model.model_validate(node)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        given = "nothing" if first["type"] == "missing" else repr(first["input"])
+        place = ".".join(map(str, first["loc"]))
+        allowed = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+        raise ConfigError(f"{where}: {place} — found {given} — allowed: {allowed}") from None
 
 
 def _check_names(study: Study, where: str) -> None:
     """Rows and columns that are named elsewhere are there, and seeds are seeds."""
     for column in study.columns:
-        if not column.repeated or (study.repeat == _SEED and not all(map(str.isdecimal, column.repeated))):
+        if not column.seeds or (study.repeat == _SEED and not all(map(str.isdecimal, column.seeds))):
             kind = "whole numbers ≥ 0" if study.repeat == _SEED else f"values of {study.repeat}"
             raise ConfigError(
-                f"{where}: columns.{column.path}: seeds — found [{', '.join(column.repeated)}] — allowed: {kind}, at "
+                f"{where}: columns.{column.path}: seeds — found [{', '.join(column.seeds)}] — allowed: {kind}, at "
                 "least one"
             )
     names = [row.path for row in study.rows]
-    if study.test and study.test not in names:
-        raise ConfigError(
-            f"{where}: test — found '{study.test}'{did_you_mean(study.test, names)} — allowed: {', '.join(names)}"
-        )
+    if study.test:
+        check_choice(f"{where}: test", study.test, names)
     places = {place for column in study.columns for place in (column.name, column.group, column.path)}
     for row in study.rows:
         named = [place for place in (*row.without, *row.there) if place]
         check_known(named, sorted(places - {""}), f"{where}: rows.{row.name}")
 
 
-def _rows(node: Mapping[Any, Any], where: str, group: str = "", before: Row | None = None) -> Iterator[Row]:
+def _rows(node: Mapping[Any, Any], where: str, common: Row | None = None) -> Iterator[Row]:
     """The rows of a mapping; those of a group have its heading and its overrides."""
-    common = before or Row("")
+    for name, entry in node.items():
+        row = _parsed(Row, entry if isinstance(entry, dict) else {"run": entry}, f"{where}.{name}")
+        if row.rows is not None and common is None:
+            yield from _rows(
+                row.rows, f"{where}.{name}.rows", row.model_copy(update={"group": str(name), "rows": None})
+            )
+            continue
+        joined: dict[str, Any] = {"name": str(name)}
+        if common is not None:
+            joined |= {"group": common.group, "run": (*common.run, *row.run)}
+            joined |= {key: {**getattr(common, key), **getattr(row, key)} for key in ("published", "without", "there")}
+        yield row.model_copy(update=joined)
+
+
+def _columns(node: Mapping[Any, Any], where: str, measured: bool, common: Column) -> Iterator[Column]:
+    """The columns of a mapping; those of a group have its heading, its overrides and its figures.
+
+    Args:
+        node: {name: what the yaml says}.
+        where: for messages.
+        measured: whether a column is a metric, and not runs alone.
+        common: what all of them have.
+    """
     for name, entry in node.items():
         place = f"{where}.{name}"
-        if isinstance(entry, dict) and "rows" in entry and not group:
-            check_known(map(str, entry), _GROUP["rows"], place)
-            check_value(entry["rows"], dict, f"{place}.rows")
-            run, published = _words(entry.get("run"), f"{place}.run"), _texts(entry, "published", place)
-            shared = Row("", "", run, published, _without(entry, place), _there(entry, place))
-            yield from _rows(entry["rows"], f"{place}.rows", str(name), shared)
-            continue
-        given = entry if isinstance(entry, dict) else {"run": entry}
-        check_known(map(str, given), _ROW, place)
-        run = (*common.run, *_words(given.get("run"), f"{place}.run"))
-        published = {**common.published, **_texts(given, "published", place)}
-        without = {**common.without, **_without(given, place)}
-        yield Row(str(name), group, run, published, without, {**common.there, **_there(given, place)})
-
-
-def _without(node: Mapping[Any, Any], where: str) -> dict[str, str]:
-    """Why a row has no cell in a column; in any, if one text is given."""
-    given = node.get("without")
-    return {"": given} if isinstance(given, str) else _texts(node, "without", where)
-
-
-def _there(node: Mapping[Any, Any], where: str) -> dict[str, tuple[str, ...]]:
-    given = node.get("with") or {}
-    check_value(given, dict, f"{where}: with")
-    return {str(column): _words(words, f"{where}: with.{column}") for column, words in given.items()}
-
-
-def _columns(
-    node: Mapping[Any, Any], where: str, values: tuple[str, ...], group: str = "", measured: bool = True
-) -> Iterator[Column]:
-    """The columns of a mapping; those of a group have its heading, its overrides and its figures."""
-    for name, entry in node.items():
-        place = f"{where}.{name}"
-        if isinstance(entry, dict) and "columns" in entry and not group:
-            check_known(map(str, entry), _GROUP["columns"], place)
-            check_value(entry["columns"], dict, f"{place}.columns")
-            run, shared = _words(entry.get("run"), f"{place}.run"), _texts(entry, "published", place)
-            own = _words(entry["seeds"], f"{place}.seeds") if "seeds" in entry else values
-            for column in _columns(entry["columns"], f"{place}.columns", own, str(name), measured):
-                yield replace(column, run=(*run, *column.run), published={**shared, **column.published})
-            continue
         given = entry if isinstance(entry, dict) else {"value": entry} if measured else {"run": entry}
-        yield _column((group, str(name)), given, place, values, measured)
-
-
-def _column(
-    named: tuple[str, str], given: Mapping[Any, Any], place: str, values: tuple[str, ...], measured: bool
-) -> Column:
-    check_known(map(str, given), _COLUMN, place)
-    value = _checked(given, "value", str, place, "")
-    of, _, key = value.partition(".")
-    if measured and not (of and key):
-        raise ConfigError(
-            f"{place}: value — found {given.get('value')!r} — allowed: SET.METRIC, as `show record latest --view all` "
-            "has them, e.g. near.auroc, id.accuracy, full_spectrum/far.fpr95"
+        column = _parsed(Column, given, place)
+        joined: dict[str, Any] = {
+            "run": (*common.run, *column.run),
+            "published": {**common.published, **column.published},
+            "seeds": column.seeds if "seeds" in given else common.seeds,
+        }
+        if column.columns is not None and not common.group:
+            group = column.model_copy(update={**joined, "group": str(name)})
+            yield from _columns(column.columns, f"{place}.columns", measured, group)
+            continue
+        if measured and not (column.set and column.key):
+            raise ConfigError(
+                f"{place}: value — found {column.value!r} — allowed: SET.METRIC, as `show record latest --view all` "
+                "has them, e.g. near.auroc, id.accuracy, full_spectrum/far.fpr95"
+            )
+        best = (
+            column.best if "best" in given else {True: "max", False: "min", None: "none"}[higher_is_better(column.key)]
         )
-    better = {True: "max", False: "min", None: "none"}[higher_is_better(key)]
-    return Column(
-        name=named[1],
-        group=named[0],
-        run=_words(given.get("run"), f"{place}.run"),
-        set=of,
-        key=key,
-        best=_checked(given, "best", Best, place, better),
-        published=_texts(given, "published", place),
-        repeated=_words(given["seeds"], f"{place}.seeds") if "seeds" in given else values,
-        figure=_checked(given, "figure", str, place, ""),
-        std=_checked(given, "std", str, place, ""),
-    )
-
-
-def _repeat(node: Mapping[str, Any], where: str) -> tuple[str, tuple[str, ...]]:
-    """The key whose values a cell is the mean over, and the values."""
-    if "repeat" not in node:
-        return _SEED, _words(node.get("seeds", [0]), f"{where}: seeds")
-    given = node["repeat"]
-    if "seeds" in node or not isinstance(given, dict) or len(given) != 1:
-        raise ConfigError(
-            f"{where}: repeat — found {given!r}{' beside seeds' * ('seeds' in node)} — allowed: one key with its "
-            "values, e.g. {benchmark.draw: [1, 2, 3]}; `seeds: [0, 1, 2]` is short for {seed: [0, 1, 2]}"
-        )
-    ((key, values),) = given.items()
-    return str(key), _words(values, f"{where}: repeat.{key}")
-
-
-def _figures(node: Any, where: str) -> Figures:
-    place = f"{where}: published"
-    check_value(node, dict, place)
-    check_known(map(str, node), _FIGURES, place)
-    if "file" not in node:
-        raise ConfigError(f"{place}: file is missing — name a CSV of results/reference, or one beside the study")
-    kinds: dict[str, Any] = {"file": str, "row": str, "value": str, "std": str, "percent": bool, "runs": Count}
-    given = {key: _checked(node, key, kind, place, None) for key, kind in kinds.items() if key in node}
-    return Figures(**given, match=_texts(node, "match", place))
-
-
-def _checked(node: Mapping[Any, Any], key: str, kind: Any, where: str, default: Any) -> Any:
-    """A value of a node, checked; the default if it is absent."""
-    value = node.get(key, default)
-    if key in node:
-        check_value(value, kind, f"{where}: {key}")
-    return value
-
-
-def _words(value: Any, where: str) -> tuple[str, ...]:
-    """Overrides or values: one, or a list of them."""
-    given = [] if value is None else value if isinstance(value, list) else [value]
-    check_value(given, list[str | int | float], where)
-    return tuple(str(one) for one in given)
-
-
-def _texts(node: Mapping[Any, Any], key: str, where: str) -> dict[str, str]:
-    value = node.get(key) or {}
-    check_value(value, dict[str, str | int | float], f"{where}: {key}")
-    return {str(name): str(text) for name, text in value.items()}
+        yield column.model_copy(update={**joined, "name": str(name), "group": common.group, "best": best})
 
 
 def _check_once(names: list[str], where: str) -> None:
@@ -362,17 +326,17 @@ def _check_once(names: list[str], where: str) -> None:
         raise ConfigError(f"{where} — found {', '.join(twice)} twice — allowed: each name once")
 
 
-def _chosen(named: list[tuple[Any, tuple[str, ...]]], patterns: tuple[str, ...], option: str) -> list[Any]:
-    from fnmatch import fnmatchcase
-
+def _chosen(lines: Sequence[_Line], patterns: tuple[str, ...], option: str) -> tuple[Any, ...]:
+    """The rows or columns that patterns name; all without a pattern."""
+    found = {line.path: {line.name, line.group, line.path} - {""} for line in lines}
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for _, names in named for name in names):
-            known = list(dict.fromkeys(name for _, names in named for name in names if name))
+        if not any(fnmatchcase(name, pattern) for names in found.values() for name in names):
+            known = list(dict.fromkeys(name for line in lines for name in (line.name, line.group, line.path) if name))
             raise ConfigError(
                 f"{option} '{pattern}' fits nothing{did_you_mean(pattern, known)} — available: {', '.join(known)}"
             )
-    fits = [thing for thing, names in named if any(fnmatchcase(n, p) for n in names for p in patterns)]
-    return fits if patterns else [thing for thing, _ in named]
+    fits = [line for line in lines if any(fnmatchcase(name, one) for name in found[line.path] for one in patterns)]
+    return tuple(fits if patterns else lines)
 
 
 GROUP = "study"
@@ -415,56 +379,3 @@ def study(name: str, config_dir: Path | None = None) -> Study:
 
 def _name(folder: Path, file: Path) -> str:
     return file.relative_to(folder).as_posix().removesuffix(_YAML)
-
-
-_PLAIN = re.compile(r"[A-Za-z_+~][\w+~@=./ ×·()-]*")
-_SPECIAL = {"null", "true", "false", "yes", "no", "on", "off"}
-
-
-@dataclass(frozen=True)
-class Draft:
-    """What a study of a sweep says.
-
-    Args:
-        title: as printed.
-        command: what makes its tables, for the first comment.
-        run: overrides of all its runs.
-        seeds: what cells are means over.
-        rows: {name: overrides}.
-        groups: {name of a benchmark: overrides} where there are several; columns then stand below each.
-        columns: {name: SET.METRIC}.
-    """
-
-    title: str
-    command: str
-    run: Sequence[str]
-    seeds: Sequence[str]
-    rows: Mapping[str, Sequence[str]]
-    groups: Mapping[str, Sequence[str]]
-    columns: Mapping[str, str]
-
-    def text(self) -> str:
-        """Return the yaml."""
-        lines = [f"# {self.title}", f"#   {self.command}", f"title: {_scalar(self.title)}"]
-        lines += [f"run: {_list(self.run)}"] * bool(self.run)
-        lines += [f"seeds: [{', '.join(self.seeds)}]", "rows:"]
-        lines += [f"  {_scalar(name)}: {_list(words)}" for name, words in self.rows.items()]
-        lines.append("columns:")
-        for name, words in self.groups.items():
-            columns = ", ".join(f"{_scalar(title)}: {_scalar(value)}" for title, value in self.columns.items())
-            lines.append(f"  {_scalar(name)}: {{run: {_list(words)}, columns: {{{columns}}}}}")
-        if not self.groups:
-            lines += [f"  {_scalar(name)}: {_scalar(value)}" for name, value in self.columns.items()]
-        first = next(iter(self.rows))
-        lines.append(f"# test: {_scalar(first)}   # compares every row with this one, in pairs")
-        return "\n".join(lines) + "\n"
-
-
-def _list(words: Sequence[str]) -> str:
-    return _scalar(words[0]) if len(words) == 1 else f"[{', '.join(map(_scalar, words))}]"
-
-
-def _scalar(text: str) -> str:
-    """A text as yaml reads it back."""
-    plain = _PLAIN.fullmatch(text) and text.lower() not in _SPECIAL and text == text.strip()
-    return text if plain else json.dumps(text, ensure_ascii=False)

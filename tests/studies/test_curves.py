@@ -27,8 +27,8 @@ def scored(row="MSP", ood=OOD, group="0", ids=ID, figures=None):
         ),
         SetScores.of_split("a", Role.NEAR, np.float32(ood), np.full(len(ood), -1), np.zeros(len(ood), int)),
     ]
-    column = Column("near", "", (), "near", "auroc", "max", {}, ("0",))
-    return Scored(Cell(Row(row), column), group, "toy", sets, figures or {})
+    column = Column(name="near", value="near.auroc", best="max", seeds=("0",))
+    return Scored(Cell(Row(name=row), column), group, "toy", sets, figures or {})
 
 
 def line(kind, at=0, **changes):
@@ -76,7 +76,7 @@ def test_what_cannot_be_drawn_is_left_out_and_said(bad):
 
 def test_rows_of_one_name_in_two_groups_are_two_lines():
     one = scored()
-    other = replace(one, cell=replace(one.cell, row=replace(one.cell.row, group="tuned")))
+    other = replace(one, cell=replace(one.cell, row=one.cell.row.model_copy(update={"group": "tuned"})))
     (panel,) = KINDS["oscr"]([one, other]).panels
     assert [line.name for line in panel.lines] == ["MSP", "tuned.MSP"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
@@ -19,9 +19,6 @@ from openbench.compose.sweep import options as entries
 from openbench.config.overrides import command_line, is_name
 from openbench.errors import ConfigError
 from openbench.storage.files import creating, write_whole
-
-if TYPE_CHECKING:
-    from openbench.studies.study import Draft
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 _COLUMNS = "near.auroc,far.auroc,id.accuracy"  # of a study
@@ -110,15 +107,15 @@ def new_study(
         raise ConfigError(
             f"'{file}' {'exists' if file.exists() else 'does not end in .yaml'} — allowed: a new file, NAME.yaml"
         )
-    made = _draft(file, overrides, columns, config_dir)
+    text, command = _draft(file, overrides, columns, config_dir)
     with writing(file), creating(file) as stream:
-        stream.write(made.text().encode())
+        stream.write(text.encode())
     try:
         study_of(str(file))
     except ConfigError:
         file.unlink()
         raise
-    print(f"wrote {file}\n{made.command}")
+    print(f"wrote {file}\n{command}")
     return OK
 
 
@@ -199,8 +196,8 @@ def _commands(kind: Kind, name: str, folder: Path) -> list[str]:
     ]
 
 
-def _draft(path: Path, overrides: Sequence[str], columns: Sequence[str], config_dir: Path | None) -> "Draft":
-    """What a study of a sweep says: what varies besides benchmark and seed makes its rows.
+def _draft(path: Path, overrides: Sequence[str], columns: Sequence[str], config_dir: Path | None) -> tuple[str, str]:
+    """A study of a sweep, and the command that makes its tables: what varies besides benchmark and seed makes rows.
 
     Args:
         path: its file.
@@ -208,9 +205,10 @@ def _draft(path: Path, overrides: Sequence[str], columns: Sequence[str], config_
         columns: SET.METRIC of each.
         config_dir: the user's folder of group files.
     """
+    import yaml
+
     from openbench.compose.sweep import jobs, swept_keys
     from openbench.studies.runs import key_of
-    from openbench.studies.study import Draft
 
     made, swept = jobs(overrides, config_dir), swept_keys(overrides, config_dir)
     named = [{key_of(word): word for word in job} for job in made]
@@ -223,16 +221,21 @@ def _draft(path: Path, overrides: Sequence[str], columns: Sequence[str], config_
     several = _BENCHMARK in swept
     common = [word for key, word in named[0].items() if key not in (*varied, _SEED, *([_BENCHMARK] * several))]
     benchmarks = dict.fromkeys(job[_BENCHMARK] for job in named)
-    what = ", ".join(map(_value, benchmarks))
-    return Draft(
-        title=f"{path.stem.replace('_', ' ')} on {what}",
-        command=command_line("study", [str(path), "--table", "--to", "tables"], config_dir),
-        run=common,
-        seeds=list(dict.fromkeys(_value(job.get(_SEED, "seed=0")) for job in named)),
-        rows=rows,
-        groups={_value(word): [word] for word in benchmarks} if several else {},
-        columns={value.replace(".", " "): value for value in columns},
-    )
+    title = f"{path.stem.replace('_', ' ')} on {', '.join(map(_value, benchmarks))}"
+    measured: dict[str, Any] = {value.replace(".", " "): value for value in columns}
+    node = {
+        "title": title,
+        "run": common,
+        "seeds": list(dict.fromkeys(_value(job.get(_SEED, "seed=0")) for job in named)),
+        "rows": rows,
+        "columns": {_value(word): {"run": word, "columns": measured.copy()} for word in benchmarks}
+        if several
+        else measured,
+    }
+    command = command_line("study", [str(path), "--table", "--to", "tables"], config_dir)
+    text = yaml.safe_dump(node, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)
+    last = f"# test: {next(iter(rows))}   # compares every row with this one, in pairs"
+    return f"# {title}\n#   {command}\n{text}{last}\n", command
 
 
 def _name(word: str) -> str:

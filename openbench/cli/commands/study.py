@@ -1,7 +1,6 @@
 """`study`: a paper's table, or one's own: what it needs, what is done and to do, its runs, and the table itself."""
 
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +22,8 @@ from openbench.studies.cells import Asked, archive_of
 from openbench.studies.study import study as named
 
 if TYPE_CHECKING:
-    from openbench.studies.plan import Need, Part
-    from openbench.studies.runs import Archive, Wanted
+    from openbench.studies.plan import Part
+    from openbench.studies.runs import Archive
     from openbench.studies.study import Study
 
 _INCOMPLETE = "incomplete"
@@ -130,7 +129,8 @@ class _Call:
 
         found = parts(self.study, self.asked, self._archive(on_error))
         free = free_space(paths.cache_dir())
-        return status(self.study, found, _needs(found, self.asked.config_dir), free, again)
+        needs = {part.benchmark: _needs(part, self.asked.config_dir) for part in found if part.missing}
+        return status(self.study, found, needs, free, again)
 
     def make(self, more: list[str]) -> int:
         """Make what is missing: a sweep for each group of runs, one after the other."""
@@ -178,30 +178,17 @@ def _is_runtime(word: str) -> bool:
     return key.partition(".")[0] in ("runtime", "hydra") or key == "benchmark.incomplete"
 
 
-def _needs(parts: "Iterable[Part]", config_dir: Path | None) -> "dict[str, Need]":
-    """Return what is missing of every benchmark on which something is to do.
-
-    Args:
-        parts: the runs of a study, by benchmark.
-        config_dir: the user's folder of group files.
-    """
-    return {part.benchmark: _need(part.missing, config_dir) for part in parts if part.missing}
-
-
-def _need(missing: "Iterable[Wanted]", config_dir: Path | None) -> "Need":
+def _needs(part: "Part", config_dir: Path | None) -> list[str]:
+    """A line for each set of images, and each file of weights, that the missing runs of a benchmark lack."""
     from openbench.cli.commands.data import benchmark_config
     from openbench.data.build import survey
-    from openbench.studies.plan import Need
 
-    runs = list(missing)
-    forms = {tuple(word for word in run.words if word.lstrip("+").startswith("benchmark")): run for run in runs}
-    lines: list[str] = []
-    for words in forms:
-        statuses = survey(benchmark_config(words, config_dir))
-        lines += [f"{s.path} ({s.found:,} of {s.expected:,})" for s in statuses if s.missing]
-    backbones = dict.fromkeys(run.names["backbone"] for run in runs if "backbone" in run.names)
-    weights = [line for name in backbones for line in _absent(name)]
-    return Need(tuple(dict.fromkeys(lines)), tuple(weights))
+    forms = dict.fromkeys(tuple(w for w in run.words if w.lstrip("+").startswith("benchmark")) for run in part.missing)
+    statuses = [s for words in forms for s in survey(benchmark_config(words, config_dir)) if s.missing]
+    found = list(dict.fromkeys(f"{s.path} ({s.found:,} of {s.expected:,})" for s in statuses))
+    data = [f"data: {'; '.join(found)} — python -m openbench data list {part.benchmark}"] * bool(found)
+    backbones = dict.fromkeys(run.names["backbone"] for run in part.missing)
+    return data + [f"weights: {line}" for name in backbones for line in _absent(name)]
 
 
 def _absent(backbone: str) -> list[str]:
