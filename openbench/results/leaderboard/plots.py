@@ -32,6 +32,7 @@ STYLES = {
     "": ("#777777", "o"),
 }
 _ROWS = 100  # in the picture of a board
+_ALL = 12  # rows that are all shown in a scatter
 _APART = 9.0  # points between two labels
 _MARGIN = 0.06  # of the range, beyond the rows that are shown
 Families = Mapping[str, str]
@@ -131,7 +132,7 @@ def _label(row: Row, rows: Sequence[Row]) -> str:
 
 
 def _scatter(axes: Axes, rows: Sequence[Row], families: Families) -> None:
-    """Near against far AUROC: the best two thirds of the rows on both axes, those that no other beats named."""
+    """Near against far AUROC: of many rows the best two thirds on both axes, those that no other beats named."""
     points = np.array([[100 * _value(row, "far"), 100 * _value(row, "near")] for row in rows])
     front = on_front(points)
     for family, (colour, marker) in STYLES.items():
@@ -139,7 +140,8 @@ def _scatter(axes: Axes, rows: Sequence[Row], families: Families) -> None:
         if own:
             x, y = points[own].T
             axes.scatter(x, y, c=colour, marker=marker, s=34, alpha=0.85, zorder=2)
-    low, high = np.quantile(points, 1 / 3, axis=0), points.max(axis=0)
+    few = len(rows) <= _ALL
+    low, high = np.quantile(points, 0 if few else 1 / 3, axis=0), points.max(axis=0)
     margin = _MARGIN * np.maximum(high - low, 0.1)
     axes.set(xlim=(low[0] - margin[0], high[0] + 2.5 * margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
     for at in front:
@@ -150,9 +152,9 @@ def _scatter(axes: Axes, rows: Sequence[Row], families: Families) -> None:
     axes.step(*points[front].T, where="pre", color="0.4", linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
     _label_at(axes, points[front], [_label(rows[at], rows) for at in front])
     outside = int(((points < low - margin).any(axis=1)).sum())
-    note = f" · {outside} rows lie outside" if outside else ""
+    notes = ["best two thirds"] * (not few) + [f"{outside} rows lie outside"] * bool(outside)
     axes.set(xlabel="far AUROC (%)", ylabel="near AUROC (%)")
-    axes.set_title(f"best two thirds{note} · named: beaten by no other row on both", fontsize=8.5, loc="left")
+    axes.set_title(" · ".join([*notes, "named: beaten by no other row on both"]), fontsize=8.5, loc="left")
 
 
 def _list(axes: Axes, rows: Sequence[Row], group: str, families: Families, ranges: Ranges) -> None:
