@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -102,36 +101,18 @@ class Torchrun(Team):
 
 ALONE = Team()
 
-_STILL = 3  # looks in a row
-_LOOK_SECONDS = 0.005
-_LEAVE_SECONDS = 10.0
+_LEAVE_SECONDS = 1.0
 
 
 def _leave() -> None:
-    """Leave the other processes, once gloo's threads have nothing left to do.
+    """Leave the other processes, and let gloo's threads end.
 
     Such a thread lets go of a tensor only some time after the tensor was exchanged. Where that is while Python ends, it
     asks for an interpreter that is no longer given to anyone, which aborts the process with all its work done. To
-    destroy the group does not always end the threads: what else holds it need not be free yet.
+    destroy the group does not always end the threads; while this one sleeps, the interpreter is given to them.
     """
     torch.distributed.destroy_process_group()
-    still, until = 0, time.monotonic() + _LEAVE_SECONDS
-    while still < _STILL and time.monotonic() < until:
-        time.sleep(_LOOK_SECONDS)  # the interpreter is given to whichever thread asks
-        still = 0 if _at_work() else still + 1
-
-
-def _at_work() -> bool:
-    """Whether a thread other than this one computes, or waits for a processor; False where the system does not say."""
-    own = os.getpid()
-    for stat in Path("/proc/self/task").glob("[0-9]*/stat"):
-        try:
-            state = stat.read_text("ascii", "replace").rpartition(") ")[2][:1]
-        except OSError:  # it has ended
-            continue
-        if state == "R" and int(stat.parent.name) != own:
-            return True
-    return False
+    time.sleep(_LEAVE_SECONDS)
 
 
 @cache
