@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from openbench.cli.app import COMMANDS
+from openbench.cli.registry import Registry
 from openbench.testing import check_method
 
 from .documents import FENCE, blocks, commands, composes
@@ -51,6 +52,12 @@ def test_every_command_of_a_page_is_one(page):
     for words in commands(page):
         if words[0] in ("run", "train", "extract", "check") and not {"--config-dir"} & set(words):
             composes(words)
+
+
+def test_the_readme_says_how_much_there_is():
+    registry = Registry.of(None)
+    counts = [f"{len(registry.entries(kind))} {kind}s" for kind in ("method", "training", "benchmark")]
+    assert "{}, {} and {}".format(*counts) in (ROOT / "README.md").read_text().replace("\n", " ")
 
 
 def test_the_readme_has_commands_and_a_wrong_one_is_noticed():
