@@ -5,7 +5,8 @@ import pickle
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,31 +115,20 @@ def seed_all() -> None:
         sys.modules["torch"].default_generator.manual_seed(SEED)
 
 
-# What a run without slow tests must not exceed is five minutes on two processors: CONTRIBUTING.md, "Tests are cheap".
-COSTS: dict[str, float] = {}
+# What all tests must not exceed is five minutes on two processors: CONTRIBUTING.md, "Tests are cheap".
+COSTS: Counter[str] = Counter()
 TOLD_FROM = 60  # processor seconds; less is a part of the tests
 LISTED = 10
-
-
-def processor_seconds() -> float:
-    """Of this process and of those that it waited for."""
-    return sum(os.times()[:4])
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Note what a test costs, its fixtures and processes included, under its file."""
-    before = processor_seconds()
+    before = sum(os.times()[:4])
     try:
         return (yield)
     finally:
-        add_costs({item.nodeid.partition("::")[0]: processor_seconds() - before})
-
-
-def add_costs(costs: Mapping[str, float]) -> None:
-    """Add processor seconds by file."""
-    for file, seconds in costs.items():
-        COSTS[file] = COSTS.get(file, 0.0) + seconds
+        COSTS[item.nodeid.partition("::")[0]] += sum(os.times()[:4]) - before
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -149,22 +139,21 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["costs"] = COSTS
+        session.config.workeroutput["costs"] = dict(COSTS)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Take what a process of pytest-xdist noted."""
-    add_costs(getattr(node, "workeroutput", {}).get("costs", {}))
+    COSTS.update(getattr(node, "workeroutput", {}).get("costs", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """List the files that cost most."""
-    if sum(COSTS.values()) < TOLD_FROM:
-        return
-    terminalreporter.section(f"processor seconds: {sum(COSTS.values()):.0f}, the {LISTED} files that cost most")
-    for file in sorted(COSTS, key=COSTS.__getitem__, reverse=True)[:LISTED]:
-        terminalreporter.write_line(f"{COSTS[file]:7.1f}  {file}")
+    if (whole := sum(COSTS.values())) > TOLD_FROM:
+        terminalreporter.section(f"processor seconds: {whole:.0f}, the {LISTED} files that cost most")
+        for file, seconds in COSTS.most_common(LISTED):
+            terminalreporter.write_line(f"{seconds:7.1f}  {file}")
 
 
 @pytest.fixture

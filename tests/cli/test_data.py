@@ -6,11 +6,9 @@ from PIL import Image as Pillow
 from sklearn.datasets import load_digits
 
 from openbench.__main__ import main
-from openbench.cli.commands import data
 from openbench.data import download
 from openbench.data.checking import contact_sheet
 from openbench.data.download import DataSource, RemoteFile
-from openbench.data.own.benchmark import OwnBenchmark
 from openbench.errors import DataError
 
 PHOTOS = 200  # of ten digits
@@ -71,14 +69,6 @@ def test_a_download_that_is_there_in_part_is_listed_as_such(here, capsys):
     assert next(row for row in rows if row[:1] == ["mnist"])[4:8] == ["1", "of", "4", "files"]
     assert next(row for row in rows if row[:1] == ["svhn"])[6:8] == ["not", "downloaded"]
     assert next(row for row in rows if row[:1] == ["ninco"])[2:6] == ["size", "unknown", "not", "downloaded"]
-
-
-def test_a_group_is_listed_with_commands_that_can_be_typed(here, capsys):
-    words = ["rebench_case1", "benchmark.group=kmnist_vs_textures"]
-    assert main(["data", "list", *words]) == 1
-    text = capsys.readouterr().out
-    assert f"python -m openbench data prepare {' '.join(words)}\n" in text
-    assert "rebench_case1_kmnist" not in text.partition("\n")[2]
 
 
 def test_a_download_that_fails_is_said_and_does_not_end_in_success(here, capsys, monkeypatch):
@@ -241,9 +231,3 @@ def test_a_new_benchmark_runs_from_the_printed_command(here, photos, capsys):
     assert main([*words, "method=knn"]) == 0
     assert "eights" in capsys.readouterr().out
     assert len(list((here / "results").rglob("*.json"))) == 1
-
-
-def test_what_a_new_benchmark_is_where_nothing_is_said():
-    found = data.new.make_context("new", ["mine", "--id", "photos"]).params
-    assert (found["side"], found["seed"], found["epochs"]) == (32, 0, None)  # as --help says
-    assert found["side"] == OwnBenchmark.__dataclass_fields__["side"].default

@@ -189,12 +189,6 @@ def test_a_choice_that_leaves_nothing_is_an_error_that_says_what_there_is(result
         main(arguments)
 
 
-def test_explain_adds_every_convention(results, capsys):
-    assert main(["--view", "threshold", "--explain"]) == 0
-    out = capsys.readouterr().out
-    assert "  FPR@95: OOD positive\n  AUTC: scaling none, w = 1\n" in out
-
-
 def test_every_number_of_every_record_is_in_one_csv(results, capsys):
     edited(results, "m1", "a", "only_here", 0.125)
     assert main(["--every-number", str(results / "all.csv")]) == 0

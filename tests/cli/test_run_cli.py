@@ -41,11 +41,6 @@ def test_scientific_config_does_not_depend_on_runtime(engine):
     assert first == second
 
 
-def test_a_plus_backbone_on_the_command_line_beats_the_benchmarks_choice(engine):
-    main(["run", "+benchmark=digits", "backbone=resnet18_cifar"])
-    assert engine.asked[0][1]["backbone"]["_name_"] == "resnet18_cifar"
-
-
 def test_a_single_run_leaves_no_file_behind(engine, tmp_path):
     assert main(["run", "+benchmark=digits"]) == 0
     assert files_below(tmp_path / "work") == []

@@ -16,7 +16,6 @@ import pytest
 from openbench.__main__ import main
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.errors import DataError
 from openbench.results.records.store import ScoreStore
 from openbench.results.scores.cells import read_sets
 from openbench.results.scores.file import passes
@@ -166,12 +165,8 @@ def test_every_type_of_number_is_read(tmp_path, column):
 def test_correctness_in_words_means_what_it_says(tmp_path, wrong, right):
     file = written(tmp_path, f"score,set,role,correct\n1,c,id_test,{wrong}\n2,c,id_test,{right}\n3,o,near,\n".encode())
     assert read_sets(file)[0].correct.tolist() == [0, 1]
-    file = table(tmp_path, correct=pa.array([wrong, right, None]))
-    assert read_sets(file)[0].correct.tolist() == [0, 1]
-
-
-def test_correctness_as_booleans_of_parquet(tmp_path):
-    assert read_sets(table(tmp_path, correct=pa.array([False, True, None])))[0].correct.tolist() == [0, 1]
+    for column in (pa.array([wrong, right, None]), pa.array([False, True, None])):
+        assert read_sets(table(tmp_path, correct=column))[0].correct.tolist() == [0, 1]
 
 
 LARGE = 2**53
@@ -218,12 +213,6 @@ def test_scores_of_the_other_sign_are_asked_about(tmp_path, capsys):
     assert "WARNING" not in capsys.readouterr().err
 
 
-def test_a_folder_does_not_become_a_column(tmp_path):
-    folder = tmp_path / "set=x" / "role=far"
-    folder.mkdir(parents=True)
-    assert [s.name for s in read_sets(table(folder))] == ["c", "o"]
-
-
 def test_what_is_not_a_regular_file_is_refused_and_not_waited_for(tmp_path, capsys):
     pipe, loop, folder = (tmp_path / name for name in ("pipe.csv", "loop.parquet", "folder.csv"))
     os.mkfifo(pipe)
@@ -244,48 +233,6 @@ def run_scores(tmp_path):
 
     sets = [split("c", Role.ID_TEST, 20), split("a", Role.NEAR, 12), split("b", Role.FAR, 9)]
     return ScoreStore(tmp_path).write("0123456789abcdef", sets)
-
-
-def content_of(file):
-    return [
-        (s.name, s.role, s.scores.tobytes(), *(None if x is None else x.tobytes() for x in (s.correct, s.labels)))
-        for s in read_sets(file)
-    ]
-
-
-def test_a_flipped_bit_in_the_scores_of_a_run_never_gives_another_number(tmp_path):
-    file = run_scores(tmp_path)
-    kept, raw, refused = content_of(file), file.read_bytes(), 0
-    damaged = tmp_path / "damaged.parquet"
-    for position in range(0, len(raw), 11):
-        content = bytearray(raw)
-        content[position] ^= 1 << (position * 5 % 8)
-        damaged.write_bytes(content)
-        try:
-            assert content_of(damaged) == kept, position
-        except DataError:
-            refused += 1
-    assert refused > len(raw) // 22
-
-
-def test_counts_and_names_that_the_footer_lost_are_missed(tmp_path, capsys):
-    raw = bytearray(run_scores(tmp_path).read_bytes())
-    at = raw.rindex(b"\x18\x06run_id") - 18  # the row group's number of rows stands a little before the metadata
-    hits = 0
-    for position in range(at, at + 18):
-        for bit in range(8):
-            content = bytearray(raw)
-            content[position] ^= 1 << bit
-            damaged = tmp_path / "damaged.parquet"
-            damaged.write_bytes(content)
-            try:
-                content_of(damaged)
-            except DataError as error:
-                hits += "counts of rows in its footer disagree" in str(error)
-    assert hits > 1
-    renamed = bytes(raw).replace(b"\x05label", b"\x05mabel")
-    damaged.write_bytes(renamed)
-    assert "the scores of a run have the columns" in refusal(damaged, capsys)
 
 
 def test_a_torn_parquet_file_is_refused(tmp_path, capsys):

@@ -238,11 +238,6 @@ def test_scores_elsewhere_on_the_disk_are_not_read(tmp_path, capsys):
     assert "the name of a file beside it" in capsys.readouterr().err
 
 
-def test_a_folder_without_records_is_an_error(known, tmp_path, capsys):
-    assert main(["verify", "--submission", str(tmp_path), "--results", str(known)]) == 2
-    assert "holds no records" in capsys.readouterr().err
-
-
 def test_a_file_that_is_not_a_record_is_refused_and_the_others_are_checked(check, tmp_path):
     sets = scores(1)
     record = record_of(sets)

@@ -82,18 +82,6 @@ CODE = {
         """,
         {"backbone": {"_target_": "own_of_test.own"}},
     ),
-    "function that makes a backbone of ours": (
-        """
-        from openbench.backbones.network import NetworkBackbone
-        from openbench.backbones.cifar import resnet
-
-        def own(name: str, model: str, num_classes: int, preprocess, **rest) -> NetworkBackbone:
-            made = resnet(name, model, num_classes=num_classes, preprocess=preprocess)
-            made.module().fc.weight.data *= SIGN
-            return made
-        """,
-        {"backbone": {"_target_": "own_of_test.own"}},
-    ),
     "data source": (
         """
         from dataclasses import dataclass
@@ -119,7 +107,6 @@ TOUCHED = {
     "training": {RUN, JOB},
     "augmentation": {RUN, JOB},
     "backbone": {RUN, JOB, COLUMNS},
-    "function that makes a backbone of ours": {RUN, JOB, COLUMNS},
     "data source": {RUN, IMAGES},
 }
 
@@ -194,8 +181,6 @@ def test_a_flipped_sign_in_code_of_ones_own_gives_all_that_it_makes_other_names(
     [
         ("openbench.methods.msp.MSP", ("method",)),
         ("openbench.training.methods.cross_entropy.CrossEntropy", ("training",)),
-        ("openbench.training.recipe.Recipe", ("training", "recipe")),
-        ("openbench.training.augment.augmentations.RandomCrop", ("training", "recipe", "augment", 0)),
         ("openbench.backbones.cifar.resnet", ("backbone",)),
         ("openbench.data.sources.embedded.SklearnDigits", ("benchmark", "near", "nine", "sources", "installed")),
     ],
