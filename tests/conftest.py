@@ -87,18 +87,6 @@ def pytest_collection() -> Iterator[object]:
         gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all cases but the first of a test slow where they are together: one goes on telling the fact."""
-    told: set[str] = set()
-    for item in items:
-        if item.get_closest_marker("slow_cases") is not None:
-            test = item.nodeid.partition("[")[0]
-            if test in told:
-                item.add_marker(pytest.mark.slow)
-            told.add(test)
-
-
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Each test starts from the same random state, whichever ran before it."""

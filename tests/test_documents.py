@@ -66,12 +66,10 @@ def test_the_readme_has_commands_and_a_wrong_one_is_noticed():
         composes(["run", "+benchmark=digits", "method=nosuch"])
 
 
-def test_the_tests_are_started_by_one_command_and_ci_runs_also_those_that_it_leaves_out():
+def test_all_tests_are_started_by_one_command():
     """In the two pages for people and in the check of a change, which keeps no cache of pytest's."""
-    command = "-m pytest -n auto --dist worksteal -m "
-    readme, contributing, ci = [
-        [re.split(r" +#| -p no:", found)[0].strip() for found in re.findall(r"python (-m pytest -n .*)", page)]
+    found = [
+        [re.split(r" +#| -p no:", text)[0].strip() for text in re.findall(r"python (-m pytest -n .*)", page)]
         for page in ((ROOT / name).read_text() for name in STARTED_IN)
     ]
-    assert readme == contributing == [f'{command}"not slow"']
-    assert ci == [*readme, f"{command}slow"]
+    assert found == [["-m pytest -n auto --dist worksteal"]] * 3

@@ -71,7 +71,6 @@ def test_released_weights_have_the_hash_stated(name: str, sha256: str, real_data
     assert file_sha256(real_data / name) == sha256
 
 
-@pytest.mark.slow
 def test_untrained_ones_take_classes_and_preprocessing_from_the_benchmark() -> None:
     untrained = [path for path in FILES if "weights: null" in path.read_text() and not node(path).get("checkpoint")]
     assert len(untrained) > 3

@@ -49,7 +49,6 @@ def scrambled(net: nn.Module) -> nn.Module:
     return net.eval()
 
 
-@pytest.mark.slow
 def test_resnet18_computes_what_its_architecture_says() -> None:
     net = scrambled(CifarResNet(SPECS["resnet18"], 10)).double()
     x = torch.randn(2, 3, 32, 32, dtype=torch.float64)

@@ -135,7 +135,6 @@ class Short(nn.Module):
         return logits
 
 
-@pytest.mark.slow
 @needs_compiler
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_outputs_are_the_uncompiled_up_to_rounding_at_any_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:

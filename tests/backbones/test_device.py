@@ -40,7 +40,6 @@ for name in ("torchvision", "timm", "open_clip"):
 """
 
 
-@pytest.mark.slow
 def test_each_library_imports_in_a_fresh_process() -> None:
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True)
     assert done.stdout.splitlines() == ["torchvision ()", "timm ()", "open_clip ()"], done.stderr

@@ -48,7 +48,6 @@ def test_the_head_makes_the_logits_of_the_features(three: Ensemble, images: Tens
     assert three.trained
 
 
-@pytest.mark.slow
 def test_every_member_counts_for_the_digest_and_nothing_else(three: Ensemble) -> None:
     assert Ensemble("other name", [network(seed) for seed in range(3)]).digest == three.digest
     others = ([0, 1], [0, 1, 3], [0, 1, 2, 3], [1, 0, 2])

@@ -40,7 +40,6 @@ def test_timm_features_and_maps_are_timms(model: str) -> None:
         torch.testing.assert_close(outputs.maps[layer], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("model", "nodes", "penultimate"),
     [
@@ -110,7 +109,6 @@ def test_the_published_prompts_are_80_and_the_names_are_those_of_the_wordnet_ids
         assert by_id == {wnid: library.IMAGENET_CLASSNAMES[every.index(wnid)] for wnid in by_id}
 
 
-@pytest.mark.slow_cases
 @pytest.mark.parametrize("model", ["resnet18", "narrow_vgg11", "mobilenet_v3_small"])
 def test_a_torchvision_network_without_its_classifier_has_the_same_features(model: str, tmp_path: Path) -> None:
     whole = torchvision_model("whole", model, num_classes=7, preprocess=SMALL).initialise(1)
@@ -127,7 +125,6 @@ def test_a_torchvision_network_without_its_classifier_has_the_same_features(mode
     assert headless.digest != whole.digest
 
 
-@pytest.mark.slow
 def test_torchvision_preset_is_the_published_one() -> None:
     backbone = torchvision_model("s", "swin_t", num_classes=5, preprocess="preset")
     preset = _compat.library("torchvision").models.Swin_T_Weights.IMAGENET1K_V1.transforms()
@@ -225,7 +222,6 @@ def test_maps_are_read_before_a_later_layer_overwrites_them() -> None:
     assert (tapped.maps["stage1"] < 0).any()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", [torchvision_model, timm_model])
 def test_own_weights_take_the_place_of_released_ones_and_do_not_join_them(make, tmp_path: Path) -> None:
     model, released = {

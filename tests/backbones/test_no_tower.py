@@ -1,6 +1,5 @@
 """CLIPN's weights: both text towers from one file, the second with its learnt prompts."""
 
-import pytest
 import torch
 from torch.nn import functional
 
@@ -12,7 +11,6 @@ from ..tiny_clip import NAME, backbone, library, whole  # noqa: TID252 — the t
 TEXT = ("transformer.", "token_embedding.", "positional_embedding", "ln_final.", "text_projection")
 
 
-@pytest.mark.slow
 def test_a_file_with_a_no_tower_gives_both(tmp_path):
     library()
     yes, other = whole().state_dict(), whole(1).state_dict()

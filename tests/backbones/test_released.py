@@ -47,7 +47,6 @@ PICTURES = {"resnet20": 10_000}
 FIRST = int(os.environ.get("OPENBENCH_TEST_PICTURES", "500"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_accuracy_is_the_published_one(model: str, real_data: Path) -> None:
     """A wrong channel order, normalisation or padding costs far more than four standard errors."""

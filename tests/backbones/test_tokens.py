@@ -20,7 +20,6 @@ def made(model="vit_small_patch16_dinov3", tokens=None, depth=5, **rest):
     )
 
 
-@pytest.mark.slow_cases
 @pytest.mark.parametrize("model", ["vit_small_patch16_dinov3", "vit_small_patch14_reg4_dinov2", "vit_base_patch16_224"])
 def test_tokens_are_those_of_the_normalised_blocks(model, tmp_path):
     torch.save(made(model).initialise(1).module().state_dict(), tmp_path / "vit.pt")

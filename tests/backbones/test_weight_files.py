@@ -184,7 +184,6 @@ def test_weight_files_of_odd_content_are_refused_by_name(content: bytes, suffix:
         read_weights(path)
 
 
-@pytest.mark.slow
 def test_a_pickled_file_with_any_byte_changed_gives_tensors_or_an_error(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(2)}, tmp_path / "w.pt")
     whole, refused = (tmp_path / "w.pt").read_bytes(), 0

@@ -46,7 +46,6 @@ def test_an_ood_image_is_called_after_its_folder_unless_all_share_it(split):
     assert "classes not named" in str(stats_of(together, ()))
 
 
-@pytest.mark.slow
 def test_images_stand_upright_in_the_order_of_the_set(split, tmp_path):
     pixels = np.zeros((len(split), 8, 8, 3), np.uint8)
     pixels[:, :4, :, 0] = 255 - np.arange(len(split))[:, None, None]  # the upper half is red

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from PIL import Image
 from sklearn.datasets import load_digits, load_sample_image
 
@@ -47,7 +46,6 @@ def test_digits_are_scikit_learns_spread_over_eight_bits():
     np.testing.assert_array_equal(np.rint(found / 255.0 * 16.0), load_digits().images[rows])
 
 
-@pytest.mark.slow
 def test_patches_are_averages_of_the_photograph_that_the_class_names():
     for class_name in ("flower",):
         photo = np.asarray(Image.fromarray(load_sample_image(f"{class_name}.jpg")).convert("L"), np.float64)

@@ -61,7 +61,6 @@ def test_a_cifar10_test_key_is_the_nth_of_its_class(name, present):
     check_pickle_keys(CifarPickles(), folder, load_manifest(name), pixels, labels, classes)
 
 
-@pytest.mark.slow
 def test_a_cifar10_training_key_is_the_nth_of_its_class(present):
     folder = present("cifar-10-batches-py")
     pixels, labels = by_hand(*(folder / f"data_batch_{i}" for i in range(1, 6)))
@@ -108,7 +107,6 @@ def test_tiny_imagenet_keys_are_its_files(present):
         np.testing.assert_array_equal(image if image.ndim == 3 else np.dstack([image] * 3), expected)
 
 
-@pytest.mark.slow
 def test_textures_in_a_pack_are_found_by_their_published_names(present):
     path = present("dtd/dtd10_1200_32x32.npz")
     pack = np.load(path)
@@ -120,7 +118,6 @@ def test_textures_in_a_pack_are_found_by_their_published_names(present):
         np.testing.assert_array_equal(found.items[position], pack["images"][row_of[keys[position]]])
 
 
-@pytest.mark.slow
 def test_cifar10_has_no_image_on_two_sides_but_the_known_one(composed, present):
     for name in ("cifar-10-batches-py", "cifar-100-python", "tin/val/images"):
         present(name)

@@ -53,7 +53,6 @@ def test_fashion_mnist_classes_are_those_of_torchvision():
     assert ours == [n.lower().replace("-", " ").replace("/", " ") for n in names]
 
 
-@pytest.mark.slow
 def test_lsun_is_every_file_of_its_folder(root, composed):
     node = composed("+benchmark=cifar10_autc")["far"]["lsun"]
     folder = root / "LSUN_resize"

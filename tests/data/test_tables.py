@@ -64,7 +64,6 @@ def test_a_table_has_the_published_counts(table):
     assert (facts.rows, facts.anomalies, facts.columns) == PUBLISHED[table]
 
 
-@pytest.mark.slow
 def test_every_table_found_is_as_counted(real_data):
     folder = real_data / "adbench/Classical"
     if not folder.is_dir():

@@ -111,7 +111,6 @@ def digits(tmp_path_factory):
         yield
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("digits")
 def test_fit_makes_a_detector_of_a_benchmark(tmp_path, capsys):
     out = tmp_path / "made.zip"
@@ -139,7 +138,6 @@ def test_a_method_that_cannot_be_saved_is_refused_before_anything_is_computed(tm
     assert "cannot be saved" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("digits")
 def test_fit_learns_from_the_splits_that_a_run_learns_from(tmp_path, monkeypatch, capsys):
     given, plain = [], Detector.fit

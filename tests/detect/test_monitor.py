@@ -158,13 +158,11 @@ def lives(p_values, level=0.1):
     return ever.mean()
 
 
-@pytest.mark.slow
 def test_few_lives_without_a_change_ever_raise_an_alarm():
     p = np.random.default_rng(1).uniform(size=(1000, 300))
     assert lives(1 - p) <= binom.ppf(0.9999, 300, 0.1) / 300
 
 
-@pytest.mark.slow
 def test_few_monitors_raise_an_alarm_after_a_small_calibration():
     alarms = 0
     for seed in range(40):

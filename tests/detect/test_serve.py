@@ -155,7 +155,6 @@ def test_what_cannot_be_answered_is_refused_without_repeating_it(server, name):
     assert not any(part in text for part in ("script", "passwd", "Error", "/work", "openbench", "0x"))
 
 
-@pytest.mark.slow
 def test_an_answer_that_takes_too_long_is_given_up(started):
     made = started(replace(LIMITS, answer_s=0.05))
     found, answer = made.ask("POST", "/predict", encoded(SLOW))
@@ -193,7 +192,6 @@ def test_a_body_without_a_declared_length_is_cut_off(server):
     assert b" 413 " in server.raw(head, *[chunk] * 8).split(b"\r\n")[0]
 
 
-@pytest.mark.slow
 def test_a_slow_upload_is_given_up(started):
     server = started(replace(LIMITS, upload_s=1.0))
     head = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/png\r\nContent-Length: 100\r\n\r\n"
@@ -239,7 +237,6 @@ def test_it_says_what_it_promises_and_that_it_is_there(server):
     assert server.ask("GET", "/health") == (200, {"status": "ok", "waiting": 0})
 
 
-@pytest.mark.slow
 def test_what_cannot_wait_is_turned_away_and_the_server_recovers(server):
     def client(count):
         try:
@@ -293,7 +290,6 @@ def test_told_to_stop_under_load_it_answers_what_it_took(started):
     assert found.count(None) <= 8  # a connection that was made and not yet taken, at most one per client
 
 
-@pytest.mark.slow
 def test_killed_under_load_it_leaves_nothing_behind_and_starts_again(tmp_path, started):
     killed = started()
     found, (code, _) = under_load(killed, signal.SIGKILL)

@@ -1,10 +1,9 @@
 """The methods of configs/method, found there, at their defaults and at each choice of their options."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-import pytest
 import yaml
 from torch import Tensor
 
@@ -27,8 +26,6 @@ PRESETS = {name for name, module in MODULES.items() if name != module and list(M
 COMPOSITES = {name for name, node in NODES.items() if issubclass(target_of(node), Composite)}
 # What a method can be only once tuning has found numbers for it.
 TUNED_ONLY = {("mds_ensemble", "weights", "logistic")}
-# A fit trains a network, or has its loops compiled first.
-SLOW = {"cblof", "dagmm", "deep_svdd", "hbos", "iforest", "opengan"}
 Variant = tuple[str, dict[str, Any]]
 
 
@@ -38,11 +35,6 @@ def choices(hint: Any) -> list[Any]:
         return [False, True]
     parts = [hint] if get_origin(hint) is Literal else [a for a in get_args(hint) if get_origin(a) is Literal]
     return list(itertools.chain.from_iterable(get_args(part) for part in parts))
-
-
-def marked(names: Iterable[str]) -> list[Any]:
-    """The names as cases of a test, slow where the method is."""
-    return [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
 
 
 def variants() -> list[Variant]:

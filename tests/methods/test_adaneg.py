@@ -55,7 +55,6 @@ def image_by_image(method: AdaNeg, data) -> tuple[np.ndarray, dict]:
     return np.array(result), held
 
 
-@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("kind", "sharpness"),
     [("rectified", 0.0), ("signed", 0.0), ("two_classes", 0.0), ("rectified", 5.5), ("signed", 100.0)],

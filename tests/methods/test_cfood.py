@@ -32,7 +32,6 @@ def by_definition(data, share: float) -> np.ndarray:
 
 
 # 0.07 · 300 is a little more than 21 in floating point, and 21 references are enough.
-@pytest.mark.slow_cases
 @pytest.mark.parametrize("share", [0.0115, 0.07, 0.5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_growing_neighbourhoods(kind, share):

@@ -27,7 +27,6 @@ def by_sklearn(data, k: int) -> np.ndarray:
     return np.sqrt(24) * np.log(distance**2) + far
 
 
-@pytest.mark.slow_cases
 @pytest.mark.parametrize("k", [1, 50])
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_the_steps_with_sklearn(kind, k):

@@ -25,7 +25,7 @@ from openbench.testing.toy import Toy, declared, fitted, planted, read_by, sampl
 from tests.conftest import seed_all
 from tests.testing.test_checks import BUGS, Right
 
-from .discovered import COMPOSITES, MODULES, NODES, PRESETS, SLOW, label, marked, variants
+from .discovered import COMPOSITES, MODULES, NODES, PRESETS, label, variants
 
 # (method, option) → {check: why it cannot hold}. Each entry must fail, or it has to go.
 BETWEEN = "the planted OOD samples lie between the clusters, within the range of every feature; it sees single features"
@@ -133,7 +133,7 @@ def failures(make: Callable[[], Method]) -> dict[str, Exception]:
 
 @pytest.mark.parametrize(
     "variant",
-    [pytest.param(case, id=label(case), marks=[pytest.mark.slow] if case[0] in SLOW else []) for case in variants()],
+    [pytest.param(case, id=label(case)) for case in variants()],
 )
 def test_method_keeps_the_contract(variant):
     """All checks in one case, since a case of its own for each costs as much as the check."""
@@ -153,7 +153,7 @@ def test_method_keeps_the_contract(variant):
 
 @pytest.mark.parametrize(
     "name",
-    marked(name for name, node in NODES.items() if name not in COMPOSITES and target_of(node).read_by_score),
+    [name for name, node in NODES.items() if name not in COMPOSITES and target_of(node).read_by_score],
 )
 def test_fit_does_not_read_what_is_declared_for_the_score_alone(name):
     node, data = node_of(name), planted()

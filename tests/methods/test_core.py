@@ -42,7 +42,6 @@ def test_equals_residuals_taken_sample_by_sample(kind):
     assert_equal(scores(CORE(), data), by_samples(data), rtol=2e-5)
 
 
-@pytest.mark.slow
 def test_a_thousand_classes_of_which_most_have_no_sample():
     data = problem("many_classes", n=60)
     assert_equal(scores(CORE(), data), by_samples(data), rtol=2e-5)

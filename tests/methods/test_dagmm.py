@@ -87,7 +87,6 @@ def test_the_loss_is_error_plus_energy_plus_inverse_variances():
     assert found.item() == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.slow
 def test_training_finds_what_an_untrained_network_does_not():
     """ADBench's figures are of an untrained one."""
     inside, outside = drawn()

@@ -72,7 +72,6 @@ def test_the_methods_are_those_of_the_configs():
     assert {"knn", "kpca[kernel=cosine]", "neco[max_logit=False]", "weiper[form=msp]"} < METHODS.keys()
 
 
-@pytest.mark.slow_cases
 @pytest.mark.parametrize("kind", ["rectified", "signed", "dead", "two_classes", "many_classes"])
 def test_scores_are_finite_at_every_scale_of_the_features(kind):
     data = problem(kind, n=120)

@@ -36,7 +36,6 @@ def test_exact_equals_sums_over_the_other_classes(kind):
     assert_equal(scores(GEN(0.5, 2, exact=True), data), by_loops(z(data.test), 0.5, 2))
 
 
-@pytest.mark.slow
 def test_exact_ranks_saturated_logits_where_float32_does_not():
     data = problem("hot")
     truth = by_loops(z(data.test), 0.1, 100)

@@ -27,7 +27,6 @@ def test_equals_scipy_pair_by_pair(kind):
     np.testing.assert_allclose(found, by_scipy(data), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_a_thousand_classes_of_which_most_are_never_predicted():
     data = problem("many_classes", n=40)
     assert_equal(scores(KLM(), data), by_scipy(data), rtol=1e-4)

@@ -39,7 +39,6 @@ def test_equals_masks_sample_by_sample(kind, weights, neurons, clip):
     assert_equal(scores(LINe(weights, neurons, clip), data), expected, rtol=1e-4)
 
 
-@pytest.mark.slow
 def test_equals_masks_sample_by_sample_for_a_thousand_classes():
     data = problem("many_classes", n=30)
     expected = -logsumexp(by_samples(data, 10, 10, 0.8), axis=1)

@@ -57,7 +57,6 @@ def adams(judge: nn.Module, forger: nn.Module, lr: float) -> tuple[torch.optim.A
     return tuple(torch.optim.Adam(net.parameters(), lr=rate, betas=(0.5, 0.999)) for net, rate in pairs)
 
 
-@pytest.mark.slow
 def test_steps_are_those_of_the_published_form() -> None:
     generator = torch.Generator().manual_seed(2)
     ours = _discriminator(D, generator).double(), _generator(LATENT, D, generator).double()
@@ -133,7 +132,6 @@ def test_sure_features_keep_their_order() -> None:
     assert len(method.score(x).unique()) > 0.9 * len(x)
 
 
-@pytest.mark.slow
 def test_a_kept_discriminator_is_that_of_a_training_of_its_length() -> None:
     x, test = features(), features(40, shift=0.3)
     long = OpenGAN(epochs=5, epoch=5, every=2, lr=1e-3, batch_size=BATCH, latent=LATENT).fit(x, None)

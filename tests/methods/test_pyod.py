@@ -60,7 +60,6 @@ EXPECTED = {
 }
 
 
-@pytest.mark.slow_cases
 @installed
 @pytest.mark.parametrize("name", EXPECTED)
 def test_equals_an_implementation_of_its_own_up_to_a_constant(name):
@@ -68,7 +67,6 @@ def test_equals_an_implementation_of_its_own_up_to_a_constant(name):
     assert_equal(found - found.mean(), expected - expected.mean(), rtol=1e-4)
 
 
-@pytest.mark.slow
 @installed
 def test_another_seed_draws_other_trees():
     first, again, other = (scores(PyOD("IForest", seed), DATA) for seed in (0, 0, 1))
@@ -83,7 +81,6 @@ def test_what_a_detector_refuses_is_a_method_error_that_names_it():
         PyOD("CBLOF").fit(planted(seed=1, classes=4, free=16).train, None)
 
 
-@pytest.mark.slow
 @installed
 def test_principal_components_without_variance_are_refused_and_not_scored_alike():
     """Divided by a variance of 0 every distance is infinite, and an AUROC of .5 would look like a result."""

@@ -117,7 +117,6 @@ def test_training_data_that_nothing_can_be_learnt_from_is_refused_by_method_and_
     assert tried >= 10
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", FITTED)
 def test_lopsided_training_data_gives_scores_that_rank_or_an_error_that_names_the_method(case):
     wrong = {}

@@ -14,7 +14,7 @@ from openbench.core.request import Field, Role
 from openbench.methods import _bank, _tails, mfs, relation
 from openbench.methods.weiper import WeiPer
 
-from .discovered import NODES, marked, reading_columns, scores
+from .discovered import NODES, reading_columns, scores
 
 N, D, C = 10007, 40, 20  # a batch has 4,096; no other size is a multiple of the prime
 QUICK = {"epochs": 1, "epoch": 1, "batch_size": 2048, "batch": 2048, "max_train": 40}  # where a method has them
@@ -61,7 +61,7 @@ def columns(n: int, head: Head, generator: torch.Generator) -> FeatureSet:
     return FeatureSet({**found, Field.MIXED: features.flip(0)})
 
 
-@pytest.mark.parametrize("name", marked(METHODS))
+@pytest.mark.parametrize("name", METHODS)
 def test_training_columns_are_never_copied_whole(name, monkeypatch):
     # What is small enough to be copied, or handled at once, must not hide what would be at any size.
     monkeypatch.setattr(_tails, "_KEPT", N * D - 1)

@@ -56,7 +56,6 @@ def test_the_published_steps_stop_short_of_a_distant_optimum():
     assert 1.6 < steps < best / 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["lbfgs", "converged"])
 def test_the_temperature_is_of_all_samples_however_many_are_read_at_a_time(solver, monkeypatch):
     data = problem()

@@ -40,7 +40,6 @@ def perturbed(method: WeiPer, x: np.ndarray) -> np.ndarray:
     return x @ method.weights_.numpy().T + method.biases_.numpy()
 
 
-@pytest.mark.slow_cases
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_histograms_sample_by_sample(kind):
     data = problem(kind, n=150)

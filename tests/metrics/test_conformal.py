@@ -123,7 +123,6 @@ def test_benjamini_hochberg_controls_the_false_discovery_rate_of_conformal_p_val
     assert np.mean(proportions) > 0.1  # π₀·q = 0.16: the procedure is not idle
 
 
-@pytest.mark.slow
 @given(INTEGERS, INTEGERS, INTEGERS, st.sampled_from([0.05, 0.2, 0.5, 0.9]))
 @settings(deadline=None, max_examples=200)
 def test_discoveries_are_those_of_scipy_on_p_values_counted_one_by_one(calibration, ids, ood, level):

@@ -51,7 +51,6 @@ def test_parallel_boundary_has_the_one_sided_kolmogorov_smirnov_tail(n, c):
     assert crossing_probability(kolmogorov(n, d)) == pytest.approx(ksone.sf(d, n), abs=1e-8)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("n", [100_001])
 @pytest.mark.parametrize("c", [0.4, 1.2])
 def test_carrying_many_steps_at_once_keeps_the_kolmogorov_smirnov_tail(n, c):
@@ -59,7 +58,7 @@ def test_carrying_many_steps_at_once_keeps_the_kolmogorov_smirnov_tail(n, c):
     assert crossing_probability(kolmogorov(n, d)) == pytest.approx(ksone.sf(d, n), abs=1e-8)
 
 
-@pytest.mark.parametrize("n", [1, 100, 2048, 2049, 5000, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [1, 100, 2048, 2049, 5000, 20_000])
 def test_carrying_many_steps_at_once_agrees_with_single_steps(n, monkeypatch):
     i = np.arange(1, n + 1)
     curved = np.maximum.accumulate(np.minimum(1, i / n + 2.5 * np.sqrt(i * (n - i)) / n**1.5 + 1 / n))

@@ -49,8 +49,6 @@ def test_a_double_score_of_given_weight_has_the_risk_that_integration_gives(mean
     assert got.in_sample
 
 
-@pytest.mark.slow_cases
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mean", "constraint", "best_mu", "best"),
     [

@@ -79,7 +79,6 @@ def test_sets_that_share_their_id_side_vary_together(key):
     assert together.std() > 1.5 * apart.std()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS)
 def test_the_interval_of_a_group_covers_its_true_value_at_its_level(key):
     rng, shifts, runs = np.random.default_rng(0), np.array([1.0, 1.5, 2.5]), 400

@@ -23,7 +23,6 @@ def loaded_by(statement):
     return set(run.stdout.split())
 
 
-@pytest.mark.slow
 def test_metrics_need_neither_torch_nor_other_slow_imports():
     found = loaded_by("from openbench.metrics import evaluate")
     assert found.isdisjoint({"torch", "sklearn", "pandas", "scipy.stats"})

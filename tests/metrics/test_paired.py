@@ -69,7 +69,6 @@ def test_against_a_score_that_ranks_nothing_the_variance_is_that_of_one_auroc():
     assert one.high - one.low == pytest.approx(2 * stats.norm.ppf(0.975) * np.sqrt(delong_variance(curves[0])))
 
 
-@pytest.mark.slow
 def test_p_agrees_with_a_permutation_test():
     first, second = scores(seed=8, n=120, sizes=(100,), decimals=6)
     ranked = [stats.rankdata(np.concatenate([ids, *oods])) for ids, oods in (first, second)]

@@ -93,7 +93,6 @@ def test_few_networks_make_the_test_cautious():
     assert [r.on_networks for r in found] == [(2, 2), (1, 1)]  # other images would not change the order
 
 
-@pytest.mark.slow
 def test_equal_methods_are_told_apart_no_more_often_than_promised():
     rng, runs = np.random.default_rng(4), 400
     wrong = sum(any(r.best > 1 for r in rank_ranges(draw(rng, (1.0,) * 4), 0.9)) for _ in range(runs))

@@ -23,7 +23,6 @@ def f1_by_sklearn(pair, threshold):
     return f1_score(truth, np.concatenate(pair) >= threshold)
 
 
-@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 6), min_size=1, max_size=9),
     st.lists(st.integers(0, 6), min_size=1, max_size=9),
@@ -35,7 +34,6 @@ def test_f1_at_any_threshold_is_that_of_scikit_learn(inside, outside, thresholds
     assert found == pytest.approx([f1_by_sklearn(pair, t) for t in thresholds])
 
 
-@pytest.mark.slow
 def test_each_group_has_its_own_best_and_finds_it_in_the_common_set():
     found = shared_thresholds(GROUPS)
     for name, pair in GROUPS.items():

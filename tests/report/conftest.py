@@ -123,13 +123,6 @@ def more(results, tmp_path_factory):
     return folder / "site"
 
 
-def pytest_collection_modifyitems(items):
-    """Mark what opens a browser slow."""
-    for item in items:
-        if "chromium" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.slow)
-
-
 @pytest.fixture(scope="session")
 def chromium():
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

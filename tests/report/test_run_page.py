@@ -45,7 +45,6 @@ class Tags(HTMLParser):
         self.ids.update(value for name, value in attributes if name == "id")
 
 
-@pytest.mark.slow
 def test_the_numbers_of_the_record_stand_on_the_page(page):
     assert "90.00 [89.00, 91.00]" in page
     assert "near/a incomplete" in page
@@ -69,7 +68,6 @@ def test_what_a_record_states_in_an_unknown_form_is_left_out():
     assert re.findall("<td[^>]*>(.*?)</td>", table) == ["fit", "–", "–", "score", "–", "–", "tune", "2.5", "70"]
 
 
-@pytest.mark.slow
 def test_the_page_is_whole_names_are_text_and_ids_are_unique(page):
     tags = Tags(page)
     assert [tags.found[tag] for tag in ("script", "b", "img")] == [0, 0, 1]  # an image of the contact sheet
@@ -79,13 +77,11 @@ def test_the_page_is_whole_names_are_text_and_ids_are_unique(page):
     assert not re.search(r"@import|url\(['\"]?http", page)
 
 
-@pytest.mark.slow
 def test_equal_arguments_give_an_equal_page(page, sets):
     made = record("knn", 0.9, 0.95, ("near/a incomplete",), note=HOSTILE)
     assert run_page(made, sets, SHEETS, CLASSES, "python -m openbench run") == page
 
 
-@pytest.mark.slow
 def test_each_class_states_how_many_are_flagged(page, sets):
     (ids, *_) = sets
     limit = np.sort(ids.scores)[int(np.ceil(0.95 * 60)) - 1]
@@ -99,7 +95,6 @@ def test_without_scores_the_page_says_why_there_are_no_pictures():
     assert "<svg" not in bare
 
 
-@pytest.mark.slow
 def test_the_page_prints_on_white_within_its_paper_and_becomes_a_pdf(view, page, tmp_path):
     (tmp_path / "run.html").write_text(page)
     view.set_viewport_size({"width": 718, "height": 1000})  # A4 less its margins
@@ -116,7 +111,6 @@ def test_the_page_prints_on_white_within_its_paper_and_becomes_a_pdf(view, page,
     assert 2 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 8
 
 
-@pytest.mark.slow
 def test_on_a_phone_pictures_keep_their_size_and_scroll_alone(view, page, tmp_path):
     (tmp_path / "run.html").write_text(page)
     view.set_viewport_size({"width": 360, "height": 800})

@@ -65,7 +65,6 @@ def test_rows_are_sorted_filtered_and_searched(view, site):
     shows(view, ["vim"])
 
 
-@pytest.mark.slow
 def test_the_address_keeps_what_is_shown(view, site):
     opened(view, site)
     view.get_by_label("Reads").select_option("logits")
@@ -81,7 +80,6 @@ def test_the_address_keeps_what_is_shown(view, site):
     shows(view, ["msp"])
 
 
-@pytest.mark.slow
 def test_another_benchmark_has_rows_of_its_own(view, site):
     opened(view, site)
     view.get_by_label("Benchmark").select_option(label="toy2 (1)")
@@ -90,7 +88,6 @@ def test_another_benchmark_has_rows_of_its_own(view, site):
     shows(view, ["knn", "msp", "vim"])
 
 
-@pytest.mark.slow
 def test_a_row_opens_to_its_record_and_its_address_opens_it_again(view, site):
     opened(view, site)
     view.get_by_role("button", name="vim", exact=True).click()
@@ -109,7 +106,6 @@ def test_a_row_opens_to_its_record_and_its_address_opens_it_again(view, site):
     assert "vim on toy" in view.get_by_role("dialog").inner_text()
 
 
-@pytest.mark.slow
 def test_other_comparisons_are_boards_with_columns_of_their_own(view, more):
     opened(view, more)
     view.get_by_label("Benchmark").select_option(label="ADBench: tables (2)")
@@ -125,7 +121,6 @@ def first_row(view):
     return dict(zip(headings, view.locator("#rows tbody tr").first.locator("td").all_inner_texts(), strict=True))
 
 
-@pytest.mark.slow
 def test_published_figures_are_columns_with_the_signed_difference(view, more):
     opened(view, more, "#board=toy-toy")
     row = first_row(view)
@@ -140,7 +135,6 @@ def test_published_figures_are_columns_with_the_signed_difference(view, more):
     shows(view, ["knn", "msp"])  # what has no figure comes last
 
 
-@pytest.mark.slow
 def test_a_row_says_when_it_was_checked(view, more):
     opened(view, more, "#board=toy-toy")
     view.get_by_role("button", name="knn", exact=True).click()
@@ -162,7 +156,6 @@ DRAWN = """(names) => {
 ITS_WIDTH = "document.querySelector('#pareto .main-svg').clientWidth === document.getElementById('pareto').clientWidth"
 
 
-@pytest.mark.slow
 def test_score_against_cost_is_drawn_of_what_is_shown_once_a_reader_comes_near(view, more):
     def draws(names):
         view.wait_for_function(DRAWN, arg=names, timeout=120_000)
@@ -186,7 +179,6 @@ def test_score_against_cost_is_drawn_of_what_is_shown_once_a_reader_comes_near(v
         assert view.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.slow
 def test_selected_rows_are_compared(view, site):
     opened(view, site)
     view.get_by_label("Select knn").check()
@@ -196,7 +188,6 @@ def test_selected_rows_are_compared(view, site):
     assert line.locator("td").all_inner_texts() == ["90.00", "80.00 −10.00"]
 
 
-@pytest.mark.slow
 def test_what_is_shown_is_saved_with_full_values(view, site):
     opened(view, site)
     view.get_by_label("Search").fill("msp")
@@ -206,7 +197,6 @@ def test_what_is_shown_is_saved_with_full_values(view, site):
     assert (row["method"], row["near.auroc"], row["near.auroc low"]) == ("msp", "0.8", "0.79")
 
 
-@pytest.mark.slow
 def test_names_are_shown_as_text(view, site):
     opened(view, site, "#cols=settings|near.auroc")
     assert HOSTILE in view.locator("#rows").inner_text()
@@ -215,7 +205,6 @@ def test_names_are_shown_as_text(view, site):
     assert view.locator("#rows b, dialog b, [onerror]").count() == 0
 
 
-@pytest.mark.slow
 def test_controls_are_reached_by_the_keyboard_and_have_names(view, site):
     opened(view, site)
     unnamed = view.evaluate(

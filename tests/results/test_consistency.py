@@ -17,7 +17,6 @@ def edited(record, name, key, value):
     return replace(record, metrics={**record.metrics, name: {**record.metrics[name], key: value}})
 
 
-@pytest.mark.slow
 def test_every_committed_record_follows_from_itself():
     assert [(r.run_id, found) for r in RecordStore(RESULTS) if (found := inconsistencies(r))] == []
 

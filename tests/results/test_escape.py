@@ -114,7 +114,6 @@ def test_combining_marks_stay_where_they_belong_to_a_character_and_are_few():
     assert escape.console("e" + "\u0301" * 5) == "e" + "\u0301" * 3 + "\\u0301" * 2
 
 
-@pytest.mark.slow_cases
 @pytest.mark.parametrize("form", [form for form in FORMATS if form != "csv"])
 @given(st.lists(TEXTS, min_size=4, max_size=4))
 def test_what_is_printed_can_be_seen(form, texts):
@@ -136,7 +135,6 @@ def test_numbers_stay_numbers_in_a_csv(text, cell):
     assert escape.csv_cell(text) == cell
 
 
-@pytest.mark.slow
 @given(st.lists(TEXTS, min_size=4, max_size=4))
 def test_markdown_has_no_html_link_image_or_code_and_the_same_cells_in_every_row(texts):
     tokens = MarkdownIt("gfm-like").parse(render(table_of(texts), "markdown"))

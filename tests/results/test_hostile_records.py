@@ -205,7 +205,6 @@ def test_what_could_not_be_read_back_is_not_written(tmp_path):
         RecordStore(tmp_path).write(make_record(header="\ud800"))
 
 
-@pytest.mark.slow
 def test_every_committed_record_passes():
     files = RecordStore(paths.config_dir().parent / "results").paths()
     if not files:
@@ -216,7 +215,6 @@ def test_every_committed_record_passes():
 HOSTILE = "<script>x</script> ![i](http://e.e/x) [x](javascript:y) https://e.e | `c` \x1b[31m\u202e\n\n# h\n| a |"
 
 
-@pytest.mark.slow
 def test_free_text_of_a_record_brings_no_html_link_or_image_into_the_pages(tmp_path):
     node = {"_name_": "knn", "text": HOSTILE}
     about = {"name": "toy", "digest": "a [x](y) <b>", "pristine": False, "deviations": [HOSTILE, "<img src=x>"]}
@@ -310,7 +308,6 @@ BASE = full_record(trials=[{"params": {"k": 5}, "auroc": 0.5, "set": "a"}], tune
 PLACES = sorted(places(json.loads(json.dumps(BASE))), key=str)
 
 
-@pytest.mark.slow
 @settings(
     max_examples=settings.default.max_examples // 5,
     deadline=None,

@@ -34,7 +34,6 @@ def record_of(sets, **changes):
     return named(replace(record, config={**record.config, "metrics": {"_name_": "mine", **OPTIONS}}))
 
 
-@pytest.mark.slow
 def test_the_checks_that_are_published_are_of_the_records_and_scores_beside_them():
     stated = {
         path.stem: re.search(rb'\n "content_sha256": "(\w+)"', path.read_bytes())[1].decode()

@@ -144,7 +144,6 @@ def test_a_run_with_a_choice_per_set_has_scores_of_its_own_for_each(runs, store)
         assert comparison.rows[0].fpr == fpr_at_tpr(inside, outside, 0.8)
 
 
-@pytest.mark.slow
 def test_a_double_score_has_the_best_weight_of_every_point(runs, store):
     records, kept = runs
     for comparison in compare(the(contenders(records, store, "toy")), 0.8, [("msp", "knn")]):
@@ -244,7 +243,6 @@ def test_the_command_prints_a_table_per_set_and_writes_the_numbers(runs, store, 
     assert [r["auroc"] for r in written[0]["rows"]] == [r.auroc for r in compared[0].rows]
 
 
-@pytest.mark.slow
 def test_curves_of_runs_and_double_scores_are_written_point_by_point(runs, store, tmp_path):
     records, kept = runs
     for record in records:

@@ -66,7 +66,6 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path, damage):
         ScoreStore(tmp_path).read("run")
 
 
-@pytest.mark.slow
 def test_no_flipped_byte_of_the_file_changes_a_score(tmp_path):
     ids, _, ood, *_ = split_scores()
     few = [SetScores.of_split(s.name, s.role, s.scores[:3], s.labels[:3], s.predictions[:3]) for s in (ids, ood)]

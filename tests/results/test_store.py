@@ -57,7 +57,6 @@ def _race(root: Path, start: float, number: int, queue) -> None:
         queue.put(None)
 
 
-@pytest.mark.slow
 def test_of_several_writers_at_once_exactly_one_wins_and_its_text_is_whole(tmp_path):
     context = multiprocessing.get_context("fork")
     queue, start = context.Queue(), time.time() + 0.3
@@ -72,7 +71,6 @@ def test_of_several_writers_at_once_exactly_one_wins_and_its_text_is_whole(tmp_p
     assert RecordStore(tmp_path).find("0" * 16)[0].header == f"{winners[0]}" * 100_000
 
 
-@pytest.mark.slow
 def test_what_a_killed_writer_leaves_is_no_record_and_does_not_stand_in_the_way(tmp_path):
     program = (
         "import os, sys, time\nsys.path.insert(0, sys.argv[2])\n"
@@ -200,7 +198,6 @@ def test_of_no_records_none_is_the_latest(tmp_path):
         RecordStore(tmp_path).look_up("latest")
 
 
-@pytest.mark.slow
 def test_no_flipped_byte_of_a_record_is_read(tmp_path):
     store = RecordStore(tmp_path)
     path = store.write(make_record())

@@ -58,7 +58,6 @@ def test_runs_are_grouped_by_method_and_their_ood_sets_thrown_together(runs):
                 np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.slow
 def test_the_summary_holds_means_over_groups_and_the_spread(runs):
     records, scores, sides = runs
     table = summary_table(scored_runs(records, scores, ["case"]))

@@ -94,7 +94,6 @@ def test_a_scalar_is_read_as_its_kind(text, value):
     assert (type(found), found) == (type(value), value)
 
 
-@pytest.mark.slow
 def test_our_own_files_are_read_as_omegaconf_reads_them():
     files = sorted(paths.config_dir().rglob("*.yaml"))
     differing = [f for f in files if repr(read_yaml(f) or {}) != repr(OmegaConf.to_container(OmegaConf.load(f)))]

@@ -29,7 +29,6 @@ from .runs import study as made_of
 INTEGRATED = {"A: g": (0.878, 0.962, 0.820, 0.1585), "B: r + 0.2 g": (0.865, 0.954, 0.827, 0.1418)}
 
 
-@pytest.mark.slow
 def test_the_synthetic_table_is_that_of_numerical_integration():
     found = {line[0].row.name: line for line in mixture_cells(study("reject_option/synthetic"))}
     for name, values in INTEGRATED.items():
@@ -87,7 +86,6 @@ def test_pictures_of_the_kept_scores_are_written_for_every_row(folder, capsys, u
     assert names == {f"two-digits-{m}-{kind}.png" for m in ("MSP", "KNN") for kind in ("thresholds", "roc")}
 
 
-@pytest.mark.slow
 def test_curves_of_the_kept_scores_are_pictures_points_and_a_table(folder, capsys):
     text = YAML.replace("[0, 1, 2]", "[0]") + "options: {curves: [oscr, autc]}\n"
     (folder / "two.yaml").write_text(text)

@@ -43,7 +43,6 @@ def metrics(records):
     return cache(lambda run_id: json.loads(records[run_id][1])["metrics"])
 
 
-@pytest.mark.slow
 def test_numbers_of_the_committed_tables_are_means_over_the_records_that_they_name(metrics):
     wrong, checked = [], 0
     for name in names():

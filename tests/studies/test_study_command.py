@@ -33,7 +33,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.slow
 def test_the_status_counts_what_is_done_and_says_how_to_go_on(folder, capsys):
     assert main(["study", str(folder / "two.yaml")]) == 0
     out = capsys.readouterr().out
@@ -145,7 +144,6 @@ def test_a_study_of_a_sweep_has_its_runs(folder, capsys):
     assert "exists — allowed: a new file, NAME.yaml" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_every_shipped_study_finds_its_figures_and_knows_its_runs_which_can_be_made():
     unpublished, without_runs, unsaid, refused = {}, [], [], []
     for name in names():

@@ -152,7 +152,6 @@ def looked_at(training: str) -> set[str]:
     return named | set(others[TRAININGS.index(training) % len(others) :][:1] if others else [])
 
 
-@pytest.mark.slow_cases
 @pytest.mark.parametrize("data", COMMON)
 def test_a_training_has_the_common_recipe_but_for_what_is_its_own(data: str) -> None:
     offenders = []
@@ -176,7 +175,6 @@ def test_a_training_has_the_common_recipe_but_for_what_is_its_own(data: str) -> 
 OTHERS = [b for b in DISTINCT if b not in COMMON and "rebench" not in b]
 
 
-@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_training_can_be_built_on_each_of_the_other_benchmarks_too(name: str) -> None:
     """One on each in turn."""

@@ -54,7 +54,6 @@ def test_the_backbone_is_left_uncompiled(tmp_path: Path, eager: list[object]) ->
     assert not any("forward" in vars(part) for part in own.module().modules())
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_every_part_is_specialised_by_itself(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Parts in training and evaluation at two batch sizes are more versions than one function may have."""

@@ -58,14 +58,12 @@ def test_curve_reads_back_from_csv_as_it_was() -> None:
     assert back == ROWS
 
 
-@pytest.mark.slow
 def test_picture_of_the_curve_is_an_image_and_shows_the_numbers() -> None:
     content = as_png(ROWS, "toy", 2)
     assert Image.open(io.BytesIO(content)).format == "PNG"
     assert as_png([ROWS[0], EpochRow(2, 10, 1 / 3, 1.4, 0.25, 1000.0, 0.2)], "toy", 2) != content
 
 
-@pytest.mark.slow
 def test_a_training_leaves_the_picture_of_its_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "as_png", as_png)  # elsewhere trainings are spared it
     made = job()

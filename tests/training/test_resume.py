@@ -41,7 +41,6 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.mark.slow
 def test_training_killed_in_an_epoch_ends_in_the_same_bits(tmp_path: Path) -> None:
     name = "prototypes"
     made = job(METHODS[name]())
@@ -136,7 +135,6 @@ def test_state_of_another_training_is_not_taken(tmp_path: Path) -> None:
     assert train(job(ToyEntropy(replace(RECIPE, lr=0.01))), tmp_path, QUIET).resumed_after == 0
 
 
-@pytest.mark.slow
 def test_of_several_processes_one_trains_and_all_get_its_weights(tmp_path: Path) -> None:
     processes = [start("entropy", tmp_path / "root", number, TOY_PAUSE="0.02") for number in range(3)]
     outputs = [process.ended() for process in processes]

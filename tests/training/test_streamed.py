@@ -135,7 +135,6 @@ def test_parts_are_distributed_as_torchvisions(height: int, width: int, scale: t
 READ = replace(RECIPE, augment=(RandomResizedCrop((0.5, 1.0)), HorizontalFlip()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", [ToyEntropy, ToyPrototypes])
 def test_streamed_training_repeats_bit_for_bit_whatever_the_workers(tmp_path: Path, method) -> None:
     one = train(job(method(READ)), tmp_path / "one", QUIET)

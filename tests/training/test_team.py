@@ -65,7 +65,6 @@ def assert_trained_as_alone(name: str, root: Path) -> None:
     assert losses == pytest.approx([row.loss for row in alone.curve], rel=1e-5)
 
 
-@pytest.mark.slow
 @needs_accelerate
 def test_two_processes_give_the_weights_of_one(tmp_path: Path) -> None:
     names = [name for name in RECIPES if name != "plain"]
@@ -76,7 +75,6 @@ def test_two_processes_give_the_weights_of_one(tmp_path: Path) -> None:
         assert_trained_as_alone(name, tmp_path)
 
 
-@pytest.mark.slow
 @needs_accelerate
 def test_two_processes_go_on_after_a_kill_and_only_one_writes(tmp_path: Path) -> None:
     made = shared_job("uneven")

@@ -94,7 +94,6 @@ def least_likely(queue: np.ndarray, rng: np.random.Generator, sample_from: int) 
     return np.array(chosen)
 
 
-@pytest.mark.slow
 def test_virtual_outliers_have_the_distribution_of_the_least_likely_draws() -> None:
     rng = np.random.default_rng(0)
     mix = rng.normal(size=(4, 4))
