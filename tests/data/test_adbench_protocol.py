@@ -8,7 +8,7 @@ from sklearn.preprocessing import MinMaxScaler
 from openbench.core.request import Role
 from openbench.data import tabular as tables
 from openbench.data.tabular import TableFacts, table_facts, table_part
-from openbench.errors import ConfigError, DataError
+from openbench.errors import DataError
 
 from .opened import open_split
 
@@ -75,11 +75,6 @@ def test_a_file_whose_anomalies_stand_elsewhere_is_refused(table, root):
     np.savez(root / "adbench/Classical/9_made.npz", X=x, y=np.roll(y, 1))
     with pytest.raises(DataError, match="its anomalies are not the published rows"):
         opened("train", 1)
-
-
-def test_a_protocol_that_does_not_exist_is_refused_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"benchmark\.protocol 'adbnch' not found; did you mean 'adbench'"):
-        tables.TableFile("cardio", "adbnch")
 
 
 def test_the_places_of_anomalies_are_known_where_adbenchs_draw_depends_on_them():

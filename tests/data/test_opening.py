@@ -46,11 +46,6 @@ def test_the_classes_to_keep_are_named_or_those_of_a_class_list(pets, monkeypatc
     assert (listed.digest, listed.keys) == (named.digest, named.keys)
 
 
-def test_a_class_that_is_no_id_class_is_refused_for_an_id_role(pets):
-    with pytest.raises(DataError, match=r"\['dog'\] of the manifest are not ID classes"):
-        open_split(pets, Role.ID_VAL, ("cat",))
-
-
 def test_the_digest_is_the_same_in_every_role_and_place(pets, root, monkeypatch):
     first = open_split(pets, Role.FAR).digest
     assert open_split(pets, Role.ID_TEST, ("cat", "dog")).digest == first

@@ -77,13 +77,6 @@ def test_a_folder_gives_its_pictures_with_the_first_subfolder_as_class(photos):
         assert np.array_equal(split.items[index], pixels[key])
 
 
-def test_pictures_directly_in_a_folder_have_no_class(tmp_path):
-    write_image(tmp_path / "ood" / "x.png", noisy((5, 5)))
-    split = opened(tmp_path / "ood", role=Role.FAR)
-    assert split.classes == ()
-    assert split.labels.tolist() == [-1]
-
-
 def test_a_csv_names_pictures_relative_to_itself_and_keeps_its_order(photos):
     folder, pixels = photos
     write_image(folder / "with, comma.png", noisy((4, 4, 3), 9))

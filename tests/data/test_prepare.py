@@ -100,12 +100,6 @@ def test_a_folder_that_somebody_left_half_filled_is_neither_trusted_nor_touched(
     assert server.asked == []
 
 
-def test_a_broken_archive_leaves_nothing(offered, tmp_path):
-    with pytest.raises(DataError, match="cannot be unpacked"):
-        run(offered(tar_of(FILES, "w")[:4000]), tmp_path)
-    assert visible(tmp_path) == []
-
-
 def test_a_full_disk_keeps_the_archive_and_does_not_blame_it(offered, server, tmp_path, monkeypatch):
     def full(pack, path, **rest):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -119,13 +113,6 @@ def test_a_full_disk_keeps_the_archive_and_does_not_blame_it(offered, server, tm
     run(file, tmp_path)
     assert len(server.asked) == asked
     assert visible(tmp_path) == ["my/set/deep/two.bin", "my/set/one.bin"]
-
-
-def test_an_archive_cannot_write_outside(offered, tmp_path):
-    with pytest.raises(DataError, match="cannot be unpacked"):
-        run(offered(tar_of({"set/x": b"x", "../../evil": b"x"})), tmp_path / "root")
-    assert not (tmp_path / "evil").exists()
-    assert visible(tmp_path / "root") == []
 
 
 def test_too_little_room_is_said_before_anything_is_fetched(offered, server, tmp_path, monkeypatch):

@@ -41,12 +41,6 @@ def test_an_idx_key_is_a_row_of_its_part_and_its_label_must_agree(root, packed):
         np.testing.assert_array_equal(image, expected)
 
 
-def test_idx_images_and_labels_must_be_as_many(root):
-    write_idx(root / "m", "t10k", noisy((3, 4, 4)), [3, 4], True)
-    with pytest.raises(DataError, match=r"has 3 images.*2 labels"):
-        IdxFiles(at=["m"]).find(root / "m", ["m/test/4_1.jpg"])
-
-
 def test_an_npz_pack_is_read_by_its_paths(root):
     pixels = noisy((3, 6, 6, 3))
     np.savez(root / "p.npz", images=pixels, paths=np.array(["t/b.jpg", "t/a.jpg", "t/c.jpg"]))
