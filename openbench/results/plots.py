@@ -179,7 +179,7 @@ def save(figure: Figure, stream: BinaryIO, form: str) -> None:
 _POINTS = 120  # of a drawn curve
 _BINS = 60
 _FEW = 1000  # images of a set, below which densities have a third of the bins
-_LEFT, _RIGHT, _BELOW, _ABOVE = 0.65, 2.25, 0.5, 0.3  # inches around the axes of a run's picture; legends stand right
+_LEFT, _RIGHT, _BELOW, _ABOVE = 0.7, 2.25, 0.5, 0.3  # inches around the axes of a run's picture; legends stand right
 _GROUPS_OF_ID = 10  # of equal size, by score
 _LEAST_FPR = 1e-3
 _BINS_OF_CONFIDENCE = 15

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 
 from openbench.errors import ConfigError, RecordError, did_you_mean
@@ -245,21 +246,13 @@ def _header(sheet: Sheet, grid: Sequence[Sequence[Estimate | str | None]]) -> st
     return " · ".join(line for line in lines if line)
 
 
-_ABOUT: dict[str, Callable[[Run], object]] = {
-    "run_id": lambda run: run.run_id,
-    "benchmark": lambda run: run.benchmark,
-    "digest": lambda run: run.digest,
+_ABOUT: tuple[str, ...] = ("run_id", "benchmark", "digest", "deviations", "method", "version", "hyper_parameters")
+_ABOUT += ("tuned", "training", "augment", "outliers", "backbone", "network", "seed", "contradictions")
+# Those that a run does not have under the same name.
+_TOLD: dict[str, Callable[[Run], object]] = {
     "deviations": lambda run: "; ".join(run.deviations) if run.deviations or run.pristine else "not stated",
-    "method": lambda run: run.method,
-    "version": lambda run: run.version,
     "hyper_parameters": lambda run: dumps(run.params).replace("\n", "") if run.params else "",
     "tuned": lambda run: run.strategy if run.tuned else "no",
-    "training": lambda run: run.training,
-    "augment": lambda run: run.augment,
-    "outliers": lambda run: run.outliers,
-    "backbone": lambda run: run.backbone,
-    "network": lambda run: run.network,
-    "seed": lambda run: run.seed,
     "contradictions": lambda run: "; ".join(run.problems),
 }
 
@@ -283,7 +276,7 @@ def write_every_number(runs: Callable[[], Iterable[Run]], path: Path) -> tuple[i
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(csv_row([*_ABOUT, *(f"{name}.{key}" for name, key in columns)]))
             for run in runs():
-                about = [value(run) for value in _ABOUT.values()]
+                about = [_TOLD.get(name, attrgetter(name))(run) for name in _ABOUT]
                 numbers = (run.metrics.get(name, {}).get(key) for name, key in columns)
                 cells = ("" if n is None else n if isinstance(n, str) else repr(n) for n in numbers)
                 writer.writerow(csv_row([*about, *cells]))

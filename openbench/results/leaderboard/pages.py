@@ -163,9 +163,12 @@ def _index(by_benchmark: Mapping[str, list[Board]], unreadable: Sequence[str]) -
                     best.values.get("near auroc") if best else None,
                 )
             )
-    titles = (("benchmark", "text"), ("ID side", "text"), ("digest", "text"), ("ranked", "count"))
-    more = (("not ranked", "count"), ("best near AUROC by", "text"), ("near AUROC ↑", "percent"))
-    columns = tuple(Column(title, kind) for title, kind in (*titles, *more))  # type: ignore[arg-type]
+    columns = (
+        *map(Column, ("benchmark", "ID side", "digest")),
+        Column("ranked", "count"),
+        Column("not ranked", "count"),
+    )
+    columns += (Column("best near AUROC by"), Column("near AUROC ↑", "percent"))
     listed = to_markdown(Table("By benchmark", columns, tuple(rows))) if rows else "No records yet.\n"
     parts = [MARK, "# Leaderboard", _EXPLAINED, listed]
     if unreadable:
