@@ -1,10 +1,8 @@
 """`evaluate`: every table from a file of scores, whatever made them."""
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,13 @@ from openbench.cli.output import check_json, print_tables, write_json
 from openbench.cli.process import OK
 from openbench.core.scores import SetScores
 from openbench.metrics.suite import MetricOptions, fixed_thresholds
-from openbench.progress import reporting
 from openbench.results.escape import console
 from openbench.results.scores.cells import read_sets
-from openbench.results.scores.file import Advance, passes, silent
 from openbench.results.tables.render import Table
 from openbench.results.tables.views import SIDES, VIEWS, explained, run_tables
 
 ALL = "all"
 SCORE_VIEWS = tuple(view for view in VIEWS if view not in ("trials", "counts"))  # a file of scores has no others
-_LONG = 1 << 24  # bytes from which on reading is shown
 
 _EPILOG = """\
 columns: score (larger = more OOD), set, role (id_test, id_val, csid, ood_val, near, far); optionally correct (0/1),
@@ -88,8 +83,7 @@ def evaluate(scores: Path, json: Path | None, view: str, form: str, explain: boo
     """
     check_json(json, [scores])
     chosen = MetricOptions(**{name: value for name, value in metric_options.items() if value is not None})
-    with _reading(scores) as advance:
-        sets = read_sets(scores, advance)
+    sets = read_sets(scores)
     result = result_of(sets, chosen, scores.name)
     tables = [table for one in (SCORE_VIEWS if view == ALL else (view,)) for table in _tables(result, one)]
     for line in result.warnings:
@@ -126,14 +120,3 @@ def _operating(sets: Sequence[SetScores]) -> str:
         f"thresholds, above which a score is flagged: {' · '.join([*values, *unknown])} · test: FPR = FNR on each set "
         "itself, for comparison only"
     )
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[Advance]:
-    """A bar on a terminal for a file that takes seconds to read; nothing elsewhere."""
-    size = os.path.getsize(path) * passes(path) if os.path.isfile(path) else 0
-    if size < _LONG or not sys.stderr.isatty():
-        yield silent
-        return
-    with reporting(f"reading {console(path.name)}", size, unit="bytes") as advance:
-        yield advance

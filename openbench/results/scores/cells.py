@@ -11,7 +11,7 @@ from openbench.core.scores import SetScores
 from openbench.errors import DataError, did_you_mean
 from openbench.metrics.suite import ROLES
 from openbench.results.escape import one_line
-from openbench.results.scores.file import Advance, ScoreTable, read_table, silent
+from openbench.results.scores.file import ScoreTable, read_table
 
 _EXACT = 2**53  # whole numbers up to here are all floats
 _ROUNDING = 1e-6  # of a probability in float32
@@ -189,7 +189,7 @@ def check_sums(table: ScoreTable, positions: NDArray[np.int64], probabilities: N
 ID_ROLES = ("id_test", "id_val", "csid")
 
 
-def read_sets(path: Path, advance: Advance = silent) -> list[SetScores]:
+def read_sets(path: Path) -> list[SetScores]:
     """Return the sets of a `.csv` or `.parquet` file, in the order in which they first appear.
 
     Columns: `score` (larger = more OOD), `set`, `role`; optionally, for ID-side rows, `correct` (0/1), `label` (class
@@ -201,13 +201,12 @@ def read_sets(path: Path, advance: Advance = silent) -> list[SetScores]:
 
     Args:
         path: the file.
-        advance: as for `read_table`.
 
     Raises:
         DataError: no such file, another format, a column that is missing, or a value that cannot be used; with the
             line (csv) or row (parquet) where it stands.
     """
-    table = read_table(path, advance)
+    table = read_table(path)
     names, name_codes = _labels(table, "set")
     roles, role_codes = _labels(table, "role")
     for role in roles:

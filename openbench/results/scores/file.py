@@ -2,10 +2,9 @@
 
 import codecs
 import csv
-import io
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,37 +23,6 @@ SUFFIXES = (".csv", ".parquet")
 
 _PROBABILITY = re.compile(r"p_([0-9]+)")
 _CHUNK = 1 << 24  # bytes looked through, and parsed, at a time
-_FOREIGN = {
-    b"\x1f\x8b": "compressed with gzip",
-    b"BZh": "compressed with bzip2",
-    b"\xfd7zXZ": "compressed with xz",
-    b"\x28\xb5\x2f\xfd": "compressed with zstd",
-    b"PK\x03\x04": "a zip archive or a spreadsheet",
-    b"PAR1": "a parquet file",
-    b"\xff\xfe": "UTF-16 text",
-    b"\xfe\xff": "UTF-16 text",
-}
-
-
-Advance = Callable[[int], None]
-
-
-def silent(count: int) -> None:
-    """Show no progress."""
-
-
-class _Told(io.FileIO):
-    """A file that reports how many bytes are read from it."""
-
-    def __init__(self, path: Path, advance: Advance) -> None:
-        super().__init__(path)
-        self._advance = advance
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Read, and say how much."""
-        found = super().read(size) or b""
-        self._advance(len(found))
-        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,12 +55,7 @@ class ScoreTable:
         return f"{self.path}, row {row}"
 
 
-def passes(path: Path) -> int:
-    """How often `read_table` goes through the bytes of a file and reports it; 0 if it does not report."""
-    return 2 if path.suffix == ".csv" else 0
-
-
-def read_table(path: Path, advance: Advance = silent) -> ScoreTable:
+def read_table(path: Path) -> ScoreTable:
     """Return the columns `score`, `set`, `role`, and of the optional ones those that are there.
 
     CSV: UTF-8 with commas, quotes doubled within quotes; a byte order mark, any line ends and empty lines are fine.
@@ -100,7 +63,6 @@ def read_table(path: Path, advance: Advance = silent) -> ScoreTable:
 
     Args:
         path: the file.
-        advance: called with the number of bytes just gone through; a file is gone through `passes` times.
 
     Raises:
         DataError: no such file, another format, columns that are missing or doubled, rows longer or shorter than the
@@ -109,7 +71,7 @@ def read_table(path: Path, advance: Advance = silent) -> ScoreTable:
     if path.suffix not in SUFFIXES:
         raise DataError(f"'{path}' is not a file of scores that can be read — allowed: {', '.join(SUFFIXES)}")
     _check_file(path)
-    table = _read_csv(path, advance) if path.suffix == ".csv" else _read_parquet(path)
+    table = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
     if table.rows.size == 0:
         raise _no_rows(path)
     return table
@@ -188,19 +150,19 @@ def _check_counts(metadata: Any, table: Any) -> None:
         raise ValueError("the counts of rows in its footer disagree")
 
 
-def _read_csv(path: Path, advance: Advance) -> ScoreTable:
+def _read_csv(path: Path) -> ScoreTable:
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import csv as arrow_csv
 
-    quoted = _check_text(path, advance)
+    quoted = _check_text(path)
     known = _known(_header(path), path)
     names = pa.dictionary(pa.int32(), pa.string())
     types = {name: names if name in ("set", "role") else pa.string() for name in known}
     if next(islice(_records(path), 1, None), None) is None:
         raise _no_rows(path)
     try:
-        with _Told(path, advance) as file:
+        with path.open("rb") as file:
             table = arrow_csv.read_csv(
                 file,
                 read_options=arrow_csv.ReadOptions(block_size=_CHUNK),
@@ -234,7 +196,7 @@ def _text(column: Any) -> Any:
     return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
 
 
-def _check_text(path: Path, advance: Advance) -> bool:
+def _check_text(path: Path) -> bool:
     """Return whether there are quotes, after checking that the bytes are UTF-8 text whose quotes are closed.
 
     An open quote swallows the rows up to the next one, or to the end of the file.
@@ -242,16 +204,12 @@ def _check_text(path: Path, advance: Advance) -> bool:
     decoder, quotes, line = codecs.getincrementaldecoder("utf-8")(), 0, 1
     try:
         with path.open("rb") as file:
-            start = file.read(8)
-            for magic, kind in _FOREIGN.items():
-                if start.startswith(magic):
-                    raise DataError(f"{path} is {kind} — allowed: UTF-8 text with commas — convert the file")
-            file.seek(0)
             while chunk := file.read(_CHUNK):
-                advance(len(chunk))
                 if b"\0" in chunk:
                     line += chunk[: chunk.index(b"\0")].count(b"\n")
-                    raise DataError(f"{path}, line {line}: found a NUL byte — allowed: text — write the file again")
+                    raise DataError(
+                        f"{path}, line {line}: found a NUL byte — allowed: UTF-8 text with commas — convert the file"
+                    )
                 decoder.decode(chunk)
                 quotes += chunk.count(b'"')
                 line += chunk.count(b"\n")
