@@ -1,15 +1,18 @@
 """A page for each post-hoc method, from its class, its config and the records."""
 
 import inspect
+from contextlib import suppress
 from functools import cache
 
 from generate.formula import sentence
 from generate.markdown import Docstring, arxiv_linked, cell, code, hidden_contents, page, table
 from generate.rows import differences_of, rows_of
 from openbench import paths
+from openbench.api.methods import beyond_features, chosen_method
 from openbench.cli.commands.listing import usage
 from openbench.cli.registry import Entry, Registry, method_facts, parameters_of
 from openbench.config.overrides import STREAM
+from openbench.errors import OpenbenchError
 from openbench.report.site.facts import MethodFacts
 from openbench.results.records.settings import hyper_parameters
 
@@ -22,8 +25,6 @@ FAMILIES = {
     "gradients or images": "Input gradients, or the network itself",
     "text": "Text",
 }
-
-OF_NETWORKS = ("layers", "gradients or images")  # which no estimator on arrays can be made of
 
 
 def pages() -> dict[str, str]:
@@ -92,17 +93,18 @@ def method(entry: Entry) -> str:
         "## Beside independent references\n\n" + compared if compared else "",
         "## Measured\n\n" + measured if measured else "",
         f"## Streams\n\n`method.{STREAM}.KEY=VALUE`: {hyper_parameters(config[STREAM])}." if STREAM in config else "",
-        "## From Python\n\n" + code(_python(entry.name, STREAM in config), "python"),
+        "## From Python\n\n" + code(_python(entry.name), "python"),
     )
 
 
-def _python(name: str, streams: bool) -> str:
+def _python(name: str) -> str:
     told = f"""\
 import openbench as ob
 
 results = ob.evaluate(model, benchmark="digits", methods=["{name}"])   # your network"""
-    if streams or _family(_facts().get(name)) in OF_NETWORKS:
-        return told
+    with suppress(OpenbenchError):  # an extra that is not installed
+        if beyond_features(chosen_method(name).method):
+            return told
     return f"""{told}
 scores = ob.method("{name}").fit(X, y, head=(W, b)).score(X_test)      # or your features"""
 

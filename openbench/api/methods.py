@@ -11,16 +11,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openbench.api.arguments import ArrayLike, as_array, as_features, as_head, class_indices
+from openbench.backbones.rows import Rows
 from openbench.config.build import build
 from openbench.config.overrides import NAME
 from openbench.config.shipped import named_for, names, shipped
 from openbench.core.composite import Composite, leaves
 from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
-from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Request
 from openbench.core.search import ChosenMethod, with_params
 from openbench.core.streaming import StreamingMethod
+from openbench.engine.compatibility import lacking
 from openbench.engine.evaluate import score as scored
 from openbench.errors import (
     ConfigError,
@@ -106,17 +107,11 @@ def as_node(method: Method) -> dict[str, Any]:
     return {TARGET: f"{kind.__module__}.{kind.__qualname__}", **values}
 
 
-def beyond_features(method: Method, request: Request) -> list[str]:
-    """Return, in words, what a method reads that is neither features, logits, labels nor a head.
-
-    Args:
-        method: unfitted.
-        request: its own, or that of a part of it.
-    """
-    found = ["images"] * isinstance(method, LiveMethod) + ["the images before"] * isinstance(method, StreamingMethod)
-    found += ["maps of its layers"] * (Field.MAPS in request.fields)
-    found += ["mixed images"] * (request.mixing is not None)
-    return found + ["input gradients"] * bool(request.perturb or request.second_pass)
+def beyond_features(method: Method) -> list[str]:
+    """Return, in words, what an unfitted method reads that is neither features, logits, labels nor a head."""
+    streams = any(isinstance(leaf, StreamingMethod) for leaf in leaves(method))
+    read = ["the images before"] * streams + lacking(Rows("features", 1), method)
+    return [what for what in read if what != "the head"]
 
 
 def _node(name: str) -> dict[str, Any]:
@@ -302,10 +297,9 @@ class Estimator:
         return self.fit(X, y, **rest).score(X, rest.get("logits"))
 
     def _refuse_network(self, method: Method) -> None:
-        read = [what for leaf in leaves(method) for what in beyond_features(leaf, leaf.request)]
-        if read:
+        if read := beyond_features(method):
             raise NotApplicableError(
-                f"method '{self._chosen.name}' reads {', '.join(dict.fromkeys(read))} — an estimator has features and "
+                f"method '{self._chosen.name}' reads {', '.join(read)} — an estimator has features and "
                 "logits only — evaluate the network itself, or choose a method that reads features, e.g. "
                 "openbench.method('knn')"
             )

@@ -83,15 +83,20 @@ def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
             _check_texts(backbone, texts, name)
         if leaf.request.corruption is not None:
             check_corruption(leaf.request.corruption, f"method '{name}'")
-    lacking = [what for leaf in leaves(method) for what in _lacking(backbone, leaf, leaf.request)]
-    if lacking:
+    if read := lacking(backbone, method):
         parts = {"features": backbone.has_features, "logits": backbone.num_classes, "a head": backbone.has_head}
         has = [part for part, there in parts.items() if there and (backbone.num_classes or part == "features")]
         one = "features, e.g. knn" if backbone.has_features else "logits, e.g. msp, mls or energy"
         raise NotApplicableError(
-            f"method '{name}' reads {', '.join(dict.fromkeys(lacking))} — backbone '{backbone.name}' has "
+            f"method '{name}' reads {', '.join(read)} — backbone '{backbone.name}' has "
             f"{' and '.join(has)} only — choose a method that reads {one}, or {backbone.missing}"
         )
+
+
+def lacking(backbone: Backbone, method: Method) -> list[str]:
+    """Return, in words, what a method reads that a backbone does not show, whatever its classes."""
+    found = (what for leaf in leaves(method) for what in _lacking(backbone, leaf, leaf.request))
+    return list(dict.fromkeys(found))
 
 
 def _lacking(backbone: Backbone, method: Method, request: Request) -> list[str]:

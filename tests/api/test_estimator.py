@@ -136,6 +136,7 @@ def test_a_method_made_of_others_learns_its_weights_from_validation():
         (lambda: ob.method(NearestMean), ConfigError, "found the class NearestMean — an object expected"),
         (lambda: ob.method("odin").fit(X), NotApplicableError, "'odin' reads input gradients — an estimator has"),
         (lambda: ob.method("knn_mfs").fit(X), NotApplicableError, "'knn_mfs' reads mixed images — an estimator has"),
+        (lambda: ob.method("cover").fit(X, val=(X, Y)), NotApplicableError, "'cover' reads corrupted images"),
         (lambda: ob.method("msp").fit(X).score(X), NotApplicableError, r"reads logits — not given — pass logits=…, or"),
         (lambda: ob.method("react").fit(X), NotApplicableError, r"reads the head — not given — pass head=\(W, b\)"),
         (lambda: ob.method("mds").fit(X), NotApplicableError, "reads labels — not given — pass y"),

@@ -19,7 +19,6 @@ from openbench.api.methods import beyond_features, chosen_method
 from openbench.cli.app import COMMANDS
 from openbench.cli.commands import study
 from openbench.cli.registry import Registry
-from openbench.core.composite import leaves
 from openbench.data import dataset
 from openbench.errors import OpenbenchError
 from openbench.studies.cells import Asked, planned
@@ -78,7 +77,7 @@ def test_a_page_shows_an_estimator_if_and_only_if_there_is_one(made):
             method = chosen_method(name).method
         except OpenbenchError:  # an extra that is not installed
             continue
-        read = [what for leaf in leaves(method) for what in beyond_features(leaf, leaf.request)]
+        read = beyond_features(method)
         assert (f'ob.method("{name}")' in made[f"method/{name}"]) == (not read), (name, read)
 
 
