@@ -160,6 +160,20 @@ def _check_text(key: str, where: str) -> None:
         raise DataError(f"{where}: the name {key!r} has control characters — rename it")
 
 
+def _check_row(row: list[str], columns: list[str], key: str, label: str, seen: Mapping[str, int], where: str) -> None:
+    if len(row) != len(columns):
+        raise DataError(
+            f"{where}: {len(row)} values, the header has {len(columns)} columns — put quotes around a path that holds "
+            "a comma"
+        )
+    if not key or not label:
+        raise DataError(f"{where}: path {key!r}, label {label!r} — both are needed; `-` = no class")
+    _check_text(key, where)
+    _check_text(label, where)
+    if key in seen:
+        raise DataError(f"{where}: '{key}' is on line {seen[key]} already — list each image once")
+
+
 def read_list(path: Path) -> Iterator[Row]:
     """Yield key and class of each line of a list, in its order.
 
@@ -186,22 +200,16 @@ def read_list(path: Path) -> Iterator[Row]:
                 "write e.g. path,label"
             )
         of_key, of_label = columns.index("path"), columns.index("label") if "label" in columns else None
+        plain = text.replace("\r", "").replace("\n", "").isprintable()  # else each text is looked at
         seen: dict[str, int] = {}
         for row in filter(None, reader):
+            key, label = row[of_key].strip() if len(row) == len(columns) else "", NO_CLASS
+            if key and of_label is not None:
+                label = row[of_label].strip()
             line = notes + reader.line_num
-            where = f"'{path}' line {line}"
-            if len(row) != len(columns):
-                raise DataError(
-                    f"{where}: {len(row)} values, the header has {len(columns)} columns — put quotes around a path "
-                    "that holds a comma"
-                )
-            key, label = row[of_key].strip(), NO_CLASS if of_label is None else row[of_label].strip()
-            if not key or not label:
-                raise DataError(f"{where}: path {key!r}, label {label!r} — both are needed; `-` = no class")
-            _check_text(key, where)
-            _check_text(label, where)
-            if seen.setdefault(key, line) != line:
-                raise DataError(f"{where}: '{key}' is on line {seen[key]} already — list each image once")
+            if not key or not label or not plain or key in seen:
+                _check_row(row, columns, key, label, seen, f"'{path}' line {line}")
+            seen[key] = line
             yield key, label
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
