@@ -60,36 +60,20 @@ class Figure:
     source: str
 
 
-@dataclass(frozen=True)
-class Name:
-    """One line of names.csv: what is called what here.
-
-    Args:
-        kind: `method`, `training`, `augment`, `backbone`, `detector`.
-        published: as printed; empty for the method of a table that prints the training only.
-        ours: as typed on the command line.
-        benchmark: where this holds; empty for everywhere.
-        training: with which published training this holds; empty for any that has no line of its own.
-    """
-
-    kind: str
-    published: str
-    ours: str
-    benchmark: str = ""
-    training: str = ""
-
-
 class Names:
     """Published names to ours: one to many, since a score may be known here under two names.
 
     Args:
-        rows: of names.csv.
+        rows: of names.csv. `kind` is method, training, augment, backbone or detector; `published` is empty for the
+            method of a table that prints the training only; an empty `benchmark` stands for all, and an empty
+            `training` for those that have no line of their own.
     """
 
-    def __init__(self, rows: Iterable[Name]) -> None:
+    def __init__(self, rows: Iterable[Mapping[str, str]]) -> None:
         self._ours: dict[tuple[str, str, str, str], list[str]] = {}
         for row in rows:
-            self._ours.setdefault((row.kind, row.published, row.benchmark, row.training), []).append(row.ours)
+            key = (row["kind"], row["published"], row["benchmark"], row.get("training", ""))
+            self._ours.setdefault(key, []).append(row["ours"])
 
     def ours(self, kind: str, published: str, benchmark: str, training: str = "") -> list[str]:
         """Return our names; none if the thing does not exist here."""
@@ -131,8 +115,7 @@ def published_name(benchmark: str, *, full_spectrum: bool) -> str:
 
 def load_names(folder: Path) -> Names:
     """Return which published names mean which of openbench's; without the file there are none."""
-    rows = (row for _, row in reference_rows(folder, _NAMES))
-    return Names(Name(r["kind"], r["published"], r["ours"], r["benchmark"], r.get("training", "")) for r in rows)
+    return Names(row for _, row in reference_rows(folder, _NAMES))
 
 
 def _table1(folder: Path, names: Names) -> Iterator[tuple[Setup, Figure]]:
