@@ -63,9 +63,8 @@ def test_rates_cross_between_the_thresholds_that_hold_them_equal():
     assert set(panel.marks) == {"equal rates, test", "95 % of ID accepted"}
 
 
-@pytest.mark.parametrize("bad", [np.inf, -np.inf])
-def test_what_cannot_be_drawn_is_left_out_and_said(bad):
-    rows = [scored("MSP"), scored("KNN", ids=[0.0, 2.0, 3.0, bad])]
+def test_what_cannot_be_drawn_is_left_out_and_said():
+    rows = [scored("MSP"), scored("KNN", ids=[0.0, 2.0, 3.0, np.inf])]
     for kind, lines, said in (("autc", ["FPR", "FNR"], "KNN (a)"), ("fluctuation", ["MSP"] * 3, "KNN")):
         chart = KINDS[kind](rows)
         assert [line.name for panel in chart.panels for line in panel.lines] == lines
@@ -94,14 +93,8 @@ def test_curves_take_the_delta_of_the_study():
     options = [MetricOptions(delta=delta) for delta in (0.2, 0.01)]
     loose, strict = (KINDS["corrections"]([replace(scored(), options=one)]).panels[0] for one in options)
     assert strict.title == "n = 4, δ = 0.01"
+    assert tuple(line.name for line in strict.lines) == FINITE_SAMPLE
     assert all(one.value < other.value for one, other in zip(loose.lines, strict.lines, strict=True))
-
-
-def test_corrections_are_those_that_hold_for_every_number_of_images():
-    (panel,) = KINDS["corrections"]([scored()]).panels
-    assert tuple(line.name for line in panel.lines) == FINITE_SAMPLE
-    assert all((line.y >= -1e-12).all() for line in panel.lines)
-    assert panel.title == "n = 4, δ = 0.05"
 
 
 def test_thresholds_of_groups_are_told_in_deviations_of_the_id_score():

@@ -82,8 +82,6 @@ def test_texts_are_the_same_if_their_words_are_and_their_numbers_nearly(monkeypa
     assert not same("MSP | 91.06", "MSP | 92.06")
     assert not same("MSP | 91.06", "KNN | 91.06")
     assert not same("not run yet (1456)", "not run yet (1457)")
-    assert same("1 | 0.5", "0.9999 | 0.5")
-    assert not same("MSP | 91.06", "MSP | 91.06 | 1")
 
 
 def test_a_file_that_is_missing_changed_or_left_over_is_said(tmp_path, monkeypatch):

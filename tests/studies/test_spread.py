@@ -18,7 +18,7 @@ def mean(values):
     return Estimate(float(np.mean(values)), std=float(np.std(values))), len(values)
 
 
-@pytest.mark.parametrize("shift", np.linspace(0.01, 0.3, 12))
+@pytest.mark.parametrize("shift", [0.01, 0.1, 0.3])
 def test_a_difference_is_beyond_the_spread_where_welchs_test_rejects(shift):
     ours, theirs = np.array([0.5, 0.53, 0.58, 0.51]), np.array([0.5, 0.6, 0.52]) + shift
     rejected = ttest_ind(ours, theirs, equal_var=False).pvalue < 0.05
