@@ -24,7 +24,7 @@ from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
 from openbench.storage.files import write_whole
 from openbench.studies.cells import NOT_PUBLISHED, Asked, Cell
-from openbench.studies.layout.outputs import Outputs, Sources
+from openbench.studies.outputs import Outputs, Sources
 from openbench.studies.study import names, study
 
 ROOT = Path(__file__).resolve().parent.parent

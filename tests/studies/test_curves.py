@@ -10,8 +10,8 @@ from openbench.core.scores import SetScores
 from openbench.metrics.conformal.corrections import FINITE_SAMPLE
 from openbench.metrics.options import MetricOptions
 from openbench.studies.cells import Cell
-from openbench.studies.layout.chart import drawn, points, summary
-from openbench.studies.layout.curves import KINDS, Scored, fold_rates
+from openbench.studies.chart import drawn, points, summary
+from openbench.studies.curves import KINDS, Scored, fold_rates
 from openbench.studies.study import Column, Row
 
 # Sorted by score: ID right, OOD, ID right, ID wrong, OOD, ID right, OOD.

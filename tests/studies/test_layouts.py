@@ -15,9 +15,9 @@ from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.results.scores.stored import ScoreStore
 from openbench.studies.cells import mixture_cells
-from openbench.studies.layout.kept import check_options
-from openbench.studies.layout.outputs import latex
-from openbench.studies.layout.sheet import Head, Line, Sheet, Text, sheets
+from openbench.studies.kept import check_options
+from openbench.studies.outputs import latex
+from openbench.studies.sheet import Head, Line, Sheet, Text, sheets
 from openbench.studies.study import study
 
 from ..results.records import named, split_scores  # noqa: TID252 — the tests are no package

@@ -11,8 +11,8 @@ from openbench.__main__ import main
 from openbench.cli.commands import jobs
 from openbench.errors import ConfigError
 from openbench.studies.cells import Asked, Published, archive_of, planned
-from openbench.studies.layout.chart import draw
-from openbench.studies.layout.kept import check_options
+from openbench.studies.chart import draw
+from openbench.studies.kept import check_options
 from openbench.studies.plan import parts, status, sweeps
 from openbench.studies.study import names, study
 

@@ -155,8 +155,8 @@ class _Call:
 
     def tables(self, lost: LeftOut, form: str | None, to: Path | None) -> None:
         """Print the tables, or write them in every format, with their pictures."""
-        from openbench.studies.layout.kept import KeptScores
-        from openbench.studies.layout.outputs import Outputs, Sources
+        from openbench.studies.kept import KeptScores
+        from openbench.studies.outputs import Outputs, Sources
 
         store = RecordStore(self.results)
         scores = KeptScores(paths.cache_dir() / "scores", self.results / PUBLISHED)

@@ -18,9 +18,9 @@ from openbench.results.comparisons.rejection import compare, contenders, rejecti
 from openbench.results.comparisons.thresholds import scored_runs, summary_tables
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import rebench_figures, rejection_figures
-from openbench.results.tables.render import Table
+from openbench.results.tables.render import Column, Table
 from openbench.studies.cells import Cell
-from openbench.studies.layout.curves import KINDS
+from openbench.studies.curves import KINDS
 from openbench.studies.study import Study
 
 if TYPE_CHECKING:
@@ -96,13 +96,14 @@ def kept_tables(
         scores: where their scores are.
         on_lost: receives an error for each run whose scores cannot be read.
     """
-    if not records:
-        return [_without(study, cells)]
-    make = _rejection if study.layout == "rejection" else _thresholds
-    tables = list(make(study, records, scores, on_lost))
     notes = (*_absent(cells), *([f"paper: {study.source}"] * bool(study.source)))
+    if not records:
+        rows = tuple((line[0].row.name, "–") for line in cells)
+        return [Table(study.title, (Column(""), Column("")), rows, notes=notes)]
+    make = _rejection if study.layout == "rejection" else _thresholds
+    *tables, last = make(study, records, scores, on_lost)
     notes += tuple(f"deviates: {text}" for text in study.deviations)
-    return [*tables[:-1], replace(tables[-1], notes=(*tables[-1].notes, *notes))]
+    return [*tables, replace(last, notes=(*last.notes, *notes))]
 
 
 def _rejection(study: Study, records: Sequence[ResultRecord], scores: ScoreStore, on_lost: OnLost) -> Iterator[Table]:
@@ -121,14 +122,6 @@ def _rejection(study: Study, records: Sequence[ResultRecord], scores: ScoreStore
 def _thresholds(study: Study, records: Sequence[ResultRecord], scores: ScoreStore, on_lost: OnLost) -> Iterator[Table]:
     names = sorted({str(record.benchmark["name"]) for record in records})
     yield from summary_tables(scored_runs(records, scores, names, on_lost), rebench_figures(paths.reference_dir()))
-
-
-def _without(study: Study, cells: Sequence[Sequence[Cell]]) -> Table:
-    from openbench.results.tables.render import Column
-
-    rows = tuple((line[0].row.name, "–") for line in cells)
-    notes = (*_absent(cells), *([f"paper: {study.source}"] * bool(study.source)))
-    return Table(study.title, (Column(""), Column("")), rows, notes=notes)
 
 
 def _absent(cells: Sequence[Sequence[Cell]]) -> Iterator[str]:

@@ -13,11 +13,11 @@ from openbench.results.plots import save
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Column, Table, rendered, to_console
 from openbench.studies.cells import Asked, Cell, archive_of, cells, mixture_cells
-from openbench.studies.layout.chart import files as chart_files
-from openbench.studies.layout.chart import summary
-from openbench.studies.layout.curves import charts
-from openbench.studies.layout.kept import check_options, kept_tables, pictures
-from openbench.studies.layout.sheet import Line, Sheet, Text, paired, paired_sheet, sheets
+from openbench.studies.chart import files as chart_files
+from openbench.studies.chart import summary
+from openbench.studies.curves import charts
+from openbench.studies.kept import check_options, kept_tables, pictures
+from openbench.studies.sheet import Line, Sheet, Text, paired, paired_sheet, sheets
 from openbench.studies.study import Study
 
 _FACTS = (
@@ -196,7 +196,7 @@ class Outputs:
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Yield (what is appended to the study's name, content) of every file."""
-        from openbench.studies.layout.chart import draw
+        from openbench.studies.chart import draw
 
         for form, suffix in SUFFIXES.items():
             yield f".{suffix}", self.text(form).encode()

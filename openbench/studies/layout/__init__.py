@@ -1,1 +1,0 @@
-"""From the cells of a study to tables and pictures."""
