@@ -160,7 +160,8 @@ def _check_text(key: str, where: str) -> None:
         raise DataError(f"{where}: the name {key!r} has control characters — rename it")
 
 
-def _check_row(row: list[str], columns: list[str], key: str, label: str, seen: Mapping[str, int], where: str) -> None:
+def _check_row(row: list[str], columns: list[str], entry: Row, seen: Mapping[str, int], where: str) -> None:
+    key, label = entry
     if len(row) != len(columns):
         raise DataError(
             f"{where}: {len(row)} values, the header has {len(columns)} columns — put quotes around a path that holds "
@@ -208,7 +209,7 @@ def read_list(path: Path) -> Iterator[Row]:
                 label = row[of_label].strip()
             line = notes + reader.line_num
             if not key or not label or not plain or key in seen:
-                _check_row(row, columns, key, label, seen, f"'{path}' line {line}")
+                _check_row(row, columns, (key, label), seen, f"'{path}' line {line}")
             seen[key] = line
             yield key, label
     except UnicodeDecodeError as error:
