@@ -37,8 +37,8 @@ GROUPS = (
 )
 HUGE = 10**30
 VALUES = (None, True, -1, 0, 1.5, 1e300, math.nan, math.inf, -math.inf, "text", "", "a\0b", [], {}, [1], [None], HUGE)
-FILES = 5  # of each group, among which values are drawn
-SAMPLED = {"method": 300, "training": 200, "augment": 100, "dataset": 150, "outliers": 50, "benchmark": 8}
+FILES = 3  # of each group, among which values are drawn
+SAMPLED = {"method": 200, "training": 100, "augment": 50, "dataset": 100, "outliers": 30, "benchmark": 5}
 
 
 def places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -20,7 +20,7 @@ def nodes(*overrides: str) -> dict[str, Any]:
 
 
 def test_published_scorer_is_what_typing_its_name_gives() -> None:
-    for training in TRAININGS:
+    for training in sorted({*TRAININGS[::5], "t2fnorm"}):
         node = shipped("training", training)
         assert node is not None
         cls = target_of(node)
