@@ -13,30 +13,34 @@ from openbench.results.plots import save
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Column, Table, rendered, to_console
 from openbench.studies.cells import Asked, Cell, archive_of, cells, mixture_cells
+from openbench.studies.chart import draw, summary
 from openbench.studies.chart import files as chart_files
-from openbench.studies.chart import summary
 from openbench.studies.curves import charts
 from openbench.studies.kept import check_options, kept_tables, pictures
 from openbench.studies.sheet import Line, Sheet, Text, paired, paired_sheet, sheets
 from openbench.studies.study import Study
 
-_FACTS = (
-    *(
-        "row_group",
-        "row",
-        "column_group",
-        "column",
-        "set",
-        "metric",
-        "value",
-        "std",
-        "low",
-        "high",
-        "runs",
-        "runs_wanted",
-    ),
-    *("published", "published_std", "difference", "verdict", "empty_because", "benchmark_deviates", "records"),
-)
+_FACTS = [
+    "row_group",
+    "row",
+    "column_group",
+    "column",
+    "set",
+    "metric",
+    "value",
+    "std",
+    "low",
+    "high",
+    "runs",
+    "runs_wanted",
+    "published",
+    "published_std",
+    "difference",
+    "verdict",
+    "empty_because",
+    "benchmark_deviates",
+    "records",
+]
 _INDENT = "  "
 _VERDICTS = {"=": "rounding", "~": "within seeds", "*": "beyond seeds", "?": "spread not known"}
 
@@ -196,8 +200,6 @@ class Outputs:
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Yield (what is appended to the study's name, content) of every file."""
-        from openbench.studies.chart import draw
-
         for form, suffix in SUFFIXES.items():
             yield f".{suffix}", self.text(form).encode()
         picture = draw(self._study, self._cells, self._named)
@@ -218,11 +220,7 @@ class Outputs:
         return texts(every, found)
 
     def _kept(self) -> dict[str, Callable[[], str]]:
-        wanted = {made.run.run_id for made in _made(self._cells)}
+        wanted = {made.run.run_id for line in self._cells for cell in line for made in cell.made.values()}
         records = [record for record in self._sources.records() if record.run_id in wanted]
         tables = kept_tables(self._study, self._cells, records, self._sources.scores, self._sources.on_lost)
         return {form: (lambda form=form: "\n".join(rendered(tables, form))) for form in ("console", *SUFFIXES)}  # type: ignore[misc]
-
-
-def _made(cells: Sequence[Sequence[Cell]]) -> Iterator:  # type: ignore[type-arg]
-    return (made for line in cells for cell in line for made in cell.made.values())

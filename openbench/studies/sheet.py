@@ -215,7 +215,7 @@ def paired_sheet(study: Study, pairs: Sequence[Sequence[Pair]], asked: str = "")
         asked: overrides of the command line, for the title.
     """
     heads = [head for at in range(len(pairs[0])) for head in _heads([line[at].cell for line in pairs])]
-    named = [replace(head, title=head.title) for head in heads if head.title not in ("paper", "difference")]
+    named = [head for head in heads if head.title not in ("paper", "difference")]
     lines = tuple(Line(line[0].cell.row.group, line[0].cell.row.name, tuple(map(_pair_text, line))) for line in pairs)
     tests = {pair.test: None for line in pairs for pair in line if pair.test}
     notes = [f"{'; '.join(tests)} · 95 % intervals · * p < .05 by Holm over the rows of a column"] * bool(tests)
@@ -236,7 +236,7 @@ def _pair_text(pair: Pair) -> Text:
         if found.low is None or found.high is None
         else (f" [{scale * found.low:+.{digits}f}, {scale * found.high:+.{digits}f}]")
     )
-    return Text(f"{scale * found.value:+.{digits}f}{ends}{' *' * pair.significant}", best=False)
+    return Text(f"{scale * found.value:+.{digits}f}{ends}{' *' * pair.significant}")
 
 
 def _heads(cells: Sequence[Cell]) -> Iterator[Head]:
