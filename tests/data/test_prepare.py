@@ -115,6 +115,13 @@ def test_a_full_disk_keeps_the_archive_and_does_not_blame_it(offered, server, tm
     assert visible(tmp_path) == ["my/set/deep/two.bin", "my/set/one.bin"]
 
 
+def test_an_archive_cannot_write_outside(offered, tmp_path):
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        run(offered(tar_of({"set/x": b"x", "../../evil": b"x"})), tmp_path / "root")
+    assert not (tmp_path / "evil").exists()
+    assert visible(tmp_path / "root") == []
+
+
 def test_too_little_room_is_said_before_anything_is_fetched(offered, server, tmp_path, monkeypatch):
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100})())
     with pytest.raises(DataError, match="are free at"):
