@@ -304,6 +304,15 @@ def test_an_edited_version_supersedes_nobody():
     assert [row.version for row in board.ranked] == [1]
 
 
+def test_deviations_are_those_of_the_standard_library():
+    draw = random.Random(0)
+    cases = [
+        [draw.choice((draw.random(), draw.random() * 1e-9, 1.0, 0, 7)) for _ in range(2 + n % 5)] for n in range(300)
+    ]
+    assert [ranking.deviation(case) for case in cases] == [statistics.pstdev(case) for case in cases]
+    assert ranking.deviation([0.1, 0.1, 0.1]) == 0.0
+
+
 def test_what_released_weights_have_seen_of_the_ood_classes_is_a_column():
     made = make_record(backbone={"name": "tiny", "digest": "bbbb", "training": None})
     released = replace(made, config={**made.config, "backbone": {"model": "tiny"}})

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from statistics import fmean, pstdev
+from math import isqrt
+from statistics import fmean
 from typing import Any
 
 from openbench.config.overrides import word
@@ -17,6 +18,7 @@ from openbench.results.tables.render import Column, Estimate, cell_text
 from openbench.results.tables.views import FULL_SPECTRUM, GROUPS
 
 _LEVEL = 0.95
+_BITS = 256  # twice those of a root that are exact
 _PRINTED = Column("", "percent")
 _BOARD_KEYS = re.compile(r"(auroc|fpr95)(_low|_high)?|accuracy")
 _BOARD_NAMES = tuple(side + name for side in ("", FULL_SPECTRUM) for name in (*GROUPS, "id"))
@@ -266,12 +268,25 @@ def _summary(runs: Sequence[Run], name: str, key: str) -> Estimate | str | None:
     if len(numbers) < len(found):
         return "unable"
     if len(numbers) > 1 and (len(set(numbers)) > 1 or not key.startswith("n_")):  # counts of sets do not vary
-        return Estimate(fmean(numbers), std=pstdev(numbers))
+        return Estimate(fmean(numbers), std=deviation(numbers))
     values = runs[0].metrics[name]
     low, high = (values.get(f"{key}_{end}") for end in ("low", "high"))
     if isinstance(low, float | int) and isinstance(high, float | int) and runs[0].level == _LEVEL:
         return Estimate(numbers[0], float(low), float(high))
     return Estimate(numbers[0])
+
+
+def deviation(numbers: Sequence[float]) -> float:
+    """Return the population standard deviation, exact but for its last rounding, as `statistics.pstdev` does.
+
+    That one reckons with fractions; the denominators of floats are powers of two, so that whole numbers will do.
+    """
+    ratios = [number.as_integer_ratio() for number in numbers]
+    unit = max(below for _, below in ratios)
+    whole = [above * (unit // below) for above, below in ratios]
+    n = len(whole)
+    squares = n * sum(number * number for number in whole) - sum(whole) ** 2
+    return isqrt(squares << _BITS) / (n * unit << _BITS // 2)
 
 
 def _tuned(run: Run) -> str:
