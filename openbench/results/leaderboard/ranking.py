@@ -127,10 +127,14 @@ def boards(records: Iterable[ResultRecord], keep: Keep = board_keys) -> list[Boa
 
 
 def boards_of(runs: Iterable[Run]) -> list[Board]:
-    """Return the boards of runs that hold what `board_keys` keeps, and what `Row.value` will be asked for."""
+    """Return the boards of runs that hold what `board_keys` keeps, and what `Row.value` will be asked for.
+
+    Runs on streams have a page of their own: their scores depend on the images before.
+    """
     by_benchmark: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
-        by_benchmark.setdefault((run.benchmark, run.digest), []).append(run)
+        if not run.stream:
+            by_benchmark.setdefault((run.benchmark, run.digest), []).append(run)
     found = []
     for (name, made_of), members in sorted(by_benchmark.items()):
         headers = tuple(sorted({run.header for run in members}))
@@ -245,8 +249,6 @@ def _reasons(
     found = [f"record {run.run_id}: {problem}" for run in runs for problem in run.problems]
     if any(run.strategy.startswith("oracle") for run in runs):
         found.append(f"hyper-parameters chosen on test data ({runs[0].strategy.replace('_', ' ')})")
-    if runs[0].stream:
-        found.append("scores of a stream, which depend on the images before: streams.md")
     if not all(run.pristine for run in runs):
         deviations = sorted({deviation for run in runs for deviation in run.deviations})
         found.append(f"benchmark not as defined: {'; '.join(deviations) or 'deviations not stated'}")
