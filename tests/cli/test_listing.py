@@ -140,7 +140,8 @@ def test_a_method_is_shown_with_its_formula_and_every_searched_value(capsys):
     assert absent == []
 
 
-def test_a_users_methods_stand_beside_ours(toys, capsys):
+def test_a_users_methods_stand_beside_ours(toys, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     (row,) = [r for r in listed(capsys, "backbone", "--config-dir", str(toys)) if r["name"] == "tiny"]
     text = shown(capsys, "method", "ours", "--config-dir", str(toys))
     assert row["name"] == "tiny"

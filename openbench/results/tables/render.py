@@ -193,12 +193,14 @@ def _grids(table: Table, texts: _Texts, room: int) -> "list[RichTable]":
     grids = []
     for part in _parts(words, texts.rows, least, room):
         whole = sum(max(longest[index], len(texts.columns[index])) + _GAP for index in part) <= room
+        fits = sum(least[index] + _GAP for index in part) <= room
         grid = RichTable(box=SIMPLE, pad_edge=False, padding=(0, 1))
         for index in part:
             side: Literal["left", "right"] = "left" if words[index] else "right"
+            narrowest = least[index] if fits and words[index] else None
             width = None if whole or words[index] else least[index]
             # Text objects: in plain strings rich would read the brackets of an interval as markup.
-            grid.add_column(Text(texts.columns[index]), justify=side, overflow="fold", width=width)
+            grid.add_column(Text(texts.columns[index]), justify=side, overflow="fold", width=width, min_width=narrowest)
         for row in texts.rows:
             grid.add_row(*(Text(row[index]) for index in part))
         grids.append(grid)
