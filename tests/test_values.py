@@ -1,4 +1,4 @@
-"""Values of every kind under every key of every config group: it is taken, or it is a plain error.
+"""Values of every kind under every key of every config group: the right kind is taken, any other is a plain error.
 
 A sample of them by default; all of them, in some minutes, with OPENBENCH_TEST_VALUES=all.
 """
@@ -37,8 +37,94 @@ GROUPS = (
 )
 HUGE = 10**30
 VALUES = (None, True, -1, 0, 1.5, 1e300, math.nan, math.inf, -math.inf, "text", "", "a\0b", [], {}, [1], [None], HUGE)
-FILES = 3  # of each group, among which values are drawn
-SAMPLED = {"method": 200, "training": 100, "augment": 50, "dataset": 100, "outliers": 30, "benchmark": 5}
+FILES = 5  # of each group, among which values are drawn
+SAMPLED = {"method": 400, "training": 200, "augment": 100, "dataset": 200, "outliers": 50, "benchmark": 10}
+
+# What yaml's value does not say: other kinds that a key takes, and the kinds of those that are null there.
+ALSO: dict[str, tuple[type, ...]] = {
+    "fpr": (dict, float, type(None)),
+    "max_train": (int, type(None)),
+    "known": (str,),
+    "path": (str,),
+    "dim": (int,),
+    "components": (int,),
+    "groups": (list,),
+    "severity": (int,),
+    "templates": (list,),
+    "classes": (list,),
+    "adjectives": (type(None),),
+    "fdr": (type(None),),
+    "preprocess": (type(None), dict),
+    "num_classes": (int, type(None)),
+    "weights": (list, str, type(None)),
+    "limit": (int, type(None)),
+    "crop": (int, type(None)),
+    "resize": (int, list, type(None)),
+    "clip": (float, type(None)),
+    "layers": (list, type(None)),
+    "columns": (int, type(None)),
+    "benchmark_classes": (list, type(None)),
+    "size": (list, type(None)),
+    "min_side": (int, type(None)),
+    "cache": (str, type(None)),
+    "results": (str, type(None)),
+    "shards": (int, type(None)),
+    "shard": (int, type(None)),
+    "sha256": (str, type(None)),
+    "checkpoint": (str, type(None)),
+    "pretrained": (str, bool, type(None)),
+    "manifest": (str, type(None)),
+    "options": (dict, type(None)),
+    "folder": (dict, type(None)),
+    "then": (dict, type(None)),
+    "keep": (str, list, type(None)),
+    # Absent is as good as null.
+    **dict.fromkeys(("csid", "near", "far", "ood_val", "ood_train"), (dict, type(None))),
+    **dict.fromkeys(("disjoint", "known_overlap", "known_id_overlap"), (list, type(None))),
+    "draw": (int, type(None)),
+    "table": (str, type(None)),
+    "protocol": (str, type(None)),
+    "openset": (dict, type(None)),
+}
+
+# What the yaml shows as a whole number although any number is meant.
+FLOATS = {
+    "alpha",
+    "ccr_fprs",
+    "coverage",
+    "epsilon",
+    "energy_in",
+    "energy_out",
+    "factor",
+    "gamma",
+    "high",
+    "k1",
+    "scale",
+    "k2",
+    "low",
+    "mu",
+    "percentile",
+    "percentiles",
+    "power",
+    "temperature",
+    "weight",
+}
+
+
+def fits(value: Any, shown: Any, key: str) -> bool:
+    """Whether a value is of the kind of the one in the yaml, or of another that its key takes."""
+    key, kinds = key.removesuffix("[]"), ALSO.get(key, ()) + (() if shown is None else (type(shown),))
+    if isinstance(value, bool) or value is None:
+        return type(value) in kinds
+    if key == "seed":
+        return type(value) is int and 0 <= value < 2**32
+    if isinstance(value, int):
+        return (int in kinds and abs(value) < 2**63) or float in kinds or (int in kinds and key in FLOATS)
+    if isinstance(value, float):
+        return (float in kinds or (int in kinds and key in FLOATS)) and math.isfinite(value)
+    if isinstance(value, str):
+        return str in kinds and "\0" not in value
+    return type(value) in kinds
 
 
 def places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -57,6 +143,17 @@ def replaced(node: Any, path: tuple[Any, ...], value: Any) -> Any:
         inner = inner[key]
     inner[path[-1]] = value
     return node
+
+
+def at(node: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        node = node[key]
+    return node
+
+
+def key_of(path: tuple[Any, ...]) -> str:
+    """The name that a value has: its own key, or that of the list it is in."""
+    return str(next(key for key in reversed(path) if isinstance(key, str)))
 
 
 @cache
@@ -145,16 +242,20 @@ def every(group: str) -> list[tuple[str, Any, tuple[Any, ...], Any]]:
 
 
 def faults(group: str, cases: list[tuple[str, Any, tuple[Any, ...], Any]]) -> list[str]:
-    """What ended in an exception that is not ours."""
+    """What was taken of the wrong kind, or ended in an exception that is not ours."""
     found = []
     for name, node, path, value in cases:
+        what = f"{group}={name} {'.'.join(map(str, path))}={str(value)[:20]!r}"
+        key = key_of(path) if path[0] == "_space_" or not isinstance(path[-1], int) else f"{key_of(path)}[]"
         try:
             made(group, name, replaced(node, path, value))
         except OpenbenchError:
             continue
         except Exception as error:
-            what = f"{group}={name} {'.'.join(map(str, path))}={str(value)[:20]!r}"
             found.append(f"{what}: {type(error).__name__}: {str(error)[:80]}")
+        else:
+            if "options" not in path[:-1] and not fits(value, at(node, path), key):  # a library's own are its own
+                found.append(f"{what}: taken")
     return found
 
 
@@ -170,11 +271,17 @@ def unfilled(monkeypatch):
 
 @pytest.mark.usefixtures("unfilled")
 @pytest.mark.parametrize("group", [g for g in GROUPS if ALL or g != "backbone"])
-def test_a_value_of_any_kind_is_taken_or_an_error_of_ours(group):
+def test_values_of_the_wrong_kind_are_errors_and_nothing_else(group):
     cases = every(group)
     if not ALL and group in SAMPLED:
         cases = random.sample(cases, min(len(cases), SAMPLED[group]))
     assert faults(group, cases) == []
+
+
+@pytest.mark.parametrize("group", ["method", "training", "recipe", "metrics", "tune", "runtime", "dataset", "outliers"])
+def test_values_of_the_files_themselves_are_taken(group):
+    for name, node in composed(group, tuple(names_of(group))).items():
+        made(group, name, node)
 
 
 def test_a_value_is_kept_as_it_was_written():
@@ -187,8 +294,18 @@ def test_a_value_is_kept_as_it_was_written():
     [
         (
             "method",
+            {"_target_": "openbench.methods.knn.KNN", "k": None},
+            "method 'knn'.k — found null — allowed: a whole number ≥ 1",
+        ),
+        (
+            "method",
             {"_target_": "openbench.methods.knn.KNN", "index": "exakt"},
             "method 'knn'.index — found 'exakt'; did you mean 'exact'? — allowed: exact, faiss_flat, ivf, hnsw",
+        ),
+        (
+            "method",
+            {"_target_": "openbench.methods.knn.KNN", "_space_": {"k": [5, "ten"]}},
+            "method 'knn'._space_.k — found 'ten' — allowed: a whole number ≥ 1",
         ),
         (
             "method",
@@ -204,6 +321,11 @@ def test_a_value_is_kept_as_it_was_written():
             "method",
             {"_target_": "openbench.methods.knn.KNN", "_space_": {"k": [5, 0]}},
             "method 'knn'._space_.k — found 0 — allowed: a whole number ≥ 1",
+        ),
+        (
+            "metrics",
+            {"_target_": "openbench.metrics.suite.MetricOptions", "seed": -1},
+            "metrics.seed — found -1 — allowed: a whole number from 0 to 4294967295",
         ),
         ("runtime", {"progress": 7}, "runtime.progress — found 7 — allowed: true or false"),
         ("runtime", {"cache": "a\0b"}, "runtime.cache — found 'a\\x00b' — allowed: a path, or null"),
