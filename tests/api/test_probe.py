@@ -135,6 +135,10 @@ def test_a_global_that_preprocess_reads(evaluate, tmp_path, gain):
     check_is_another(evaluate, tmp_path, made(), lambda: gain(3.0), lambda: gain(1.0), preprocess=brightened)
 
 
+def test_a_global_that_forward_reads(evaluate, tmp_path, gain):
+    check_is_another(evaluate, tmp_path, made(ReadsGlobal), lambda: gain(-3.0), lambda: gain(1.0))
+
+
 def test_forward_that_is_replaced_on_the_class(evaluate, tmp_path, monkeypatch):
     whole = Small.forward
     change = lambda: monkeypatch.setattr(Small, "forward", lambda self, x: whole(self, -x))  # noqa: E731
