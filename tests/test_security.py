@@ -57,10 +57,13 @@ def test_no_source_does_what_the_page_says_is_never_done():
 @pytest.mark.parametrize(
     "line",
     [
+        "eval(x)",
         "yaml.safe_load(x)",
         "OmegaConf.load(x)",
         "pickle.loads(x)",
+        "torch.load(p)",
         "torch.load(p, weights_only=False)",
+        "np.load(p)",
         "np.load(p, allow_pickle=True)",
         "subprocess.run(x, shell=True)",
     ],

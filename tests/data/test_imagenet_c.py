@@ -6,6 +6,7 @@ from scipy import ndimage, stats
 from openbench.data.sources import imagenet_c
 from openbench.data.sources.imagenet_c import (
     KINDS,
+    PARAMETERS,
     corrupt,
     frost_layer,
     motion_kernel,
@@ -35,6 +36,25 @@ def test_shape_and_type_stay_and_the_input_is_not_written_to(kind, size):
         assert (moved.shape, moved.dtype) == (image.shape, np.uint8)
         assert np.array_equal(image, kept)
         assert not np.array_equal(moved, image)
+
+
+# Elastic transform is left out: its published parameters trade displacement against roughness.
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "elastic_transform"])
+def test_the_last_severity_moves_an_image_further_than_the_first(kind):
+    image = picture(32, 32)
+    moved = {
+        severity: [corrupt(image, kind, severity, np.random.default_rng(draw)).astype(float) for draw in range(4)]
+        for severity in (1, 5)
+    }
+    first, last = (np.mean([(one - image) ** 2 for one in drawn]) for drawn in moved.values())
+    assert last > first
+
+
+def test_small_images_get_the_parameters_published_for_small_images():
+    # The middle grey is far from both ends, so that nothing is clipped and the deviation is the parameter itself.
+    for side, row in ((84, 0), (85, 1)):
+        moved = corrupt(np.full((side, side, 3), 127, np.uint8), "gaussian_noise", 2, np.random.default_rng(0)) / 255
+        assert moved.std() == pytest.approx(PARAMETERS["gaussian_noise"][row][1], rel=0.03)
 
 
 def test_shot_noise_has_the_variance_of_photon_counts():

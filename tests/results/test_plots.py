@@ -56,7 +56,7 @@ def test_the_areas_below_the_error_rates_are_aufpr_and_aufnr(sets):
     (axes,) = plots.error_rates({"": sets}, OPTIONS).axes
     for label, key in (("FPR: ", "aufpr"), ("FNR: near one", "aufnr")):
         x, y = curve(axes, label)
-        assert np.trapezoid(y, x) / (x[-1] - x[0]) == pytest.approx(values[key], abs=1e-2)
+        assert np.trapezoid(y, x) / (x[-1] - x[0]) == pytest.approx(values[key], abs=5e-3)
     assert f"FPR: ID flagged, AUFPR {100 * values['aufpr']:.1f}" in legend(axes)
     assert legend(axes)[-2:] == ["accepts 95 % of ID test", "FPR = FNR on validation"]
 
