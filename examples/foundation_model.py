@@ -25,8 +25,7 @@ stand_in = timm_model(
 torch.save(stand_in.initialise(seed=0).network.state_dict(), folder / "vit.pt")
 
 words = [
-    "backbone.pretrained=false",
-    f"backbone.checkpoint={folder / 'vit.pt'}",
+    f"backbone.weights={folder / 'vit.pt'}",
     "backbone.preprocess.resize=28",
     "backbone.preprocess.crop=28",
     "backbone.options.img_size=28",

@@ -71,8 +71,6 @@ ALSO: dict[str, tuple[type, ...]] = {
     "shards": (int, type(None)),
     "shard": (int, type(None)),
     "sha256": (str, type(None)),
-    "checkpoint": (str, type(None)),
-    "pretrained": (str, bool, type(None)),
     "manifest": (str, type(None)),
     "options": (dict, type(None)),
     "folder": (dict, type(None)),

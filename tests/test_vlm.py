@@ -21,7 +21,7 @@ DIGITS = ["+benchmark=digits", "~benchmark.csid", "~benchmark.ood_train", "~benc
 DIGITS += [f"+benchmark.{place}.limit=20" for place in ("id.val", "id.test", "near.eight", "near.nine", "far.noise")]
 DIGITS += ["~benchmark.ood_val", "tune=none", "metrics.families=[ranking]", "metrics.replicates=0"]
 DIGITS += ["runtime.progress=false"]
-CLIP = ["backbone=open_clip", f"backbone.model={NAME}", "backbone.pretrained=null"]
+CLIP = ["backbone=open_clip", f"backbone.model={NAME}"]
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def run(tmp_path_factory, tmp_path, monkeypatch):
     seen = set[str]()
 
     def act(*arguments: str, code: int = 0) -> ResultRecord | None:
-        assert main(["run", *DIGITS, *CLIP, f"backbone.checkpoint={weights()}", *arguments]) == code
+        assert main(["run", *DIGITS, *CLIP, f"backbone.weights={weights()}", *arguments]) == code
         new = [record for record in RecordStore(tmp_path / "results") if record.run_id not in seen]
         seen.update(record.run_id for record in new)
         assert len(new) == (code == 0)

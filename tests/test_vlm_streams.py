@@ -14,7 +14,7 @@ def test_adaneg_scores_streams_of_a_vision_language_model(tmp_path, monkeypatch,
     (tmp_path / "data").mkdir()
     (tmp_path / "data/mine.txt").write_text("".join(f"word {i}\n" for i in range(40)))
     chosen = ["method=adaneg", "method.nouns=mine.txt", "method.adjectives=null", "method.leave_out=[]"]
-    arguments = ["run", *DIGITS, *CLIP, f"backbone.checkpoint={weights()}", *chosen, "method._stream_.orders=2"]
+    arguments = ["run", *DIGITS, *CLIP, f"backbone.weights={weights()}", *chosen, "method._stream_.orders=2"]
     assert main(arguments) == 0
     (record,) = RecordStore(tmp_path / "results")
     classes, mine = record.method["texts"]

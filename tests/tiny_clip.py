@@ -62,6 +62,6 @@ def weights(seed: int = 0) -> str:
 def backbone(classes: tuple[str, ...] = ("cat", "fire_truck", "frog"), **options: Any) -> ZeroShotBackbone:
     """The model as openbench loads it."""
     library()
-    found = open_clip_model("clip", NAME, checkpoint=weights(), classes=classes, **options)
+    found = open_clip_model("clip", NAME, **{"weights": weights(), "classes": classes, **options})
     assert isinstance(found, ZeroShotBackbone)
     return found

@@ -10,30 +10,42 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from openbench.digest import file_sha256
-from openbench.errors import CheckpointError, did_you_mean
+from openbench.errors import CheckpointError, OpenbenchError, did_you_mean
 from openbench.paths import data_roots
 
 _PICKLED = (".pt", ".pth", ".th", ".ckpt", ".bin")
+SUFFIXES = (".safetensors", *_PICKLED)
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 _SHOWN = 3
 
 
 def find_weights(name: str) -> Path:
-    """Return the file called `name`: an absolute path, or relative to the working folder or to a data root.
+    """Return the file of weights called `name`: an absolute path, or one below the working folder or a data root.
 
     Raises:
         CheckpointError: it is in none of these places; the message lists them.
     """
-    given = Path(name).expanduser()
-    places = [given] if given.is_absolute() else [given, *(root / given for root in data_roots())]
+    return find_file(name, "weights", CheckpointError)
+
+
+def find_file(name: str, what: str, error: type[OpenbenchError]) -> Path:
+    """Return the file or folder called `name`: an absolute path, or one below the working folder or a data root.
+
+    Args:
+        name: as in a config.
+        what: what the file holds, for the message.
+        error: what to raise where it is in none of these places.
+    """
+    path = Path(name).expanduser()
+    places = [path] if path.is_absolute() else [path, *(root / path for root in data_roots())]
     for place in places:
-        if place.is_file():
+        if place.exists():
             return place
-    beside = sorted({f.name for p in places if p.parent.is_dir() for f in p.parent.iterdir()})
+    neighbours = sorted({f.name for p in places if p.parent.is_dir() for f in p.parent.iterdir()})
     searched = ", ".join(f"'{place}'" for place in places)
-    raise CheckpointError(
-        f"weights '{name}' not found{did_you_mean(given.name, beside)} — searched: {searched} — "
-        "put the file into one of these places, or set OPENBENCH_DATA to the folder that has it"
+    raise error(
+        f"{what} '{name}' not found{did_you_mean(path.name, neighbours)} (searched: {searched}) — put the file into "
+        "one of these places, or set OPENBENCH_DATA to the folder that has it"
     )
 
 
@@ -73,9 +85,7 @@ def _open(path: Path) -> Any:
             f"weights '{path}' cannot be read as tensors alone — {reason[:200]} — save them again with "
             "torch.save(model.state_dict(), path) or as .safetensors"
         ) from error
-    raise CheckpointError(
-        f"weights '{path}': suffix '{path.suffix}' is unknown — allowed: .safetensors, {', '.join(_PICKLED)}"
-    )
+    raise CheckpointError(f"weights '{path}': suffix '{path.suffix}' is unknown — allowed: {', '.join(SUFFIXES)}")
 
 
 def _plain(content: Any, path: Path) -> dict[str, Tensor]:

@@ -16,7 +16,6 @@ from openbench.config.overrides import choices as choices_of
 from openbench.config.shipped import names, shipped
 from openbench.errors import NotApplicableError
 
-_SOURCES = ("weights", "checkpoint", "pretrained")
 Node = Mapping[str, Any]
 
 
@@ -111,8 +110,7 @@ def comes_with_weights(backbone: Node) -> bool:
     if "start" in backbone:
         return False
     member = backbone.get("member")
-    found = [backbone[key] for key in _SOURCES if key in backbone]
-    return any(found) or (isinstance(member, Mapping) and comes_with_weights(member))
+    return bool(backbone.get("weights")) or (isinstance(member, Mapping) and comes_with_weights(member))
 
 
 def _typed_of(overrides: Sequence[str], node: str) -> Iterator[str]:

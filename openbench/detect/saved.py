@@ -42,7 +42,7 @@ from openbench.errors import CheckpointError, ConfigError, NotApplicableError, O
 from openbench.public import TARGET
 from openbench.storage.plain_json import plain
 
-_SOURCES = ("weights", "checkpoint", "sha256", "pretrained")  # of weights, which the detector brings itself
+_SOURCES = ("weights", "sha256")  # of weights, which the detector brings itself
 _FEW = 4  # images of noise
 _CLOSE = 1e-3  # relative: how far outputs may move from library to library
 
@@ -278,7 +278,7 @@ def _of_config(part: NetworkPart, state: Tensors, classes: Sequence[str]) -> Bac
     stray = [key for key, value in part.keys.items() if key not in node or _names_a_class(value)]
     if stray:
         raise CheckpointError(f"backbone '{part.config}' has no key '{stray[0]}' that a detector may set")
-    none = {key: False if isinstance(node[key], bool) else None for key in _SOURCES if key in node}
+    none = {key: None for key in _SOURCES if key in node}
     given = {**node, **part.keys, **none, "preprocess": {TARGET: "Preprocess", **vars(_preprocess(part, None))}}
     if "num_classes" in node:
         given["num_classes"] = part.classes
@@ -354,7 +354,7 @@ def _probe(backbone: Backbone) -> Tensor:
     return torch.cat([found.logits.cpu().float(), found.features.cpu().float()], dim=1).contiguous()
 
 
-_WHICH = ("model", "weights", "checkpoint", "pretrained")  # keys of a config that say which weights are loaded
+_WHICH = ("model", "weights")  # keys of a config that say which weights are loaded
 
 
 def licences(node: Mapping[str, Any], images: str = "") -> dict[str, str]:

@@ -221,8 +221,7 @@ def opened(config: Config, chosen: ChosenMethod) -> Benchmark:
     try:
         benchmark = open_benchmark(parsed, reader)
     except DataError:
-        sources = [network[key] for key in ("weights", "checkpoint", "pretrained") if key in network]
-        if not reader and ("start" in network or (sources and not any(sources))):
+        if not reader and ("start" in network or ("weights" in network and not network["weights"])):
             open_benchmark(parsed, _trained_on(str(network.get("name"))))  # lists the training images too
         raise
     refuse_listed_images(benchmark, parsed)

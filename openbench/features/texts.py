@@ -48,7 +48,7 @@ class Corpus:
         if texts.tower not in backbone.text_towers:
             plain = texts.tower == "text"
             what = "text tower" if plain else f"text tower '{texts.tower}'"
-            remedy = "choose a vision–language model" if plain else "give CLIPN's weights as backbone.checkpoint"
+            remedy = "choose a vision–language model" if plain else "give CLIPN's weights as backbone.weights"
             raise NotApplicableError(
                 f"backbone '{backbone.name}' has no {what}, so '{texts.words}' cannot be embedded — found "
                 f"{', '.join(backbone.text_towers) or 'none'} — {remedy}, with backbone=open_clip"

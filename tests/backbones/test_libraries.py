@@ -12,6 +12,8 @@ from openbench.backbones.libraries.from_open_clip import class_names_of, open_cl
 from openbench.backbones.libraries.from_timm import timm_model
 from openbench.backbones.libraries.from_torchvision import released_file, torchvision_model
 from openbench.backbones.network import NetworkBackbone
+from openbench.config.build import build
+from openbench.config.shipped import shipped
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request
 from openbench.data.manifests import load_classes
@@ -114,7 +116,7 @@ def test_a_torchvision_network_without_its_classifier_has_the_same_features(mode
     whole = torchvision_model("whole", model, num_classes=7, preprocess=SMALL).initialise(1)
     torch.save(whole.module().state_dict(), tmp_path / "whole.pt")
     whole.load(tmp_path / "whole.pt")
-    headless = torchvision_model("mine", model, head="knn", preprocess=SMALL, checkpoint=str(tmp_path / "whole.pt"))
+    headless = torchvision_model("mine", model, head="knn", preprocess=SMALL, weights=str(tmp_path / "whole.pt"))
     assert (headless.num_classes, headless.head_to_fit, headless.trained) == (0, "knn", True)
     x = torch.randn(2, 3, 64, 64)
     found = headless.outputs(x, Request(layers=headless.layers))
@@ -164,23 +166,39 @@ def test_released_file_with_other_content_is_refused(tmp_path: Path, monkeypatch
     monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path))
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights/resnet18-f37072fd.pth").write_bytes(b"something else")
-    with pytest.raises(CheckpointError, match="expected f37072fd… by its name"):
+    with pytest.raises(CheckpointError, match="expected f37072fd… by the file's name"):
         released_file("https://download.pytorch.org/models/resnet18-f37072fd.pth")
 
 
 def clip(**changes: object) -> NetworkBackbone:
-    return open_clip_model("t", "ViT-B-32", **{"pretrained": "openai", "classes": ("a", "b"), **changes})  # type: ignore[arg-type]
+    return open_clip_model("t", "ViT-B-32", **{"weights": "openai", "classes": ("a", "b"), **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: torchvision_model("t", "resnet5", preprocess="preset"), "did you mean 'resnet5"),
-        (lambda: torchvision_model("t", "resnet18", weights="IMAGENET1K_V7"), "allowed: IMAGENET1K_V1"),
+        (lambda: torchvision_model("t", "resnet5", preprocess="preset"), "nearest: resnet50, resnet152, resnet34, "),
+        (
+            lambda: torchvision_model("t", "resnet18", weights="IMAGENET1K_V7"),
+            "name (IMAGENET1K_V1, DEFAULT",
+        ),
+        (lambda: timm_model("t", "resnet18x"), "timm has no model 'resnet18x' — nearest: resnet18"),
+        (
+            lambda: timm_model("t", "resnet18.tv"),
+            "resnet18 has no weights 'tv' — allowed: a released name (a1_in1k",
+        ),
+        (
+            lambda: timm_model("t", "resnet18", weights="a1"),
+            ".pth, .th, .ckpt, .bin), or null",
+        ),
+        (lambda: timm_model("t", "resnet18.a1_in1k", weights="a2_in1k"), "names weights other than 'a2_in1k'"),
         (lambda: torchvision_model("t", "squeezenet1_0", preprocess="preset"), "has no nn.Linear"),
         (lambda: timm_model("t", "deit_tiny_distilled_patch16_224", preprocess="preset"), "classifier is tuple"),
-        (lambda: open_clip_model("t", "ViT-B-33", classes=("a", "b")), "did you mean 'ViT-B-32"),
-        (lambda: open_clip_model("t", "ViT-B-32", pretrained="laion", classes=("a",)), "allowed: openai"),
+        (lambda: open_clip_model("t", "ViT-B-33", classes=("a", "b")), "nearest: ViT-B-32"),
+        (
+            lambda: clip(weights="laion"),
+            "ViT-B-32 has no weights 'laion' — allowed: a released name (laion2b_e16",
+        ),
         (lambda: clip(classes=None), "0 class names"),
         (lambda: clip(templates=("a photo",)), "each needs one {}"),
         (lambda: clip(templates=("a {x} {}",)), "and no other braces"),
@@ -190,10 +208,8 @@ def clip(**changes: object) -> NetworkBackbone:
         ),
         (
             lambda: clip(classes="openai_imagenet", benchmark_classes=("tench", "0", "1")),
-            "are names for ImageNet's classes — found ['0', '1'] — leave backbone.classes null",
+            "are names for ImageNet's classes, found 0, 1 — leave backbone.classes null",
         ),
-        (lambda: clip(pretrained=None), "backbone.pretrained=TAG with one of open_clip's weights for ViT-B-32 (openai"),
-        (lambda: clip(checkpoint="clip.pt"), "pretrained and checkpoint are both given"),
     ],
 )
 def test_errors_name_what_would_work(make: object, text: str) -> None:
@@ -222,18 +238,43 @@ def test_maps_are_read_before_a_later_layer_overwrites_them() -> None:
     assert (tapped.maps["stage1"] < 0).any()
 
 
-@pytest.mark.parametrize("make", [torchvision_model, timm_model])
-def test_own_weights_take_the_place_of_released_ones_and_do_not_join_them(make, tmp_path: Path) -> None:
-    model, released = {
-        torchvision_model: ("mobilenet_v3_small", {"weights": "IMAGENET1K_V1"}),
-        timm_model: ("mobilenetv3_small_050", {"pretrained": True}),
-    }[make]
-    settings = {"num_classes": 3, "preprocess": SMALL}
-    state = make("own", model, **settings).initialise(5).module().state_dict()
+def tiny_open_clip(name: str, model: str, **settings: object) -> NetworkBackbone:
+    return tiny_clip.backbone(classes=("a", "b", "c"), **{"weights": None, **settings})
+
+
+@pytest.mark.parametrize(
+    ("make", "model"),
+    [
+        (torchvision_model, "mobilenet_v3_small"),
+        (timm_model, "mobilenetv3_small_050"),
+        (tiny_open_clip, ""),
+    ],
+)
+def test_weights_are_a_file_or_null_for_random_ones_in_every_library(make, model: str, tmp_path: Path) -> None:
+    settings = {} if make is tiny_open_clip else {"num_classes": 3, "preprocess": SMALL}
+    random = make("own", model, **settings)
+    assert (random.trained, random.num_classes) == (False, 3)
+    with pytest.raises(CheckpointError, match="has random weights"):
+        _ = random.digest
+    if make is tiny_open_clip:
+        assert make("own", model, weights=tiny_clip.weights()).trained
+        return
+    state = random.initialise(5).module().state_dict()
     torch.save(state, tmp_path / "own.pt")
-    loaded = make("own", model, checkpoint=str(tmp_path / "own.pt"), **settings)
+    loaded = make("own", model, weights=str(tmp_path / "own.pt"), **settings)
     assert loaded.trained
     for name, tensor in loaded.module().state_dict().items():
         torch.testing.assert_close(tensor, state[name], rtol=0, atol=0)
-    with pytest.raises(ConfigError, match="and checkpoint both given — choose one"):
-        make("own", model, checkpoint=str(tmp_path / "own.pt"), preprocess=SMALL, **released)
+
+
+@pytest.mark.parametrize("make", [torchvision_model, timm_model, open_clip_model])
+def test_the_old_keys_of_weights_name_the_new_one(make) -> None:
+    for key in ("pretrained", "checkpoint"):
+        with pytest.raises(ConfigError, match=f"no key '{key}'; it is now 'weights'"):
+            build({"_target_": f"{make.__module__}.{make.__name__}", "name": "t", "model": "m", key: "x"}, "backbone")
+
+
+def test_a_released_file_of_the_data_roots_is_loaded_by_its_yaml(real_data: Path) -> None:
+    """MobileNetV2 by file, with the hash that its yaml states."""
+    loaded = build(shipped("backbone", "timm_mobilenetv2_100"), "backbone")
+    assert (loaded.trained, loaded.num_classes, loaded.digest) == (True, 1000, "752711f3e878f64f")

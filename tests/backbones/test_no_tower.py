@@ -21,7 +21,7 @@ def test_a_file_with_a_no_tower_gives_both(tmp_path):
             negated[f"{first}_no{dot}{rest}"] = value
     prompts = torch.randn(16, *other["positional_embedding"].shape, generator=torch.Generator().manual_seed(0))
     torch.save({**yes, **negated, "prompt_no": prompts}, tmp_path / "clipn.pt")
-    made = open_clip_model("clipn", NAME, checkpoint=str(tmp_path / "clipn.pt"), classes=("cat", "fire_truck", "frog"))
+    made = open_clip_model("clipn", NAME, weights=str(tmp_path / "clipn.pt"), classes=("cat", "fire_truck", "frog"))
     assert set(made.text_towers) == {"text", "no"}
     assert made.digest == backbone().digest
     assert made.text_towers["text"].digest == backbone().text_towers["text"].digest

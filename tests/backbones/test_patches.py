@@ -54,7 +54,7 @@ def test_a_resnets_patches_are_its_projected_values(tmp_path):
     library().add_model_config(tmp_path / "tiny-rn-openbench.json")
     model = library().create_model("tiny-rn-openbench", pretrained=None).eval()
     torch.save(model.state_dict(), tmp_path / "rn.pt")
-    made = open_clip_model("rn", "tiny-rn-openbench", checkpoint=str(tmp_path / "rn.pt"), classes=("a", "b"))
+    made = open_clip_model("rn", "tiny-rn-openbench", weights=str(tmp_path / "rn.pt"), classes=("a", "b"))
     images = torch.randn(2, 3, 64, 64)
     maps = []
     hook = model.visual.layer4.register_forward_hook(lambda *args: maps.append(args[2]))

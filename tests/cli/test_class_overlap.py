@@ -21,7 +21,7 @@ def node(shipped, **changes):
         ("cifar10_32px", node("resnet20_cifar10"), "none"),
         ("cifar10_32px", node("resnet20_cifar10", sha256="0" * 64), "not known"),
         ("cifar10_32px", node("resnet20_cifar10", weights="mine.pth", sha256=None), "not known"),
-        ("cifar10_32px", node("torchvision_resnet50", checkpoint="mine.pth"), "not known"),
+        ("cifar10_32px", node("torchvision_resnet50", weights="mine.pth"), "not known"),
         ("cifar10_32px", node("torchvision", weights="IMAGENET1K_V2"), node("torchvision_resnet50_v2")),
         ("cifar10_32px", node("torchvision_resnet18_finetuned"), node("torchvision_resnet18")),
         ("cifar10_32px", {"name": "resnet20_cifar10"}, "not known"),  # a module of one's own with this name

@@ -223,8 +223,7 @@ def test_the_command_shown_for_a_backbone_is_one_of_a_benchmark_it_fits():
         assert f"backbone={entry.name}" in of_backbone
         classes = classes_with(*(word for word in words if word not in of_backbone))
         weights, target = entry.config(), shipped("backbone", entry.name)["_target_"]
-        pretrained = weights.get("weights") or weights.get("pretrained")
-        published = weights.get("num_classes") or (1000 if pretrained else None)
+        published = weights.get("num_classes") or (1000 if weights.get("weights") else None)
         if (classes == 1) != target.endswith("Identity") or published not in (None, classes):
             wrong.append((entry.name, words, classes))
     assert wrong == []

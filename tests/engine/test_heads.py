@@ -46,13 +46,13 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def words(folder):
     """The words that choose a small DINOv2 with random weights."""
-    chosen = [*DIGITS, "backbone=dinov2_vits14", "backbone.pretrained=false", f"backbone.options.img_size={SIDE}"]
+    chosen = [*DIGITS, "backbone=dinov2_vits14", "backbone.weights=null", f"backbone.options.img_size={SIDE}"]
     chosen += [f"+backbone.options.{key}={value}" for key, value in SMALL.items()]
     chosen += [f"backbone.preprocess.resize={SIDE}", f"backbone.preprocess.crop={SIDE}"]
     config = composed("run", chosen).config
     untrained = build(config["backbone"], "backbone", num_classes=6)
     torch.save(untrained.initialise(3).module().state_dict(), folder / "vit.pt")
-    return [*chosen, f"backbone.checkpoint='{folder / 'vit.pt'}'"]
+    return [*chosen, f"backbone.weights='{folder / 'vit.pt'}'"]
 
 
 @cache
@@ -135,7 +135,7 @@ def test_without_a_head_only_methods_that_read_features_run(folder, words):
 
 @pytest.mark.parametrize("stem", FOUNDATION)
 def test_every_foundation_model_runs_small(stem):
-    node = {**(shipped("backbone", stem) or {}), "pretrained": False}
+    node = {**(shipped("backbone", stem) or {}), "weights": None}
     assert node["name"] == stem
     side = 2 * (14 if "14" in stem else 16)
     options = {**node["options"], **SMALL, "img_size": side}

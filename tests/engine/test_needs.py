@@ -207,7 +207,7 @@ def test_a_network_without_a_classifier_is_scored_by_its_features(config, runtim
         "_target_": "openbench.backbones.libraries.from_timm.timm_model",
         "name": "vit",
         "model": "vit_tiny_patch16_224",
-        "checkpoint": str(tmp_path / "vit.safetensors"),
+        "weights": str(tmp_path / "vit.safetensors"),
         "num_classes": 0,
         "options": {"img_size": 16},
     }

@@ -16,7 +16,7 @@ from openbench.errors import CheckpointError, ConfigError
 _TIMM = ("hf_hub:", "local-dir:")  # timm's own prefixes
 _TRANSFORMERS = "transformers:"
 # Prefix → the config of a backbone, and the key that takes what follows a slash: the name of weights.
-_LIBRARIES = {"timm": ("timm", ""), "torchvision": ("torchvision", "weights"), "open_clip": ("open_clip", "pretrained")}
+_LIBRARIES = {"timm": ("timm", ""), "torchvision": ("torchvision", "weights"), "open_clip": ("open_clip", "weights")}
 
 
 def named_config(name: str) -> tuple[str, dict[str, str]]:
@@ -127,7 +127,7 @@ def check_is_no_weights(model: object) -> None:
     if isinstance(model, str | Path) and Path(model).suffix in (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".th"):
         raise ConfigError(
             f"model '{model}' is a file of weights — a network expected — load them into its class and pass that, or "
-            "name a backbone and give overrides=['backbone.checkpoint=FILE'] (backbone.weights=FILE for a cifar ResNet)"
+            "name a backbone and give overrides=['backbone.weights=FILE']"
         )
 
 
@@ -171,7 +171,7 @@ def with_weights(model: object, file: str | Path) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"weights are given for a {type(model).__name__} — they go with a torch.nn.Module; a backbone by name "
-            "takes overrides=['backbone.checkpoint=FILE'], a cifar ResNet overrides=['backbone.weights=FILE']"
+            "takes overrides=['backbone.weights=FILE']"
         )
     made = copy.deepcopy(unwrapped(model))
     apply_weights(made, read_weights(find_weights(str(file))), f"'{file}'")

@@ -14,36 +14,32 @@ from torch.nn import functional
 from openbench import _compat, paths
 from openbench.backbones.anatomy import Anatomy, choose_stages
 from openbench.backbones.base import HeadKind, PromptKind
-from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights
+from openbench.backbones.checkpoints import apply_weights, find_file, read_weights
 from openbench.backbones.device import Precision
 from openbench.backbones.heads.prompts import PromptLearning
-from openbench.backbones.libraries.presets import chosen_preprocess, stages
+from openbench.backbones.libraries.presets import chosen_preprocess, chosen_weights, stages
 from openbench.backbones.libraries.zero_shot import OpenClipText, ZeroShotBackbone, no_tower, tokenised, without_no
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.constraints import Count
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Tower, check_templates
-from openbench.errors import CheckpointError, ConfigError, check_choice, did_you_mean
-from openbench.storage.files import read_regular
+from openbench.errors import CheckpointError, ConfigError, available, check_choice
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
-_TAGS = 5  # named in a message
 OPENAI = "openai_imagenet"
 # What open_clip calls the published prompts: the 80 of CLIP's ImageNet figures, and the 7 best of them.
 _TEMPLATES = {OPENAI: "OPENAI_IMAGENET_TEMPLATES", "simple_imagenet": "SIMPLE_IMAGENET_TEMPLATES"}
 # CLIP's prompts for CIFAR-10 and CIFAR-100, in the order in which they were published.
 _CIFAR = "openai_cifar"
-_OF_CIFAR = tuple(
-    f"{start} {article} {rest}"
+_KINDS = ("", "blurry ", "black and white ", "low contrast ", "high contrast ", "bad ", "good ")
+_CIFAR_TEMPLATES = tuple(
+    template
     for article in ("a", "the")
-    for start, rest in (
-        *((f"a {kind}photo of", "{}.") for kind in ("", "blurry ", "black and white ", "low contrast ")),
-        *((f"a {kind}photo of", "{}.") for kind in ("high contrast ", "bad ", "good ")),
-        *(("a photo of", f"{size} {{}}.") for size in ("small", "big")),
+    for template in (
+        *(f"a {kind}photo of {article} {{}}." for kind in _KINDS),
+        *(f"a photo of {article} {size} {{}}." for size in ("small", "big")),
     )
 )
-_LISTED = 5
-_MOST_BYTES = 1_000_000
 
 
 class ZeroShot(nn.Module):
@@ -67,8 +63,7 @@ def open_clip_model(
     name: str,
     model: str,
     *,
-    pretrained: str | None = None,
-    checkpoint: str | None = None,
+    weights: str | None = None,
     sha256: str | None = None,
     classes: Sequence[str] | str | None = None,
     templates: Sequence[str] | str = DEFAULT_TEMPLATES,
@@ -85,10 +80,10 @@ def open_clip_model(
     Args:
         name: what users type after `backbone=`.
         model: open_clip's name, e.g. `ViT-B-32`.
-        pretrained: open_clip's tag of released weights, e.g. `laion2b_s34b_b79k` (from its cache, else downloaded).
-        checkpoint: file with the weights of the whole model instead, searched in the data roots; with those of CLIPN's
-            second text tower, if it has one.
-        sha256: the hash that this file must have.
+        weights: open_clip's tag of released weights, e.g. `laion2b_s34b_b79k` (from its cache, else downloaded); or a
+            file with the whole model's weights, and those of CLIPN's second text tower, if it has one; null = random
+            weights, without a text tower.
+        sha256: the hash that the file must have.
         classes: class names in label order, underscores read as spaces; the benchmark's where the yaml leaves it null;
             `openai_imagenet` = those that CLIP's authors cleaned.
         templates: prompts with one `{}` for the class name; their normalised embeddings are averaged.
@@ -104,43 +99,50 @@ def open_clip_model(
         prompt_learning: how these are learnt; null = as in the papers.
 
     Raises:
-        ConfigError: unknown model, tag or names, no source of weights or two, no classes, a template without `{}`, or a
-            prompt that is longer than the model's context.
-        CheckpointError: weights that are missing, cannot be had, or do not fit.
+        ConfigError: unknown model, weights or names, no classes, a template without `{}`, or a prompt that is longer
+            than the model's context.
+        CheckpointError: weights that are missing, cannot be loaded, or do not fit.
     """
-    library = _compat.library("open_clip")
-    where = f"backbone '{name}'"
-    _check_names(library, name, model, pretrained)
-    _check_weights(library, where, model, (pretrained, checkpoint))
-    named = class_names_of(library, where, classes, benchmark_classes)
+    library, where = _compat.library("open_clip"), f"backbone '{name}'"
+    if model not in (known := library.list_models()):
+        raise ConfigError(f"{where}: open_clip has no model '{model}' — nearest: {available(known, model)}")
+    source = chosen_weights(weights, library.list_pretrained_tags_by_model(model), f"{where}: open_clip's {model}")
+    names = class_names_of(library, where, classes, benchmark_classes)
+    if not names or num_classes not in (None, len(names)):
+        raise ConfigError(
+            f"{where} has {len(names)} class names, needed: {num_classes or 'two or more'} — set backbone.classes to "
+            "the names in label order"
+        )
     chosen = templates_of(library, where, templates)
-    prompts = _prompts(where, named, chosen, num_classes)
-    state = None if checkpoint is None else read_weights(find_weights(checkpoint), sha256)
-    whole = _whole(library, model, pretrained)
-    negated: dict[str, Tensor] = {}
+    state = read_weights(source, sha256) if isinstance(source, Path) else None
+    whole = _whole(library, model, source if isinstance(source, str) else None)
+    second_tower: dict[str, Tensor] = {}
     if state is not None:
-        state, negated = without_no(state)
-        apply_weights(whole, state, f"'{checkpoint}'")
+        state, second_tower = without_no(state)
+        apply_weights(whole, state, f"'{source}'")
     settings = library.get_model_preprocess_cfg(whole)
     dim = _embedding_dim(whole, settings["size"])
     backbone = ZeroShotBackbone(
         name,
-        f"open_clip {model} zero-shot, {len(prompts)} classes",
-        partial(_random, library, model, dim, len(prompts)),
+        f"open_clip {model} zero-shot, {len(names)} classes",
+        partial(_random, library, model, dim, len(names)),
         anatomy,
-        preprocess=chosen_preprocess(preprocess, _preset(settings, name), where),
+        preprocess=chosen_preprocess(preprocess, _preset(settings, where), where),
         precision=precision,
         compile=compile,
     )
-    tokenizer = _tokenizer(model)
-    weight, bias = text_head(whole, tokenizer, prompts)
-    parts = {f"visual.{key}": value for key, value in whole.visual.state_dict().items()}
-    backbone.load_state({**parts, "head.weight": weight, "head.bias": bias}, f"of open_clip's '{model}'")
     backbone.head_to_fit, backbone.prompt_learning = head, prompt_learning or PromptLearning()
+    if source is None:
+        return backbone
+    tokenizer = _tokenizer(model)
+    prompts = [[template.format(label.replace("_", " ")) for template in chosen] for label in names]
+    weight, bias = text_head(whole, tokenizer, prompts)
+    visual = {f"visual.{key}": value for key, value in whole.visual.state_dict().items()}
+    backbone.load_state({**visual, "head.weight": weight, "head.bias": bias}, f"of open_clip's '{model}'")
     towers: dict[Tower, Any] = {"text": whole}
-    if negated:
-        towers["no"] = no_tower(whole, negated, f"'{checkpoint}', its `no` tower")
-    return backbone.with_texts({k: OpenClipText(m, tokenizer, model, named, tuple(chosen)) for k, m in towers.items()})
+    if second_tower:
+        towers["no"] = no_tower(whole, second_tower, f"'{source}', its `no` tower")
+    return backbone.with_texts({k: OpenClipText(m, tokenizer, model, names, tuple(chosen)) for k, m in towers.items()})
 
 
 @torch.no_grad()
@@ -184,40 +186,6 @@ def anatomy(module: nn.Module) -> Anatomy:
     return Anatomy("head", choose_stages(names), layout, prefix_tokens=1)
 
 
-def _check_names(library: Any, name: str, model: str, pretrained: str | None) -> None:
-    if model not in library.list_models():
-        raise ConfigError(
-            f"backbone '{name}': open_clip has no model '{model}'{did_you_mean(model, library.list_models())} — "
-            "open_clip.list_models() names them all"
-        )
-    tags = library.list_pretrained_tags_by_model(model)
-    if pretrained is not None and pretrained not in tags:
-        raise ConfigError(
-            f"backbone '{name}': open_clip has no weights '{pretrained}' for {model}{did_you_mean(pretrained, tags)} — "
-            f"allowed: {', '.join(tags)}"
-        )
-
-
-def _check_weights(library: Any, where: str, model: str, weights: tuple[str | None, str | None]) -> None:
-    if weights.count(None) != 1:
-        tags = library.list_pretrained_tags_by_model(model)
-        named = ", ".join(tags[:_TAGS]) + ", …" * (len(tags) > _TAGS) if tags else "it has none"
-        found = "both given" if None not in weights else "both null: a zero-shot network is not trained here"
-        raise ConfigError(
-            f"{where}: pretrained and checkpoint are {found} — give one of them: backbone.pretrained=TAG with one of "
-            f"open_clip's weights for {model} ({named}), or backbone.checkpoint=FILE with backbone.pretrained=null"
-        )
-
-
-def _prompts(where: str, classes: Sequence[str], templates: Sequence[str], num_classes: int | None) -> list[list[str]]:
-    if not classes or (num_classes is not None and num_classes != len(classes)):
-        raise ConfigError(
-            f"{where}: {len(classes)} class names — {num_classes or 'two or more'} needed for the text "
-            "prompts — set backbone.classes to the names in label order"
-        )
-    return [[t.format(c.replace("_", " ")) for t in templates] for c in classes]
-
-
 @lru_cache(maxsize=4)
 def _tokenizer(model: str) -> Any:
     """open_clip's tokenizer of a model: reading its vocabulary takes longer than building a small model."""
@@ -232,8 +200,9 @@ def _whole(library: Any, model: str, pretrained: str | None) -> Any:
         if pretrained is None:
             raise
         raise CheckpointError(
-            f"weights '{pretrained}' of open_clip's {model} cannot be had — {type(error).__name__}: {str(error)[:200]} "
-            "— fetch the file elsewhere, put it into a data root and set checkpoint=weights/<file> with pretrained=null"
+            f"weights '{pretrained}' of open_clip's {model} cannot be loaded ({type(error).__name__}: "
+            f"{str(error)[:200]}) — fetch the file elsewhere, put it into a data root and set "
+            "backbone.weights=weights/<file>"
         ) from error
 
 
@@ -248,13 +217,13 @@ def _embedding_dim(whole: Any, size: Any) -> int:
         return int(whole.visual(torch.zeros(1, 3, height, width)).shape[-1])
 
 
-def _preset(settings: dict[str, Any], name: str) -> Preprocess:
+def _preset(settings: dict[str, Any], where: str) -> Preprocess:
     size, mode = settings["size"], settings["resize_mode"]
     height, width = (size, size) if isinstance(size, int) else size
     if height != width or mode not in ("shortest", "squash"):
         raise ConfigError(
-            f"backbone '{name}': preset with input {height}×{width} and resize mode '{mode}' — square input with modes "
-            "shortest or squash can be expressed — give preprocess explicitly"
+            f"{where}: its preset (input {height}×{width}, resize mode '{mode}') cannot be expressed — give preprocess "
+            "explicitly"
         )
     return Preprocess(
         resize=height if mode == "shortest" else (height, width),
@@ -276,80 +245,68 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def templates_of(library: Any, where: str, given: Sequence[str] | str) -> list[str]:
-    """Return the templates that a user gives or names, each with one `{}`.
+def templates_of(library: Any, where: str, templates: Sequence[str] | str) -> list[str]:
+    """Return the templates that a config lists or names, each with one `{}`.
 
     Args:
         library: open_clip.
         where: the backbone, for messages.
-        given: templates; `openai_imagenet` (80), `simple_imagenet` (7) or `openai_cifar` (18); or the path of a text
-            file with one template a line, absolute or below a data root or the working directory.
+        templates: a list; `openai_imagenet` (80), `simple_imagenet` (7) or `openai_cifar` (18); or the path of a text
+            file with one template a line, absolute or below the working folder or a data root.
 
     Raises:
-        ConfigError: an unknown name, a file that cannot be read, none at all, or a template without exactly
-            one `{}`.
+        ConfigError: an unknown name, a file that cannot be read, no template, or one without exactly one `{}`.
 
     Reference:
         Radford et al.: Learning transferable visual models from natural language supervision, ICML 2021,
         arXiv:2103.00020; the prompts and class names are in its released code.
     """
-    if isinstance(given, str) and not given.endswith(".txt"):
-        check_choice(f"{where}: templates", given, (*_TEMPLATES, _CIFAR))
-        if given == _CIFAR:
-            return list(_OF_CIFAR)
-        return [template("{}") for template in getattr(library, _TEMPLATES[given])]
-    if isinstance(given, str):
-        given = _lines(Path(given).expanduser(), where)
-    if not given:
-        raise ConfigError(f"{where}: templates are empty — at least one is needed, with {{}} for the class name")
-    check_templates(given, where)
-    return list(given)
-
-
-def _lines(path: Path, where: str) -> list[str]:
-    places = [path] if path.is_absolute() else [root / path for root in (*paths.data_roots(), Path.cwd())]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        raise ConfigError(
-            f"{where}: templates '{path}' not found — looked for {', '.join(map(str, places))} — a text file with one "
-            "template a line expected"
-        )
-    try:
-        lines = read_regular(found, _MOST_BYTES).decode("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{where}: templates '{found}' cannot be read — {error} — text in UTF-8 expected") from error
-    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if isinstance(templates, str) and not templates.endswith(".txt"):
+        check_choice(f"{where}: templates", templates, (*_TEMPLATES, _CIFAR))
+        if templates == _CIFAR:
+            return list(_CIFAR_TEMPLATES)
+        return [template("{}") for template in getattr(library, _TEMPLATES[templates])]
+    if isinstance(templates, str):
+        path = find_file(templates, f"{where}: templates", ConfigError)
+        try:
+            templates = _lines(path.read_text(encoding="utf-8-sig"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{where}: templates '{path}' are not text in UTF-8 ({error})") from error
+    if not templates:
+        raise ConfigError(f"{where}: templates are empty — give at least one, with {{}} for the class name")
+    check_templates(templates, where)
+    return list(templates)
 
 
 def class_names_of(
-    library: Any, where: str, given: Sequence[str] | str | None, benchmark: Sequence[str] | None
+    library: Any, where: str, classes: Sequence[str] | str | None, benchmark: Sequence[str] | None
 ) -> tuple[str, ...]:
     """Return the class names for the prompts in label order.
 
     Args:
         library: open_clip.
         where: the backbone, for messages.
-        given: the names; or `openai_imagenet`: those that CLIP's authors cleaned, for the benchmark's classes.
-        benchmark: the classes of the benchmark in label order; needed with a name only.
+        classes: the names; or `openai_imagenet`: those that CLIP's authors cleaned, for the benchmark's classes.
+        benchmark: the classes of the benchmark in label order; read for `openai_imagenet`.
 
     Raises:
         ConfigError: an unknown name, or classes that are not ImageNet's.
     """
-    if not isinstance(given, str):
-        return tuple(given or ())
-    check_choice(f"{where}: classes", given, (OPENAI,))
+    if not isinstance(classes, str):
+        return tuple(classes or ())
+    check_choice(f"{where}: classes", classes, (OPENAI,))
     # Both lists are in the order of the WordNet ids, which is that of the labels.
-    cleaned = dict(zip(_imagenet_classes(), library.IMAGENET_CLASSNAMES, strict=True))
+    imagenet = _lines((paths.manifest_dir() / "imagenet1k" / "classes.txt").read_text(encoding="utf-8"))
+    cleaned = dict(zip(imagenet, library.IMAGENET_CLASSNAMES, strict=True))
     others = [name for name in benchmark or () if name not in cleaned]
     if others or not benchmark:
-        shown = f"{others[:_LISTED]} and {len(others) - _LISTED} more" if len(others) > _LISTED else others
         raise ConfigError(
-            f"{where}: classes '{given}' are names for ImageNet's classes — found {shown or 'no benchmark'} — leave "
-            "backbone.classes null for the benchmark's own names, or list the names in label order"
+            f"{where}: classes '{classes}' are names for ImageNet's classes, found "
+            f"{available(others) if others else 'no benchmark'} — leave backbone.classes null for the benchmark's own "
+            "names, or list the names in label order"
         )
     return tuple(cleaned[name] for name in benchmark)
 
 
-def _imagenet_classes() -> list[str]:
-    text = (paths.manifest_dir() / "imagenet1k" / "classes.txt").read_text(encoding="utf-8")
+def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]

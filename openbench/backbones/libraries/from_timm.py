@@ -1,8 +1,9 @@
-"""timm's classifiers as backbones: released weights with their data settings, your own weights, or untrained."""
+"""timm's classifiers as backbones, with released weights, your own, or random ones."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, Literal, get_args
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge
@@ -11,12 +12,20 @@ from torch import Tensor, nn
 from openbench import _compat
 from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.base import HeadKind
-from openbench.backbones.checkpoints import find_weights, read_weights
 from openbench.backbones.device import Precision
-from openbench.backbones.libraries.presets import chosen_classes, chosen_preprocess, crop_preprocess, stages
+from openbench.backbones.libraries.presets import (
+    DEFAULT,
+    PRESET,
+    chosen_classes,
+    chosen_preprocess,
+    chosen_weights,
+    crop_preprocess,
+    load_file,
+    stages,
+)
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
-from openbench.errors import CheckpointError, ConfigError, did_you_mean
+from openbench.errors import CheckpointError, ConfigError, available
 
 Tokens = Literal["cls", "patch_mean", "cls+patch_mean", "cls_last4", "cls_last4+patch_mean"]
 INSIDE = "vit."  # what the names of the transformer's weights begin with
@@ -26,8 +35,7 @@ def timm_model(
     name: str,
     model: str,
     *,
-    pretrained: bool = False,
-    checkpoint: str | None = None,
+    weights: str | None = None,
     sha256: str | None = None,
     num_classes: Annotated[int, Ge(0)] | None = None,
     preprocess: Preprocess | Literal["preset"] | None = None,
@@ -41,64 +49,63 @@ def timm_model(
 
     Args:
         name: what users type after `backbone=`.
-        model: timm's name, with the weights' tag if wanted, e.g. `vit_small_patch16_224.augreg_in1k`.
-        pretrained: load the weights that timm publishes under this name (from its cache, else downloaded).
-        checkpoint: file with your own weights instead, searched in the data roots.
-        sha256: the hash that this file must have.
-        num_classes: c; the weights' where they are released, else the benchmark's; 0 = no classifier, features only.
+        model: timm's name, with the tag of its weights if wanted, e.g. `vit_small_patch16_224.augreg_in1k`.
+        weights: the tag of released weights (from timm's cache, else downloaded), where `default` is the tag in the
+            model's name or timm's own choice; or your own file; null = random weights.
+        sha256: the hash that the file must have.
+        num_classes: c; that of released weights, else the benchmark's; 0 = no classifier, features only.
         preprocess: `preset` = timm's data settings of the model; null = the benchmark's.
         precision: see NetworkBackbone.
         compile: see NetworkBackbone.
-        head: a classifier to fit on the features, in place of one of its own: `linear_probe`, `nearest_mean`, `knn`.
+        head: a classifier to fit on the features, in place of its own: `linear_probe`, `nearest_mean`, `knn`.
         tokens: which tokens of a vision transformer are the features, in place of what the model pools: `cls`,
             `patch_mean`, `cls_last4`, or one of the first and the second joined by `+`; it has no classifier then.
         options: further arguments of timm.create_model, e.g. {pad_type: same}.
 
     Raises:
-        ConfigError: unknown model, a classifier that is not linear, or one beside `head` or `tokens`.
-        CheckpointError: weights that are missing, cannot be had, or do not fit.
+        ConfigError: unknown model or weights, or a classifier that is not linear.
+        CheckpointError: weights that are missing, cannot be loaded, or do not fit.
     """
-    timm = _compat.library("timm")
-    if not timm.is_model(model.split(".")[0]):
-        raise ConfigError(
-            f"backbone '{name}': timm has no model '{model}'{did_you_mean(model, timm.list_models())} — "
-            "timm.list_models() names them all"
-        )
-    if pretrained and checkpoint is not None:
-        raise ConfigError(f"backbone '{name}': pretrained and checkpoint both given — choose one")
-    settings = timm.get_pretrained_cfg(model).to_dict()
-    published = settings.get("num_classes", 1000)
-    where = f"backbone '{name}'"
-    given = dict(options or {})
-    own = head is None and tokens is None
-    classes = chosen_classes(num_classes, published, pretrained) if own else 0
-    make = partial(timm.create_model, model, pretrained=False, num_classes=classes, **given)
+    timm, where = _compat.library("timm"), f"backbone '{name}'"
+    base, _, tag = model.partition(".")
+    if not timm.is_model(base):
+        raise ConfigError(f"{where}: timm has no model '{base}' — nearest: {available(timm.list_models(), base)}")
+    tags = [full.partition(".")[2] for full in timm.list_pretrained(f"{base}.*")]
+    chosen_weights(tag or None, tags, f"{where}: timm's {base}")
+    source = chosen_weights(weights, [DEFAULT, *tags], f"{where}: timm's {base}")
+    if isinstance(source, str) and source != DEFAULT:
+        if tag not in ("", source):
+            raise ConfigError(f"{where}: model '{model}' names weights other than '{weights}' — leave out one of them")
+        tag = source
+    full = f"{base}.{tag}" if tag else base
+    published = timm.get_pretrained_cfg(full).to_dict()
+    settings = dict(options or {})
+    classes = 0
+    if head is None and tokens is None:
+        classes = chosen_classes(num_classes, published.get("num_classes", 1000), isinstance(source, str))
+    make = partial(timm.create_model, full, pretrained=False, num_classes=classes, **settings)
+    # Looked up only where it is needed, since some presets cannot be expressed.
+    preset = None
+    if preprocess == PRESET:
+        preset = crop_preprocess(timm.data.resolve_data_config(pretrained_cfg=dict(published)), where)
     backbone = NetworkBackbone(
         name if tokens is None else f"{name}_{tokens}",
-        f"timm {model.split('.')[0]}, {classes} classes, {sorted(given.items())}"
-        + (f", tokens {tokens}" if tokens else ""),
+        f"timm {base}, {classes} classes, {sorted(settings.items())}" + (f", tokens {tokens}" if tokens else ""),
         make if tokens is None else partial(with_tokens, make, tokens, where),
         anatomy if tokens is None else anatomy_of_tokens,  # type: ignore[arg-type]
-        preprocess=chosen_preprocess(preprocess, _preset(timm, settings, preprocess, where), where),
+        preprocess=chosen_preprocess(preprocess, preset, where),
         precision=precision,
         compile=compile,
         rename=str if tokens is None else INSIDE.__add__,
     )
     backbone.head_to_fit = head
-    if checkpoint is not None and classes:
-        return backbone.load(find_weights(checkpoint), sha256)
-    if checkpoint is not None:
-        file = find_weights(checkpoint)
-        return backbone.load_state(_without(settings.get("classifier"), read_weights(file, sha256)), f"'{file}'")
-    if not pretrained:
+    if isinstance(source, Path):
+        classifier = published.get("classifier") or ()
+        dropped = (classifier,) if isinstance(classifier, str) else tuple(classifier)
+        return load_file(backbone, source, sha256, () if classes else dropped)
+    if source is None:
         return backbone
-    return backbone.load_state(_published(timm, model, {**given, "num_classes": classes}), f"of timm's '{model}'")
-
-
-def _without(classifier: str | Sequence[str] | None, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights without those of the classifier that a file may hold and a network without one does not have."""
-    names = (classifier,) if isinstance(classifier, str) else tuple(classifier or ())
-    return {key: value for key, value in state.items() if not key.startswith(tuple(f"{name}." for name in names))}
+    return backbone.load_state(_released(timm, full, {**settings, "num_classes": classes}), f"of timm's '{full}'")
 
 
 def anatomy(module: nn.Module, prefix: str = "") -> Anatomy:
@@ -115,26 +122,19 @@ def anatomy(module: nn.Module, prefix: str = "") -> Anatomy:
     names = {id(part): name for name, part in module.named_modules()}
     if not isinstance(head, nn.Linear | nn.Identity):
         raise ConfigError(
-            f"timm's {type(module).__name__}: its classifier is {type(head).__name__} — one nn.Linear expected, since "
-            "methods need logits = W·features + b — choose another model"
+            f"timm's {type(module).__name__}: its classifier is {type(head).__name__}, not one nn.Linear — choose a "
+            "model with logits = W·features + b"
         )
     return Anatomy(names[id(head)], *stages(module, prefix))
 
 
-def _preset(timm: Any, settings: Mapping[str, Any], wanted: object, where: str) -> Preprocess | None:
-    """The model's own preprocessing; looked up only if asked for, since some presets cannot be expressed."""
-    if wanted != "preset":
-        return None
-    return crop_preprocess(timm.data.resolve_data_config(pretrained_cfg=dict(settings)), where)
-
-
-def _published(timm: Any, model: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _released(timm: Any, model: str, options: Mapping[str, Any]) -> dict[str, Any]:
     try:
         state: dict[str, Any] = timm.create_model(model, pretrained=True, **options).state_dict()
     except Exception as error:  # huggingface_hub raises many kinds, from several packages
         raise CheckpointError(
-            f"weights of timm's '{model}' cannot be had — {type(error).__name__}: {str(error)[:200]} — fetch the file "
-            "elsewhere, put it into a data root and set checkpoint=weights/<file> with pretrained=false"
+            f"weights of timm's '{model}' cannot be loaded ({type(error).__name__}: {str(error)[:200]}) — fetch the "
+            "file elsewhere, put it into a data root and set backbone.weights=weights/<file>"
         ) from error
     return state
 
@@ -157,11 +157,11 @@ class TokenFeatures(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, 3, h, w) to features (n, d)."""
         last = 4 if "cls_last4" in self.tokens else 1
-        found = self.vit.forward_intermediates(  # type: ignore[operator]
+        outputs = self.vit.forward_intermediates(  # type: ignore[operator]
             images, indices=last, norm=True, return_prefix_tokens=True, output_fmt="NLC", intermediates_only=True
         )
         # Without a class token there are patches alone.
-        layers = [layer if isinstance(layer, tuple) else (layer, None) for layer in found]
+        layers = [layer if isinstance(layer, tuple) else (layer, None) for layer in outputs]
         parts = [prefix[:, 0] for _, prefix in layers] if "cls" in self.tokens else []
         parts += [layers[-1][0].mean(dim=1)] * ("patch_mean" in self.tokens)
         features: Tensor = self.head(torch.cat(parts, dim=1))
@@ -180,19 +180,16 @@ def with_tokens(make: Callable[[], Any], tokens: Tokens, where: str) -> "TokenFe
         ConfigError: it is not a transformer, or lacks a class token or enough blocks.
     """
     vit = make()
-    blocks, chosen = getattr(vit, "blocks", None), ", ".join(get_args(Tokens))
+    blocks = getattr(vit, "blocks", None)
+    problem = ""
     if blocks is None or not hasattr(vit, "forward_intermediates") or not hasattr(vit, "num_prefix_tokens"):
-        raise ConfigError(
-            f"{where}: tokens={tokens} — {type(vit).__name__} has no tokens — {chosen} are for vision transformers — "
-            "leave tokens null for the features that the model pools itself"
-        )
-    if "cls" in tokens and getattr(vit, "cls_token", None) is None:
-        raise ConfigError(
-            f"{where}: tokens={tokens} — this model has no class token — allowed: patch_mean, or null for the features "
-            "that the model pools itself"
-        )
-    if "cls_last4" in tokens and len(blocks) < 4:
-        raise ConfigError(f"{where}: tokens={tokens} — the model has {len(blocks)} blocks — 4 are needed")
+        problem = f"{type(vit).__name__} is not a vision transformer, so it has no tokens"
+    elif "cls" in tokens and getattr(vit, "cls_token", None) is None:
+        problem = "this model has no class token (allowed: patch_mean)"
+    elif "cls_last4" in tokens and len(blocks) < 4:
+        problem = f"the model has {len(blocks)} blocks, 4 are needed"
+    if problem:
+        raise ConfigError(f"{where}: tokens={tokens}: {problem} — or leave tokens null for the model's own pooling")
     return TokenFeatures(vit, tokens)
 
 

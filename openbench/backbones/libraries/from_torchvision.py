@@ -1,4 +1,4 @@
-"""torchvision's classifiers as backbones: released weights with their preset, your own weights, or untrained."""
+"""torchvision's classifiers as backbones, with released weights, your own, or random ones."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -13,14 +13,20 @@ from torch import nn
 from openbench import _compat
 from openbench.backbones.anatomy import Anatomy, Layout, choose_stages, last_linear, output_sides
 from openbench.backbones.base import HeadKind
-from openbench.backbones.checkpoints import find_weights, read_weights
+from openbench.backbones.checkpoints import find_weights
 from openbench.backbones.device import Precision
-from openbench.backbones.libraries.presets import chosen_classes, chosen_preprocess
+from openbench.backbones.libraries.presets import (
+    DEFAULT,
+    chosen_classes,
+    chosen_preprocess,
+    chosen_weights,
+    load_file,
+)
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.constraints import Count
 from openbench.core.preprocess import Preprocess
 from openbench.digest import file_sha256
-from openbench.errors import CheckpointError, ConfigError, did_you_mean
+from openbench.errors import CheckpointError, ConfigError, available
 
 _CONTAINERS = ("features", "trunk_output", "blocks")
 _PUBLISHED_CLASSES = 1000
@@ -31,7 +37,6 @@ def torchvision_model(
     model: str,
     *,
     weights: str | None = None,
-    checkpoint: str | None = None,
     sha256: str | None = None,
     num_classes: Count | None = None,
     preprocess: Preprocess | Literal["preset"] | None = None,
@@ -45,11 +50,10 @@ def torchvision_model(
     Args:
         name: what users type after `backbone=`.
         model: torchvision's name, e.g. `resnet50`.
-        weights: torchvision's name of released weights, e.g. `IMAGENET1K_V1`; found in the data roots
-            (`weights/<file>`), else in torch hub's cache, else downloaded there.
-        checkpoint: file with your own weights instead, searched in the data roots.
+        weights: torchvision's name of released weights, e.g. `IMAGENET1K_V1` or `default` (from the data roots,
+            `weights/<file>`, else torch hub's cache, else downloaded); or your own file; null = random weights.
         sha256: the hash that the file must have; released files are also checked against the digits in their name.
-        num_classes: c; the weights' where they are released, else the benchmark's.
+        num_classes: c; that of released weights, else the benchmark's.
         preprocess: `preset` = as torchvision publishes the model; null = the benchmark's.
         precision: see NetworkBackbone.
         compile: see NetworkBackbone.
@@ -60,45 +64,37 @@ def torchvision_model(
         ConfigError: unknown model or weights.
         CheckpointError: weights that are missing or do not fit.
     """
-    models = _compat.library("torchvision").models
-    if model not in models.list_models(module=models):
-        known = models.list_models(module=models)
-        raise ConfigError(
-            f"backbone '{name}': torchvision has no classifier '{model}'{did_you_mean(model, known)} — "
-            "torchvision.models.list_models() names them all"
-        )
-    if weights is not None and checkpoint is not None:
-        raise ConfigError(f"backbone '{name}': weights and checkpoint both given — choose one, set the other to null")
-    released = _released(models, name, model, weights)
-    chosen = released or models.get_model_weights(model).DEFAULT
-    crop = chosen_preprocess(preprocess, _preset(chosen), f"backbone '{name}'")
-    given = dict(options or {})
+    models, where = _compat.library("torchvision").models, f"backbone '{name}'"
+    known = models.list_models(module=models)
+    if model not in known:
+        raise ConfigError(f"{where}: torchvision has no classifier '{model}' — nearest: {available(known, model)}")
+    published = models.get_model_weights(model)
+    names = {**published.__members__, DEFAULT: published.DEFAULT}
+    source = chosen_weights(weights, names, where)
+    released = names[source] if isinstance(source, str) else None
+    crop = chosen_preprocess(preprocess, _preset(released or published.DEFAULT), where)
+    settings = dict(options or {})
     classes = chosen_classes(num_classes, _PUBLISHED_CLASSES, released is not None) if head is None else 0
-    make = partial(models.get_model, model, weights=None, num_classes=classes or _PUBLISHED_CLASSES, **given)
-    last = None if head is None else _last(make)
+    make = partial(models.get_model, model, weights=None, num_classes=classes or _PUBLISHED_CLASSES, **settings)
+    last = None
+    if head is not None:
+        with torch.device("meta"):
+            last = last_linear(make())
+        make = partial(_without_classifier, make, last)
     backbone = NetworkBackbone(
         name,
-        f"torchvision {model}, {classes} classes, {sorted(given.items())}",
-        make if last is None else partial(_without_classifier, make, last),
+        f"torchvision {model}, {classes} classes, {sorted(settings.items())}",
+        make,
         partial(anatomy, image=(crop.channels, crop.crop, crop.crop), head=last),
         preprocess=crop,
         precision=precision,
         compile=compile,
     )
     backbone.head_to_fit = head
-    if released is None and checkpoint is None:
+    if source is None:
         return backbone
-    file = find_weights(checkpoint) if checkpoint is not None else released_file(released.url)
-    if last is None:
-        return backbone.load(file, sha256)
-    kept = {key: value for key, value in read_weights(file, sha256).items() if not key.startswith(f"{last}.")}
-    return backbone.load_state(kept, f"'{file}'")
-
-
-def _last(make: Callable[[], nn.Module]) -> str:
-    """The name of a network's classifier; the network is made without values."""
-    with torch.device("meta"):
-        return last_linear(make())
+    file = source if isinstance(source, Path) else released_file(names[source].url)
+    return load_file(backbone, file, sha256, () if last is None else (last,))
 
 
 def _without_classifier(make: Callable[[], nn.Module], last: str) -> nn.Module:
@@ -150,26 +146,12 @@ def released_file(url: str) -> Path:
             except (URLError, OSError) as failed:
                 raise CheckpointError(f"{error}; or fetch it from {url} — the download failed: {failed}") from failed
     stated = re.search(r"-([0-9a-f]{8,})\.", file_name)
-    if stated is not None:
-        found = file_sha256(path)
-        if not found.startswith(stated[1]):
-            raise CheckpointError(
-                f"weights '{path}' are not the released ones — SHA-256 {found} — expected {stated[1]}… by its name — "
-                "delete the file and fetch it again"
-            )
-    return path
-
-
-def _released(models: Any, name: str, model: str, weights: str | None) -> Any:
-    if weights is None:
-        return None
-    known = models.get_model_weights(model)
-    if weights not in known.__members__:
-        raise ConfigError(
-            f"backbone '{name}': torchvision has no weights '{weights}' for {model}"
-            f"{did_you_mean(weights, known.__members__)} — allowed: {', '.join(known.__members__)}"
+    if stated is not None and not (sha256 := file_sha256(path)).startswith(stated[1]):
+        raise CheckpointError(
+            f"weights '{path}' have SHA-256 {sha256}, expected {stated[1]}… by the file's name — delete the file and "
+            "fetch it again"
         )
-    return known[weights]
+    return path
 
 
 def _preset(weights: Any) -> Preprocess:

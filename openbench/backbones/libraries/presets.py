@@ -1,44 +1,82 @@
-"""What library adapters share: how a model was published, how many classes it has, where its stages are."""
+"""Shared parts of the library adapters: published preprocessing, class counts, weights and stages."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from torch import nn
 
 from openbench.backbones.anatomy import Layout, choose_stages
+from openbench.backbones.checkpoints import SUFFIXES, find_weights, read_weights
+from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
-from openbench.errors import ConfigError
+from openbench.errors import ConfigError, available
 
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 PRESET: Literal["preset"] = "preset"
+DEFAULT = "default"  # weights: the ones that the library takes where it is given no name
 
 
 def chosen_preprocess(
-    given: Preprocess | Literal["preset"] | None, preset: Preprocess | None, where: str
+    preprocess: Preprocess | Literal["preset"] | None, preset: Preprocess | None, where: str
 ) -> Preprocess:
-    """Return `preset` if that word was given, else what was given.
+    """Return the preset if the config says `preset`, else the preprocessing that it gives.
 
     Raises:
-        ConfigError: nothing given, another word, or a preset that does not exist.
+        ConfigError: no preprocessing, another word, or a preset that does not exist.
     """
-    if isinstance(given, Preprocess):
-        return given
-    if given == PRESET and preset is not None:
+    if isinstance(preprocess, Preprocess):
+        return preprocess
+    if preprocess == PRESET and preset is not None:
         return preset
-    found = "there is no preset" if given == PRESET else f"found {given!r}"
+    problem = "there is no preset" if preprocess == PRESET else f"found {preprocess!r}"
     raise ConfigError(
-        f"{where}.preprocess: {found} — allowed: 'preset' (as the weights were published), or a node with "
+        f"{where}.preprocess: {problem} — allowed: 'preset' (as the weights were published), or a node with "
         "_target_: openbench.core.preprocess.Preprocess; null = the benchmark's"
     )
 
 
-def chosen_classes(given: int | None, published: int, pretrained: bool) -> int:
-    """Return the number of classes: the published one for released weights, else the one given if any; 0 if asked for.
+def chosen_classes(num_classes: int | None, published: int, released: bool) -> int:
+    """Return the number of classes: the published one for released weights, else the config's; 0 stays 0.
 
     Released weights keep their classes whatever the benchmark has: a method that reads features needs none of them.
     """
-    return published if given is None or (pretrained and given) else given
+    return published if num_classes is None or (released and num_classes) else num_classes
+
+
+def chosen_weights(weights: str | None, names: Iterable[str], where: str) -> str | Path | None:
+    """Return the released name or the file that `weights` stands for; None = random weights.
+
+    Raises:
+        ConfigError: neither a released name nor the path of a file.
+        CheckpointError: the file does not exist.
+    """
+    released = list(names)
+    if weights is None or weights in released:
+        return weights
+    if "/" in weights or Path(weights).suffix in SUFFIXES:
+        return find_weights(weights)
+    raise ConfigError(
+        f"{where} has no weights '{weights}' — allowed: a released name ({available(released, weights)}), a file "
+        f"({', '.join(SUFFIXES)}), or null for random weights"
+    )
+
+
+def load_file(
+    backbone: NetworkBackbone, file: Path, sha256: str | None, without: Sequence[str] = ()
+) -> NetworkBackbone:
+    """Load a file of weights and return the backbone.
+
+    Args:
+        backbone: receives the weights.
+        file: a state dict.
+        sha256: the hash that the file must have; None = any.
+        without: names of the classifiers in the file that the network does not have.
+    """
+    dropped = tuple(f"{name}." for name in without)
+    state = {key: value for key, value in read_weights(file, sha256).items() if not key.startswith(dropped)}
+    return backbone.load_state(state, f"'{file}'")
 
 
 def crop_preprocess(settings: Mapping[str, Any], where: str) -> Preprocess:
@@ -48,11 +86,11 @@ def crop_preprocess(settings: Mapping[str, Any], where: str) -> Preprocess:
         ConfigError: an input that is not square, or a crop mode or filter that Preprocess cannot express.
     """
     height, width = settings["input_size"][-2:]
-    mode, filter_name = settings.get("crop_mode", "center"), settings["interpolation"]
-    if height != width or mode not in ("center", "squash") or filter_name not in get_args(Interpolation):
+    mode, interpolation = settings.get("crop_mode", "center"), settings["interpolation"]
+    if height != width or mode not in ("center", "squash") or interpolation not in get_args(Interpolation):
         raise ConfigError(
-            f"{where}: preset with input {height}×{width}, crop mode '{mode}', filter '{filter_name}' — square input, "
-            "crop modes center and squash, and nearest, bilinear, bicubic can be expressed — give preprocess explicitly"
+            f"{where}: its preset (input {height}×{width}, crop mode '{mode}', filter '{interpolation}') cannot be "
+            "expressed — give preprocess explicitly"
         )
     scaled = math.floor(height / settings.get("crop_pct", 1.0))
     return Preprocess(
@@ -60,7 +98,7 @@ def crop_preprocess(settings: Mapping[str, Any], where: str) -> Preprocess:
         crop=height,
         mean=tuple(settings["mean"]),
         std=tuple(settings["std"]),
-        interpolation=filter_name,
+        interpolation=interpolation,
     )
 
 

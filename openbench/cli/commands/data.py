@@ -426,7 +426,8 @@ def _weights_of(name: str, config_dir: Path | None) -> "Weights | None":
 def _files_named(name: str, config_dir: Path | None) -> list[str]:
     """Return the files of weights that a backbone's yaml names, relative to a data root."""
     config = Registry.of(config_dir).entry("backbone", name).config()
-    return [value for key in ("weights", "checkpoint") if "/" in (value := str(config.get(key) or ""))]
+    file = str(config.get("weights") or "")
+    return [file] if "/" in file else []
 
 
 def _no_weights(name: str) -> str:

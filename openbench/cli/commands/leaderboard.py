@@ -43,7 +43,7 @@ from openbench.storage.yaml_file import read_yaml
 _BOARD = "board"
 _UNKNOWN = "not known"  # whether weights that openbench does not list have met a class
 # What of a backbone's node tells which weights it has, whatever its name.
-_WEIGHTS = (TARGET, "model", "weights", "pretrained", "checkpoint", "sha256")
+_WEIGHTS = (TARGET, "model", "weights", "sha256")
 _ATTRIBUTES = ("method", "training", "augment", "outliers", "backbone", "tuned")
 _LEADERBOARD = f"""\
 Without --view, --benchmark, --where or --format the pages are written; with one of them tables are printed instead.

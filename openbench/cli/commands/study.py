@@ -194,7 +194,7 @@ def _needs(part: "Part", config_dir: Path | None) -> list[str]:
 def _absent(backbone: str) -> list[str]:
     """What is said of weights that are not in a data root."""
     node = shipped("backbone", backbone) or {}
-    file = str(node.get("weights") or node.get("checkpoint") or "")
+    file = str(node.get("weights") or "")
     if "/" not in file:
         return []  # a library's, which it downloads where they are not in its cache
     there = any((root / file).is_file() for root in paths.data_roots())
