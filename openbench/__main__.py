@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from openbench.cli.app import carry_out
 from openbench.cli.process import flush, report, take_signals
+from openbench.progress import messages
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,7 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # bounds the spinning, at no cost on an idle machine. It must be set before torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
-        code = carry_out(sys.argv[1:] if argv is None else argv)
+        with messages():
+            code = carry_out(sys.argv[1:] if argv is None else argv)
         flush(code)
         return code
     except (Exception, KeyboardInterrupt) as error:

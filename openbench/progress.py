@@ -1,11 +1,10 @@
 """How far a long job is: a bar in a notebook or on a terminal, a line now and then on stderr elsewhere."""
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from openbench.say import Say, silent
 
 Advance = Callable[[int], None]
 
@@ -131,21 +130,29 @@ def shown(progress: bool) -> bool:
     return progress and (in_notebook() or sys.stderr.isatty())
 
 
-def say_of(progress: bool) -> Say:
-    """Return what tells the user what is being done, a line each; silent where progress is not shown.
+class _Printed(logging.Handler):
+    """Prints messages: to the page in a notebook, which shows what stderr gets as if it were an error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the text of a message, to what is stderr by now."""
+        print(record.getMessage(), file=sys.stdout if in_notebook() else sys.stderr, flush=True)
+
+
+@contextmanager
+def messages(show: bool = True) -> Iterator[None]:
+    """Print what openbench logs within the block, a line for each message.
 
     Args:
-        progress: what the caller asked for.
+        show: whether to print what is being done (INFO); otherwise only warnings and errors are printed.
     """
-    if not shown(progress):
-        return silent
-    return _tell_page if in_notebook() else _tell_terminal
-
-
-def _tell_page(text: str) -> None:
-    """A line in the output of the cell; a notebook shows what stderr says as if it were an error."""
-    print(text, flush=True)
-
-
-def _tell_terminal(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    log = logging.getLogger("openbench")
+    level, handler = log.level, None
+    if not any(isinstance(other, _Printed) for other in log.handlers):
+        log.addHandler(handler := _Printed())
+    log.setLevel(logging.INFO if show else logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        if handler is not None:
+            log.removeHandler(handler)

@@ -7,12 +7,11 @@ from openbench.core.runtime import Runtime
 from openbench.engine.prepare import SharedObjects, prepare
 from openbench.engine.provenance import RunOutcome
 from openbench.engine.run import run
-from openbench.say import Say, silent
 
 
 def run_config(
-    config: Mapping[str, Any], runtime: Mapping[str, Any], say: Say = silent, shared: SharedObjects | None = None
+    config: Mapping[str, Any], runtime: Mapping[str, Any], shared: SharedObjects | None = None
 ) -> RunOutcome:
     """The outcome of a run of the scientific nodes under a runtime node."""
     setting = Runtime.from_config(runtime)
-    return run(prepare(config, setting, say, shared=shared), setting, say)
+    return run(prepare(config, setting, shared=shared), setting)

@@ -1,32 +1,35 @@
 """Who is told how far a job is, and how: a bar, lines now and then, or nothing."""
 
+import logging
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from openbench import progress
-from openbench.progress import reporting, say_of, shown
+from openbench.progress import messages, reporting, shown
 
 
-def test_into_a_pipe_nothing_is_told(capsys):
+def say(show):
+    with messages(show):
+        logging.getLogger("openbench.engine.run").info("fitting knn")
+
+
+def test_progress_is_shown_on_a_terminal_if_it_was_asked_for(capsys, monkeypatch):
     assert not shown(True)
-    say_of(True)("fitting knn")
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_terminal_is_told_on_stderr_if_it_was_asked_for(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    say_of(True)("fitting knn")
-    say_of(False)("scoring")
+    assert (shown(True), shown(False)) == (True, False)
+    say(True)
+    say(False)
     assert capsys.readouterr() == ("", "fitting knn\n")
 
 
 def test_a_notebook_is_told_in_the_cell(capsys, monkeypatch):
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    say_of(True)("fitting knn")
-    say_of(False)("scoring")
+    assert shown(True)
+    say(True)
+    say(False)
     assert capsys.readouterr() == ("fitting knn\n", "")
 
 

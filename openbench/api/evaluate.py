@@ -37,10 +37,9 @@ from openbench.engine.prepare import Config, SharedObjects, build_method, prepar
 from openbench.engine.provenance import WARNINGS, RunOutcome
 from openbench.engine.run import run
 from openbench.errors import CacheError, ConfigError
-from openbench.progress import say_of, shown
+from openbench.progress import messages, shown
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
-from openbench.say import Say
 
 
 def evaluate(
@@ -120,19 +119,22 @@ def evaluate(
     given = {"device": device, "batch_size": batch_size, "cache": cache, "results": results}
     runtime = {key: plain(value) for key, value in given.items()} | {"progress": shown(progress)}
     folder = None if config_dir is None else path_of(config_dir, "config_dir")
-    call = _Call(named, words, runtime, say_of(progress), lru_cache(lambda words: composed("run", words, folder)))
+    call = _Call(named, words, runtime, lru_cache(lambda words: composed("run", words, folder)))
     asked = Asked(preprocess, features, head_of(head), name, resolve_device(runtime["device"]), plain(stochastic))
     models = _models(model, weights)
-    if models is None:
-        return call.results(model, weights, asked)
-    if name is not None:
-        raise ConfigError(f"name '{name}' is one name for {len(models)} models — give a mapping from names to models")
-    return ModelResults(
-        {
-            key: call.results(one, file, replace(asked, name=None if is_name(one) else key))
-            for key, (one, file) in models.items()
-        }
-    )
+    with messages(runtime["progress"]):
+        if models is None:
+            return call.results(model, weights, asked)
+        if name is not None:
+            raise ConfigError(
+                f"name '{name}' is one name for {len(models)} models — give a mapping from names to models"
+            )
+        return ModelResults(
+            {
+                key: call.results(one, file, replace(asked, name=None if is_name(one) else key))
+                for key, (one, file) in models.items()
+            }
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +145,6 @@ class _Call:
         methods: names and objects by their names in the results.
         words: overrides besides those of model and method.
         runtime: values of the runtime node.
-        say: receives a line for everything that takes long.
         composed: overrides → the config of a job.
         shared: benchmarks and networks, each opened once.
     """
@@ -151,7 +152,6 @@ class _Call:
     methods: tuple[tuple[str, Any], ...]
     words: list[str]
     runtime: Mapping[str, Any]
-    say: Say
     composed: Callable[[tuple[str, ...]], Composed]
     shared: SharedObjects = field(default_factory=SharedObjects)
 
@@ -170,7 +170,6 @@ class _Call:
             name: prepare(
                 config,
                 setting,
-                self.say,
                 method=method,
                 adopt=network.adopt if network else None,
                 shared=self.shared,
@@ -182,7 +181,7 @@ class _Call:
         for text in adopted.warnings if adopted else ():
             python_warnings.warn(text, UserWarning, stacklevel=3)
         return Results(
-            {name: _result(run(spec, jobs[name][1], self.say), jobs[name][1], adopted) for name, spec in specs.items()}
+            {name: _result(run(spec, jobs[name][1]), jobs[name][1], adopted) for name, spec in specs.items()}
         )
 
     def _job(

@@ -1,5 +1,6 @@
 """Methods on features that the caller has already: arrays in, results out; nothing of their size is kept in memory."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -46,8 +47,9 @@ from openbench.errors import CacheError, ConfigError, DataError, LeakageError, N
 from openbench.metrics.suite import MetricOptions
 from openbench.results.names import PART, is_part
 from openbench.results.scores.stored import ScoreStore
-from openbench.say import Say, silent
 from openbench.storage.files import delete_old
+
+logger = logging.getLogger(__name__)
 
 Tune = Literal["validation", "none"]
 Labelled = ArrayLike | tuple[ArrayLike, ArrayLike]
@@ -75,7 +77,6 @@ def evaluate_features(
     backbone: str = "features",
     results: str | Path | bool | None = None,
     device: str = "auto",
-    say: Say = silent,
 ) -> Results:
     """Return one result per method, on features that were computed elsewhere.
 
@@ -107,7 +108,6 @@ def evaluate_features(
         results: a folder for records, or True for the default one (`OPENBENCH_RESULTS`); the same call then finds its
             records. None = nothing is written.
         device: where methods compute: `auto`, `cpu`, `cuda`, …
-        say: receives a line for everything that takes long.
 
     Raises:
         DataError: arrays that do not fit together, NaN, labels outside the classes, or no OOD set.
@@ -128,7 +128,7 @@ def evaluate_features(
     c = None if linear is None else linear.num_classes
     benchmark, notes = as_benchmark(sets, groups, name=name, named=classes, c=c, same_rows=same_rows)
     for note in notes:
-        say(note)
+        logger.info(note)
     of_rows = Rows(backbone, d, head=linear).to(resolve_device(device))
     tuning, measured = _tuning(tune, benchmark), metric_options(metrics)
     specs = {}
@@ -154,7 +154,7 @@ def evaluate_features(
             },
         )
     with _runtime(results, device) as (runtime, kept):
-        return Results({key: _result(spec, runtime, kept, notes, say) for key, spec in specs.items()})
+        return Results({key: _result(spec, runtime, kept, notes) for key, spec in specs.items()})
 
 
 def _seeded(chosen: ChosenMethod, seed: int | None) -> ChosenMethod:
@@ -189,14 +189,14 @@ def _runtime(results: str | Path | bool | None, device: str) -> Iterator[tuple[R
         yield Runtime(cache=Path(own), **settings), False
 
 
-def _result(spec: RunSpec, runtime: Runtime, kept: bool, notes: tuple[str, ...], say: Say) -> Result:
-    say(f"{spec.method_name} on {spec.benchmark.name}")
+def _result(spec: RunSpec, runtime: Runtime, kept: bool, notes: tuple[str, ...]) -> Result:
+    logger.info(f"{spec.method_name} on {spec.benchmark.name}")
     if kept:
-        outcome, found = run(spec, runtime, say), list[SetScores]()
+        outcome, found = run(spec, runtime), list[SetScores]()
         with suppress(CacheError):  # the record was found, and its scores were deleted or lie in another cache
             found = ScoreStore(runtime.scores).read(outcome.record.run_id)
         return Result(outcome.record, tuple(found), outcome.path, (*notes, *outcome.notes), outcome.warnings)
-    record, scores = compute(spec, runtime, say)
+    record, scores = compute(spec, runtime)
     return Result(record, tuple(scores[record.run_id]), None, notes)
 
 

@@ -1,5 +1,6 @@
 """Data sets that are downloaded: the sources file, resumable downloads by pooch, and unpacking."""
 
+import logging
 import shutil
 import sys
 import tarfile
@@ -16,8 +17,9 @@ from filelock import FileLock
 from openbench import __version__, paths
 from openbench.config.constraints import Checked, Count
 from openbench.errors import ConfigError, DataError
-from openbench.say import Say
 from openbench.storage.yaml_file import read_yaml
+
+logger = logging.getLogger(__name__)
 
 DOWNLOADS = ".downloads"
 _FILE = "sources.yaml"
@@ -220,7 +222,7 @@ def _length(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def prepare_file(file: RemoteFile, root: Path, say: Say) -> str:
+def prepare_file(file: RemoteFile, root: Path) -> str:
     """Download and unpack one file below a data root, unless it is there; return what was done.
 
     A folder or file gets its name in one step, when it is complete, so everything that this function puts below the
@@ -243,14 +245,14 @@ def prepare_file(file: RemoteFile, root: Path, say: Say) -> str:
             _check_space(file, root)
             if not archive.exists() or file.wrong(archive):
                 archive.unlink(missing_ok=True)
-                say(f"download {file.urls[0]}")
+                logger.info(f"download {file.urls[0]}")
                 fetch(file, archive)
             target.parent.mkdir(parents=True, exist_ok=True)
             if file.unpack is None:
                 archive.replace(target)
                 done = "downloaded"
             else:
-                say(f"unpack {archive.name}")
+                logger.info(f"unpack {archive.name}")
                 _unpack(file, archive, target)
                 done = "downloaded and unpacked"
         for left in (archive, _part_of(archive)):

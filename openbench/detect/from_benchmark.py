@@ -1,5 +1,6 @@
 """A detector made of a benchmark's ID images, with the hyper-parameters of the record that it is chosen by."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
@@ -20,7 +21,8 @@ from openbench.engine.evaluate import CachedFeatures, feature_store
 from openbench.engine.provenance import Clock
 from openbench.errors import ConfigError
 from openbench.results.records.store import RecordStore
-from openbench.say import Say, silent
+
+logger = logging.getLogger(__name__)
 
 HELD_OUT = ("id_test", "id_val")
 
@@ -43,7 +45,7 @@ class Held(Checked):
 
 
 def fit_on_benchmark(
-    config: Mapping[str, Any], runtime: Mapping[str, Any], held: Held, say: Say = silent
+    config: Mapping[str, Any], runtime: Mapping[str, Any], held: Held
 ) -> tuple[Detector, dict[str, float]]:
     """Return a calibrated detector, and the share called OOD of each ID split that neither fit nor calibration saw.
 
@@ -53,7 +55,6 @@ def fit_on_benchmark(
         config: the scientific nodes.
         runtime: the runtime node.
         held: on which images it is calibrated.
-        say: receives a line for everything that takes long.
 
     Raises:
         ConfigError: calibration on ID validation of a method that was tuned on it or is fitted on it.
@@ -63,7 +64,7 @@ def fit_on_benchmark(
     setting = Runtime.from_config(runtime)
     unfitted = prepare.build_method(config["method"])
     refuse_unsavable(unfitted.method)
-    spec = prepare.prepare(config, setting, say, method=unfitted)
+    spec = prepare.prepare(config, setting, method=unfitted)
     check_savable(spec.backbone, held.network)
     existing = RecordStore(setting.records).find(spec.run_id)
     tuned = dict(existing[0].tuned) if existing else {}
@@ -76,7 +77,7 @@ def fit_on_benchmark(
             "calibration=id_test"
         )
     if spec.space and spec.tuning.strategy != "none" and not existing:
-        say("no record of this run: the hyper-parameters are the config's; `run` tunes them and leaves a record")
+        logger.info("no record of this run: hyper-parameters as in the config; `run` tunes them and writes a record")
     benchmark = spec.benchmark
     chosen = ChosenMethod(spec.method_name, method, as_node(method), {})
     detector = Detector(spec.backbone, chosen, classes=benchmark.classes, batch_size=setting.batch_size)
@@ -90,11 +91,11 @@ def fit_on_benchmark(
         **({"record": existing[0].run_id} if existing else {}),
     }
     detector.use(Network(spec.backbone, dict(spec.config["backbone"])), Asked(device=spec.backbone.device))
-    source = CachedFeatures(feature_store(setting, say), spec.backbone, Clock(), say)
+    source = CachedFeatures(feature_store(setting), spec.backbone, Clock())
     train = benchmark.id_train if Role.ID_TRAIN in fitted_on else benchmark.id_val if Role.ID_VAL in fitted_on else None
     detector.fit(train, benchmark.id_val if Role.ID_VAL in fitted_on else None, features=source)
     splits = {"id_test": benchmark.id_test, "id_val": benchmark.id_val}
-    say(f"calibration: {len(splits[held.calibration]):,} images of {held.calibration}")
+    logger.info(f"calibration: {len(splits[held.calibration]):,} images of {held.calibration}")
     detector.calibrate(splits.pop(held.calibration), **asdict(held.terms))
     seen = tuned or Role.ID_VAL in fitted_on
     unseen = {name: split for name, split in splits.items() if not (seen and name == "id_val")}

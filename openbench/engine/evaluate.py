@@ -1,5 +1,6 @@
 """From cached features to scores: fitting on the declared split, scoring in batches, never a second forward pass."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -24,7 +25,8 @@ from openbench.engine.provenance import Clock
 from openbench.errors import ConfigError, DataError, MethodError
 from openbench.features.changed_images import MIXED_READ, mixed
 from openbench.features.store import WHOLE, FeatureStore
-from openbench.say import Say, silent
+
+logger = logging.getLogger(__name__)
 
 _BASE = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))
 
@@ -277,7 +279,7 @@ def declared(x: FeatureSet, request: Request) -> FeatureSet:
     return replace(x, columns={name: column for name, column in x.columns.items() if name in request.fields})
 
 
-def feature_store(runtime: Runtime, say: Say, sharding: Sharding = WHOLE) -> FeatureStore:
+def feature_store(runtime: Runtime, sharding: Sharding = WHOLE) -> FeatureStore:
     """The feature store of a runtime; `say` receives what it has to tell."""
     return FeatureStore(
         runtime.features,
@@ -285,7 +287,6 @@ def feature_store(runtime: Runtime, say: Say, sharding: Sharding = WHOLE) -> Fea
         workers=runtime.workers,
         progress=runtime.progress,
         sharding=sharding,
-        say=say,
     )
 
 
@@ -297,20 +298,18 @@ class CachedFeatures:
         store: where columns lie.
         backbone: with weights.
         clock: of the run.
-        say: receives a line on how much is to be extracted.
         reused: version, commit and time of the features that were in the cache; the latest if they differ.
     """
 
     store: FeatureStore
     backbone: Backbone
     clock: Clock
-    say: Say = silent
     reused: str = ""
 
     @classmethod
-    def of(cls, backbone: Backbone, runtime: Runtime, say: Say, clock: Clock | None = None) -> "CachedFeatures":
+    def of(cls, backbone: Backbone, runtime: Runtime, clock: Clock | None = None) -> "CachedFeatures":
         """The cached features of a network under a runtime."""
-        return cls(feature_store(runtime, say, runtime.sharding), backbone, clock or Clock(), say)
+        return cls(feature_store(runtime, runtime.sharding), backbone, clock or Clock())
 
     def lacks(self, split: Split) -> bool:
         """Whether features of a split are still to be extracted."""
@@ -330,7 +329,7 @@ class CachedFeatures:
             # Each line ends in its time: take the latest.
             self.reused = max(kept, key=lambda made: made.rpartition(", ")[2]) + some
         if len(missing) > 1:
-            self.say(f"features: {sum(map(len, missing)):,} images of {len(missing)} sets to extract")
+            logger.info(f"features: {sum(map(len, missing)):,} images of {len(missing)} sets to extract")
 
     def __call__(self, split: Split, request: Request) -> FeatureSet:
         """The columns of a split, extracted now if they are not cached."""

@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,9 +26,10 @@ from openbench.digest import digest
 from openbench.engine.evaluate import feature_store
 from openbench.errors import NotApplicableError
 from openbench.features.store import FeatureStore
-from openbench.say import Say
 from openbench.source import foreign_sources
 from openbench.storage.checksum import DAMAGED, DamagedError, read_sealed, write_sealed
+
+logger = logging.getLogger(__name__)
 
 _LABELLED = Request(fields=frozenset({Field.FEATURES, Field.LABELS}))
 _PROMPTS = ("coop", "locoop")
@@ -44,14 +46,13 @@ def head_reader(node: Mapping[str, Any]) -> str:
     return f"backbone '{node.get('name')}', whose head is fitted on it" if fits else ""
 
 
-def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime, say: Say) -> Backbone:
+def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime) -> Backbone:
     """Return a backbone with the head that its config asks for, fitted now or read back; others as they are.
 
     Args:
         backbone: with weights, on its device.
         benchmark: on whose ID training features the head is fitted, and on whose ID validation it is chosen.
         runtime: where features and heads are kept.
-        say: receives a line for what takes long.
 
     Raises:
         NotApplicableError: the benchmark has a single class.
@@ -66,7 +67,7 @@ def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime,
             f"validation — benchmark '{benchmark.name}' has {'one class' if c < 2 else 'none of them here'} — set "
             "backbone.head=null and choose a method that reads features only, e.g. method=knn"
         )
-    store = feature_store(runtime, say)
+    store = feature_store(runtime)
     fitted_on: list[Any] = [benchmark.id_train.digest, benchmark.id_val.digest]
     if kind == "knn":
         train = store.get(backbone, benchmark.id_train, _LABELLED).on(backbone.device)
@@ -83,30 +84,28 @@ def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime,
     # The head itself is not known yet: what identifies it is what it is fitted on.
     unfitted = Headed(backbone, kind, torch.nn.Identity(), classes=c, fitted_on=fitted_on)
     place = runtime.heads / f"{_name(unfitted)}.npz"
-    found = _kept(place, say)
+    found = _kept(place)
     if found is None:
         images = f"{len(benchmark.id_train):,} images of {benchmark.id_train.name}"
-        say(f"head: {kind} of {backbone.name} is fitted on {images}")
+        logger.info(f"head: {kind} of {backbone.name} is fitted on {images}")
         found = (
-            _linear(backbone, kind, benchmark, store, say)
+            _linear(backbone, kind, benchmark, store)
             if learnt is None
-            else _learnt_prompts(learnt, kind, benchmark, store, say)
+            else _learnt_prompts(learnt, kind, benchmark, store)
         )
         write_sealed(place, _packed(found))
     return Headed.fitted(backbone, kind, found, fitted_on)
 
 
-def _linear(
-    backbone: Backbone, kind: HeadKind | PromptKind, benchmark: Benchmark, store: FeatureStore, say: Say
-) -> FittedHead:
+def _linear(backbone: Backbone, kind: HeadKind | PromptKind, benchmark: Benchmark, store: FeatureStore) -> FittedHead:
     """A linear classifier on the features of all ID training images."""
     train, val = (store.get(backbone, s, _LABELLED).on(backbone.device) for s in (benchmark.id_train, benchmark.id_val))
     c = len(benchmark.classes)
-    return nearest_mean(train, val, c) if kind == "nearest_mean" else linear_probe(train, val, c, say)
+    return nearest_mean(train, val, c) if kind == "nearest_mean" else linear_probe(train, val, c)
 
 
 def _learnt_prompts(
-    backbone: ZeroShotBackbone, kind: HeadKind | PromptKind, benchmark: Benchmark, store: FeatureStore, say: Say
+    backbone: ZeroShotBackbone, kind: HeadKind | PromptKind, benchmark: Benchmark, store: FeatureStore
 ) -> FittedHead:
     """The classifier of prompts learnt on a few images of each class."""
     how = backbone.prompt_learning
@@ -114,7 +113,7 @@ def _learnt_prompts(
     local = {Field.PATCHES} if kind == "locoop" else set()
     train = store.get(backbone, shots, Request(fields=_LABELLED.fields | local))
     val = store.get(backbone, benchmark.id_val, _LABELLED)
-    return learnt_prompts(backbone.text_towers["text"], train, val, how, say)  # type: ignore[arg-type]
+    return learnt_prompts(backbone.text_towers["text"], train, val, how)  # type: ignore[arg-type]
 
 
 def _rows_of(split: Split, rows: torch.Tensor) -> Split:
@@ -161,7 +160,7 @@ def _packed(found: FittedHead) -> bytes:
     return stream.getvalue()
 
 
-def _kept(place: Path, say: Say) -> FittedHead | None:
+def _kept(place: Path) -> FittedHead | None:
     """The head as it was kept; None where there is none, or a damaged one, which is reported and fitted again."""
     try:
         with np.load(io.BytesIO(read_sealed(place)), allow_pickle=False) as pack:
@@ -170,5 +169,5 @@ def _kept(place: Path, say: Say) -> FittedHead | None:
     except FileNotFoundError:
         return None
     except (DamagedError, *DAMAGED) as error:
-        say(f"head: {error} — fitted again")
+        logger.info(f"head: {error} — fitted again")
         return None

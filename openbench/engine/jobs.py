@@ -1,5 +1,6 @@
 """The jobs beside a run: training a network, filling the feature cache, checking a benchmark."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -29,11 +30,12 @@ from openbench.engine.prepare import (
 )
 from openbench.errors import ConfigError
 from openbench.features.changed_images import MIXED_READ, mixed
-from openbench.say import Say, silent
 from openbench.training.loop.weights import Trained, build_training
 
+logger = logging.getLogger(__name__)
 
-def train(config: Config, runtime: Config, say: Say = silent) -> Trained:
+
+def train(config: Config, runtime: Config) -> Trained:
     """Train the backbone of a config, or return the weights that this training made earlier.
 
     Raises:
@@ -50,10 +52,10 @@ def train(config: Config, runtime: Config, say: Say = silent) -> Trained:
             "choose one whose yaml says `weights: null` (python -m openbench list backbone)"
         )
     policy = "auto" if setting.train == "never" else setting.train
-    return train_backbone(config, benchmark, backbone, replace(setting, train=policy), say)[0]
+    return train_backbone(config, benchmark, backbone, replace(setting, train=policy))[0]
 
 
-def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int]:
+def extract(config: Config, runtime: Config) -> dict[str, int]:
     """Fill the feature cache for every split, with all that the chosen method reads; return images passed per split.
 
     Where images were passed, the last line said is the network's share of the time.
@@ -63,10 +65,10 @@ def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int
     sharding = setting.sharding
     chosen = build_method(config["method"])
     benchmark = opened(config, chosen)
-    backbone, _ = ready_backbone(config, benchmark, setting, say)
+    backbone, _ = ready_backbone(config, benchmark, setting)
     check_classes(benchmark, backbone, chosen.method, chosen.name)
     method, space = for_layers(chosen.method, backbone.layers), chosen.space
-    store = feature_store(setting, say, sharding)
+    store = feature_store(setting, sharding)
     benchmark, passes = as_read_by(backbone, benchmark), {}
     base = Request(fields=frozenset({Field.FEATURES}))
     for split in benchmark.splits():
@@ -78,23 +80,23 @@ def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int
             if sharding.count == 1:
                 store.get(backbone, split, request)
             elif left := store.share(backbone, split, request):
-                say(f"features of {split.role}/{split.name}: portions that other jobs are still making: {left}")
+                logger.info(f"features of {split.role}/{split.name}: portions that other jobs are still making: {left}")
         for mixing in mixings_of(method, space, split.role):
             store.get(backbone, mixed(split, mixed_with(benchmark.ood_val), mixing, backbone.preprocess), MIXED_READ)
         passes[f"{split.role}/{split.name}"] = backbone.passes - before
     if any(passes.values()):
-        say(f"extract: {store.spent.told(setting.workers)}")
+        logger.info(f"extract: {store.spent.told(setting.workers)}")
     return passes
 
 
-def check(config: Config, runtime: Config, say: Say = silent) -> CheckReport:
+def check(config: Config, runtime: Config) -> CheckReport:
     """Verify what a benchmark promises: counts, readable files, disjoint classes, no image on two sides.
 
     If the training learns from outliers, they are verified too.
     """
     Runtime.from_config(runtime)
     learns = "training" in config and build_training(config["training"]).uses_outliers
-    return verify_node(BenchmarkConfig.parse(config["benchmark"]), say, config.get(OUTLIERS) if learns else None)
+    return verify_node(BenchmarkConfig.parse(config["benchmark"]), config.get(OUTLIERS) if learns else None)
 
 
 def mixings_of(method: Method, space: Mapping[str, Any], role: Role) -> list[Mixing]:

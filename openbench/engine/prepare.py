@@ -40,7 +40,6 @@ from openbench.errors import ConfigError, DataError, MethodError
 from openbench.metrics.suite import MetricOptions
 from openbench.public import TARGET, public_name
 from openbench.results.records.store import RecordStore
-from openbench.say import Say, silent
 from openbench.training.loop.distributed import require_one_process
 from openbench.training.loop.weights import Trained, build_training, ensure_members, ensure_trained
 
@@ -54,7 +53,6 @@ _PER_RUN = ("method", "tune", "metrics")  # nodes that neither a benchmark nor a
 def prepare(
     config: Config,
     setting: Runtime,
-    say: Say = silent,
     *,
     method: ChosenMethod | None = None,
     adopt: Adopt | None = None,
@@ -67,7 +65,6 @@ def prepare(
     Args:
         config: the scientific nodes: benchmark, backbone, training, method, tune, metrics, seed.
         setting: how it is carried out.
-        say: receives a line for everything that takes long.
         method: in place of the config's.
         adopt: makes the caller's own network a backbone for the benchmark, with what a config says of it, in place of
             the config's backbone.
@@ -96,7 +93,7 @@ def prepare(
         config = {**config, "backbone": node}
 
     def ready() -> tuple[Backbone, Learnt | None]:
-        return ready_backbone(config, benchmark, setting, say, given)
+        return ready_backbone(config, benchmark, setting, given)
 
     # A method that runs the network itself might leave it otherwise than it was.
     if given is not None or _runs_network(chosen) or setting.train == "force":
@@ -166,7 +163,7 @@ def _runs_network(chosen: ChosenMethod) -> bool:
 
 
 def ready_backbone(
-    config: Config, benchmark: Benchmark, runtime: Runtime, say: Say = silent, given: Backbone | None = None
+    config: Config, benchmark: Benchmark, runtime: Runtime, given: Backbone | None = None
 ) -> tuple[Backbone, Learnt | None]:
     """Return the backbone of a config with weights, on its device, and how they were learnt (None: released).
 
@@ -176,7 +173,6 @@ def ready_backbone(
         config: the scientific nodes.
         benchmark: what the network is evaluated on.
         runtime: how the run is carried out.
-        say: receives a line for everything that takes long.
         given: the backbone that the config's node describes, if there is one already.
 
     Raises:
@@ -192,11 +188,11 @@ def ready_backbone(
         check_training_counts(backbone, benchmark, config, name_of(config["training"]))
     else:
         policy = "never" if under_torchrun() else runtime.train  # `train` is what torchrun divides
-        trained, learnt = train_backbone(config, benchmark, backbone, replace(runtime, train=policy), say)
+        trained, learnt = train_backbone(config, benchmark, backbone, replace(runtime, train=policy))
         backbone = trained.backbone
     backbone = backbone.to(device)
     probed(backbone, benchmark, runtime.features, RecordStore(runtime.records))
-    return with_fitted_head(backbone, benchmark, runtime, say), learnt
+    return with_fitted_head(backbone, benchmark, runtime), learnt
 
 
 def name_of(node: Config) -> str:
@@ -262,7 +258,7 @@ def check_images(backbone: Backbone, benchmark: Benchmark) -> None:
 
 
 def train_backbone(
-    config: Config, benchmark: Benchmark, backbone: Backbone, runtime: Runtime, say: Say
+    config: Config, benchmark: Benchmark, backbone: Backbone, runtime: Runtime
 ) -> tuple[Trained, Learnt]:
     """Train a network, or find the weights that this training made earlier; return it and how it came about.
 
@@ -278,7 +274,7 @@ def train_backbone(
         benchmark = with_outliers(benchmark, outliers)
         refuse_same_images(benchmark)
     ensure = ensure_members if isinstance(backbone, Ensemble) else ensure_trained
-    trained = ensure(backbone, benchmark, config, runtime, say)  # type: ignore[arg-type]
+    trained = ensure(backbone, benchmark, config, runtime)  # type: ignore[arg-type]
     return trained, Learnt(name_of(config["training"]), benchmark.ood_train, training, trained.reused)
 
 

@@ -1,5 +1,6 @@
 """One run: features from the cache, tuning on validation, scores, metrics, one write-once record."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -70,8 +71,9 @@ from openbench.metrics.suite import MetricOptions, describe, evaluate
 from openbench.public import public
 from openbench.results.records.store import RecordStore, ScoreStore
 from openbench.results.scores.stored import per_set_name
-from openbench.say import Say, silent
 from openbench.source import foreign_sources
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ def images_read(benchmark: Benchmark) -> dict[str, str]:
     return {s.role.value: s.digest for s in benchmark.splits() if s.identity and not s.unread}
 
 
-def run(spec: RunSpec, runtime: Runtime, say: Say = silent) -> RunOutcome:
+def run(spec: RunSpec, runtime: Runtime) -> RunOutcome:
     """Carry out a run, or return its record if it is there.
 
     If another job writes the same record meanwhile, this run is compared with it, so that the record is verified.
@@ -199,9 +201,9 @@ def run(spec: RunSpec, runtime: Runtime, say: Say = silent) -> RunOutcome:
     """
     records = RecordStore(runtime.records)
     if runtime.on_existing == "verify":
-        return verify(spec, runtime, recorded(records, spec), say)
+        return verify(spec, runtime, recorded(records, spec))
     existing = records.find(spec.run_id)
-    if existing is not None and (variant := _variant(spec, existing[0], runtime, say)):
+    if existing is not None and (variant := _variant(spec, existing[0], runtime)):
         spec = replace(spec, variant=variant)
         existing = records.find(spec.run_id)
     if existing is not None and runtime.on_existing == "skip":
@@ -212,7 +214,7 @@ def run(spec: RunSpec, runtime: Runtime, say: Say = silent) -> RunOutcome:
             "use runtime.on_existing=skip or runtime.on_existing=verify"
         )
     records.check_writable()
-    record, kept = compute(spec, runtime, say)
+    record, kept = compute(spec, runtime)
     warnings = ScoreStore(runtime.scores).keep(kept)
     try:
         scores = tuple(kept.get(record.run_id, ()))
@@ -226,14 +228,13 @@ def run(spec: RunSpec, runtime: Runtime, say: Say = silent) -> RunOutcome:
     return verdict(*written_meanwhile, record, records)
 
 
-def verify(spec: RunSpec, runtime: Runtime, existing: tuple[ResultRecord, Path], say: Say = silent) -> RunOutcome:
+def verify(spec: RunSpec, runtime: Runtime, existing: tuple[ResultRecord, Path]) -> RunOutcome:
     """Compute a run and compare it with a record; nothing is written but cached features.
 
     Args:
         spec: the run.
         runtime: how it is carried out.
         existing: the record and its file.
-        say: receives a line for everything that takes long.
 
     Raises:
         RecordError: the record is of another run, or does not reproduce.
@@ -241,11 +242,11 @@ def verify(spec: RunSpec, runtime: Runtime, existing: tuple[ResultRecord, Path],
     if variant := (existing[0].provenance.get(SOURCES) or {}).get(VARIANT):
         spec = replace(spec, variant=variant)
     check_weights(existing[0], spec)
-    record, _ = compute(spec, runtime, say)
+    record, _ = compute(spec, runtime)
     return verdict(*existing, record, RecordStore(runtime.records))
 
 
-def _variant(spec: RunSpec, record: ResultRecord, runtime: Runtime, say: Say) -> str:
+def _variant(spec: RunSpec, record: ResultRecord, runtime: Runtime) -> str:
     """What tells a method from the one that made a record of the same sources; empty if both score alike.
 
     Only cached features are read: without them it is not known.
@@ -253,44 +254,44 @@ def _variant(spec: RunSpec, record: ResultRecord, runtime: Runtime, say: Say) ->
     then = record.provenance.get(METHOD_PROBE)
     if not then or not foreign_sources(spec.method):
         return ""
-    features = CachedFeatures.of(spec.backbone, runtime, say)
+    features = CachedFeatures.of(spec.backbone, runtime)
     if any(features.lacks(split) for split in _read(spec) if split.role in (Role.ID_TRAIN, Role.ID_TEST)):
         return ""
     now = ask_method(spec.method, spec.benchmark, features)
     return "" if same_scores(then, now) else digest(now)
 
 
-def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, dict[str, list[SetScores]]]:
+def compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, dict[str, list[SetScores]]]:
     """Tune, fit, score and measure; nothing is written but cached features.
 
     Returns the record, and the scores by the name under which they are kept. The name is the run's id. If
     hyper-parameters are chosen per OOD set, each set has its own name, with its own scores of the ID side.
     """
     if spec.tuning.strategy != "oracle_per_set" or not spec.space:
-        record, scores = _compute(spec, runtime, say)
+        record, scores = _compute(spec, runtime)
         return record, {spec.run_id: scores} if scores else {}
-    found = {name: _compute(replace(spec, benchmark=alone), runtime, say) for name, alone in each_alone(spec.benchmark)}
+    found = {name: _compute(replace(spec, benchmark=alone), runtime) for name, alone in each_alone(spec.benchmark)}
     joined = joined_record(spec.run_id, spec.benchmark, {name: record for name, (record, _) in found.items()})
     return joined, {per_set_name(spec.run_id, name): scores for name, (_, scores) in found.items()}
 
 
-def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, list[SetScores]]:
+def _compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, list[SetScores]]:
     """Tune once, fit, score and measure."""
     clock = Clock()
     backbone, benchmark = spec.backbone, spec.benchmark
     passes_before = backbone.passes
     device = backbone.device
-    features = CachedFeatures.of(backbone, runtime, say, clock)
+    features = CachedFeatures.of(backbone, runtime, clock)
     features.expect(_read(spec))
     fitting = Fitting.of(benchmark, backbone.head)
     scoring = Scoring(features, device, runtime.score_batch)
     with clock.stage("tune"):
-        tuned = _tune(spec, fitting, scoring, say)
+        tuned = _tune(spec, fitting, scoring)
     with clock.stage("fit"):
         method = tuned.fitted or fit(with_params(spec.method, tuned.params), fitting, features, device)
     if isinstance(method, StreamingMethod):
         with clock.stage("score"):
-            metrics, sets = score_streams(method, spec.stream, benchmark, scoring, say), list[SetScores]()
+            metrics, sets = score_streams(method, spec.stream, benchmark, scoring), list[SetScores]()
     else:
         metrics, sets = _measured(method, spec, scoring, clock)
     record = ResultRecord(
@@ -375,7 +376,7 @@ def _made_from(spec: RunSpec, features: CachedFeatures) -> dict[str, Any]:
     return {key: of for key, of in found.items() if of}
 
 
-def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring, say: Say) -> Tuned:
+def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring) -> Tuned:
     if spec.tuning.strategy == "none" or not spec.space:
         return Tuned()
 
@@ -383,7 +384,7 @@ def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring, say: Say) -> Tuned:
         result = f"AUROC {trial['auroc']:.4f}" if "auroc" in trial else "infeasible"
         result += f", selective risk {trial['risk']:.4f}" if "risk" in trial else ""
         shown = ", ".join(f"{k}={v}" for k, v in trial["params"].items())
-        say(f"tune {spec.method_name}: {done}/{total} {shown}: {result}")
+        logger.info(f"tune {spec.method_name}: {done}/{total} {shown}: {result}")
 
     on_test = spec.tuning.strategy in ("oracle", "oracle_per_set")
     splits = TestSplits.of(spec.benchmark) if on_test else spec.benchmark.validation()

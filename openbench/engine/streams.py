@@ -1,5 +1,6 @@
 """The protocol of streaming methods: seeded orders of ID and OOD test images, an empty memory for each."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -18,16 +19,15 @@ from openbench.engine.evaluate import Scoring, declared
 from openbench.errors import ConfigError, MethodError
 from openbench.metrics.curve import auroc, fpr95
 from openbench.results.names import order_name
-from openbench.say import Say
+
+logger = logging.getLogger(__name__)
 
 _PARTS = {"": (0.0, 1.0), "_first_quarter": (0.0, 0.25), "_last_quarter": (0.75, 1.0)}
 _COUNTS = ("n_id", "n_ood", "n_sets")
 Metrics = dict[str, dict[str, Value]]
 
 
-def score_streams(
-    method: StreamingMethod[Any], plan: StreamPlan, benchmark: Benchmark, scoring: Scoring, say: Say
-) -> Metrics:
+def score_streams(method: StreamingMethod[Any], plan: StreamPlan, benchmark: Benchmark, scoring: Scoring) -> Metrics:
     """Score all streams of a benchmark and return what a record holds of them.
 
     Args:
@@ -35,7 +35,6 @@ def score_streams(
         plan: the streams.
         benchmark: its ID test, near and far sets.
         scoring: where columns come from, and where and how they are scored.
-        say: receives a line for each stream.
 
     Returns:
         `order_I/SET` and `order_I/near`, `order_I/far`: AUROC and FPR@95 of order I, and the AUROC of the first and the
@@ -50,7 +49,7 @@ def score_streams(
         for number, found in enumerate(orders):
             stream = score_stream(method, sets, plan, number, scoring.batch)
             found |= {split.name: stream.measured(side, split.name) for side, split in enumerate(group, 1)}
-        say(f"ID test and {', '.join(split.name for split in group)}: {plan.orders} orders scored")
+        logger.info(f"ID test and {', '.join(split.name for split in group)}: {plan.orders} orders scored")
     for role in (Role.NEAR, Role.FAR):
         names = [split.name for split in every if split.role == role]
         for found in orders:

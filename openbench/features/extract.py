@@ -1,5 +1,6 @@
 """One pass of a split through a backbone, batch by batch: columns of its outputs, or the scores of a live method."""
 
+import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,8 @@ from openbench.digest import digest
 from openbench.errors import DataError, MethodError
 from openbench.features.arrays import NamedRows
 from openbench.features.columns import Column, pass_for
-from openbench.say import Say, silent
+
+logger = logging.getLogger(__name__)
 
 Rows = Mapping[Column, NDArray[np.float32]]
 T = TypeVar("T")
@@ -37,11 +39,9 @@ class Halving:
     """Batches that do not fit into memory are halved, so that a long pass goes on.
 
     Args:
-        say: receives a line whenever that number gets smaller.
         said: these lines.
     """
 
-    say: Say = silent
     said: list[str] = field(default_factory=list)
     _most: int | None = None
 
@@ -85,7 +85,7 @@ class Halving:
             f"{self._most} at a time; runtime.batch_size={self._most} begins with that"
         )
         self.said.append(line)
-        self.say(line)
+        logger.warning(line)
 
 
 def lacks_memory(error: BaseException) -> bool:

@@ -1,5 +1,6 @@
 """A pass in portions, each a file that appears whole: a kill loses at most one, and several jobs may share them."""
 
+import logging
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -16,9 +17,10 @@ from openbench.digest import digest
 from openbench.errors import CacheError
 from openbench.features.arrays import NamedRows, faulty, write_columns, writing
 from openbench.progress import Advance
-from openbench.say import Say
 from openbench.storage.checksum import DAMAGED
 from openbench.storage.files import delete_old, replacing
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "portions"
 _LARGE = 10**9  # bytes of a column whose size is told beforehand
@@ -67,13 +69,12 @@ class Portions:
         """Whether a portion is still to be made; none is once the columns are whole."""
         return not self._file(at).exists() and bool(faulty(self.folder, len(self.split), self.names))
 
-    def write(self, at: int, parts: Iterator[NamedRows], say: Say, advance: Advance) -> None:
+    def write(self, at: int, parts: Iterator[NamedRows], advance: Advance) -> None:
         """Write a portion.
 
         Args:
             at: which.
             parts: consecutive rows from its first one on, whole batches; no more are taken than it needs.
-            say: receives a line for each large column, with the first portion.
             advance: is called with the number of rows of each part.
 
         Raises:
@@ -84,7 +85,7 @@ class Portions:
         rows = 0
         while rows < stop - start and (part := next(parts, None)) is not None:
             if not taken:
-                self._check_room(part, say if at == 0 else None)
+                self._check_room(part, first=at == 0)
             taken.append(part)
             added = len(next(iter(part.values())))
             rows += added
@@ -121,14 +122,14 @@ class Portions:
                 f"feature cache: '{file}' is damaged ({error}) — give the same command again, which makes it again"
             ) from error
 
-    def _check_room(self, part: NamedRows, say: Say | None) -> None:
+    def _check_room(self, part: NamedRows, *, first: bool) -> None:
         """Raise CacheError if the disk has no room for portions and columns."""
         sizes = {name: rows[0].nbytes * len(self.split) for name, rows in part.items()}
         for name, size in sizes.items():
-            if say is not None and (part[name].ndim > 2 or size > _LARGE):
+            if first and (part[name].ndim > 2 or size > _LARGE):
                 shape = (len(self.split), *part[name].shape[1:])
                 taken = f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
-                say(f"cache: {name} of {self.split.name}, {shape} {part[name].dtype.name}, take {taken}")
+                logger.info(f"cache: {name} of {self.split.name}, {shape} {part[name].dtype.name}, take {taken}")
         with writing(self.folder):
             free = shutil.disk_usage(self.folder).free
             made = sum(file.stat().st_size for file in self._place.glob("*.npz"))

@@ -1,5 +1,6 @@
 """The columnar cache of features: one pass per image and network, shared by all methods and all jobs."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,9 +27,10 @@ from openbench.features.extract import Halving, Spent, column_of, extract, part_
 from openbench.features.portions import Portions
 from openbench.features.texts import text_embeddings
 from openbench.progress import reporting
-from openbench.say import Say, silent
 from openbench.source import foreign_sources
 from openbench.storage.locks import only_one
+
+logger = logging.getLogger(__name__)
 
 _PORTION = 1024  # images; at least a batch
 _AT_ONCE = 4096  # rows that a fitted head classifies
@@ -52,7 +54,6 @@ class FeatureStore:
         progress: whether long passes are reported on stderr.
         portion: images after which a pass is safe on disk, rounded to whole batches.
         sharding: among how many jobs a pass is divided.
-        say: receives a line where damage is computed again, images are decoded, or another job is waited for.
     """
 
     root: Path
@@ -61,11 +62,10 @@ class FeatureStore:
     progress: bool = True
     portion: int = _PORTION
     sharding: Sharding = WHOLE
-    say: Say = silent
 
     def __post_init__(self) -> None:
         """Begin with whole batches, and to count seconds."""
-        self.halving, self.spent = Halving(self.say), Spent()
+        self.halving, self.spent = Halving(), Spent()
 
     def get(self, backbone: Backbone, split: Split, request: Request) -> FeatureSet:
         """Return the columns that `request` names, memory-mapped, computing in a single pass those that are missing.
@@ -143,7 +143,7 @@ class FeatureStore:
             DataError: no such list of words.
             CacheError: as for columns.
         """
-        return text_embeddings(self.root, backbone, texts, self.say, self.progress)
+        return text_embeddings(self.root, backbone, texts, self.progress)
 
     def missing(self, backbone: Backbone, split: Split, request: Request) -> tuple[Column, ...]:
         """Return the columns that passes for `request` would have to compute."""
@@ -223,12 +223,12 @@ class FeatureStore:
         missing = faulty(folder, len(split), kept)
         for name in missing:
             if (file := ColumnFile(folder, name)).array.exists():
-                self.say(f"cache: {file.fault(len(split))} in {folder} — computed again")
+                logger.info(f"cache: {file.fault(len(split))} in {folder} — computed again")
         portion = -(-self.portion // self.batch_size) * self.batch_size
         portions = Portions(folder, split, missing, portion)
         if self.sharding.count > 1 and (left := self._make(portions, backbone, rows, wait)):
             return left
-        with only_one(folder / ".lock", f"features of {split.name}: another job computes them", self.say):
+        with only_one(folder / ".lock", f"features of {split.name}: another job computes them"):
             self._make(portions, backbone, rows, wait=True)
             if faulty(folder, len(split), missing):  # else another job has made them while this one waited
                 portions.join(_about(backbone, split))
@@ -250,13 +250,13 @@ class FeatureStore:
                 left = [at for at in order if portions.missing(at)]
                 if timeout and left:
                     jobs = f"other jobs make {len(left)} of {len(portions)} portions"
-                    self.say(f"features of {split.name}: {jobs}, waiting")
+                    logger.info(f"features of {split.name}: {jobs}, waiting")
                 for at in left:
                     with suppress(Timeout), portions.lock(at, timeout):
                         if portions.missing(at):
                             if at != following:
                                 batches = rows(part_of(split, portions.border(at)[0]), portions.names)
-                            portions.write(at, batches, self.say, advance)
+                            portions.write(at, batches, advance)
                             following = at + 1
         return sum(map(portions.missing, order))
 

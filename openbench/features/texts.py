@@ -1,5 +1,6 @@
 """Embeddings of text prompts: made once for each text tower and corpus, streamed to disk, and memory-mapped."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,8 +20,9 @@ from openbench.digest import digest
 from openbench.errors import DataError, NotApplicableError
 from openbench.features.arrays import ColumnFile, NamedRows, write_columns, writing
 from openbench.progress import reporting
-from openbench.say import Say, silent
 from openbench.source import foreign_sources
+
+logger = logging.getLogger(__name__)
 
 _AT_ONCE = 512  # prompts
 _NAME = "text"
@@ -76,14 +78,13 @@ class Corpus:
         return found | {"templates": templates, "tower": self.texts.tower}
 
 
-def text_embeddings(root: Path, backbone: Backbone, texts: Texts, say: Say = silent, progress: bool = False) -> Tensor:
+def text_embeddings(root: Path, backbone: Backbone, texts: Texts, progress: bool = False) -> Tensor:
     """Return the unit embeddings (m, d) float32 of a corpus, memory-mapped; made now if they are not cached.
 
     Args:
         root: the folder of cached features.
         backbone: with text towers.
         texts: the corpus.
-        say: receives a line before many prompts are embedded.
         progress: whether a long pass is reported on stderr.
 
     Raises:
@@ -99,7 +100,7 @@ def text_embeddings(root: Path, backbone: Backbone, texts: Texts, say: Say = sil
             folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
             if file.fault(rows) is not None:  # another job may have made them meanwhile
-                _make(file, corpus, say, reporting_name=backbone.name if progress else "")
+                _make(file, corpus, reporting_name=backbone.name if progress else "")
     return file.open()
 
 
@@ -110,11 +111,11 @@ def _made_by(backbone: Backbone, corpus: Corpus) -> str:
     return digest({"corpus": corpus.digest, **made_from}) if made_from else corpus.digest
 
 
-def _make(file: ColumnFile, corpus: Corpus, say: Say, reporting_name: str) -> None:
+def _make(file: ColumnFile, corpus: Corpus, reporting_name: str) -> None:
     prompts = corpus.texts.prompts(corpus.words, corpus.tower.templates)
     count = sum(map(len, prompts))
     if count > _AT_ONCE:
-        say(f"texts: {count:,} prompts of {len(prompts):,} words ({corpus.texts.words}) to embed")
+        logger.info(f"texts: {count:,} prompts of {len(prompts):,} words ({corpus.texts.words}) to embed")
     about = {"corpus": corpus.described(), "tower": corpus.tower.digest, "package": __version__, "made": made_now()}
     title = f"{reporting_name} on texts '{corpus.texts.words}'"
     with reporting(title, len(prompts), done=0, show=bool(reporting_name)) as advance:

@@ -1,22 +1,22 @@
 """Locks between processes, which the system frees when their holder ends."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from openbench.say import Say
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def only_one(path: Path, what: str, say: Say) -> Iterator[None]:
+def only_one(path: Path, what: str) -> Iterator[None]:
     """Hold a lock within the block; say so before waiting for another process that holds it.
 
     Args:
         path: of the lock's file, which stays.
         what: the other one makes.
-        say: receives the line.
 
     Raises:
         OSError: the folder is missing or cannot be written.
@@ -25,7 +25,7 @@ def only_one(path: Path, what: str, say: Say) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        say(f"{what}, waiting")
+        logger.info(f"{what}, waiting")
         lock.acquire()
     try:
         yield

@@ -15,6 +15,8 @@ from openbench.core.request import Field, Request
 from openbench.errors import ConfigError, DataError, LeakageError, NotApplicableError
 from openbench.methods.knn import KNN
 
+from ..logged import logged  # noqa: TID252 — the tests are no package
+
 QUICK = {"replicates": 0, "correction": "simes", "set_splits": 0}
 RNG = np.random.default_rng(0)
 CENTRES = 5 * np.eye(3, 8)
@@ -109,8 +111,8 @@ def test_any_kind_of_array_is_the_same_features(kind, tmp_path):
     sets = {"train": (made(TRAIN[0]), TRAIN[1]), "id_test": (made(TEST[0]), torch.tensor(TEST[1])), "id_val": None}
     sets |= {"near": {"eight": made(EIGHT)}, "far": {"svhn": made(SVHN)}}
     plain = evaluated(id_val=None, methods=["vim"], tune="none", metrics=QUICK | {"families": ["ranking"]})["vim"]
-    said: list[str] = []
-    found = evaluated(**sets, methods=["vim"], metrics=QUICK | {"families": ["ranking"]}, say=said.append)["vim"]
+    with logged() as said:
+        found = evaluated(**sets, methods=["vim"], metrics=QUICK | {"families": ["ranking"]})["vim"]
     assert found.metrics == plain.metrics
     assert found.record.run_id == plain.record.run_id
     kinds = {"float64": "float64", "memmap": "float16"}

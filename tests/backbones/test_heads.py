@@ -13,6 +13,8 @@ from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import DataError
 
+from ..logged import logged  # noqa: TID252 — the tests are no package
+
 CLASSES, D = 3, 5
 CENTRES = np.random.default_rng(9).normal(size=(CLASSES, D))
 
@@ -57,8 +59,8 @@ def test_a_probe_of_separable_classes_has_converged_at_any_weight(weight, monkey
 def test_what_is_left_of_the_gradient_is_recorded_and_said_where_it_is_too_much(steps, early, monkeypatch):
     monkeypatch.setattr(fit, "LAMBDAS", (0.1,))
     monkeypatch.setitem(fit._OPTIONS, "maxiter", steps)
-    said = []
-    found = linear_probe(TRAIN, VAL, CLASSES, said.append)
+    with logged() as said:
+        found = linear_probe(TRAIN, VAL, CLASSES)
     scale = np.sqrt(((X - X.mean(0)) ** 2).mean())
     scaled, W = (X - X.mean(0)) / scale, found.head.weight.numpy() * scale
     p = torch.softmax(found.head(TRAIN.features).double(), 1).numpy() - np.eye(CLASSES)[Y]

@@ -11,6 +11,7 @@ from openbench.core.request import Field, Request
 from openbench.features.store import FeatureStore
 
 from ..features.feature_toys import toy_split  # noqa: TID252 — the tests are no package
+from ..logged import logged  # noqa: TID252 — the tests are no package
 from ..tiny_clip import DIM, PATCH, SIDE, backbone, library, whole  # noqa: TID252
 
 PATCHES = Request(fields=frozenset({Field.PATCHES, Field.FEATURES}))
@@ -69,13 +70,14 @@ def test_a_resnets_patches_are_its_projected_values(tmp_path):
 
 
 def test_the_cache_holds_them_in_half_precision_and_tells_their_size_first(tmp_path):
-    told = []
-    store = FeatureStore(tmp_path, batch_size=16, progress=False, say=told.append)
+    store = FeatureStore(tmp_path, batch_size=16, progress=False)
     model, split = backbone(), toy_split()
-    first = store.get(model, split, Request())
+    with logged() as told:
+        first = store.get(model, split, Request())
     assert model.passes == len(split)
     assert told == []
-    found = store.get(model, split, PATCHES)
+    with logged() as told:
+        found = store.get(model, split, PATCHES)
     size = len(split) * COUNT * DIM * 2
     assert told == [f"cache: patches of {split.name}, (37, {COUNT}, {DIM}) float16, take {size / 1e6:.1f} MB"]
     assert found.patches.shape == (37, COUNT, DIM)

@@ -53,7 +53,7 @@ class Engine:
     problems: bool = False
     provenance: dict[str, Any] = field(default_factory=dict)
 
-    def prepare(self, config: dict[str, Any], setting: Any, say: Any, shared: Any, overrides: Any) -> dict[str, Any]:
+    def prepare(self, config: dict[str, Any], setting: Any, shared: Any, overrides: Any) -> dict[str, Any]:
         self.overrides.append(overrides)
         return config
 
@@ -64,9 +64,8 @@ class Engine:
             raise self.broken[name]
         return name
 
-    def run(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> Any:
+    def run(self, config: dict[str, Any], runtime: dict[str, Any]) -> Any:
         name = self.answer("run", config, runtime)
-        say(f"scoring {name}")
         record = ResultRecord(
             run_id="0" * 16,
             config=config,
@@ -85,7 +84,7 @@ class Engine:
         path.touch()
         return types.SimpleNamespace(record=record, path=path, status="written", notes=(), warnings=())
 
-    def train(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> Any:
+    def train(self, config: dict[str, Any], runtime: dict[str, Any]) -> Any:
         name = self.answer("train", config, runtime)
         from openbench.training.loop.weights import Trained
 
@@ -93,11 +92,11 @@ class Engine:
         backbone: Any = types.SimpleNamespace(name="tiny")
         return Trained(backbone, checkpoint)
 
-    def extract(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> dict[str, int]:
+    def extract(self, config: dict[str, Any], runtime: dict[str, Any]) -> dict[str, int]:
         self.answer("extract", config, runtime)
         return {"id_train/digits": 1500, "near/eight": 0}
 
-    def check(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> Any:
+    def check(self, config: dict[str, Any], runtime: dict[str, Any]) -> Any:
         self.answer("check", config, runtime)
         return types.SimpleNamespace(ok=not self.problems, verdict="problems: 1" if self.problems else "ok")
 

@@ -72,7 +72,7 @@ def test_a_download_that_is_there_in_part_is_listed_as_such(here, capsys):
 
 
 def test_a_download_that_fails_is_said_and_does_not_end_in_success(here, capsys, monkeypatch):
-    def refused(file, root, say):
+    def refused(file, root):
         raise DataError("the server is gone")
 
     monkeypatch.setattr(download, "prepare_file", refused)
@@ -80,7 +80,7 @@ def test_a_download_that_fails_is_said_and_does_not_end_in_success(here, capsys,
     said = capsys.readouterr()
     assert "the server is gone" in said.err
     assert "ready" not in said.out
-    monkeypatch.setattr(download, "prepare_file", lambda file, root, say: "done")
+    monkeypatch.setattr(download, "prepare_file", lambda file, root: "done")
     assert main(["data", "prepare", "svhn"]) == 0
     assert "ready" in capsys.readouterr().out
 
@@ -110,7 +110,7 @@ def test_prepare_fetches_what_a_benchmark_lacks_and_looks_again(here, photos, ca
         path.unlink()
     asked = []
 
-    def fetched(file, root, say):
+    def fetched(file, root):
         asked.append(file.gives)
         for name, content in kept.items():
             (gone / name).write_bytes(content)

@@ -1,13 +1,14 @@
 """What a sweep says while it runs, when it ends, and to `sweep status`."""
 
+import logging
 import shutil
 
 import pytest
 
 from openbench.__main__ import main
-from openbench.cli.hydra.app import Call
 from openbench.cli.hydra.outcome import NOT_ENDED, Outcome, Sweep
 from openbench.errors import DataError, NotApplicableError
+from openbench.progress import messages
 
 
 @pytest.fixture
@@ -91,9 +92,14 @@ def test_an_interrupted_sweep_ends_in_what_is_missing(engine, capsys):
 
 
 def test_a_job_says_how_far_it_is_unless_told_otherwise(capsys):
-    Call({}, {}).say("so far")
-    Call({}, {"progress": False}).say("not this")
-    assert capsys.readouterr() == ("", "so far\n")
+    log = logging.getLogger("openbench.engine.run")
+    for progress in (True, False):
+        with messages(), messages(progress):
+            log.info(f"so far, progress={progress}")
+            log.warning(f"beware, progress={progress}")
+    log.warning("not this")
+    lines = ["so far, progress=True", "beware, progress=True", "beware, progress=False"]
+    assert capsys.readouterr() == ("", "\n".join([*lines, ""]))
 
 
 def test_status_lists_sweeps_and_says_what_became_of_the_jobs_of_one(engine, capsys, tmp_path):

@@ -37,7 +37,7 @@ def test_the_same_picture_in_another_version_is_found(pictures, change):
     chosen = pictures[::6]
     moved = np.stack([change(image) for image in chosen])
     assert not any(np.array_equal(a, b) for a, b in zip(chosen, moved, strict=True))
-    found = lookalikes(benchmark_of(train=chosen, test=moved), lambda text: None)
+    found = lookalikes(benchmark_of(train=chosen, test=moved))
     expected = {(f"train/{i}.png", f"test/{i}.png") for i in range(len(chosen))}
     assert {(pair.first[1], pair.second[1]) for pair in found} == expected
     assert [pair.difference for pair in found] == sorted(pair.difference for pair in found)
@@ -45,9 +45,9 @@ def test_the_same_picture_in_another_version_is_found(pictures, change):
 
 def test_different_pictures_and_plain_ones_are_not(pictures):
     half = len(pictures) // 2
-    assert lookalikes(benchmark_of(train=pictures[:half], test=pictures[half:]), lambda text: None) == []
+    assert lookalikes(benchmark_of(train=pictures[:half], test=pictures[half:])) == []
 
 
 def test_only_splits_that_must_be_apart_are_compared(pictures):
-    assert lookalikes(benchmark_of(near=pictures[:3], far=pictures[:3]), lambda text: None) == []
-    assert len(lookalikes(benchmark_of(near=pictures[:3], test=pictures[:3]), lambda text: None)) == 3
+    assert lookalikes(benchmark_of(near=pictures[:3], far=pictures[:3])) == []
+    assert len(lookalikes(benchmark_of(near=pictures[:3], test=pictures[:3]))) == 3

@@ -177,7 +177,7 @@ def refused(name, content, root, message):
     (store := root / download.DOWNLOADS).mkdir()
     (store / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
-        prepare_file(file, root, lambda line: None)
+        prepare_file(file, root)
     assert [path.name for path in root.iterdir()] == [store.name]
     assert {path.name for path in store.iterdir()} == {name, f"{name}.lock"}
 

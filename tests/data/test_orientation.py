@@ -9,6 +9,7 @@ from openbench.data.checking.verify import CheckReport, SplitCheck
 from openbench.data.own.benchmark import check_readable, read_set
 from openbench.data.sources.items import FileItems, is_turned
 
+from ..logged import logged  # noqa: TID252 — the tests are no package
 from .conftest import noisy, write_image
 from .test_own_benchmark import a_benchmark
 
@@ -42,10 +43,8 @@ def test_a_new_benchmark_says_how_many_images_of_a_set_are_turned(tmp_path):
     for i, name in enumerate(("cat", "dog")):
         write_image(tmp_path / "id" / name / "1.png", noisy((6, 6, 3), i))
     parts = dict.fromkeys(("train", "val", "test"), read_set(str(tmp_path / "id")))
-    said = []
-    check_readable(
-        a_benchmark(tmp_path, id_sets=parts, ood={"near.mine": read_set(str(photos(tmp_path / "ood")))}), said.append
-    )
+    with logged() as said:
+        check_readable(a_benchmark(tmp_path, id_sets=parts, ood={"near.mine": read_set(str(photos(tmp_path / "ood")))}))
     told = [line for line in said if "EXIF" in line]
     assert told[0] == "near.mine: 2 images carry an EXIF orientation, which is not applied"
     assert ["exif_transpose" in line for line in told] == [False, True]

@@ -56,7 +56,7 @@ def offered(server):
 
 
 def run(file, root):
-    return prepare_file(file, root, lambda text: None)
+    return prepare_file(file, root)
 
 
 def visible(root):
@@ -141,7 +141,7 @@ def test_a_process_killed_while_unpacking_leaves_no_half_folder_and_no_second_do
         "    os._exit(9)\n"
         "tarfile.TarFile.extractall = extractall\n"
         "file = RemoteFile(sys.argv[1], 'my/set', int(sys.argv[2]), sys.argv[3], unpack='tar', member='set')\n"
-        "prepare_file(file, Path(sys.argv[4]), print)\n"
+        "prepare_file(file, Path(sys.argv[4]))\n"
     )
     facts = [file.url, str(file.size), file.md5, str(tmp_path)]
     done = subprocess.run([sys.executable, "-c", killed, *facts], capture_output=True, text=True)

@@ -20,6 +20,7 @@ from openbench.errors import NotApplicableError
 from openbench.features.store import FeatureStore
 from openbench.paths import config_dir
 
+from ..logged import logged  # noqa: TID252 — the tests are no package
 from ..prepared import run_config  # noqa: TID252 — the tests are no package
 
 DIGITS = [
@@ -69,8 +70,8 @@ def job(folder, words, *more):
 def ready(folder, words, *more):
     config, runtime = job(folder, words, *more)
     benchmark, setting = build_benchmark(config["benchmark"]), Runtime.from_config(runtime)
-    said: list[str] = []
-    return ready_backbone(config, benchmark, setting, said.append)[0], benchmark, FeatureStore(setting.features), said
+    with logged() as said:
+        return ready_backbone(config, benchmark, setting)[0], benchmark, FeatureStore(setting.features), said
 
 
 def test_a_head_is_fitted_once_recorded_and_read_back(tmp_path, words):

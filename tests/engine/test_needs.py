@@ -17,6 +17,7 @@ from openbench.errors import DataError, MethodError, NotApplicableError
 from openbench.methods.knn import KNN
 from openbench.results.records.store import ScoreStore
 
+from ..logged import logged  # noqa: TID252 — the tests are no package
 from ..prepared import run_config  # noqa: TID252 — the tests are no package
 
 FOLDER = {"folder": {"_target_": "openbench.data.sources.base.ImageFolder"}}
@@ -149,11 +150,11 @@ def test_other_training_images_under_the_same_names_are_another_run_of_a_method_
 
 def test_features_are_extracted_ahead_without_training_images(root, config, runtime):
     remove_training_images(root)
-    said = []
-    assert set(extract(config("msp.MSP"), runtime, said.append)) == {"id_val/val", "id_test/test", "far/cars"}
+    with logged() as said:
+        assert set(extract(config("msp.MSP"), runtime)) == {"id_val/val", "id_test/test", "far/cars"}
     assert re.fullmatch(r"extract: of .* s the network took \d+%, waiting for images \d+%, all else \d+%.*", said[-1])
-    said.clear()
-    extract(config("msp.MSP"), runtime, said.append)
+    with logged() as said:
+        extract(config("msp.MSP"), runtime)
     assert not any("network took" in line for line in said)  # nothing was passed
 
 

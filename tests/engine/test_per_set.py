@@ -127,7 +127,7 @@ def test_what_all_choices_cost_is_added_up(joined):
 def compute(monkeypatch, tmp_path):
     """A run whose every measurement is planted, by strategy and search space."""
 
-    def alone(spec, runtime, say):
+    def alone(spec, runtime):
         benchmark = spec.benchmark
         scores = [
             SetScores.of_split(s.name, s.role, np.zeros(len(s)), s.labels, s.labels) for s in benchmark.test_splits()
@@ -139,7 +139,7 @@ def compute(monkeypatch, tmp_path):
 
     def compute(strategy, space):
         spec = RunSpec(BENCHMARK, backbone, MSP(), "m", space, Tuning(strategy))
-        return spec.run_id, *engine.compute(spec, Runtime(cache=tmp_path, results=tmp_path), lambda text: None)
+        return spec.run_id, *engine.compute(spec, Runtime(cache=tmp_path, results=tmp_path))
 
     return compute
 

@@ -102,5 +102,5 @@ def test_outliers_are_checked_where_the_training_learns_from_them(monkeypatch, t
     monkeypatch.setattr(jobs, "verify_node", lambda *arguments: seen.append(arguments))
     monkeypatch.setattr(jobs.BenchmarkConfig, "parse", lambda node: node)
     config = {"benchmark": {"name": "toy"}, "training": shipped("training", training), "outliers": {"name": "tin597"}}
-    jobs.check(config, {"cache": str(tmp_path)}, print)
-    assert seen == [({"name": "toy"}, print, read)]
+    jobs.check(config, {"cache": str(tmp_path)})
+    assert seen == [({"name": "toy"}, read)]

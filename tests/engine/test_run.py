@@ -63,7 +63,7 @@ def scores() -> list[SetScores]:
 def computing(monkeypatch, record: ResultRecord, faster: ResultRecord | None = None, store: RecordStore | None = None):
     """Let a run compute `record`, while another job writes `faster`."""
 
-    def compute(spec, runtime, say):
+    def compute(spec, runtime):
         if faster is not None:
             store.write(faster)
         return record, {record.run_id: scores()}
@@ -170,7 +170,7 @@ def test_a_record_counts_the_passes_of_its_own_run_only(tmp_path):
     spec = RunSpec(benchmark, backbone, MSP(), "msp", metrics=MetricOptions(families=("ranking",)))
     for cache, passes in (("first", 18), ("first", 0), ("second", 18)):
         runtime = Runtime(device="cpu", cache=tmp_path / cache, results=tmp_path, progress=False)
-        record, _ = engine.compute(spec, runtime, print)
+        record, _ = engine.compute(spec, runtime)
         assert record.provenance["passes"] == passes
 
 

@@ -3,7 +3,6 @@
 import errno
 import os
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from openbench.features import arrays
 from openbench.features.store import FeatureStore
 from openbench.storage.array_file import ArrayWriter
 
+from ..logged import logged  # noqa: TID252 — the tests are no package
 from .feature_toys import toy_backbone, toy_split
 
 FEATURES = Request(fields=frozenset({Field.FEATURES, Field.LABELS}))
@@ -130,8 +130,8 @@ def test_a_damaged_column_is_reported_and_computed_again(store: FeatureStore, da
     backbone, split = toy_backbone(), toy_split()
     expected = store.get(backbone, split, LOGITS).logits.clone()
     damage(folder_of(store, split) / "logits.npy")  # type: ignore[operator]
-    said: list[str] = []
-    again = replace(store, say=said.append).get(backbone, split, LOGITS).logits
+    with logged() as said:
+        again = store.get(backbone, split, LOGITS).logits
     torch.testing.assert_close(again, expected)
     assert backbone.passes == 2 * len(split)
     # The undamaged column was kept.
@@ -142,17 +142,14 @@ def test_a_damaged_column_is_reported_and_computed_again(store: FeatureStore, da
 
 
 def test_a_store_tells_that_it_waits_for_another_job(store: FeatureStore) -> None:
-    split, said = toy_split(), list[str]()
+    split = toy_split()
     folder = folder_of(store, split)
     folder.mkdir(parents=True)
     other = FileLock(folder / ".lock")
     other.acquire()
 
-    def say(text: str) -> None:
-        said.append(text)
-        other.release()
-
-    replace(store, say=say).get(toy_backbone(), split, LOGITS)
+    with logged(lambda text: other.release()) as said:
+        store.get(toy_backbone(), split, LOGITS)
     assert said == [f"features of {split.name}: another job computes them, waiting"]
 
 

@@ -12,6 +12,7 @@ from openbench.core.features import Head
 from openbench.core.request import Field, Perturb, Request
 from openbench.features.store import FeatureStore
 
+from ..logged import logged  # noqa: TID252 — the tests are no package
 from .feature_toys import toy_backbone, toy_split
 
 COUNT = 37
@@ -41,19 +42,19 @@ def with_room_for(most: int, error: Exception, backbone: Backbone | None = None)
     return backbone, given
 
 
-def logits(root: Path, backbone: Backbone, batch_size: int, said: list[str], request: Request = WANTED) -> bytes:
-    store = FeatureStore(root, batch_size=batch_size, progress=False, say=said.append)
+def logits(root: Path, backbone: Backbone, batch_size: int, request: Request = WANTED) -> bytes:
+    store = FeatureStore(root, batch_size=batch_size, progress=False)
     return np.asarray(store.get(backbone, toy_split(COUNT), request).logits).tobytes()
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_a_batch_that_is_too_large_is_halved_until_it_fits(tmp_path: Path, error: Exception) -> None:
-    said: list[str] = []
     backbone, given = with_room_for(5, error)
-    found = logits(tmp_path / "short", backbone, 16, said)
+    with logged() as said:
+        found = logits(tmp_path / "short", backbone, 16)
     assert given == [16, 8, 4, 4, 4, 4, 4, 4, 4, 4, 4, 1]  # found once, and held on to
     assert backbone.passes == COUNT
-    assert found == logits(tmp_path / "small", toy_backbone(), 4, [])
+    assert found == logits(tmp_path / "small", toy_backbone(), 4)
     assert [line.split(" — ")[1].split(";")[0] for line in said] == [
         "it goes on with 8 at a time",
         "it goes on with 4 at a time",
@@ -63,9 +64,9 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits(tmp_path: Path, error
 def test_an_input_step_is_counted_once_too(tmp_path: Path) -> None:
     request = Request(fields=frozenset({Field.LOGITS}), perturb=Perturb(temperature=10.0, epsilon=0.01))
     backbone, _ = with_room_for(5, ERRORS[0])
-    found = logits(tmp_path / "short", backbone, 16, [], request)
+    found = logits(tmp_path / "short", backbone, 16, request)
     assert backbone.passes == 2 * COUNT
-    assert found == logits(tmp_path / "small", toy_backbone(), 4, [], request)
+    assert found == logits(tmp_path / "small", toy_backbone(), 4, request)
 
 
 def test_a_network_with_a_fitted_head_counts_what_a_smaller_batch_counts(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_a_network_with_a_fitted_head_counts_what_a_smaller_batch_counts(tmp_pat
         return Headed(toy_backbone(), "linear_probe", head, classes=3, fitted_on="toy")
 
     (short, given), small = with_room_for(5, ERRORS[0], headed()), headed()
-    assert logits(tmp_path / "short", short, 16, [], request) == logits(tmp_path / "small", small, 4, [], request)
+    assert logits(tmp_path / "short", short, 16, request) == logits(tmp_path / "small", small, 4, request)
     assert given[:3] == [16, 8, 4]
     assert short.passes == small.passes == 2 * COUNT
 
@@ -84,5 +85,5 @@ def test_a_network_with_a_fitted_head_counts_what_a_smaller_batch_counts(tmp_pat
 def test_a_single_image_that_does_not_fit_is_the_error_it_is(tmp_path: Path) -> None:
     backbone, given = with_room_for(0, ERRORS[0])
     with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
-        logits(tmp_path, backbone, 16, [])
+        logits(tmp_path, backbone, 16)
     assert given == [16, 8, 4, 2, 1]

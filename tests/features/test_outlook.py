@@ -1,6 +1,7 @@
 """What a run says about the extraction that is still to come."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from openbench.engine.evaluate import CachedFeatures
 from openbench.engine.provenance import Clock
 from openbench.features.store import FeatureStore
 
+from ..logged import logged  # noqa: TID252 — the tests are no package
 from .feature_toys import toy_backbone, toy_split
 
 SPLITS = [toy_split(seed=seed, role=role) for seed, role in enumerate((Role.ID_TEST, Role.ID_VAL, Role.NEAR))]
@@ -18,14 +20,15 @@ REQUEST = cached._BASE
 
 
 @pytest.fixture
-def said() -> list[str]:
-    return []
+def said() -> Iterator[list[str]]:
+    with logged() as lines:
+        yield lines
 
 
 @pytest.fixture
-def features(tmp_path: Path, said: list[str]) -> CachedFeatures:
+def features(tmp_path: Path) -> CachedFeatures:
     store = FeatureStore(tmp_path / "cache", batch_size=8, progress=False)
-    return CachedFeatures(store, toy_backbone(), Clock(), said.append)
+    return CachedFeatures(store, toy_backbone(), Clock())
 
 
 def test_what_is_cached_is_not_waited_for(features: CachedFeatures, said: list[str]) -> None:

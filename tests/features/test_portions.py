@@ -20,6 +20,7 @@ from openbench.features import portions as module
 from openbench.features.portions import FOLDER, Portions
 from openbench.features.store import FeatureStore
 
+from ..logged import logged  # noqa: TID252 — the tests are no package
 from .feature_toys import toy_backbone, toy_split
 
 WANTED = Request(fields=frozenset({Field.LOGITS, Field.FEATURES, Field.MAPS}), layers=("stage3",), pool="mean")
@@ -167,16 +168,13 @@ def test_whoever_needs_the_columns_makes_the_rest_and_waits_for_what_others_make
     tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
     root, holds, waits = tmp_path / "cache", tmp_path / "holds", tmp_path / "waits"
-    other, said = Other(root, 2, 0, partial(touch_and_wait, holds, (waits,))), list[str]()
+    other = Other(root, 2, 0, partial(touch_and_wait, holds, (waits,)))
     appears(holds)
 
-    def say(line: str) -> None:
-        said.append(line)
-        waits.touch()
-
     backbone = toy_backbone()
-    store = FeatureStore(root, BATCH, progress=False, portion=PORTION, say=say)
-    store.get(backbone, toy_split(COUNT), WANTED)
+    store = FeatureStore(root, BATCH, progress=False, portion=PORTION)
+    with logged(lambda text: waits.touch()) as said:
+        store.get(backbone, toy_split(COUNT), WANTED)
     assert other.ended() == PORTION
     assert backbone.passes == COUNT - PORTION
     assert said == ["features of toy: other jobs make 1 of 7 portions, waiting"]
@@ -190,8 +188,9 @@ def test_what_a_job_made_that_is_killed_while_others_wait_is_made_by_them(
     other = Other(root, 2, 0, partial(touch_and_wait, holds, (tmp_path / "never",)))
     appears(holds)
     backbone = toy_backbone()
-    store = FeatureStore(root, BATCH, progress=False, portion=PORTION, say=lambda _: other.kill())
-    store.get(backbone, toy_split(COUNT), WANTED)
+    store = FeatureStore(root, BATCH, progress=False, portion=PORTION)
+    with logged(lambda text: other.kill()):
+        store.get(backbone, toy_split(COUNT), WANTED)
     assert backbone.passes == COUNT
     assert columns(root) == whole
 

@@ -43,8 +43,8 @@ def test_rows_are_the_librarys_embeddings_averaged_over_templates(tmp_path, word
 
 
 def test_prompts_are_embedded_once_and_again_after_damage_or_a_change(tmp_path, words, monkeypatch):
-    model, told = backbone(), []
-    store = FeatureStore(tmp_path / "cache", progress=False, say=told.append)
+    model = backbone()
+    store = FeatureStore(tmp_path / "cache", progress=False)
     calls, embed = [], OpenClipText.embed
     monkeypatch.setattr(OpenClipText, "embed", lambda tower, p: calls.append(len(p)) or embed(tower, p))
     texts = Texts(words, templates=("{}",))

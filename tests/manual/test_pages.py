@@ -82,7 +82,6 @@ def test_a_page_shows_an_estimator_if_and_only_if_there_is_one(made):
 
 
 def test_pages_tell_of_nothing_that_the_next_build_has_elsewhere(made):
-    assert "    say=silent,\n" in made["python/evaluate_features"]
     assert [name for name, text in made.items() if re.search(r" at 0x[0-9a-f]+>", text)] == []
 
 

@@ -21,6 +21,7 @@ from openbench.training.loop.loop import train
 from openbench.training.loop.weights import ensure_trained, find_checkpoint, folder_of, obtain
 from openbench.training.methods.cross_entropy import CrossEntropy
 
+from ..logged import logged  # noqa: TID252 — the tests are no package
 from .settings import CONFIG, NODE, Setting
 from .training_toys import (
     CLASSES,
@@ -139,9 +140,8 @@ def test_a_checkpoint_is_not_reused_if_the_pictures_it_was_augmented_with_are_ot
 
 
 def test_ensure_trains_once_and_loads_the_kept_epoch(tmp_path: Path) -> None:
-    said: list[str] = []
-    first = ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path), said.append)
-    second = ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path), said.append)
+    with logged() as said:
+        first, second = (ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path)) for _ in range(2))
     assert len(said) == 1
     assert "no finished checkpoint, training it first — 2 epochs of 70 images on cpu" in said[0]
     assert first.backbone.trained
@@ -161,11 +161,11 @@ def test_ensure_leaves_a_backbone_with_weights_as_it_is(tmp_path: Path) -> None:
 
 
 def test_force_trains_anew_what_is_there(tmp_path: Path) -> None:
-    said: list[str] = []
     ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path))
     marker = next(tmp_path.glob("*/finished.json"))
     before = marker.stat().st_mtime_ns
-    ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path, "force"), said.append)
+    with logged() as said:
+        ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path, "force"))
     assert marker.stat().st_mtime_ns > before
     assert "training again" in said[0]
 
@@ -194,15 +194,12 @@ def test_a_changed_digit_in_what_a_checkpoint_says_of_itself_is_noticed(tmp_path
 
 
 def test_a_training_that_another_process_does_is_waited_for(tmp_path: Path) -> None:
-    made, said = job(), list[str]()
+    made = job()
     other = FileLock(tmp_path / f"{made.digest}.lock")
     other.acquire()
 
-    def say(text: str) -> None:
-        said.append(text)
-        other.release()
-
-    assert obtain(made, tmp_path, lambda folder: train(made, folder, QUIET), say=say).weights.is_file()
+    with logged(lambda text: other.release()) as said:
+        assert obtain(made, tmp_path, lambda folder: train(made, folder, QUIET)).weights.is_file()
     assert said == [f"checkpoint of {made}: another process trains it, waiting"]
 
 

@@ -21,6 +21,7 @@ from openbench.training.methods.mcd import MCD
 from openbench.training.methods.rotpred import RotPred
 from openbench.training.methods.vos import VOS
 
+from ..logged import logged  # noqa: TID252 — the tests are no package
 from .settings import Setting
 from .training_toys import CLASSES, PREPROCESS, QUIET, RECIPE, backbone, benchmark, job
 
@@ -43,10 +44,9 @@ TUNED = node(
 
 
 def ensured(training: dict[str, object], root: Path, **changes: object):
-    said: list[str] = []
     config = {"training": training, "seed": 5}
-    found = ensure_trained(backbone(), benchmark(), config, Setting(root, **changes), said.append)
-    return found, said
+    with logged() as said:
+        return ensure_trained(backbone(), benchmark(), config, Setting(root, **changes)), said
 
 
 def test_fine_tuning_starts_from_the_very_checkpoint_of_plain_cross_entropy(tmp_path: Path) -> None:

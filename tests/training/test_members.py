@@ -10,15 +10,16 @@ from openbench.core.request import Request
 from openbench.errors import CheckpointError
 from openbench.training.loop.weights import Trained, ensure_members, ensure_trained
 
+from ..logged import logged  # noqa: TID252 — the tests are no package
 from .settings import CONFIG, Setting
 from .training_toys import backbone, benchmark
 
 
 def ensured(root: Path, seed: int = 0, members: int = 2, train: str = "auto") -> tuple[Trained, list[str]]:
-    said: list[str] = []
     config = {**CONFIG, "seed": seed, "backbone": {"name": "ensemble", "member": {"name": "toy"}}}
     waiting = ensemble("ensemble", backbone(), members=members)
-    return ensure_members(waiting, benchmark(), config, Setting(root, train), said.append), said
+    with logged() as said:
+        return ensure_members(waiting, benchmark(), config, Setting(root, train)), said
 
 
 def test_members_are_the_networks_of_their_seeds(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from openbench.training.loop.loop import train
 from openbench.training.loop.weights import find_checkpoint, obtain
 
 from ..forked import Forked  # noqa: TID252 — the tests are no package
+from ..logged import logged  # noqa: TID252 — the tests are no package
 from . import training_toys
 from .killing import KilledError, train_until_killed
 from .training_toys import METHODS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job
@@ -123,8 +124,8 @@ def test_unusable_state_is_reported_and_training_begins_anew(
     train_until_killed(job(), cut, 2)
     victim = cut / "state.pt" if damage == "state" else next(cut.glob("best-*.safetensors"))
     victim.write_bytes(harm(victim.read_bytes()))
-    said: list[str] = []
-    anew = train(job(), cut, replace(QUIET, say=said.append))
+    with logged() as said:
+        anew = train(job(), cut, QUIET)
     assert anew.resumed_after == 0
     assert anew.files == through.files
     assert [line.endswith("training again from the start") for line in said] == [True]

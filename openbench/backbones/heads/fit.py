@@ -1,5 +1,6 @@
 """Linear classifiers of cached features: logistic regression fitted to convergence, and the nearest class mean."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from openbench.core.features import FeatureSet, Head
 from openbench.errors import DataError
-from openbench.say import Say, silent
+
+logger = logging.getLogger(__name__)
 
 LAMBDAS: tuple[float, ...] = tuple(10.0 ** (power / 2) for power in range(2, -13, -1))  # 10 … 10⁻⁶, the largest first
 _BATCH = 8192
@@ -33,7 +35,7 @@ class FittedHead:
     about: Mapping[str, Any]
 
 
-def linear_probe(train: FeatureSet, val: FeatureSet, classes: int, say: Say = silent) -> FittedHead:
+def linear_probe(train: FeatureSet, val: FeatureSet, classes: int) -> FittedHead:
     """Return logistic regression on features, the regularisation of the highest ID validation accuracy.
 
     min over W, b of (1/n) Σ CE(W f̃ + b, y) + ½ λ ‖W‖², by L-BFGS to convergence, for each λ of 10, 10^0.5, …, 10⁻⁶.
@@ -45,7 +47,6 @@ def linear_probe(train: FeatureSet, val: FeatureSet, classes: int, say: Say = si
         train: features (n, d) and labels (n,).
         val: likewise, of ID validation.
         classes: c.
-        say: receives a line for each λ.
 
     Raises:
         DataError: a class without training samples.
@@ -64,7 +65,7 @@ def linear_probe(train: FeatureSet, val: FeatureSet, classes: int, say: Say = si
         steps, left = int(found.nit), float(np.abs(found.jac).max())
         trials.append({"lambda": weight, "accuracy": accuracy, "cross_entropy": loss, "steps": steps, "gradient": left})
         early = "" if left <= _OPTIONS["gtol"] else f", stopped early: a gradient of {left:.1g} is left"
-        say(f"linear probe: λ = {weight:.2g}: ID validation accuracy {accuracy:.4f} after {steps} steps{early}")
+        logger.info(f"linear probe: λ = {weight:.2g}: ID validation accuracy {accuracy:.4f} after {steps} steps{early}")
         if best is None or (accuracy, -loss) > best[0]:
             best = (accuracy, -loss), weight, head
     if best is None:

@@ -1,5 +1,6 @@
 """Classifiers of a frozen vision–language model from learnt prompts: CoOp, and LoCoOp with its local regularisation."""
 
+import logging
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -14,7 +15,8 @@ from openbench.config.constraints import Count, NonNegative, Positive, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.errors import ConfigError, DataError
-from openbench.say import Say, silent
+
+logger = logging.getLogger(__name__)
 
 _WARM_UP = 1e-5  # learning rate of the first epoch
 _DECAY = 5e-4
@@ -97,9 +99,7 @@ class PromptLearning:
         return torch.cat(kept).sort().values
 
 
-def learnt_prompts(
-    tower: PromptTower, train: FeatureSet, val: FeatureSet, how: PromptLearning, say: Say = silent
-) -> FittedHead:
+def learnt_prompts(tower: PromptTower, train: FeatureSet, val: FeatureSet, how: PromptLearning) -> FittedHead:
     """Return the zero-shot classifier of prompts whose first vectors are learnt on features of frozen towers.
 
     The loss is CE(s cos(f, t), y), plus −λ H of the patches whose K most probable classes lack y where `train` has
@@ -111,7 +111,6 @@ def learnt_prompts(
         train: unit features (n, d) and labels of the shots, for LoCoOp with patches (n, p, d).
         val: features and labels of ID validation, for the record only.
         how: the settings.
-        say: receives a line an epoch.
 
     Raises:
         ConfigError: K that takes all classes.
@@ -140,7 +139,7 @@ def learnt_prompts(
             total += float(loss.detach()) * len(rows)
         if not math.isfinite(total):
             raise DataError(f"prompts: the loss is {total} in epoch {epoch + 1} — a finite one expected — lower lr")
-        say(f"prompts: epoch {epoch + 1} of {how.epochs}: loss {total / len(train):.4f}")
+        logger.info(f"prompts: epoch {epoch + 1} of {how.epochs}: loss {total / len(train):.4f}")
     with torch.no_grad():
         weight = (tower.scale * tower.embed_context(context)).float().cpu()
     head = Head(weight, torch.zeros(len(weight)))

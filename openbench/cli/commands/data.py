@@ -1,6 +1,6 @@
 """`data`: what a benchmark needs, getting it, verifying it, looking at it, and bringing your own."""
 
-import sys
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,8 @@ from openbench.cli import options
 from openbench.cli.process import FAILED, OK
 from openbench.cli.registry import Registry
 from openbench.errors import ConfigError, DataError, available, did_you_mean
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from openbench.data.benchmark_config import BenchmarkConfig
@@ -126,12 +128,12 @@ def verify(words: tuple[str, ...], config_dir: Path | None, fast: bool, show: in
     from openbench.data.dataset import readable_fingerprint
 
     config = benchmark_config(words, config_dir)
-    report = verify_node(config, _say)
+    report = verify_node(config)
     print(report)
     if report.missing or fast:
         print(report.verdict)
         return OK if report.ok else FAILED
-    found = lookalikes(open_benchmark(config, sampled=readable_fingerprint), _say)
+    found = lookalikes(open_benchmark(config, sampled=readable_fingerprint))
     # Identical images are in the report already.
     print(f"  {len(found)} pairs look alike across splits that must be apart" + (":" if found else ""))
     for pair in found[:show]:
@@ -234,7 +236,7 @@ def new(
         side=side,
         epochs=epochs,
     )
-    check_readable(benchmark, _say)
+    check_readable(benchmark)
     folder = to or Path(name)
     for file in write(benchmark, folder):
         print(f"wrote {file}")
@@ -242,10 +244,6 @@ def new(
     print("\n".join(f"  {where}: {len(found.rows)} images" for where, found in counts.items()))
     print(f"\nverify: {command(benchmark, folder, 'check')}\nrun:    {command(benchmark, folder)}")
     return OK
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _is_source(words: Sequence[str], config_dir: Path | None, sources: Mapping[str, "DataSource"]) -> bool:
@@ -321,10 +319,10 @@ def _fetch_all(sources: Sequence["DataSource"], root: Path) -> bool:
     for source in sources:
         for file in source.files:
             try:
-                _say(prepare_file(file, root, _say))
+                logger.info(prepare_file(file, root))
             except DataError as error:
                 failed = True
-                _say(f"error: {error}")
+                logger.error(f"error: {error}")
     return failed
 
 

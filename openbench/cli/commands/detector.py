@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import logging
 import os
 import shutil
 import sys
@@ -30,6 +31,8 @@ from openbench.errors import ConfigError, DataError, OpenbenchError, did_you_mea
 from openbench.installation import pip_install
 from openbench.paths import writable
 from openbench.storage.files import replacing
+
+logger = logging.getLogger(__name__)
 
 _RULES = Rules()
 # Key → its value where it is left out; the others are overrides of the config.
@@ -127,7 +130,6 @@ def fit(words: tuple[str, ...]) -> int:
             f"out='{out}' exists — a detector is written to a new place — delete it, or give another path"
         )
     writable(out, "out")
-    from openbench.cli.hydra.app import Call
     from openbench.compose.composed import composed
     from openbench.detect.calibration import Terms
     from openbench.detect.from_benchmark import Held, fit_on_benchmark
@@ -136,8 +138,7 @@ def fit(words: tuple[str, ...]) -> int:
     places = {key: own.pop(key) for key in ("calibration", "network")}
     held = Held(Terms(**own), **places)
     job = composed("run", overrides)
-    say = Call(job.config, job.runtime).say
-    detector, measured = fit_on_benchmark(job.config, job.runtime, held, say)
+    detector, measured = fit_on_benchmark(job.config, job.runtime, held)
     digest = detector.save(out, held.network)
     try:
         openbench.load_detector(out)  # one that could not be loaded is of no use
@@ -294,8 +295,8 @@ def serve(detector: Path, host: str, port: int, **of_requests: Any) -> int:
         raise ConfigError(f"detector '{detector}' cannot answer for an image alone — {error}") from error
     about = {"promise": loaded.promise, "alpha": loaded.alpha, "classes": list(loaded.class_names)}
     if host not in _LOCAL:
-        _say(f"{host} can be reached from other machines, without encryption and without a password")
-    app.serve(predict, about, limits, (host, port), _say)
+        logger.info(f"{host} can be reached from other machines, without encryption and without a password")
+    app.serve(predict, about, limits, (host, port))
     return OK
 
 
@@ -468,7 +469,3 @@ def _check_outputs(state: Path | None, plot: Path | None, read: Sequence[Path]) 
         for file in read:
             if written is not None and written.exists() and file.exists() and written.samefile(file):
                 raise ConfigError(f"--{option} {written} would overwrite '{file}', which is read — choose another file")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

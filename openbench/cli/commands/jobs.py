@@ -22,9 +22,7 @@ def score_benchmark(call: Call) -> Outcome:
     setting = Runtime.from_config(call.runtime)
     if setting.on_existing != "verify":
         RecordStore(setting.records).check_writable()  # before a training begins
-    outcome = run(
-        prepare(call.config, setting, call.say, shared=call.kept, overrides=call.overrides), setting, call.say
-    )
+    outcome = run(prepare(call.config, setting, shared=call.kept, overrides=call.overrides), setting)
     line = f"{outcome.status} {outcome.path}"
     warnings = (*(outcome.record.provenance.get(WARNINGS) or ()), *outcome.warnings)
     before = warnings if call.sweep else (*warnings, *outcome.notes)
@@ -43,7 +41,7 @@ def train_network(call: Call) -> Outcome:
     from openbench.engine.jobs import train
     from openbench.training.loop.distributed import team
 
-    trained = train(call.config, call.runtime, call.say)
+    trained = train(call.config, call.runtime)
     line = f"{trained.backbone.name}: {trained.source}"
     if team(call.runtime.get("device", "auto")).leads:
         print(line)
@@ -54,7 +52,7 @@ def fill_cache(call: Call) -> Outcome:
     """Extract and say how many images went through the network for each split; 0 = all was cached."""
     from openbench.engine.jobs import extract
 
-    passes = extract(call.config, call.runtime, call.say)
+    passes = extract(call.config, call.runtime)
     for split, images in passes.items():
         print(f"{images:>10,}  {split}")
     line = f"{sum(passes.values()):,} images passed for {len(passes)} splits"
@@ -66,7 +64,7 @@ def check_benchmark(call: Call) -> Outcome:
     """Check, print the report and its verdict, and fail if there are problems."""
     from openbench.engine.jobs import check
 
-    report = check(call.config, call.runtime, call.say)
+    report = check(call.config, call.runtime)
     print(f"{report}\n{report.verdict}")
     return Outcome(OK, report.verdict) if report.ok else Outcome(FAILED, report.verdict, FAILED_STATUS)
 

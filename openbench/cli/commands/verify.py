@@ -12,10 +12,10 @@ from openbench.cli import options
 from openbench.cli.output import LeftOut, left_out
 from openbench.cli.process import BAD_INPUT, FAILED, OK
 from openbench.errors import ConfigError, NotReproducedError, OpenbenchError, RecordError, check_known
+from openbench.progress import messages
 from openbench.results.escape import console, console_lines
 from openbench.results.names import is_part
 from openbench.results.scores.recompute import PUBLISHED
-from openbench.say import silent
 
 if TYPE_CHECKING:
     from openbench.core.record import ResultRecord
@@ -267,12 +267,12 @@ def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], k
     config = again(found[0], config_dir)
     for target in foreign(config):
         print(f"runs code that is not openbench's: {target}", file=sys.stderr, flush=True)
-    say = _say if node.get("progress", True) else silent
     print(headline(found[0]), flush=True)
     _use_threads(found[0])
     try:
         setting = Runtime.from_config(node)
-        outcome = verify(prepare(config, setting, say, record=found[0]), setting, found, say)
+        with messages(setting.progress):
+            outcome = verify(prepare(config, setting, record=found[0]), setting, found)
     except NotReproducedError as error:
         print(f"error: {console_lines(str(error))}", file=sys.stderr, flush=True)
         if keep:
@@ -284,10 +284,6 @@ def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], k
         # `compared` is one more training: its numbers are others.
         _keep(results, found[0], "images", reproduces=outcome.status == "verified", said=said)
     return OK
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _use_threads(record: "ResultRecord") -> None:

@@ -26,6 +26,7 @@ from openbench.compose.errors import Typed, explained
 from openbench.compose.sweep import deferred, jobs, label, paired, parse, sharded, swept_keys
 from openbench.config.overrides import quoted
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
+from openbench.progress import messages
 from openbench.results.escape import console_lines
 
 if TYPE_CHECKING:
@@ -51,11 +52,6 @@ class Call:
     sweep: bool = False
     apart: str = ""
     kept: "SharedObjects | None" = None
-
-    def say(self, text: str) -> None:
-        """Report progress on stderr, unless the runtime says otherwise, and warnings: stdout holds results only."""
-        if self.runtime.get("progress", True) or text.startswith("WARNING"):
-            print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -97,7 +93,12 @@ class HydraCommand:
         if asked.multirun:
             return self._sweep(typed)
         made = composed(self.name, asked.overrides, asked.config_dir)
-        return self.act(Call(made.config, made.runtime, made.overrides)).code
+        return self._act(Call(made.config, made.runtime, made.overrides)).code
+
+    def _act(self, call: Call) -> Outcome:
+        """Do a job, which reports on stderr what it does unless the runtime forbids it."""
+        with messages(call.runtime.get("progress", True)):
+            return self.act(call)
 
     def _sweep(self, typed: Typed) -> int:
         """Carry out a sweep, whose jobs leave their outcomes in its folder, and print how they ended."""
@@ -147,7 +148,7 @@ class HydraCommand:
         apart = label(overrides, [key for key in sweep.swept if key not in ("benchmark", "method")])
         try:
             made = nodes(self.name, cfg, known.runtime.choices, overrides)
-            ended = self.act(Call(made.config, made.runtime, made.overrides, True, apart, _kept(folder)))
+            ended = self._act(Call(made.config, made.runtime, made.overrides, True, apart, _kept(folder)))
         except BrokenPipeError:
             raise
         except Exception as error:

@@ -1,5 +1,6 @@
 """Images that look alike though their bytes differ: saved again, scaled, made lighter; found by perceptual hash."""
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
@@ -12,7 +13,8 @@ from scipy.fft import dctn
 from openbench.core.benchmark import Benchmark, Image, Split
 from openbench.data.checking.verify import must_differ
 from openbench.errors import DataError
-from openbench.say import Say
+
+logger = logging.getLogger(__name__)
 
 _SIDE = 32
 _LOW = 8
@@ -40,7 +42,7 @@ class Lookalike:
         return f"{self.first[0]} '{self.first[1]}' ~ {self.second[0]} '{self.second[1]}' ({self.difference:.1f})"
 
 
-def lookalikes(benchmark: Benchmark, say: Say) -> list[Lookalike]:
+def lookalikes(benchmark: Benchmark) -> list[Lookalike]:
     """Return the pairs of images that look alike across splits that must be apart, most alike first.
 
     A hash of 64 bits, one per low frequency, proposes a pair; the difference of the thumbnails decides.
@@ -48,7 +50,7 @@ def lookalikes(benchmark: Benchmark, say: Say) -> list[Lookalike]:
     looks = []
     for split in benchmark.splits():
         where = f"{split.role}/{split.name}"
-        say(f"look at {where}: {len(split)} images")
+        logger.info(f"look at {where}: {len(split)} images")
         rows, thumbnails = _thumbnails(split)
         looks.append((where, split, rows, thumbnails, perceptual_hash(thumbnails)))
     found = []

@@ -1,5 +1,6 @@
 """What `check` finds out: is everything there and readable, and is no image on two sides that must be apart?"""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -16,7 +17,8 @@ from openbench.data.manifests import known_pairs
 from openbench.data.sources.items import ADVICE, is_turned, not_applied
 from openbench.digest import array_sha256
 from openbench.errors import DataError
-from openbench.say import Say
+
+logger = logging.getLogger(__name__)
 
 _SHOWN = 5
 _LISTED = 20  # unreadable images of one split
@@ -136,14 +138,11 @@ class CheckReport:
         return "\n".join([*lines, *self.advice])
 
 
-def verify_node(
-    config: BenchmarkConfig, say: Say | None = None, outliers: Mapping[str, Any] | None = None
-) -> CheckReport:
+def verify_node(config: BenchmarkConfig, outliers: Mapping[str, Any] | None = None) -> CheckReport:
     """Return the findings on a parsed `benchmark` node; what is missing is reported for all sets at once.
 
     Args:
         config: the benchmark's node, parsed.
-        say: receives a line per split.
         outliers: the node of the data set of outliers that a training learns from, if it does.
 
     Raises:
@@ -163,22 +162,20 @@ def verify_node(
             advice=tuple(advice(fatal, config.typed)),
         )
     benchmark = open_benchmark(config, sampled=readable_fingerprint)
-    return verify_benchmark(benchmark if outliers is None else with_outliers(benchmark, outliers), say)
+    return verify_benchmark(benchmark if outliers is None else with_outliers(benchmark, outliers))
 
 
-def verify_benchmark(benchmark: Benchmark, say: Say | None = None) -> CheckReport:
+def verify_benchmark(benchmark: Benchmark) -> CheckReport:
     """Return the findings on a built benchmark; every image is decoded once and compared by content.
 
     Args:
         benchmark: its classes were checked to be disjoint when it was built.
-        say: receives a line per split.
     """
     checks: list[SplitCheck] = []
     content: dict[str, list[str | None]] = {}
     splits = {f"{split.role}/{split.name}": split for split in benchmark.splits()}
     for where, split in splits.items():
-        if say is not None:
-            say(f"check {where}: {len(split)} images")
+        logger.info(f"check {where}: {len(split)} images")
         hashes, unreadable = _hashes(split)
         content[where] = hashes
         readable = [found for found in hashes if found is not None]

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import logging
 import math
 import shlex
 from collections import defaultdict
@@ -21,8 +22,9 @@ from openbench.data.own.images import NO_CLASS, OwnImages, Row, own_path, read_r
 from openbench.data.sources.items import ADVICE, is_turned, not_applied
 from openbench.data.sources.transforms import cropped
 from openbench.errors import ConfigError, DataError, LeakageError
-from openbench.say import Say
 from openbench.storage.files import read_regular, write_whole
+
+logger = logging.getLogger(__name__)
 
 PARTS = ("train", "val", "test")
 SHARES = (0.6, 0.1, 0.3)
@@ -205,12 +207,11 @@ def _holds(file: Path, content: bytes) -> bool:
         return False
 
 
-def check_readable(benchmark: OwnBenchmark, say: Say) -> None:
+def check_readable(benchmark: OwnBenchmark) -> None:
     """Decode every image once, and say how many carry an orientation that is not applied.
 
     Args:
         benchmark: not yet written.
-        say: receives a line per set.
 
     Raises:
         DataError: images that are not there or cannot be read; the message lists them.
@@ -219,7 +220,7 @@ def check_readable(benchmark: OwnBenchmark, say: Say) -> None:
     turned: dict[str, int] = {}
     sets = {**{f"id.{part}": found for part, found in benchmark.id_sets.items()}, **benchmark.ood}
     for where, own in sets.items():
-        say(f"read {where}: {len(own.rows)} images")
+        logger.info(f"read {where}: {len(own.rows)} images")
         found = OwnImages(str(own.at)).find(own.at, [key for key, _ in own.rows])
         present = np.zeros(len(own.rows), dtype=bool) if found is None else found.present
         broken += [f"{where} '{own.rows[i][0]}': not found below '{own.at}'" for i in np.flatnonzero(~present)]
@@ -239,7 +240,7 @@ def check_readable(benchmark: OwnBenchmark, say: Say) -> None:
         )
     said = [f"{where}: {not_applied(count)}" for where, count in turned.items() if count]
     for line in [*said, ADVICE] if said else ():
-        say(line)
+        logger.info(line)
 
 
 def mean_and_std(benchmark: OwnBenchmark) -> tuple[list[float], list[float]]:

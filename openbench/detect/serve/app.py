@@ -1,6 +1,7 @@
 """The server: four addresses, each answered from what is in memory; no path and no URL is read from a request."""
 
 import asyncio
+import logging
 import signal
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
@@ -29,7 +30,8 @@ from openbench.detect.serve.batches import Batches, Budget, Pixels, Predict, Row
 from openbench.detect.serve.images import Limits, RefusedError, pixels_of, size_of
 from openbench.errors import ConfigError
 from openbench.results.escape import one_line
-from openbench.say import Say, silent
+
+logger = logging.getLogger(__name__)
 
 PREDICT, HEALTH, METRICS, ABOUT = "/predict", "/health", "/metrics", "/"
 _RAW = ("image/", "application/octet-stream")
@@ -63,12 +65,10 @@ class Service:
         predict: images → a row for each.
         about: what `GET /` answers: the promise, the classes.
         limits: on what is taken.
-        say: is told of errors that are not the client's.
     """
 
-    def __init__(self, predict: Predict, about: Mapping[str, Any], limits: Limits, say: Say = silent):
+    def __init__(self, predict: Predict, about: Mapping[str, Any], limits: Limits):
         self.limits, self.about, self.counts = limits, dict(about), Counts()
-        self._say = say
         self.stopping = False
         self._predict = predict
 
@@ -107,7 +107,7 @@ class Service:
             except RefusedError as refused:
                 status = refused.status
                 if status == 500:
-                    self._say(one_line(f"{refused.told}: {type(refused.__cause__).__name__}: {refused.__cause__}"))
+                    logger.error(one_line(f"{refused.told}: {type(refused.__cause__).__name__}: {refused.__cause__}"))
                 headers = {"Connection": "close"} if status in (408, 413) else {}  # the rest of the body is not read
                 headers |= {"Retry-After": "1"} if status == 503 else {}
                 return JSONResponse(refused.body, status, headers)
@@ -217,7 +217,7 @@ class Service:
         return JSONResponse(RefusedError(500, "internal", "an error of the server").body, 500)
 
 
-def serve(predict: Predict, about: Mapping[str, Any], limits: Limits, address: tuple[str, int], say: Say) -> None:
+def serve(predict: Predict, about: Mapping[str, Any], limits: Limits, address: tuple[str, int]) -> None:
     """Answer requests until SIGINT or SIGTERM; requests under way are then finished.
 
     Args:
@@ -225,12 +225,11 @@ def serve(predict: Predict, about: Mapping[str, Any], limits: Limits, address: t
         about: what `GET /` answers.
         limits: on what is taken.
         address: host and port; port 0 takes a free one.
-        say: is told the address.
 
     Raises:
         ConfigError: the port cannot be listened on.
     """
-    service = Service(predict, about, limits, say)
+    service = Service(predict, about, limits)
     config = uvicorn.Config(
         service.application(),
         host=address[0],
@@ -246,7 +245,7 @@ def serve(predict: Predict, about: Mapping[str, Any], limits: Limits, address: t
         timeout_graceful_shutdown=int(max(1, limits.drain_s)),
     )
     try:
-        asyncio.run(_Server(config, service, say).serve())
+        asyncio.run(_Server(config, service).serve())
     except SystemExit:
         raise ConfigError(
             f"cannot listen on {address[0]}, port {address[1]} — it may be taken — choose another: "
@@ -257,15 +256,15 @@ def serve(predict: Predict, about: Mapping[str, Any], limits: Limits, address: t
 class _Server(uvicorn.Server):
     """Says where it listens, and ends as a command does: a signal makes it finish and return."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, say: Say):
+    def __init__(self, config: uvicorn.Config, service: Service):
         super().__init__(config)
-        self._service, self._say = service, say
+        self._service = service
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
-            self._say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}")
+            logger.info(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}")
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

@@ -13,7 +13,6 @@ from openbench.backbones.anatomy import last_linear
 from openbench.backbones.device import Precision, arithmetic, compiled_parts, installed
 from openbench.errors import ConfigError, MethodError, TrainingError
 from openbench.progress import reported
-from openbench.say import Say, silent
 from openbench.training.augment.mixing import Mixing
 from openbench.training.base import Batch, Moment, TrainingData, TrainingMethod
 from openbench.training.images import ImageSet, open_images
@@ -46,7 +45,6 @@ class TrainingSettings:
         compile: whether `torch.compile` works on the network's stages; rounds differently.
         tensorboard: whether events are written beside the curve.
         team: the processes that train together; gradients are then summed in another order.
-        say: receives a line where an interrupted training cannot be continued.
     """
 
     device: torch.device
@@ -55,7 +53,6 @@ class TrainingSettings:
     compile: bool = False
     tensorboard: bool = False
     team: Team = ALONE
-    say: Say = silent
 
 
 def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Path | None = None) -> TrainingResult:
@@ -90,7 +87,7 @@ def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Pat
     precision: Precision = "tf32" if recipe.precision == "tf32" else "fp32"
     with torch.random.fork_rng(devices=devices), arithmetic(precision, device), ExitStack() as stack:
         session = Session.begin(job, folder, device, start, team)
-        session.resume(settings.say)
+        session.resume()
         resumed_after = len(session.curve)
         loop = _Loop(session, settings)
         stack.enter_context(whole_batch_statistics(session.prepared, team))

@@ -1,6 +1,7 @@
 """Everything that changes while a network is trained, how it is saved and restored, and the files of a checkpoint."""
 
 import io
+import logging
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -18,13 +19,14 @@ from openbench import __version__
 from openbench.checkout import made_now
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError, ConfigError, MethodError
-from openbench.say import Say, silent
 from openbench.storage.checksum import DamagedError, read_sealed, read_stated, stated, write_sealed
 from openbench.storage.files import write_whole
 from openbench.storage.plain_json import readable
 from openbench.training.job import TrainingJob
 from openbench.training.loop.distributed import ALONE, BatchNorm, Team
 from openbench.training.loop.progress import EpochRow
+
+logger = logging.getLogger(__name__)
 
 STATE, JOB, FINISHED = "state.pt", "job.json", "finished.json"
 SUFFIX, EXTRAS = ".safetensors", ".extras.safetensors"
@@ -161,16 +163,13 @@ class Session:
             if file.name not in kept:
                 file.unlink()
 
-    def resume(self, say: Say = silent) -> bool:
+    def resume(self) -> bool:
         """Continue where an interrupted training stopped, and return whether there was one.
 
         A state that cannot be used is reported and ignored: the training then begins again, which costs time but not
         correctness.
-
-        Args:
-            say: receives that line.
         """
-        state = self.team.told(self._usable_state(say) if self.team.leads else None)
+        state = self.team.told(self._usable_state() if self.team.leads else None)
         if state is None:
             return False
         self.prepared.load_state_dict(state["prepared"])
@@ -184,14 +183,14 @@ class Session:
         self.best = Best(**state["best"])
         return True
 
-    def _usable_state(self, say: Say) -> dict[str, Any] | None:
+    def _usable_state(self) -> dict[str, Any] | None:
         path = self.folder / STATE
         if not path.exists():
             return None
         state = _read(path)
         fault = _fault(state, self.job.digest, self.folder)
         if fault:
-            say(f"training {self.job}: '{path}' {fault} — training again from the start")
+            logger.info(f"training {self.job}: '{path}' {fault} — training again from the start")
             return None
         return state
 

@@ -4,6 +4,7 @@ A checkpoint lies in `<root>/<digest of the job>/`; no path is ever given.
 """
 
 import copy
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -28,7 +29,6 @@ from openbench.data.benchmark_config import typed
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError, ConfigError
 from openbench.public import name_of
-from openbench.say import Say, silent
 from openbench.storage.locks import only_one
 from openbench.training.augment.reading import picture_folders
 from openbench.training.base import Surface, TrainingMethod
@@ -36,6 +36,8 @@ from openbench.training.job import TrainingJob
 from openbench.training.loop.distributed import ALONE, Team, team
 from openbench.training.loop.loop import TrainingSettings, check_shared_out, train
 from openbench.training.loop.session import EXTRAS, SUFFIX, read_finished
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,6 @@ def obtain(
     *,
     anew: bool = False,
     team: Team = ALONE,
-    say: Say = silent,
 ) -> Checkpoint:
     """Return a job's checkpoint, after training it if it is missing; of several processes one trains, the others wait.
 
@@ -98,13 +99,12 @@ def obtain(
         train: trains the job in the folder given.
         anew: whether a finished or unfinished training is thrown away first.
         team: the processes that train together; the first one looks, locks and writes for all.
-        say: receives a line if another process is waited for.
 
     Raises:
         CheckpointError: the folder cannot be written, or a finished checkpoint was altered.
     """
     folder = folder_of(job, root)
-    with _only_trainer(job, root, say) if team.leads else nullcontext():
+    with _only_trainer(job, root) if team.leads else nullcontext():
         if anew and team.leads:
             shutil.rmtree(folder, ignore_errors=True)
         found = team.told(find_checkpoint(job, root) if team.leads else None)
@@ -117,13 +117,13 @@ def obtain(
 
 
 @contextmanager
-def _only_trainer(job: TrainingJob, root: Path, say: Say) -> Iterator[None]:
+def _only_trainer(job: TrainingJob, root: Path) -> Iterator[None]:
     with ExitStack() as held:
         try:
             root.mkdir(parents=True, exist_ok=True)
             # Beside the folder, not in it: `anew` removes the folder while the lock is held.
             lock = root / f"{job.digest}.lock"
-            held.enter_context(only_one(lock, f"checkpoint of {job}: another process trains it", say))
+            held.enter_context(only_one(lock, f"checkpoint of {job}: another process trains it"))
         except OSError as error:
             raise CheckpointError(
                 f"checkpoints: cannot write in '{root}' — {error.strerror or error} — choose a folder that can be "
@@ -183,7 +183,6 @@ def ensure_trained(
     benchmark: Benchmark,
     config: Mapping[str, Any],
     runtime: Runtime,
-    say: Say = silent,
 ) -> Trained:
     """Return the backbone with the weights that a training gives it on a benchmark; one with weights as it is.
 
@@ -195,7 +194,6 @@ def ensure_trained(
         benchmark: only its ID training, ID validation and, if the method wants them, outlier splits are read.
         config: the scientific nodes, of which `training` and `seed` are read.
         runtime: device, folder, and whether a missing checkpoint may be trained.
-        say: receives a line if a training begins.
 
     Raises:
         CheckpointError: it is missing and the policy is `never`, it was altered, or its folder cannot be written.
@@ -216,7 +214,7 @@ def ensure_trained(
     for folder in picture_folders(job.method):
         if found is None or folder.is_there:
             folder.files()  # refuses other pictures than those that the training names
-    checkpoint = found or _train(job, runtime, say, anew=runtime.train == "force")
+    checkpoint = found or _train(job, runtime, anew=runtime.train == "force")
     # Under torchrun the files lie where the first process runs, and only that one goes on.
     ready = evaluated(job, checkpoint) if found or team(runtime.device).leads else backbone
     return Trained(ready, checkpoint, found=found is not None)
@@ -232,10 +230,9 @@ def build_training(node: Mapping[str, Any]) -> TrainingMethod:
     return method
 
 
-def _train(job: TrainingJob, runtime: Runtime, say: Say, *, anew: bool) -> Checkpoint:
+def _train(job: TrainingJob, runtime: Runtime, *, anew: bool) -> Checkpoint:
     together = team(runtime.device)
     check_shared_out(job, together)
-    tell = say if together.leads else silent
     settings = TrainingSettings(
         resolve_device(runtime.device),
         runtime.workers,
@@ -243,17 +240,17 @@ def _train(job: TrainingJob, runtime: Runtime, say: Say, *, anew: bool) -> Check
         runtime.compile,
         runtime.tensorboard,
         together,
-        tell,
     )
 
     def start(folder: Path) -> None:
-        first = None if job.initial is None else _train(job.initial, runtime, say, anew=False).weights
+        first = None if job.initial is None else _train(job.initial, runtime, anew=False).weights
         why = "training again" if anew else "no finished checkpoint, training it first"
         what = f"{job.method.schedule.epochs} epochs of {len(job.id_train):,} images on {settings.device}"
-        tell(f"{job}: {why} — {what} — {folder}")
+        if together.leads:
+            logger.info(f"{job}: {why} — {what} — {folder}")
         train(job, folder, settings, first)
 
-    return obtain(job, runtime.checkpoints, start, anew=anew, team=together, say=tell)
+    return obtain(job, runtime.checkpoints, start, anew=anew, team=together)
 
 
 def ensure_members(
@@ -261,7 +258,6 @@ def ensure_members(
     benchmark: Benchmark,
     config: Mapping[str, Any],
     runtime: Runtime,
-    say: Say = silent,
 ) -> Trained:
     """Return the ensemble of members with the weights that a training gives them; one with weights as it is.
 
@@ -273,7 +269,6 @@ def ensure_members(
         benchmark: as for a single network.
         config: the scientific nodes, of which `training`, `seed` and the backbone's `member` are read.
         runtime: as for a single network.
-        say: receives a line whenever a training begins.
 
     Raises:
         CheckpointError, ConfigError, TrainingError: as for a single network.
@@ -283,7 +278,7 @@ def ensure_members(
     m = len(ensemble.members)
     single = {**config, "backbone": (config.get("backbone") or {}).get("member") or {}}
     found = [
-        ensure_trained(copy.deepcopy(member), benchmark, {**single, "seed": m * config["seed"] + i}, runtime, say)
+        ensure_trained(copy.deepcopy(member), benchmark, {**single, "seed": m * config["seed"] + i}, runtime)
         for i, member in enumerate(ensemble.members)
     ]
     members = [one.backbone for one in found if isinstance(one.backbone, NetworkBackbone) and one.backbone.trained]
