@@ -10,6 +10,7 @@ from contextlib import closing
 
 from openbench.detect.serve.app import serve
 from openbench.detect.serve.images import Limits
+from openbench.progress import messages
 from tests.forked import Forked
 
 LIMITS = Limits(
@@ -41,18 +42,19 @@ def predict(images):
     ]
 
 
+def served(about, limits, port):
+    """Serve until told to stop, and print the log."""
+    with messages():
+        serve(predict, about, limits, ("127.0.0.1", port))
+
+
 class Server:
     """A server in a copy of this process."""
 
     def __init__(self, note, limits=LIMITS, port=0, about=None):
         self.note, self.stopped = note, False
         self.not_scored = []  # answers that say so; a list, since threads add to it
-        self.process = Forked(
-            lambda: serve(
-                predict, about or {"promise": "none"}, limits, ("127.0.0.1", port), lambda t: print(t, flush=True)
-            ),
-            note,
-        )
+        self.process = Forked(lambda: served(about or {"promise": "none"}, limits, port), note)
         until = time.monotonic() + 600
         while not (
             found := re.search(r"listening on http://127.0.0.1:(\d+)", note.read_text() if note.exists() else "")

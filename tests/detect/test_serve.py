@@ -301,5 +301,5 @@ def test_killed_under_load_it_leaves_nothing_behind_and_starts_again(tmp_path, s
     with pytest.raises(
         ConfigError, match=rf"cannot listen on 127.0.0.1, port {killed.port} — it may be taken — choose"
     ):
-        serve(predict, {}, LIMITS, ("127.0.0.1", killed.port), print)
+        serve(predict, {}, LIMITS, ("127.0.0.1", killed.port))
     assert again.stop(signal.SIGINT)[0] == 0
