@@ -104,6 +104,21 @@ def available(choices: Iterable[str], name: str = "") -> str:
     return f"{', '.join(near)} and {len(names) - len(near)} more"
 
 
+def not_found(what: str, name: str, choices: Iterable[str], command: str = "") -> str:
+    """Return the message for a name that does not exist: the nearest one, else what there is, and what lists all.
+
+    Args:
+        what: e.g. `method 'knm'`, also with a place: `method 'knm' not found in configs/method`.
+        name: as typed.
+        choices: all names.
+        command: that lists them, after `python -m openbench`.
+    """
+    names = list(choices)
+    hint = did_you_mean(name, names) or f" — available: {available(names, name)}"
+    listed = f" (python -m openbench {command})" if command else ""
+    return f"{what}{'' if 'not found' in what else ' not found'}{hint}{listed}"
+
+
 def check_choice(key: str, found: object, allowed: Sequence[str]) -> None:
     """Check that the config's `key` has one of the values `allowed`.
 

@@ -1,7 +1,11 @@
-"""What the commands share: a class for them, types of arguments, and options."""
+"""The class of all commands, and the options and types of arguments that several of them take."""
 
+import inspect
+import re
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
+from textwrap import indent
 from typing import Any, TypeVar
 
 import click
@@ -12,23 +16,19 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
 
 
-class _Verbatim:
-    """Shows the epilog, examples above all, as it is written."""
+class Command(click.Command):
+    """A command whose help is its docstring, printed as written."""
 
-    epilog: str | None
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the epilog without wrapping its lines."""
-        if self.epilog:
-            formatter.write(f"\n{self.epilog}")
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the docstring without wrapping its lines: it holds tables and examples."""
+        formatter.write(f"\n{indent(inspect.cleandoc(self.help or ''), '  ')}\n")
 
 
-class Command(_Verbatim, click.Command):
-    """A command with examples."""
+class Group(click.Group):
+    """A group of such commands."""
 
-
-class Group(_Verbatim, click.Group):
-    """A group of commands with examples."""
+    command_class = Command
+    format_help_text = Command.format_help_text
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -36,20 +36,57 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def file_option(name: str, metavar: str, text: str) -> Callable[[Function], Function]:
+    """Return an option that takes a path."""
+    return click.option(name, type=FILE, metavar=metavar, help=text)
+
+
 def table_format(default: str | None = "console") -> Callable[[Function], Function]:
-    """Return the option `--format`: how tables are written."""
+    """Return the option `--format` of tables."""
     from openbench.results.tables.render import FORMATS
 
-    return click.option("--format", "form", type=click.Choice(list(FORMATS)), default=default, help="of tables")
+    return click.option("--format", "form", type=click.Choice(list(FORMATS)), default=default, help="format of tables")
 
 
-config_dir = click.option("--config-dir", type=FILE, metavar="DIR", help="a folder of your own group files")
+def fields_of(cls: type, **types: Any) -> Callable[[Function], Function]:
+    """Return an option for each field of a dataclass, None where it is not typed.
+
+    The help of an option is the first line about its field in the docstring of the class.
+
+    Args:
+        cls: a dataclass whose fields have defaults.
+        **types: of options; that of the default where none is given, and a list where the default is a tuple.
+    """
+
+    def options(command: Function) -> Function:
+        for field in reversed(fields(cls)):
+            several = isinstance(field.default, tuple)
+            kind = type(field.default[0] if several else field.default)
+            shown = ",".join(map(str, field.default)) if several else field.default
+            meaning = re.search(rf"^ *{field.name}: (.+?)[.;]?$", cls.__doc__ or "", flags=re.MULTILINE)
+            command = click.option(
+                f"--{field.name.replace('_', '-')}",
+                type=types.get(field.name, _list_of(kind) if several else kind),
+                metavar="A,B,…" if several else None if field.name in types else "NAME" if kind is str else "N",
+                help=f"{meaning.group(1) if meaning else ''} (default: {shown})",
+            )(command)
+        return command
+
+    return options
+
+
+def _list_of(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    return lambda text: tuple(map(kind, names(text)))
+
+
+config_dir = file_option("--config-dir", "DIR", "a folder with your own group files")
+json_file = file_option("--json", "FILE", "write every number as JSON")
 results = click.option(
     "--results",
     type=FILE,
     metavar="DIR",
     default=paths.results_dir,
-    help="folder that holds records/ (default: OPENBENCH_RESULTS, else ./results)",
+    help="the folder that holds records/ (default: OPENBENCH_RESULTS, else ./results)",
 )
 cache = click.option(
     "--cache",
@@ -58,4 +95,3 @@ cache = click.option(
     default=paths.cache_dir,
     help="the cache (default: OPENBENCH_CACHE, else ~/.cache/openbench)",
 )
-json_file = click.option("--json", "json", type=FILE, metavar="FILE", help="write every number as JSON")

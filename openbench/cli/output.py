@@ -15,6 +15,7 @@ from openbench.results.tables.views import GROUPS
 from openbench.storage.files import output
 from openbench.storage.plain_json import dumps, readable
 
+PICTURES = ("png", "svg", "pdf")
 _SHOWN = 20  # errors that are listed one by one
 
 
@@ -40,6 +41,16 @@ def print_tables(tables: Sequence[Table], form: str = "console") -> None:
     print("\n".join(rendered(tables, form)), end="")
 
 
+def note(text: str, form: str = "console") -> None:
+    """Print lines for people: on stdout, but on stderr where programs read the tables.
+
+    Args:
+        text: of one line or more.
+        form: of the tables.
+    """
+    print(text, file=sys.stderr if form in ("csv", "json") else sys.stdout, flush=True)
+
+
 def write_json(values: Any, path: Path) -> None:
     """Write values as strict JSON, whole or not at all, and say so on stderr; infinite ones become the text `inf`.
 
@@ -51,15 +62,27 @@ def write_json(values: Any, path: Path) -> None:
     print(f"written {path}", file=sys.stderr)
 
 
-def check_json(path: Path | None, inputs: Sequence[Path]) -> None:
-    """Refuse a `--json FILE` that is one of the files that are read, by whatever name or link.
+def check_output(option: str, path: Path | None, inputs: Sequence[Path]) -> None:
+    """Check that a file to write is not one of those to read, by whatever name or link.
 
     Raises:
         ConfigError: it is.
     """
-    for given in inputs:
-        if path is not None and path.exists() and given.exists() and path.samefile(given):
-            raise ConfigError(f"--json {path} would overwrite '{given}', which is read — choose another file")
+    for file in inputs:
+        if path is not None and path.exists() and file.exists() and path.samefile(file):
+            raise ConfigError(f"{option} {path} would overwrite '{file}', which is read — choose another file")
+
+
+def picture_format(path: Path | None, option: str = "--plot") -> str:
+    """Return the format of a picture by the name of its file, empty for None.
+
+    Raises:
+        ConfigError: the name ends in none of PICTURES.
+    """
+    suffix = path.suffix.removeprefix(".").lower() if path else ""
+    if path and suffix not in PICTURES:
+        raise ConfigError(f"{option} '{path}' — allowed: a name that ends in .{', .'.join(PICTURES)}")
+    return suffix
 
 
 class LeftOut(list[OpenbenchError]):

@@ -9,13 +9,12 @@ from typing import Any
 
 from openbench import paths
 from openbench.config.shipped import resolved, shipped
-from openbench.errors import ConfigError, OpenbenchError, available, did_you_mean
+from openbench.errors import ConfigError, OpenbenchError, not_found
 from openbench.public import TARGET
 from openbench.report.site.facts import MethodFacts
 
 _YEAR = re.compile(r"(?<![\d./])(?:19|20)\d{2}(?![\d.]*\d)")
 _ARXIV = re.compile(r"\b(\d{2})(?:0[1-9]|1[0-2])\.\d{4,5}\b")
-_OF_TEXT = ("mcm",)  # methods whose papers make the classifier of text
 
 
 def year_of(reference: str) -> str:
@@ -120,35 +119,18 @@ class Entry:
         Raises:
             ConfigError: the file names no class, or it cannot be imported.
         """
-        from openbench.core.live import LiveMethod
-        from openbench.core.request import Request
-
-        parts = self._parts()
-        requests = [getattr(part, "needs", Request()) if inspect.isclass(part) else part.request for part in parts]
-        fields = sorted({str(field) for request in requests for field in request.fields})
-        layers = dict.fromkeys(layer for request in requests for layer in request.layers)
-        pools = dict.fromkeys(request.pool for request in requests if request.layers)
-        splits = dict.fromkeys(str(request.fit_on) for request in requests if request.fit_on)
-        live = any(isinstance(part, LiveMethod) for part in parts)
-        words = ["images" if live else ", ".join(fields)]
-        words += [f"{', '.join(layers)} ({', '.join(pools)})"] if layers else []
-        words += ["head"] if any(request.head for request in requests) else []
-        words += ["input gradient"] if any(request.perturb or request.second_pass for request in requests) else []
-        words += [f"fit on {', '.join(splits)}"] if splits else []
-        return "; ".join(words)
-
-    def _parts(self) -> list[Any]:
-        """The method that the file makes, or those that it is composed of; its class where it cannot be made alone."""
         from openbench.config.build import build, target_of
         from openbench.config.constraints import Checked
         from openbench.core.composite import leaves
+        from openbench.engine.compatibility import Requirements
 
         ours = shipped(self.group, self.name) if paths.config_dir() in self.path.parents else None
-        node = ours or resolved(self.config())
+        node, where = ours or resolved(self.config()), f"{self.group} '{self.name}'"
         try:
-            return list(leaves(build(node, f"{self.group} '{self.name}'", Checked)))
+            parts: list[Any] = list(leaves(build(node, where, Checked)))
         except OpenbenchError:  # e.g. it needs a library that is not installed, or values of a composed config
-            return [target_of(node, f"{self.group} '{self.name}'")]
+            parts = [target_of(node, where)]
+        return str(Requirements.of(parts))
 
 
 @dataclass(frozen=True)
@@ -180,62 +162,42 @@ class Registry:
         return sorted({file.relative_to(root).parts[0] for root in self.roots for file in root.glob("*/**/*.yaml")})
 
     def entries(self, group: str) -> list[Entry]:
-        """What a group offers, by name.
+        """The entries of a group, by name.
 
         Raises:
             ConfigError: no such group.
         """
-        known = {folder.name for root in self.roots for folder in root.iterdir() if folder.is_dir()}
-        if group not in known:
-            available = ", ".join(self.groups())
-            raise ConfigError(
-                f"group '{group}' not found in configs{did_you_mean(group, known)} — available: {available} "
-                "(python -m openbench list)"
-            )
+        groups = {folder.name for root in self.roots for folder in root.iterdir() if folder.is_dir()}
+        if group not in groups:
+            raise ConfigError(not_found(f"group '{group}' not found in configs", group, self.groups(), "list"))
         files = [(root / group, file) for root in self.roots for file in (root / group).rglob("*.yaml")]
         # Users type the path below the group's folder, since studies lie in folders.
-        found = [Entry(group, file.relative_to(top).as_posix().removesuffix(".yaml"), file) for top, file in files]
-        return sorted(found, key=lambda entry: entry.name)
+        entries = [Entry(group, file.relative_to(top).as_posix().removesuffix(".yaml"), file) for top, file in files]
+        return sorted(entries, key=lambda entry: entry.name)
 
     def entry(self, group: str, name: str) -> Entry:
-        """One entry.
+        """The entry of a name.
 
         Raises:
             ConfigError: no such group or name.
         """
         entries = {entry.name: entry for entry in self.entries(group)}
         if name not in entries:
-            hint = did_you_mean(name, entries) or f" — available: {available(entries, name)}"
-            raise ConfigError(f"{group} '{name}' not found in configs/{group}{hint} (python -m openbench list {group})")
+            what = f"{group} '{name}' not found in configs/{group}"
+            raise ConfigError(not_found(what, name, entries, f"list {group}"))
         return entries[name]
 
 
 def method_facts() -> dict[str, MethodFacts]:
     """Return {method as typed: facts for the site} of what openbench ships and can be made here."""
     from openbench.core.composite import leaves
-    from openbench.detect.recommend import method_of, needs_of
+    from openbench.detect.recommend import method_of
+    from openbench.engine.compatibility import Requirements
 
-    found = {}
+    facts = {}
     for entry in Registry((paths.config_dir(),)).entries("method"):
         method = method_of(entry.name, {})
         if method is not None:
-            family = "text" if entry.name in _OF_TEXT else _family(list(leaves(method)))
-            found[entry.name] = MethodFacts(family, needs_of(entry.name, {}) or (), *entry.about())
-    return found
-
-
-def _family(parts: list[Any]) -> str:
-    """What the parts of a method compute their scores from, one of `READS`."""
-    from openbench.core.live import LiveMethod
-    from openbench.core.request import Field
-
-    requests = [part.request for part in parts]
-    fields = {field for request in requests for field in request.fields}
-    if any(r.perturb or r.second_pass or r.mixing for r in requests) or any(isinstance(p, LiveMethod) for p in parts):
-        return "gradients or images"
-    if any(request.layers for request in requests):
-        return "layers"
-    if Field.FEATURES not in fields:
-        return "logits"
-    classifier = Field.LOGITS in fields or any(request.head for request in requests)
-    return "features and classifier" if classifier else "features"
+            required = Requirements.of(leaves(method))
+            facts[entry.name] = MethodFacts(required.family, required.needs, *entry.about())
+    return facts

@@ -11,9 +11,8 @@ from openbench.config.constraints import Positive, check_value
 from openbench.config.overrides import NAME
 from openbench.config.shipped import shipped
 from openbench.core.composite import leaves
-from openbench.core.live import LiveMethod
 from openbench.core.method import Method
-from openbench.core.request import Role
+from openbench.engine.compatibility import NEEDS, Requirements
 from openbench.engine.prepare import build_method
 from openbench.errors import ConfigError, OpenbenchError, RecordError, check_known, did_you_mean
 from openbench.metrics.rank_ranges import RankRange
@@ -27,8 +26,6 @@ from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Column, Estimate, Table
 from openbench.results.tables.views import GROUPS
 
-NEEDS = ("training data", "outliers", "gradients", "text")
-_OF_TEXT = ("MCM", "GLMCM", "ZeroShot")  # classes of methods; the classifier of their papers is made of text
 _FAR = "far"
 _MB = 1.048576  # of a MiB
 Runs = tuple[str, ...]
@@ -210,18 +207,7 @@ def needs_of(name: str, params: Mapping[str, Any]) -> tuple[str, ...] | None:
         params: its hyper-parameters.
     """
     method = method_of(name, params)
-    if method is None:
-        return None
-    parts = list(leaves(method))
-    requests = [part.request for part in parts]
-    wanted = {
-        "training data": any(request.fit_on == Role.ID_TRAIN for request in requests),
-        "outliers": any(request.fit_on == Role.OOD_TRAIN for request in requests),
-        "gradients": any(request.perturb or request.second_pass for request in requests)
-        or any(isinstance(part, LiveMethod) for part in parts),
-        "text": any(request.texts for request in requests) or any(type(part).__name__ in _OF_TEXT for part in parts),
-    }
-    return tuple(need for need, asked in wanted.items() if asked)
+    return None if method is None else Requirements.of(leaves(method)).needs
 
 
 def method_of(name: str, params: Mapping[str, Any]) -> Method | None:

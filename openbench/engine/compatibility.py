@@ -1,6 +1,7 @@
-"""What does not go together: a method and a network without what it reads, a training and weights that ignore it."""
+"""What methods read, and whether it is there: methods and networks, trainings and released weights."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from openbench.backbones.base import Backbone
@@ -10,7 +11,7 @@ from openbench.core.benchmark import Benchmark
 from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
-from openbench.core.request import Field, Request, Texts
+from openbench.core.request import Field, Request, Role, Texts
 from openbench.engine.evaluate import mixed_with
 from openbench.errors import NotApplicableError
 from openbench.features.changed_images import check_corruption
@@ -19,7 +20,78 @@ from openbench.public import TARGET
 from openbench.training.base import TrainingMethod
 from openbench.training.methods.cross_entropy import CrossEntropy
 
+NEEDS = ("training data", "outliers", "gradients", "text")
+_OF_TEXT = ("MCM", "GLMCM", "ZeroShot")  # classes of methods whose papers make the classifier of text
 PLAIN = "cross_entropy"  # what released classifiers were trained with, and the default where nothing is typed
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a method reads.
+
+    Args:
+        requests: of the methods that it is composed of.
+        live: whether one of them passes images through the network by itself.
+        text: whether one of them reads embeddings of text, or a classifier made of text.
+    """
+
+    requests: tuple[Request, ...]
+    live: bool
+    text: bool
+
+    @classmethod
+    def of(cls, parts: "Iterable[Method | type[Method]]") -> "Requirements":
+        """Return those of methods, or of classes of methods where no instance can be made."""
+        kinds = [(part, part) if isinstance(part, type) else (part, type(part)) for part in parts]
+        requests = tuple(part.needs if isinstance(part, type) else part.request for part, _ in kinds)
+        text = any(request.texts for request in requests) or any(kind.__name__ in _OF_TEXT for _, kind in kinds)
+        return cls(requests, any(issubclass(kind, LiveMethod) for _, kind in kinds), text)
+
+    @property
+    def fields(self) -> frozenset[Field]:
+        """The fields of images that are read."""
+        return frozenset(field for request in self.requests for field in request.fields)
+
+    @property
+    def head(self) -> bool:
+        """Whether the classifier's weights are read."""
+        return any(request.head for request in self.requests)
+
+    @property
+    def gradients(self) -> bool:
+        """Whether gradients with respect to the input are taken."""
+        return any(request.perturb or request.second_pass for request in self.requests)
+
+    @property
+    def family(self) -> str:
+        """What the score is computed from, one of `report.site.facts.READS`."""
+        if self.text:
+            return "text"
+        if self.gradients or self.live or any(request.mixing for request in self.requests):
+            return "gradients or images"
+        if any(request.layers for request in self.requests):
+            return "layers"
+        if Field.FEATURES not in self.fields:
+            return "logits"
+        return "features and classifier" if self.head or Field.LOGITS in self.fields else "features"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What a user must have, of NEEDS."""
+        roles = {request.fit_on for request in self.requests}
+        has = (Role.ID_TRAIN in roles, Role.OOD_TRAIN in roles, self.gradients or self.live, self.text)
+        return tuple(need for need, needed in zip(NEEDS, has, strict=True) if needed)
+
+    def __str__(self) -> str:
+        """Return it in words: `features, labels; fit on id_train`."""
+        layers = dict.fromkeys(layer for request in self.requests for layer in request.layers)
+        pools = dict.fromkeys(request.pool for request in self.requests if request.layers)
+        splits = dict.fromkeys(str(request.fit_on) for request in self.requests if request.fit_on)
+        words = ["images" if self.live else ", ".join(sorted(map(str, self.fields)))]
+        words += [f"{', '.join(layers)} ({', '.join(pools)})"] * bool(layers)
+        words += ["head"] * self.head + ["input gradient"] * self.gradients
+        words += [f"fit on {', '.join(splits)}"] * bool(splits)
+        return "; ".join(words)
 
 
 def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name: str) -> None:
@@ -54,13 +126,12 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
 
 def read_of_classifier(backbone: Backbone, method: Method) -> list[str]:
     """What a method reads that only a network with a classifier for the benchmark's classes has, in words."""
-    requests = [leaf.request for leaf in leaves(method)]
+    required = Requirements.of(leaves(method))
     free = {Field.FEATURES, Field.LABELS, Field.PERTURBED, Field.MIXED} | ({Field.MAPS} if backbone.layers else set())
-    read = sorted({str(field) for request in requests for field in request.fields - free})
-    read += ["the head"] * any(request.head for request in requests)
-    read += ["input gradients"] * any(request.perturb or request.second_pass for request in requests)
-    read += ["mixed images"] * (not backbone.has_network and any(request.mixing for request in requests))
-    read += ["images"] * any(isinstance(leaf, LiveMethod) for leaf in leaves(method))
+    read = sorted(map(str, required.fields - free))
+    read += ["the head"] * required.head + ["input gradients"] * required.gradients
+    read += ["mixed images"] * (not backbone.has_network and any(request.mixing for request in required.requests))
+    read += ["images"] * required.live
     read += ["predictions"] * type(method).search_reads_predictions
     return read
 

@@ -123,5 +123,5 @@ def test_the_curves_are_drawn(compare, tmp_path):
     runs = [(record("knn"), scores(1)), (record("msp"), scores(2))]
     code, said = compare(runs, "--images", "0", "--plots", str(tmp_path / "a.svg"))
     assert code == 0
-    assert f"drew {tmp_path / 'a.svg'}" in said.out
+    assert f"drew {tmp_path / 'a.svg'}" in said.err
     assert (tmp_path / "a.svg").read_bytes().startswith(b"<?xml")

@@ -89,7 +89,7 @@ def test_a_download_that_fails_is_said_and_does_not_end_in_success(here, capsys,
 def test_a_name_of_neither_benchmark_nor_data_set_is_one_message(here, capsys, command):
     assert main(["data", command, "svhnn"]) == 2
     said = capsys.readouterr()
-    assert said.err.startswith("error: 'svhnn' is neither a benchmark nor a data set; did you mean 'svhn'?")
+    assert said.err.startswith("error: benchmark or data set 'svhnn' not found; did you mean 'svhn'?")
     assert said.out == ""
 
 
@@ -150,8 +150,8 @@ def test_images_added_later_change_no_split(here, photos, capsys):
 @pytest.mark.parametrize(
     ("extra", "text"),
     [
-        (["--near", "near=photos/eights"], "a set cannot be called 'near'"),
-        (["--train", "photos/digits"], "give either --id, or all three others"),
+        (["--near", "near=photos/eights"], "the name 'near' is that of a group in results"),
+        (["--train", "photos/digits"], "give either --id, or all of --train, --val and --test"),
         (["--far", "photos/nowhere"], "'photos/nowhere' not found"),
         (["--far", "x=photos/digits"], "share the classes"),
         (["--backbone", "resnet9_digits"], "did you mean"),

@@ -186,7 +186,7 @@ def test_the_command_says_what_to_take_and_why_not_the_others(folder, capsys):
         ([], "no benchmark chosen"),
         (["+benchmark=toi"], "benchmark 'toi' has no records in"),
         (["+benchmark=toy", "latency=5"], "found 'latency=5'; did you mean 'latency_ms'?"),
-        (["+benchmark=toy", "latency_ms=fast"], "latency_ms — found 'fast' — allowed: a number > 0"),
+        (["+benchmark=toy", "latency_ms=fast"], "latency_ms: found 'fast' — allowed: a number > 0"),
         (["+benchmark=toy", "needs=no_data"], "needs=no_data; did you mean"),
         (["+benchmark=toy", "+benchmark=toy"], "'+benchmark' is given twice"),
     ],

@@ -3,17 +3,17 @@
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from openbench import paths
 from openbench.cli import options
+from openbench.cli.output import note, print_tables
 from openbench.cli.process import FAILED, OK
 from openbench.cli.registry import Registry
-from openbench.errors import ConfigError, DataError, available, did_you_mean
-
-logger = logging.getLogger(__name__)
+from openbench.errors import ConfigError, DataError, not_found
+from openbench.results.tables.render import Column, Table
 
 if TYPE_CHECKING:
     from openbench.data.benchmark_config import BenchmarkConfig
@@ -21,107 +21,87 @@ if TYPE_CHECKING:
     from openbench.data.download import DataSource
     from openbench.data.own.benchmark import OwnSet
     from openbench.data.weights import Weights
-    from openbench.results.tables.render import Table
 
-_EPILOG = """\
-to begin with:
-  python -m openbench data list                      every data set: licence, size, whether it is there
-  python -m openbench data list cifar10              what a benchmark needs, where it is searched, what is missing
-  python -m openbench data prepare cifar10           download what may be downloaded, say how to get the rest
-  python -m openbench data prepare backbone=torchvision_resnet50      the same for weights
-  python -m openbench data list backbone=clip_vitb16 imagenet1k_mos   whether they have seen the OOD classes
-  python -m openbench data verify digits             counts, hashes, disjoint classes, images on two sides
-  python -m openbench data stats digits --to sheets  a contact sheet per split, to look at
-  python -m openbench data new pets --id photos/pets --near birds=photos/birds"""
-_NEW = """\
-A PATH is
+logger = logging.getLogger(__name__)
 
-  a folder with a subfolder per class    photos/cat/1.jpg; OOD images may lie in the folder itself
-  a .csv with the columns path, label    paths relative to the .csv; label may be missing for OOD images
-  an .npz with images and labels         images (n, h, w) or (n, h, w, 3) uint8, also as X and y; classes = names
-  a folder from save_to_disk             Hugging Face datasets, one split
-
---id is split 60 : 10 : 30 within each class, unless it is a folder with `train` and `test` (and perhaps `val`) in it.
-Which image went where is written to lists beside the yaml, so that it stays as it is when images are added."""
-_TAKEN = ("id", "near", "far", "csid", "overall")
-_WORD = "backbone="
+_GROUPS = ("id", "near", "far", "csid", "overall")  # names in results that no set may have
+_BACKBONE = "backbone="
 
 
-@click.group(cls=options.Group, epilog=_EPILOG, no_args_is_help=False)
+@click.group(cls=options.Group, no_args_is_help=False)
 def data() -> None:
-    """Get data sets, verify them, look at them, bring your own."""
+    """Get data sets, verify them, look at them, bring your own.
+
+    Examples:
+      python -m openbench data list                          every data set: licence, size, whether it is there
+      python -m openbench data list cifar10                  what a benchmark needs, and what is missing
+      python -m openbench data prepare cifar10               download what may be downloaded, say how to get the rest
+      python -m openbench data prepare backbone=torchvision_resnet50      the same for weights
+      python -m openbench data list backbone=clip_vitb16 imagenet1k_mos   whether they have seen the OOD classes
+      python -m openbench data verify digits                 check counts, hashes, classes, images in two splits
+      python -m openbench data stats digits --to sheets      a contact sheet per split, to look at
+      python -m openbench data new pets --id photos/pets --near birds=photos/birds
+    """
 
 
 @data.command("list")
-@click.argument("words", nargs=-1, metavar="BENCHMARK…")
+@click.argument("words", nargs=-1, metavar="[BENCHMARK…]")
+@options.table_format()
 @options.config_dir
-def list_data(words: tuple[str, ...], config_dir: Path | None) -> int:
-    """Say what a benchmark needs, where it is searched, and what is missing.
+def list_data(words: tuple[str, ...], form: str, config_dir: Path | None) -> int:
+    """List all data sets, or what a benchmark needs, where it is searched, and what is missing.
 
-    BENCHMARK is a benchmark, with KEY=VALUE overrides, a data set, or backbone=NAME. Without one, all data sets are
-    listed.
+    BENCHMARK is a benchmark, with KEY=VALUE overrides, a data set, or backbone=NAME.
     """
-    from openbench.cli.output import print_tables
     from openbench.data.build import survey
     from openbench.data.download import data_sources
 
     sources = data_sources()
     if not words:
-        print_tables([_all_table(sources)])
+        print_tables([_sources_table(sources)], form)
         return OK
-    if backbone := _named_backbone(words):
-        others = [word for word in words if not word.startswith(_WORD)]
-        return _list_weights(backbone, config_dir, benchmark_config(others, config_dir) if others else None)
+    if backbone := _backbone(words):
+        rest = [word for word in words if not word.startswith(_BACKBONE)]
+        return _list_weights(backbone, config_dir, benchmark_config(rest, config_dir) if rest else None, form)
     if _is_source(words, config_dir, sources):
         print(_how(sources[words[0]]))
         return OK
     config = benchmark_config(words, config_dir)
-    statuses = survey(config)
-    print_tables([_benchmark_table(config.name, statuses, sources)])
-    _print_missing(statuses, sources, config.typed)
-    return FAILED if any(status.missing for status in statuses) else OK
+    return _print_survey(config, survey(config), sources, form)
 
 
 @data.command
 @click.argument("words", nargs=-1, required=True, metavar="BENCHMARK…")
 @options.config_dir
-@click.option("--root", type=options.FILE, metavar="DIR", help="where to (default: OPENBENCH_DATA, else ./data)")
+@options.file_option("--root", "DIR", "folder to download to (default: OPENBENCH_DATA, else ./data)")
 def prepare(words: tuple[str, ...], config_dir: Path | None, root: Path | None) -> int:
     """Download what may be downloaded, and say how to get the rest.
 
     BENCHMARK is a benchmark, with KEY=VALUE overrides, a data set, or backbone=NAME.
     """
-    from openbench.cli.output import print_tables
     from openbench.data.build import survey
     from openbench.data.download import data_sources
 
-    root = _download_root(root)
-    if backbone := _named_backbone(words):
+    roots = paths.data_roots()
+    root = root.expanduser() if root else next((one for one in roots if one.is_dir()), roots[0])
+    if backbone := _backbone(words):
         return _prepare_weights(backbone, config_dir, root)
     sources = data_sources()
     if _is_source(words, config_dir, sources):
-        source = sources[words[0]]
-        if not source.files or _fetch_all([source], root):
-            print(_how(source))
-            return FAILED
-        print(f"{source.title}: ready below {root}")
-        return OK
+        return _prepare_source(sources[words[0]], root)
     config = benchmark_config(words, config_dir)
-    wanted = [status.name for status in survey(config) if status.missing]
-    failed = _fetch_all([sources[name] for name in dict.fromkeys(wanted) if name in sources], root)
-    statuses = survey(config)
-    print_tables([_benchmark_table(config.name, statuses, sources)])
-    _print_missing(statuses, sources, config.typed)
-    return FAILED if failed or any(status.missing for status in statuses) else OK
+    missing = dict.fromkeys(status.name for status in survey(config) if status.missing)
+    failed = [name for name in missing if name in sources and not _fetch(sources[name], root)]
+    return _print_survey(config, survey(config), sources, "console") or (FAILED if failed else OK)
 
 
 @data.command
 @click.argument("words", nargs=-1, required=True, metavar="BENCHMARK…")
 @options.config_dir
 @click.option("--fast", is_flag=True, help="leave out the search for similar images")
-@click.option("--show", type=int, default=20, metavar="N", help="similar pairs printed (20)")
+@click.option("--show", type=int, default=20, metavar="N", help="similar pairs to print (default: 20)")
 def verify(words: tuple[str, ...], config_dir: Path | None, fast: bool, show: int) -> int:
-    """Check counts, hashes, disjoint classes, and the same or a similar image on two sides."""
+    """Check counts, hashes, disjoint classes, and that no image is, or looks like one, in two splits."""
     from openbench.data.build import open_benchmark
     from openbench.data.checking.lookalikes import lookalikes
     from openbench.data.checking.verify import verify_node
@@ -130,31 +110,30 @@ def verify(words: tuple[str, ...], config_dir: Path | None, fast: bool, show: in
     config = benchmark_config(words, config_dir)
     report = verify_node(config)
     print(report)
-    if report.missing or fast:
-        print(report.verdict)
-        return OK if report.ok else FAILED
-    found = lookalikes(open_benchmark(config, sampled=readable_fingerprint))
-    # Identical images are in the report already.
-    print(f"  {len(found)} pairs look alike across splits that must be apart" + (":" if found else ""))
-    for pair in found[:show]:
-        print(f"    {pair}")
-    if len(found) > show:
-        print(f"    and {len(found) - show} more (--show {len(found)})")
-    print(report.verdict + f"; look-alikes to be judged by eye: {len(found):,}" * bool(found))
+    verdict = report.verdict
+    if not (report.missing or fast):
+        pairs = lookalikes(open_benchmark(config, sampled=readable_fingerprint))
+        # Identical images are in the report already.
+        print(f"  {len(pairs)} pairs look alike in splits that must be disjoint" + (":" if pairs else ""))
+        for pair in pairs[:show]:
+            print(f"    {pair}")
+        if len(pairs) > show:
+            print(f"    and {len(pairs) - show} more (--show {len(pairs)})")
+        verdict += f"; look-alikes to be judged by eye: {len(pairs):,}" * bool(pairs)
+    print(verdict)
     return OK if report.ok else FAILED
 
 
 @data.command
 @click.argument("words", nargs=-1, required=True, metavar="BENCHMARK…")
 @options.config_dir
-@click.option("--to", type=options.FILE, default=Path("sheets"), metavar="DIR", help="folder (./sheets)")
+@click.option("--to", type=options.FILE, default=Path("sheets"), metavar="DIR", help="folder (default: ./sheets)")
 def stats(words: tuple[str, ...], config_dir: Path | None, to: Path) -> int:
-    """Print the numbers of each split and write a contact sheet for each; of tables, rows and columns."""
+    """Print the numbers of each split, and draw a contact sheet of its images."""
     from openbench.data.build import open_benchmark
     from openbench.data.checking.contact_sheet import draw, stats_of, table_line
 
-    config = benchmark_config(words, config_dir)
-    benchmark = open_benchmark(config)
+    benchmark = open_benchmark(benchmark_config(words, config_dir))
     folder = to / benchmark.name
     folder.mkdir(parents=True, exist_ok=True)
     for split in benchmark.splits():
@@ -167,22 +146,22 @@ def stats(words: tuple[str, ...], config_dir: Path | None, to: Path) -> int:
     return OK
 
 
-@data.command(cls=options.Command, epilog=_NEW)
+@data.command
 @click.argument("name", metavar="NAME")
 @click.option("--id", "whole", metavar="PATH", help="ID images, to be split")
-@click.option("--train", metavar="PATH", help="ID train images, in place of --id")
-@click.option("--val", metavar="PATH", help="ID val images, in place of --id")
-@click.option("--test", metavar="PATH", help="ID test images, in place of --id")
+@click.option("--train", metavar="PATH", help="ID train images, instead of --id")
+@click.option("--val", metavar="PATH", help="ID val images, instead of --id")
+@click.option("--test", metavar="PATH", help="ID test images, instead of --id")
 @click.option("--near", metavar="[NAME=]PATH", multiple=True, help="a near set; may be repeated")
 @click.option("--far", metavar="[NAME=]PATH", multiple=True, help="a far set; may be repeated")
 @click.option("--csid", metavar="[NAME=]PATH", multiple=True, help="a csid set; may be repeated")
-@click.option("--ood-val", metavar="PATH", help="OOD images for tuning; without, run with tune=none")
+@click.option("--ood-val", metavar="PATH", help="OOD images for tuning; without it, run with tune=none")
 @click.option("--corruptions", is_flag=True, help="add a csID set: the test images, corrupted")
-@click.option("--backbone", default="resnet18_cifar", help="config of the network (resnet18_cifar)")
-@click.option("--side", type=click.IntRange(4), default=32, metavar="PIXELS", help="height and width it sees (32)")
-@click.option("--epochs", type=click.IntRange(1), metavar="N", help="of training (that of the training config)")
-@click.option("--seed", type=click.IntRange(0), default=0, help="of the split (0)")
-@click.option("--to", type=options.FILE, metavar="DIR", help="config folder to write to (./NAME)")
+@click.option("--backbone", default="resnet18_cifar", help="config of the network (default: resnet18_cifar)")
+@click.option("--side", type=click.IntRange(4), default=32, metavar="PIXELS", help="its height and width (default: 32)")
+@click.option("--epochs", type=click.IntRange(1), metavar="N", help="epochs of training (default: the config's)")
+@click.option("--seed", type=click.IntRange(0), default=0, help="seed of the split (default: 0)")
+@options.file_option("--to", "DIR", "config folder to write to (default: ./NAME)")
 def new(
     *,
     name: str,
@@ -190,58 +169,49 @@ def new(
     train: str | None,
     val: str | None,
     test: str | None,
+    ood_val: str | None,
+    seed: int,
+    to: Path | None,
     near: tuple[str, ...],
     far: tuple[str, ...],
     csid: tuple[str, ...],
-    ood_val: str | None,
-    corruptions: bool,
-    backbone: str,
-    side: int,
-    epochs: int | None,
-    seed: int,
-    to: Path | None,
+    **settings: Any,
 ) -> int:
     """Write a benchmark of your own images into a config folder, and print the command that runs it.
 
-    NAME is what users type: letters, digits, underscores.
+    NAME is what users type: letters, digits, underscores. A PATH is
+
+      a folder with a subfolder per class    photos/cat/1.jpg; OOD images may be in the folder itself
+      a .csv with the columns path, label    paths relative to the .csv; OOD images need no label
+      an .npz with images and labels         images (n, h, w) or (n, h, w, 3) uint8, also as X and y; classes = names
+      a folder from save_to_disk             Hugging Face datasets, one split
+
+    --id is split 60 : 10 : 30 within each class, unless it is a folder with `train` and `test` (and perhaps `val`) in
+    it. The split is written to lists beside the yaml, so that images added later do not change it.
     """
     from openbench.compose.sweep import options as entries
     from openbench.data.own.benchmark import OwnBenchmark, check_readable, command, read_set, write
 
-    backbones = entries("backbone")
-    if backbone not in backbones:
-        raise ConfigError(
-            f"backbone '{backbone}' not found{did_you_mean(backbone, backbones)} — python -m openbench list backbone"
-        )
+    if (backbone := settings["backbone"]) not in (backbones := entries("backbone")):
+        raise ConfigError(not_found(f"backbone '{backbone}'", backbone, backbones, "list backbone"))
     ood = {}
-    for group, sets in (("near", near), ("far", far), ("csid", csid)):
-        for given in sets:
-            title, path = _named(given)
-            if title in _TAKEN:
-                raise ConfigError(
-                    f"--{group}: a set cannot be called '{title}', as results have a group of that name — "
-                    f"name it: --{group} NAME={path}"
-                )
-            if f"{group}.{title}" in ood:
-                raise ConfigError(f"--{group}: two sets are called '{title}' — name them: --{group} NAME=PATH")
+    for group, places in (("near", near), ("far", far), ("csid", csid)):
+        for place in places:
+            title, path = _named(place)
+            if title in _GROUPS or f"{group}.{title}" in ood:
+                why = "is that of a group in results" if title in _GROUPS else "occurs twice"
+                raise ConfigError(f"--{group}: the name '{title}' {why} — name the set: --{group} NAME={path}")
             ood[f"{group}.{title}"] = read_set(path)
     if ood_val:
         ood["ood_val"] = read_set(ood_val)
-    benchmark = OwnBenchmark(
-        name=name,
-        id_sets=_id_sets(whole, {"train": train, "val": val, "test": test}, seed),
-        ood=ood,
-        corruptions=corruptions,
-        backbone=backbone,
-        side=side,
-        epochs=epochs,
-    )
+    id_sets = _id_sets(whole, {"train": train, "val": val, "test": test}, seed)
+    benchmark = OwnBenchmark(name=name, id_sets=id_sets, ood=ood, **settings)
     check_readable(benchmark)
     folder = to or Path(name)
     for file in write(benchmark, folder):
         print(f"wrote {file}")
-    counts = {**{f"id.{part}": found for part, found in benchmark.id_sets.items()}, **ood}
-    print("\n".join(f"  {where}: {len(found.rows)} images" for where, found in counts.items()))
+    for where, images in {**{f"id.{part}": images for part, images in id_sets.items()}, **ood}.items():
+        print(f"  {where}: {len(images.rows)} images")
     print(f"\nverify: {command(benchmark, folder, 'check')}\nrun:    {command(benchmark, folder)}")
     return OK
 
@@ -254,14 +224,12 @@ def _is_source(words: Sequence[str], config_dir: Path | None, sources: Mapping[s
     """
     from openbench.compose.sweep import options as entries
 
-    word, known = words[0], entries("benchmark", config_dir)
-    if len(words) > 1 or "=" in word or word.startswith("~") or word in known:
+    word, benchmarks = words[0], entries("benchmark", config_dir)
+    if len(words) > 1 or "=" in word or word.startswith("~") or word in benchmarks:
         return False
     if word not in sources:
-        raise ConfigError(
-            f"'{word}' is neither a benchmark nor a data set{did_you_mean(word, [*known, *sources])} "
-            "(python -m openbench list benchmark, python -m openbench data list)"
-        )
+        what = f"benchmark or data set '{word}'"
+        raise ConfigError(not_found(what, word, [*benchmarks, *sources], "data list"))
     return True
 
 
@@ -282,75 +250,72 @@ def benchmark_config(words: Sequence[str], config_dir: Path | None) -> "Benchmar
 
     if config_dir is not None:
         check_no_clash(config_dir)
-    known = entries("benchmark", config_dir)
+    benchmarks = entries("benchmark", config_dir)
     for word in words:
-        if "=" not in word and not word.startswith("~") and word not in known:
-            raise ConfigError(
-                f"benchmark '{word}' not found{did_you_mean(word, known)} — available: {available(known, word)} "
-                "(python -m openbench list benchmark)"
-            )
-    named = [word for word in words if word in known or word.lstrip("+").startswith("benchmark=")]
-    if len(named) > 1:
-        raise ConfigError(f"found the benchmarks {' and '.join(named)} — give one at a time")
-    overrides = [f"+benchmark={word}" if word in known else word for word in words]
+        if "=" not in word and not word.startswith("~") and word not in benchmarks:
+            raise ConfigError(not_found(f"benchmark '{word}'", word, benchmarks, "list benchmark"))
+    chosen = [word for word in words if word in benchmarks or word.lstrip("+").startswith("benchmark=")]
+    if len(chosen) > 1:
+        raise ConfigError(f"found the benchmarks {' and '.join(chosen)} — give one at a time")
+    overrides = [f"+benchmark={word}" if word in benchmarks else word for word in words]
     with explained(Typed("check", overrides, config_dir)):
         cfg = compose("check", overrides, config_dir)
     if "benchmark" not in cfg:
         raise no_benchmark("check", config_dir)
     node = plain(cfg, "benchmark")
     if not isinstance(node, dict):
-        raise ConfigError(f"benchmark is not chosen — found {node!r} (python -m openbench list benchmark)")
+        raise ConfigError(f"benchmark is not chosen, found {node!r} (python -m openbench list benchmark)")
     return BenchmarkConfig.parse(node)
 
 
-def _download_root(asked: Path | None) -> Path:
-    """Where downloads go: what was asked for, else the first data root that exists, else the first."""
-    if asked is not None:
-        return asked.expanduser()
-    roots = paths.data_roots()
-    return next((root for root in roots if root.is_dir()), roots[0])
-
-
-def _fetch_all(sources: Sequence["DataSource"], root: Path) -> bool:
-    """Fetch every file of the sources; one that fails does not keep the others from being fetched."""
+def _fetch(source: "DataSource", root: Path) -> bool:
+    """Download every file of a source, and return whether all succeeded."""
     from openbench.data.download import prepare_file
 
-    failed = False
-    for source in sources:
-        for file in source.files:
-            try:
-                logger.info(prepare_file(file, root))
-            except DataError as error:
-                failed = True
-                logger.error(f"error: {error}")
-    return failed
+    complete = True
+    for file in source.files:
+        try:
+            logger.info(prepare_file(file, root))
+        except DataError as error:  # the other files are downloaded all the same
+            complete = False
+            logger.error(f"error: {error}")
+    return complete
 
 
-def _all_table(sources: Mapping[str, "DataSource"]) -> "Table":
-    from openbench.results.tables.render import Column, Table
+def _prepare_source(source: "DataSource", root: Path) -> int:
+    """Download a source, or say how to get it by hand."""
+    if not source.files or not _fetch(source, root):
+        print(_how(source))
+        return FAILED
+    print(f"{source.title}: ready below {root}")
+    return OK
 
+
+def _sources_table(sources: Mapping[str, "DataSource"]) -> Table:
+    """All data sets."""
     roots = paths.data_roots()
-    rows = []
-    for source in sources.values():
-        rows.append((source.name, source.title, _megabytes(source), _state(source, roots), source.licence))
-    columns = tuple(Column(title) for title in ("data set", "title", "download", "state", "licence"))
+    rows = ((s.name, s.title, _megabytes(s), _state(s, roots), s.licence) for s in sources.values())
+    columns = tuple(map(Column, ("data set", "title", "download", "state", "licence")))
     notes = (
-        "state of what openbench downloads; `data list BENCHMARK` also finds other layouts and files you got by hand",
+        "state: of what openbench downloads; `data list BENCHMARK` also finds other layouts and files you got by hand",
         "searched: " + ", ".join(str(root.absolute()) for root in roots),
     )
     return Table("Data sets", columns, tuple(rows), notes=notes)
 
 
 def _state(source: "DataSource", roots: tuple[Path, ...]) -> str:
-    """How much of a data set's download is there; nothing is known of one that comes by hand."""
+    """How much of a data set's download is there; a dash for one that comes by hand."""
     absent, files = len(source.missing(roots)), len(source.files)
     if not files:
         return "–"
     return "there" if not absent else "not downloaded" if absent == files else f"{files - absent} of {files} files"
 
 
-def _benchmark_table(name: str, statuses: Sequence["SetStatus"], sources: Mapping[str, "DataSource"]) -> "Table":
-    from openbench.results.tables.render import Column, Table
+def _print_survey(
+    config: "BenchmarkConfig", statuses: Sequence["SetStatus"], sources: Mapping[str, "DataSource"], form: str
+) -> int:
+    """Print a row per set, then what is missing and how to get it: each data set's instructions and each place once."""
+    from openbench.data.build import advice
 
     rows = []
     for status in statuses:
@@ -359,27 +324,21 @@ def _benchmark_table(name: str, statuses: Sequence["SetStatus"], sources: Mappin
         state = "complete" if not status.missing else "incomplete" if status.found else "missing"
         download = _megabytes(source) if source else "–"
         rows.append((status.path, status.name, status.found, status.expected, state, download, licence))
-    kinds = ("text", "text", "count", "count", "text", "text", "text")
     titles = ("set", "data set", "found", "listed", "state", "download", "licence")
-    columns = tuple(Column(title, kind) for title, kind in zip(titles, kinds, strict=True))  # type: ignore[arg-type]
-    return Table(f"Data of benchmark {name}", columns, tuple(rows))
-
-
-def _print_missing(statuses: Sequence["SetStatus"], sources: Mapping[str, "DataSource"], name: str) -> None:
-    """What is missing, how to get it, and where it was searched: each data set's instructions and each place once."""
-    from openbench.data.build import advice
-
+    columns = tuple(Column(title, "count" if title in ("found", "listed") else "text") for title in titles)
+    print_tables([Table(f"Data of benchmark {config.name}", columns, tuple(rows))], form)
     gaps = [status for status in statuses if status.missing]
     for data_set in dict.fromkeys(gap.name for gap in gaps):
-        print("", *(gap for gap in gaps if gap.name == data_set), sep="\n")
+        note("\n".join(["", *(str(gap) for gap in gaps if gap.name == data_set)]), form)
         if data_set in sources:
-            print(_how(sources[data_set], name))
+            note(_how(sources[data_set], config.typed), form)
     if gaps:
-        print("", *advice(gaps, name), sep="\n")
+        note("\n".join(["", *advice(gaps, config.typed)]), form)
+    return FAILED if gaps else OK
 
 
 def _how(source: "DataSource", benchmark: str | None = None) -> str:
-    """Return what a source is, and how to get it."""
+    """What a source is, and how to get it."""
     lines = [f"{source.title} · licence: {source.licence} · {source.page}"]
     if source.files:
         lines.append(f"download: python -m openbench data prepare {benchmark or source.name}")
@@ -397,92 +356,73 @@ def _megabytes(source: "DataSource") -> str:
     return "size unknown" if source.size is None else f"{source.size / 1e6:.0f} MB"
 
 
-def _named_backbone(words: Sequence[str]) -> str:
-    """Return the backbone that words on the command line name; empty if they name none.
+def _backbone(words: Sequence[str]) -> str:
+    """The backbone that words on the command line name; empty if they name none.
 
     Raises:
         ConfigError: they name several.
     """
-    found = [word.removeprefix(_WORD) for word in words if word.startswith(_WORD)]
-    if len(found) > 1:
-        raise ConfigError(f"found the backbones {' and '.join(found)} — give one at a time")
-    return found[0] if found else ""
+    names = [word.removeprefix(_BACKBONE) for word in words if word.startswith(_BACKBONE)]
+    if len(names) > 1:
+        raise ConfigError(f"found the backbones {' and '.join(names)} — give one at a time")
+    return names[0] if names else ""
 
 
-def _weights_of(name: str, config_dir: Path | None) -> "Weights | None":
-    """Return the released weights of a backbone; None where it has none of its own.
+def _weights_of(name: str, config_dir: Path | None) -> "tuple[Weights | None, dict[str, Path | None]]":
+    """The released weights of a backbone, and where each file that its yaml names is, None if not in a data root.
 
     Raises:
         ConfigError: no such backbone.
     """
     from openbench.data.weights import released_weights
 
-    Registry.of(config_dir).entry("backbone", name)
-    return released_weights().get(name)
-
-
-def _files_named(name: str, config_dir: Path | None) -> list[str]:
-    """Return the files of weights that a backbone's yaml names, relative to a data root."""
     config = Registry.of(config_dir).entry("backbone", name).config()
-    file = str(config.get("weights") or "")
-    return [file] if "/" in file else []
-
-
-def _no_weights(name: str) -> str:
-    """Return what to say of a backbone without released weights."""
-    return (
-        f"backbone '{name}' has no released weights of its own: it is trained on the benchmark, reads features, or "
-        "takes the model that you name — nothing to prepare"
-    )
-
-
-def _list_weights(name: str, config_dir: Path | None, benchmark: "BenchmarkConfig | None") -> int:
-    """Print where weights come from, whether they are there and, for a benchmark, which OOD classes were labelled."""
-    from openbench.cli.output import print_tables
-
-    weights = _weights_of(name, config_dir)
+    weights = released_weights().get(name)
     if weights is None:
-        print(_no_weights(name))
+        print(
+            f"backbone '{name}' has no released weights: it is trained on the benchmark, reads features, or takes the "
+            "model that you name"
+        )
+    file = str(config.get("weights") or "")
+    return weights, {file: _located(file)} if "/" in file else {}
+
+
+def _located(file: str) -> Path | None:
+    """Where a file is, if it is in a data root."""
+    return next((root / file for root in paths.data_roots() if (root / file).is_file()), None)
+
+
+def _list_weights(name: str, config_dir: Path | None, benchmark: "BenchmarkConfig | None", form: str) -> int:
+    """Print where weights come from, whether they are there and, for a benchmark, which OOD classes were labelled."""
+    weights, files = _weights_of(name, config_dir)
+    if weights is None:
         return OK
-    print(_how(weights.source))
-    print(f"trained on: {weights.pretraining.images} · labels: {weights.pretraining.labels}")
-    for file in [*_files_named(name, config_dir), *(file.gives for file in weights.source.files)]:
-        there = _found(file)
-        print(f"{file}: {'is there, ' + str(there) if there else 'not found in the data roots'}")
+    note(_how(weights.source), form)
+    note(f"trained on: {weights.pretraining.images} · labels: {weights.pretraining.labels}", form)
+    for file, path in (files | {file.gives: _located(file.gives) for file in weights.source.files}).items():
+        note(f"{file}: {f'is there, {path}' if path else 'not found in the data roots'}", form)
     if benchmark is not None:
-        print_tables([_seen_table(name, weights, benchmark)])
+        print_tables([_seen_table(name, weights, benchmark)], form)
     return OK
 
 
 def _prepare_weights(name: str, config_dir: Path | None, root: Path) -> int:
     """Download weights that may be downloaded; say of others how to get them."""
-    weights = _weights_of(name, config_dir)
+    weights, files = _weights_of(name, config_dir)
     if weights is None:
-        print(_no_weights(name))
         return OK
-    named = _files_named(name, config_dir)
-    for file in named:
-        if there := _found(file):
-            print(f"{there}: is there")
-            return OK
-    if not weights.source.files or _fetch_all([weights.source], root):
-        print(_how(weights.source))
-        return FAILED
-    print(f"{weights.source.title}: ready below {root}")
-    if named:
+    if path := next(filter(None, files.values()), None):
+        print(f"{path}: is there")
+        return OK
+    code = _prepare_source(weights.source, root)
+    if files and code == OK:
         print(weights.source.note)
-    return OK
+    return code
 
 
-def _found(file: str) -> Path | None:
-    """Where a file is, if it is in a data root."""
-    return next((root / file for root in paths.data_roots() if (root / file).is_file()), None)
-
-
-def _seen_table(name: str, weights: "Weights", benchmark: "BenchmarkConfig") -> "Table":
-    """Return for each OOD set of a benchmark how many of its classes were among the labels of the pre-training."""
+def _seen_table(name: str, weights: "Weights", benchmark: "BenchmarkConfig") -> Table:
+    """For each OOD set of a benchmark, how many of its classes were among the labels of the pre-training."""
     from openbench.data.dataset import SetConfig
-    from openbench.results.tables.render import Column, Table
 
     rows = []
     for entry in benchmark.sets:
@@ -491,30 +431,27 @@ def _seen_table(name: str, weights: "Weights", benchmark: "BenchmarkConfig") -> 
             rows.append((entry.path, len(classes), weights.pretraining.seen(classes)))
     columns = (Column("OOD set"), Column("classes", "count"), Column("labelled in pre-training"))
     title = f"Has {name} seen the OOD classes of {benchmark.name}?"
-    return Table(title, columns, tuple(rows), notes=("Classes are compared by their names, not by their pictures.",))
+    return Table(title, columns, tuple(rows), notes=("Classes are compared by their names, not by their images.",))
 
 
 def _id_sets(whole: str | None, parts: dict[str, str | None], seed: int) -> dict[str, "OwnSet"]:
+    """The ID images by split: of one folder, or of three."""
     from openbench.data.own.benchmark import read_id, read_set
 
-    given = [part for part, path in parts.items() if path]
-    if bool(whole) == bool(given) or (given and len(given) < len(parts)):
-        raise ConfigError(
-            f"ID images: found --id {whole}, and {', '.join(f'--{p}' for p in given) or 'none'} of --train, "
-            "--val, --test — give either --id, or all three others"
-        )
-    if whole:
+    places = {part: path for part, path in parts.items() if path}
+    if whole and not places:
         return read_id(whole, seed)
-    return {part: read_set(path) for part, path in parts.items() if path}
+    if whole or len(places) < len(parts):
+        raise ConfigError("ID images — give either --id, or all of --train, --val and --test")
+    return {part: read_set(path) for part, path in places.items()}
 
 
-def _named(given: str) -> tuple[str, str]:
-    """Name and path of `NAME=PATH`, or of a path alone, which is called after its last part."""
-    name, equals, path = given.partition("=")
+def _named(text: str) -> tuple[str, str]:
+    """Name and path of `NAME=PATH`, or of a path alone, which is named after its last part."""
+    name, equals, path = text.partition("=")
     if not equals or "/" in name:
-        path = given
-        name = Path(given).stem
-    cleaned = "".join(c if c.isascii() and c.isalnum() else "_" for c in name).strip("_")
-    if not cleaned:
-        raise ConfigError(f"set '{given}' has no usable name — write NAME=PATH")
-    return cleaned, path
+        name, path = Path(text).stem, text
+    name = "".join(c if c.isascii() and c.isalnum() else "_" for c in name).strip("_")
+    if not name:
+        raise ConfigError(f"set '{text}' has no usable name — write NAME=PATH")
+    return name, path

@@ -1,9 +1,8 @@
-"""`evaluate`: every table from a file of scores, whatever made them."""
+"""`evaluate`: every table from a file of scores."""
 
-import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import click
 from openbench.api.result import Result
 from openbench.api.scores import result_of
 from openbench.cli import options
-from openbench.cli.output import check_json, print_tables, write_json
+from openbench.cli.output import check_output, note, print_tables, write_json
 from openbench.cli.process import OK
 from openbench.core.scores import SetScores
 from openbench.metrics.suite import MetricOptions, fixed_thresholds
@@ -24,67 +23,42 @@ from openbench.results.tables.views import SIDES, VIEWS, explained, run_tables
 ALL = "all"
 SCORE_VIEWS = tuple(view for view in VIEWS if view not in ("trials", "counts"))  # a file of scores has no others
 
-_EPILOG = """\
-columns: score (larger = more OOD), set, role (id_test, id_val, csid, ood_val, near, far); optionally correct (0/1),
-label, prediction, p_0 … p_{c-1}. Decimals that share a float64 are ties; numbers beyond 2^53 that do are refused.
-Lists are separated by commas.
-
-  python -m openbench evaluate scores.csv
-  python -m openbench evaluate scores.parquet --json metrics.json
-  python -m openbench evaluate scores.csv --families ranking,conformal --delta 0.01 --correction simes
-"""
-
 
 def _rates(text: str) -> float | dict[str, float]:
-    """One rate, or `SET=RATE,SET=RATE`."""
+    """A rate, or `SET=RATE,SET=RATE`."""
     pairs = [part.strip().rpartition("=") for part in text.split(",")]
     try:
-        found = {name: float(rate) for name, _, rate in pairs} if "=" in text else float(text)
+        rates = {name: float(rate) for name, _, rate in pairs} if "=" in text else float(text)
     except ValueError:
-        found = {}
-    if isinstance(found, dict) and ("" in found or len(found) < len(pairs)):
+        rates = {}
+    if isinstance(rates, dict) and ("" in rates or len(rates) < len(pairs)):
         raise click.BadParameter(f"found {text!r} — allowed: a rate for all sets, or SET=RATE,… with each set once")
-    return found
+    return rates
 
 
-def _list_of(kind: type) -> Callable[[str], tuple[Any, ...]]:
-    """What reads values separated by commas."""
-    return lambda text: tuple(map(kind, options.names(text)))
-
-
-def _metric_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add an option for each metric option, explained by its line in the docstring of MetricOptions."""
-    for field in reversed(fields(MetricOptions)):
-        default: Any = field.default
-        first, shown = (default[0], ",".join(map(str, default))) if isinstance(default, tuple) else (default, default)
-        match = re.search(rf"^ *{field.name}: (.+?)\.?$", MetricOptions.__doc__ or "", flags=re.MULTILINE)
-        kind: Any = _list_of(type(first)) if isinstance(default, tuple) else type(first)
-        command = click.option(
-            f"--{field.name.replace('_', '-')}",
-            type=_rates if field.name == "fpr" else kind,
-            metavar="A,B,…" if isinstance(default, tuple) else "NAME" if isinstance(default, str) else "X",
-            help=f"{match.group(1) if match else ''} (default: {shown})",
-        )(command)
-    return command
-
-
-@click.command(cls=options.Command, epilog=_EPILOG)
+@click.command(cls=options.Command)
 @click.argument("scores", type=options.FILE, metavar="SCORES")
-@click.option("--json", type=options.FILE, metavar="FILE", help="write every number as {set or group: {key: value}}")
+@options.file_option("--json", "FILE", "write every number as {set or group: {key: value}}")
 @click.option("--view", type=click.Choice([*SCORE_VIEWS, ALL]), default="overview", help="which tables")
 @options.table_format()
 @click.option("--explain", is_flag=True, help="also print every convention that the numbers depend on")
-@_metric_options
+@options.fields_of(MetricOptions, fpr=_rates)
 def evaluate(scores: Path, json: Path | None, view: str, form: str, explain: bool, **metric_options: Any) -> int:
     """Compute every metric of a file of scores and print the tables.
 
-    SCORES is a .csv or .parquet, one row per scored image. The options of metrics have the defaults of
-    configs/metrics/default.yaml.
+    SCORES is a .csv or .parquet with a row per scored image and the columns score (larger = more OOD), set, role
+    (id_test, id_val, csid, ood_val, near, far); optionally correct (0/1), label, prediction, p_0 … p_{c-1}. Decimals
+    that share a float64 are ties; numbers beyond 2^53 that do are refused. Lists are separated by commas. The options
+    of metrics have the defaults of configs/metrics/default.yaml.
+
+    Examples:
+      python -m openbench evaluate scores.csv
+      python -m openbench evaluate scores.parquet --json metrics.json
+      python -m openbench evaluate scores.csv --families ranking,conformal --delta 0.01 --correction simes
     """
-    check_json(json, [scores])
+    check_output("--json", json, [scores])
     chosen = MetricOptions(**{name: value for name, value in metric_options.items() if value is not None})
-    sets = read_sets(scores)
-    result = result_of(sets, chosen, scores.name)
+    result = result_of(read_sets(scores), chosen, scores.name)
     tables = [table for one in (SCORE_VIEWS if view == ALL else (view,)) for table in _tables(result, one)]
     for line in result.warnings:
         print(console(line), file=sys.stderr)
@@ -92,7 +66,7 @@ def evaluate(scores: Path, json: Path | None, view: str, form: str, explain: boo
         print(f"view '{view}' is empty: the file or the families do not yield it", file=sys.stderr)
     print_tables(tables, form)
     if explain:
-        print(explained(result.record.header), file=sys.stderr if form == "csv" else sys.stdout)
+        note(explained(result.record.header), form)
     if json is not None:
         write_json(result.metrics, json)
     return OK

@@ -13,7 +13,7 @@ import click
 
 from openbench import paths
 from openbench.cli import options
-from openbench.cli.output import say_left_out
+from openbench.cli.output import note, print_tables, say_left_out
 from openbench.cli.process import FAILED, OK, writing
 from openbench.config.shipped import names
 from openbench.core.benchmark import canonical
@@ -22,7 +22,7 @@ from openbench.errors import ConfigError, OpenbenchError, RecordError, did_you_m
 from openbench.public import TARGET, public
 from openbench.results.escape import console
 from openbench.results.frame import everything, runs
-from openbench.results.leaderboard.across import ACROSS, SETS, across, across_csv, needed, write_every_number
+from openbench.results.leaderboard.across import ACROSS, across, across_csv, needed, write_every_number
 from openbench.results.leaderboard.pages import (
     FOLDER,
     Generated,
@@ -36,7 +36,7 @@ from openbench.results.leaderboard.pages import (
 from openbench.results.leaderboard.ranking import Board, boards_in
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.stored import ScoreStore
-from openbench.results.tables.render import Table, render
+from openbench.results.tables.render import Table
 from openbench.results.tables.views import explained, said_once
 from openbench.storage.yaml_file import read_yaml
 
@@ -45,18 +45,6 @@ _UNKNOWN = "not known"  # whether weights that openbench does not list have met 
 # What of a backbone's node tells which weights it has, whatever its name.
 _WEIGHTS = (TARGET, "model", "weights", "sha256")
 _ATTRIBUTES = ("method", "training", "augment", "outliers", "backbone", "tuned")
-_LEADERBOARD = f"""\
-Without --view, --benchmark, --where or --format the pages are written; with one of them tables are printed instead.
-
-  python -m openbench leaderboard
-  python -m openbench leaderboard --benchmark cifar10 --where outliers=none --where 'training=cross_entropy,logitnorm'
-  python -m openbench leaderboard --view selective --of near --format latex
-  python -m openbench leaderboard --view overview --format csv
-  python -m openbench leaderboard --every-number numbers.csv
-  python -m openbench leaderboard --site site
-
---of takes near, far, pooled_near, pooled_far, the names of sets, or `{SETS}` for each of them.
-"""
 
 
 def _condition(text: str) -> tuple[str, tuple[str, ...]]:
@@ -70,7 +58,7 @@ def _condition(text: str) -> tuple[str, tuple[str, ...]]:
     return attribute, options.names(values)
 
 
-@click.command(cls=options.Command, epilog=_LEADERBOARD)
+@click.command(cls=options.Command)
 @options.results
 @click.option("--plots", is_flag=True, help="also draw near against far AUROC of every benchmark")
 @click.option("--check", is_flag=True, help="write nothing; exit code 1 if something would change")
@@ -111,7 +99,19 @@ def leaderboard(
     form: str | None,
     explain: bool,
 ) -> int:
-    """Make the tables of results/leaderboard from the records; without new records nothing changes."""
+    """Make the tables of results/leaderboard from the records; without new records nothing changes.
+
+    With --view, --benchmark, --where, --of or --format tables are printed instead. --of takes near, far, pooled_near,
+    pooled_far, the names of sets, or `sets` for each of them.
+
+    Examples:
+      python -m openbench leaderboard
+      python -m openbench leaderboard --benchmark cifar10 --where outliers=none --where training=cross_entropy,logitnorm
+      python -m openbench leaderboard --view selective --of near --format latex
+      python -m openbench leaderboard --view overview --format csv
+      python -m openbench leaderboard --every-number numbers.csv
+      python -m openbench leaderboard --site site
+    """
     if not results.is_dir():
         raise RecordError(
             f"results folder '{results}' not found — give one with --results DIR or OPENBENCH_RESULTS; "
@@ -211,10 +211,10 @@ def _show(found: Sequence[Board], view: str, of: Sequence[str], form: str, expla
         print(f"view '{view}' is empty: the records have none of its numbers", file=sys.stderr)
     if form == "console":
         tables = said_once(tables)
-    print("\n".join(render(table, form) for table in tables), end="")
+    print_tables(tables, form)
     if explain:
         for header in sorted({header for board in found for header in board.headers}):
-            print(explained(header), file=sys.stderr if form == "csv" else sys.stdout)
+            note(explained(header), form)
 
 
 def _board_tables(board: Board) -> list[Table]:

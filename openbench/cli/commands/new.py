@@ -28,19 +28,6 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 _BENCHMARK = "benchmark"
 _DIGITS = "+benchmark=digits"
 
-_EPILOG = f"""\
-Writes three files that run as they are, and prints the commands that run and test them:
-
-  DIR/NAME.py                 the class, with FILL IN where yours differs
-  DIR/{FOLDER}/KIND/NAME.yaml     its config: what users type, and the hyper-parameters
-  DIR/test_NAME.py            what it must keep to
-
-A data set has a list of its images, too: DIR/{FOLDER}/lists/NAME.csv.
-
-  python -m openbench new method nearest_mean
-  python -m openbench new study mine.yaml -m +benchmark=digits method=knn,msp,vim seed=0,1,2
-"""
-
 
 @dataclass(frozen=True)
 class Kind:
@@ -69,21 +56,34 @@ KINDS = {
 }
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=options.Group, no_args_is_help=False)
 def new() -> None:
-    """Write something of your own that runs as it is, and print the commands that run and test it."""
+    """Write something of your own that runs as it is, and print the commands that run and test it.
+
+    Examples:
+      python -m openbench new method nearest_mean
+      python -m openbench new study mine.yaml -m +benchmark=digits method=knn,msp,vim seed=0,1,2
+    """
 
 
 def _kind_command(kind: str) -> click.Command:
     """The command that writes one kind."""
 
-    @click.command(kind, cls=options.Command, epilog=_EPILOG.replace("KIND", kind))
+    @click.command(kind, cls=options.Command)
     @click.argument("name", metavar="NAME")
-    @click.option("--dir", "folder", type=options.FILE, default=Path(), metavar="DIR", help="where to (here)")
+    @click.option("--dir", "folder", type=options.FILE, default=Path(), metavar="DIR", help="where to (default: here)")
     def write(name: str, folder: Path) -> int:
+        """Write a KIND; NAME is what users type: lower-case letters, digits and underscores.
+
+        Three files that run as they are:
+          DIR/NAME.py                 the class, with FILL IN where yours differs
+          DIR/mine/KIND/NAME.yaml     its config: what users type, and the hyper-parameters
+          DIR/test_NAME.py            its tests
+        and, of a data set, DIR/mine/lists/NAME.csv: the list of its images.
+        """
         return _new(KINDS[kind], name, folder.expanduser())
 
-    write.help = f"Write a {kind}; NAME is what users type: lower-case letters, digits and underscores."
+    write.help = (write.help or "").replace("KIND", kind)
     return write
 
 

@@ -1,4 +1,4 @@
-"""`report`, `compare`, `thresholds` and `risk`: finished runs, from their records and the scores kept of them."""
+"""`report`, `compare`, `thresholds` and `risk`: finished runs, from their records and stored scores."""
 
 import base64
 import csv
@@ -13,7 +13,7 @@ import click
 import numpy as np
 
 from openbench.cli import options
-from openbench.cli.output import LeftOut, check_json, left_out, print_tables, write_json
+from openbench.cli.output import LeftOut, check_output, left_out, picture_format, print_tables, write_json
 from openbench.cli.process import writing
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
@@ -23,7 +23,6 @@ from openbench.results.escape import csv_row
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore, first_with
-from openbench.results.tables.render import render
 from openbench.storage.files import output, replacing, write_whole
 
 if TYPE_CHECKING:
@@ -32,66 +31,37 @@ if TYPE_CHECKING:
     from openbench.results.comparisons.thresholds import Scored
 
 _SIDE = 192  # pixels of a picture's longer side, at most
-_PICTURES = ("png", "svg", "pdf")
 _SCORE_FILES = (".csv", ".parquet")
-_REPORT = """\
-The page holds what was run, its tables, and, where its scores are kept, ROC, precision and recall, score histograms,
-error rates over the threshold, selective and conformal curves, and the images that were flagged and accepted first.
-
-  python -m openbench report latest
-  python -m openbench report 36e6c0dc2b0d35da --out knn.html --images 0
-"""
-_COMPARE = """\
-Each run is compared with the first: by DeLong's paired test on the same images, for every set and the mean of each
-group. Scores are read from the results folder, where `publish` puts them, or from the cache of the run.
-
-  python -m openbench compare 36e6c0 0f1eaf
-  python -m openbench compare 36e6c0 0f1eaf 2ffd38 --plots roc.png --images 10
-"""
-_THRESHOLDS = """\
-Each group has a threshold of largest F1. The tables show how far it moves from group to group, and what F1 is lost
-where a group must take the best of the other groups' thresholds, or all groups the same one. Every collection (the
-cases of the re-benchmark) has tables of its own, with the paper's figures beside ours; GradNorm has both of its
-variants, as the norm and divided by the number of classes, from the scores of either.
-
-  python -m openbench thresholds rebench_case1 rebench_case2
-  python -m openbench thresholds rebench_case3 --groups
-  python -m openbench thresholds a_against_b.csv a_against_c.csv
-"""
-_RISK = """\
-For each OOD set, ρ_max is the largest share of OOD that one of the methods accepts where it accepts 80 % of ID; the
-selective risk of every method is then the least at that TPR and FPR. Beside it the paper's figures (table 2 of arXiv
-2307.05199), on its benchmarks. A double score such as msp+knn has the best weight at every operating point, chosen on
-the test data as in the paper; its honest counterpart is the method knn_msp, whose weight is chosen on validation.
-
-  python -m openbench risk cifar10_rejection
-  python -m openbench risk cifar10_rejection --methods msp,mls,odin,react,knn,vim --double msp+knn --double msp+vim
-"""
 
 
-@click.command(cls=options.Command, epilog=_REPORT)
+@click.command(cls=options.Command)
 @click.argument("run_id", metavar="RUN_ID")
-@click.option("--out", type=options.FILE, metavar="FILE.html", help="the page (default: named by the run)")
+@options.file_option("--out", "FILE.html", "the page (default: named after the run)")
 @click.option("--images", type=int, default=12, metavar="N", help="images on each contact sheet; 0 for none")
 @options.results
 @options.cache
 def report(run_id: str, out: Path | None, images: int, results: Path, cache: Path) -> int:
     """Write one run as an HTML page with its tables and pictures.
 
-    RUN_ID is a record, the beginning of its id, or `latest`.
+    RUN_ID is a record, the beginning of its id, or `latest`. The page holds the run's settings and tables and, if its
+    scores are stored, ROC and precision-recall curves, histograms, error rates over the threshold, selective and
+    conformal curves, and the images that were flagged and accepted first.
+
+    Examples:
+      python -m openbench report latest
+      python -m openbench report 36e6c0dc2b0d35da --out knn.html --images 0
     """
     if out:
         writable(out.parent, "--out")  # before all that takes time
         if out.is_dir():
             raise ConfigError(f"--out: '{out}' is a folder — name the page, e.g. {out / 'run.html'}")
     with left_out() as lost:
-        store = RecordStore(results)
-        record, _ = store.look_up(run_id, lost.append)
+        record, _ = RecordStore(results).look_up(run_id, lost.append)
     from openbench.cli.reproduce import command
     from openbench.report.run_page import run_page
 
-    kept = first_with(record.run_id, _folders(results, cache))
-    sets = kept.read_whole(record.run_id) if kept else []
+    stored = first_with(record.run_id, _folders(results, cache))
+    sets = stored.read_whole(record.run_id) if stored else []
     sheets, classes, why = _contact_sheets(record, sets, images)
     page = run_page(record, sets, sheets, classes, command(record))
     path = out or Path(f"{record.method['name']}-{record.benchmark['name']}-{record.run_id[:8]}.html")
@@ -103,9 +73,9 @@ def report(run_id: str, out: Path | None, images: int, results: Path, cache: Pat
     return lost.code
 
 
-@click.command(cls=options.Command, epilog=_COMPARE)
+@click.command(cls=options.Command)
 @click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID…")
-@click.option("--plots", type=options.FILE, metavar="FILE", help="draw the ROCs: .png, .svg or .pdf")
+@options.file_option("--plots", "FILE", "draw the ROCs: .png, .svg or .pdf")
 @click.option("--images", type=int, default=3, metavar="N", help="images of each set; 0 for none")
 @click.option("--level", type=float, default=0.95, metavar="P", help="coverage of the intervals")
 @options.table_format()
@@ -116,15 +86,19 @@ def compare(
 ) -> int:
     """Compare runs on the same images: differences with intervals, configs, images.
 
-    RUN_ID is a record, or the beginning of its id.
+    RUN_ID is a record, or the beginning of its id. Each run is compared with the first by DeLong's paired test on the
+    same images, for every set and the mean of each group. Scores are read from the results folder (see `publish`), else
+    from the cache.
+
+    Examples:
+      python -m openbench compare 36e6c0 0f1eaf
+      python -m openbench compare 36e6c0 0f1eaf 2ffd38 --plots roc.png --images 10
     """
     from openbench.results.comparisons.runs import compared, config_table, difference_table, disagreement_table
 
     if len(run_ids) < 2:
         raise ConfigError(f"compare: found {len(run_ids)} run — two or more are needed")
-    suffix = plots.suffix.removeprefix(".").lower() if plots else ""
-    if plots and suffix not in _PICTURES:
-        raise ConfigError(f"--plots '{plots}' — allowed: a name that ends in .png, .svg or .pdf")
+    picture = picture_format(plots, "--plots")
     store = RecordStore(results)
     with left_out() as lost:
         records = [store.look_up(run_id, lost.append)[0] for run_id in run_ids]
@@ -140,18 +114,18 @@ def compare(
 
         keys = names_of(first.record)[0]  # empty where the images are not here
         tables += [disagreement_table(first, other, images, keys) for other in others]
-    print("\n".join(render(table, form) for table in tables if table.rows), end="")
+    print_tables([table for table in tables if table.rows], form)
     if plots is not None:
         from openbench.results.plots import roc, save
 
         figure = roc({run.name: run.scores for run in runs})
         with writing(plots, "--plots"), replacing(plots) as stream:
-            save(figure, stream, suffix)
-        print(f"drew {plots}")
+            save(figure, stream, picture)
+        print(f"drew {plots}", file=sys.stderr)
     return lost.code
 
 
-@click.command(cls=options.Command, epilog=_THRESHOLDS)
+@click.command(cls=options.Command)
 @click.argument("words", nargs=-1, required=True, metavar="NAME…")
 @click.option("--groups", is_flag=True, help="also print a table of every method's groups")
 @options.json_file
@@ -163,13 +137,23 @@ def thresholds(
 ) -> int:
     """Compare the best thresholds of a method over groups of ID and OOD data.
 
-    NAME is the beginning of benchmarks' names, or a file of scores for each group.
+    NAME is the beginning of benchmarks' names, or a file of scores for each group. The threshold of a group is the one
+    of largest F1. The tables show how far it moves between groups, and what F1 is lost if a group takes the best
+    threshold of the others, or if all groups share one. Every collection (the cases of the re-benchmark) has its own
+    tables, with the paper's figures. GradNorm has both of its variants: the norm, and the norm divided by the number of
+    classes.
+
+    Examples:
+      python -m openbench thresholds rebench_case1 rebench_case2
+      python -m openbench thresholds rebench_case3 --groups
+      python -m openbench thresholds a_against_b.csv a_against_c.csv
     """
+    from openbench.metrics.threshold import shared_thresholds
     from openbench.results.comparisons.thresholds import group_table, scored_runs, summary_tables
     from openbench.results.tables.published import rebench_figures
 
     files = [Path(word) for word in words if word.endswith(_SCORE_FILES)]
-    check_json(json, files)
+    check_output("--json", json, files)
     prefixes = [word for word in words if not word.endswith(_SCORE_FILES)]
     methods = [_of_files(files)] if files else []
     lost = LeftOut()
@@ -181,21 +165,20 @@ def thresholds(
     tables += [group_table(method) for method in methods] if groups else []
     print_tables(tables, form)
     if json is not None:
-        write_json({"methods": [_numbers(method) for method in methods]}, json)
+        values = [
+            {"case": m.case, "method": m.method, "about": m.about, **asdict(shared_thresholds(m.groups))}
+            for m in methods
+        ]
+        write_json({"methods": values}, json)
     return lost.code
 
 
-@click.command(cls=options.Command, epilog=_RISK)
+@click.command(cls=options.Command)
 @click.argument("benchmark", metavar="BENCHMARK")
 @click.option("--methods", type=options.names, default="", metavar="NAME,…", help="which, in this order (default: all)")
 @click.option("--tpr", type=float, default=0.8, metavar="RATE", help="share of ID accepted (default: 0.8)")
-@click.option(
-    "--double",
-    multiple=True,
-    metavar="RISK+OOD",
-    help="also a double score of two of them at the best weight of every operating point; may be repeated",
-)
-@click.option("--curves", type=options.FILE, metavar="FILE", help="write ROC, PR and OSCR curves as CSV: x and y")
+@click.option("--double", multiple=True, metavar="RISK+OOD", help="a double score of two methods; may be repeated")
+@options.file_option("--curves", "FILE", "write ROC, PR and OSCR curves as CSV: x and y")
 @options.json_file
 @options.table_format()
 @options.results
@@ -212,14 +195,24 @@ def risk(
     results: Path,
     cache: Path,
 ) -> int:
-    """Compare methods by their selective risk at a common TPR and FPR."""
+    """Compare methods by their selective risk at a common TPR and FPR.
+
+    For each OOD set, ρ_max is the largest share of OOD that one of the methods accepts when it accepts 80 % of ID. The
+    selective risk of every method is then the least at that TPR and FPR. On the benchmarks of the paper (table 2 of
+    arXiv 2307.05199) its figures are shown too. A double score such as msp+knn has the best weight at every operating
+    point, chosen on the test data as in the paper; the method knn_msp chooses its weight on validation data.
+
+    Examples:
+      python -m openbench risk cifar10_rejection
+      python -m openbench risk cifar10_rejection --methods msp,mls,odin,knn,vim --double msp+knn --double msp+vim
+    """
     from openbench.metrics.curve import check_rate
     from openbench.results.comparisons.rejection import compare, contenders, rejection_tables
     from openbench.results.comparisons.rejection import curves as curves_of
     from openbench.results.tables.published import rejection_figures
 
     check_rate(tpr, "--tpr")
-    doubles = [_parts(text) for text in double]
+    doubles = [_double(text) for text in double]
     scores = ScoreStore(cache / "scores")
     with left_out() as lost:
         records = RecordStore(results).readable(lost.append)
@@ -230,8 +223,7 @@ def risk(
     tables = []
     for digest, comparisons in compared.items():
         version = f" ({digest[:8]})" if len(compared) > 1 else ""
-        title, deviations = f"{benchmark}{version}", found[digest][0].deviations
-        tables += rejection_tables(title, comparisons, published, deviations)
+        tables += rejection_tables(f"{benchmark}{version}", comparisons, published, found[digest][0].deviations)
     print_tables(tables, form)
     if json is not None:
         write_json({digest: [asdict(row) for row in rows] for digest, rows in compared.items()}, json)
@@ -242,7 +234,7 @@ def risk(
 
 
 def _folders(results: Path, cache: Path) -> tuple[Path, Path]:
-    """Where the scores of runs may be: published in the results folder, or kept in the cache."""
+    """The folders that may hold the scores of a run: published ones and cached ones."""
     return results / PUBLISHED, cache / "scores"
 
 
@@ -251,13 +243,13 @@ def _scores(run_id: str, folders: tuple[Path, ...]) -> "list[SetScores]":
     if store is None:
         raise CacheError(
             f"scores of run {run_id} not found in {' or '.join(repr(str(folder)) for folder in folders)} — repeat the "
-            "run to compute them, or give the cache that holds them: --cache DIR"
+            "run, or name the cache that has them: --cache DIR"
         )
     return store.read(run_id)
 
 
 def _of_files(files: list[Path]) -> "Scored":
-    """Files of scores, each a group, as `evaluate` reads them; the ID side is `id_test`, the OOD side near and far."""
+    """Files of scores as `evaluate` reads them, a group each: `id_test` is ID, near and far are OOD."""
     from openbench.results.comparisons.thresholds import Scored
     from openbench.results.scores.cells import read_sets
 
@@ -266,48 +258,40 @@ def _of_files(files: list[Path]) -> "Scored":
         sets = read_sets(file)
         sides = [[s.scores for s in sets if s.role in roles] for roles in (("id_test",), ("near", "far"))]
         if not all(sides):
-            found = ", ".join(sorted({s.role for s in sets}))
-            raise OpenbenchError(f"{file} — found the roles {found} — a group needs id_test, and near or far")
+            roles = ", ".join(sorted({s.role for s in sets}))
+            raise OpenbenchError(f"{file}: found the roles {roles} — a group needs id_test, and near or far")
         groups[str(file.with_suffix(""))] = (np.concatenate(sides[0]), np.concatenate(sides[1]))
     return Scored("scores", "", groups)
 
 
-def _numbers(method: "Scored") -> dict[str, object]:
-    """Every number of a method."""
-    from openbench.metrics.threshold import shared_thresholds
-
-    about = {"case": method.case, "method": method.method, "about": method.about}
-    return {**about, **asdict(shared_thresholds(method.groups))}
-
-
-def _parts(text: str) -> tuple[str, str]:
+def _double(text: str) -> tuple[str, str]:
     """The two methods of a double score, as `risk+ood`."""
     risk, plus, ood = text.partition("+")
     if not (risk and plus and ood) or "+" in ood:
         raise OpenbenchError(
-            f"--double {text} — found {text!r} — allowed: two methods joined by '+', that which finds misclassified "
-            "inputs first, e.g. msp+knn"
+            f"--double: found {text!r} — allowed: two methods joined by '+', first the one that finds misclassified "
+            "inputs, e.g. msp+knn"
         )
     return risk, ood
 
 
-def _write_curves(found: Mapping[str, "Iterable[Curves]"], path: Path) -> None:
+def _write_curves(curves: Mapping[str, "Iterable[Curves]"], path: Path) -> None:
     """Write the points of all curves, a row each."""
     from openbench.results.comparisons.rejection import curve_rows
 
     with writing(path, "--curves"), output(path) as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(("benchmark_digest", "ood", "method", "run", "chosen", "curve", "x", "y"))
-        writer.writerows(csv_row((digest, *row)) for digest, each in found.items() for row in curve_rows(each))
+        writer.writerows(csv_row((digest, *row)) for digest, each in curves.items() for row in curve_rows(each))
 
 
 def _contact_sheets(
     record: ResultRecord, sets: Sequence[SetScores], most: int
 ) -> "tuple[list[Sheet], tuple[str, ...], str]":
-    """Return contact sheets, the names of the ID classes, and why there are none, empty if there are.
+    """Return contact sheets, the names of the ID classes, and why there are no sheets (empty if there are).
 
-    The ID test images with the largest scores, and those of each OOD set with the smallest. Code that a record names
-    and openbench does not ship is not run.
+    They show the ID test images with the largest scores, and the images of each OOD set with the smallest. Code that a
+    record names and openbench does not ship is not run.
 
     Args:
         record: of the run.
@@ -325,25 +309,24 @@ def _contact_sheets(
     splits = {(str(split.role), split.name): split for split in benchmark.splits() if not split.unread}
     sheets = []
     for s in sets:
-        split = splits.get((str(s.role), s.name))
-        if split is None or len(split.keys) != len(s.scores) or str(s.role) not in ("id_test", "near", "far"):
+        split, role = splits.get((str(s.role), s.name)), str(s.role)
+        if split is None or len(split.keys) != len(s.scores) or role not in ("id_test", "near", "far"):
             continue
-        flagged = str(s.role) == "id_test"
-        order = np.argsort(-s.scores if flagged else s.scores, kind="stable")[:most]
-        title = "ID test flagged first" if flagged else f"{s.name} ({s.role}) accepted first"
-        pictures = [
-            Picture(_png(split.items[int(at)]), str(split.keys[at]), float(s.scores[at]), _class(s, int(at), benchmark))
-            for at in order
-        ]
+        order = np.argsort(-s.scores if role == "id_test" else s.scores, kind="stable")[:most]
+        title = "ID test flagged first" if role == "id_test" else f"{s.name} ({role}) accepted first"
+        pictures = (
+            Picture(_png(split.items[at]), str(split.keys[at]), float(s.scores[at]), _class(s, at, benchmark.classes))
+            for at in map(int, order)
+        )
         sheets.append(Sheet(title, tuple(pictures)))
     return sheets, tuple(benchmark.classes), ""
 
 
-def _class(s: SetScores, at: int, benchmark: Any) -> str:
-    """The predicted class, and the true one where it is another."""
-    names = benchmark.classes
-    predicted = None if s.predictions is None or s.predictions[at] < 0 else names[s.predictions[at]]
-    true = None if s.labels is None or s.labels[at] < 0 else names[s.labels[at]]
+def _class(s: SetScores, at: int, names: Sequence[str]) -> str:
+    """The predicted class of an image, and its own where it is another."""
+    predicted, true = (
+        None if codes is None or codes[at] < 0 else names[codes[at]] for codes in (s.predictions, s.labels)
+    )
     if predicted is None:
         return str(true or "")
     return f"{predicted} (is {true})" if true not in (None, predicted) else str(predicted)

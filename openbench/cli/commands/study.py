@@ -1,7 +1,7 @@
-"""`study`: a paper's table, or one's own: what it needs, what is done and to do, its runs, and the table itself."""
+"""`study`: a paper's table, or your own: its status, its missing runs, and the table."""
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,48 +15,34 @@ from openbench.compose.config import check_no_clash
 from openbench.config.overrides import command_line, quoted
 from openbench.config.shipped import shipped
 from openbench.errors import RecordError
-from openbench.results.records.store import OnError, RecordStore
+from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.storage.files import write_whole
 from openbench.studies.cells import Asked, archive_of
 from openbench.studies.study import study as named
 
 if TYPE_CHECKING:
+    from openbench.core.record import ResultRecord
     from openbench.studies.plan import Part
-    from openbench.studies.runs import Archive
     from openbench.studies.study import Study
 
 _INCOMPLETE = "incomplete"
-_EPILOG = """\
-A study is a yaml that names runs, layout and published figures: `list study` names them, `show study NAME` prints one.
-Without --run or --table it says what is needed, what is done, and what is to do.
-
-  python -m openbench study openood_v1.5/table1
-  python -m openbench study openood_v1.5/table1 --columns CIFAR-10 --run runtime=slurm
-  python -m openbench study openood_v1.5/table1 --table --format latex
-  python -m openbench study openood_v1.5/table1 --table --allow incomplete backbone=resnet20_cifar10 seed=0
-  python -m openbench study mine.yaml --table --to tables
-  python -m openbench new study mine.yaml -m +benchmark=digits method=knn,msp,vim seed=0,1,2
-
---run makes only what is missing, with the sweeps of `run`; killed, the same command goes on. --to writes Markdown, CSV,
-LaTeX and PNG. Overrides such as backbone=… hold for all runs, and are named in the title.
-"""
 
 
-@click.command(cls=options.Command, epilog=_EPILOG)
+@click.command(cls=options.Command)
 @click.argument("name", metavar="NAME")
 @click.argument("overrides", nargs=-1, metavar="KEY=VALUE…")
 @click.option("--run", "make", is_flag=True, help="make the runs that are missing")
 @click.option("--table", is_flag=True, help="print the table: ours beside the published figures")
-@click.option("--to", type=options.FILE, metavar="DIR", help="write the table as Markdown, CSV, LaTeX and PNG")
+@options.file_option("--to", "DIR", "write the table as Markdown, CSV, LaTeX and PNG")
 @click.option(
-    "--allow", type=click.Choice([_INCOMPLETE]), help="count and make runs on benchmarks of which data are missing"
+    "--allow", type=click.Choice([_INCOMPLETE]), help="count and make runs on benchmarks whose data are incomplete"
 )
 @click.option("--rows", type=options.names, default="", metavar="NAME,…", help="only these rows or groups; * allowed")
 @click.option("--columns", type=options.names, default="", metavar="NAME,…", help="only these columns or groups")
 @options.table_format()
 @options.config_dir
-@click.option("--results", type=options.FILE, metavar="DIR", help="folder that holds records/")
+@options.file_option("--results", "DIR", "the folder that holds records/")
 def study(
     *,
     name: str,
@@ -71,106 +57,96 @@ def study(
     config_dir: Path | None,
     results: Path | None,
 ) -> int:
-    """Say what a paper's table, or one of your own, needs and what is to do; make its runs; print the table.
+    """Reproduce a paper's table, or make one of your own: its status, its missing runs, and the table.
 
-    NAME is one of `list study`, or a yaml of your own; KEY=VALUE are overrides of every run, e.g. runtime=slurm.
+    A study is a yaml with runs, layout and published figures. NAME is one of `list study` (`show study NAME` prints
+    it), or a yaml of your own. KEY=VALUE are overrides of every run, e.g. backbone=NAME, which the title then names, or
+    runtime=slurm. Without --run, --table or --to the command prints what is done and what is missing.
+
+    --run makes the missing runs only, with the sweeps of `run`; after a kill, type the same command again.
+
+    Examples:
+      python -m openbench study openood_v1.5/table1
+      python -m openbench study openood_v1.5/table1 --columns CIFAR-10 --run runtime=slurm
+      python -m openbench study openood_v1.5/table1 --table --format latex
+      python -m openbench study openood_v1.5/table1 --table --allow incomplete backbone=resnet20_cifar10 seed=0
+      python -m openbench study mine.yaml --table --to tables
+      python -m openbench new study mine.yaml -m +benchmark=digits method=knn,msp,vim seed=0,1,2
     """
     if config_dir is not None:
         check_no_clash(config_dir)
-    found = named(name, config_dir)
+    chosen = named(name, config_dir)
     if rows or columns:
-        found = found.narrowed(rows, columns)
-    carried_out = [word for word in overrides if _is_runtime(word)]
-    words = tuple(word for word in overrides if word not in carried_out)
-    call = _Call(found, Asked(words, allow == _INCOMPLETE, config_dir), results or paths.results_dir())
+        chosen = chosen.narrowed(rows, columns)
+    runtime = [word for word in overrides if _is_runtime(word)]
+    words = tuple(word for word in overrides if word not in runtime)
+    asked, store = Asked(words, allow == _INCOMPLETE, config_dir), RecordStore(results or paths.results_dir())
     if not (make or table or to):
         again = [name, "--run", *overrides]
         for option, value in (("--rows", ",".join(rows)), ("--columns", ",".join(columns)), ("--allow", allow)):
             again += [option, value] if value else []
         again += ["--results", str(results)] if results else []
         with left_out() as lost:
-            print(call.status(lost.append, command_line("study", again, config_dir)), end="")
+            print(_status(chosen, asked, store.readable(lost.append), command_line("study", again, config_dir)), end="")
         return lost.code
     if results is not None:
-        carried_out.append(f"runtime.results={quoted(str(results))}")
-    code = call.make(carried_out) if make else OK
+        runtime.append(f"runtime.results={quoted(str(results))}")
+    code = _make(chosen, asked, store, runtime) if make else OK
     if table or to:
         with left_out() as lost:
-            call.tables(lost, form if table else None, to)
+            _tables(chosen, asked, store, lost, form=form if table else None, to=to)
         code = max(code, lost.code)
     return code
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A study and its records.
+def _status(study: "Study", asked: Asked, records: "Iterable[ResultRecord]", again: str) -> str:
+    """What is needed, what is done and what is missing; `again` is the command that makes it."""
+    from openbench.studies.plan import free_space, parts, status
 
-    Args:
-        study: narrowed.
-        asked: what of it.
-        results: the results folder.
-    """
+    every = parts(study, asked, archive_of(study, asked, records))
+    needs = {part.benchmark: _needs(part, asked.config_dir) for part in every if part.missing}
+    return status(study, every, needs, free_space(paths.cache_dir()), again)
 
-    study: "Study"
-    asked: Asked
-    results: Path
 
-    def _archive(self, on_error: OnError) -> "Archive":
-        return archive_of(self.study, self.asked, RecordStore(self.results).readable(on_error))
+def _make(study: "Study", asked: Asked, store: RecordStore, runtime: list[str]) -> int:
+    """Make the missing runs: a sweep for each group of runs, one after the other."""
+    from openbench.cli.commands.jobs import RUN
+    from openbench.studies.plan import parts, sweeps
 
-    def status(self, on_error: OnError, again: str) -> str:
-        """Return what is needed, what is done and what is to do.
+    with left_out() as lost:
+        every = parts(study, asked, archive_of(study, asked, store.readable(lost.append)))
+    missing = [run for part in every for run in part.missing]
+    lines = sweeps(study, missing, [*runtime, *(["benchmark.incomplete=allow"] if asked.incomplete else [])])
+    if not lines:
+        print("nothing is to do", file=sys.stderr)
+    folder = [] if asked.config_dir is None else ["--config-dir", str(asked.config_dir)]
+    code = lost.code
+    for at, line in enumerate(lines, 1):
+        print(f"sweep {at} of {len(lines)}: {command_line('run', line, asked.config_dir)}", file=sys.stderr)
+        code = max(code, RUN([*line, *folder]))
+        if code in (INTERRUPTED, TERMINATED):
+            break
+    return code
 
-        Args:
-            on_error: receives an error for each record that cannot be read.
-            again: the command that makes what is missing.
-        """
-        from openbench.studies.plan import free_space, parts, status
 
-        found = parts(self.study, self.asked, self._archive(on_error))
-        free = free_space(paths.cache_dir())
-        needs = {part.benchmark: _needs(part, self.asked.config_dir) for part in found if part.missing}
-        return status(self.study, found, needs, free, again)
+def _tables(
+    study: "Study", asked: Asked, store: RecordStore, lost: LeftOut, *, form: str | None, to: Path | None
+) -> None:
+    """Print the tables, or write them in every format, with their pictures."""
+    from openbench.studies.kept import KeptScores
+    from openbench.studies.outputs import Outputs, Sources
 
-    def make(self, more: list[str]) -> int:
-        """Make what is missing: a sweep for each group of runs, one after the other."""
-        from openbench.cli.commands.jobs import RUN
-        from openbench.studies.plan import parts, sweeps
-
-        with left_out() as lost:
-            found = parts(self.study, self.asked, self._archive(lost.append))
-        missing = [one for part in found for one in part.missing]
-        more = [*more, *(["benchmark.incomplete=allow"] if self.asked.incomplete else [])]
-        lines = sweeps(self.study, missing, more)
-        if not lines:
-            print("nothing is to do", file=sys.stderr)
-        folder = [] if self.asked.config_dir is None else ["--config-dir", str(self.asked.config_dir)]
-        code = lost.code
-        for at, line in enumerate(lines, 1):
-            print(f"sweep {at} of {len(lines)}: {command_line('run', line, self.asked.config_dir)}", file=sys.stderr)
-            code = max(code, RUN([*line, *folder]))
-            if code in (INTERRUPTED, TERMINATED):
-                break
-        return code
-
-    def tables(self, lost: LeftOut, form: str | None, to: Path | None) -> None:
-        """Print the tables, or write them in every format, with their pictures."""
-        from openbench.studies.kept import KeptScores
-        from openbench.studies.outputs import Outputs, Sources
-
-        store = RecordStore(self.results)
-        scores = KeptScores(paths.cache_dir() / "scores", self.results / PUBLISHED)
-        heard: list[RecordError] = []  # files that are read twice are told of once
-        sources = Sources(lambda: store.readable(heard.append), scores, lost.append)
-        made = Outputs(self.study, self.asked, sources)
-        lost += {str(error): error for error in heard}.values()
-        if form is not None:
-            print(made.text(form), end="")
-        for suffix, content in made.files() if to else ():
-            path = Path(to or "") / f"{self.study.name}{suffix}"
-            with writing(path, "--to"):
-                write_whole(path, content)
-            print(f"wrote {path}")
+    scores = KeptScores(paths.cache_dir() / "scores", store.root / PUBLISHED)
+    errors: list[RecordError] = []  # those of files that are read twice are reported once
+    outputs = Outputs(study, asked, Sources(lambda: store.readable(errors.append), scores, lost.append))
+    lost += {str(error): error for error in errors}.values()
+    if form is not None:
+        print(outputs.text(form), end="")
+    for suffix, content in outputs.files() if to else ():
+        path = Path(to or "") / f"{study.name}{suffix}"
+        with writing(path, "--to"):
+            write_whole(path, content)
+        print(f"wrote {path}", file=sys.stderr)
 
 
 def _is_runtime(word: str) -> bool:
@@ -192,7 +168,7 @@ def _needs(part: "Part", config_dir: Path | None) -> list[str]:
 
 
 def _absent(backbone: str) -> list[str]:
-    """What is said of weights that are not in a data root."""
+    """A line about the weights of a backbone if they are not in a data root."""
     node = shipped("backbone", backbone) or {}
     file = str(node.get("weights") or "")
     if "/" not in file:

@@ -1,4 +1,4 @@
-"""`sweep status`: how far sweeps are, from what their jobs left."""
+"""`sweep status`: how far sweeps are."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -7,54 +7,54 @@ import click
 
 from openbench.cli import options
 from openbench.cli.hydra.outcome import MISSING, PLAN, Sweep
+from openbench.cli.output import note, print_tables
 from openbench.cli.process import FAILED, OK
 from openbench.config.overrides import command_line
 from openbench.errors import ConfigError
-from openbench.results.tables.render import Column, Table, to_console
+from openbench.results.tables.render import Column, Table
 
 _LATEST = 10  # sweeps that are listed
-_EPILOG = """\
-Without a name it lists the latest sweeps. With a folder, or its name in that list, it says what became of each job of
-that sweep.
-
-  python -m openbench sweep status
-  python -m openbench sweep status 2026-11-22T17-27-38-123456-16617
-
-not ended: the job runs, or its process was killed · not run: it has not begun. The exit code is 0 if no job is missing
-or has failed, else 1: so a script repeats a sweep until it is done.
-"""
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=options.Group, no_args_is_help=False)
 def sweep() -> None:
-    """Say how far sweeps are."""
+    """Show how far sweeps are."""
 
 
-@sweep.command(cls=options.Command, epilog=_EPILOG)
+@sweep.command()
 @click.argument("folder", required=False, metavar="[FOLDER]")
+@options.table_format()
 @options.cache
-def status(folder: str | None, cache: Path) -> int:
-    """Say what of a sweep is done, failed and why, and missing; FOLDER is its own, or its name in the list."""
+def status(folder: str | None, form: str, cache: Path) -> int:
+    """Show which jobs of a sweep are done, running or failed, and why; without FOLDER, list the latest sweeps.
+
+    FOLDER is that of a sweep, or its name in the list. `not ended`: the job runs, or its process was killed. `not run`:
+    it has not begun. The exit code is 0 if all jobs are done, else 1, so that a script can repeat a sweep until then.
+
+    Examples:
+      python -m openbench sweep status
+      python -m openbench sweep status 2026-11-22T17-27-38-123456-16617
+    """
     sweeps = cache / "sweeps"
     if folder is None:
-        print(_overview(sweeps), end="")
+        print_tables([_overview(sweeps)], form)
         return OK
-    named = Path(folder)
-    found = Sweep.read(named if (named / PLAN).is_file() else sweeps / named)
-    outcomes = found.outcomes()
-    print(f"{to_console(found.table())}{found.summary()}")
+    path = Path(folder)
+    one = Sweep.read(path if (path / PLAN).is_file() else sweeps / path)
+    outcomes = one.outcomes()
+    print_tables([one.table()], form)
+    note(one.summary(), form)
     if any(outcome.status in MISSING for outcome in outcomes):
-        print(f"what is missing is made by: {command_line(found.command, ['-m', *found.words])}")
+        note(f"to run the missing jobs: {command_line(one.command, ['-m', *one.words])}", form)
     return FAILED if any(outcome.code for outcome in outcomes) else OK
 
 
-def _overview(sweeps: Path) -> str:
-    """A table of the latest sweeps, with how many of their jobs ended how."""
-    found = []
-    for file in sorted(sweeps.glob(f"*/{PLAN}"), reverse=True)[:_LATEST]:
+def _overview(folder: Path) -> Table:
+    """The latest sweeps, with how many of their jobs ended how."""
+    rows = []
+    for file in sorted(folder.glob(f"*/{PLAN}"), reverse=True)[:_LATEST]:
         with suppress(ConfigError):  # of another version
-            found.append(Sweep.read(file.parent))
-    if not found:
-        return f"no sweep is kept below '{sweeps}'\n"
-    rows = tuple((one.folder.name, one.counts(), " ".join((one.command, "-m", *one.words))) for one in found)
-    return to_console(Table("sweeps, the latest first", tuple(map(Column, ("sweep", "jobs", "command"))), rows))
+            one = Sweep.read(file.parent)
+            rows.append((one.folder.name, one.counts(), " ".join((one.command, "-m", *one.words))))
+    notes = () if rows else (f"no sweep below '{folder}'",)
+    return Table("sweeps, the latest first", tuple(map(Column, ("sweep", "jobs", "command"))), tuple(rows), notes=notes)

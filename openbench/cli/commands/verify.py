@@ -1,4 +1,4 @@
-"""`verify` and `publish`: records computed again, from published scores or from the images, and their scores copied."""
+"""`verify` and `publish`: records computed again from their scores or images, and the scores copied beside them."""
 
 import os
 import sys
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from openbench.cli import options
-from openbench.cli.output import LeftOut, left_out
+from openbench.cli.output import LeftOut, left_out, note, print_tables
 from openbench.cli.process import BAD_INPUT, FAILED, OK
 from openbench.errors import ConfigError, NotReproducedError, OpenbenchError, RecordError, check_known
 from openbench.progress import messages
 from openbench.results.escape import console, console_lines
 from openbench.results.names import is_part
 from openbench.results.scores.recompute import PUBLISHED
+from openbench.results.tables.render import Column, Table
 
 if TYPE_CHECKING:
     from openbench.core.record import ResultRecord
@@ -29,47 +30,45 @@ ALL = "all"
 DESCRIPTION = "description.yaml"
 _MOST_THREADS = 1024
 _KEYS = ("benchmark", "method", "reference", "backbone", "training", "scores", "notes")
-_NEEDED = ("benchmark", "method", "reference", "backbone", "scores")
-
-_VERIFY_EPILOG = """\
-Where the scores of a record are published beside it (results/scores), every metric is computed again from them: no
-image, no network, a second. --images begins with the images and the network instead, as is done for a record without
-published scores; so does any runtime.KEY=VALUE.
-
-From the images it ends in `verified` (the same weights: areas and accuracies are equal to rounding, counts to a few
-samples), in `compared` (a training here ended in other weights, and the numbers are those of one more seed), or in the
-values that differ, with exit code 1. No record is written; networks that are trained, and features, are kept in the
-cache. It computes in as many threads as the record was made in, unless OMP_NUM_THREADS is set. Run ids are the names of
-the files in results/records/<benchmark>/<backbone>/<method>/; the beginning of one is enough.
-
---submission checks what is to be sent in: a results folder with `records`, and the `scores` that `publish` puts beside
-them; everything that can be computed from scores is computed again. Without records: a file of scores as `evaluate`
-reads it, and beside it description.yaml with the keys benchmark, method, reference, backbone, training, scores, notes;
-such results are shown apart, as their images and network cannot be checked. Exit code 1: something is refused.
-
-  python -m openbench verify 36e6c0dc2b0d35da
-  python -m openbench verify --images 36e6c0dc2b0d35da
-  python -m openbench verify all --keep
-  python -m openbench verify 36e6c0dc2b0d35da runtime.device=cpu --results my_results
-  python -m openbench verify --submission mine
-"""
-_PUBLISH_EPILOG = """\
-Each record's metrics are first computed from its scores; where they are not those of the record, nothing is copied.
-`python -m openbench verify RUN_ID` does the same for whoever receives the folder.
-
-  python -m openbench publish all
-  python -m openbench publish 36e6c0dc2b0d35da --cache /scratch/openbench
-"""
+_REQUIRED = ("benchmark", "method", "reference", "backbone", "scores")
+_DIFFERS = "differs"
+_VERDICTS = {"ranked": "may be ranked", "apart": "shown apart, not ranked", "refused": "refused"}
 
 
-@click.command(cls=options.Command, epilog=_VERIFY_EPILOG)
+class Outcomes:
+    """The outcomes of checks: a line each on a terminal as they come, else one table at the end.
+
+    Args:
+        form: of tables.
+    """
+
+    def __init__(self, form: str) -> None:
+        self.form = form
+        self.rows: list[tuple[str, str, str, str]] = []
+
+    def add(self, run_id: str, method: str, outcome: str, *details: str) -> None:
+        """Add the outcome of one record."""
+        self.rows.append((run_id, method, outcome, "; ".join(details)))
+        self.note("\n  ".join(map(console, (f"{run_id} {method}: {details[0]}", *details[1:]))))
+
+    def note(self, text: str) -> None:
+        """Print lines for people."""
+        note(text, self.form)
+
+    def end(self, title: str) -> None:
+        """Print the table."""
+        if self.form != "console":
+            columns = tuple(map(Column, ("record", "method", "outcome", "details")))
+            print_tables([Table(title, columns, tuple(self.rows))], self.form)
+
+
+@click.command(cls=options.Command)
 @click.argument("words", nargs=-1, metavar="RUN_ID…")
 @click.option("--scores", is_flag=True, help="from the published scores only; a record without them is an error")
-@click.option("--images", is_flag=True, help="from the images, though there are published scores")
-@click.option(
-    "--keep", is_flag=True, help="leave what comes out in results/checks.jsonl, where the leaderboard's site says it"
-)
-@click.option("--submission", type=options.FILE, metavar="FOLDER", help="check results that are sent in, instead")
+@click.option("--images", is_flag=True, help="from the images, even if there are published scores")
+@click.option("--keep", is_flag=True, help="save the outcome in results/checks.jsonl, which the site shows")
+@options.file_option("--submission", "FOLDER", "check results that are to be submitted, instead")
+@options.table_format()
 @options.results
 @options.config_dir
 def verify(
@@ -79,85 +78,104 @@ def verify(
     images: bool,
     keep: bool,
     submission: Path | None,
+    form: str,
     results: Path,
     config_dir: Path | None,
 ) -> int:
     """Compute records again, from their published scores or from the images, and compare.
 
-    RUN_ID is a record, the beginning of its id, or `all`; runtime.KEY=VALUE may stand there too.
+    RUN_ID is a record, the beginning of its id, or `all`; runtime.KEY=VALUE is allowed too. Run ids are the names of
+    the files in results/records/<benchmark>/<backbone>/<method>/.
+
+    If the scores of a record are published (results/scores), every metric is computed from them, in about a second.
+    Else, and with --images or runtime.KEY=VALUE, images and network are needed. The outcome is then `verified` (the
+    same weights: areas and accuracies equal to rounding, counts to a few samples), `compared` (a training here ended in
+    other weights: the numbers are those of one more seed), or the values that differ, with exit code 1. No record is
+    written. The number of threads is that of the record, unless OMP_NUM_THREADS is set.
+
+    --submission checks a results folder with `records`, and the `scores` of `publish`: all that follows from scores is
+    computed again. A folder without records holds a file of scores as `evaluate` reads it, and description.yaml with
+    the keys benchmark, method, reference, backbone, training, scores, notes; such results are shown apart from the
+    others, as their images and network cannot be checked. Exit code 1: something is refused.
+
+    Examples:
+      python -m openbench verify 36e6c0dc2b0d35da
+      python -m openbench verify --images 36e6c0dc2b0d35da
+      python -m openbench verify all --keep
+      python -m openbench verify 36e6c0dc2b0d35da runtime.device=cpu --results my_results
+      python -m openbench verify --submission mine
     """
     if submission is not None:
-        return _check_submission(submission, results)
+        return _check_submission(submission, results, form)
     overrides = [word for word in words if "=" in word]
     run_ids = [word for word in words if "=" not in word]
+    others = " ".join(["--images"] * images + overrides)
     if not run_ids:
-        raise ConfigError("no run id — found no argument without '=' — type: python -m openbench verify RUN_ID")
-    if scores and (images or overrides):
+        raise ConfigError("no run id — type: python -m openbench verify RUN_ID")
+    if scores and others:
+        raise ConfigError(f"`verify --scores` computes metrics only — found {others}, allowed: run ids, or `all`")
+    if ALL in run_ids and (others or len(run_ids) > 1):
         raise ConfigError(
-            f"`verify --scores` computes nothing but metrics — found {' '.join(['--images'] * images + overrides)} — "
-            "allowed: run ids, or `all`"
+            f"`{ALL}` means every record with published scores (found it with {others or 'run ids'}) — name the "
+            "records instead"
         )
-    if ALL in run_ids and (images or overrides or len(run_ids) > 1):
-        raise ConfigError(
-            f"`{ALL}` stands for every record with published scores — found it with "
-            f"{' '.join(['--images'] * images + overrides) or 'run ids'} — name the records instead"
-        )
-    from_scores = [
-        run_id
-        for run_id in run_ids
-        if scores or run_id == ALL or (not (images or overrides) and _published(run_id, results))
-    ]
-    from_images = [run_id for run_id in run_ids if run_id not in from_scores]
-    code = OK
+    from_scores = [r for r in run_ids if scores or r == ALL or (not others and _has_scores(r, results))]
+    outcomes, code = Outcomes(form), OK
     if from_scores:
-        code = _verify_scores(results, from_scores, keep)
+        code = _verify_scores(results, from_scores, keep, outcomes)
         if not scores:
             again = from_scores[0] if len(from_scores) == 1 and from_scores != [ALL] else "RUN_ID"
-            way = f"from the images: python -m openbench verify --images {again}"
-            print(f"computed from published scores, without images; {way}")
-    if not from_images:
-        return code
-    node = _runtime(overrides, results, config_dir)
+            outcomes.note(
+                f"computed from published scores; from the images: python -m openbench verify --images {again}"
+            )
+    from_images = [run_id for run_id in run_ids if run_id not in from_scores]
+    node = _runtime(overrides, results, config_dir) if from_images else {}
     for run_id in from_images:
         try:
-            code = max(code, _verify_images(run_id, config_dir, node, keep))
-        except OpenbenchError as error:  # it does not keep the others from being verified
+            code = max(code, _verify_images(run_id, config_dir, node, keep, outcomes))
+        except OpenbenchError as error:  # the others are verified all the same
             print(f"error: {console_lines(str(error))}", file=sys.stderr, flush=True)
             code = BAD_INPUT
+    outcomes.end("verify")
     return code
 
 
-@click.command(cls=options.Command, epilog=_PUBLISH_EPILOG)
+@click.command(cls=options.Command)
 @click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID…")
 @options.results
 @options.cache
 def publish(run_ids: tuple[str, ...], results: Path, cache: Path) -> int:
-    """Copy the kept scores of records to results/scores, once they give the records' metrics.
+    """Copy the cached scores of records to results/scores, if they give the records' metrics.
 
-    RUN_ID is a record, the beginning of its id, or `all`.
+    RUN_ID is a record, the beginning of its id, or `all`. `python -m openbench verify RUN_ID` makes the same check for
+    anybody who has the folder.
+
+    Examples:
+      python -m openbench publish all
+      python -m openbench publish 36e6c0dc2b0d35da --cache /scratch/openbench
     """
     from openbench.results.records.store import RecordStore
     from openbench.results.scores.stored import ScoreStore
 
-    kept, published, wrong, copied = ScoreStore(cache / "scores"), ScoreStore(results / PUBLISHED), 0, 0
+    cached, published, wrong, copied = ScoreStore(cache / "scores"), ScoreStore(results / PUBLISHED), 0, 0
     with left_out() as lost:
         for record in _chosen(RecordStore(results), run_ids, lost.append):
-            done, here = published.path(record.run_id).is_file(), kept.path(record.run_id).is_file()
+            done, here = published.path(record.run_id).is_file(), cached.path(record.run_id).is_file()
             if run_ids == (ALL,) and (done or not here):
                 continue
-            found = _recomputed(record, kept, lost)
+            found = _recomputed(record, cached, lost)
             if found is not None and found.agrees:
-                published.write(record.run_id, kept.read_whole(record.run_id))
+                published.write(record.run_id, cached.read_whole(record.run_id))
                 copied += 1
             elif found is not None:
                 wrong += 1
-                _say_difference(record, found)
+                print(console(f"{record.run_id} {record.method['name']}: {_differences(found)}"))
     print(f"copied the scores of {copied} records to {results / PUBLISHED}")
     return (FAILED if wrong else OK) or lost.code
 
 
 def _recomputed(record: "ResultRecord", scores: "ScoreStore", lost: LeftOut) -> "Recomputed | None":
-    """A record's metrics from its scores, compared; None, and noted as left out, where they cannot be computed."""
+    """A record's metrics from its scores, compared; None, with the error in `lost`, where they cannot be computed."""
     from openbench.results.scores.recompute import recompute
 
     try:
@@ -167,7 +185,13 @@ def _recomputed(record: "ResultRecord", scores: "ScoreStore", lost: LeftOut) -> 
         return None
 
 
-def _verify_scores(results: Path, run_ids: Sequence[str], keep: bool) -> int:
+def _differences(found: "Recomputed") -> str:
+    """The first numbers in which a record is not what its scores say."""
+    first, more = "; ".join(map(str, found.different[:3])), len(found.different) - 3
+    return f"not what its scores say: {first}" + f"; {more} more" * (more > 0)
+
+
+def _verify_scores(results: Path, run_ids: Sequence[str], keep: bool, outcomes: Outcomes) -> int:
     """Compute the metrics of records from their published scores; the exit code is 1 if any differs.
 
     Raises:
@@ -187,50 +211,38 @@ def _verify_scores(results: Path, run_ids: Sequence[str], keep: bool) -> int:
             checked += 1
             wrong += not found.agrees
             if keep:
-                _keep(results, record, "scores", reproduces=found.agrees, said=str(found))
-            if found.agrees:
-                print(console(f"{record.run_id} {record.method['name']}: {found}"))
-            else:
-                _say_difference(record, found)
+                _save_check(results, record, "scores", reproduces=found.agrees, details=str(found))
+            details = str(found) if found.agrees else _differences(found)
+            outcomes.add(record.run_id, record.method["name"], "verified" if found.agrees else _DIFFERS, details)
     if not checked and not lost:
         raise ConfigError(
-            f"no scores in '{results / PUBLISHED}' — they come with published records; those of your own runs are put "
-            "there by: python -m openbench publish all"
+            f"no scores in '{results / PUBLISHED}', which come with published records — put those of your own runs "
+            "there: python -m openbench publish all"
         )
-    print(f"{checked - wrong} of {checked} records are what their scores say")
+    outcomes.note(f"{checked - wrong} of {checked} records are what their scores say")
     return (FAILED if wrong else OK) or lost.code
 
 
 def _chosen(records: "RecordStore", run_ids: Sequence[str], on_error: "OnError") -> Iterator["ResultRecord"]:
-    """Yield the records that are named, or every one for `all`; of several, those that are there.
+    """Yield the records that are named, or every one for `all`.
 
     Raises:
-        RecordError: the only one that is named is not there.
+        RecordError: the only one that is named does not exist; of several, `on_error` receives the error.
     """
     if [*run_ids] == [ALL]:
         yield from records.readable(on_error)
         return
     for name in run_ids:
         try:
-            found = records.look_up(name, on_error)[0]
+            yield records.look_up(name, on_error)[0]
         except RecordError as error:
             if len(run_ids) == 1:
                 raise
             on_error(error)
-        else:
-            yield found
 
 
-def _say_difference(record: "ResultRecord", found: "Recomputed") -> None:
-    """Print in which numbers a record is not what its scores say."""
-    first = "; ".join(str(difference) for difference in found.different[:3])
-    more = len(found.different) - 3
-    rest = f"; {more} more" if more > 0 else ""
-    print(console(f"{record.run_id} {record.method['name']}: not what its scores say: {first}{rest}"))
-
-
-def _published(run_id: str, results: Path) -> bool:
-    """Whether the one record that begins so has published scores."""
+def _has_scores(run_id: str, results: Path) -> bool:
+    """Whether the one record whose id begins so has published scores."""
     if not is_part(run_id):
         return False
     names = {path.stem for path in (results / "records").glob(f"*/*/*/{run_id}*.json")}
@@ -238,8 +250,10 @@ def _published(run_id: str, results: Path) -> bool:
     return len(names) == 1 and (results / PUBLISHED / f"{names.pop()}.parquet").is_file()
 
 
-def _keep(results: Path, record: "ResultRecord", made_from: "MadeFrom", *, reproduces: bool, said: str) -> None:
-    """Leave what came out where the site reads it."""
+def _save_check(
+    results: Path, record: "ResultRecord", made_from: "MadeFrom", *, reproduces: bool, details: str
+) -> None:
+    """Save the outcome of a check where the site reads it."""
     from datetime import UTC, datetime
 
     from openbench.checkout import made_now
@@ -249,11 +263,12 @@ def _keep(results: Path, record: "ResultRecord", made_from: "MadeFrom", *, repro
 
     utc = datetime.now(UTC).isoformat(timespec="seconds")
     scores = ScoreStore(results / PUBLISHED).state(record.run_id) if made_from == "scores" else ""
-    made = Check(record.run_id, digest_of(record), made_from, reproduces, said, made_now(), utc, scores)
-    print(f"kept in {write_check(results, made)}")
+    check = Check(record.run_id, digest_of(record), made_from, reproduces, details, made_now(), utc, scores)
+    print(f"saved in {write_check(results, check)}", file=sys.stderr)
 
 
-def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], keep: bool) -> int:
+def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], keep: bool, outcomes: Outcomes) -> int:
+    """Compute a record from its images; the exit code is 1 if its numbers differ."""
     from openbench.cli.output import headline
     from openbench.cli.reproduce import again, foreign
     from openbench.core.runtime import Runtime
@@ -263,27 +278,26 @@ def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], k
 
     results = Path(node["results"])
     with left_out() as lost:
-        found = RecordStore(results).look_up(run_id, lost.append)
-    config = again(found[0], config_dir)
+        existing = RecordStore(results).look_up(run_id, lost.append)
+    record = existing[0]
+    config = again(record, config_dir)
     for target in foreign(config):
         print(f"runs code that is not openbench's: {target}", file=sys.stderr, flush=True)
-    print(headline(found[0]), flush=True)
-    _use_threads(found[0])
+    outcomes.note(headline(record))
+    _use_threads(record)
+    setting = Runtime.from_config(node)
     try:
-        setting = Runtime.from_config(node)
         with messages(setting.progress):
-            outcome = verify(prepare(config, setting, record=found[0]), setting, found)
+            outcome = verify(prepare(config, setting, record=record), setting, existing)
     except NotReproducedError as error:
         print(f"error: {console_lines(str(error))}", file=sys.stderr, flush=True)
-        if keep:
-            _keep(results, found[0], "images", reproduces=False, said=str(error).partition(" — ")[0])
-        return FAILED
-    print("\n".join(map(console, [*outcome.notes, f"{outcome.status} {outcome.path}"])), flush=True)
-    if keep:
-        said = f"{outcome.status}: {outcome.notes[0]}"
-        # `compared` is one more training: its numbers are others.
-        _keep(results, found[0], "images", reproduces=outcome.status == "verified", said=said)
-    return OK
+        status, details, code = _DIFFERS, str(error).partition(" — ")[0], FAILED
+    else:
+        status, details, code = outcome.status, "; ".join(outcome.notes), OK
+    outcomes.add(record.run_id, record.method["name"], status, f"{status}, {details}")
+    if keep:  # `compared` is one more training, which has other numbers
+        _save_check(results, record, "images", reproduces=status == "verified", details=f"{status}: {details}")
+    return code
 
 
 def _use_threads(record: "ResultRecord") -> None:
@@ -306,39 +320,34 @@ def _runtime(overrides: list[str], results: Path, config_dir: Path | None) -> di
 
     for word in overrides:
         if not word.lstrip("+~").startswith("runtime"):
-            raise ConfigError(
-                f"`verify` takes a run's config from its record — found {word} — allowed: runtime.KEY=VALUE"
-            )
+            raise ConfigError(f"`verify` takes its config from the record — found {word}, allowed: runtime.KEY=VALUE")
     with explained(Typed("run", overrides, config_dir)):
         node = runtime(compose("run", overrides, config_dir))
     return node | {"results": str(results), "on_existing": "verify"}
 
 
-def _check_submission(folder: Path, results: Path) -> int:
-    """Say what speaks against results that are sent in; the exit code is 1 if any of it is refused."""
+def _check_submission(folder: Path, results: Path, form: str) -> int:
+    """Check results that are to be submitted; the exit code is 1 if any of them is refused."""
     from openbench.results.submissions import Known, check_submission, counted
 
     known = Known.of(results)
-    found = [_described(folder, known)] if (folder / DESCRIPTION).is_file() else check_submission(folder, known)
-    for one in found:
-        _say_checked(one)
-    counts = counted(found)
-    print(", ".join(f"{n} {'may be ranked' if v == 'ranked' else v}" for v, n in counts.items()))
+    checked = [_described(folder, known)] if (folder / DESCRIPTION).is_file() else check_submission(folder, known)
+    outcomes = Outcomes(form)
+    for one in checked:
+        heading = f"{_VERDICTS[one.verdict]}; {one.numbers} numbers computed again from its scores"
+        reasons = [*(f"refused: {why}" for why in one.refused), *(f"apart: {why}" for why in one.apart)]
+        outcomes.add(one.run_id, one.method, one.verdict, heading, *reasons)
+    counts = counted(checked)
+    outcomes.note(", ".join(f"{n} {'may be ranked' if v == 'ranked' else v}" for v, n in counts.items()))
+    outcomes.end("submission")
     return FAILED if counts["refused"] else OK
 
 
-def _say_checked(found: "Checked") -> None:
-    heading = {"ranked": "may be ranked", "apart": "shown apart, not ranked", "refused": "refused"}[found.verdict]
-    print(console(f"{found.run_id} {found.method}: {heading}; {found.numbers} numbers computed again from its scores"))
-    for text in (*(f"refused: {reason}" for reason in found.refused), *(f"apart: {reason}" for reason in found.apart)):
-        print(console(f"  {text}"))
-
-
 def _described(folder: Path, known: "Known") -> "Checked":
-    """A file of scores with a description.
+    """A file of scores with a description, checked.
 
     Raises:
-        ConfigError: the description is not one.
+        ConfigError: the description is not valid.
         OpenbenchError: the scores cannot be read, or give no metrics.
     """
     from openbench.metrics.suite import evaluate
@@ -350,13 +359,13 @@ def _described(folder: Path, known: "Known") -> "Checked":
     if not isinstance(about, dict):
         raise ConfigError(f"'{folder / DESCRIPTION}' holds no keys — write {', '.join(_KEYS)}, a line each")
     check_known(map(str, about), _KEYS, DESCRIPTION)
-    lacking = [key for key in _NEEDED if not isinstance(about.get(key), str) or not about[key].strip()]
-    if lacking:
-        raise ConfigError(f"'{folder / DESCRIPTION}' lacks {', '.join(lacking)} — a text is needed for each")
+    missing = [key for key in _REQUIRED if not isinstance(about.get(key), str) or not about[key].strip()]
+    if missing:
+        raise ConfigError(f"'{folder / DESCRIPTION}' lacks {', '.join(missing)} — a text is needed for each")
     path = folder / about["scores"]
     if path.resolve().parent != folder.resolve():
         raise ConfigError(
-            f"'{folder / DESCRIPTION}': scores — found {about['scores']!r} — the name of a file beside it"
+            f"'{folder / DESCRIPTION}': scores: found {about['scores']!r} — give the name of a file beside it"
         )
     sets = read_sets(path)
     refused, apart = check_scores(about["benchmark"], sets, known)
