@@ -1,5 +1,6 @@
 """A small config folder and a stand-in engine, so that the command line is tested by itself."""
 
+import logging
 import shutil
 import sys
 import types
@@ -66,6 +67,7 @@ class Engine:
 
     def run(self, config: dict[str, Any], runtime: dict[str, Any]) -> Any:
         name = self.answer("run", config, runtime)
+        logging.getLogger("openbench.engine.run").info(f"scoring {name}")
         record = ResultRecord(
             run_id="0" * 16,
             config=config,
