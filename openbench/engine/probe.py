@@ -30,14 +30,7 @@ from openbench.core.search import with_params
 from openbench.data.loading import batches
 from openbench.digest import array_sha256, digest
 from openbench.engine.evaluate import CachedFeatures, Fitting, Scoring, fit, score_split
-from openbench.errors import (
-    ConfigError,
-    DataError,
-    NotApplicableError,
-    OpenbenchError,
-    RecordError,
-    StochasticError,
-)
+from openbench.errors import ConfigError, DataError, NotApplicableError, OpenbenchError, RecordError, StochasticError
 from openbench.results.records.store import RecordStore, load
 from openbench.source import foreign_code, foreign_sources
 from openbench.storage.checksum import DAMAGED

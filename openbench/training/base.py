@@ -1,10 +1,10 @@
-"""The contract of training methods: what is added to the network, and the loss of a batch."""
+"""The contract of training methods: what they add to the network, and the loss of a batch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,12 @@ from openbench.training.images import ImageSet
 from openbench.training.recipe import Recipe
 
 Selection = Literal["val_accuracy", "train_loss"]
-Made = TypeVar("Made", bound=nn.Module)
+Compat = Literal["paper", "openood"]  # which code a method follows where the two differ
 
 
 @dataclass(frozen=True)
-class Moment:
-    """Where in the training a batch is, and the randomness that a method may use there.
+class StepInfo:
+    """The place of a step in the training, and the random generator that a method uses there.
 
     Args:
         epoch: counted from 0.
@@ -41,23 +41,23 @@ class Moment:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a loss is computed from; tensors on the network's device.
+    """The input of a loss; tensors on the network's device.
 
     Args:
         images: (n, channels, h, w) float32, augmented and normalised.
         labels: (n,) int64.
         rows: (n,) int64 on the CPU, the images' positions in the training split.
-        moment: where in the training this is.
+        info: epoch, step and generator.
         outliers: (m, channels, h, w) float32, augmented and normalised, for methods with `uses_outliers`.
         outlier_rows: (m,) int64 on the CPU, the outliers' positions in their split.
-        partners: (n,) int64, the labels of the images that were mixed into these; None where nothing is mixed.
+        partners: (n,) int64, the labels of the images that were mixed into these; None without mixing.
         share: of the images' own labels, in [0, 1]; the rest belongs to the partners'.
     """
 
     images: Tensor
     labels: Tensor
     rows: Tensor
-    moment: Moment
+    info: StepInfo
     outliers: Tensor | None = None
     outlier_rows: Tensor | None = None
     partners: Tensor | None = None
@@ -65,23 +65,23 @@ class Batch:
 
     def cross_entropy(self, logits: Tensor) -> Tensor:
         """Return the mean cross-entropy of logits (n, c): λ·CE(z, y) + (1 − λ)·CE(z, y′) for partners y′, share λ."""
-        own = functional.cross_entropy(logits, self.labels)
+        unmixed = functional.cross_entropy(logits, self.labels)
         if self.partners is None:
-            return own
-        return self.share * own + (1 - self.share) * functional.cross_entropy(logits, self.partners)
+            return unmixed
+        return self.share * unmixed + (1 - self.share) * functional.cross_entropy(logits, self.partners)
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The images that training may see, for methods that look at all of them between epochs."""
+    """All images of a training, for methods that look at them between epochs."""
 
     train: ImageSet
     outliers: ImageSet | None
 
 
 @dataclass(frozen=True)
-class Surface:
-    """What is evaluated instead of the network alone, where a method scores with more, or with another head.
+class EvalModel:
+    """The module that is evaluated instead of the network, if a method scores with more parts or with another head.
 
     Args:
         module: images (n, channels, h, w) to logits (n, c), in eval mode a function of single images.
@@ -96,12 +96,13 @@ class Surface:
     outputs: Mapping[str, nn.Module] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
 class TrainingMethod(Checked, ABC):
-    """A way to train a classifier for OOD detection. Final subclasses are frozen dataclasses with a `recipe` field.
+    """A way to train a classifier for OOD detection. Subclasses are frozen dataclasses.
 
-    A method is a value: fields are hyper-parameters and enter the checkpoint's digest. What it learns or counts
-    (prototypes, queues, an adaptive weight) is a parameter or buffer of the module that `prepare` returns, which the
-    loop saves and restores; so a killed training goes on as if nothing had happened.
+    A method is a value: its fields are hyper-parameters and enter the checkpoint's digest. What it learns or counts
+    (prototypes, queues, an adaptive weight) is a parameter or buffer of the module that `prepare` returns. The loop
+    saves and restores that module, so a killed training can be resumed.
 
     Attributes:
         recipe: optimiser, schedule, augmentation.
@@ -110,18 +111,20 @@ class TrainingMethod(Checked, ABC):
         scorer: the post-hoc method, a name in configs/method, that the paper evaluates it with.
         scorer_params: hyper-parameters in which that differs from the method's yaml.
         uses_outliers: whether `Batch.outliers` is filled from the benchmark's OOD training split.
-        selection: which epoch is kept as best: highest ID validation accuracy, or lowest mean training loss for
+        selection: how the best epoch is chosen: highest ID validation accuracy, or lowest mean training loss for
             methods that train no classifier. Of equals, the latest.
         views: how often each image comes in a batch, augmented separately each time; 2 for contrastive losses.
         mixes: whether the loss sees labels through `Batch.cross_entropy` alone, so that mixed images make sense.
         separable: whether the loss of a batch is the mean of losses of single images (batch norm aside) and changes no
             buffer, so that several processes may each take a share of the batch.
         fine_tunes: whether a backbone that comes with the weights of a classifier takes the place of `initial`.
+        own_head: whether the module's part `network` has a classifier that nothing uses, so that it does not learn.
     """
 
-    recipe: Recipe
+    recipe: Recipe = field(default_factory=Recipe)
+
     reference: ClassVar[str]
-    version: ClassVar[int]
+    version: ClassVar[int] = 1
     scorer: ClassVar[str] = "msp"
     scorer_params: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     uses_outliers: ClassVar[bool] = False
@@ -130,9 +133,10 @@ class TrainingMethod(Checked, ABC):
     mixes: ClassVar[bool] = False
     separable: ClassVar[bool] = False
     fine_tunes: ClassVar[bool] = False
+    own_head: ClassVar[bool] = False
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> nn.Module:
-        """Return the module that is trained: the network itself, or one that holds it beside further parts.
+        """Return the module that is trained: the network itself, or a module that holds it and further parts.
 
         Its forward maps images (n, channels, h, w) to the logits (n, c) that validation accuracy is taken from.
 
@@ -144,7 +148,7 @@ class TrainingMethod(Checked, ABC):
         return model
 
     @abstractmethod
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Any, batch: Batch) -> Tensor:
         """Return the loss of a batch, a scalar.
 
         Args:
@@ -152,38 +156,39 @@ class TrainingMethod(Checked, ABC):
             batch: images, labels, where in the training they come.
         """
 
-    def surface(self, model: nn.Module) -> Surface | None:
-        """Return what is evaluated, or None: the backbone's network with its own head, as it is.
+    def eval_model(self, model: Any) -> EvalModel | None:
+        """Return the module to evaluate, or None for the backbone's network with its own head.
 
         Args:
-            model: what `prepare` returned, with the weights kept, in eval mode; not to be changed.
+            model: what `prepare` returned, with the weights of the best epoch, in eval mode; not to be changed.
         """
         return None
 
-    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
-        """Do what the start of an epoch needs; by default nothing.
+    def on_epoch_start(self, model: Any, info: StepInfo, data: TrainingData) -> None:
+        """Prepare for an epoch; by default nothing.
 
         Args:
             model: what `prepare` returned.
-            moment: the first step of the epoch.
+            info: the first step of the epoch.
             data: every image, for methods that cluster or mine them.
         """
 
-    def on_step_end(self, model: nn.Module, moment: Moment) -> None:
-        """Do what the end of an optimiser's step needs, such as keeping a constraint on weights; by default nothing.
+    def on_step_end(self, model: Any, info: StepInfo) -> None:
+        """Finish an optimiser's step, e.g. apply a constraint on weights; by default nothing.
 
         Args:
             model: what `prepare` returned.
-            moment: the step.
+            info: the step.
         """
 
-    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return the optimiser's groups.
+    def parameter_groups(self, model: Any) -> list[dict[str, Any]]:
+        """Return the optimiser's groups; by default one, without an unused classifier.
 
         Each has `params`, and may have `weight_decay`, `lr_scale` (a factor on the rate) and `lr_constant` (whether
         the rate stays at the recipe's highest).
         """
-        return [{"params": [p for p in model.parameters() if p.requires_grad]}]
+        unused = set(head_of(model.network).parameters()) if self.own_head else set()
+        return [{"params": [p for p in model.parameters() if p.requires_grad and p not in unused]}]
 
     @property
     def initial(self) -> "TrainingMethod | None":
@@ -197,13 +202,13 @@ class TrainingMethod(Checked, ABC):
 
     @property
     def outlier_batch_size(self) -> int:
-        """Outliers per step, for methods that use them."""
-        return self.schedule.batch_size
+        """Outliers per step: the field `outliers_per_step` of methods that have one, else as many as ID images."""
+        return int(getattr(self, "outliers_per_step", self.schedule.batch_size))
 
     def identity(self) -> dict[str, Any]:
-        """Return what fixes the method: its class, version and hyper-parameters, the recipe among them."""
+        """Return what identifies the method: its class, version and hyper-parameters, the recipe among them."""
         cls = type(self)
-        params = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        params = {f.name: getattr(self, f.name) for f in fields(self)}
         return {"target": name_of(cls), "version": cls.version, "params": params}
 
 
@@ -219,28 +224,6 @@ def features_and_logits(network: nn.Module, images: Tensor) -> tuple[Tensor, Ten
     if tapped.features is None or tapped.logits is None:
         raise RuntimeError(f"{type(network).__name__}: its last nn.Linear was not used in the forward pass")
     return tapped.features, tapped.logits
-
-
-def prepared(model: nn.Module, kind: type[Made], where: str) -> Made:
-    """Return `model` as the kind of module that a method's `prepare` returns.
-
-    Args:
-        model: what the method is given.
-        kind: what its `prepare` makes.
-        where: names the method in the message.
-
-    Raises:
-        TypeError: it is something else.
-    """
-    if not isinstance(model, kind):
-        raise TypeError(f"{where}: found {type(model).__name__} — pass what prepare returned")
-    return model
-
-
-def but_classifier(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of a module whose part `network` has a classifier that nothing uses: all but that one's."""
-    unused = set(head_of(model.get_submodule("network")).parameters())
-    return [p for p in model.parameters() if p not in unused]
 
 
 def head_of(network: nn.Module) -> nn.Linear:

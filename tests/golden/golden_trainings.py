@@ -30,7 +30,7 @@ from openbench.errors import ConfigError
 from openbench.training import job as jobs
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.augment.mixing import RegMixup
-from openbench.training.base import Batch, Moment, TrainingData, TrainingMethod
+from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod
 from openbench.training.images import HeldImages
 from openbench.training.job import TrainingJob
 from openbench.training.loop.loop import TrainingSettings, train
@@ -131,7 +131,7 @@ def set_weights(module: nn.Module) -> None:
             tensor.copy_(single(bell(200 + i, tuple(tensor.shape)) * width / 2 + shift))
 
 
-def begun(method: TrainingMethod) -> tuple[nn.Module, TrainingData, Moment]:
+def begun(method: TrainingMethod) -> tuple[nn.Module, TrainingData, StepInfo]:
     """A prepared network before its first step, the images, and that step."""
     torch.default_generator.manual_seed(0)
     network = Tiny()
@@ -140,7 +140,7 @@ def begun(method: TrainingMethod) -> tuple[nn.Module, TrainingData, Moment]:
     set_weights(model)
     data = TrainingData(_held(300, IMAGES, True), _held(310, OUTLIERS, False) if method.uses_outliers else None)
     epochs = method.schedule.epochs
-    first = Moment(0, epochs, 0, epochs * STEPS, torch.Generator().manual_seed(0))
+    first = StepInfo(0, epochs, 0, epochs * STEPS, torch.Generator().manual_seed(0))
     method.on_epoch_start(model, first, data)
     return model, data, first
 
@@ -153,18 +153,18 @@ def _trained(method: TrainingMethod) -> list[float]:
     found = []
     for step in range(STEPS):
         # Late enough for what begins late; before that, what fills queues.
-        moment = replace(first, epoch=epochs - 1 if step else 0, step=(epochs - 1) * STEPS + step if step else 0)
+        info = replace(first, epoch=epochs - 1 if step else 0, step=(epochs - 1) * STEPS + step if step else 0)
         model.train()
         if step == 1:
-            _fill(method, model, data, moment)
+            _fill(method, model, data, info)
         rows = torch.arange(12 * step, 12 * step + 12).repeat(method.views)
-        loss = method.loss(model, batch_of(method, data, rows, moment))
+        loss = method.loss(model, batch_of(method, data, rows, info))
         optimiser.zero_grad()
         loss.backward()
         grads = [p.grad for p in model.parameters() if p.grad is not None]
         found += [float(loss.detach()), float(torch.stack([g.double().norm() for g in grads]).norm())]
         optimiser.step()
-        method.on_step_end(model, moment)
+        method.on_step_end(model, info)
     found += [x for name, tensor in sorted(model.state_dict().items()) for x in _projected(tensor)]
     return found + _evaluated(method, model.eval())
 
@@ -179,14 +179,14 @@ def _plain(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @torch.no_grad()
-def _fill(method: TrainingMethod, model: nn.Module, data: TrainingData, moment: Moment) -> None:
+def _fill(method: TrainingMethod, model: nn.Module, data: TrainingData, info: StepInfo) -> None:
     for start in range(0, IMAGES, 12):
-        method.loss(model, batch_of(method, data, torch.arange(start, start + 12).repeat(method.views), moment))
+        method.loss(model, batch_of(method, data, torch.arange(start, start + 12).repeat(method.views), info))
 
 
-def batch_of(method: TrainingMethod, data: TrainingData, rows: Tensor, moment: Moment) -> Batch:
+def batch_of(method: TrainingMethod, data: TrainingData, rows: Tensor, info: StepInfo) -> Batch:
     """The batch of these images, with as many outliers as the method takes."""
-    batch = Batch(data.train.images(rows), data.train.labels[rows], rows, moment)
+    batch = Batch(data.train.images(rows), data.train.labels[rows], rows, info)
     if data.outliers is None:
         return batch
     out = torch.arange(method.outlier_batch_size) % OUTLIERS
@@ -205,7 +205,7 @@ def _evaluated(method: TrainingMethod, model: nn.Module) -> list[float]:
     """Validation's logits, the evaluated ones, and the further outputs, of three images."""
     images = _held(320, 3, True).images(torch.arange(3))
     found = [model(images)]
-    surface = method.surface(model)
+    surface = method.eval_model(model)
     if surface is not None:
         seen: list[Tensor] = []
         hooks = [part.register_forward_hook(lambda _m, _i, out: seen.append(out)) for part in surface.outputs.values()]

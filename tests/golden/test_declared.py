@@ -35,8 +35,8 @@ def test_the_scorer_of_a_training_is_a_method():
 def loss(method: TrainingMethod, change: dict) -> float:
     """The loss of a late batch whose labels were changed, from the same state and the same draws."""
     model, data, first = golden_trainings.begun(method)
-    moment = replace(first, epoch=first.epochs - 1, generator=torch.Generator().manual_seed(3))
-    batch: Batch = golden_trainings.batch_of(method, data, torch.arange(12).repeat(method.views), moment)
+    info = replace(first, epoch=first.epochs - 1, generator=torch.Generator().manual_seed(3))
+    batch: Batch = golden_trainings.batch_of(method, data, torch.arange(12).repeat(method.views), info)
     return float(method.loss(model, replace(batch, **change)).detach())
 
 
@@ -59,7 +59,7 @@ def test_evaluating_leaves_what_is_trained_as_it_is():
         model, *_ = golden_trainings.begun(method)
         before = {key: tensor.clone() for key, tensor in model.eval().state_dict().items()}
         with torch.no_grad():
-            method.surface(model)
+            method.eval_model(model)
         after = model.state_dict()
         if after.keys() != before.keys() or not all(torch.equal(after[key], before[key]) for key in before):
             changed.append(name)

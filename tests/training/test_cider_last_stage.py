@@ -8,7 +8,7 @@ from torch import nn
 from openbench import _compat
 from openbench.backbones.cifar import SPECS, CifarResNet
 from openbench.errors import ConfigError
-from openbench.training.base import Batch, Moment
+from openbench.training.base import Batch, StepInfo
 from openbench.training.loop.loop import train
 from openbench.training.loop.weights import obtain
 from openbench.training.methods.cider import CIDER
@@ -27,7 +27,7 @@ def test_last_stage_is_layer4_of_a_resnet() -> None:
 
 
 def test_a_network_of_nothing_but_its_classifier_has_no_stage() -> None:
-    with pytest.raises(ConfigError, match="no part with parameters before its classifier"):
+    with pytest.raises(ConfigError, match="no part of Sequential before its classifier has parameters"):
         last_stage(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
 
 
@@ -39,7 +39,7 @@ def test_only_the_last_stage_and_the_projection_learn() -> None:
     assert set(group["params"]) == expected
     assert group["weight_decay"] == METHOD.weight_decay
     images = torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    given = Batch(images, torch.arange(6) % 3, torch.arange(6), Moment(1, 2, 1, 4, torch.Generator()))
+    given = Batch(images, torch.arange(6) % 3, torch.arange(6), StepInfo(1, 2, 1, 4, torch.Generator()))
     model.prototypes.copy_(nn.functional.normalize(torch.randn(CLASSES, 6), dim=1))
     METHOD.loss(model.train(), given).backward()
     assert {p for p in model.parameters() if p.grad is not None} == expected
@@ -52,7 +52,7 @@ def test_loss_is_ciders() -> None:
         model = method.prepare(backbone(dropout=0).initialise(0).module(), FEATURES, CLASSES).train()
         model.prototypes.copy_(nn.functional.normalize(torch.randn(CLASSES, 6), dim=1))
         images = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-        given = Batch(images, torch.arange(6) % 3, torch.arange(6), Moment(1, 2, 1, 4, torch.Generator()))
+        given = Batch(images, torch.arange(6) % 3, torch.arange(6), StepInfo(1, 2, 1, 4, torch.Generator()))
         losses.append(float(method.loss(model, given).detach()))
     assert losses[0] == losses[1]
 

@@ -17,16 +17,7 @@ from openbench.training.loop.loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe
 
-from .training_toys import (
-    PREPROCESS,
-    QUIET,
-    RECIPE,
-    ToyEntropy,
-    ToyPrototypes,
-    backbone,
-    job,
-    split,
-)
+from .training_toys import PREPROCESS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, backbone, job, split
 
 
 def weights(folder: Path, name: str = "last") -> dict[str, Tensor]:
@@ -144,7 +135,7 @@ class Recording(TrainingMethod):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         SEEN.append(batch)
         loss = functional.cross_entropy(model(batch.images), batch.labels)
-        return loss * float("nan") if batch.moment.step == self.diverges_at else loss
+        return loss * float("nan") if batch.info.step == self.diverges_at else loss
 
 
 SEEN: list[Batch] = []
@@ -156,7 +147,7 @@ def test_every_epoch_shows_every_image_once_with_its_label(tmp_path: Path) -> No
     data = split(Role.ID_TRAIN, 70)
     orders = []
     for epoch in range(RECIPE.epochs):
-        seen = [b for b in SEEN if b.moment.epoch == epoch]
+        seen = [b for b in SEEN if b.info.epoch == epoch]
         rows = torch.cat([b.rows for b in seen])
         assert sorted(rows.tolist()) == list(range(70))
         assert torch.cat([b.labels for b in seen]).tolist() == data.labels[rows.numpy()].tolist()
@@ -170,8 +161,8 @@ def test_every_epoch_shows_every_image_once_with_its_label(tmp_path: Path) -> No
 def test_moments_count_steps_over_the_whole_training(tmp_path: Path) -> None:
     SEEN.clear()
     train(job(Recording()), tmp_path, QUIET)
-    assert [b.moment.step for b in SEEN] == list(range(20))
-    assert {(b.moment.epochs, b.moment.steps) for b in SEEN} == {(4, 20)}
+    assert [b.info.step for b in SEEN] == list(range(20))
+    assert {(b.info.epochs, b.info.steps) for b in SEEN} == {(4, 20)}
 
 
 def test_a_loss_that_is_not_finite_is_named_with_its_step(tmp_path: Path) -> None:
@@ -190,7 +181,7 @@ def test_outliers_come_augmented_in_batches_that_cover_their_split(tmp_path: Pat
     SEEN.clear()
     train(job(Outlying(replace(RECIPE, augment=()))), tmp_path, QUIET)
     data = split(Role.OOD_TRAIN, 24)
-    rows = torch.cat([b.outlier_rows for b in SEEN if b.moment.epoch == 0])
+    rows = torch.cat([b.outlier_rows for b in SEEN if b.info.epoch == 0])
     assert len(rows) == 5 * 16
     assert sorted(rows[:24].tolist()) == list(range(24))
     batch = SEEN[3]

@@ -12,7 +12,7 @@ from scipy.stats import entropy
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.training.base import Batch, Moment, TrainingMethod
+from openbench.training.base import Batch, StepInfo, TrainingMethod
 from openbench.training.methods.arpl import ARPL
 from openbench.training.methods.cider import CIDER
 from openbench.training.methods.conf_branch import ConfBranch
@@ -44,7 +44,7 @@ def batch(late: bool = True) -> Batch:
         images=torch.randn(N, 3, 8, 8, generator=generator),
         labels=labels,
         rows=torch.arange(N),
-        moment=Moment(9 if late else 0, 10, 45 if late else 0, 50, draws()),
+        info=StepInfo(9 if late else 0, 10, 45 if late else 0, 50, draws()),
         outliers=torch.randn(M, 3, 8, 8, generator=generator),
         outlier_rows=torch.arange(M),
     )
@@ -143,7 +143,7 @@ def test_t2fnorm_divides_features_by_the_temperature_at_test_time() -> None:
     f = features(network, images)
     with torch.no_grad():
         np.testing.assert_allclose(model(images).numpy(), z_of(network, f / 0.2), rtol=1e-4, atol=1e-5)
-        surface = method.surface(model)
+        surface = method.eval_model(model)
         surface.network.bn.train()
         np.testing.assert_allclose(surface.module(images).numpy(), z_of(network, f / 0.2), rtol=1e-4, atol=1e-5)
 

@@ -11,7 +11,7 @@ from torch import nn
 from openbench.core.request import Field, Request, Role
 from openbench.errors import ConfigError
 from openbench.training.augment.mixing import blend, draw_share
-from openbench.training.base import Batch, Moment, TrainingData, features_and_logits
+from openbench.training.base import Batch, StepInfo, TrainingData, features_and_logits
 from openbench.training.images import hold
 from openbench.training.loop.loop import train
 from openbench.training.loop.weights import evaluated, obtain
@@ -32,7 +32,7 @@ def draws() -> torch.Generator:
 
 def batch() -> Batch:
     images = torch.randn(len(LABELS), 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    return Batch(images, LABELS, torch.arange(len(LABELS)), Moment(1, 2, 5, 10, draws()))
+    return Batch(images, LABELS, torch.arange(len(LABELS)), StepInfo(1, 2, 5, 10, draws()))
 
 
 def prepared(method: MOS) -> Grouped:
@@ -114,9 +114,9 @@ def test_groups_are_found_from_the_class_means_of_the_starting_network() -> None
     data = TrainingData(hold(split(Role.ID_TRAIN, 70), PREPROCESS, torch.device("cpu")), None)
     with torch.no_grad():
         model.network.conv.weight[:, :2] = 0  # blind to red and green: classes 0 and 1 look alike
-    method.on_epoch_start(model, Moment(0, 2, 0, 10, draws()), data)
+    method.on_epoch_start(model, StepInfo(0, 2, 0, 10, draws()), data)
     assert model.groups.group_of.tolist() == [0, 0, 1]
-    method.on_epoch_start(model, Moment(1, 2, 5, 10, draws()), TrainingData(data.train, None))
+    method.on_epoch_start(model, StepInfo(1, 2, 5, 10, draws()), TrainingData(data.train, None))
     assert model.groups.group_of.tolist() == [0, 0, 1]
 
 

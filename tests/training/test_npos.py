@@ -8,7 +8,7 @@ from scipy.special import expit, log_softmax
 from sklearn.neighbors import NearestNeighbors
 from torch.nn import functional
 
-from openbench.training.base import Batch, Moment, TrainingData, features_and_logits
+from openbench.training.base import Batch, StepInfo, TrainingData, features_and_logits
 from openbench.training.methods.npos import NPOS, WithBoundary, remoteness
 
 from .training_toys import CLASSES, FEATURES, backbone
@@ -16,13 +16,13 @@ from .training_toys import CLASSES, FEATURES, backbone
 METHOD = NPOS(queue=20, k=5, select=8, pick=3, sample_from=15, keep_farthest=4, sigma=0.3, weight=0.7, width=6)
 
 
-def moment(epoch: int = 9, seed: int = 3) -> Moment:
-    return Moment(epoch, 10, epoch * 5, 50, torch.Generator().manual_seed(seed))
+def info(epoch: int = 9, seed: int = 3) -> StepInfo:
+    return StepInfo(epoch, 10, epoch * 5, 50, torch.Generator().manual_seed(seed))
 
 
 def batch(epoch: int = 9) -> Batch:
     images = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    return Batch(images, torch.arange(12) % CLASSES, torch.arange(12), moment(epoch))
+    return Batch(images, torch.arange(12) % CLASSES, torch.arange(12), info(epoch))
 
 
 def queues(seed: int = 1, length: int = 20, d: int = FEATURES) -> torch.Tensor:
@@ -66,7 +66,7 @@ def kth(queries: np.ndarray, bank: np.ndarray, k: int) -> np.ndarray:
 
 def synthesised(queue: np.ndarray, compat: str) -> np.ndarray:
     """Outliers as published, one class and one boundary feature after the other, from the same draws."""
-    generator = moment().generator
+    generator = info().generator
     noise = torch.randn(METHOD.sample_from, queue.shape[2], generator=generator).numpy()
     found = []
     for own in queue:
@@ -85,7 +85,7 @@ def synthesised(queue: np.ndarray, compat: str) -> np.ndarray:
 @pytest.mark.parametrize("compat", ["paper", "openood"])
 def test_outliers_are_those_of_a_search_with_faiss(compat: str) -> None:
     method, queue = replace(METHOD, compat=compat), queues()
-    found = method.outliers(queue, moment().generator).numpy()
+    found = method.outliers(queue, info().generator).numpy()
     np.testing.assert_allclose(found, synthesised(queue.numpy(), compat), atol=1e-6)
     assert found.shape == (CLASSES * 3 * 4, FEATURES)
 
@@ -108,7 +108,7 @@ def test_loss_equals_the_formula(compat: str) -> None:
         # The oldest is written over first: four features of each class came in.
         place = int(np.count_nonzero((copy[yi] != model.queue[yi]).any(dim=1)))
         copy[yi, place] = torch.from_numpy(fi)
-    out = method.outliers(copy, moment().generator).double().numpy()
+    out = method.outliers(copy, info().generator).double().numpy()
     first, _, last = model.decide
     w1, b1, w2, b2 = (t.detach().double().numpy() for t in (first.weight, first.bias, last.weight, last.bias))
     phi_in, phi_out = (np.maximum(x @ w1.T + b1, 0) @ w2[0] + b2[0] for x in (f, out))
@@ -141,16 +141,16 @@ def test_outliers_begin_after_the_share_of_epochs_and_with_full_queues(epoch, se
     model = filled()
     model.seen.fill_(seen)  # the batch has four of each class
     given = batch(epoch)
-    state = given.moment.generator.get_state()
+    state = given.info.generator.get_state()
     METHOD.loss(model, given)
-    assert torch.equal(given.moment.generator.get_state(), state) == (not drawn)
+    assert torch.equal(given.info.generator.get_state(), state) == (not drawn)
 
 
 @pytest.mark.parametrize(("compat", "left"), [("paper", True), ("openood", False)])
 def test_queues_live_through_epochs_except_in_the_published_form_where_they_still_count_as_full(compat, left) -> None:
     method = replace(METHOD, compat=compat)
     model = filled(method)
-    method.on_epoch_start(model, moment(5), TrainingData(None, None))
+    method.on_epoch_start(model, info(5), TrainingData(None, None))
     assert bool(model.queue.any()) == left
     assert model.full()
     assert torch.isfinite(method.loss(model, batch()))
@@ -161,11 +161,6 @@ def test_an_emptied_queue_synthesises_around_zero_until_it_has_k_features() -> N
     model.queue.zero_()
     model.queue[:, :4] = queues()[:, :4]
     # Four features have fewer than k = 5 neighbours: every row is as far as any; among twenty, most picks are zeros.
-    drawn = replace(METHOD, sigma=1e-3, compat="openood").outliers(model.queue, moment().generator)
+    drawn = replace(METHOD, sigma=1e-3, compat="openood").outliers(model.queue, info().generator)
     assert drawn.norm(dim=1).median() < 0.1
-    assert METHOD.outliers(queues(), moment().generator).norm(dim=1).median() > 1
-
-
-def test_a_network_that_was_not_prepared_is_refused_by_its_name() -> None:
-    with pytest.raises(TypeError, match=r"NPOS\.loss: found Linear — pass what prepare returned"):
-        METHOD.loss(torch.nn.Linear(2, 2), batch())
+    assert METHOD.outliers(queues(), info().generator).norm(dim=1).median() > 1

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from openbench.core.request import Field, Request
-from openbench.training.base import Batch, Moment, TrainingMethod, features_and_logits
+from openbench.training.base import Batch, StepInfo, TrainingMethod, features_and_logits
 from openbench.training.loop.loop import train
 from openbench.training.loop.weights import evaluated, obtain
 from openbench.training.methods.csi import CSI
@@ -30,7 +30,7 @@ ALL = frozenset({Field.FEATURES, Field.LOGITS, Field.MAPS})
 
 def batch(labels: torch.Tensor = LABELS) -> Batch:
     images = torch.randn(len(labels), 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    return Batch(images, labels, torch.arange(len(labels)), Moment(1, 2, 5, 10, torch.Generator().manual_seed(3)))
+    return Batch(images, labels, torch.arange(len(labels)), StepInfo(1, 2, 5, 10, torch.Generator().manual_seed(3)))
 
 
 def prepared(method: TrainingMethod) -> nn.Module:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from torch.nn import functional
 
-from openbench.training.base import Batch, Moment, features_and_logits
+from openbench.training.base import Batch, StepInfo, features_and_logits
 from openbench.training.methods.palm import PALM, Mixture, assignment, contrast
 
 from .training_toys import CLASSES, FEATURES, backbone
@@ -19,7 +19,7 @@ METHOD = PALM(weight=0.7, temperature=0.2, keep=0.6, prototypes=4, top=3, epsilo
 def batch() -> Batch:
     images = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0, 0, 0, 0, 1, 2, 0, 1, 0, 0, 2, 1])
-    return Batch(images, labels, torch.arange(12), Moment(3, 10, 9, 50, torch.Generator().manual_seed(3)))
+    return Batch(images, labels, torch.arange(12), StepInfo(3, 10, 9, 50, torch.Generator().manual_seed(3)))
 
 
 def model_of(method: PALM = METHOD) -> Mixture:

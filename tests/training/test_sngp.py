@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from openbench.core.request import Field, Request, Role
-from openbench.training.base import Batch, Moment, TrainingData, features_and_logits
+from openbench.training.base import Batch, StepInfo, TrainingData, features_and_logits
 from openbench.training.images import hold
 from openbench.training.loop import loop
 from openbench.training.loop.loop import train
@@ -28,7 +28,7 @@ LABELS = torch.arange(10) % CLASSES
 
 def batch(seed: int = 0) -> Batch:
     images = torch.randn(10, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
-    return Batch(images, LABELS, torch.arange(10), Moment(1, 2, 5, 10, torch.Generator().manual_seed(3)))
+    return Batch(images, LABELS, torch.arange(10), StepInfo(1, 2, 5, 10, torch.Generator().manual_seed(3)))
 
 
 def prepared(method: SNGP = METHOD) -> DistanceAware:
@@ -72,7 +72,7 @@ def test_precision_is_summed_over_batches_and_variance_is_its_quadratic_form(lik
     phi = phi_of(model, batch(9).images)
     expected = np.stack([np.einsum("nd,de,ne->n", phi, np.linalg.inv(p), phi) for p in precision], axis=1)
     with torch.no_grad():
-        found = method.surface(model).module.variance(torch.from_numpy(method.amplitude * phi))
+        found = method.eval_model(model).module.variance(torch.from_numpy(method.amplitude * phi))
     assert model.posterior.information.dtype == torch.float64
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4)
 
@@ -82,7 +82,7 @@ def test_each_epoch_begins_with_an_empty_posterior() -> None:
     METHOD.loss(model, batch())
     assert model.posterior.information.abs().sum() > 0
     data = TrainingData(hold(split(Role.ID_TRAIN, 20), PREPROCESS, torch.device("cpu")), None)
-    METHOD.on_epoch_start(model, Moment(1, 2, 5, 10, torch.Generator()), data)
+    METHOD.on_epoch_start(model, StepInfo(1, 2, 5, 10, torch.Generator()), data)
     assert model.posterior.information.abs().sum() == 0
 
 

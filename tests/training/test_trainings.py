@@ -29,7 +29,7 @@ from openbench.training.augment.augmentations import (
 from openbench.training.augment.mixing import CutMix, Mixup
 from openbench.training.augment.pixmix import PixMix
 from openbench.training.augment.reading import RandomResizedCrop
-from openbench.training.base import Batch, Moment, Selection, TrainingData, TrainingMethod
+from openbench.training.base import Batch, Selection, StepInfo, TrainingData, TrainingMethod
 from openbench.training.images import hold
 from openbench.training.job import TrainingJob
 from openbench.training.loop.loop import train
@@ -142,10 +142,10 @@ def state_of(method: TrainingMethod, seed: int = 0) -> tuple[nn.Module, Batch]:
     rows = torch.arange(16).repeat(method.views)
     out = torch.arange(method.outlier_batch_size) % 24
     epochs = method.schedule.epochs
-    moment = Moment(0, epochs, 0, epochs * 5, torch.Generator().manual_seed(seed))
-    method.on_epoch_start(model, moment, data)
+    info = StepInfo(0, epochs, 0, epochs * 5, torch.Generator().manual_seed(seed))
+    method.on_epoch_start(model, info, data)
     model.train()
-    late = replace(moment, epoch=epochs - 1, step=epochs * 5 - 1)
+    late = replace(info, epoch=epochs - 1, step=epochs * 5 - 1)
     batch = Batch(data.train.images(rows), data.train.labels[rows], rows, late)
     if method.uses_outliers:
         batch = replace(batch, outliers=data.outliers.images(out), outlier_rows=out)
@@ -172,8 +172,8 @@ def state(prepared) -> State:
     """As `state_of` would return it to each test."""
     (model, batch), random = prepared
     torch.set_rng_state(random)
-    moment = replace(batch.moment, generator=batch.moment.generator.clone_state())
-    return copy.deepcopy(model), replace(batch, images=batch.images.clone(), moment=moment)
+    info = replace(batch.info, generator=batch.info.generator.clone_state())
+    return copy.deepcopy(model), replace(batch, images=batch.images.clone(), info=info)
 
 
 def optimised(method: TrainingMethod, model: nn.Module) -> dict[str, nn.Parameter]:
@@ -188,8 +188,8 @@ def test_loss_of_a_batch_falls_under_its_own_gradient(variant, state: State) -> 
     losses = []
     for _ in range(4):
         # The same draws at every step: what falls is the loss, not its noise.
-        moment = replace(batch.moment, generator=torch.Generator().manual_seed(2))
-        loss = method.loss(model, replace(batch, moment=moment))
+        info = replace(batch.info, generator=torch.Generator().manual_seed(2))
+        loss = method.loss(model, replace(batch, info=info))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -244,7 +244,7 @@ def test_the_same_seed_gives_the_same_bits_also_after_a_kill(whole, tmp_path: Pa
 def test_a_batch_can_be_computed_in_bf16(variant, state: State) -> None:
     method = small(variant)
     model, batch = state
-    fresh = [replace(batch, moment=replace(batch.moment, generator=torch.Generator().manual_seed(2))) for _ in range(2)]
+    fresh = [replace(batch, info=replace(batch.info, generator=torch.Generator().manual_seed(2))) for _ in range(2)]
     full = method.loss(copy.deepcopy(model), fresh[0])
     with torch.autocast("cpu", torch.bfloat16):
         half = method.loss(model, fresh[1])
@@ -291,8 +291,8 @@ def test_mixed_labels_weigh_in_the_share_of_each(variant, state: State) -> None:
     partners = batch.labels.roll(3)
 
     def loss(labels: Tensor, **changes: Any) -> Tensor:
-        fresh = replace(batch.moment, generator=torch.Generator().manual_seed(4))
-        return method.loss(copy.deepcopy(model), replace(batch, labels=labels, moment=fresh, **changes))
+        fresh = replace(batch.info, generator=torch.Generator().manual_seed(4))
+        return method.loss(copy.deepcopy(model), replace(batch, labels=labels, info=fresh, **changes))
 
     own, other = loss(batch.labels), loss(partners)
     mixed = loss(batch.labels, partners=partners, share=0.3)

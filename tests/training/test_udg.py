@@ -11,7 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 from torch.nn import functional
 
 from openbench.core.request import Role
-from openbench.training.base import Batch, Moment, TrainingData
+from openbench.training.base import Batch, StepInfo, TrainingData
 from openbench.training.images import HeldImages, hold
 from openbench.training.methods import udg
 from openbench.training.methods.udg import UDG, Grouped, balancing, k_means, pure_labels, whitened
@@ -22,8 +22,8 @@ METHOD = UDG(outlier_weight=0.7, group_weight=0.3, groups=5, outliers_per_step=6
 N, M = 9, 6
 
 
-def moment(epoch: int = 3, seed: int = 3) -> Moment:
-    return Moment(epoch, 10, epoch * 5, 50, torch.Generator().manual_seed(seed))
+def info(epoch: int = 3, seed: int = 3) -> StepInfo:
+    return StepInfo(epoch, 10, epoch * 5, 50, torch.Generator().manual_seed(seed))
 
 
 def sets() -> TrainingData:
@@ -131,7 +131,7 @@ def test_loss_equals_the_formula(lent: list[int]) -> None:
     group = np.concatenate([np.arange(20)[rows] % 5, np.arange(M)[out_rows] % 4])
     w = np.concatenate([np.linspace(0.5, 2, 20)[rows], np.linspace(3, 1, M)[out_rows]])
     expected += 0.3 * np.mean(w * -log_softmax(told, axis=1)[np.arange(N + M), group])
-    given = Batch(images, y, rows, moment(), outliers, out_rows)
+    given = Batch(images, y, rows, info(), outliers, out_rows)
     assert float(METHOD.loss(model, given).detach()) == pytest.approx(expected, rel=2e-5)
 
 
@@ -142,7 +142,7 @@ def test_outliers_that_look_like_a_class_are_lent_it_and_others_are_not() -> Non
     mixed = HeldImages(disguised, torch.full((24,), -1), data.outliers.mean, data.outliers.std)
     model = model_of()
     method = replace(METHOD, groups=1000, dims=3, purity=0.6)
-    method.on_epoch_start(model, moment(0), TrainingData(data.train, mixed))
+    method.on_epoch_start(model, info(0), TrainingData(data.train, mixed))
     assert model.lent.labels[:3].tolist() == [0] * 3
     assert (model.lent.labels[3:] == -1).float().mean() > 0.8
     # 94 images make 9 groups.
@@ -155,15 +155,15 @@ def test_last_epochs_loans_count_in_the_purity_of_a_group(monkeypatch: pytest.Mo
     groups = torch.ones(94, dtype=torch.int64)
     groups[[0, 70, 71, 72]] = 0
     monkeypatch.setattr(udg, "k_means", lambda *_: groups)
-    METHOD.on_epoch_start(model, moment(0), data)
+    METHOD.on_epoch_start(model, info(0), data)
     assert model.lent.labels[:3].tolist() == [-1] * 3
     model.lent.labels[:2] = one
-    METHOD.on_epoch_start(model, moment(1), data)
+    METHOD.on_epoch_start(model, info(1), data)
     assert model.lent.labels[:3].tolist() == [-1] * 3  # three of four: 0.75
     model.lent.labels[:3] = one
-    METHOD.on_epoch_start(model, moment(1), data)
+    METHOD.on_epoch_start(model, info(1), data)
     assert model.lent.labels[:3].tolist() == [one] * 3
-    METHOD.on_epoch_start(model, moment(0), data)
+    METHOD.on_epoch_start(model, info(0), data)
     assert model.lent.labels[:3].tolist() == [-1] * 3
 
 
@@ -173,7 +173,7 @@ def test_the_head_of_the_groups_begins_anew_in_every_epoch() -> None:
     for epoch in (0, 1):
         model.tell.weight.data.fill_(5)
         model.tell.bias.data.fill_(5)
-        METHOD.on_epoch_start(model, moment(epoch, seed=epoch), data)
+        METHOD.on_epoch_start(model, info(epoch, seed=epoch), data)
         seen.append(model.tell.weight.detach().clone())
         assert not model.tell.bias.any()
         assert float(seen[-1].std()) == pytest.approx(0.01, rel=0.3)
@@ -182,7 +182,7 @@ def test_the_head_of_the_groups_begins_anew_in_every_epoch() -> None:
 
 def test_what_was_lent_is_part_of_the_state() -> None:
     data, model, other = sets(), model_of(), model_of()
-    METHOD.on_epoch_start(model, moment(0), data)
+    METHOD.on_epoch_start(model, info(0), data)
     model.lent.labels[:] = torch.arange(24) % 4 - 1
     other.load_state_dict(model.state_dict())
     assert other.lent.labels.tolist() == (torch.arange(24) % 4 - 1).tolist()

@@ -7,7 +7,7 @@ from scipy.special import log_softmax, logsumexp
 from scipy.stats import ks_2samp, multivariate_normal
 from torch.nn import functional
 
-from openbench.training.base import Batch, Moment, features_and_logits
+from openbench.training.base import Batch, StepInfo, features_and_logits
 from openbench.training.methods.vos import VOS, WithQueues
 
 from .training_toys import CLASSES, FEATURES, backbone
@@ -15,13 +15,13 @@ from .training_toys import CLASSES, FEATURES, backbone
 METHOD = VOS(queue=20, start=0.4, sample_from=50, weight=0.5)
 
 
-def moment(epoch: int = 9, seed: int = 3) -> Moment:
-    return Moment(epoch, 10, epoch * 5, 50, torch.Generator().manual_seed(seed))
+def info(epoch: int = 9, seed: int = 3) -> StepInfo:
+    return StepInfo(epoch, 10, epoch * 5, 50, torch.Generator().manual_seed(seed))
 
 
 def batch(epoch: int = 9) -> Batch:
     images = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    return Batch(images, torch.arange(12) % CLASSES, torch.arange(12), moment(epoch))
+    return Batch(images, torch.arange(12) % CLASSES, torch.arange(12), info(epoch))
 
 
 def filled(method: VOS = METHOD) -> WithQueues:
@@ -68,7 +68,7 @@ def test_loss_equals_the_formula() -> None:
     model = filled()
     model.energy_weight.data[0] = -1.0  # a negative weight counts as zero
     z = features_and_logits(model.network, batch().images)[1].detach().double().numpy()
-    drawn = METHOD.virtual(model.queue, moment())
+    drawn = METHOD.virtual(model.queue, info())
     z_out = model.network.fc(drawn).detach().double().numpy()
     weights = np.maximum(model.energy_weight.detach().double().numpy(), 0)
     energies = np.concatenate([logsumexp(part, b=weights, axis=1) for part in (z, z_out)])
@@ -99,7 +99,7 @@ def test_virtual_outliers_have_the_distribution_of_the_least_likely_draws() -> N
     mix = rng.normal(size=(4, 4))
     queue = rng.normal(size=(2, 30, 4)) @ mix + np.array([[[0.0]], [[5.0]]])
     method = replace(METHOD, sample_from=40)
-    drawn = [method.virtual(torch.from_numpy(queue).float(), moment(seed=s)).numpy() for s in range(500)]
+    drawn = [method.virtual(torch.from_numpy(queue).float(), info(seed=s)).numpy() for s in range(500)]
     expected = [least_likely(queue, rng, 40) for _ in range(500)]
     for k in range(2):
         for direction in (*np.eye(4), np.ones(4)):
@@ -111,7 +111,7 @@ def test_virtual_outliers_have_the_distribution_of_the_least_likely_draws() -> N
 
 def test_virtual_outliers_come_class_by_class() -> None:
     queue = torch.rand(3, 20, 5) + 100 * torch.arange(3)[:, None, None]
-    drawn = replace(METHOD, select=4).virtual(queue, moment())
+    drawn = replace(METHOD, select=4).virtual(queue, info())
     assert drawn.shape == (12, 5)
     assert (drawn.mean(dim=1) / 100).round().tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
@@ -121,16 +121,16 @@ def test_virtual_outliers_begin_after_the_share_of_epochs_and_with_full_queues(e
     model = filled()
     model.seen.fill_(seen)
     given = batch(epoch)
-    state = given.moment.generator.get_state()
+    state = given.info.generator.get_state()
     METHOD.loss(model, given)
-    assert torch.equal(given.moment.generator.get_state(), state) == (not virtual)
+    assert torch.equal(given.info.generator.get_state(), state) == (not virtual)
 
 
 def test_the_weighted_energy_is_evaluated_as_pytorch_ood_has_it_and_without_the_queues() -> None:
     model = filled()
     with torch.no_grad():
         model.energy_weight.copy_(torch.linspace(-0.2, 1.5, CLASSES))
-    surface = METHOD.surface(model.eval())
+    surface = METHOD.eval_model(model.eval())
     seen = []
     surface.outputs["weighted_energy"].register_forward_hook(lambda *given: seen.append(given[-1]))
     with torch.no_grad():

@@ -142,9 +142,9 @@ class ToyPrototypes(TrainingMethod):
             {"params": list(model.projection.parameters()), "lr_scale": 0.1, "weight_decay": 0.0},
         ]
 
-    def on_epoch_start(self, model, moment, data) -> None:
+    def on_epoch_start(self, model, info, data) -> None:
         model.epochs_seen += 1
-        if moment.epoch == 0:
+        if info.epoch == 0:
             for images, labels, _ in data.train.clean(32):
                 with torch.no_grad():
                     features, _ = features_and_logits(model.network, images)
@@ -153,7 +153,7 @@ class ToyPrototypes(TrainingMethod):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         pause()
         features, logits = features_and_logits(model.network, batch.images)
-        noise = torch.randn(features.shape, generator=batch.moment.generator)
+        noise = torch.randn(features.shape, generator=batch.info.generator)
         places = model.projection(features + 0.01 * noise)
         with torch.no_grad():
             for place, label in zip(places, batch.labels, strict=True):

@@ -14,7 +14,7 @@ from openbench.backbones.device import Precision, arithmetic, compiled_parts, in
 from openbench.errors import ConfigError, MethodError, TrainingError
 from openbench.progress import reported
 from openbench.training.augment.mixing import Mixing
-from openbench.training.base import Batch, Moment, TrainingData, TrainingMethod
+from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod
 from openbench.training.images import ImageSet, open_images
 from openbench.training.job import TrainingJob
 from openbench.training.loop.distributed import ALONE, Team, whole_batch_statistics
@@ -134,7 +134,7 @@ class _Loop:
         if session.team.size > 1:
             # Only one process's state is saved: the others' dropout follows from step and rank.
             torch.manual_seed(stream_of_rank(session.job.seed, self.step_at(epoch), session.team.rank))
-        self.method.on_epoch_start(session.prepared, self._moment(epoch, 0), self.data)
+        self.method.on_epoch_start(session.prepared, self._info(epoch, 0), self.data)
         loss, images = self._steps(epoch, report)
         spent = time.perf_counter() - start
         with session.weights():
@@ -167,17 +167,17 @@ class _Loop:
         counts = torch.tensor([len(order[i * size : (i + 1) * size]) for i in range(self.per_epoch)])
         checked = 0
         for i in range(self.per_epoch):
-            moment = self._moment(epoch, i)
-            parts = self._parts(order[i * size : (i + 1) * size], outlier_order, moment, i)
-            losses[i] = self._step(parts, moment)
+            info = self._info(epoch, i)
+            parts = self._parts(order[i * size : (i + 1) * size], outlier_order, info, i)
+            losses[i] = self._step(parts, info)
             if session.average is not None:
                 session.average.update()
             if (i + 1) % _CHECK_EVERY == 0 or i + 1 == self.per_epoch:
                 losses[checked : i + 1] = session.team.total(losses[checked : i + 1]) / session.team.size
-                self._check_finite(losses[: i + 1], checked, moment)
+                self._check_finite(losses[: i + 1], checked, info)
                 checked, done = i + 1, int(counts[: i + 1].sum())
                 mean = float((losses[:checked].cpu() * counts[:checked]).sum()) / done
-                report.steps(moment.step + 1, mean, done / (time.perf_counter() - start))
+                report.steps(info.step + 1, mean, done / (time.perf_counter() - start))
         return mean, done
 
     def _announce(self, order: Tensor, outlier_order: Tensor | None) -> None:
@@ -194,20 +194,20 @@ class _Loop:
                 batches = [part.repeat(views) for part in torch.split(rows, size)][: self.per_epoch]
                 images.plan(batches, seed, share)
 
-    def _parts(self, rows: Tensor, outlier_order: Tensor | None, moment: Moment, index: int) -> "list[Part]":
+    def _parts(self, rows: Tensor, outlier_order: Tensor | None, info: StepInfo, index: int) -> "list[Part]":
         """What this process takes the loss of: the whole batch, or its share with a separate generator."""
-        batch, versions = self._batch(rows, outlier_order, moment, index)
+        batch, versions = self._batch(rows, outlier_order, info, index)
         parts, team = parts_of(batch, self.recipe.mixing, versions), self.session.team
         if team.size == 1:
             return parts
         # What a loss draws may depend on how many images it sees; the common generator must stay the same everywhere.
-        seed = stream_of_rank(self.session.job.seed, moment.step, team.rank)
-        moment = replace(moment, generator=torch.Generator().manual_seed(seed))
+        seed = stream_of_rank(self.session.job.seed, info.step, team.rank)
+        info = replace(info, generator=torch.Generator().manual_seed(seed))
         own = team.share(len(batch.rows))
-        return [replace(p, batch=replace(p.batch, moment=moment)) for p in (q.share(own, team.size) for q in parts)]
+        return [replace(p, batch=replace(p.batch, info=info)) for p in (q.share(own, team.size) for q in parts)]
 
     def _batch(
-        self, rows: Tensor, outlier_order: Tensor | None, moment: Moment, index: int
+        self, rows: Tensor, outlier_order: Tensor | None, info: StepInfo, index: int
     ) -> tuple[Batch, tuple[Tensor, ...]]:
         """The batch of a step, and further versions of its images if the recipe has a consistency."""
         augment, generator, data = self.recipe.augmentations, self.session.generator, self.data
@@ -218,16 +218,16 @@ class _Loop:
         images, *versions = (self._laid_out(data.train.normalised(p)) for p in (pixels, *others))
         labels = data.train.labels[rows.to(self.session.device)]
         if data.outliers is None or outlier_order is None:
-            return Batch(images, labels, rows, moment), tuple(versions)
+            return Batch(images, labels, rows, info), tuple(versions)
         size = self.method.outlier_batch_size
         outlier_rows = outlier_order[index * size : (index + 1) * size]
         outliers = self._laid_out(data.outliers.images(outlier_rows, augment, generator))
-        return Batch(images, labels, rows, moment, outliers, outlier_rows), tuple(versions)
+        return Batch(images, labels, rows, info, outliers, outlier_rows), tuple(versions)
 
-    def _step(self, parts: "list[Part]", moment: Moment) -> Tensor:
+    def _step(self, parts: "list[Part]", info: StepInfo) -> Tensor:
         """Take one step; return the loss, still on the device."""
         optimiser, scaler = self.session.optimiser, self.session.scaler
-        rate = self.recipe.learning_rate(moment.step, self.per_epoch)
+        rate = self.recipe.learning_rate(info.step, self.per_epoch)
         for group in optimiser.param_groups:
             group["lr"] = group["lr_scale"] * (self.recipe.lr if group["lr_constant"] else rate)
         with self._autocast():
@@ -239,10 +239,10 @@ class _Loop:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
         scaler.step(optimiser)
         scaler.update()
-        self.method.on_step_end(self.session.prepared, moment)
+        self.method.on_step_end(self.session.prepared, info)
         return loss.detach()
 
-    def _check_finite(self, losses: Tensor, checked: int, last: Moment) -> None:
+    def _check_finite(self, losses: Tensor, checked: int, last: StepInfo) -> None:
         bad = ~torch.isfinite(losses)
         bad[:checked] = False
         if bool(bad.any()):
@@ -263,9 +263,9 @@ class _Loop:
         parts = [torch.randperm(n, generator=self.session.generator) for _ in range(-(-needed // n))]
         return torch.cat(parts)[:needed]
 
-    def _moment(self, epoch: int, index: int) -> Moment:
+    def _info(self, epoch: int, index: int) -> StepInfo:
         step, epochs = self.step_at(epoch) + index, self.recipe.epochs
-        return Moment(epoch, epochs, step, self.step_at(epochs), self.session.generator)
+        return StepInfo(epoch, epochs, step, self.step_at(epochs), self.session.generator)
 
     def _laid_out(self, images: Tensor) -> Tensor:
         return images if self.recipe.channels_last else images.contiguous()
@@ -361,7 +361,7 @@ def parts_of(batch: Batch, mixing: Mixing | None, versions: tuple[Tensor, ...] =
     """Return the parts whose losses are summed: the batch, or its mixed images and perhaps its clean images too."""
     if mixing is None:
         return [Part(batch, versions=versions)]
-    mixed = mixing(batch.images, batch.moment.generator)
+    mixed = mixing(batch.images, batch.info.generator)
     partners = batch.labels[mixed.partners.to(batch.labels.device)]
     parts = [Part(replace(batch, images=mixed.images, partners=partners, share=mixed.share))]
     return parts if mixing.clean_weight == 0 else [*parts, Part(batch, mixing.clean_weight)]

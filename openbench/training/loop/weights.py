@@ -31,7 +31,7 @@ from openbench.errors import CheckpointError, ConfigError
 from openbench.public import name_of
 from openbench.storage.locks import only_one
 from openbench.training.augment.reading import picture_folders
-from openbench.training.base import Surface, TrainingMethod
+from openbench.training.base import EvalModel, TrainingMethod
 from openbench.training.job import TrainingJob
 from openbench.training.loop.distributed import ALONE, Team, team
 from openbench.training.loop.loop import TrainingSettings, check_shared_out, train
@@ -319,7 +319,7 @@ def evaluated(job: TrainingJob, checkpoint: Checkpoint) -> Backbone:
         ConfigError: the method has its own surface, and the backbone is not a NetworkBackbone.
     """
     backbone, method = job.backbone.load(checkpoint.weights, checkpoint.sha256), job.method
-    if type(method).surface is TrainingMethod.surface:
+    if type(method).eval_model is TrainingMethod.eval_model:
         return backbone
     if not isinstance(backbone, NetworkBackbone):
         raise ConfigError(
@@ -332,14 +332,14 @@ def evaluated(job: TrainingJob, checkpoint: Checkpoint) -> Backbone:
         # The extras lack only the network, which is loaded already.
         apply_weights(prepared, prepared.state_dict() | read_weights(checkpoint.extras), f"'{checkpoint.extras}'")
     with torch.no_grad():
-        surface = method.surface(prepared.eval())
+        surface = method.eval_model(prepared.eval())
     if surface is None:
         return backbone.load(checkpoint.weights, checkpoint.sha256)
     architecture = f"{backbone.architecture}, evaluated as {type(method).__qualname__} {type(method).version}"
     return backbone.replaced(surface.module, anatomy_of(surface, backbone.anatomy), architecture)
 
 
-def anatomy_of(surface: Surface, network: Anatomy) -> Anatomy:
+def anatomy_of(surface: EvalModel, network: Anatomy) -> Anatomy:
     """Return where head, stages and further outputs are in a surface; stages keep their neutral names."""
     names = {part: name for name, part in surface.module.named_modules()}
     within = names[surface.network]

@@ -1,8 +1,8 @@
 """Reciprocal points: each class keeps away from a point that stands for everything it is not."""
 
 import copy
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,14 +11,11 @@ from torch.nn import functional
 from openbench.config.constraints import NonNegative
 from openbench.training.base import (
     Batch,
-    Surface,
+    EvalModel,
     TrainingMethod,
-    but_classifier,
     features_and_logits,
     head_of,
-    prepared,
 )
-from openbench.training.recipe import Recipe
 
 
 class Reciprocal(nn.Module):
@@ -58,37 +55,27 @@ class ARPL(TrainingMethod):
         without confusing samples.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     weight: NonNegative = 0.1
 
     reference: ClassVar[str] = "Chen et al., TPAMI 2021, arXiv:2103.00953"
-    version: ClassVar[int] = 1
-    scorer: ClassVar[str] = "msp"
     separable: ClassVar[bool] = True
+    own_head: ClassVar[bool] = True
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Reciprocal:
         """Return the network with reciprocal points in place of its own classifier."""
         return Reciprocal(model, feature_dim, num_classes)
 
-    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return all parameters but those of the unused classifier."""
-        return [{"params": but_classifier(model)}]
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Reciprocal, batch: Batch) -> Tensor:
         """Return the cross-entropy of the logits and the penalty of points too far out."""
-        model = prepared(model, Reciprocal, "ARPL.loss")
         logits, square = model.distances(batch.images)
-        own = square.gather(1, batch.labels[:, None])[:, 0]
-        return (
-            functional.cross_entropy(logits, batch.labels)
-            + self.weight * functional.relu(own - model.radius + 1).mean()
-        )
+        to_true = square.gather(1, batch.labels[:, None])[:, 0]
+        penalty = functional.relu(to_true - model.radius + 1).mean()
+        return functional.cross_entropy(logits, batch.labels) + self.weight * penalty
 
-    def surface(self, model: nn.Module) -> Surface:
+    def eval_model(self, model: Reciprocal) -> EvalModel:
         """Return the network with the linear head that has the same probabilities."""
-        network, points = copy.deepcopy(model.get_submodule("network")), model.get_parameter("points")
+        network, points, d = copy.deepcopy(model.network), model.points, model.points.shape[1]
         head = head_of(network)
-        d = points.shape[1]
         head.weight.copy_(-(1 + 2 / d) * points)
         head.bias = nn.Parameter(points.square().sum(dim=1) / d)
-        return Surface(network, head, network)
+        return EvalModel(network, head, network)

@@ -1,17 +1,16 @@
 """Compact classes and far-apart prototypes on the sphere: CIDER."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.config.constraints import Count, Decay, NonNegative, Positive
-from openbench.training.base import Batch, TrainingData, features_and_logits, prepared
+from openbench.config.constraints import Decay, NonNegative, Positive
+from openbench.training.base import Batch, TrainingData, features_and_logits
 from openbench.training.parts.contrastive import Contrastive, Projected, ema_update
-from openbench.training.recipe import Recipe
 
 # The official code scales the compactness loss by τ over this.
 _BASE_TEMPERATURE = 0.07
@@ -85,21 +84,17 @@ class CIDER(Contrastive):
         arXiv:2203.04450.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     weight: NonNegative = 2.0
     temperature: Positive = 0.1
     keep: Decay = 0.95
-    width: Count = 128
 
     reference: ClassVar[str] = "Ming et al., ICLR 2023, arXiv:2203.04450"
-    version: ClassVar[int] = 1
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> WithPrototypes:
         """Return the network with projection and prototypes."""
         return WithPrototypes(model, feature_dim, num_classes, self.width)
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: WithPrototypes, batch: Batch) -> Tensor:
         """Return the loss of a batch, and move prototypes and directions by it."""
-        model = prepared(model, WithPrototypes, "CIDER.loss")
-        _, compactness, apart = model.step(batch.images, batch.labels, self.keep, self.temperature)
-        return self.weight * compactness + apart
+        _, compact, disperse = model.step(batch.images, batch.labels, self.keep, self.temperature)
+        return self.weight * compact + disperse

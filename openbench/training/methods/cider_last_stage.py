@@ -25,7 +25,7 @@ def last_stage(network: nn.Module) -> nn.Module:
     learning = [part for part in parts if any(True for _ in part.parameters())]
     if not learning:
         raise ConfigError(
-            f"training=cider_last_stage: {type(network).__name__} has no part with parameters before its classifier — "
+            f"training=cider_last_stage: no part of {type(network).__name__} before its classifier has parameters — "
             "use training=cider"
         )
     return learning[-1]
@@ -57,15 +57,14 @@ class CIDERLastStage(FineTuned, CIDER):
     weight_decay: NonNegative = 1e-4
 
     reference: ClassVar[str] = "Ming et al., ICLR 2023, arXiv:2203.04450"
-    version: ClassVar[int] = 1
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> WithPrototypes:
         """Return the network with projection and prototypes; earlier stages get no gradient."""
-        made = super().prepare(model, feature_dim, num_classes)
+        prepared = super().prepare(model, feature_dim, num_classes)
         model.requires_grad_(False)
         last_stage(model).requires_grad_(True)
-        return made
+        return prepared
 
-    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+    def parameter_groups(self, model: WithPrototypes) -> list[dict[str, Any]]:
         """Return the parameters of the last stage and of the projection."""
         return [{**group, "weight_decay": self.weight_decay} for group in super().parameter_groups(model)]

@@ -1,6 +1,6 @@
 """A branch that learns how far the network's answer should be trusted, by paying for hints."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Positive
-from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits
+from openbench.training.base import Batch, EvalModel, TrainingMethod, features_and_logits
 from openbench.training.parts.shared import Branched
-from openbench.training.recipe import Recipe
 
 _STEP = 0.01
 
@@ -40,34 +39,31 @@ class ConfBranch(TrainingMethod):
         arXiv:1802.04865.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     weight: Positive = 0.1
     budget: Positive = 0.3
     epsilon: Positive = 1e-12
 
     reference: ClassVar[str] = "DeVries, Taylor, 2018, arXiv:1802.04865"
-    version: ClassVar[int] = 1
     scorer: ClassVar[str] = "conf_branch"
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Confident:
         """Return the network with a confidence branch."""
         return Confident(model, feature_dim, self.weight)
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Confident, batch: Batch) -> Tensor:
         """Return the loss of a batch, and move λ by one step."""
-        features, logits = features_and_logits(model.get_submodule("network"), batch.images)
-        doubt = model.get_submodule("branches.confidence")(features)[:, 0].float()
+        features, logits = features_and_logits(model.network, batch.images)
+        doubt = model.branches["confidence"](features)[:, 0].float()
         # −log σ(u) = softplus(−u): exact where σ(u) rounds to 0.
         price = functional.softplus(-doubt).mean()
         answer = logits.float().softmax(dim=1).gather(1, batch.labels[:, None])[:, 0]
-        hinted = torch.rand(len(doubt), generator=batch.moment.generator).to(doubt.device) < 0.5
+        hinted = torch.rand(len(doubt), generator=batch.info.generator).to(doubt.device) < 0.5
         trust = torch.where(hinted, doubt.sigmoid(), 1.0)
         helped = trust * answer + (1 - trust)
-        weight = model.get_buffer("weight")
-        loss = -helped.clamp(self.epsilon, 1.0).log().mean() + weight.clone() * price
-        weight.div_(torch.where(price.detach() < self.budget, 1 + _STEP, 1 - _STEP))
+        loss = -helped.clamp(self.epsilon, 1.0).log().mean() + model.weight.clone() * price
+        model.weight.div_(torch.where(price.detach() < self.budget, 1 + _STEP, 1 - _STEP))
         return loss
 
-    def surface(self, model: nn.Module) -> Surface | None:
+    def eval_model(self, model: Confident) -> EvalModel:
         """Return the network with the output `confidence` (n, 1), before the sigmoid."""
-        return model.surface() if isinstance(model, Branched) else None
+        return model.eval_model()

@@ -1,12 +1,11 @@
 """Plain cross-entropy: the baseline training that every post-hoc method starts from."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
 
 from openbench.training.base import Batch, TrainingMethod
-from openbench.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -18,11 +17,7 @@ class CrossEntropy(TrainingMethod):
         ICLR 2017, arXiv:1610.02136; recipe of Zhang et al.: OpenOOD v1.5, arXiv:2306.09301.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
-
     reference: ClassVar[str] = "Hendrycks, Gimpel, ICLR 2017, arXiv:1610.02136"
-    version: ClassVar[int] = 1
-    scorer: ClassVar[str] = "msp"
     mixes: ClassVar[bool] = True
     separable: ClassVar[bool] = True
 

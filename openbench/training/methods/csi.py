@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, Positive
-from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of, prepared
+from openbench.training.base import Batch, EvalModel, TrainingMethod, features_and_logits, head_of
 from openbench.training.methods.fine_tuning import FineTuning
 from openbench.training.methods.rotpred import ROTATIONS, rotated
 from openbench.training.methods.supcon import SupCon
@@ -34,11 +34,11 @@ class Turned(nn.Module):
 
     def averaged(self, images: Tensor) -> Tensor:
         """Return logits (n, c): those for "turned by r" of the image turned by r, averaged over the turns r."""
-        own = []
+        logits = []
         for turns, turned in enumerate(rotated(images).chunk(ROTATIONS)):
             features, _ = features_and_logits(self.network, turned)
-            own.append(self.joint(features)[:, self.num_classes * turns : self.num_classes * (turns + 1)])
-        return torch.stack(own).mean(dim=0)
+            logits.append(self.joint(features)[:, self.num_classes * turns : self.num_classes * (turns + 1)])
+        return torch.stack(logits).mean(dim=0)
 
 
 @dataclass(frozen=True)
@@ -62,19 +62,17 @@ class CSI(TrainingMethod):
         and is left out.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     tuning: FineTuning = field(default_factory=lambda: FineTuning(epochs=100, lr=0.1))
     temperature: Positive = 0.07
     width: Count = 128
 
     reference: ClassVar[str] = "Tack et al., NeurIPS 2020, arXiv:2007.08176"
-    version: ClassVar[int] = 1
     scorer: ClassVar[str] = "csi"
 
     @property
     def initial(self) -> SupCon:
         """The contrastive training over four rotations."""
-        return SupCon(self.recipe, self.temperature, ROTATIONS, self.width)
+        return SupCon(self.recipe, self.width, self.temperature, ROTATIONS)
 
     @property
     def schedule(self) -> Recipe:
@@ -85,23 +83,20 @@ class CSI(TrainingMethod):
         """Return the network with a head for turned classes."""
         return Turned(model, feature_dim, num_classes)
 
-    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+    def parameter_groups(self, model: Turned) -> list[dict[str, Any]]:
         """Return the two heads."""
-        head = head_of(model.get_submodule("network"))
-        return [{"params": [*head.parameters(), *model.get_submodule("joint").parameters()]}]
+        return [{"params": [*head_of(model.network).parameters(), *model.joint.parameters()]}]
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Turned, batch: Batch) -> Tensor:
         """Return the loss of both heads."""
-        model = prepared(model, Turned, "CSI.loss")
         network, n = model.network.eval(), len(batch.images)
         with torch.no_grad():
             features, _ = features_and_logits(network, rotated(batch.images))
         torch.clear_autocast_cache()  # torch 2.6 would go on with the head's weights as cast without gradients
         turned = torch.cat([batch.labels + model.num_classes * turns for turns in range(ROTATIONS)])
-        own = functional.cross_entropy(head_of(network)(features[:n]), batch.labels)
-        return own + functional.cross_entropy(model.joint(features), turned)
+        loss = functional.cross_entropy(head_of(network)(features[:n]), batch.labels)
+        return loss + functional.cross_entropy(model.joint(features), turned)
 
-    def surface(self, model: nn.Module) -> Surface:
+    def eval_model(self, model: Turned) -> EvalModel:
         """Return the network with the output `turned` (n, c), logits averaged over four turns; five passes."""
-        network = model.get_submodule("network")
-        return Surface(model, head_of(network), network, {"turned": model.get_submodule("turned")})
+        return EvalModel(model, head_of(model.network), model.network, {"turned": model.turned})

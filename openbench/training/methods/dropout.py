@@ -1,6 +1,6 @@
 """Cross-entropy with dropout before the classifier, for scores that sample it again at test time."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from openbench.config.constraints import Decay
 from openbench.training.base import Batch, TrainingMethod, features_and_logits, head_of
-from openbench.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -25,11 +24,9 @@ class Dropout(TrainingMethod):
         the last layer alone.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     probability: Decay = 0.5
 
     reference: ClassVar[str] = "Gal, Ghahramani, ICML 2016, arXiv:1506.02142"
-    version: ClassVar[int] = 1
     scorer: ClassVar[str] = "dropout"
     mixes: ClassVar[bool] = True
     separable: ClassVar[bool] = True
@@ -37,6 +34,6 @@ class Dropout(TrainingMethod):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of logits of thinned features."""
         features, _ = features_and_logits(model, batch.images)
-        drawn = torch.rand(features.shape, generator=batch.moment.generator).to(features.device)
-        kept = (drawn >= self.probability) / (1 - self.probability)
-        return batch.cross_entropy(head_of(model)(features * kept))
+        drawn = torch.rand(features.shape, generator=batch.info.generator).to(features.device)
+        mask = (drawn >= self.probability) / (1 - self.probability)
+        return batch.cross_entropy(head_of(model)(features * mask))

@@ -1,6 +1,6 @@
 """Fine-tuning that pushes the energies of ID images below one bound and those of outliers above another."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -9,9 +9,8 @@ from torch.nn import functional
 
 from openbench.config.constraints import Count, NonNegative
 from openbench.training.base import Batch
-from openbench.training.methods.fine_tuning import FineTuned, FineTuning
+from openbench.training.methods.fine_tuning import FineTuned
 from openbench.training.parts.shared import outliers_of
-from openbench.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -30,15 +29,12 @@ class EnergyBounded(FineTuned):
         Liu et al.: Energy-based out-of-distribution detection, NeurIPS 2020, arXiv:2010.03759, section 3.2.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
-    tuning: FineTuning = field(default_factory=FineTuning)
     weight: NonNegative = 0.1
     m_in: float = -23.0
     m_out: float = -5.0
     outliers_per_step: Count = 256
 
     reference: ClassVar[str] = "Liu et al., NeurIPS 2020, arXiv:2010.03759"
-    version: ClassVar[int] = 1
     scorer: ClassVar[str] = "energy"
     uses_outliers: ClassVar[bool] = True
     mixes: ClassVar[bool] = True
@@ -46,11 +42,6 @@ class EnergyBounded(FineTuned):
     def __post_init__(self) -> None:
         """Check that the two energies are in order."""
         self.require(self.m_in < self.m_out, "m_in", f"a number < m_out ({self.m_out})")
-
-    @property
-    def outlier_batch_size(self) -> int:
-        """Outliers per step."""
-        return self.outliers_per_step
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of ID images and outliers in one pass."""

@@ -1,6 +1,6 @@
 """Fine-tuning: a short training that starts from the weights of plain cross-entropy."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from openbench.config.constraints import Checked, Count, Positive
@@ -11,7 +11,7 @@ from openbench.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class FineTuning(Checked):
-    """What differs from the first training.
+    """The settings in which a fine-tuning differs from the first training.
 
     Args:
         epochs: 10.
@@ -27,17 +27,18 @@ class FineTuning(Checked):
         return replace(recipe, epochs=self.epochs, lr=self.lr, final_lr=final, warmup_epochs=0)
 
 
+@dataclass(frozen=True)
 class FineTuned(TrainingMethod):
-    """A method that starts from the weights of cross-entropy. Final subclasses have fields `recipe` and `tuning`.
+    """A method that starts from the weights of cross-entropy.
 
     Attributes:
         recipe: of the cross-entropy training that comes first.
         tuning: epochs and rate of the fine-tuning.
     """
 
-    fine_tunes: ClassVar[bool] = True
+    tuning: FineTuning = field(default_factory=FineTuning)
 
-    tuning: FineTuning
+    fine_tunes: ClassVar[bool] = True
 
     @property
     def initial(self) -> TrainingMethod:

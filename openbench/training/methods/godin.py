@@ -1,23 +1,13 @@
 """A classifier split into class similarities and a learnt temperature: generalised ODIN."""
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.training.base import (
-    Batch,
-    Surface,
-    TrainingMethod,
-    but_classifier,
-    features_and_logits,
-    prepared,
-)
-from openbench.training.recipe import Recipe
-
-Compat = Literal["paper", "openood"]
+from openbench.training.base import Batch, Compat, EvalModel, TrainingMethod, features_and_logits
 
 
 class UnitFeatures(nn.Module):
@@ -72,34 +62,30 @@ class GODIN(TrainingMethod):
         data, CVPR 2020, arXiv:2002.11297; DeConf-C.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     compat: Compat = "paper"
 
     reference: ClassVar[str] = "Hsu et al., CVPR 2020, arXiv:2002.11297"
-    version: ClassVar[int] = 1
     scorer: ClassVar[str] = "godin"
     mixes: ClassVar[bool] = True
     separable: ClassVar[bool] = True
+    own_head: ClassVar[bool] = True
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Decomposed:
         """Return the network with h and g in place of its own classifier."""
         return Decomposed(model, feature_dim, num_classes)
 
-    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+    def parameter_groups(self, model: Decomposed) -> list[dict[str, Any]]:
         """Return all parameters but those of the unused classifier; class weights without weight decay."""
-        weight = model.get_parameter("weight")
-        rest = [p for p in but_classifier(model) if p is not weight]
+        rest = [p for p in super().parameter_groups(model)[0]["params"] if p is not model.weight]
         constant = self.compat == "openood"
-        return [{"params": rest}, {"params": [weight], "weight_decay": 0.0, "lr_constant": constant}]
+        return [{"params": rest}, {"params": [model.weight], "weight_decay": 0.0, "lr_constant": constant}]
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Decomposed, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of h/g."""
-        model = prepared(model, Decomposed, "GODIN.loss")
         similarity, temperature = model.parts(batch.images)
         return batch.cross_entropy(similarity / temperature)
 
-    def surface(self, model: nn.Module) -> Surface:
+    def eval_model(self, model: Decomposed) -> EvalModel:
         """Return unit features with the unit class weights as their head."""
-        network = model.get_submodule("network")
-        made = UnitFeatures(network, functional.normalize(model.get_parameter("weight"), dim=1)).eval()
-        return Surface(made, made.head, network)
+        module = UnitFeatures(model.network, functional.normalize(model.weight, dim=1)).eval()
+        return EvalModel(module, module.head, model.network)

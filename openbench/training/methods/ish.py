@@ -1,7 +1,7 @@
 """Fine-tuning whose classifier learns from scaled features: intermediate tensor shaping."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,8 @@ from torch.nn import functional
 from openbench.config.constraints import NonNegative, Percentile
 from openbench.errors import ConfigError
 from openbench.methods._stats import gain, largest_kept
-from openbench.training.base import Batch, features_and_logits, head_of
+from openbench.training.base import Batch, Compat, features_and_logits, head_of
 from openbench.training.methods.fine_tuning import FineTuned, FineTuning
-from openbench.training.recipe import Recipe
-
-Compat = Literal["paper", "openood"]
 
 
 class _ShapedLinear(torch.autograd.Function):
@@ -65,22 +62,19 @@ class ISH(FineTuned):
         arXiv:2310.00227.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     tuning: FineTuning = field(default_factory=lambda: FineTuning(epochs=10, lr=3e-3))
     percentile: Percentile = 85.0
     head_weight_decay: NonNegative = 5e-5
     compat: Compat = "paper"
 
     reference: ClassVar[str] = "Xu et al., ICLR 2024, arXiv:2310.00227"
-    version: ClassVar[int] = 1
     scorer: ClassVar[str] = "scale"
     mixes: ClassVar[bool] = True
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return the network, and its classifier with a separate weight decay."""
         head = list(head_of(model).parameters())
-        known = {id(p) for p in head}
-        rest = [p for p in model.parameters() if id(p) not in known]
+        rest = [p for p in model.parameters() if p not in set(head)]
         return [{"params": rest}, {"params": head, "weight_decay": self.head_weight_decay}]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -98,11 +92,11 @@ class ISH(FineTuned):
         k = largest_kept(f.shape[1], self.percentile)
         if k < 1:
             raise ConfigError(
-                f"training.percentile — found {self.percentile} — none of {f.shape[1]} activations is left — lower it"
+                f"training.percentile={self.percentile} leaves none of {f.shape[1]} activations — lower it"
             )
-        kept, places = f.topk(k, dim=1, sorted=False)
-        total = kept.sum(dim=1, keepdim=True)
+        largest, places = f.topk(k, dim=1, sorted=False)
+        total = largest.sum(dim=1, keepdim=True)
         factor = gain(f.sum(dim=1, keepdim=True), total)
         if self.compat == "openood":
-            f = torch.zeros_like(f).scatter(1, places, kept)
+            f = torch.zeros_like(f).scatter(1, places, largest)
         return f * factor

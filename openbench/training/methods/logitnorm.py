@@ -1,6 +1,6 @@
 """Cross-entropy of logits scaled to one length, so that confidence cannot grow with the norm."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -8,7 +8,6 @@ from torch.linalg import vector_norm
 
 from openbench.config.constraints import Positive
 from openbench.training.base import Batch, TrainingMethod
-from openbench.training.recipe import Recipe
 
 _EPSILON = 1e-7
 
@@ -24,12 +23,9 @@ class LogitNorm(TrainingMethod):
         Wei et al.: Mitigating neural network overconfidence with logit normalization, ICML 2022, arXiv:2205.09310.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     temperature: Positive = 0.04
 
     reference: ClassVar[str] = "Wei et al., ICML 2022, arXiv:2205.09310"
-    version: ClassVar[int] = 1
-    scorer: ClassVar[str] = "msp"
     mixes: ClassVar[bool] = True
     separable: ClassVar[bool] = True
 

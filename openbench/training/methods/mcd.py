@@ -1,18 +1,15 @@
 """Two classifiers on one network, pulled apart on outliers."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import NonNegative, Probability
-from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits
+from openbench.training.base import Batch, Compat, EvalModel, TrainingMethod, features_and_logits
 from openbench.training.parts.shared import Branched, outliers_of
-from openbench.training.recipe import Recipe
-
-Compat = Literal["paper", "openood"]
 
 
 def entropy(logits: Tensor, dim: int = 1) -> Tensor:
@@ -40,14 +37,12 @@ class MCD(TrainingMethod):
         split.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     margin: float = 1.2
     weight: NonNegative = 1.0
     start: Probability = 0.9
     compat: Compat = "paper"
 
     reference: ClassVar[str] = "Yu, Aizawa, ICCV 2019, arXiv:1908.04951"
-    version: ClassVar[int] = 1
     scorer: ClassVar[str] = "mcd"
     uses_outliers: ClassVar[bool] = True
     mixes: ClassVar[bool] = True
@@ -56,12 +51,12 @@ class MCD(TrainingMethod):
         """Return the network with a second classifier."""
         return Branched(model, {"second_head": nn.Linear(feature_dim, num_classes)})
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Branched, batch: Batch) -> Tensor:
         """Return the loss of a batch; outliers pass through the network only once they count."""
-        n, late = len(batch.images), batch.moment.epoch >= self.start * batch.moment.epochs
+        n, late = len(batch.images), batch.info.epoch >= self.start * batch.info.epochs
         images = torch.cat([batch.images, outliers_of(batch)]) if late else batch.images
-        features, first = features_and_logits(model.get_submodule("network"), images)
-        second = model.get_submodule("branches.second_head")(features)
+        features, first = features_and_logits(model.network, images)
+        second = model.branches["second_head"](features)
         loss = batch.cross_entropy(first[:n]) + batch.cross_entropy(second[:n])
         if not late:
             return loss
@@ -69,6 +64,6 @@ class MCD(TrainingMethod):
         discrepancy = entropy(first[n:], axis) - entropy(second[n:], axis)
         return loss + self.weight * functional.relu(self.margin - discrepancy)
 
-    def surface(self, model: nn.Module) -> Surface | None:
+    def eval_model(self, model: Branched) -> EvalModel:
         """Return the network with the output `second_head` (n, c), the other classifier's logits."""
-        return model.surface() if isinstance(model, Branched) else None
+        return model.eval_model()

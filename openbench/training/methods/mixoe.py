@@ -1,6 +1,6 @@
 """Fine-tuning on mixtures of ID images and outliers, whose labels fade from the class to uniform."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -10,9 +10,8 @@ from torch.nn import functional
 from openbench.config.constraints import NonNegative, Positive
 from openbench.training.augment.mixing import box, draw_share
 from openbench.training.base import Batch
-from openbench.training.methods.fine_tuning import FineTuned, FineTuning
+from openbench.training.methods.fine_tuning import FineTuned
 from openbench.training.parts.shared import outliers_of, uniform_cross_entropy
-from openbench.training.recipe import Recipe
 
 Mix = Literal["cutmix", "linear"]
 
@@ -33,20 +32,16 @@ class MixOE(FineTuned):
         WACV 2023, arXiv:2106.03917.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
-    tuning: FineTuning = field(default_factory=FineTuning)
     mix: Mix = "cutmix"
     alpha: Positive = 0.1
     weight: NonNegative = 1.0
 
     reference: ClassVar[str] = "Zhang et al., WACV 2023, arXiv:2106.03917"
-    version: ClassVar[int] = 1
-    scorer: ClassVar[str] = "msp"
     uses_outliers: ClassVar[bool] = True
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of clean and mixed images in one pass."""
-        mixed, share = self.mixed(batch.images, outliers_of(batch), batch.moment.generator)
+        mixed, share = self.mixed(batch.images, outliers_of(batch), batch.info.generator)
         logits = model(torch.cat([batch.images, mixed]))
         clean, faded = logits[: len(batch.images)], logits[len(batch.images) :]
         own = functional.cross_entropy(faded, batch.labels[: len(mixed)])

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,11 +14,9 @@ from torch import Tensor, nn
 from openbench.config.constraints import Count, NonNegative
 from openbench.errors import ConfigError
 from openbench.training.augment.mixing import blend, draw_share
-from openbench.training.base import Batch, Moment, Surface, TrainingData, features_and_logits, head_of, prepared
+from openbench.training.base import Batch, Compat, EvalModel, StepInfo, TrainingData, features_and_logits, head_of
 from openbench.training.methods.fine_tuning import FineTuned, FineTuning
-from openbench.training.recipe import Recipe
 
-Compat = Literal["paper", "openood"]
 Groups = Count | Annotated[Sequence[Annotated[Sequence[Annotated[int, Ge(0)]], MinLen(1)]], MinLen(1)]
 
 
@@ -65,7 +63,7 @@ class Grouped(nn.Module):
         return odds
 
 
-class Scored(nn.Module):
+class OddsNetwork(nn.Module):
     """A network whose logits are odds, and the probability of others in each group."""
 
     def __init__(self, network: nn.Module, others: Others) -> None:
@@ -103,67 +101,60 @@ class MOS(FineTuned):
         arXiv:2105.01879; there the network was trained on other images, the head is new, and the rate falls in steps.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     tuning: FineTuning = field(default_factory=lambda: FineTuning(epochs=30, lr=3e-3))
     groups: Groups = 2
     mixup: NonNegative = 0.1
     compat: Compat = "paper"
 
     reference: ClassVar[str] = "Huang, Li, CVPR 2021, arXiv:2105.01879"
-    version: ClassVar[int] = 1
     scorer: ClassVar[str] = "mos"
 
     def __post_init__(self) -> None:
-        """Check the groups; lists become tuples."""
-        object.__setattr__(self, "groups", checked(self.groups))
-
-    @property
-    def count(self) -> int:
-        """The number of groups."""
-        return self.groups if isinstance(self.groups, int) else len(self.groups)
+        """Turn lists of classes into tuples, and check that each class is in one of them."""
+        if isinstance(self.groups, int):
+            return
+        object.__setattr__(self, "groups", tuple(map(tuple, self.groups)))
+        classes = [k for group in self.groups for k in group]
+        allowed = "a list of lists of class numbers, each class once"
+        self.require(len(set(classes)) == len(classes), "groups", allowed)
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Grouped:
         """Return the network with an output for the others of each group."""
-        return Grouped(model, feature_dim, assignment(self.groups, num_classes), self.count)
+        count = self.groups if isinstance(self.groups, int) else len(self.groups)
+        return Grouped(model, feature_dim, assignment(self.groups, num_classes), count)
 
-    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+    def parameter_groups(self, model: Grouped) -> list[dict[str, Any]]:
         """Return all parameters, without weight decay."""
         return [{"params": list(model.parameters()), "weight_decay": 0.0}]
 
-    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
-        """Before the first step, find the groups if they are not given."""
-        if moment.epoch > 0 or not isinstance(self.groups, int) or not isinstance(model, Grouped):
-            return
-        seed = int(torch.randint(0, 2**62, (), generator=moment.generator))
-        found = clustered(class_means(model, data).cpu().numpy(), self.groups, seed)
-        model.groups.group_of.copy_(found)
+    def on_epoch_start(self, model: Grouped, info: StepInfo, data: TrainingData) -> None:
+        """Before the first step, find the groups unless the classes of each are configured."""
+        if info.epoch == 0 and isinstance(self.groups, int):
+            seed = int(torch.randint(0, 2**62, (), generator=info.generator))
+            model.groups.group_of.copy_(clustered(class_means(model, data).cpu().numpy(), self.groups, seed))
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Grouped, batch: Batch) -> Tensor:
         """Return the loss of a batch, mixed first."""
-        model = prepared(model, Grouped, "MOS.loss")
         images, partners, share = batch.images, batch.labels, 1.0
         if self.mixup > 0:
-            generator = batch.moment.generator
+            generator = batch.info.generator
             mixed = blend(images, draw_share(self.mixup, generator), generator)
             partners, share = batch.labels[mixed.partners.to(batch.labels.device)], mixed.share
             images = images if self.compat == "openood" else mixed.images
         odds: Tensor = model(images).float()
         normalisers = -model.groups(odds).sum(dim=1)
-        own, other = (odds.gather(1, labels[:, None])[:, 0] for labels in (batch.labels, partners))
-        loss: Tensor = (normalisers - share * own - (1 - share) * other).mean()
-        return loss
+        first, second = (odds.gather(1, labels[:, None])[:, 0] for labels in (batch.labels, partners))
+        return (normalisers - share * first - (1 - share) * second).mean()
 
-    def surface(self, model: nn.Module) -> Surface:
+    def eval_model(self, model: Grouped) -> EvalModel:
         """Return the network with odds as logits and the output `others` (n, G), log p_g(others)."""
-        network, groups = copy.deepcopy(model.get_submodule("network")), model.get_submodule("groups")
-        others, head = model.get_submodule("others"), head_of(network)
-        if not isinstance(groups, Others) or not isinstance(others, nn.Linear):
-            raise TypeError(f"MOS.surface: found {type(model).__name__} — pass what prepare returned")
+        network, groups = copy.deepcopy(model.network), copy.deepcopy(model.groups)
+        head = head_of(network)
         offset = 0 if head.bias is None else head.bias
-        head.weight.sub_(others.weight[groups.group_of])
-        head.bias = nn.Parameter(offset - others.bias[groups.group_of])
-        made = Scored(network, copy.deepcopy(groups)).eval()
-        return Surface(made, head, network, {"others": made.others})
+        head.weight.sub_(model.others.weight[groups.group_of])
+        head.bias = nn.Parameter(offset - model.others.bias[groups.group_of])
+        module = OddsNetwork(network, groups).eval()
+        return EvalModel(module, head, network, {"others": module.others})
 
 
 def class_means(model: Grouped, data: TrainingData) -> Tensor:
@@ -178,21 +169,6 @@ def class_means(model: Grouped, data: TrainingData) -> Tensor:
     return sums / counts.clamp(min=1)[:, None]
 
 
-def checked(groups: Groups) -> Groups:
-    """Return groups as a number, or as tuples of classes, each class in one of them.
-
-    Raises:
-        ConfigError: a class twice.
-    """
-    if isinstance(groups, int):
-        return groups
-    made = tuple(tuple(members) for members in groups)
-    flat = [k for members in made for k in members]
-    if len(set(flat)) < len(flat):
-        raise ConfigError(f"MOS.groups — found {made!r} — allowed: a list of lists of class numbers, each class once")
-    return made
-
-
 def assignment(groups: Groups, num_classes: int) -> Tensor:
     """Return each class's group (c,) int64; all zero where groups are yet to be found.
 
@@ -201,19 +177,18 @@ def assignment(groups: Groups, num_classes: int) -> Tensor:
     """
     if isinstance(groups, int):
         if groups > num_classes:
-            raise ConfigError(f"training.groups — found {groups} for {num_classes} classes — allowed: 1 to that number")
+            raise ConfigError(f"training.groups={groups} for {num_classes} classes — allowed: 1 to {num_classes}")
         return torch.zeros(num_classes, dtype=torch.int64)
-    flat = sorted(k for members in groups for k in members)
-    if flat != list(range(num_classes)):
-        odd = sorted(set(flat) ^ set(range(num_classes)))
+    classes = sorted(k for group in groups for k in group)
+    if classes != list(range(num_classes)):
+        wrong = sorted(set(classes) ^ set(range(num_classes)))[:8]
         raise ConfigError(
-            f"training.groups — found {len(flat)} classes up to {flat[-1]}, the benchmark has {num_classes}; missing "
-            f"or unknown: {', '.join(map(str, odd[:8]))}{'…' if len(odd) > 8 else ''} — allowed: every class from 0 to "
-            f"{num_classes - 1} in one group"
+            f"training.groups has {len(classes)} classes up to {classes[-1]}, the benchmark has {num_classes} (missing "
+            f"or unknown: {', '.join(map(str, wrong))}) — put every class from 0 to {num_classes - 1} in one group"
         )
     places = torch.empty(num_classes, dtype=torch.int64)
-    for number, members in enumerate(groups):
-        places[list(members)] = number
+    for number, group in enumerate(groups):
+        places[list(group)] = number
     return places
 
 
@@ -222,6 +197,6 @@ def clustered(means: NDArray[np.float64], groups: int, seed: int) -> Tensor:
     # Imported here, since it takes half a second and other trainings do not need it.
     from sklearn.cluster import KMeans
 
-    found = KMeans(groups, n_init=10, random_state=seed % 2**32).fit(means).labels_
-    order = {int(label): number for number, label in enumerate(dict.fromkeys(found.tolist()))}
-    return torch.tensor([order[int(label)] for label in found])
+    labels = KMeans(groups, n_init=10, random_state=seed % 2**32).fit(means).labels_.tolist()
+    order = list(dict.fromkeys(labels))
+    return torch.tensor([order.index(label) for label in labels])

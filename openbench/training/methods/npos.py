@@ -1,20 +1,17 @@
 """Outliers without a density model: noise around the ID features with the farthest neighbours, for a small MLP."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, Decay, NonNegative, Positive, Probability
-from openbench.training.base import Batch, Moment, TrainingData, prepared
+from openbench.training.base import Batch, Compat, StepInfo, TrainingData
 from openbench.training.methods.cider import WithPrototypes
 from openbench.training.parts.contrastive import Contrastive
 from openbench.training.parts.shared import Queued
-from openbench.training.recipe import Recipe
-
-Compat = Literal["paper", "openood"]
 
 
 class WithBoundary(WithPrototypes, Queued):
@@ -81,13 +78,11 @@ class NPOS(Contrastive):
         same rate as all.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     compactness: NonNegative = 1.0
     dispersion: NonNegative = 0.5
     weight: NonNegative = 0.1
     temperature: Positive = 0.1
     keep: Decay = 0.95
-    width: Count = 128
     start: Probability = 0.4
     queue: Count = 1000
     k: Count = 300
@@ -99,7 +94,6 @@ class NPOS(Contrastive):
     compat: Compat = "paper"
 
     reference: ClassVar[str] = "Tao, Du, Zhu, Li, ICLR 2023, arXiv:2303.02966"
-    version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         """Check what must not be larger than something else."""
@@ -110,45 +104,44 @@ class NPOS(Contrastive):
         """Return the network with projection, prototypes, queues and the MLP."""
         return WithBoundary(model, feature_dim, num_classes, self.width, length=self.queue)
 
-    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
+    def on_epoch_start(self, model: WithBoundary, info: StepInfo, data: TrainingData) -> None:
         """Before the first step, put prototypes and directions at the class means of all training images."""
-        super().on_epoch_start(model, moment, data)
-        if self.compat == "openood" and isinstance(model, WithBoundary):
+        super().on_epoch_start(model, info, data)
+        if self.compat == "openood":
             model.queue.zero_()
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: WithBoundary, batch: Batch) -> Tensor:
         """Return the loss of a batch; moves prototypes and directions by it, and puts its features into the queues."""
-        model = prepared(model, WithBoundary, "NPOS.loss")
-        features, compact, apart = model.step(batch.images, batch.labels, self.keep, self.temperature)
-        loss = self.compactness * compact + self.dispersion * apart
+        features, compact, disperse = model.step(batch.images, batch.labels, self.keep, self.temperature)
+        loss = self.compactness * compact + self.dispersion * disperse
         model.remember(features.detach(), batch.labels)
-        if model.full() and batch.moment.epoch >= self.start * batch.moment.epochs:
-            outliers = self.outliers(model.queue, batch.moment.generator)
+        if model.full() and batch.info.epoch >= self.start * batch.info.epochs:
+            outliers = self.outliers(model.queue, batch.info.generator)
             loss = loss + self.weight * self.uncertainty(model, features, outliers)
         return loss
 
     def uncertainty(self, model: WithBoundary, features: Tensor, outliers: Tensor) -> Tensor:
         """Return the binary cross-entropy of features (n, d) against outliers (m, d), over all n + m of them."""
-        told = model.decide(torch.cat([features.float(), outliers]))[:, 0].float()
-        is_id = torch.zeros_like(told)
+        logits = model.decide(torch.cat([features.float(), outliers]))[:, 0].float()
+        is_id = torch.zeros_like(logits)
         is_id[: len(features)] = 1
-        return functional.binary_cross_entropy_with_logits(told, is_id)
+        return functional.binary_cross_entropy_with_logits(logits, is_id)
 
     @torch.no_grad()
     def outliers(self, queue: Tensor, generator: torch.Generator) -> Tensor:
         """Return outliers (c·pick·keep_farthest, d) of queues (c, length, d), class by class, without gradient."""
         noise = torch.randn(self.sample_from, queue.shape[2], generator=generator).to(queue.device)
         with torch.autocast(queue.device.type, enabled=False):
-            return torch.cat([self._around_boundary(own, noise, generator) for own in queue])
+            return torch.cat([self._around_boundary(features, noise, generator) for features in queue])
 
-    def _around_boundary(self, own: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
-        boundary = remoteness(own, own, self.k).topk(self.select).indices
-        picked = own[boundary[torch.randperm(self.select, generator=generator)[: self.pick].to(own.device)]]
+    def _around_boundary(self, features: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
+        boundary = remoteness(features, features, self.k).topk(self.select).indices
+        picked = features[boundary[torch.randperm(self.select, generator=generator)[: self.pick].to(features.device)]]
         points = (picked[:, None] + self.sigma * noise).flatten(0, 1)
-        distance = remoteness(points, own, self.k)
+        distance = remoteness(points, features, self.k)
         if self.compat == "openood":
             farthest = distance.view(self.sample_from, self.pick).topk(self.keep_farthest, dim=0).indices.T
         else:
             farthest = distance.view(self.pick, self.sample_from).topk(self.keep_farthest, dim=1).indices
-        first = self.sample_from * torch.arange(self.pick, device=own.device)
+        first = self.sample_from * torch.arange(self.pick, device=points.device)
         return points[(first[:, None] + farthest).flatten()]

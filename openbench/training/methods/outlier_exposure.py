@@ -1,6 +1,6 @@
 """Cross-entropy on ID images, uniform predictions on outliers."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from openbench.config.constraints import Count, NonNegative
 from openbench.training.base import Batch, TrainingMethod
 from openbench.training.parts.shared import outliers_of, uniform_cross_entropy
-from openbench.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -27,20 +26,12 @@ class OutlierExposure(TrainingMethod):
         Hendrycks, Mazeika, Dietterich: Deep anomaly detection with outlier exposure, ICLR 2019, arXiv:1812.04606.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     weight: NonNegative = 0.5
     outliers_per_step: Count = 256
 
     reference: ClassVar[str] = "Hendrycks, Mazeika, Dietterich, ICLR 2019, arXiv:1812.04606"
-    version: ClassVar[int] = 1
-    scorer: ClassVar[str] = "msp"
     uses_outliers: ClassVar[bool] = True
     mixes: ClassVar[bool] = True
-
-    @property
-    def outlier_batch_size(self) -> int:
-        """Outliers per step."""
-        return self.outliers_per_step
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of ID images and outliers in one pass."""

@@ -1,6 +1,6 @@
 """Several prototypes per class on the sphere, to which samples are softly assigned: PALM."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, Decay, NonNegative, Positive
-from openbench.training.base import Batch, features_and_logits, prepared
+from openbench.training.base import Batch, features_and_logits
 from openbench.training.parts.contrastive import Contrastive, Projected
-from openbench.training.recipe import Recipe
 
 _CONTRAST_TEMPERATURE = 0.5
 
@@ -92,7 +91,6 @@ class PALM(Contrastive):
         OpenOOD's CIFAR-10 script.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     weight: NonNegative = 1.0
     temperature: Positive = 0.1
     keep: Decay = 0.9
@@ -100,10 +98,8 @@ class PALM(Contrastive):
     top: Count = 5
     epsilon: Positive = 0.05
     iterations: Count = 3
-    width: Count = 128
 
     reference: ClassVar[str] = "Lu et al., ICLR 2024, arXiv:2402.02653"
-    version: ClassVar[int] = 1
     scorer: ClassVar[str] = "mds_pp"
 
     def __post_init__(self) -> None:
@@ -114,14 +110,13 @@ class PALM(Contrastive):
         """Return the network with projection and prototypes."""
         return Mixture(model, feature_dim, num_classes, self.width, count=self.prototypes)
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Mixture, batch: Batch) -> Tensor:
         """Return the loss of a batch, and move prototypes and directions by it."""
-        model = prepared(model, Mixture, "PALM.loss")
         features, _ = features_and_logits(model.network, batch.images)
         model.update_directions(functional.normalize(features, dim=1), batch.labels, self.keep_direction)
         embedded = functional.normalize(model.project(features).float(), dim=1)
         with torch.autocast(embedded.device.type, enabled=False):
-            chosen = self._own(embedded, model.prototypes, batch.labels).topk(self.top, dim=1).indices
+            chosen = self._log_weights(embedded, model.prototypes, batch.labels).topk(self.top, dim=1).indices
             prototypes = self.ema_update(model.prototypes, embedded, batch.labels, chosen)
             model.prototypes = prototypes.detach()
             loss = self.likelihood(model.prototypes, embedded, batch.labels, chosen)
@@ -136,7 +131,7 @@ class PALM(Contrastive):
             labels: (n,).
             chosen: (n, top) prototypes of each sample's class that may weigh.
         """
-        weights = self._weights(self._own(embedded, prototypes, labels), chosen)
+        weights = self._weights(self._log_weights(embedded, prototypes, labels), chosen)
         pulled = prototypes.new_zeros(prototypes.shape).index_add(0, labels, weights[:, :, None] * embedded[:, None])
         total = prototypes.new_zeros(prototypes.shape[:2]).index_add(0, labels, weights)
         mean = pulled / total.clamp(min=torch.finfo(total.dtype).tiny)[:, :, None]
@@ -146,25 +141,25 @@ class PALM(Contrastive):
 
     def likelihood(self, prototypes: Tensor, embedded: Tensor, labels: Tensor, chosen: Tensor) -> Tensor:
         """Return the first term of the loss, for prototypes (c, count, width) that have moved."""
-        weights = self._weights(self._own(embedded, prototypes, labels), chosen)
+        weights = self._weights(self._log_weights(embedded, prototypes, labels), chosen)
         logits = embedded @ prototypes.flatten(0, 1).T / self.temperature
-        own = _of_own_class(logits, labels, len(prototypes))
-        return (logits.logsumexp(dim=1) - (weights * own).sum(dim=1)).mean()
+        of_class = _of_class(logits, labels, len(prototypes))
+        return (logits.logsumexp(dim=1) - (weights * of_class).sum(dim=1)).mean()
 
-    def _own(self, embedded: Tensor, prototypes: Tensor, labels: Tensor) -> Tensor:
+    def _log_weights(self, embedded: Tensor, prototypes: Tensor, labels: Tensor) -> Tensor:
         """Log Sinkhorn weights (n, count) of samples on the prototypes of their class, without gradient."""
         with torch.no_grad():
             log_q = assignment(embedded @ prototypes.flatten(0, 1).T, self.epsilon, self.iterations)
-            return _of_own_class(log_q, labels, len(prototypes))
+            return _of_class(log_q, labels, len(prototypes))
 
     @staticmethod
-    def _weights(log_own: Tensor, chosen: Tensor) -> Tensor:
+    def _weights(log_weights: Tensor, chosen: Tensor) -> Tensor:
         """Weights (n, count) that sum to 1 and are zero outside `chosen`."""
-        kept = torch.full_like(log_own, float("-inf")).scatter(1, chosen, log_own.gather(1, chosen))
-        return kept.softmax(dim=1)
+        masked = torch.full_like(log_weights, float("-inf")).scatter(1, chosen, log_weights.gather(1, chosen))
+        return masked.softmax(dim=1)
 
 
-def _of_own_class(values: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+def _of_class(values: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     """Pick from values (n, c·count) for all prototypes the (n, count) for those of each sample's class."""
     rows = torch.arange(len(labels), device=labels.device)
     return values.view(len(values), num_classes, -1)[rows, labels]

@@ -1,16 +1,15 @@
 """Pairs of images pulled together or apart, most of all those farthest from where they should be: ReweightOOD."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from openbench.config.constraints import Count, Positive
+from openbench.config.constraints import Positive
 from openbench.training.base import Batch
-from openbench.training.parts.contrastive import Contrastive, projected
-from openbench.training.recipe import Recipe
+from openbench.training.parts.contrastive import Contrastive, Projected
 
 
 @dataclass(frozen=True)
@@ -35,21 +34,17 @@ class ReweightOOD(Contrastive):
         The warm-up is this loop's, not the released code's.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     temperature: Positive = 0.1
     m_b: float = 5.0
     c_b: float = 4.0
     m_w: float = 2.0
     c_w: float = 1.0
-    width: Count = 128
 
     reference: ClassVar[str] = "Regmi et al., CVPR workshops 2024"
-    version: ClassVar[int] = 1
     scorer: ClassVar[str] = "mds_pp"
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Projected, batch: Batch) -> Tensor:
         """Return the loss of all pairs of a batch, and move the directions by it."""
-        model = projected(model, "ReweightOOD.loss")
         features, embedded = model.embed(batch.images)
         model.update_directions(features, batch.labels, self.keep_direction)
         first, second = torch.triu_indices(len(embedded), len(embedded), offset=1, device=embedded.device)

@@ -1,6 +1,6 @@
 """Classes and, as a second task, the rotation of the image."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import torch
@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import NonNegative
-from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of, prepared
-from openbench.training.recipe import Recipe
+from openbench.training.base import Batch, EvalModel, TrainingMethod, features_and_logits, head_of
 
 ROTATIONS: Final = 4
 
@@ -31,19 +30,16 @@ class Turning(nn.Module):
     def turned(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the class logits (n, c) of the images as they are and the rotation logits (4n, 4) of all turns."""
         features, logits = features_and_logits(self.network, rotated(images))
-        found: Tensor = self.rotation(features)
-        return logits[: len(images)], found
+        return logits[: len(images)], self.rotation(features)
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, s, s) to class logits (n, c)."""
-        if self.training:
-            logits: Tensor = self.network(images)
-            return logits
-        found = [self.rotation(features_and_logits(self.network, turn)[0]) for turn in rotated(images).chunk(ROTATIONS)]
-        self.rotations(torch.cat(found, dim=1))
-        # Last, and in a separate pass: what hooks the network then reads the unrotated images.
-        own: Tensor = self.network(images)
-        return own
+        if not self.training:
+            turns = rotated(images).chunk(ROTATIONS)
+            self.rotations(torch.cat([self.rotation(features_and_logits(self.network, x)[0]) for x in turns], dim=1))
+        # Last, and in a separate pass: hooks on the network then read the unrotated images.
+        logits: Tensor = self.network(images)
+        return logits
 
 
 @dataclass(frozen=True)
@@ -58,11 +54,9 @@ class RotPred(TrainingMethod):
         arXiv:1906.12340. There the rotation loss has weight ½ and perturbed images; this is OpenOOD's form.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     weight: NonNegative = 1.0
 
     reference: ClassVar[str] = "Hendrycks et al., NeurIPS 2019, arXiv:1906.12340"
-    version: ClassVar[int] = 1
     scorer: ClassVar[str] = "rotpred"
     mixes: ClassVar[bool] = True
     separable: ClassVar[bool] = True
@@ -71,14 +65,12 @@ class RotPred(TrainingMethod):
         """Return the network with a rotation head."""
         return Turning(model, feature_dim)
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Turning, batch: Batch) -> Tensor:
         """Return the loss of all four turns of a batch in one pass."""
-        model = prepared(model, Turning, "RotPred.loss")
-        logits, found = model.turned(batch.images)
-        turns = torch.arange(ROTATIONS, device=found.device).repeat_interleave(len(batch.images))
-        return batch.cross_entropy(logits) + self.weight * functional.cross_entropy(found, turns)
+        logits, rotation_logits = model.turned(batch.images)
+        turns = torch.arange(ROTATIONS, device=logits.device).repeat_interleave(len(batch.images))
+        return batch.cross_entropy(logits) + self.weight * functional.cross_entropy(rotation_logits, turns)
 
-    def surface(self, model: nn.Module) -> Surface:
+    def eval_model(self, model: Turning) -> EvalModel:
         """Return the network with the output `rotations` (n, 16): for each turn its four logits; five passes."""
-        network = model.get_submodule("network")
-        return Surface(model, head_of(network), network, {"rotations": model.get_submodule("rotations")})
+        return EvalModel(model, head_of(model.network), model.network, {"rotations": model.rotations})

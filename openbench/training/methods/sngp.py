@@ -1,8 +1,8 @@
 """Bounded layers under a Gaussian process: a network that knows how far an image is from what it has seen."""
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,16 +11,13 @@ from torch.nn import functional
 from openbench.config.constraints import Count, Positive
 from openbench.training.base import (
     Batch,
-    Moment,
-    Surface,
+    EvalModel,
+    StepInfo,
     TrainingData,
     TrainingMethod,
-    but_classifier,
     features_and_logits,
     head_of,
-    prepared,
 )
-from openbench.training.recipe import Recipe
 
 Likelihood = Literal["softmax", "gaussian"]
 _WARM_UP = 30
@@ -98,7 +95,6 @@ class SNGP(TrainingMethod):
         images instead of weights.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     bound: Positive = 6.0
     random_features: Count = 1024
     length_scale: Positive = 1.77
@@ -107,47 +103,35 @@ class SNGP(TrainingMethod):
     likelihood: Likelihood = "gaussian"
 
     reference: ClassVar[str] = "Liu et al., NeurIPS 2020, arXiv:2006.10108"
-    version: ClassVar[int] = 1
     scorer: ClassVar[str] = "sngp"
     mixes: ClassVar[bool] = True
+    own_head: ClassVar[bool] = True
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> DistanceAware:
         """Return the network with bounded layers and a Gaussian process in place of its own classifier."""
         return DistanceAware(model, head_of(model), self)
 
-    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return all parameters but those of the unused classifier."""
-        return [{"params": but_classifier(model)}]
-
-    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
+    def on_epoch_start(self, model: DistanceAware, info: StepInfo, data: TrainingData) -> None:
         """Forget the precision of the epoch before; before the first step, apply the bound."""
-        model = _aware(model)
         model.posterior.forget()
-        if moment.epoch == 0:
+        if info.epoch == 0:
             model.limit.hold(model.network)
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: DistanceAware, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of the batch, and add its images to the precision."""
-        model = _aware(model)
         random, logits = model.parts(batch.images)
         p = logits.detach().float().softmax(dim=1)
         model.posterior.add(random, p * (1 - p) if self.likelihood == "softmax" else torch.ones_like(p[:, :1]))
         return batch.cross_entropy(logits)
 
-    def on_step_end(self, model: nn.Module, moment: Moment) -> None:
+    def on_step_end(self, model: DistanceAware, info: StepInfo) -> None:
         """Apply the bound."""
-        model = _aware(model)
         model.limit.hold(model.network)
 
-    def surface(self, model: nn.Module) -> Surface:
+    def eval_model(self, model: DistanceAware) -> EvalModel:
         """Return random features under a linear head, and the output `variance`, (n, c) or (n, 1)."""
-        model = _aware(model)
-        made = Predictive(model, model.posterior.variance(self.ridge)).eval()
-        return Surface(made, made.head, made.network, {"variance": made.variance})
-
-
-def _aware(model: nn.Module) -> DistanceAware:
-    return prepared(model, DistanceAware, "SNGP")
+        module = Predictive(model, model.posterior.variance(self.ridge)).eval()
+        return EvalModel(module, module.head, module.network, {"variance": module.variance})
 
 
 class RandomFeatures(nn.Module):

@@ -1,16 +1,15 @@
 """Views of one class pulled together on the sphere, and away from all others: supervised contrastive learning."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from openbench.config.constraints import Count, Positive
+from openbench.config.constraints import Positive
 from openbench.training.base import Batch
 from openbench.training.methods.rotpred import ROTATIONS, rotated
-from openbench.training.parts.contrastive import Contrastive, projected
-from openbench.training.recipe import Recipe
+from openbench.training.parts.contrastive import Contrastive, Projected
 
 
 @dataclass(frozen=True)
@@ -33,17 +32,13 @@ class SupCon(Contrastive):
         divides by |P| + 1 instead of |P|.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     temperature: Positive = 0.1
     rotations: Literal[1, 4] = 1
-    width: Count = 128
 
     reference: ClassVar[str] = "Khosla et al., NeurIPS 2020, arXiv:2004.11362"
-    version: ClassVar[int] = 1
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Projected, batch: Batch) -> Tensor:
         """Return the loss of a batch, and move the directions by its images as they are."""
-        model = projected(model, "SupCon.loss")
         images, labels = batch.images, batch.labels
         if self.rotations > 1:
             classes = len(model.directions)
@@ -67,5 +62,4 @@ def contrast(embedded: Tensor, labels: Tensor, temperature: float) -> Tensor:
     log_p = products - products.masked_fill(itself, float("-inf")).logsumexp(dim=1, keepdim=True)
     same = (labels[:, None] == labels[None, :]) & ~itself
     counts = same.sum(dim=1)
-    own = torch.where(same, log_p, 0.0).sum(dim=1) / counts.clamp(min=1)
-    return -own.mean()
+    return -(torch.where(same, log_p, 0.0).sum(dim=1) / counts.clamp(min=1)).mean()

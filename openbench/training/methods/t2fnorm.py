@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Positive
-from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of
-from openbench.training.recipe import Recipe
+from openbench.training.base import Batch, EvalModel, TrainingMethod, features_and_logits, head_of
 
 
 class Tempered(nn.Module):
@@ -43,12 +42,9 @@ class T2FNorm(TrainingMethod):
         workshops 2024, arXiv:2305.17797.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     temperature: Positive = 0.1
 
     reference: ClassVar[str] = "Regmi et al., CVPR workshops 2024, arXiv:2305.17797"
-    version: ClassVar[int] = 1
-    scorer: ClassVar[str] = "msp"
     # Logits are 1/τ times as large as usual, so many float32 probabilities would round to 1 and tie.
     scorer_params: ClassVar[Mapping[str, Any]] = MappingProxyType({"exact": True})
     mixes: ClassVar[bool] = True
@@ -58,15 +54,14 @@ class T2FNorm(TrainingMethod):
         """Return the network with tempered logits."""
         return Tempered(model, self.temperature)
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Tempered, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of the logits of unit features."""
-        network = model.get_submodule("network")
-        features, _ = features_and_logits(network, batch.images)
-        return batch.cross_entropy(head_of(network)(functional.normalize(features, dim=1) / self.temperature))
+        features, _ = features_and_logits(model.network, batch.images)
+        return batch.cross_entropy(head_of(model.network)(functional.normalize(features, dim=1) / self.temperature))
 
-    def surface(self, model: nn.Module) -> Surface:
+    def eval_model(self, model: Tempered) -> EvalModel:
         """Return the network with W/τ for W."""
-        network = copy.deepcopy(model.get_submodule("network"))
+        network = copy.deepcopy(model.network)
         head = head_of(network)
         head.weight.div_(self.temperature)
-        return Surface(network, head, network)
+        return EvalModel(network, head, network)

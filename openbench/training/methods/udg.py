@@ -1,6 +1,6 @@
 """Outliers that may include ID images: groups in feature space lend them labels, and are themselves classified."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, NonNegative
-from openbench.training.base import Batch, Moment, TrainingData, TrainingMethod, features_and_logits, prepared
+from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod, features_and_logits
 from openbench.training.images import ImageSet
 from openbench.training.parts.shared import outliers_of
-from openbench.training.recipe import Recipe
 
 _PER_GROUP = 10
 _INITIAL_STD = 0.01
@@ -85,7 +84,6 @@ class UDG(TrainingMethod):
         augmented as ID images are, and groups without members have no part in the mean of w_g.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     outlier_weight: NonNegative = 0.5
     group_weight: NonNegative = 0.1
     groups: Count = 1000
@@ -94,47 +92,38 @@ class UDG(TrainingMethod):
     outliers_per_step: Count = 256
 
     reference: ClassVar[str] = "Yang et al., ICCV 2021, arXiv:2108.11941"
-    version: ClassVar[int] = 1
-    scorer: ClassVar[str] = "msp"
     uses_outliers: ClassVar[bool] = True
-
-    @property
-    def outlier_batch_size(self) -> int:
-        """Outliers per step."""
-        return self.outliers_per_step
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Grouped:
         """Return the network with a head for the groups."""
         return Grouped(model, feature_dim, self.groups)
 
-    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
+    def on_epoch_start(self, model: Grouped, info: StepInfo, data: TrainingData) -> None:
         """Group all images, lend labels to outliers, and begin again with a fresh head for the groups."""
-        lent, outliers = _grouped(model).lent, data.outliers
+        lent, outliers = model.lent, data.outliers
         if outliers is None:
-            raise TypeError("UDG.on_epoch_start: needs outliers — found None — pass TrainingData with both sets")
+            raise TypeError("UDG.on_epoch_start needs outliers — pass TrainingData with both sets")
         n, m = len(data.train), len(outliers)
-        if moment.epoch == 0 or len(lent.labels) != m:
+        if info.epoch == 0 or len(lent.labels) != m:
             lent.labels = torch.full((m,), -1)
-        seed = int(torch.randint(0, 2**31 - 1, (), generator=moment.generator))
+        seed = int(torch.randint(0, 2**31 - 1, (), generator=info.generator))
         features = torch.cat([_features(model, images) for images in (data.train, outliers)])
         groups = k_means(whitened(features, self.dims), max(1, min(self.groups, (n + m) // _PER_GROUP)), seed)
         weights = balancing(groups)
         lent.labels = pure_labels(groups, torch.cat([data.train.labels.cpu(), lent.labels]), self.purity)[n:]
         lent.groups, lent.weights = (groups[:n], groups[n:]), (weights[:n], weights[n:])
-        head = _grouped(model).tell
-        drawn = _INITIAL_STD * torch.randn(head.weight.shape, generator=moment.generator)
+        head = model.tell
+        initial = _INITIAL_STD * torch.randn(head.weight.shape, generator=info.generator)
         with torch.no_grad():
-            head.weight.copy_(drawn)
+            head.weight.copy_(initial)
             head.bias.zero_()
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Grouped, batch: Batch) -> Tensor:
         """Return the loss of a batch with its outliers."""
-        made, rows = _grouped(model), batch.outlier_rows
-        if rows is None:
-            raise TypeError("UDG.loss: needs Batch.outlier_rows — found None — the loop gives them with the outliers")
-        features, logits = features_and_logits(made.network, batch.images)
-        other_features, other = features_and_logits(made.network, outliers_of(batch))
-        lent = made.lent.labels[rows].to(other.device)
+        features, logits = features_and_logits(model.network, batch.images)
+        other_features, other = features_and_logits(model.network, outliers_of(batch))
+        rows = batch.outlier_rows
+        lent = model.lent.labels[rows].to(other.device)
         known = lent >= 0
         labels = torch.cat([batch.labels, lent[known]])
         loss = functional.cross_entropy(torch.cat([logits, other[known]]), labels)
@@ -143,22 +132,19 @@ class UDG(TrainingMethod):
         uniform = (unknown.logsumexp(dim=1) - unknown.mean(dim=1)).sum() / max(1, len(unknown))
         groups, weights = (
             torch.cat([of_train[batch.rows], of_outliers[rows]]).to(other.device)
-            for of_train, of_outliers in (made.lent.groups, made.lent.weights)
+            for of_train, of_outliers in (model.lent.groups, model.lent.weights)
         )
-        told = functional.cross_entropy(made.tell(torch.cat([features, other_features])), groups, reduction="none")
-        return loss + self.outlier_weight * uniform + self.group_weight * (weights * told).mean()
+        group_logits = model.tell(torch.cat([features, other_features]))
+        group_loss = (weights * functional.cross_entropy(group_logits, groups, reduction="none")).mean()
+        return loss + self.outlier_weight * uniform + self.group_weight * group_loss
 
 
-def _features(model: nn.Module, images: ImageSet) -> Tensor:
+def _features(model: Grouped, images: ImageSet) -> Tensor:
     """Features (n, d) of all images, without augmentation, in eval mode."""
     model.eval()
     with torch.no_grad():
-        parts = [features_and_logits(_grouped(model).network, batch)[0].float() for batch, _, _ in images.clean()]
+        parts = [features_and_logits(model.network, batch)[0].float() for batch, _, _ in images.clean()]
     return torch.cat(parts)
-
-
-def _grouped(model: nn.Module) -> Grouped:
-    return prepared(model, Grouped, "UDG")
 
 
 def whitened(features: Tensor, dims: int) -> Tensor:
@@ -191,9 +177,9 @@ def k_means(points: Tensor, count: int, seed: int) -> Tensor:
     array = points.cpu().float().contiguous().numpy()
     # By default faiss would use 256 points per group only, and complain about fewer than 39.
     limits = {"min_points_per_centroid": 1, "max_points_per_centroid": max(1, len(array))}
-    found = faiss.Kmeans(array.shape[1], count, niter=_ROUNDS, seed=seed, **limits)
-    found.train(array)
-    return torch.from_numpy(found.index.search(array, 1)[1][:, 0])
+    clusters = faiss.Kmeans(array.shape[1], count, niter=_ROUNDS, seed=seed, **limits)
+    clusters.train(array)
+    return torch.from_numpy(clusters.index.search(array, 1)[1][:, 0])
 
 
 def pure_labels(groups: Tensor, labels: Tensor, purity: float) -> Tensor:

@@ -1,7 +1,7 @@
 """Virtual outliers: unlikely draws from Gaussians around the classes, separated from ID features by energy."""
 
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -10,11 +10,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, NonNegative, Probability
-from openbench.training.base import Batch, Moment, Surface, TrainingMethod, features_and_logits, head_of, prepared
+from openbench.training.base import (
+    Batch,
+    Compat,
+    EvalModel,
+    StepInfo,
+    TrainingMethod,
+    features_and_logits,
+    head_of,
+)
 from openbench.training.parts.shared import Queued
-from openbench.training.recipe import Recipe
 
-Compat = Literal["paper", "openood"]
 _RIDGE = 1e-4
 
 
@@ -40,10 +46,6 @@ class WithQueues(Queued):
         logits: Tensor = self.network(images)
         return logits
 
-    def energy(self, logits: Tensor) -> Tensor:
-        """Return log Σ_k max(w_k, 0) exp(z_k), (n,): minus the weighted free energy."""
-        return _weighted(logits, self.energy_weight)
-
 
 class WeightedEnergy(nn.Module):
     """log Σ_k max(w_k, 0) exp(z_k) (n, 1) of logits (n, c), with the weights that were learnt."""
@@ -54,11 +56,11 @@ class WeightedEnergy(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         """Logits (n, c) to (n, 1)."""
-        return _weighted(logits, self.weight)[:, None]
+        return weighted_energy(logits, self.weight)[:, None]
 
 
-class Weighed(nn.Module):
-    """The network, whose logits are weighed besides: what is evaluated, without queues.
+class EnergyNetwork(nn.Module):
+    """The network and its weighted energy: what is evaluated, without queues.
 
     Args:
         network: the backbone's network.
@@ -77,7 +79,8 @@ class Weighed(nn.Module):
         return logits
 
 
-def _weighted(logits: Tensor, weight: Tensor) -> Tensor:
+def weighted_energy(logits: Tensor, weight: Tensor) -> Tensor:
+    """Return log Σ_k max(w_k, 0) exp(z_k), (n,): minus the weighted free energy."""
     # A weight of zero stands for log 0; the floor keeps its gradient finite.
     floor = functional.relu(weight).clamp(min=torch.finfo(torch.float32).tiny)
     return (logits.float() + floor.log()).logsumexp(dim=1)
@@ -105,7 +108,6 @@ class VOS(TrainingMethod):
         Du et al.: VOS: learning what you don't know by virtual outlier synthesis, ICLR 2022, arXiv:2202.01197.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     weight: NonNegative = 0.1
     start: Probability = 0.4
     queue: Annotated[int, Ge(2)] = 1000
@@ -125,19 +127,17 @@ class VOS(TrainingMethod):
         """Return the network with queues and the energy classifier."""
         return WithQueues(model, feature_dim, num_classes, self.queue)
 
-    def surface(self, model: nn.Module) -> Surface:
+    def eval_model(self, model: WithQueues) -> EvalModel:
         """Return the network with the output `weighted_energy` (n, 1), which `method=weighted_energy` negates."""
-        model = prepared(model, WithQueues, "VOS.surface")
-        made = Weighed(model.network, model.energy_weight).eval()
-        return Surface(made, head_of(model.network), model.network, {"weighted_energy": made.weighted_energy})
+        module = EnergyNetwork(model.network, model.energy_weight).eval()
+        return EvalModel(module, head_of(model.network), model.network, {"weighted_energy": module.weighted_energy})
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: WithQueues, batch: Batch) -> Tensor:
         """Return the loss of a batch, and put its features into the queues."""
-        model = prepared(model, WithQueues, "VOS.loss")
         features, logits = features_and_logits(model.network, batch.images)
         loss = functional.cross_entropy(logits, batch.labels)
-        if model.full() and batch.moment.epoch >= self.start * batch.moment.epochs:
-            outlying = head_of(model.network)(self.virtual(model.queue, batch.moment))
+        if model.full() and batch.info.epoch >= self.start * batch.info.epochs:
+            outlying = head_of(model.network)(self.virtual(model.queue, batch.info))
             if self.compat == "openood":
                 logits, outlying = logits.detach(), outlying.detach()
             loss = loss + self.weight * self.uncertainty(model, logits, outlying)
@@ -146,12 +146,12 @@ class VOS(TrainingMethod):
 
     def uncertainty(self, model: WithQueues, logits: Tensor, outlying: Tensor) -> Tensor:
         """Return the cross-entropy of ID logits (n, c) against virtual ones (m, c), classified by their energies."""
-        energies = model.energy(torch.cat([logits, outlying]))
+        energies = weighted_energy(torch.cat([logits, outlying]), model.energy_weight)
         is_id = torch.zeros(len(energies), dtype=torch.int64, device=energies.device)
         is_id[: len(logits)] = 1
         return functional.cross_entropy(model.decide(energies[:, None]), is_id)
 
-    def virtual(self, queue: Tensor, moment: Moment) -> Tensor:
+    def virtual(self, queue: Tensor, info: StepInfo) -> Tensor:
         """Return virtual outliers (c·select, d) around the means of queues (c, length, d), without gradient."""
         c, length, d = queue.shape
         means = queue.double().mean(dim=1)
@@ -159,7 +159,7 @@ class VOS(TrainingMethod):
         covariance = centred.T @ centred / (c * length)
         covariance.diagonal().add_(_RIDGE)
         factor = torch.linalg.cholesky(covariance)
-        seed = int(torch.randint(0, 2**62, (), generator=moment.generator))
+        seed = int(torch.randint(0, 2**62, (), generator=info.generator))
         rng = np.random.default_rng(seed)
         squares = np.sort(rng.chisquare(d, (c, self.sample_from)), axis=1)[:, -self.select :]
         directions = rng.normal(size=(c, self.select, d))

@@ -1,22 +1,22 @@
 """Methods that learn positions on the unit sphere: projection and class mean directions."""
 
 import copy
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from openbench.config.constraints import Count
 from openbench.training.base import (
-    Moment,
+    EvalModel,
     Selection,
-    Surface,
+    StepInfo,
     TrainingData,
     TrainingMethod,
-    but_classifier,
     features_and_logits,
     head_of,
-    prepared,
 )
 
 
@@ -64,22 +64,13 @@ class Projected(nn.Module):
         """Move the directions by the unit features (n, d) of a batch; each sample leaves the share `keep` in [0, 1)."""
         self.directions = ema_update(self.directions, features.detach().float(), labels, keep)
 
-    def learning(self) -> list[dict[str, Any]]:
-        """Return one optimiser group: all parameters but those of the unused classifier."""
-        return [{"params": [p for p in but_classifier(self) if p.requires_grad]}]
-
-    def surface(self) -> Surface:
-        """What is evaluated: the network with class mean directions as its head."""
+    def eval_model(self) -> EvalModel:
+        """Return the module to evaluate: the network with class mean directions as its head."""
         network = copy.deepcopy(self.network)
         head = head_of(network)
         head.weight.copy_(functional.normalize(self.directions, dim=1))
         head.bias = nn.Parameter(torch.zeros_like(head.weight[:, 0]))
-        return Surface(network, head, network)
-
-
-def projected(model: nn.Module, method: str) -> Projected:
-    """Return `model` as what it must be, or raise TypeError that names the method."""
-    return prepared(model, Projected, method)
+        return EvalModel(network, head, network)
 
 
 def ema_update(prototypes: Tensor, embedded: Tensor, labels: Tensor, keep: float) -> Tensor:
@@ -104,35 +95,34 @@ def ema_update(prototypes: Tensor, embedded: Tensor, labels: Tensor, keep: float
     return prototypes
 
 
+@dataclass(frozen=True)
 class Contrastive(TrainingMethod):
-    """A loss on unit projections of two views of every image. Final subclasses have fields `recipe` and `width`.
+    """A loss on unit projections of two views of every image.
 
     No classifier is trained: the epoch of lowest loss is kept, and class mean directions of the features predict.
 
     Attributes:
-        width: dimensions of the projection.
+        width: dimensions of the projection; 128.
         keep_direction: α in [0, 1) of the class mean directions at each sample; only accuracy and logits use these.
     """
 
-    width: int
+    width: Count = 128
+
     keep_direction: ClassVar[float] = 0.95
     scorer: ClassVar[str] = "knn"
     selection: ClassVar[Selection] = "train_loss"
     views: ClassVar[int] = 2
+    own_head: ClassVar[bool] = True
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Projected:
         """Return the network with a projection."""
         return Projected(model, feature_dim, num_classes, self.width)
 
-    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return all parameters but those of the unused classifier."""
-        return projected(model, f"{type(self).__name__}.parameter_groups").learning()
-
-    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
+    def on_epoch_start(self, model: Projected, info: StepInfo, data: TrainingData) -> None:
         """Before the first step, put directions (and prototypes, if any) at the class means of all training images."""
-        if moment.epoch == 0:
-            projected(model, f"{type(self).__name__}.on_epoch_start").initialise_prototypes(data)
+        if info.epoch == 0:
+            model.initialise_prototypes(data)
 
-    def surface(self, model: nn.Module) -> Surface:
+    def eval_model(self, model: Projected) -> EvalModel:
         """Return the network with class mean directions as its head."""
-        return projected(model, f"{type(self).__name__}.surface").surface()
+        return model.eval_model()

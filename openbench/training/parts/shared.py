@@ -1,11 +1,11 @@
-"""What several methods share: further heads, queues of features, outliers and being unsure of them."""
+"""Parts of several methods: further heads, queues of features, and losses on outliers."""
 
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from openbench.training.base import Batch, Surface, features_and_logits, head_of
+from openbench.training.base import Batch, EvalModel, features_and_logits, head_of
 
 
 class Branched(nn.Module):
@@ -29,9 +29,9 @@ class Branched(nn.Module):
             branch(features)
         return logits
 
-    def surface(self) -> Surface:
-        """What is evaluated: the network with its own head, and every branch as an output of its name."""
-        return Surface(self, head_of(self.network), self.network, dict(self.branches.items()))
+    def eval_model(self) -> EvalModel:
+        """Return the network with its own head, and every branch as an output of its name."""
+        return EvalModel(self, head_of(self.network), self.network, dict(self.branches.items()))
 
 
 class Queued(nn.Module):
@@ -58,10 +58,10 @@ class Queued(nn.Module):
         """Put features (n, d) into their classes' queues, in place of the oldest."""
         length = self.queue.shape[1]
         for k in sorted(set(labels.tolist())):
-            own = features[labels == k][-length:]
-            places = (self.seen[k] + torch.arange(len(own), device=own.device)) % length
-            self.queue[k, places] = own.to(self.queue.dtype)
-            self.seen[k] += len(own)
+            latest = features[labels == k][-length:]
+            places = (self.seen[k] + torch.arange(len(latest), device=latest.device)) % length
+            self.queue[k, places] = latest.to(self.queue.dtype)
+            self.seen[k] += len(latest)
 
 
 def outliers_of(batch: Batch) -> Tensor:
@@ -71,7 +71,7 @@ def outliers_of(batch: Batch) -> Tensor:
         TypeError: there are none; the loop gives them to methods with `uses_outliers`.
     """
     if batch.outliers is None:
-        raise TypeError("the loss needs Batch.outliers — found None — the method must declare uses_outliers = True")
+        raise TypeError("the loss needs Batch.outliers — the method must declare uses_outliers = True")
     return batch.outliers
 
 
