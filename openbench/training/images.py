@@ -1,4 +1,4 @@
-"""The images that batches are taken from: a split held in memory, or decoded as batches need them."""
+"""The images of a training: a split in memory, or decoded as batches need them."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -35,7 +35,7 @@ class ImageSet(ABC):
         labels: (n,) int64, on the device.
         mean: (channels,) float32, same device, of images in [0, 1].
         std: (channels,) float32, same device.
-        streams: whether images are read as they are needed, so that it helps to announce them early.
+        streams: whether images are read as batches need them, so that it helps to announce them early.
     """
 
     labels: Tensor
@@ -52,12 +52,12 @@ class ImageSet(ABC):
         """Return the images at `rows` (b,) int64, (b, h, w, channels) uint8, not to be changed."""
 
     def plan(self, batches: Sequence[Tensor], seed: int, share: Share | None = None) -> None:  # noqa: B027
-        """Announce the rows that will be asked for, batch by batch; by default nothing happens.
+        """Announce the rows of the coming batches, so that reading may begin; by default nothing happens.
 
         Args:
             batches: rows (b,) int64 of each batch to come.
             seed: of what is drawn as an image is read.
-            share: number of images in a batch → those that are wanted; the others may come as black. None: all.
+            share: number of images in a batch → this process's part; the others may come as black. None: all.
         """
 
     def augmented(
@@ -70,12 +70,12 @@ class ImageSet(ABC):
             augment: applied in order.
             generator: what the augmentations draw from; needed if there are any.
         """
-        chosen = self.stored(rows)
+        images = self.stored(rows)
         for augmentation in augment:
             if generator is None:
-                raise TypeError("ImageSet.images: augmentations draw from a generator — None given — pass one")
-            chosen = augmentation(chosen, generator)
-        return chosen
+                raise TypeError("ImageSet.images needs a generator — augmentations draw from it")
+            images = augmentation(images, generator)
+        return images
 
     def normalised(self, pixels: Tensor) -> Tensor:
         """Return (x/255 − μ)/σ, (b, channels, h, w) float32, channels last in memory.
@@ -101,7 +101,7 @@ class ImageSet(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class HeldImages(ImageSet):
+class ImagesInMemory(ImageSet):
     """All images as one array, resized and cropped.
 
     Args:
@@ -124,7 +124,7 @@ class HeldImages(ImageSet):
         return self.pixels[rows.to(self.pixels.device)]
 
 
-def hold(split: Split, preprocess: Preprocess, device: torch.device, workers: int = 0) -> HeldImages:
+def load_images(split: Split, preprocess: Preprocess, device: torch.device, workers: int = 0) -> ImagesInMemory:
     """Return a split's images in memory, with the same geometry as in evaluation.
 
     Args:
@@ -142,7 +142,7 @@ def hold(split: Split, preprocess: Preprocess, device: torch.device, workers: in
         images.mul(255).round_().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
         for images in batches(split, in_unit_range, _READ, workers)
     ]
-    return HeldImages(torch.cat(parts).to(device), *labels_and_scale(split, preprocess, device))
+    return ImagesInMemory(torch.cat(parts).to(device), *labels_and_scale(split, preprocess, device))
 
 
 def labels_and_scale(split: Split, preprocess: Preprocess, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -151,27 +151,18 @@ def labels_and_scale(split: Split, preprocess: Preprocess, device: torch.device)
     return torch.from_numpy(split.labels.copy()).to(device), scale[0], scale[1]
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """A batch to come: its rows, and the pixels of those that are wanted."""
-
-    rows: Tensor
-    wanted: slice
-    pixels: list[Future[Pixels]]
-
-
 class StreamedImages(ImageSet):
-    """Images that are read when a plan announces them, with the reading's random geometry; else as in evaluation.
+    """Images that are read once a plan announces them, with a random geometry; without a plan, as in evaluation.
 
-    What is drawn for an image depends on the plan's seed and the image's place in it, so neither the number of threads
-    nor their order changes a pixel.
+    The draws for an image depend on the plan's seed and the image's place in it, so neither the number of threads nor
+    their order changes a pixel.
 
     Args:
         split: what is read.
         preprocess: size and channels; geometry where nothing is drawn.
         device: where batches go.
         workers: threads that decode (which releases Python's lock); at least one.
-        reading: the random geometry; None = evaluation's.
+        reading: the random geometry; None: that of evaluation.
     """
 
     streams = True
@@ -184,8 +175,8 @@ class StreamedImages(ImageSet):
         self._preprocess = replace(preprocess, resize=preprocess.crop) if split.as_stored else preprocess
         # Threads are started when the first image is wanted.
         self._pool = ThreadPoolExecutor(max(workers, 1), thread_name_prefix="training images")
-        self._coming: deque[tuple[Tensor, slice, int]] = deque()
-        self._begun: deque[_Planned] = deque()
+        self._coming: deque[tuple[Tensor, slice, int]] = deque()  # rows, this process's share, place of the first
+        self._begun: deque[tuple[Tensor, slice, list[Future[Pixels]]]] = deque()
         self._seed = 0
 
     def __len__(self) -> int:
@@ -193,36 +184,33 @@ class StreamedImages(ImageSet):
 
     def plan(self, batches: Sequence[Tensor], seed: int, share: Share | None = None) -> None:
         """Begin to read the first batches; each that is taken makes room for another."""
-        for planned in self._begun:
-            for future in planned.pixels:
-                future.cancel()
+        for future in (future for _, _, pixels in self._begun for future in pixels):
+            future.cancel()
         self._begun.clear()
         starts = np.cumsum([0, *(len(rows) for rows in batches)])
-        wanted = [slice(0, len(rows)) if share is None else share(len(rows)) for rows in batches]
-        self._coming = deque(zip(batches, wanted, map(int, starts), strict=False))
+        shares = [slice(0, len(rows)) if share is None else share(len(rows)) for rows in batches]
+        self._coming = deque(zip(batches, shares, map(int, starts), strict=False))
         self._seed = seed
         self._fill()
 
     def stored(self, rows: Tensor) -> Tensor:
         """Return the next batch of the plan if these are its rows, else read them as in evaluation."""
-        if self._begun and torch.equal(self._begun[0].rows, rows):
-            planned = self._begun.popleft()
-            self._fill()
-            wanted = self._as_one([future.result() for future in planned.pixels])
-            if len(wanted) < len(rows):
-                blank = wanted.new_zeros((len(rows), *wanted.shape[1:]))
-                blank[planned.wanted] = wanted
-                wanted = blank
-        else:
-            wanted = self._as_one(list(self._pool.map(self._plainly, rows.tolist())))
-        return wanted.to(self.labels.device)
+        if not self._begun or not torch.equal(self._begun[0][0], rows):
+            return self._batch(list(self._pool.map(self._plainly, rows.tolist()))).to(self.labels.device)
+        _, share, pixels = self._begun.popleft()
+        self._fill()
+        images = self._batch([future.result() for future in pixels])
+        if len(images) < len(rows):
+            whole = images.new_zeros((len(rows), *images.shape[1:]))
+            whole[share] = images
+            images = whole
+        return images.to(self.labels.device)
 
     def _fill(self) -> None:
         while self._coming and len(self._begun) < _AHEAD:
-            rows, wanted, start = self._coming.popleft()
-            places = range(*wanted.indices(len(rows)))
-            pixels = [self._pool.submit(self._drawn, int(rows[i]), start + i) for i in places]
-            self._begun.append(_Planned(rows, wanted, pixels))
+            rows, share, start = self._coming.popleft()
+            places = range(*share.indices(len(rows)))
+            self._begun.append((rows, share, [self._pool.submit(self._drawn, int(rows[i]), start + i) for i in places]))
 
     def _plainly(self, row: int) -> Pixels:
         return cropped(self._image(row), self._preprocess)
@@ -241,8 +229,8 @@ class StreamedImages(ImageSet):
             split = self._split
             raise DataError(f"split '{split.name}' ({split.role}), image '{split.keys[row]}': {error}") from error
 
-    def _as_one(self, images: list[Pixels]) -> Tensor:
-        """Images as (b, side, side, channels); grey is copied into every channel."""
+    def _batch(self, images: list[Pixels]) -> Tensor:
+        """Return images as (b, side, side, channels); grey is copied into every channel."""
         whole = stack(images)
         if whole.ndim == 3:
             whole = np.repeat(whole[..., None], self._preprocess.channels, axis=3)
@@ -261,9 +249,9 @@ def open_images(
         preprocess: of evaluation.
         device: where batches go.
         workers: threads that decode.
-        reading: the random geometry; None = evaluation's.
+        reading: the random geometry; None: that of evaluation.
     """
     bytes_needed = len(split) * preprocess.channels * preprocess.crop**2
     if reading is None and bytes_needed <= MAX_BYTES:
-        return hold(split, preprocess, device, workers)
+        return load_images(split, preprocess, device, workers)
     return StreamedImages(split, preprocess, device, workers, reading)

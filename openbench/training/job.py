@@ -1,4 +1,4 @@
-"""What is trained on what: the value whose digest names the checkpoint."""
+"""The job of a training: network, images, method and seed, whose digest names the checkpoint."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -38,19 +38,18 @@ class TrainingJob:
     seed: int
 
     def __post_init__(self) -> None:
-        """Check that there is something to learn from."""
+        """Check that there are images to learn from, and that the method can mix their labels if the recipe does."""
         if self.method.uses_outliers and self.ood_train is None:
             raise DataError(
-                f"training '{type(self.method).__name__}' learns from outliers — benchmark '{self.benchmark}' names "
+                f"training '{type(self.method).__name__}' learns from outliers, and benchmark '{self.benchmark}' names "
                 "none — choose some: dataset@outliers=NAME (python -m openbench list dataset)"
             )
         if self.method.schedule.steps_per_epoch(len(self.id_train)) == 0:
             raise DataError(f"split '{self.id_train.name}' has {len(self.id_train)} image — two or more are needed")
-
         if self.method.schedule.mixing is not None and not self.method.mixes:
             raise ConfigError(
-                f"training '{type(self.method).__name__}' has no loss for mixed labels — found "
-                f"{type(self.method.schedule.mixing).__name__} in training.recipe.augment — leave it out"
+                f"training '{type(self.method).__name__}' has no loss for mixed labels — leave "
+                f"{type(self.method.schedule.mixing).__name__} out of training.recipe.augment"
             )
 
     @property
@@ -71,14 +70,14 @@ class TrainingJob:
         """
         if backbone.num_classes != len(benchmark.classes):
             raise ConfigError(
-                f"backbone '{backbone.name}' has {backbone.num_classes} classes — benchmark '{benchmark.name}' has "
-                f"{len(benchmark.classes)} — leave backbone.num_classes null, or set it to that"
+                f"backbone '{backbone.name}' has {backbone.num_classes} classes, benchmark '{benchmark.name}' "
+                f"{len(benchmark.classes)} — leave backbone.num_classes null, or set it to {len(benchmark.classes)}"
             )
         outliers = benchmark.ood_train if method.uses_outliers else None
         return cls(backbone, benchmark.name, benchmark.id_train, benchmark.id_val, outliers, method, seed)
 
     def identity(self) -> dict[str, Any]:
-        """Return everything that shapes the weights, and nothing else."""
+        """Return what determines the weights."""
         sources = foreign_sources(self.method, self.backbone)
         splits = (self.id_train, self.id_val, self.ood_train)
         parts = (self.method, self.backbone, *(split.source for split in splits if split is not None))

@@ -1,4 +1,4 @@
-"""How long, how fast and at which precision a network is trained: a value, part of the checkpoint's digest."""
+"""The recipe of a training: schedule, optimiser, augmentation and precision."""
 
 import math
 from collections.abc import Sequence
@@ -65,30 +65,27 @@ class Recipe(Checked):
         first = int(isinstance(next(iter(self.augment), None), Reading))
         last = int(isinstance(next(reversed(self.augment), None), Mixing | Consistency))
         between = self.augment[first : len(self.augment) - last]
-        allowed = (
-            "a list of nodes, each with the `_target_` of an Augmentation; the first may be a Reading, the last a "
-            "Mixing or a Consistency"
-        )
+        allowed = "a list of Augmentation nodes; the first may be a Reading, the last a Mixing or a Consistency"
         self.require(all(isinstance(a, Augmentation) for a in between), "augment", allowed)
 
     @property
     def augmentations(self) -> tuple[Augmentation, ...]:
-        """What changes single images, in order."""
+        """The augmentations of single images, in order."""
         return tuple(a for a in self.augment if isinstance(a, Augmentation))
 
     @property
     def reading(self) -> Reading | None:
-        """What gives stored images the network's size, if not evaluation's geometry."""
+        """The random geometry of stored images; None: that of evaluation."""
         return next((a for a in self.augment if isinstance(a, Reading)), None)
 
     @property
     def mixing(self) -> Mixing | None:
-        """What mixes images and labels after that, if anything."""
+        """The mixing of images and labels after that, if any."""
         return next((a for a in self.augment if isinstance(a, Mixing)), None)
 
     @property
     def consistency(self) -> Consistency | None:
-        """What asks for the same answer on several versions of an image, if anything."""
+        """The loss between several versions of an image, if any."""
         return next((a for a in self.augment if isinstance(a, Consistency)), None)
 
     def steps_per_epoch(self, images: int) -> int:

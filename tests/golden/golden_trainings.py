@@ -31,7 +31,7 @@ from openbench.training import job as jobs
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.augment.mixing import RegMixup
 from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod
-from openbench.training.images import HeldImages
+from openbench.training.images import ImagesInMemory
 from openbench.training.job import TrainingJob
 from openbench.training.loop.loop import TrainingSettings, train
 from openbench.training.methods.cross_entropy import CrossEntropy
@@ -111,11 +111,11 @@ def _pixels(seed: int, n: int, labels: Array | None) -> Array:
     return (found + bright).astype(np.uint8)
 
 
-def _held(seed: int, n: int, known: bool) -> HeldImages:
+def _held(seed: int, n: int, known: bool) -> ImagesInMemory:
     labels = np.arange(n) % CLASSES
     pixels = torch.from_numpy(_pixels(seed, n, labels if known else None))
     held = torch.from_numpy(labels if known else np.full(n, -1))
-    return HeldImages(pixels, held, torch.tensor(MEAN), torch.tensor(STD))
+    return ImagesInMemory(pixels, held, torch.tensor(MEAN), torch.tensor(STD))
 
 
 @torch.no_grad()

@@ -86,7 +86,7 @@ def test_outliers_that_are_missing_are_an_error() -> None:
 
 def test_a_backbone_for_other_classes_is_an_error() -> None:
     four = benchmark(classes=("a", "b", "c", "d"))
-    with pytest.raises(ConfigError, match=rf"has {CLASSES} classes — benchmark 'toys' has 4"):
+    with pytest.raises(ConfigError, match=rf"has {CLASSES} classes, benchmark 'toys' 4"):
         TrainingJob.of(backbone(), four, ToyEntropy(), 0)
 
 

@@ -9,7 +9,7 @@ from openbench.core.request import Role
 from openbench.data.loading import batches
 from openbench.data.sources.items import ArrayItems
 from openbench.training.augment.augmentations import RandomCrop
-from openbench.training.images import hold
+from openbench.training.images import load_images
 
 from .training_toys import PREPROCESS, split
 
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 def test_held_images_are_those_that_evaluation_reads(preprocess: Preprocess, workers: int) -> None:
     data = split(Role.ID_TRAIN, 33)
     expected = torch.cat(list(batches(data, preprocess, 10)))
-    held = hold(data, preprocess, CPU, workers)
+    held = load_images(data, preprocess, CPU, workers)
     found = held.images(torch.arange(33))
     assert held.pixels.dtype == torch.uint8
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
@@ -34,18 +34,18 @@ def test_held_images_are_those_that_evaluation_reads(preprocess: Preprocess, wor
 def test_grey_images_fill_three_channels() -> None:
     data = split(Role.ID_TRAIN, 4)
     grey = replace(data, items=ArrayItems(np.ascontiguousarray(data.items.pixels[..., 0]), np.arange(4)))
-    pixels = hold(grey, PREPROCESS, CPU).pixels.numpy()
+    pixels = load_images(grey, PREPROCESS, CPU).pixels.numpy()
     np.testing.assert_array_equal(pixels, np.repeat(data.items.pixels[..., :1], 3, axis=3))
 
 
 def test_rows_select_and_order_the_images() -> None:
-    held = hold(split(Role.ID_TRAIN, 20), PREPROCESS, CPU)
+    held = load_images(split(Role.ID_TRAIN, 20), PREPROCESS, CPU)
     rows = torch.tensor([7, 0, 7, 19])
     assert torch.equal(held.images(rows), held.images(torch.arange(20))[rows])
 
 
 def test_clean_passes_over_everything_once_in_order() -> None:
-    held = hold(split(Role.ID_TRAIN, 20), PREPROCESS, CPU)
+    held = load_images(split(Role.ID_TRAIN, 20), PREPROCESS, CPU)
     parts = list(held.clean(8))
     assert [len(rows) for _, _, rows in parts] == [8, 8, 4]
     assert torch.cat([rows for *_, rows in parts]).tolist() == list(range(20))
@@ -53,7 +53,7 @@ def test_clean_passes_over_everything_once_in_order() -> None:
 
 
 def test_held_pixels_survive_augmentation_and_normalisation() -> None:
-    held = hold(split(Role.ID_TRAIN, 20), PREPROCESS, CPU)
+    held = load_images(split(Role.ID_TRAIN, 20), PREPROCESS, CPU)
     before = held.pixels.clone()
     held.images(torch.arange(20), (RandomCrop(0),), torch.Generator())
     held.images(torch.arange(20))

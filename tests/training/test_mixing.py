@@ -121,7 +121,7 @@ def test_loop_mixes_after_augmentation_and_regmixup_sees_the_clean_images_too(tm
 
 def test_a_method_without_a_loss_for_mixed_labels_refuses_them() -> None:
     method: TrainingMethod = ConfBranch(replace(RECIPE, augment=(Mixup(),)))
-    with pytest.raises(ConfigError, match="'ConfBranch' has no loss for mixed labels — found Mixup"):
+    with pytest.raises(ConfigError, match="'ConfBranch' has no loss for mixed labels — leave Mixup"):
         job(method)
 
 

@@ -12,7 +12,7 @@ from openbench.core.request import Field, Request, Role
 from openbench.errors import ConfigError
 from openbench.training.augment.mixing import blend, draw_share
 from openbench.training.base import Batch, StepInfo, TrainingData, features_and_logits
-from openbench.training.images import hold
+from openbench.training.images import load_images
 from openbench.training.loop.loop import train
 from openbench.training.loop.weights import evaluated, obtain
 from openbench.training.methods.fine_tuning import FineTuning
@@ -111,7 +111,7 @@ def test_groups_are_found_from_the_class_means_of_the_starting_network() -> None
     """Two classes that the network cannot tell apart end in one group."""
     method = MOS(groups=2)
     model = prepared(method)
-    data = TrainingData(hold(split(Role.ID_TRAIN, 70), PREPROCESS, torch.device("cpu")), None)
+    data = TrainingData(load_images(split(Role.ID_TRAIN, 70), PREPROCESS, torch.device("cpu")), None)
     with torch.no_grad():
         model.network.conv.weight[:, :2] = 0  # blind to red and green: classes 0 and 1 look alike
     method.on_epoch_start(model, StepInfo(0, 2, 0, 10, draws()), data)
@@ -135,7 +135,7 @@ def test_what_is_no_partition_is_refused(groups) -> None:
         MOS(groups=groups)
 
 
-@pytest.mark.parametrize(("groups", "words"), [([[0], [1]], "missing or unknown: 2"), (4, "found 4 for 3 classes")])
+@pytest.mark.parametrize(("groups", "words"), [([[0], [1]], "missing or unknown: 2"), (4, "groups=4 for 3 classes")])
 def test_groups_of_other_classes_are_refused_before_training(groups, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         MOS(groups=groups).prepare(nn.Identity(), FEATURES, CLASSES)

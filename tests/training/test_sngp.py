@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from openbench.core.request import Field, Request, Role
 from openbench.training.base import Batch, StepInfo, TrainingData, features_and_logits
-from openbench.training.images import hold
+from openbench.training.images import load_images
 from openbench.training.loop import loop
 from openbench.training.loop.loop import train
 from openbench.training.loop.weights import evaluated, obtain
@@ -81,7 +81,7 @@ def test_each_epoch_begins_with_an_empty_posterior() -> None:
     model = prepared()
     METHOD.loss(model, batch())
     assert model.posterior.information.abs().sum() > 0
-    data = TrainingData(hold(split(Role.ID_TRAIN, 20), PREPROCESS, torch.device("cpu")), None)
+    data = TrainingData(load_images(split(Role.ID_TRAIN, 20), PREPROCESS, torch.device("cpu")), None)
     METHOD.on_epoch_start(model, StepInfo(1, 2, 5, 10, torch.Generator()), data)
     assert model.posterior.information.abs().sum() == 0
 
@@ -192,7 +192,7 @@ def test_what_is_evaluated_has_the_variance_as_a_layer_and_the_mode_as_its_head(
     found = evaluated(made, checkpoint)
     kept = found.module().network.state_dict()
     assert all(torch.equal(kept[k], v) for k, v in weights.items()), "evaluation must not touch the weights"
-    images = torch.cat([images for images, _, _ in hold(made.id_val, PREPROCESS, torch.device("cpu")).clean()])
+    images = torch.cat([images for images, _, _ in load_images(made.id_val, PREPROCESS, torch.device("cpu")).clean()])
     request = Request(fields=frozenset({Field.FEATURES, Field.LOGITS, Field.MAPS}), layers=("variance",), pool="mean")
     outputs = found.outputs(images, request)
     assert outputs.features.shape == (40, 32)

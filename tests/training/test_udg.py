@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from openbench.core.request import Role
 from openbench.training.base import Batch, StepInfo, TrainingData
-from openbench.training.images import HeldImages, hold
+from openbench.training.images import ImagesInMemory, load_images
 from openbench.training.methods import udg
 from openbench.training.methods.udg import UDG, Grouped, balancing, k_means, pure_labels, whitened
 
@@ -28,7 +28,7 @@ def info(epoch: int = 3, seed: int = 3) -> StepInfo:
 
 def sets() -> TrainingData:
     splits = (split(Role.ID_TRAIN, 70), split(Role.OOD_TRAIN, 24))
-    return TrainingData(*(hold(s, PREPROCESS, torch.device("cpu")) for s in splits))
+    return TrainingData(*(load_images(s, PREPROCESS, torch.device("cpu")) for s in splits))
 
 
 def model_of(method: UDG = METHOD) -> Grouped:
@@ -139,7 +139,7 @@ def test_outliers_that_look_like_a_class_are_lent_it_and_others_are_not() -> Non
     data = sets()
     reds = data.train.labels == 0
     disguised = torch.cat([data.train.pixels[reds][:3], data.outliers.pixels[:21]])
-    mixed = HeldImages(disguised, torch.full((24,), -1), data.outliers.mean, data.outliers.std)
+    mixed = ImagesInMemory(disguised, torch.full((24,), -1), data.outliers.mean, data.outliers.std)
     model = model_of()
     method = replace(METHOD, groups=1000, dims=3, purity=0.6)
     method.on_epoch_start(model, info(0), TrainingData(data.train, mixed))

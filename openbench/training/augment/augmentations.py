@@ -1,4 +1,4 @@
-"""Augmentations of whole uint8 batches: a value per augmentation, its randomness from a generator that is passed in."""
+"""Augmentations of whole uint8 batches, each a value that draws from the generator it is given."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -79,12 +79,12 @@ class HorizontalFlip(Augmentation):
 
 @dataclass(frozen=True)
 class Cutout(Augmentation):
-    """Blanks squares whose centres are uniform in the image; what sticks out is cut off.
+    """Blanks squares whose centres are uniform in the image; the part outside the image is cut off.
 
     Args:
         holes: squares per image; 1.
         side: length in pixels; 16 on CIFAR-10, 8 on CIFAR-100 in the paper.
-        grey: what is put there, in [0, 1]. The paper takes the training images' mean: about ½ for photographs.
+        grey: the colour of a hole, in [0, 1]. The paper takes the training images' mean: about ½ for photographs.
 
     Reference: DeVries & Taylor, Improved Regularization of Convolutional Neural Networks with Cutout, 2017,
     arXiv 1708.04552.
@@ -122,8 +122,8 @@ class Policy(Augmentation):
         seed = int(torch.randint(0, 2**62, (), generator=generator))
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too, for good
-            moved = [transform(image) for image in images.cpu().permute(0, 3, 1, 2)]
-        return torch.stack(moved).permute(0, 2, 3, 1).to(images.device).contiguous()
+            changed = [transform(image) for image in images.cpu().permute(0, 3, 1, 2)]
+        return torch.stack(changed).permute(0, 2, 3, 1).to(images.device).contiguous()
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,7 @@ class RandAugment(Policy):
 
     def transform(self) -> Callable[[Tensor], Tensor]:
         """Return torchvision's transform."""
-        v2 = _compat.library("torchvision.transforms.v2")
-        transform: Callable[[Tensor], Tensor] = v2.RandAugment(self.operations, self.magnitude)
-        return transform
+        return _compat.library("torchvision.transforms.v2").RandAugment(self.operations, self.magnitude)
 
 
 @dataclass(frozen=True)
@@ -170,8 +168,7 @@ class AugMix(Policy):
     def transform(self) -> Callable[[Tensor], Tensor]:
         """Return torchvision's transform."""
         v2 = _compat.library("torchvision.transforms.v2")
-        transform: Callable[[Tensor], Tensor] = v2.AugMix(self.severity, self.width, self.depth, self.alpha)
-        return transform
+        return v2.AugMix(self.severity, self.width, self.depth, self.alpha)
 
 
 class Consistency(Checked, ABC):

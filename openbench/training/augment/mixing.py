@@ -1,4 +1,4 @@
-"""Mixing of images with one another, labels in proportion: a value per kind, its randomness from a generator."""
+"""Mixing of images with one another and of their labels in proportion (Mixup, RegMixup, CutMix)."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Mixing(Checked, ABC):
     """Mixes the images of a batch. Final subclasses are frozen dataclasses; their fields enter the checkpoint's digest.
 
     Attributes:
-        clean_weight: weight of the loss of the images as they were, beside that of the mixed ones.
+        clean_weight: weight of the loss of the unmixed images, which is added to that of the mixed ones.
         version: raised when a change alters the images or shares that come out; it enters that digest, too.
     """
 
@@ -65,7 +65,7 @@ class Mixup(Mixing):
 
 
 @dataclass(frozen=True)
-class RegMixup(Mixing):
+class RegMixup(Mixup):
     """Mixup whose loss is added to that of the clean images: CE(z(x), y) + CE(z(x̃), ỹ).
 
     Args:
@@ -79,17 +79,13 @@ class RegMixup(Mixing):
 
     alpha: Positive = 20.0
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Mixed:
-        """Return weighted sums of images."""
-        return blend(images, draw_share(self.alpha, generator), generator)
-
 
 @dataclass(frozen=True)
 class CutMix(Mixing):
     """Pastes one rectangle, at the same place for the batch, from another image; λ is the area left.
 
-    The rectangle has the image's aspect and √(1 − λ₀) of its sides, λ₀ ~ Beta(α, α), its centre uniform; what sticks
-    out is cut off and λ corrected for it.
+    The rectangle has the image's aspect and √(1 − λ₀) of its sides, λ₀ ~ Beta(α, α), its centre uniform; the part
+    outside the image is cut off and λ corrected for it.
 
     Args:
         alpha: α > 0; 1: λ₀ uniform.

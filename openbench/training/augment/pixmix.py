@@ -18,15 +18,8 @@ from openbench.training.augment.reading import PictureFolder
 
 Pixels = NDArray[np.uint8]
 OPERATIONS = (
-    "autocontrast",
-    "equalize",
-    "posterize",
-    "rotate",
-    "solarize",
-    "shear_x",
-    "shear_y",
-    "translate_x",
-    "translate_y",
+    *("autocontrast", "equalize", "posterize", "rotate", "solarize"),
+    *("shear_x", "shear_y", "translate_x", "translate_y"),
 )
 _POINTS, _STEPS, _SETTLING = 1000, 60, 20
 # Keeps a negative power finite, as in the authors' code.
@@ -47,7 +40,7 @@ def random_operation(image: Pixels, severity: float, rng: np.random.Generator) -
 
 
 def operated(image: Pixels, name: str, level: float, sign: int = 1) -> Pixels:
-    """Return an image put through an operation; what comes in at the edges is black.
+    """Return an image put through an operation; the edges are filled with black.
 
     Args:
         image: (h, w, channels) uint8, 1 or 3 channels.
@@ -133,7 +126,7 @@ def random_system(rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArra
     return np.concatenate([linear, shift], axis=2), weights / weights.sum()
 
 
-def fractal(side: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+def fractal(side: int, rng: np.random.Generator) -> Pixels:
     """Return a picture (side, side, 3) uint8: a coloured attractor on a plain ground.
 
     Brightness grows with the logarithm of how often a pixel is visited. Each map has a colour; a point has the mean of
@@ -158,7 +151,7 @@ def fractal(side: int, rng: np.random.Generator) -> NDArray[np.uint8]:
 
 
 @lru_cache(maxsize=4)
-def fractals(count: int, side: int, seed: int) -> NDArray[np.uint8]:
+def fractals(count: int, side: int, seed: int) -> Pixels:
     """Return pictures (count, side, side, 3) uint8; the same for the same arguments, whatever else was drawn.
 
     Reference:
@@ -170,7 +163,7 @@ def fractals(count: int, side: int, seed: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class PixMix(Augmentation):
-    """Mixes an image up to k times with a picture of the mixing set or, half of the time, with itself changed.
+    """Mixes an image up to k times with a picture of the mixing set or, half of the time, with a changed copy.
 
     Half of the time the image itself is put through a random operation first. Each mix is, at even odds, additive,
     a(2x − 1) + b(2y − 1) mapped back to [0, 1], or multiplicative, (2x)^a (2y)^b / 2, then cut off to [0, 1]; at even
@@ -205,16 +198,14 @@ class PixMix(Augmentation):
         mixed = np.stack([self.mixed(image, pictures, rng) for image in pixels])
         return torch.from_numpy(mixed).to(images.device)
 
-    def pictures(self, height: int, width: int, channels: int) -> NDArray[np.uint8]:
+    def pictures(self, height: int, width: int, channels: int) -> Pixels:
         """Return the mixing set (m, height, width, channels) uint8."""
         side = max(height, width)
-        found = fractals(self.drawn, side, self.seed) if self.folder is None else self.folder.pictures(side)
-        found = found[:, :height, :width]
-        return found if channels == 3 else found.mean(axis=3, keepdims=True).round().astype(np.uint8)
+        square = fractals(self.drawn, side, self.seed) if self.folder is None else self.folder.pictures(side)
+        pictures = square[:, :height, :width]
+        return pictures if channels == 3 else pictures.mean(axis=3, keepdims=True).round().astype(np.uint8)
 
-    def mixed(
-        self, image: NDArray[np.uint8], pictures: NDArray[np.uint8], rng: np.random.Generator
-    ) -> NDArray[np.uint8]:
+    def mixed(self, image: Pixels, pictures: Pixels, rng: np.random.Generator) -> Pixels:
         """Return one image (h, w, channels) mixed at random."""
         result = (random_operation(image, self.severity, rng) if rng.random() < 0.5 else image) / 255
         for _ in range(int(rng.integers(self.rounds + 1))):

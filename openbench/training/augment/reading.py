@@ -1,4 +1,4 @@
-"""How training reads images: a random part at the size of the network, or versions of them that others prepared."""
+"""Reading of training images: random crops at the size of the network, and versions that others prepared."""
 
 import math
 from abc import ABC, abstractmethod
@@ -38,7 +38,7 @@ class Reading(Checked, ABC):
     version: ClassVar[int] = 1
 
     def replaced(self, key: str, rng: np.random.Generator) -> Path | None:
-        """Return a file to be read instead of the image with a key; None (the default) for the image itself."""
+        """Return a file to read instead of the image with a key; None (the default) for the image itself."""
         return None
 
     @abstractmethod
@@ -112,29 +112,23 @@ class PictureFolder:
     name: str
     content: str
 
-    @property
-    def places(self) -> list[Path]:
-        """Where the folder may be."""
-        return [root / self.name for root in paths.data_roots()]
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the folder is in one of its places."""
-        return any(place.is_dir() for place in self.places)
+    def find(self) -> Path | None:
+        """Return the path of the folder, None if it is missing."""
+        return next((root / self.name for root in paths.data_roots() if (root / self.name).is_dir()), None)
 
     def path(self) -> Path:
-        """Return where the folder is.
+        """Return the path of the folder.
 
         Raises:
-            DataError: it is not there.
+            DataError: it is missing.
         """
-        found = next((place for place in self.places if place.is_dir()), None)
-        if found is None:
+        path = self.find()
+        if path is None:
             raise DataError(
-                f"folder '{self.name}' of pictures for an augmentation is missing — searched: "
-                f"{', '.join(map(str, self.places))} — put the pictures there, or name another folder"
+                f"folder '{self.name}' of pictures for an augmentation is missing in "
+                f"{', '.join(map(str, paths.data_roots()))} — put the pictures there, or name another folder"
             )
-        return found
+        return path
 
     def files(self) -> tuple[Path, ...]:
         """Return the pictures in the order of their names.
@@ -144,11 +138,11 @@ class PictureFolder:
         """
         folder = self.path()
         files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
-        found = digest([[file.relative_to(folder).as_posix() for file in files], digest_of(contents_of(files))])
-        if not files or found != self.content:
+        content = digest([[file.relative_to(folder).as_posix() for file in files], digest_of(contents_of(files))])
+        if not files or content != self.content:
             raise DataError(
-                f"folder '{folder}' holds {len(files):,} pictures with content {found} — content {self.content} "
-                f"expected — get the pictures again, or set content={found} if these are meant"
+                f"the {len(files):,} pictures in folder '{folder}' have content {content} instead of {self.content} — "
+                f"get the pictures again, or set content={content} if these are meant"
             )
         return tuple(files)
 
@@ -165,7 +159,7 @@ def _pictures(folder: PictureFolder, place: Path, side: int) -> NDArray[np.uint8
 
 
 def picture_folders(value: Any) -> Iterator[PictureFolder]:
-    """Yield the folders in the fields of a training method and of what it is made of."""
+    """Yield the picture folders in the fields of a training method and of its parts."""
     if isinstance(value, PictureFolder):
         yield value
     elif is_dataclass(value):
@@ -201,7 +195,7 @@ class PreparedVersions(Reading):
         object.__setattr__(self, "folders", tuple(self.folders))
 
     def replaced(self, key: str, rng: np.random.Generator) -> Path | None:
-        """Return the counterpart's file, or None for the image itself.
+        """Return the path of the counterpart, or None for the image itself.
 
         Raises:
             DataError: a folder lacks it.
@@ -210,16 +204,16 @@ class PreparedVersions(Reading):
         if which == len(self.folders):
             return None
         if not key.startswith(self.strip):
-            raise DataError(f"training image '{key}' — its key does not begin with strip '{self.strip}' — correct it")
+            raise DataError(f"the key of training image '{key}' does not begin with '{self.strip}' — correct `strip`")
         folder = self.folders[which]
-        named = folder.path() / key.removeprefix(self.strip)
-        found = named if named.is_file() else next(iter(sorted(named.parent.glob(f"{named.stem}.*"))), None)
-        if found is None:
+        path = folder.path() / key.removeprefix(self.strip)
+        versions = [path] if path.is_file() else sorted(path.parent.glob(f"{path.stem}.*"))
+        if not versions:
             raise DataError(
-                f"folder '{folder.name}' has no version of training image '{key}' — '{named}' expected — get the "
-                "folder again, or correct strip"
+                f"folder '{folder.name}' has no version '{path}' of training image '{key}' — get the folder again, or "
+                "correct `strip`"
             )
-        return found
+        return versions[0]
 
     def __call__(self, image: NDArray[np.uint8], side: int, rng: np.random.Generator) -> NDArray[np.uint8]:
         """Return the image at the network's size."""

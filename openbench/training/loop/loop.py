@@ -18,7 +18,7 @@ from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMetho
 from openbench.training.images import ImageSet, open_images
 from openbench.training.job import TrainingJob
 from openbench.training.loop.distributed import ALONE, Team, whole_batch_statistics
-from openbench.training.loop.progress import Board, EpochRow, Reporter, as_csv, as_png
+from openbench.training.loop.progress import EpochRow, Reporter, as_csv, as_png
 from openbench.training.loop.session import (
     Session,
     TrainingResult,
@@ -96,9 +96,8 @@ def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Pat
         done, total = loop.step_at(resumed_after), loop.step_at(recipe.epochs)
         show = settings.progress and team.leads
         shown = stack.enter_context(reported(f"train {job}", total, done=done, unit="steps", show=show))
-        report = Reporter(shown)
-        if settings.tensorboard and team.leads:
-            report = stack.enter_context(closing(Board(folder, session.curve, shown)))
+        events = folder if settings.tensorboard and team.leads else None
+        report = stack.enter_context(closing(Reporter(shown, events, session.curve)))
         for epoch in range(resumed_after, recipe.epochs):
             loop.epoch(epoch, report)
     return team.told(_finish(session, resumed_after) if team.leads else None)  # type: ignore[return-value]

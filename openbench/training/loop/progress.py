@@ -1,10 +1,11 @@
-"""The course of a training: rows of epochs as CSV and picture, a bar or lines while it runs, events for TensorBoard."""
+"""The curve of a training as CSV and picture, its progress report, and events for TensorBoard."""
 
 import csv
 import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from openbench.errors import ConfigError
 from openbench.installation import pip_install
@@ -46,7 +47,7 @@ def as_csv(rows: Sequence[EpochRow]) -> bytes:
 
 
 def as_png(rows: Sequence[EpochRow], title: str, best_epoch: int) -> bytes:
-    """Return a picture of loss and learning rate above, validation accuracy with the epoch kept below."""
+    """Return a picture: loss and learning rate above, validation accuracy and the best epoch below."""
     # Imported here, since it takes half a second and only a finished training needs it.
     from matplotlib.figure import Figure
 
@@ -78,72 +79,61 @@ def as_png(rows: Sequence[EpochRow], title: str, best_epoch: int) -> bytes:
 
 
 class Reporter:
-    """Receives steps and epochs as they end.
+    """Reports steps and epochs as they end, and writes them as events for TensorBoard if that is asked for.
 
     Args:
-        report: shows them.
-    """
-
-    def __init__(self, report: Report) -> None:
-        self._report, self._accuracy = report, ""
-
-    def steps(self, done: int, loss: float, images_per_second: float) -> None:
-        """`done` steps of the whole training have ended; `loss` is the epoch's mean so far. The last is the epoch's."""
-        if done < self._report.total:
-            state = f"loss {loss:.4f}{self._accuracy}, {images_per_second:,.0f} images/s"
-            self._report.to(done, state, seconds=20.0)
-
-    def epoch(self, row: EpochRow) -> None:
-        """An epoch has ended; short ones share a line."""
-        self._accuracy = f", val accuracy {100 * row.val_accuracy:.2f} %"
-        state = f"epoch {row.epoch}, loss {row.loss:.4f}{self._accuracy}, {row.images_per_second:,.0f} images/s"
-        self._report.to(row.step, state, seconds=1.0)
-
-
-class Board(Reporter):
-    """Also writes to TensorBoard the running loss and every number of an epoch; steps are of the whole training.
-
-    Args:
-        folder: of the checkpoint; events go to `tensorboard` in it.
-        curve: epochs that an earlier, interrupted process had ended; what it wrote beyond them is not shown.
-        report: shows steps and epochs too.
+        report: shows the progress.
+        folder: of the checkpoint, where events go to `tensorboard`; None: no events.
+        curve: epochs that an interrupted process had ended; its events of later steps are hidden.
 
     Raises:
         ConfigError: TensorBoard is not installed.
     """
 
-    def __init__(self, folder: Path, curve: Sequence[EpochRow], report: Report) -> None:
-        super().__init__(report)
-        # Imported here, since it takes two seconds and only users who ask for it have it installed.
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ConfigError(
-                f"runtime.tensorboard=true — TensorBoard cannot be imported: {error} — "
-                f"{pip_install('tensorboard')}, or leave it out: curve.csv and curve.png are always written"
-            ) from error
-        self._writer = SummaryWriter(str(folder / FOLDER), purge_step=curve[-1].step if curve else None)
+    def __init__(self, report: Report, folder: Path | None = None, curve: Sequence[EpochRow] = ()) -> None:
+        self._report, self._accuracy = report, ""
+        self._writer = None if folder is None else _event_writer(folder, curve[-1].step if curve else None)
         if curve:
-            # A process may have been killed after an epoch was saved and before it was shown.
+            # A process may have been killed after it saved an epoch and before it wrote its events.
             self._write(curve[-1])
 
     def steps(self, done: int, loss: float, images_per_second: float) -> None:
-        """Report steps, and write the epoch's mean loss so far."""
-        super().steps(done, loss, images_per_second)
-        self._writer.add_scalar("train/running_loss", loss, done)
+        """Report that `done` steps of the whole training have ended; `loss` is the epoch's mean so far."""
+        if done < self._report.total:
+            state = f"loss {loss:.4f}{self._accuracy}, {images_per_second:,.0f} images/s"
+            self._report.to(done, state, seconds=20.0)
+        if self._writer is not None:
+            self._writer.add_scalar("train/running_loss", loss, done)
 
     def epoch(self, row: EpochRow) -> None:
-        """Report an epoch, and write its row."""
-        super().epoch(row)
+        """Report that an epoch has ended; short ones share a line."""
+        self._accuracy = f", val accuracy {100 * row.val_accuracy:.2f} %"
+        state = f"epoch {row.epoch}, loss {row.loss:.4f}{self._accuracy}, {row.images_per_second:,.0f} images/s"
+        self._report.to(row.step, state, seconds=1.0)
         self._write(row)
 
     def close(self) -> None:
-        """Write what is left and close the file."""
-        self._writer.close()
+        """Close the file of events."""
+        if self._writer is not None:
+            self._writer.close()
 
     def _write(self, row: EpochRow) -> None:
+        if self._writer is None:
+            return
         self._writer.add_scalar("train/loss", row.loss, row.step)
         self._writer.add_scalar("train/learning_rate", row.lr, row.step)
         self._writer.add_scalar("train/images_per_second", row.images_per_second, row.step)
         self._writer.add_scalar("validation/accuracy", row.val_accuracy, row.step)
         self._writer.flush()
+
+
+def _event_writer(folder: Path, resumed_at: int | None) -> Any:
+    # Imported here, since it takes two seconds and only users who ask for it have it installed.
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigError(
+            f"runtime.tensorboard=true, but TensorBoard cannot be imported ({error}) — "
+            f"{pip_install('tensorboard')}, or leave it out: curve.csv and curve.png are always written"
+        ) from error
+    return SummaryWriter(str(folder / FOLDER), purge_step=resumed_at)

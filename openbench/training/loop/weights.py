@@ -212,7 +212,7 @@ def ensure_trained(
             f"training it now — train it with: {train_command(job, config)}"
         )
     for folder in picture_folders(job.method):
-        if found is None or folder.is_there:
+        if found is None or folder.find():
             folder.files()  # refuses other pictures than those that the training names
     checkpoint = found or _train(job, runtime, anew=runtime.train == "force")
     # Under torchrun the files lie where the first process runs, and only that one goes on.
