@@ -173,7 +173,7 @@ def test_a_missing_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for file in tmp_path.rglob("7.png"):
         file.unlink()
     source = np.random.default_rng(0)
-    with pytest.raises(DataError, match="has no version .* of training image 'toy/7'"):
+    with pytest.raises(DataError, match=r"has no version .* of training image 'toy/7'"):
         [kind.replaced("toy/7", source) for _ in range(20)]
     with pytest.raises(DataError, match="does not begin with 'toy/'"):
         [kind.replaced("cifar/7", source) for _ in range(20)]

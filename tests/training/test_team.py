@@ -11,7 +11,7 @@ from torch import nn
 
 from openbench.core.runtime import under_torchrun
 from openbench.errors import ConfigError
-from openbench.training.loop.distributed import Team, require_one_process, team, whole_batch_statistics
+from openbench.training.loop.distributed import Team, require_one_process, sync_batch_norm, team
 from openbench.training.loop.loop import Part, check_shared_out, train
 from openbench.training.loop.session import Session
 from openbench.training.methods.cross_entropy import CrossEntropy
@@ -135,7 +135,7 @@ def test_shared_batch_norm_is_batch_norm(shape: tuple[int, ...]) -> None:
         def total(self, values):
             return 2 * values
 
-    with whole_batch_statistics(mine, Two()):
+    with sync_batch_norm(mine, Two()):
         ours = mine(x)
         (ours * probe).sum().backward()
         evaluated = mine.eval()(x)
@@ -161,7 +161,7 @@ def test_losses_over_the_whole_batch_are_not_shared_out() -> None:
 @pytest.mark.parametrize(("rank", "written"), [(0, {"best-0.safetensors", "state.pt"}), (1, set())])
 def test_one_process_of_several_writes(tmp_path: Path, rank: int, written: set[str]) -> None:
     session = Session.begin(job(Apart()), tmp_path, torch.device("cpu"), team=Pretended(rank, 2))
-    session.keep_if_best(0.5)
+    session.save_if_best(0.5)
     session.save()
     assert {file.name for file in tmp_path.iterdir()} == written
 

@@ -1,4 +1,4 @@
-"""The processes that train one network together, and batch norm over all of their images."""
+"""Distributed training: the processes of torchrun, and batch norm over the images of all of them."""
 
 import atexit
 import os
@@ -21,11 +21,11 @@ BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 
 class Team:
-    """One process alone; each of these methods then has a trivial answer.
+    """A single process; the base of several.
 
     Attributes:
-        rank: which process this is, from 0; the first one writes files and speaks.
-        size: how many there are.
+        rank: of this process, from 0; the first one writes files and messages.
+        size: number of processes.
     """
 
     rank: int = 0
@@ -33,27 +33,27 @@ class Team:
 
     @property
     def leads(self) -> bool:
-        """Whether this process is the one that writes files and speaks."""
+        """Whether this process writes files and messages."""
         return self.rank == 0
 
-    def device(self, asked: torch.device) -> torch.device:
-        """Return the device on which this process computes, where `asked` was asked for."""
-        return asked
+    def device(self, requested: torch.device) -> torch.device:
+        """Return the device on which this process computes."""
+        return requested
 
     def share(self, count: int) -> slice:
-        """Return which of `count` things, in order, are this process's; shares differ by at most one."""
+        """Return this process's part of `count` items; parts differ in size by at most one."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Return a module whose backward pass leaves the mean of all processes' gradients."""
         return module
 
-    def total(self, values: Tensor) -> Tensor:
+    def sum(self, values: Tensor) -> Tensor:
         """Return the sum over the processes, elementwise."""
         return values
 
-    def told(self, value: T) -> T:
-        """Return what the first process passed; the others may pass anything."""
+    def broadcast(self, value: T) -> T:
+        """Return the first process's value; the others may pass anything."""
         return value
 
 
@@ -74,29 +74,25 @@ class Torchrun(Team):
         if self.size != int(os.environ["WORLD_SIZE"]):
             raise RuntimeError(f"accelerate joined {self.size} processes of {os.environ['WORLD_SIZE']}")
 
-    def device(self, asked: torch.device) -> torch.device:
-        """Return this process's own GPU, or the CPU."""
-        own: torch.device = self._accelerator.device
-        return own
+    def device(self, requested: torch.device) -> torch.device:
+        """Return this process's GPU, or the CPU."""
+        return self._accelerator.device
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Return the module in DistributedDataParallel."""
-        wrapped: nn.Module = self._accelerator.prepare_model(module)
-        return wrapped
+        return self._accelerator.prepare_model(module)
 
-    def total(self, values: Tensor) -> Tensor:
+    def sum(self, values: Tensor) -> Tensor:
         """Return the sum over the processes."""
-        summed: Tensor = self._accelerator.reduce(values, reduction="sum")
-        return summed
+        return self._accelerator.reduce(values, reduction="sum")
 
-    def told(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """Return the first process's value, pickled on the way."""
         from accelerate.utils import broadcast_object_list
 
-        box: list[Any] = [value]
-        broadcast_object_list(box, from_process=0)
-        told: T = box[0]
-        return told
+        values = [value]
+        broadcast_object_list(values, from_process=0)
+        return values[0]
 
 
 ALONE = Team()
@@ -105,11 +101,9 @@ _LEAVE_SECONDS = 1.0
 
 
 def _leave() -> None:
-    """Leave the other processes, and let gloo's threads end.
+    """Leave the process group, and give gloo's threads a second to end.
 
-    Such a thread lets go of a tensor only some time after the tensor was exchanged. Where that is while Python ends, it
-    asks for an interpreter that is no longer given to anyone, which aborts the process with all its work done. To
-    destroy the group does not always end the threads; while this one sleeps, the interpreter is given to them.
+    Such a thread frees its last tensor with some delay. If Python is shutting down by then, the process aborts.
     """
     torch.distributed.destroy_process_group()
     time.sleep(_LEAVE_SECONDS)
@@ -117,7 +111,7 @@ def _leave() -> None:
 
 @cache
 def team(device: str) -> Team:
-    """Return the processes that this one belongs to; they meet at the first call.
+    """Return the processes that train with this one; the first call connects them.
 
     Args:
         device: the runtime's `device`; `cpu` computes there although there are GPUs.
@@ -129,16 +123,16 @@ def team(device: str) -> Team:
         return ALONE
     if ":" in device:
         raise ConfigError(
-            f"runtime.device={device} — torchrun gives each process its own device — allowed: auto, cuda, cpu — "
-            "leave the number out, and choose GPUs with CUDA_VISIBLE_DEVICES"
+            f"runtime.device={device}, but torchrun gives each process its own device — write auto, cuda or cpu, and "
+            "choose GPUs with CUDA_VISIBLE_DEVICES"
         )
     try:
         # Unless told `cpu`, accelerate joins CPU processes of a machine without GPUs only under its own launcher.
         return Torchrun(cpu=device == "cpu" or not torch.cuda.is_available())
     except ImportError as error:
         raise ConfigError(
-            "training in several processes needs accelerate — it cannot be imported: "
-            f"{error} — {pip_install('distributed')}, or start without torchrun"
+            f"training in several processes needs accelerate, which cannot be imported ({error}) — "
+            f"{pip_install('distributed')}, or start without torchrun"
         ) from error
 
 
@@ -146,16 +140,16 @@ def require_one_process(command: str) -> None:
     """Raise ConfigError under torchrun: only training is divided, everything else would be done once per process."""
     if under_torchrun():
         raise ConfigError(
-            f"`{command}` runs in one process — found {os.environ['WORLD_SIZE']}, started by torchrun — first run "
+            f"`{command}` runs in one process, and torchrun started {os.environ['WORLD_SIZE']} — first run "
             "`torchrun … -m openbench train` with the same arguments, then this command without torchrun"
         )
 
 
 @contextmanager
-def whole_batch_statistics(module: nn.Module, team: Team) -> Iterator[None]:
-    """Let every batch norm in a module take mean and variance over all processes while the body runs.
+def sync_batch_norm(module: nn.Module, team: Team) -> Iterator[None]:
+    """Let every batch norm in a module use mean and variance over all processes while the body runs.
 
-    torch's SyncBatchNorm does so only on GPUs; this one needs only a sum over processes, and works on any device.
+    Unlike torch's SyncBatchNorm, it works on any device.
     """
     parts = [part for part in module.modules() if isinstance(part, BatchNorm)] if team.size > 1 else []
     for part in parts:
@@ -174,19 +168,19 @@ def _normalised(norm: BatchNorm, team: Team, x: Tensor) -> Tensor:
     axes = [axis for axis in range(x.ndim) if axis != 1]
     shape = [-1 if axis == 1 else 1 for axis in range(x.ndim)]
     values = x.float()
-    count = team.total(torch.tensor(float(x.numel() // x.shape[1]), device=x.device))
+    count = team.sum(torch.tensor(float(x.numel() // x.shape[1]), device=x.device))
     # The mean first, then squares about it: E[x²] − E[x]² would cancel in float32.
     mean: Tensor = _Sum.apply(values.sum(axes), team) / count  # type: ignore[no-untyped-call]
     centred = values - mean.view(shape)
     variance: Tensor = _Sum.apply(centred.square().sum(axes), team) / count  # type: ignore[no-untyped-call]
-    _follow(norm, mean.detach(), variance.detach() * count / (count - 1))
+    _update_running(norm, mean.detach(), variance.detach() * count / (count - 1))
     y = centred * torch.rsqrt(variance + norm.eps).view(shape)
     if norm.affine:
         y = y * norm.weight.view(shape) + norm.bias.view(shape)
     return y.to(x.dtype)
 
 
-def _follow(norm: BatchNorm, mean: Tensor, variance: Tensor) -> None:
+def _update_running(norm: BatchNorm, mean: Tensor, variance: Tensor) -> None:
     if norm.running_mean is None or norm.running_var is None or norm.num_batches_tracked is None:
         return
     norm.num_batches_tracked.add_(1)
@@ -201,8 +195,8 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, team: Team) -> Tensor:
         ctx.team = team
-        return team.total(values.contiguous())
+        return team.sum(values.contiguous())
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.team.total(gradient.contiguous()), None
+        return ctx.team.sum(gradient.contiguous()), None

@@ -17,7 +17,7 @@ from openbench.training.augment.mixing import Mixing
 from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod
 from openbench.training.images import ImageSet, open_images
 from openbench.training.job import TrainingJob
-from openbench.training.loop.distributed import ALONE, Team, whole_batch_statistics
+from openbench.training.loop.distributed import ALONE, Team, sync_batch_norm
 from openbench.training.loop.progress import EpochRow, Reporter, as_csv, as_png
 from openbench.training.loop.session import (
     Session,
@@ -90,7 +90,7 @@ def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Pat
         session.resume()
         resumed_after = len(session.curve)
         loop = _Loop(session, settings)
-        stack.enter_context(whole_batch_statistics(session.prepared, team))
+        stack.enter_context(sync_batch_norm(session.prepared, team))
         if settings.compile:
             stack.enter_context(compiled(session.network))
         done, total = loop.step_at(resumed_after), loop.step_at(recipe.epochs)
@@ -100,7 +100,7 @@ def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Pat
         report = stack.enter_context(closing(Reporter(shown, events, session.curve)))
         for epoch in range(resumed_after, recipe.epochs):
             loop.epoch(epoch, report)
-    return team.told(_finish(session, resumed_after) if team.leads else None)  # type: ignore[return-value]
+    return team.broadcast(_finish(session, resumed_after) if team.leads else None)  # type: ignore[return-value]
 
 
 class _Loop:
@@ -148,7 +148,7 @@ class _Loop:
             seconds=time.perf_counter() - start,
         )
         session.curve.append(row)
-        session.keep_if_best(accuracy if self.method.selection == "val_accuracy" else -loss)
+        session.save_if_best(accuracy if self.method.selection == "val_accuracy" else -loss)
         session.save()
         if session.team.leads:
             write_atomically(session.folder / "curve.csv", as_csv(session.curve))
@@ -172,7 +172,7 @@ class _Loop:
             if session.average is not None:
                 session.average.update()
             if (i + 1) % _CHECK_EVERY == 0 or i + 1 == self.per_epoch:
-                losses[checked : i + 1] = session.team.total(losses[checked : i + 1]) / session.team.size
+                losses[checked : i + 1] = session.team.sum(losses[checked : i + 1]) / session.team.size
                 self._check_finite(losses[: i + 1], checked, info)
                 checked, done = i + 1, int(counts[: i + 1].sum())
                 mean = float((losses[:checked].cpu() * counts[:checked]).sum()) / done
@@ -287,7 +287,7 @@ def accuracy_of(
         for number, (batch, labels, _) in enumerate(images.clean()):
             if number % team.size == team.rank:
                 right += (model(batch).argmax(dim=1) == labels).sum()
-    return int(team.total(right)) / len(images)
+    return int(team.sum(right)) / len(images)
 
 
 def check_shared_out(job: TrainingJob, team: Team) -> None:
@@ -313,15 +313,15 @@ def _finish(session: Session, resumed_after: int) -> TrainingResult:
     if best is None:
         raise RuntimeError("a training ended without an epoch")
     files = session.write_weights("last")
-    for name, sha256 in best.files.items():
-        final = name.replace(f"best-{best.epoch}", "best", 1)
+    for name, sha256 in best["files"].items():
+        final = name.replace(f"best-{best['epoch']}", "best", 1)
         write_atomically(folder / final, (folder / name).read_bytes())
         files[final] = sha256
     # Written here too: a process killed after its last state, but before the curve of that epoch, runs no more epochs.
     write_atomically(folder / "curve.csv", as_csv(session.curve))
-    write_atomically(folder / "curve.png", as_png(session.curve, str(session.job), best.epoch))
+    write_atomically(folder / "curve.png", as_png(session.curve, str(session.job), best["epoch"]))
     seconds = sum(row.seconds for row in session.curve)
-    result = TrainingResult(tuple(session.curve), best.epoch, files, resumed_after, seconds)
+    result = TrainingResult(tuple(session.curve), best["epoch"], files, resumed_after, seconds)
     write_finished(folder, session.job, result, session.device)
     # Only now: a process killed before the marker is written still finds all that it needs to get here again.
     drop_unfinished(folder)

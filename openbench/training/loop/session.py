@@ -1,4 +1,4 @@
-"""Everything that changes while a network is trained, how it is saved and restored, and the files of a checkpoint."""
+"""The state of a training, how it is saved and restored, and the files of a checkpoint."""
 
 import io
 import logging
@@ -33,21 +33,6 @@ SUFFIX, EXTRAS = ".safetensors", ".extras.safetensors"
 _ORDER, _GLOBAL = 1, 2
 
 
-@dataclass(frozen=True)
-class Best:
-    """The epoch kept so far.
-
-    Args:
-        epoch: counted from 1.
-        value: what it was chosen by; larger is better.
-        files: file name in the folder → SHA-256.
-    """
-
-    epoch: int
-    value: float
-    files: Mapping[str, str]
-
-
 @dataclass
 class Session:
     """A training in progress.
@@ -57,14 +42,14 @@ class Session:
         folder: where state and weights go.
         device: where the network is.
         network: the backbone's own module.
-        prepared: what the method made of it.
+        prepared: the module that the method's `prepare` returned.
         optimiser: over the method's parameter groups.
         scaler: gradient scaling, active for fp16 alone.
         generator: order, augmentation, the method's draws; on the CPU.
-        average: of the weights, if the recipe wants one; what is validated and kept.
+        average: of the weights, if the recipe has one; it is validated and saved in place of the weights.
         team: the processes that train together; the first one writes.
         curve: the epochs that are over.
-        best: the epoch kept so far.
+        best: the best epoch so far: `epoch` (from 1), `value` (larger is better), `files` (name → SHA-256).
     """
 
     job: TrainingJob
@@ -78,7 +63,7 @@ class Session:
     average: "EMA | None" = None
     team: Team = ALONE
     curve: list[EpochRow] = field(default_factory=list)
-    best: Best | None = None
+    best: dict[str, Any] | None = None
 
     @classmethod
     def begin(
@@ -94,8 +79,8 @@ class Session:
         backbone = job.backbone.initialise(job.seed)
         if (job.initial is None) != (start is None):
             raise MethodError(
-                f"{type(method).__name__} starts from {'its own weights' if start else 'those of another training'} — "
-                f"found {'a file of weights' if start else 'none'} — pass `start` only where `initial` is given"
+                f"{type(method).__name__} {'has no `initial` training' if start else 'starts from other weights'} — "
+                "pass `start` if and only if the method has `initial`"
             )
         network = (backbone if start is None else backbone.load(start)).to(device).module()
         prepared = method.prepare(network, job.backbone.feature_dim, job.backbone.num_classes).to(device)
@@ -103,8 +88,8 @@ class Session:
         prepared = prepared.to(memory_format=layout)  # type: ignore[call-overload]
         if not any(part is network for part in prepared.modules()):
             raise MethodError(
-                f"{type(method).__name__}.prepare returned a module that does not hold the network — its weights "
-                "could not be kept — return the network, or a module with it as a child"
+                f"{type(method).__name__}.prepare returned a module without the network, whose weights could not be "
+                "saved — return the network, or a module with it as a child"
             )
         groups = [{"lr_scale": 1.0, "lr_constant": False, **group} for group in method.parameter_groups(prepared)]
         optimiser = torch.optim.SGD(
@@ -120,16 +105,16 @@ class Session:
         return cls(job, folder, device, network, prepared, optimiser, scaler, generator, average, team)
 
     def weights(self) -> AbstractContextManager[None]:
-        """Return a context in which the network has the weights to be kept: the average, if there is one."""
+        """Return a context in which the network has the weights to save: the average, if there is one."""
         return nullcontext() if self.average is None else self.average.in_place()
 
-    def keep_if_best(self, value: float) -> None:
+    def save_if_best(self, value: float) -> None:
         """Save the weights if the epoch that has just ended is no worse than any before; `value`: larger is better."""
-        if not self.team.leads or (self.best is not None and value < self.best.value):
+        if not self.team.leads or (self.best is not None and value < self.best["value"]):
             return
         epoch = len(self.curve)
-        # Under a new name: until `save` has recorded it, an interrupted training goes on from the epoch kept before.
-        self.best = Best(epoch, value, self.write_weights(f"best-{epoch}"))
+        # Under a new name: until `save` has recorded it, an interrupted training resumes with the previous best epoch.
+        self.best = {"epoch": epoch, "value": value, "files": self.write_weights(f"best-{epoch}")}
 
     def write_weights(self, stem: str) -> dict[str, str]:
         """Write the network's weights, and what the method added to it if anything; return file name → SHA-256."""
@@ -141,7 +126,7 @@ class Session:
             return {name: write_weights(self.folder / name, state) for name, state in parts.items()}
 
     def save(self) -> None:
-        """Put everything that a resumed training needs into one file, then drop weights that are no longer best."""
+        """Write the state that a resumed training needs into one file, then delete weights that are no longer best."""
         if not self.team.leads:
             return
         state = {
@@ -153,14 +138,14 @@ class Session:
             "generator": self.generator.get_state(),
             "global": _global_states(self.device),
             "curve": [asdict(row) for row in self.curve],
-            "best": None if self.best is None else asdict(self.best),
+            "best": self.best,
         }
         stream = io.BytesIO()
         torch.save(state, stream)
         write_atomically(self.folder / STATE, stream.getvalue(), write=write_sealed)
-        kept = set() if self.best is None else set(self.best.files)
+        best = self.best["files"] if self.best else {}
         for file in self.folder.glob(f"best-*{SUFFIX}"):
-            if file.name not in kept:
+            if file.name not in best:
                 file.unlink()
 
     def resume(self) -> bool:
@@ -169,7 +154,7 @@ class Session:
         A state that cannot be used is reported and ignored: the training then begins again, which costs time but not
         correctness.
         """
-        state = self.team.told(self._usable_state() if self.team.leads else None)
+        state = self.team.broadcast(self._usable_state() if self.team.leads else None)
         if state is None:
             return False
         self.prepared.load_state_dict(state["prepared"])
@@ -180,7 +165,7 @@ class Session:
         self.generator.set_state(state["generator"])
         _set_global_states(state["global"], self.device)
         self.curve = [EpochRow(**row) for row in state["curve"]]
-        self.best = Best(**state["best"])
+        self.best = state["best"]
         return True
 
     def _usable_state(self) -> dict[str, Any] | None:
@@ -196,25 +181,25 @@ class Session:
 
 
 def drop_unfinished(folder: Path) -> None:
-    """Delete state and weights of epochs, which a finished training does not need, as far as the folder allows."""
+    """Delete state and weights of epochs, which a finished training does not need; errors are ignored."""
     for file in (f for name in (STATE, "best-*", f".{STATE}.*", ".best-*") for f in folder.glob(name)):
         with suppress(OSError):
             file.unlink()
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Raise ConfigError if a device cannot train at a precision; it is never replaced silently."""
+    """Raise ConfigError if a device cannot train at a precision."""
     able = {"fp32": True, "tf32": True, "bf16": device.type in ("cuda", "cpu"), "fp16": device.type == "cuda"}
     if not able[precision]:
         allowed = ", ".join(name for name, can in able.items() if can)
         raise ConfigError(
-            f"training.recipe.precision={precision} — the device is '{device}' — allowed there: {allowed} — "
-            "choose one of them, or another runtime.device"
+            f"training.recipe.precision={precision} is not possible on device '{device}' — choose {allowed}, or "
+            "another runtime.device"
         )
 
 
 def stream_of_rank(seed: int, step: int, rank: int) -> int:
-    """Return the seed of what one of several processes draws separately, from a step on."""
+    """Return the seed of the separate draws of one of several processes, from a step on."""
     return _stream(seed, _GLOBAL, step, rank)
 
 
@@ -256,7 +241,7 @@ def _fault(state: Mapping[str, Any] | None, digest: str, folder: Path) -> str:
 
 
 class EMA:
-    """After step t the average is d_t·average + (1 − d_t)·weights, d_t = min(d, (1 + t)/(10 + t)).
+    """A moving average: after step t it is d_t·average + (1 − d_t)·weights, d_t = min(d, (1 + t)/(10 + t)).
 
     d_t is smaller in the first steps, so that the average forgets the random weights that training starts from. It
     covers all parameters, and the running mean and variance of batch norm, which belong to the weights they were taken
@@ -287,33 +272,30 @@ class EMA:
     def in_place(self) -> Iterator[None]:
         """Give the network the averaged weights while the body runs."""
         live = _averaged(self._model)
-        own = {name: value.detach().clone() for name, value in live.items()}
+        weights = {name: value.detach().clone() for name, value in live.items()}
         _copy(self._mean, live)
         try:
             yield
         finally:
-            _copy(own, live)
+            _copy(weights, live)
 
-    def state(self) -> dict[str, object]:
-        """Return what `restore` takes."""
+    def state(self) -> dict[str, Any]:
+        """Return the state for `restore`."""
         return {"step": self.step, "mean": self._mean}
 
-    def restore(self, state: Mapping[str, object]) -> None:
-        """Go back to a state."""
-        step, mean = state["step"], state["mean"]
-        if not isinstance(step, int) or not isinstance(mean, Mapping):
-            raise TypeError("EMA.restore: `step` and `mean` expected")
-        self.step = step
-        _copy(mean, self._mean)
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a state."""
+        self.step = state["step"]
+        _copy(state["mean"], self._mean)
 
 
 def _averaged(model: nn.Module) -> dict[str, Tensor]:
     """The tensors of a network that are averaged, by name; a shared one comes once."""
-    found: dict[str, Tensor] = dict(model.named_parameters())
+    tensors: dict[str, Tensor] = dict(model.named_parameters())
     for path, part in model.named_modules():
         if isinstance(part, BatchNorm):
-            found |= {f"{path}.{name}": value for name, value in part.named_buffers() if value.is_floating_point()}
-    return found
+            tensors |= {f"{path}.{name}": value for name, value in part.named_buffers() if value.is_floating_point()}
+    return tensors
 
 
 def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
@@ -337,8 +319,8 @@ def write_atomically(path: Path, content: bytes, *, write: Callable[[Path, bytes
         write(path, content)
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint '{path}' cannot be written — {error.strerror or error} — choose a folder that can be written "
-            "and has room: set OPENBENCH_CACHE or runtime.cache"
+            f"checkpoint '{path}' cannot be written ({error.strerror or error}) — choose a writable folder with space: "
+            "set OPENBENCH_CACHE or runtime.cache"
         ) from error
 
 
@@ -356,8 +338,8 @@ class TrainingResult:
 
     Args:
         curve: one row per epoch.
-        best_epoch: the epoch kept, counted from 1.
-        files: file name in the folder → SHA-256: weights of the kept and the last epoch.
+        best_epoch: counted from 1.
+        files: file name in the folder → SHA-256: weights of the best and the last epoch.
         resumed_after: epochs that an earlier, interrupted process had finished.
         seconds: wall time of all epochs.
     """
@@ -416,9 +398,8 @@ def read_finished(folder: Path) -> dict[str, Any] | None:
         return None
     except DamagedError as error:
         raise CheckpointError(
-            f"{error} — the file that training wrote is expected — delete the folder '{folder}', or train again with "
-            "runtime.train=force"
+            f"{error} — delete the folder '{folder}', or train again with runtime.train=force"
         ) from error
     if not isinstance(content.get("files"), dict):
-        raise CheckpointError(f"'{path}' names no files — it was altered — delete the folder and train again")
+        raise CheckpointError(f"'{path}' was altered and names no files — delete the folder and train again")
     return content

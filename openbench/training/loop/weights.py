@@ -107,10 +107,10 @@ def obtain(
     with _only_trainer(job, root) if team.leads else nullcontext():
         if anew and team.leads:
             shutil.rmtree(folder, ignore_errors=True)
-        found = team.told(find_checkpoint(job, root) if team.leads else None)
+        found = team.broadcast(find_checkpoint(job, root) if team.leads else None)
         if found is None:
             train(folder)
-            found = team.told(find_checkpoint(job, root) if team.leads else None)
+            found = team.broadcast(find_checkpoint(job, root) if team.leads else None)
     if found is None:
         raise CheckpointError(f"training {job} left no finished checkpoint in '{folder}'")
     return found
