@@ -133,7 +133,7 @@ def test_a_checkpoint_is_not_reused_if_the_pictures_it_was_augmented_with_are_ot
     ensure_trained(backbone(), benchmark(), config, Setting(tmp_path))
     ensure_trained(backbone(), benchmark(), config, Setting(tmp_path))
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(file)
-    with pytest.raises(DataError, match=f"content {content} expected"):
+    with pytest.raises(DataError, match=f"instead of {content}"):
         ensure_trained(backbone(), benchmark(), config, Setting(tmp_path))
     shutil.rmtree(file.parent)  # whoever has the weights alone may use them
     ensure_trained(backbone(), benchmark(), config, Setting(tmp_path))

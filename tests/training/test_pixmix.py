@@ -172,5 +172,5 @@ def test_other_pictures_of_the_same_names_and_sizes_are_noticed(folder: Path) ->
 
 
 def test_a_missing_folder_is_named_with_the_places_searched(folder: Path) -> None:
-    with pytest.raises(DataError, match=rf"'fractals' .* missing — searched: {folder.parent}"):
+    with pytest.raises(DataError, match=rf"'fractals' .* is missing in {folder.parent}"):
         PictureFolder("fractals", "any").files()
