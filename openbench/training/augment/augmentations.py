@@ -143,7 +143,9 @@ class RandAugment(Policy):
 
     def transform(self) -> Callable[[Tensor], Tensor]:
         """Return torchvision's transform."""
-        return _compat.library("torchvision.transforms.v2").RandAugment(self.operations, self.magnitude)
+        v2 = _compat.library("torchvision.transforms.v2")
+        transform: Callable[[Tensor], Tensor] = v2.RandAugment(self.operations, self.magnitude)
+        return transform
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,8 @@ class AugMix(Policy):
     def transform(self) -> Callable[[Tensor], Tensor]:
         """Return torchvision's transform."""
         v2 = _compat.library("torchvision.transforms.v2")
-        return v2.AugMix(self.severity, self.width, self.depth, self.alpha)
+        transform: Callable[[Tensor], Tensor] = v2.AugMix(self.severity, self.width, self.depth, self.alpha)
+        return transform
 
 
 class Consistency(Checked, ABC):

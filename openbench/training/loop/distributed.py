@@ -76,15 +76,18 @@ class Torchrun(Team):
 
     def device(self, requested: torch.device) -> torch.device:
         """Return this process's GPU, or the CPU."""
-        return self._accelerator.device
+        device: torch.device = self._accelerator.device
+        return device
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Return the module in DistributedDataParallel."""
-        return self._accelerator.prepare_model(module)
+        wrapped: nn.Module = self._accelerator.prepare_model(module)
+        return wrapped
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum over the processes."""
-        return self._accelerator.reduce(values, reduction="sum")
+        summed: Tensor = self._accelerator.reduce(values, reduction="sum")
+        return summed
 
     def broadcast(self, value: T) -> T:
         """Return the first process's value, pickled on the way."""

@@ -144,7 +144,8 @@ class MOS(FineTuned):
         odds: Tensor = model(images).float()
         normalisers = -model.groups(odds).sum(dim=1)
         first, second = (odds.gather(1, labels[:, None])[:, 0] for labels in (batch.labels, partners))
-        return (normalisers - share * first - (1 - share) * second).mean()
+        loss: Tensor = (normalisers - share * first - (1 - share) * second).mean()
+        return loss
 
     def eval_model(self, model: Grouped) -> EvalModel:
         """Return the network with odds as logits and the output `others` (n, G), log p_g(others)."""

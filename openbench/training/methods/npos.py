@@ -1,7 +1,7 @@
 """Outliers without a density model: noise around the ID features with the farthest neighbours, for a small MLP."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -104,7 +104,7 @@ class NPOS(Contrastive):
         """Return the network with projection, prototypes, queues and the MLP."""
         return WithBoundary(model, feature_dim, num_classes, self.width, length=self.queue)
 
-    def on_epoch_start(self, model: WithBoundary, info: StepInfo, data: TrainingData) -> None:
+    def on_epoch_start(self, model: Any, info: StepInfo, data: TrainingData) -> None:
         """Before the first step, put prototypes and directions at the class means of all training images."""
         super().on_epoch_start(model, info, data)
         if self.compat == "openood":
