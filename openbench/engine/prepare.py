@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from openbench import paths
 from openbench.backbones.base import Backbone
 from openbench.backbones.device import check_precision, resolve_device
-from openbench.backbones.ensemble import Ensemble
 from openbench.backbones.feature_file import FeatureFile
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.build import build, from_node
@@ -41,7 +40,7 @@ from openbench.metrics.suite import MetricOptions
 from openbench.public import TARGET, public_name
 from openbench.results.records.store import RecordStore
 from openbench.training.loop.distributed import require_one_process
-from openbench.training.loop.weights import Trained, build_training, ensure_members, ensure_trained
+from openbench.training.loop.weights import Trained, build_training, get_or_train
 
 T = TypeVar("T")
 Config = Mapping[str, Any]
@@ -273,8 +272,7 @@ def train_backbone(
     elif outliers:
         benchmark = with_outliers(benchmark, outliers)
         refuse_same_images(benchmark)
-    ensure = ensure_members if isinstance(backbone, Ensemble) else ensure_trained
-    trained = ensure(backbone, benchmark, config, runtime)  # type: ignore[arg-type]
+    trained = get_or_train(backbone, benchmark, config, runtime)
     return trained, Learnt(name_of(config["training"]), benchmark.ood_train, training, trained.reused)
 
 

@@ -4,13 +4,11 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 from openbench import paths
 from openbench.core.runtime import Runtime
 from openbench.errors import ConfigError
-from openbench.training.loop.loop import TrainingSettings
 
 
 def test_defaults_in_code_are_those_of_the_config(monkeypatch, tmp_path):
@@ -19,7 +17,6 @@ def test_defaults_in_code_are_those_of_the_config(monkeypatch, tmp_path):
     node = yaml.safe_load((paths.config_dir() / "runtime" / "local.yaml").read_text(encoding="utf-8"))
     assert Runtime.from_config(node) == Runtime()
     assert node.keys() == {field.name for field in fields(Runtime)}
-    assert TrainingSettings(torch.device("cpu")).workers == node["workers"]
     assert (Runtime().cache, Runtime().records) == (tmp_path / "cache", tmp_path / "results")
 
 

@@ -25,6 +25,7 @@ from openbench.config.shipped import shipped
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
+from openbench.core.runtime import Runtime
 from openbench.data.sources.items import ArrayItems
 from openbench.errors import ConfigError
 from openbench.training import job as jobs
@@ -33,7 +34,7 @@ from openbench.training.augment.mixing import RegMixup
 from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod
 from openbench.training.images import ImagesInMemory
 from openbench.training.job import TrainingJob
-from openbench.training.loop.loop import TrainingSettings, train
+from openbench.training.loop.loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe
 
@@ -247,7 +248,7 @@ def _looped(recipe: Recipe) -> list[float]:
     splits = _split(Role.ID_TRAIN, 330, IMAGES), _split(Role.ID_VAL, 340, 12)
     job = TrainingJob(backbone, "golden", *splits, None, CrossEntropy(recipe), 0)
     with TemporaryDirectory() as folder:
-        train(job, Path(folder), TrainingSettings(torch.device("cpu"), progress=False))
+        train(job, Path(folder), Runtime(device="cpu", progress=False))
         weights = load_file(next(f for f in Path(folder).glob("*.safetensors") if "extras" not in f.name))
         curve = np.genfromtxt(next(Path(folder).rglob("curve.csv")), delimiter=",", names=True)
     told = [float(x) for name in ("loss", "val_accuracy", "lr") for x in curve[name]]

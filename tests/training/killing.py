@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from openbench.core.runtime import Runtime
 from openbench.training.job import TrainingJob
 from openbench.training.loop import loop
-from openbench.training.loop.loop import TrainingSettings, train
+from openbench.training.loop.loop import train
 
 from .training_toys import QUIET
 
@@ -16,7 +17,7 @@ class KilledError(Exception):
 
 
 def train_until_killed(
-    made: TrainingJob, folder: Path, epochs: int, settings: TrainingSettings = QUIET, start: Path | None = None
+    made: TrainingJob, folder: Path, epochs: int, settings: Runtime = QUIET, start: Path | None = None
 ) -> None:
     """Train until some epochs are on disk, then end as a kill would: nothing is cleaned up."""
     write, count = loop.write_atomically, [0]

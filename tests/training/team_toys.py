@@ -71,7 +71,7 @@ def main(root: str, epochs: str, *names: str) -> None:
         made = shared_job(name)
 
         def start(folder: Path, made: TrainingJob = made) -> None:
-            result = train(made, folder, replace(QUIET, team=together))
+            result = train(made, folder, QUIET, team=together)
             print(f"rank {together.rank} of {together.size} resumed after {result.resumed_after}\n", end="", flush=True)
 
         obtain(made, Path(root), start, team=together)

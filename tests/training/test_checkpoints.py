@@ -18,7 +18,7 @@ from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.augment.reading import PictureFolder
 from openbench.training.job import TrainingJob
 from openbench.training.loop.loop import train
-from openbench.training.loop.weights import ensure_trained, find_checkpoint, folder_of, obtain
+from openbench.training.loop.weights import find_checkpoint, folder_of, get_or_train, obtain
 from openbench.training.methods.cross_entropy import CrossEntropy
 
 from ..logged import logged  # noqa: TID252 — the tests are no package
@@ -107,7 +107,7 @@ def test_an_altered_checkpoint_is_an_error(tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"last\.safetensors' is missing or not the file that training wrote"):
+    with pytest.raises(CheckpointError, match=r"last\.safetensors' is missing or was altered"):
         find_checkpoint(job(), tmp_path)
 
 
@@ -130,20 +130,20 @@ def test_a_checkpoint_is_not_reused_if_the_pictures_it_was_augmented_with_are_ot
     folder = {"_target_": f"{PictureFolder.__module__}.PictureFolder", "name": "mixing", "content": content}
     mix = {"_target_": "openbench.training.augment.pixmix.PixMix", "folder": folder}
     config = {**CONFIG, "training": {**NODE, "recipe": {**NODE["recipe"], "augment": [mix]}}}
-    ensure_trained(backbone(), benchmark(), config, Setting(tmp_path))
-    ensure_trained(backbone(), benchmark(), config, Setting(tmp_path))
+    get_or_train(backbone(), benchmark(), config, Setting(tmp_path))
+    get_or_train(backbone(), benchmark(), config, Setting(tmp_path))
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(file)
     with pytest.raises(DataError, match=f"instead of {content}"):
-        ensure_trained(backbone(), benchmark(), config, Setting(tmp_path))
+        get_or_train(backbone(), benchmark(), config, Setting(tmp_path))
     shutil.rmtree(file.parent)  # whoever has the weights alone may use them
-    ensure_trained(backbone(), benchmark(), config, Setting(tmp_path))
+    get_or_train(backbone(), benchmark(), config, Setting(tmp_path))
 
 
 def test_ensure_trains_once_and_loads_the_kept_epoch(tmp_path: Path) -> None:
     with logged() as said:
-        first, second = (ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path)) for _ in range(2))
+        first, second = (get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path)) for _ in range(2))
     assert len(said) == 1
-    assert "no finished checkpoint, training it first — 2 epochs of 70 images on cpu" in said[0]
+    assert "training for 2 epochs of 70 images on cpu" in said[0]
     assert first.backbone.trained
     assert first.backbone.digest == second.backbone.digest
     images = torch.rand(5, 3, 8, 8)
@@ -153,25 +153,25 @@ def test_ensure_trains_once_and_loads_the_kept_epoch(tmp_path: Path) -> None:
 
 
 def test_ensure_leaves_a_backbone_with_weights_as_it_is(tmp_path: Path) -> None:
-    ready = ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path / "a")).backbone
+    ready = get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path / "a")).backbone
     digest = ready.digest
-    again = ensure_trained(ready, benchmark(), {"training": {}, "seed": 0}, Setting(tmp_path / "b", "force"))
+    again = get_or_train(ready, benchmark(), {"training": {}, "seed": 0}, Setting(tmp_path / "b", "force"))
     assert (again.backbone.digest, again.checkpoint) == (digest, None)
     assert not (tmp_path / "b").exists()
 
 
 def test_force_trains_anew_what_is_there(tmp_path: Path) -> None:
-    ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path))
+    get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path))
     marker = next(tmp_path.glob("*/finished.json"))
     before = marker.stat().st_mtime_ns
     with logged() as said:
-        ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path, "force"))
+        get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path, "force"))
     assert marker.stat().st_mtime_ns > before
     assert "training again" in said[0]
 
 
 def test_the_folder_says_what_is_trained_and_what_came_out(tmp_path: Path) -> None:
-    found = ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path))
+    found = get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path))
     folder = next(tmp_path.glob("*/job.json")).parent
     job, finished = (json.loads((folder / f"{name}.json").read_text()) for name in ("job", "finished"))
     assert job["digest"] == finished["digest"]
@@ -184,13 +184,13 @@ def test_the_folder_says_what_is_trained_and_what_came_out(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["finished.json", "job.json"])
 def test_a_changed_digit_in_what_a_checkpoint_says_of_itself_is_noticed(tmp_path: Path, name: str) -> None:
-    ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path))
+    get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path))
     path = next(tmp_path.glob(f"*/{name}"))
     text = path.read_text()
     place = next(i for i, c in enumerate(text) if c.isdigit() and text[i - 1] == " ")
     path.write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
     with pytest.raises(CheckpointError, match=r"has changed since it was written.*train=force"):
-        ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path))
+        get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path))
 
 
 def test_a_training_that_another_process_does_is_waited_for(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_never_prints_the_command_that_trains_it(tmp_path: Path) -> None:
     config = {"training": shipped("training", "cross_entropy"), "seed": 5}
     command = "python -m openbench train +benchmark=toys backbone=toy training=cross_entropy seed=5"
     with pytest.raises(CheckpointError) as caught:
-        ensure_trained(backbone(), benchmark(), config, Setting(tmp_path, "never"))
+        get_or_train(backbone(), benchmark(), config, Setting(tmp_path, "never"))
     assert str(caught.value).endswith(f"train it with: {command}")
     assert not any(tmp_path.iterdir())
 
@@ -219,7 +219,7 @@ def test_the_printed_command_names_the_outliers_that_a_training_is_shown(tmp_pat
     for training, named in ((node, True), (NODE, False)):
         config = {"training": training, "outliers": outliers, "seed": 0}
         with pytest.raises(CheckpointError) as caught:
-            ensure_trained(backbone(), benchmark(), config, Setting(tmp_path, "never"))
+            get_or_train(backbone(), benchmark(), config, Setting(tmp_path, "never"))
         words = str(caught.value).split()
         assert [word in words for word in ("dataset@outliers=noise", "outliers.limit=9")] == [named, named]
 
@@ -231,7 +231,7 @@ def test_the_printed_command_composes_to_the_very_training_that_was_asked_for(tm
     cfg = compose("train", [*asked, f"training.recipe.augment=[{crop}]", "training.recipe.channels_last=false"])
     config = {key: plain(cfg, key) for key in ("training", "seed")}
     with pytest.raises(CheckpointError) as caught:
-        ensure_trained(backbone(), benchmark(), config, Setting(tmp_path, "never"))
+        get_or_train(backbone(), benchmark(), config, Setting(tmp_path, "never"))
     words = shlex.split(str(caught.value).split("train it with: ")[1])
     assert words[:4] == ["python", "-m", "openbench", "train"]
     # The toys have no config files of their own: the digits stand in for them.

@@ -12,7 +12,7 @@ from openbench.errors import MethodError
 from openbench.training.base import TrainingMethod
 from openbench.training.job import TrainingJob
 from openbench.training.loop.loop import train
-from openbench.training.loop.weights import ensure_trained, evaluated, obtain
+from openbench.training.loop.weights import evaluated, get_or_train, obtain
 from openbench.training.methods.conf_branch import ConfBranch
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.methods.energy_bounded import EnergyBounded
@@ -46,7 +46,7 @@ TUNED = node(
 def ensured(training: dict[str, object], root: Path, **changes: object):
     config = {"training": training, "seed": 5}
     with logged() as said:
-        return ensure_trained(backbone(), benchmark(), config, Setting(root, **changes)), said
+        return get_or_train(backbone(), benchmark(), config, Setting(root, **changes)), said
 
 
 def test_fine_tuning_starts_from_the_very_checkpoint_of_plain_cross_entropy(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_schedule_of_a_fine_tuning_changes_epochs_rate_and_warm_up_alone() -> No
 @pytest.mark.parametrize(("method", "given"), [(CrossEntropy(RECIPE), True), (EnergyBounded(RECIPE), False)])
 def test_weights_to_start_from_are_given_exactly_where_needed(tmp_path: Path, method, given: bool) -> None:
     plain = obtain(job(), tmp_path, lambda folder: train(job(), folder, QUIET))
-    with pytest.raises(MethodError, match="pass `start` only where `initial` is given"):
+    with pytest.raises(MethodError, match="pass `start` if and only if"):
         train(job(method), tmp_path / "other", QUIET, plain.weights if given else None)
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from openbench.core.benchmark import Benchmark
 from openbench.data.sources.items import FileItems
-from openbench.training.loop.weights import ensure_trained
+from openbench.training.loop.weights import get_or_train
 
 from .settings import CONFIG, Setting
 from .training_toys import backbone, benchmark
@@ -31,7 +31,7 @@ def from_files(folder: Path) -> Benchmark:
 def test_image_files_give_the_weights_of_arrays(tmp_path):
     config = {**CONFIG, "seed": 0}
     trained = [
-        ensure_trained(backbone(), made, config, Setting(tmp_path / name / "checkpoints"))
+        get_or_train(backbone(), made, config, Setting(tmp_path / name / "checkpoints"))
         for name, made in (("files", from_files(tmp_path / "images")), ("arrays", benchmark()))
     ]
     found, expected = (load_file(one.checkpoint.weights) for one in trained)

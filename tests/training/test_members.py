@@ -8,7 +8,7 @@ import torch
 from openbench.backbones.ensemble import Ensemble, ensemble
 from openbench.core.request import Request
 from openbench.errors import CheckpointError
-from openbench.training.loop.weights import Trained, ensure_members, ensure_trained
+from openbench.training.loop.weights import Trained, get_or_train
 
 from ..logged import logged  # noqa: TID252 — the tests are no package
 from .settings import CONFIG, Setting
@@ -19,12 +19,12 @@ def ensured(root: Path, seed: int = 0, members: int = 2, train: str = "auto") ->
     config = {**CONFIG, "seed": seed, "backbone": {"name": "ensemble", "member": {"name": "toy"}}}
     waiting = ensemble("ensemble", backbone(), members=members)
     with logged() as said:
-        return ensure_members(waiting, benchmark(), config, Setting(root, train)), said
+        return get_or_train(waiting, benchmark(), config, Setting(root, train)), said
 
 
 def test_members_are_the_networks_of_their_seeds(tmp_path: Path) -> None:
     found, said = ensured(tmp_path, seed=3)
-    alone = [ensure_trained(backbone(), benchmark(), {**CONFIG, "seed": s}, Setting(tmp_path)).backbone for s in (6, 7)]
+    alone = [get_or_train(backbone(), benchmark(), {**CONFIG, "seed": s}, Setting(tmp_path)).backbone for s in (6, 7)]
     assert len(said) == 2, "each member is trained once, and found by runs of the network alone"
     assert isinstance(found.backbone, Ensemble)
     assert [m.digest for m in found.backbone.members] == [b.digest for b in alone]

@@ -3,13 +3,13 @@ import io
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
 
 from openbench import progress
+from openbench.core.runtime import Runtime
 from openbench.progress import reported
 from openbench.training.loop import loop
-from openbench.training.loop.loop import TrainingSettings, train
+from openbench.training.loop.loop import train
 from openbench.training.loop.progress import EpochRow, Reporter, as_csv, as_png
 
 from .training_toys import QUIET, job
@@ -72,7 +72,7 @@ def test_a_training_leaves_the_picture_of_its_curve(tmp_path: Path, monkeypatch:
 
 
 def test_training_reports_on_stderr_and_leaves_stdout_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train(job(), tmp_path, TrainingSettings(torch.device("cpu")))
+    train(job(), tmp_path, Runtime(device="cpu"))
     out, err = capsys.readouterr()
     assert out == ""
     assert "train toy on toys with ToyEntropy, seed 0: 20 of 20 steps, epoch 4" in err

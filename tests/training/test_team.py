@@ -12,7 +12,7 @@ from torch import nn
 from openbench.core.runtime import under_torchrun
 from openbench.errors import ConfigError
 from openbench.training.loop.distributed import Team, require_one_process, sync_batch_norm, team
-from openbench.training.loop.loop import Part, check_shared_out, train
+from openbench.training.loop.loop import Part, check_shareable, train
 from openbench.training.loop.session import Session
 from openbench.training.methods.cross_entropy import CrossEntropy
 
@@ -152,10 +152,10 @@ def test_shared_batch_norm_is_batch_norm(shape: tuple[int, ...]) -> None:
 
 def test_losses_over_the_whole_batch_are_not_shared_out() -> None:
     with pytest.raises(ConfigError, match=r"ToyEntropy.* 2 processes"):
-        check_shared_out(job(ToyEntropy()), Pretended(0, 2))
-    check_shared_out(job(ToyEntropy()), Team())
-    check_shared_out(job(Apart()), Pretended(0, 2))
-    check_shared_out(job(CrossEntropy(RECIPE)), Pretended(0, 2))
+        check_shareable(job(ToyEntropy()), Pretended(0, 2))
+    check_shareable(job(ToyEntropy()), Team())
+    check_shareable(job(Apart()), Pretended(0, 2))
+    check_shareable(job(CrossEntropy(RECIPE)), Pretended(0, 2))
 
 
 @pytest.mark.parametrize(("rank", "written"), [(0, {"best-0.safetensors", "state.pt"}), (1, set())])
@@ -167,8 +167,8 @@ def test_one_process_of_several_writes(tmp_path: Path, rank: int, written: set[s
 
 
 def test_every_process_must_get_an_image_of_every_batch() -> None:
-    with pytest.raises(ConfigError, match="7 processes share batches of 16 images, the last of an epoch of 6"):
-        check_shared_out(job(Apart()), Pretended(0, 7))
+    with pytest.raises(ConfigError, match=r"7 processes cannot share a batch of 6 images \(batches have 16"):
+        check_shareable(job(Apart()), Pretended(0, 7))
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def variant(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 
 def trained(made: TrainingJob, root: Path) -> Checkpoint:
-    """The checkpoint of a job; what it starts from is trained first, as `ensure_trained` does."""
+    """The checkpoint of a job; what it starts from is trained first, as `get_or_train` does."""
 
     def start(folder: Path) -> None:
         first = None if made.initial is None else trained(made.initial, root).weights

@@ -16,17 +16,18 @@ from openbench.backbones.network import NetworkBackbone
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
+from openbench.core.runtime import Runtime
 from openbench.data.sources.items import ArrayItems
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.base import Batch, TrainingMethod, features_and_logits
 from openbench.training.job import TrainingJob
-from openbench.training.loop.loop import TrainingSettings, train
+from openbench.training.loop.loop import train
 from openbench.training.loop.weights import obtain
 from openbench.training.recipe import Recipe
 
 SIDE, CLASSES, FEATURES = 8, 3, 12
 PREPROCESS = Preprocess(SIDE, SIDE, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
-QUIET = TrainingSettings(torch.device("cpu"), progress=False)
+QUIET = Runtime(device="cpu", progress=False)
 RECIPE = Recipe(epochs=4, batch_size=16, lr=0.05, augment=(RandomCrop(1), HorizontalFlip()))
 
 

@@ -1,4 +1,4 @@
-"""The only training loop: every method, every network, from the seed to the epoch that is kept."""
+"""The training loop of every method and network, from the seed to the weights of the best epoch."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from openbench.backbones.anatomy import last_linear
-from openbench.backbones.device import Precision, arithmetic, compiled_parts, installed
+from openbench.backbones.device import Precision, arithmetic, compiled_parts, installed, resolve_device
+from openbench.core.runtime import Runtime
 from openbench.errors import ConfigError, MethodError, TrainingError
 from openbench.progress import reported
 from openbench.training.augment.mixing import Mixing
@@ -34,28 +35,9 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _CHECK_EVERY = 32
 
 
-@dataclass(frozen=True)
-class TrainingSettings:
-    """How a training is carried out; nothing here is meant to change a number.
-
-    Args:
-        device: where it runs; another device rounds differently.
-        workers: threads that decode images before the first step.
-        progress: whether it is reported on stderr.
-        compile: whether `torch.compile` works on the network's stages; rounds differently.
-        tensorboard: whether events are written beside the curve.
-        team: the processes that train together; gradients are then summed in another order.
-    """
-
-    device: torch.device
-    workers: int = 0
-    progress: bool = True
-    compile: bool = False
-    tensorboard: bool = False
-    team: Team = ALONE
-
-
-def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Path | None = None) -> TrainingResult:
+def train(
+    job: TrainingJob, folder: Path, runtime: Runtime, start: Path | None = None, team: Team = ALONE
+) -> TrainingResult:
     """Train a job to its end in `folder`, continuing where an interrupted process stopped.
 
     On one machine's CPU with one number of threads the weights are the same bit for bit, interrupted or not. The
@@ -68,8 +50,9 @@ def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Pat
     Args:
         job: what is trained.
         folder: receives state after every epoch, then weights, `curve.csv`, `curve.png`; no other process may use it.
-        settings: device and reporting.
+        runtime: device, workers, progress, compile and tensorboard; another device rounds differently.
         start: the weights of the method's `initial` training, where it has one.
+        team: the processes that train together; gradients are then summed in another order.
 
     Raises:
         MethodError: `start` is missing, or the method breaks its contract.
@@ -78,9 +61,8 @@ def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Pat
             loss cannot be shared out among several processes.
         CheckpointError: the folder cannot be written.
     """
-    recipe, team = job.method.schedule, settings.team
-    device = team.device(settings.device)
-    check_shared_out(job, team)
+    recipe, device = job.method.schedule, team.device(resolve_device(runtime.device))
+    check_shareable(job, team)
     if team.leads:
         write_job(folder, job)
     devices = [device] if device.type == "cuda" else []
@@ -89,14 +71,14 @@ def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Pat
         session = Session.begin(job, folder, device, start, team)
         session.resume()
         resumed_after = len(session.curve)
-        loop = _Loop(session, settings)
+        loop = _Loop(session, runtime.workers)
         stack.enter_context(sync_batch_norm(session.prepared, team))
-        if settings.compile:
+        if runtime.compile:
             stack.enter_context(compiled(session.network))
         done, total = loop.step_at(resumed_after), loop.step_at(recipe.epochs)
-        show = settings.progress and team.leads
+        show = runtime.progress and team.leads
         shown = stack.enter_context(reported(f"train {job}", total, done=done, unit="steps", show=show))
-        events = folder if settings.tensorboard and team.leads else None
+        events = folder if runtime.tensorboard and team.leads else None
         report = stack.enter_context(closing(Reporter(shown, events, session.curve)))
         for epoch in range(resumed_after, recipe.epochs):
             loop.epoch(epoch, report)
@@ -106,21 +88,20 @@ def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Pat
 class _Loop:
     """The epochs of a session."""
 
-    def __init__(self, session: Session, settings: TrainingSettings) -> None:
+    def __init__(self, session: Session, workers: int) -> None:
         job = session.job
         self.session, self.method, self.recipe = session, job.method, job.method.schedule
-        preprocess, workers = job.backbone.preprocess, settings.workers
-        device, reading = session.device, self.recipe.reading
-        outliers = None if job.ood_train is None else open_images(job.ood_train, preprocess, device, workers, reading)
-        self.data = TrainingData(open_images(job.id_train, preprocess, device, workers, reading), outliers)
-        self.validation = open_images(job.id_val, preprocess, device, workers)
+        reading, where = self.recipe.reading, (job.backbone.preprocess, session.device, workers)
+        outliers = None if job.ood_train is None else open_images(job.ood_train, *where, reading)
+        self.data = TrainingData(open_images(job.id_train, *where, reading), outliers)
+        self.validation = open_images(job.id_val, *where)
         self.per_epoch = self.recipe.steps_per_epoch(len(self.data.train))
         self.parameters = [p for group in session.optimiser.param_groups for p in group["params"]]
         if session.team.size > 1:
             # The wrapper waits for a gradient of every parameter that requires one; an unused classifier gets none.
-            kept = set(self.parameters)
+            learning = set(self.parameters)
             for parameter in session.prepared.parameters():
-                parameter.requires_grad_(parameter in kept)
+                parameter.requires_grad_(parameter in learning)
         self.objective = session.team.wrap(Objective(self.method, session.prepared))
 
     def step_at(self, epoch: int) -> int:
@@ -128,7 +109,7 @@ class _Loop:
         return epoch * self.per_epoch
 
     def epoch(self, epoch: int, report: Reporter) -> None:
-        """Take the steps of an epoch, validate, keep the weights if they are best, save the state."""
+        """Take the steps of an epoch, validate, save the weights if they are best, save the state."""
         session, start = self.session, time.perf_counter()
         if session.team.size > 1:
             # Only one process's state is saved: the others' dropout follows from step and rank.
@@ -180,7 +161,7 @@ class _Loop:
         return mean, done
 
     def _announce(self, order: Tensor, outlier_order: Tensor | None) -> None:
-        """Announce an epoch's rows to image sets that are read as needed; sets held in memory need not know."""
+        """Announce an epoch's rows to images that are read as needed."""
         team, generator = self.session.team, self.session.generator
         # The image that is mixed with this one may belong to another process.
         share = None if team.size == 1 or self.recipe.mixing is not None else team.share
@@ -194,33 +175,33 @@ class _Loop:
                 images.plan(batches, seed, share)
 
     def _parts(self, rows: Tensor, outlier_order: Tensor | None, info: StepInfo, index: int) -> "list[Part]":
-        """What this process takes the loss of: the whole batch, or its share with a separate generator."""
+        """Return the batch, or this process's share of it with a separate generator."""
         batch, versions = self._batch(rows, outlier_order, info, index)
         parts, team = parts_of(batch, self.recipe.mixing, versions), self.session.team
         if team.size == 1:
             return parts
-        # What a loss draws may depend on how many images it sees; the common generator must stay the same everywhere.
+        # The draws of a loss may depend on its number of images; the common generator must stay the same everywhere.
         seed = stream_of_rank(self.session.job.seed, info.step, team.rank)
         info = replace(info, generator=torch.Generator().manual_seed(seed))
-        own = team.share(len(batch.rows))
-        return [replace(p, batch=replace(p.batch, info=info)) for p in (q.share(own, team.size) for q in parts)]
+        shares = [part.share(team.share(len(batch.rows)), team.size) for part in parts]
+        return [replace(part, batch=replace(part.batch, info=info)) for part in shares]
 
     def _batch(
         self, rows: Tensor, outlier_order: Tensor | None, info: StepInfo, index: int
     ) -> tuple[Batch, tuple[Tensor, ...]]:
-        """The batch of a step, and further versions of its images if the recipe has a consistency."""
+        """Return the batch of a step, and further versions of its images if the recipe has a consistency."""
         augment, generator, data = self.recipe.augmentations, self.session.generator, self.data
         rows = rows.repeat(self.method.views)
         pixels = data.train.augmented(rows, augment, generator)
-        wanted = self.recipe.consistency
-        others = [] if wanted is None else wanted.versions(pixels, generator)
-        images, *versions = (self._laid_out(data.train.normalised(p)) for p in (pixels, *others))
+        consistency = self.recipe.consistency
+        others = [] if consistency is None else consistency.versions(pixels, generator)
+        images, *versions = (self._in_layout(data.train.normalised(p)) for p in (pixels, *others))
         labels = data.train.labels[rows.to(self.session.device)]
         if data.outliers is None or outlier_order is None:
             return Batch(images, labels, rows, info), tuple(versions)
         size = self.method.outlier_batch_size
         outlier_rows = outlier_order[index * size : (index + 1) * size]
-        outliers = self._laid_out(data.outliers.images(outlier_rows, augment, generator))
+        outliers = self._in_layout(data.outliers.images(outlier_rows, augment, generator))
         return Batch(images, labels, rows, info, outliers, outlier_rows), tuple(versions)
 
     def _step(self, parts: "list[Part]", info: StepInfo) -> Tensor:
@@ -250,12 +231,12 @@ class _Loop:
             rate = self.recipe.learning_rate(step, self.per_epoch)
             raise TrainingError(
                 f"training {self.session.job}: the loss is {float(losses[i])} at step {step + 1} of {last.steps} "
-                f"(epoch {last.epoch + 1}, batch {i + 1}, learning rate {rate:.4g}) — a finite number is expected — "
-                "lower training.recipe.lr, set training.recipe.clip=1.0 or training.recipe.warmup_epochs=1"
+                f"(epoch {last.epoch + 1}, batch {i + 1}, learning rate {rate:.4g}) — lower training.recipe.lr, set "
+                "training.recipe.clip=1.0 or training.recipe.warmup_epochs=1"
             )
 
     def _outlier_order(self) -> Tensor | None:
-        """Rows of outliers for an epoch: a permutation, and further ones where there are fewer than needed."""
+        """Return rows of outliers for an epoch: a permutation, and further ones if there are too few outliers."""
         if self.data.outliers is None:
             return None
         n, needed = len(self.data.outliers), self.per_epoch * self.method.outlier_batch_size
@@ -266,7 +247,7 @@ class _Loop:
         step, epochs = self.step_at(epoch) + index, self.recipe.epochs
         return StepInfo(epoch, epochs, step, self.step_at(epochs), self.session.generator)
 
-    def _laid_out(self, images: Tensor) -> Tensor:
+    def _in_layout(self, images: Tensor) -> Tensor:
         return images if self.recipe.channels_last else images.contiguous()
 
     def _autocast(self) -> AbstractContextManager[object]:
@@ -290,25 +271,25 @@ def accuracy_of(
     return int(team.sum(right)) / len(images)
 
 
-def check_shared_out(job: TrainingJob, team: Team) -> None:
-    """Raise ConfigError unless a team's processes can each take a share of every batch."""
+def check_shareable(job: TrainingJob, team: Team) -> None:
+    """Raise ConfigError unless each of a team's processes can take a share of every batch."""
     method, size = job.method, job.method.schedule.batch_size
     if team.size > 1 and not method.separable:
         raise ConfigError(
-            f"training '{type(method).__name__}' needs the whole batch for its loss, or changes buffers in it — found "
-            f"{team.size} processes — allowed: one — start without torchrun"
+            f"training '{type(method).__name__}' needs the whole batch for its loss, or changes buffers in it, and "
+            f"torchrun started {team.size} processes — start without torchrun"
         )
     last = len(job.id_train) % size
     least = size if last < 2 else min(size, last)
     if team.size > least:
         raise ConfigError(
-            f"training {job}: {team.size} processes share batches of {size} images, the last of an epoch of {least} — "
-            "each process needs one — choose another training.recipe.batch_size or fewer processes"
+            f"training {job}: {team.size} processes cannot share a batch of {least} images (batches have {size}, the "
+            "last of an epoch may be smaller) — choose another training.recipe.batch_size or fewer processes"
         )
 
 
 def _finish(session: Session, resumed_after: int) -> TrainingResult:
-    """Give the kept weights their name, draw the curve, write the finished marker, and delete what is not needed."""
+    """Name the best weights, draw the curve, write the finished marker, and delete files that are no longer needed."""
     folder, best = session.folder, session.best
     if best is None:
         raise RuntimeError("a training ended without an epoch")
@@ -323,17 +304,17 @@ def _finish(session: Session, resumed_after: int) -> TrainingResult:
     seconds = sum(row.seconds for row in session.curve)
     result = TrainingResult(tuple(session.curve), best["epoch"], files, resumed_after, seconds)
     write_finished(folder, session.job, result, session.device)
-    # Only now: a process killed before the marker is written still finds all that it needs to get here again.
+    # Last: a process killed before the marker is written can still resume.
     drop_unfinished(folder)
     return result
 
 
 @dataclass(frozen=True)
 class Part:
-    """A batch whose loss is one summand of the step's.
+    """A batch whose loss is one summand of a step's loss.
 
     Args:
-        batch: what the loss is taken of.
+        batch: the input of the loss.
         weight: its factor.
         versions: further versions (n, channels, h, w) of the batch's images, which a consistency compares.
     """
@@ -342,22 +323,21 @@ class Part:
     weight: float = 1.0
     versions: tuple[Tensor, ...] = ()
 
-    def share(self, own: slice, processes: int) -> "Part":
+    def share(self, rows: slice, processes: int) -> "Part":
         """Return the part for one of several processes.
 
         The weight turns the mean over processes of means over shares into the mean over the batch, though shares may
         differ by one image.
         """
         batch = self.batch
-        rows = batch.rows[own]
-        partners = None if batch.partners is None else batch.partners[own]
-        shared = replace(batch, images=batch.images[own], labels=batch.labels[own], rows=rows, partners=partners)
-        versions = tuple(version[own] for version in self.versions)
-        return Part(shared, self.weight * len(rows) * processes / len(batch.rows), versions)
+        tensors = {name: getattr(batch, name)[rows] for name in ("images", "labels", "rows")}
+        partners = None if batch.partners is None else batch.partners[rows]
+        weight = self.weight * len(tensors["rows"]) * processes / len(batch.rows)
+        return Part(replace(batch, **tensors, partners=partners), weight, tuple(v[rows] for v in self.versions))
 
 
 def parts_of(batch: Batch, mixing: Mixing | None, versions: tuple[Tensor, ...] = ()) -> "list[Part]":
-    """Return the parts whose losses are summed: the batch, or its mixed images and perhaps its clean images too."""
+    """Return the parts whose losses are summed: the batch, or its mixed images and, if they weigh, its clean ones."""
     if mixing is None:
         return [Part(batch, versions=versions)]
     mixed = mixing(batch.images, batch.info.generator)
@@ -371,7 +351,7 @@ class Objective(nn.Module):
 
     Args:
         method: gives the loss of a batch.
-        prepared: what the method made of the network.
+        prepared: the module that its `prepare` returned.
     """
 
     def __init__(self, method: TrainingMethod, prepared: nn.Module) -> None:
@@ -393,7 +373,7 @@ class Objective(nn.Module):
         if loss.ndim != 0:
             raise MethodError(
                 f"{type(self.method).__name__}.loss returned a tensor of shape {tuple(loss.shape)} — "
-                "a scalar is expected, the mean over the batch"
+                "return a scalar, the mean over the batch"
             )
         if self.consistency is None or not part.versions:
             return loss
@@ -404,7 +384,7 @@ class Objective(nn.Module):
 
 @contextmanager
 def compiled(network: nn.Module) -> Iterator[None]:
-    """Let `torch.compile` speed up the network's stages while the body runs.
+    """Compile the network's stages with `torch.compile` while the body runs.
 
     Each child is compiled separately, except the one that holds the classifier: methods read features by hooks at the
     classifier, and a network compiled as a whole would skip them. Random numbers stay those of the uncompiled network;

@@ -1,7 +1,4 @@
-"""Weights for a backbone that has none: found by what they were trained on, trained first, or an error that says how.
-
-A checkpoint lies in `<root>/<digest of the job>/`; no path is ever given.
-"""
+"""Checkpoints of trainings, in `<root>/<digest of the job>/`: loaded if they are there, trained if not."""
 
 import copy
 import logging
@@ -34,7 +31,7 @@ from openbench.training.augment.reading import picture_folders
 from openbench.training.base import EvalModel, TrainingMethod
 from openbench.training.job import TrainingJob
 from openbench.training.loop.distributed import ALONE, Team, team
-from openbench.training.loop.loop import TrainingSettings, check_shared_out, train
+from openbench.training.loop.loop import check_shareable, train
 from openbench.training.loop.session import EXTRAS, SUFFIX, read_finished
 
 logger = logging.getLogger(__name__)
@@ -45,9 +42,9 @@ class Checkpoint:
     """A finished training.
 
     Args:
-        weights: the network's weights at the epoch kept, which is the one that is evaluated.
+        weights: the network's weights at the best epoch, which are evaluated.
         sha256: of that file, 64 hex digits.
-        extras: weights of what the method added to the network (a head that its score needs), or None.
+        extras: weights of the parts that the method added to the network (e.g. a head of its score), or None.
         info: best epoch, validation accuracies, seconds, device, versions; see finished.json.
     """
 
@@ -58,7 +55,7 @@ class Checkpoint:
 
 
 def folder_of(job: TrainingJob, root: Path) -> Path:
-    """Return the folder of a job's checkpoint, whether or not it exists."""
+    """Return the folder of a job's checkpoint; it may not exist."""
     return root / job.digest
 
 
@@ -75,8 +72,8 @@ def find_checkpoint(job: TrainingJob, root: Path) -> Checkpoint | None:
     for name, sha256 in info["files"].items():
         if not (folder / name).is_file() or file_sha256(folder / name) != sha256:
             raise CheckpointError(
-                f"checkpoint '{folder / name}' is missing or not the file that training wrote — SHA-256 {sha256} "
-                "expected — delete its folder, or train again with runtime.train=force"
+                f"checkpoint '{folder / name}' is missing or was altered (its SHA-256 should be {sha256}) — delete its "
+                "folder, or train again with runtime.train=force"
             )
     extras = folder / f"best{EXTRAS}"
     name = f"best{SUFFIX}"
@@ -84,77 +81,69 @@ def find_checkpoint(job: TrainingJob, root: Path) -> Checkpoint | None:
 
 
 def obtain(
-    job: TrainingJob,
-    root: Path,
-    train: Callable[[Path], object],
-    *,
-    anew: bool = False,
-    team: Team = ALONE,
+    job: TrainingJob, root: Path, train: Callable[[Path], object], *, force: bool = False, team: Team = ALONE
 ) -> Checkpoint:
     """Return a job's checkpoint, after training it if it is missing; of several processes one trains, the others wait.
 
     Args:
-        job: what is wanted.
+        job: the training.
         root: the folder of all checkpoints.
         train: trains the job in the folder given.
-        anew: whether a finished or unfinished training is thrown away first.
+        force: whether to delete a finished or unfinished training first.
         team: the processes that train together; the first one looks, locks and writes for all.
 
     Raises:
         CheckpointError: the folder cannot be written, or a finished checkpoint was altered.
     """
     folder = folder_of(job, root)
-    with _only_trainer(job, root) if team.leads else nullcontext():
-        if anew and team.leads:
+    with _lock(job, root) if team.leads else nullcontext():
+        if force and team.leads:
             shutil.rmtree(folder, ignore_errors=True)
-        found = team.broadcast(find_checkpoint(job, root) if team.leads else None)
-        if found is None:
+        checkpoint = team.broadcast(find_checkpoint(job, root) if team.leads else None)
+        if checkpoint is None:
             train(folder)
-            found = team.broadcast(find_checkpoint(job, root) if team.leads else None)
-    if found is None:
+            checkpoint = team.broadcast(find_checkpoint(job, root) if team.leads else None)
+    if checkpoint is None:
         raise CheckpointError(f"training {job} left no finished checkpoint in '{folder}'")
-    return found
+    return checkpoint
 
 
 @contextmanager
-def _only_trainer(job: TrainingJob, root: Path) -> Iterator[None]:
-    with ExitStack() as held:
+def _lock(job: TrainingJob, root: Path) -> Iterator[None]:
+    with ExitStack() as stack:
         try:
             root.mkdir(parents=True, exist_ok=True)
-            # Beside the folder, not in it: `anew` removes the folder while the lock is held.
+            # Not in the folder, which `force` deletes while the lock is held.
             lock = root / f"{job.digest}.lock"
-            held.enter_context(only_one(lock, f"checkpoint of {job}: another process trains it"))
+            stack.enter_context(only_one(lock, f"checkpoint of {job}: another process trains it"))
         except OSError as error:
             raise CheckpointError(
-                f"checkpoints: cannot write in '{root}' — {error.strerror or error} — choose a folder that can be "
-                "written: set OPENBENCH_CACHE or runtime.cache"
+                f"checkpoints cannot be written in '{root}' ({error.strerror or error}) — choose a writable folder: "
+                "set OPENBENCH_CACHE or runtime.cache"
             ) from error
         yield
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A backbone that is ready.
+    """A backbone with weights.
 
     Args:
         backbone: with weights.
-        checkpoint: where they came from; None if the backbone brought its own, or has members.
-        members: the networks of an ensemble, each with where its weights came from.
-        found: whether the checkpoint was there before.
+        checkpoint: of its training; None if it brought its weights, or has members.
+        members: the networks of an ensemble.
+        cached: whether the checkpoint was there before.
     """
 
     backbone: Backbone
     checkpoint: Checkpoint | None
     members: tuple["Trained", ...] = ()
-    found: bool = False
+    cached: bool = False
 
     @property
     def reused(self) -> str:
-        """When, and by which version and commit, reused weights were trained; empty if they are new or released.
-
-        For an ensemble, one network stands for all.
-        """
-        if self.checkpoint is None or not self.found:
+        """Version, commit and time of the training of reused weights (of an ensemble: of one network); else empty."""
+        if self.checkpoint is None or not self.cached:
             return next((member.reused for member in self.members if member.reused), "")
         return str(self.checkpoint.info.get("made", "an earlier version"))
 
@@ -178,21 +167,17 @@ class Trained:
         )
 
 
-def ensure_trained(
-    backbone: Backbone,
-    benchmark: Benchmark,
-    config: Mapping[str, Any],
-    runtime: Runtime,
-) -> Trained:
+def get_or_train(backbone: Backbone, benchmark: Benchmark, config: Mapping[str, Any], runtime: Runtime) -> Trained:
     """Return the backbone with the weights that a training gives it on a benchmark; one with weights as it is.
 
-    The weights are those of the epoch with the highest accuracy on the ID validation split (or what the method's
-    `selection` says), as in OpenOOD; the last epoch's lie beside them.
+    The weights are those of the epoch with the highest accuracy on the ID validation split (or of the method's
+    `selection`), as in OpenOOD. Member i of an ensemble of m networks is the network that `seed = m·seed + i` gives: it
+    is shared with runs of that network, and ensembles of different seeds share no member.
 
     Args:
-        backbone: changed in place.
-        benchmark: only its ID training, ID validation and, if the method wants them, outlier splits are read.
-        config: the scientific nodes, of which `training` and `seed` are read.
+        backbone: a network, which gets the weights, or an ensemble, which is not changed.
+        benchmark: only its ID training, ID validation and, if the method uses them, outlier splits are read.
+        config: the scientific nodes, of which `training`, `seed` and an ensemble's `backbone.member` are read.
         runtime: device, folder, and whether a missing checkpoint may be trained.
 
     Raises:
@@ -202,22 +187,36 @@ def ensure_trained(
     """
     if backbone.trained:
         return Trained(backbone, None)
+    if isinstance(backbone, Ensemble):
+        return _members(backbone, benchmark, config, runtime)
     job = TrainingJob.of(backbone, benchmark, build_training(config["training"]), config["seed"])
     # Under torchrun the first process looks for all that train, in `obtain`; those that only read look themselves.
     look = runtime.train == "never" or (runtime.train == "auto" and not under_torchrun())
-    found = find_checkpoint(job, runtime.checkpoints) if look else None
-    if found is None and runtime.train == "never":
+    cached = find_checkpoint(job, runtime.checkpoints) if look else None
+    if cached is None and runtime.train == "never":
         raise CheckpointError(
-            f"no checkpoint of {job} — searched: '{folder_of(job, runtime.checkpoints)}' — runtime.train=never forbids "
-            f"training it now — train it with: {train_command(job, config)}"
+            f"no checkpoint of {job} in '{folder_of(job, runtime.checkpoints)}', and runtime.train=never forbids "
+            f"training — train it with: {train_command(job, config)}"
         )
     for folder in picture_folders(job.method):
-        if found is None or folder.find():
+        if cached is None or folder.find():
             folder.files()  # refuses other pictures than those that the training names
-    checkpoint = found or _train(job, runtime, anew=runtime.train == "force")
-    # Under torchrun the files lie where the first process runs, and only that one goes on.
-    ready = evaluated(job, checkpoint) if found or team(runtime.device).leads else backbone
-    return Trained(ready, checkpoint, found=found is not None)
+    checkpoint = cached or _train(job, runtime, force=runtime.train == "force")
+    # Under torchrun the files lie where the first process runs, and only that one continues.
+    ready = evaluated(job, checkpoint) if cached or team(runtime.device).leads else backbone
+    return Trained(ready, checkpoint, cached=cached is not None)
+
+
+def _members(ensemble: Ensemble, benchmark: Benchmark, config: Mapping[str, Any], runtime: Runtime) -> Trained:
+    m = len(ensemble.members)
+    node = {**config, "backbone": (config.get("backbone") or {}).get("member") or {}}
+    trained = tuple(
+        get_or_train(copy.deepcopy(member), benchmark, {**node, "seed": m * config["seed"] + i}, runtime)
+        for i, member in enumerate(ensemble.members)
+    )
+    members = [one.backbone for one in trained if isinstance(one.backbone, NetworkBackbone) and one.backbone.trained]
+    # Under torchrun only the first process has the weights, and only that one continues.
+    return Trained(ensemble.of(members) if len(members) == m else ensemble, None, trained)
 
 
 def build_training(node: Mapping[str, Any]) -> TrainingMethod:
@@ -230,60 +229,19 @@ def build_training(node: Mapping[str, Any]) -> TrainingMethod:
     return method
 
 
-def _train(job: TrainingJob, runtime: Runtime, *, anew: bool) -> Checkpoint:
-    together = team(runtime.device)
-    check_shared_out(job, together)
-    settings = TrainingSettings(
-        resolve_device(runtime.device),
-        runtime.workers,
-        runtime.progress,
-        runtime.compile,
-        runtime.tensorboard,
-        together,
-    )
+def _train(job: TrainingJob, runtime: Runtime, *, force: bool) -> Checkpoint:
+    processes = team(runtime.device)
+    check_shareable(job, processes)
 
     def start(folder: Path) -> None:
-        first = None if job.initial is None else _train(job.initial, runtime, anew=False).weights
-        why = "training again" if anew else "no finished checkpoint, training it first"
-        what = f"{job.method.schedule.epochs} epochs of {len(job.id_train):,} images on {settings.device}"
-        if together.leads:
-            logger.info(f"{job}: {why} — {what} — {folder}")
-        train(job, folder, settings, first)
+        initial = None if job.initial is None else _train(job.initial, runtime, force=False).weights
+        if processes.leads:
+            size = f"{job.method.schedule.epochs} epochs of {len(job.id_train):,} images"
+            device = resolve_device(runtime.device)
+            logger.info(f"{job}: training{' again' * force} for {size} on {device} — {folder}")
+        train(job, folder, runtime, initial, processes)
 
-    return obtain(job, runtime.checkpoints, start, anew=anew, team=together)
-
-
-def ensure_members(
-    ensemble: Ensemble,
-    benchmark: Benchmark,
-    config: Mapping[str, Any],
-    runtime: Runtime,
-) -> Trained:
-    """Return the ensemble of members with the weights that a training gives them; one with weights as it is.
-
-    Member i of m is the network that `seed = m·seed + i` gives alone: it is shared with runs of that network, and
-    ensembles of different seeds share no member.
-
-    Args:
-        ensemble: left as it is.
-        benchmark: as for a single network.
-        config: the scientific nodes, of which `training`, `seed` and the backbone's `member` are read.
-        runtime: as for a single network.
-
-    Raises:
-        CheckpointError, ConfigError, TrainingError: as for a single network.
-    """
-    if ensemble.trained:
-        return Trained(ensemble, None)
-    m = len(ensemble.members)
-    single = {**config, "backbone": (config.get("backbone") or {}).get("member") or {}}
-    found = [
-        ensure_trained(copy.deepcopy(member), benchmark, {**single, "seed": m * config["seed"] + i}, runtime)
-        for i, member in enumerate(ensemble.members)
-    ]
-    members = [one.backbone for one in found if isinstance(one.backbone, NetworkBackbone) and one.backbone.trained]
-    # Under torchrun only the first process has the weights, and only that one goes on.
-    return Trained(ensemble.of(members) if len(members) == m else ensemble, None, tuple(found))
+    return obtain(job, runtime.checkpoints, start, force=force, team=processes)
 
 
 def train_command(job: TrainingJob, config: Mapping[str, Any]) -> str:
@@ -312,18 +270,18 @@ def train_command(job: TrainingJob, config: Mapping[str, Any]) -> str:
 
 
 def evaluated(job: TrainingJob, checkpoint: Checkpoint) -> Backbone:
-    """Return the job's backbone with a checkpoint's weights, or the surface that its method evaluates instead.
+    """Return the job's backbone with a checkpoint's weights, or the module that its method evaluates instead.
 
     Raises:
         CheckpointError: weights that do not fit.
-        ConfigError: the method has its own surface, and the backbone is not a NetworkBackbone.
+        ConfigError: the method has its own module, and the backbone is not a NetworkBackbone.
     """
     backbone, method = job.backbone.load(checkpoint.weights, checkpoint.sha256), job.method
     if type(method).eval_model is TrainingMethod.eval_model:
         return backbone
     if not isinstance(backbone, NetworkBackbone):
         raise ConfigError(
-            f"training '{type(method).__name__}' evaluates more than the network — backbone '{backbone.name}' is a "
+            f"training '{type(method).__name__}' evaluates more than the network, and backbone '{backbone.name}' is a "
             f"{type(backbone).__name__} — choose one made of a torch module"
         )
     with torch.random.fork_rng(devices=[]):
@@ -332,18 +290,18 @@ def evaluated(job: TrainingJob, checkpoint: Checkpoint) -> Backbone:
         # The extras lack only the network, which is loaded already.
         apply_weights(prepared, prepared.state_dict() | read_weights(checkpoint.extras), f"'{checkpoint.extras}'")
     with torch.no_grad():
-        surface = method.eval_model(prepared.eval())
-    if surface is None:
+        model = method.eval_model(prepared.eval())
+    if model is None:
         return backbone.load(checkpoint.weights, checkpoint.sha256)
     architecture = f"{backbone.architecture}, evaluated as {type(method).__qualname__} {type(method).version}"
-    return backbone.replaced(surface.module, anatomy_of(surface, backbone.anatomy), architecture)
+    return backbone.replaced(model.module, anatomy_of(model, backbone.anatomy), architecture)
 
 
-def anatomy_of(surface: EvalModel, network: Anatomy) -> Anatomy:
-    """Return where head, stages and further outputs are in a surface; stages keep their neutral names."""
-    names = {part: name for name, part in surface.module.named_modules()}
-    within = names[surface.network]
+def anatomy_of(model: EvalModel, network: Anatomy) -> Anatomy:
+    """Return the places of head, stages and further outputs in a model; stages keep their neutral names."""
+    names = {part: name for name, part in model.module.named_modules()}
+    within = names[model.network]
     prefix = f"{within}." if within else ""
     stages = {layer: prefix + name for layer, name in network.stages.items()}
-    stages |= {layer: names[part] for layer, part in surface.outputs.items()}
-    return Anatomy(names[surface.head], stages, network.layout, network.prefix_tokens)
+    stages |= {layer: names[part] for layer, part in model.outputs.items()}
+    return Anatomy(names[model.head], stages, network.layout, network.prefix_tokens)
