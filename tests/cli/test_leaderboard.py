@@ -153,6 +153,17 @@ def test_a_view_is_printed_across_methods_and_writes_nothing(results, capsys):
     assert not (results / "leaderboard").exists()
 
 
+def test_a_table_for_a_paper_has_few_columns_and_the_digest_in_a_comment(results, capsys):
+    assert main(["--view", "overview", "--format", "latex"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("% overview · AUROC ↑ · toy · standard · digest aaaa")
+    assert r"\caption{OOD detection on toy: AUROC." in text
+    assert r"method & near & far \\" in text
+    assert r"m2 & \textbf{80.00} & \textbf{80.00} \\" in text
+    assert main(["--view", "ranking", "--of", "near", "--columns", "fpr95,method"]) == 0
+    assert capsys.readouterr().out.splitlines()[2].split() == ["FPR@95", "↓", "method"]
+
+
 def test_rows_are_chosen_by_what_they_are(results, capsys):
     config = {"seed": 0, "method": {"_name_": "m3"}}
     backbone = {
@@ -181,6 +192,7 @@ def test_rows_are_chosen_by_what_they_are(results, capsys):
         (["--where", "training=vos"], "--where training=vos: no record — available: cross_entropy"),
         (["--where", "trainig=vos"], "did you mean 'training'"),
         (["--benchmark", "toi"], "--benchmark: 'toi' not found among the records; did you mean 'toy'"),
+        (["--view", "ranking", "--columns", "auroq"], "--columns: 'auroq' not found; did you mean 'auroc'"),
         (["--view", "ranking", "--of", "nea"], "--of: 'nea' not found; did you mean 'near'"),
     ],
 )

@@ -14,8 +14,10 @@ from openbench.results.tables.render import (
     render,
     to_console,
     to_csv,
+    to_html,
     to_latex,
     to_markdown,
+    with_best,
 )
 
 PERCENT = Column("AUROC", "percent")
@@ -82,6 +84,44 @@ def test_markdown_has_one_cell_per_column_whatever_the_cells_hold():
     assert body[3] == r"| odd\|name | unable | – |"
     assert text.startswith("### a title\n\n")
     assert text.endswith("δ = 5 %\n\na note\n")
+
+
+def scored(*values: float | None) -> Table:
+    rows = tuple((f"m{at}", value, value) for at, value in enumerate(values))
+    return with_best(Table("t", (Column("method"), Column("AUROC ↑", "percent"), Column("FPR ↓", "percent")), rows))
+
+
+def test_the_best_and_the_second_best_are_marked_in_every_format_that_can():
+    table = scored(0.9, 0.8, 0.7, None)
+    assert (table.best, table.second) == ({(0, 1), (2, 2)}, {(1, 1), (1, 2)})
+    assert "| m0 | **90.00** | 90.00 |" in to_markdown(table)
+    assert r"m0 & \textbf{90.00} & 90.00 \\" in to_latex(table)
+    assert r"m1 & \underline{80.00} & \underline{80.00} \\" in to_latex(table)
+    assert "<strong>90.00</strong>" in to_html(table)
+    assert "<u>80.00</u>" in to_html(table)
+    assert "\x1b[1m90.00\x1b[0m" in to_console(table, styled=True)
+    assert "\x1b" not in to_console(table)
+
+
+def test_ties_are_by_what_is_printed_and_of_more_than_three_none_is_marked():
+    assert scored(0.9, 0.90001, 0.8).best >= {(0, 1), (1, 1)}
+    assert {at for at in scored(0.9, 0.9, 0.9, 0.9, 0.8).best if at[1] == 1} == set()
+    assert scored(0.9, 0.9).best == scored(0.9).best == set()  # nothing is worse
+
+
+def test_headings_above_rows_and_columns_are_in_every_format():
+    columns = (Column(""), Column("near", "percent", group="AUROC"), Column("far", "percent", group="AUROC"))
+    table = Table("t", columns, (("a", 0.1, 0.2), ("b", 0.3, 0.4)), headings={1: "trained"})
+    assert "|  | AUROC near | AUROC far |" in to_markdown(table)
+    assert "| **trained** |  |  |\n| b | 30.00" in to_markdown(table)
+    latex = to_latex(table)
+    assert r" & \multicolumn{2}{c}{AUROC} \\" in latex
+    assert r"\cmidrule(lr){2-3}" in latex
+    assert "\\midrule\n\\multicolumn{3}{l}{\\textit{trained}} \\\\\nb & 30.00" in latex
+    lines = [line.rstrip() for line in to_console(table).splitlines()]
+    assert re.split(r"\s{2,}", lines[2].strip()) == ["AUROC near", "AUROC far"]
+    assert lines[5] == " trained"
+    assert lines[6].startswith("   b")
 
 
 def test_latex_escapes_and_rules():

@@ -8,7 +8,16 @@ import pytest
 from openbench.errors import ConfigError
 from openbench.results.records.settings import hyper_parameters
 from openbench.results.tables.render import Estimate, to_console, to_csv
-from openbench.results.tables.views import VIEWS, conventions, explained, family_of, kind_of, run_table, run_tables
+from openbench.results.tables.views import (
+    VIEWS,
+    conventions,
+    explained,
+    family_of,
+    kind_of,
+    metric_column,
+    run_table,
+    run_tables,
+)
 
 from .records import full_record, make_record
 
@@ -103,8 +112,8 @@ def test_every_view_is_a_table_for_each_id_side_that_names_its_run_and_fits_a_te
 def test_the_threshold_view_has_the_layout_of_the_autc_paper(record):
     table, wide = run_tables(record, "threshold")
     assert [column.title.split(" ")[0] for column in table.columns] == [
-        "set", "role", "auroc", "autc", "aufpr", "aufnr",
-        "fpr@test", "fnr@test", "fpr@95tnr", "fnr@95tnr", "fpr@val", "fnr@val",
+        "set", "role", "AUROC", "AUTC", "AUFPR", "AUFNR",
+        "FPR@test", "FNR@test", "FPR@95TNR", "FNR@95TNR", "FPR@val", "FNR@val",
     ]  # fmt: skip
     assert table.rows[0][2] == record.metrics["near"]["auroc"]
     assert wide.rows[0][2] == record.metrics["full_spectrum/near"]["auroc"]
@@ -210,19 +219,39 @@ def test_a_benchmark_that_is_not_pristine_lists_its_deviations_under_every_table
 def test_the_selective_view_shows_both_oscr_and_says_which_is_which(record):
     tables = run_tables(record, "selective")
     titles = [c.title for t in tables for c in t.columns]
-    assert {"oscr ↑", "oscr_selective ↑"} <= set(titles)
+    assert {"OSCR ↑", "OSCR selective ↑"} <= set(titles)
     notes = " ".join(note for t in tables for note in t.notes)
-    assert re.search(r"oscr: .*all ID.*Dhamija", notes)
-    assert re.search(r"oscr_selective: .*accepted ID.*Franc", notes)
+    assert re.search(r"OSCR: .*all ID.*Dhamija", notes)
+    assert re.search(r"OSCR selective: .*accepted ID.*Franc", notes)
     assert not any("Franc" in note for t in run_tables(record, "ranking") for note in t.notes)
 
 
 def test_operating_points_are_in_numeric_order(record):
     titles = [
-        c.title.split(" ")[0] for t in run_tables(record, "selective") for c in t.columns if c.title.startswith("ccr")
+        c.title.split(" ")[0] for t in run_tables(record, "selective") for c in t.columns if c.title.startswith("CCR")
     ]
-    rates = [float(title.removeprefix("ccr@fpr")) for title in titles]
+    rates = [float(title.removeprefix("CCR@FPR")) for title in titles]
     assert rates[: len(rates) // 2] == [1e-4, 1e-3, 1e-2, 1e-1]
+
+
+@pytest.mark.parametrize(
+    ("key", "title"),
+    [
+        ("auroc", "AUROC ↑"),
+        ("fpr95_id_positive", "FPR@95 ID positive ↓"),
+        ("aupr_in", "AUPR-in ↑"),
+        ("f1", "F1 ↑"),
+        ("n_ood", "OOD images"),
+        ("risk@tpr0.8,fpr0.2", "risk@TPR0.8,FPR0.2 ↓"),
+        ("e-aurc", "E-AURC ↓"),
+        ("lac_size@0.05", "LAC size@0.05 ↓"),
+        ("bh_fdp@1e-1", "BH FDP@1e-1 ↓"),
+    ],
+)
+def test_headings_spell_metrics_as_papers_do_and_csvs_keep_the_keys(key, title):
+    column = metric_column(key)
+    assert column.title == title
+    assert column.name.split(" ")[0] == key
 
 
 @pytest.mark.parametrize(

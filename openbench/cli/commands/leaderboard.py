@@ -1,6 +1,7 @@
 """`leaderboard`: bring the tables under results/leaderboard up to date with the records, or show them one by one."""
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -41,6 +42,8 @@ from openbench.results.tables.views import GROUPS, explained, said_once
 from openbench.storage.yaml_file import read_yaml
 
 _BOARD = "board"
+_PAPER = ("near", "far", "near AUROC", "far AUROC")  # columns of a table for a paper
+_FEW = 5  # columns of numbers in one where it has none of these
 _UNKNOWN = "not known"  # whether weights that openbench does not list have met a class
 # What of a backbone's node tells which weights it has, whatever its name.
 _WEIGHTS = (TARGET, "model", "weights", "sha256")
@@ -82,6 +85,7 @@ def _condition(text: str) -> tuple[str, tuple[str, ...]]:
     help=f"print only these: {', '.join(_ATTRIBUTES)}",
 )
 @click.option("--of", type=options.names, default="", metavar="SET,…", help="groups or sets (default: near,far)")
+@click.option("--columns", type=options.names, default="", metavar="NAME,…", help="only these columns, in this order")
 @options.table_format(None)
 @click.option("--explain", is_flag=True, help="also print every convention that the numbers depend on")
 def leaderboard(
@@ -96,18 +100,21 @@ def leaderboard(
     benchmarks: tuple[str, ...],
     where: tuple[tuple[str, tuple[str, ...]], ...],
     of: tuple[str, ...],
+    columns: tuple[str, ...],
     form: str | None,
     explain: bool,
 ) -> int:
     """Make the tables of results/leaderboard from the records; without new records nothing changes.
 
-    With --view, --benchmark, --where, --of or --format tables are printed instead. --of takes near, far, pooled_near,
-    pooled_far, the names of sets, or `sets` for each of them.
+    With --view, --benchmark, --where, --of, --columns or --format tables are printed instead. --of takes near, far,
+    pooled_near, pooled_far, the names of sets, or `sets` for each of them. A LaTeX table has the methods with near and
+    far, or with five numbers of another view, unless --columns names others.
 
     Examples:
       python -m openbench leaderboard
       python -m openbench leaderboard --benchmark cifar10 --where outliers=none --where training=cross_entropy,logitnorm
-      python -m openbench leaderboard --view selective --of near --format latex
+      python -m openbench leaderboard --view selective --of near
+      python -m openbench leaderboard --benchmark cifar10 --view overview --columns method,near,tin --format latex
       python -m openbench leaderboard --view overview --format csv
       python -m openbench leaderboard --every-number numbers.csv
       python -m openbench leaderboard --site site
@@ -123,10 +130,14 @@ def leaderboard(
         return _site(results, site, reports=reports)
     if every_number is not None:
         return _every_number(results, every_number)
-    if view or benchmarks or where or form or of:
+    if view or benchmarks or where or form or of or columns:
         unreadable: list[RecordError] = []
         found = _chosen(_boards(results, view or _BOARD, unreadable.append), benchmarks, where)
-        _show(found, view or _BOARD, of, form or "console", explain)
+        tables = _tables(found, view or _BOARD, of, form or "console")
+        _print([_selected(table, columns, form) for table in _with_columns(tables, columns)], form or "console")
+        if explain:
+            for header in sorted({header for board in found for header in board.headers}):
+                note(explained(header), form or "console")
         return _notices(found, unreadable)
     made = generate(results, class_overlap)
     code = _check(results, made) if check else _write(results, made, plots=plots)
@@ -199,22 +210,57 @@ def _boards(results: Path, view: str, on_error: OnError) -> list[Board]:
     return boards_in(RecordStore(results), on_error, *([] if view == _BOARD else [needed(view)]))
 
 
-def _show(found: Sequence[Board], view: str, of: Sequence[str], form: str, explain: bool) -> None:
-    """Print a view of boards."""
+def _tables(found: Sequence[Board], view: str, of: Sequence[str], form: str) -> list[Table]:
+    """The tables of a view of boards."""
     if form == "csv":
-        tables = [raw(list(found)) if view == _BOARD else across_csv(found, view, of)]
-    elif view == _BOARD:
-        tables = [table for board in found for table in _board_tables(board)]
-    else:
-        tables = across(found, view, of)
+        return [raw(list(found)) if view == _BOARD else across_csv(found, view, of)]
+    if view == _BOARD:
+        return [table for board in found for table in _board_tables(board)]
+    return across(found, view, of)
+
+
+def _print(tables: Sequence[Table], form: str) -> None:
     if not tables or not any(table.rows for table in tables):
-        print(f"view '{view}' is empty: the records have none of its numbers", file=sys.stderr)
-    if form == "console":
-        tables = said_once(tables)
-    print_tables(tables, form)
-    if explain:
-        for header in sorted({header for board in found for header in board.headers}):
-            note(explained(header), form)
+        print("nothing to show: the records have none of these numbers", file=sys.stderr)
+    print_tables(said_once(tables) if form == "console" else tables, form)
+
+
+def _with_columns(tables: Sequence[Table], names: Sequence[str]) -> Sequence[Table]:
+    """The tables that have one of some columns; all without names.
+
+    Raises:
+        ConfigError: no table has a column of that name.
+    """
+    known = {_key(text): text for table in tables for column in table.columns for text in (column.name, column.title)}
+    for name in names:
+        if _key(name) not in known:
+            titles = dict.fromkeys(re.sub(" [↑↓]", "", text) for text in known.values() if text)
+            hint = did_you_mean(_key(name), known)
+            raise ConfigError(f"--columns: '{name}' not found{hint} — available: {', '.join(titles)}")
+    return [table for table in tables if not names or _places(table, names)]
+
+
+def _selected(table: Table, names: Sequence[str], form: str | None) -> Table:
+    """The table with the chosen columns; for LaTeX without a choice, with so few that it fits a page."""
+    if names or form != "latex":
+        return table.with_columns(_places(table, names)) if names else table
+    cells = list(zip(*table.rows, strict=True))
+    places = list(enumerate(table.columns))
+    ranks = [at for at, column in places if column.title == "rank" and table.notes]
+    texts = [at for at, c in places if c.kind == "text" and (c.title == "method" or len(set(cells[at])) > 1)]
+    measured = [at for at, column in places if column.kind in ("percent", "number")]
+    return table.with_columns([*ranks, *texts, *(_places(table, _PAPER) or measured[:_FEW])])
+
+
+def _places(table: Table, names: Sequence[str]) -> list[int]:
+    """Where the columns of some names are; a name that the table does not have is passed over."""
+    known = {_key(text): at for at, column in enumerate(table.columns) for text in (column.title, column.name) if text}
+    return [known[_key(name)] for name in names if _key(name) in known]
+
+
+def _key(text: str) -> str:
+    """A column's name as it is compared, e.g. `near_auroc` for `near AUROC ↑`."""
+    return re.sub(r"[ _-]+", "_", re.sub(" [↑↓]", "", text)).casefold()
 
 
 def _board_tables(board: Board) -> list[Table]:

@@ -1,8 +1,8 @@
-"""The views of a record across methods: rows are the rows of a board, columns the keys of a view."""
+"""Tables of a view over all methods: a row for each row of a board, a column for each metric of the view."""
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
@@ -10,13 +10,19 @@ from pathlib import Path
 
 from openbench.errors import ConfigError, RecordError, did_you_mean
 from openbench.metrics.conformal.prediction_sets import KINDS, OWN
-from openbench.metrics.keys import higher_is_better
 from openbench.results.escape import csv_row
 from openbench.results.frame import Keep, Run
-from openbench.results.leaderboard.pages import heading, letters, side_of, told_by, who_columns
+from openbench.results.leaderboard.pages import (
+    caption,
+    distinguishing_columns,
+    heading,
+    letters,
+    row_columns,
+    side_of,
+)
 from openbench.results.leaderboard.ranking import Board, Row, places
-from openbench.results.tables.render import Cell, Column, Estimate, Table, cell_text
-from openbench.results.tables.views import FAMILIES, GROUPS, arrow, conventions, key_order, kind_of, shown_in
+from openbench.results.tables.render import Cell, Column, Estimate, Table, with_best
+from openbench.results.tables.views import FAMILIES, GROUPS, conventions, key_order, metric_column, shown_in
 from openbench.storage.files import output
 from openbench.storage.plain_json import dumps
 
@@ -28,31 +34,31 @@ _END = re.compile(r"(.+)_(low|high)")
 _PREDICTION_SET = re.compile(rf"({'|'.join((*KINDS, OWN))})_.+@.+")
 _COMMON = ("training", "augment", "outliers", "backbone")
 AUROC = "AUROC ↑"
-_SHORT = {"auroc": AUROC, "fpr95": "FPR@95 ↓"}
+_OVERVIEW = {"auroc": AUROC, "fpr95": "FPR@95 ↓"}
 
 
 @dataclass(frozen=True)
-class Shown:
-    """One column of numbers: a key of a set or group, under a title."""
+class Number:
+    """A column of numbers: a metric of a set or group."""
 
-    title: str
-    name: str
+    column: Column
+    of: str
     key: str
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Section:
     """What one table shows of a board.
 
     Args:
         board: the rows.
-        about: the set, group or kind of prediction set; what tells the sheets of a board apart.
-        columns: its numbers.
+        about: the set, group or kind of prediction set, which distinguishes the sections of a board.
+        numbers: its columns.
     """
 
     board: Board
     about: str
-    columns: tuple[Shown, ...]
+    numbers: tuple[Number, ...]
 
     @property
     def rows(self) -> list[tuple[int | None, bool, Row]]:
@@ -72,18 +78,21 @@ def needed(view: str) -> Keep:
 
     @cache
     def of_view(key: str) -> bool:
-        base = key.removeprefix(_POOLED)
-        if view == "overview":
-            return re.sub(r"_(low|high)$", "", key) in _SHORT
         if view == "intervals":
             return True
-        return shown_in(base, view) or shown_in(re.sub(r"_(low|high)$", "", base), view)
+        base = key.removeprefix(_POOLED)
+        whole = re.sub(r"_(low|high)$", "", base)
+        return re.sub(r"_(low|high)$", "", key) in _OVERVIEW if view == "overview" else _shows(view, base, whole)
 
     def keep(name: str, key: str) -> bool:
         of_id = name.rpartition("/")[2] == _ID
         return of_id if view in (_ID, "prediction_sets") else not of_id and of_view(key)
 
     return keep
+
+
+def _shows(view: str, *keys: str) -> bool:
+    return any(shown_in(key, view) for key in keys)
 
 
 def across(boards: Iterable[Board], view: str, of: Sequence[str] = ()) -> list[Table]:
@@ -98,37 +107,43 @@ def across(boards: Iterable[Board], view: str, of: Sequence[str] = ()) -> list[T
     Raises:
         ConfigError: no board has such a set.
     """
-    return [_table(sheet, view) for sheet in _sheets(boards, view, of)]
+    return [_table(section, view) for section in _sections(boards, view, of)]
 
 
 def across_csv(boards: Iterable[Board], view: str, of: Sequence[str] = ()) -> Table:
     """Return all that `across` shows as one table for programs: fractions, with run ids; arguments as there."""
-    sheets = _sheets(boards, view, of)
-    titles = list(dict.fromkeys(shown.title for sheet in sheets for shown in sheet.columns))
+    sections = _sections(boards, view, of)
+    titles = list(dict.fromkeys(_title(number) for section in sections for number in section.numbers))
     first = ("benchmark", "digest", "id_side", "of", "rank", "method", "version", "training", "augment", "outliers")
-    who = (*first, "backbone", "hyper_parameters", "tuned", "not_ranked_because", "run_ids")
+    about = (*first, "backbone", "hyper_parameters", "tuned", "not_ranked_because", "run_ids")
     rows: list[tuple[Cell, ...]] = []
-    for sheet in sheets:
-        columns, board = {shown.title: shown for shown in sheet.columns}, sheet.board
-        for rank, _, row in sheet.rows:
-            about: list[Cell] = [board.benchmark, board.digest, side_of(board), sheet.about, rank, row.method]
-            about += [row.version, row.training, row.augment, row.outliers, row.backbone, row.params, row.tuned]
-            about += ["; ".join(row.reasons), " ".join(row.runs)]
-            values = ((columns.get(t)) for t in titles)
-            rows.append((*about, *(None if s is None else row.value(s.name, s.key) for s in values)))
-    return Table(view, (*map(Column, who), *(Column(title) for title in titles)), tuple(rows))
+    for section in sections:
+        numbers, board = {_title(number): number for number in section.numbers}, section.board
+        for rank, _, row in section.rows:
+            cells: list[Cell] = [board.benchmark, board.digest, side_of(board), section.about, rank, row.method]
+            cells += [row.version, row.training, row.augment, row.outliers, row.backbone, row.params, row.tuned]
+            cells += ["; ".join(row.reasons), " ".join(row.runs)]
+            found = (numbers.get(title) for title in titles)
+            rows.append((*cells, *(None if number is None else row.value(number.of, number.key) for number in found)))
+    return Table(view, (*map(Column, about), *map(Column, titles)), tuple(rows))
 
 
-def _sheets(boards: Iterable[Board], view: str, of: Sequence[str]) -> list[Sheet]:
-    found = list(boards)
+def _title(number: Number) -> str:
+    return number.column.name or number.column.title
+
+
+def _sections(boards: Iterable[Board], view: str, of: Sequence[str]) -> list[Section]:
+    every = list(boards)
     if view not in (_ID, "prediction_sets"):
-        known = {name for board in found for name in (*_names(board), *(f"{_POOLED}{g}" for g in GROUPS), SETS)}
+        known = {name for board in every for name in (*_names(board), *(f"{_POOLED}{g}" for g in GROUPS), SETS)}
         for name in of:
             if name not in known:
                 raise ConfigError(
                     f"--of: '{name}' not found{did_you_mean(name, known)} — available: {', '.join(sorted(known))}"
                 )
-    return [sheet for board in found for sheet in _SHEETS.get(view, _by_name)(board, view, of) if sheet.columns]
+    make = {"overview": _overview, _ID: _of_id, "prediction_sets": _of_prediction_sets}.get(view)
+    found = (make(board, of) if make else _by_name(board, view, of) for board in every)
+    return [section for sections in found for section in sections if section.numbers]
 
 
 def _names(board: Board) -> list[str]:
@@ -138,50 +153,42 @@ def _names(board: Board) -> list[str]:
     return [name for group in GROUPS if sets[group] for name in (group, *sets[group])]
 
 
-def _chosen(board: Board, of: Sequence[str], default: Callable[[str], bool]) -> list[str]:
+def _chosen(board: Board, of: Sequence[str], default: Sequence[str]) -> list[str]:
     names = _names(board)
     pooled = [f"{_POOLED}{group}" for group in GROUPS if group in names and f"{_POOLED}{group}" in of]
-    wanted = [n for n in names if (n in of or (SETS in of and n not in GROUPS) if of else default(n))]
-    return [*wanted, *pooled]
+    return [n for n in names if (n in of or (SETS in of and n not in GROUPS) if of else n in default)] + pooled
 
 
-def _overview(board: Board, view: str, of: Sequence[str]) -> list[Sheet]:
-    names = _chosen(board, of, lambda name: True)
+def _overview(board: Board, of: Sequence[str]) -> list[Section]:
+    names = [name for name in _chosen(board, of, _names(board)) if not name.startswith(_POOLED)]
     return [
-        Sheet(board, title, tuple(Shown(name, name, key) for name in names if not name.startswith(_POOLED)))
-        for key, title in _SHORT.items()
+        Section(board, title, tuple(Number(Column(n, "percent", better=title[-1]), n, key) for n in names))
+        for key, title in _OVERVIEW.items()
     ]
 
 
-def _by_name(board: Board, view: str, of: Sequence[str]) -> list[Sheet]:
-    sheets = []
-    for chosen in _chosen(board, of, lambda name: name in GROUPS):
-        prefix = _POOLED if chosen.startswith(_POOLED) else ""
-        name = chosen.removeprefix(_POOLED)
-        found = {k.removeprefix(prefix) for k in _keys(board, name) if k.startswith(_POOLED) == bool(prefix)}
-        ordered = sorted((key for key in found if _belongs(key, view, found)), key=lambda key: key_order(view, key))
-        sheets.append(Sheet(board, chosen, tuple(Shown(arrow(key), name, prefix + key) for key in ordered)))
-    return sheets
+def _by_name(board: Board, view: str, of: Sequence[str]) -> list[Section]:
+    sections = []
+    for name in _chosen(board, of, GROUPS):
+        prefix = _POOLED if name.startswith(_POOLED) else ""
+        group = name.removeprefix(prefix)
+        found = {k.removeprefix(prefix) for k in _keys(board, group) if k.startswith(_POOLED) == bool(prefix)}
+        keys = sorted((key for key in found if _belongs(key, view, found)), key=lambda key: key_order(view, key))
+        sections.append(Section(board, name, tuple(Number(metric_column(k), group, prefix + k) for k in keys)))
+    return sections
 
 
-def _of_id(board: Board, view: str, of: Sequence[str]) -> list[Sheet]:
+def _of_id(board: Board, of: Sequence[str]) -> list[Section]:
     keys = sorted(key for key in _keys(board, _ID) if not _PREDICTION_SET.fullmatch(key))
-    return [Sheet(board, _ID, tuple(Shown(arrow(key), _ID, key) for key in keys))]
+    return [Section(board, _ID, tuple(Number(metric_column(key), _ID, key) for key in keys))]
 
 
-def _of_prediction_sets(board: Board, view: str, of: Sequence[str]) -> list[Sheet]:
-    kinds: dict[str, list[str]] = {}
-    for key in sorted(_keys(board, _ID), key=lambda key: key_order(view, key)):
+def _of_prediction_sets(board: Board, of: Sequence[str]) -> list[Section]:
+    kinds: dict[str, list[Number]] = {}
+    for key in sorted(_keys(board, _ID), key=lambda key: key_order("prediction_sets", key)):
         if match := _PREDICTION_SET.fullmatch(key):
-            kinds.setdefault(match.group(1), []).append(key)
-    return [Sheet(board, kind, tuple(Shown(arrow(k), _ID, k) for k in keys)) for kind, keys in kinds.items()]
-
-
-_SHEETS: dict[str, Callable[[Board, str, Sequence[str]], list[Sheet]]] = {
-    "overview": _overview,
-    _ID: _of_id,
-    "prediction_sets": _of_prediction_sets,
-}
+            kinds.setdefault(match.group(1), []).append(Number(metric_column(key), _ID, key))
+    return [Section(board, kind, tuple(numbers)) for kind, numbers in kinds.items()]
 
 
 def _keys(board: Board, name: str) -> set[str]:
@@ -189,67 +196,50 @@ def _keys(board: Board, name: str) -> set[str]:
     return {key for row in rows for run in row.members for key in run.metrics.get(row.side + name, ())}
 
 
-def _belongs(key: str, view: str, found: set[str]) -> bool:
+def _belongs(key: str, view: str, keys: set[str]) -> bool:
     """Whether a key is a column of a view; the ends of an interval are shown with their value."""
     if view == "intervals":
-        return f"{key}_low" in found and f"{key}_high" in found
-    return not ((end := _END.fullmatch(key)) and end.group(1) in found) and shown_in(key, view)
+        return f"{key}_low" in keys and f"{key}_high" in keys
+    return not ((end := _END.fullmatch(key)) and end.group(1) in keys) and shown_in(key, view)
 
 
-def _table(sheet: Sheet, view: str) -> Table:
-    """A sheet for readers: rows show only what distinguishes them, and intervals only if a view is about them."""
-    rows = [row for *_, row in sheet.rows]
-    who, known = told_by(rows), who_columns(rows)
-    grid = [[row.value(shown.name, shown.key) for shown in sheet.columns] for row in rows]
+def _table(section: Section, view: str) -> Table:
+    """A section for readers: rows show only what distinguishes them, and intervals only if a view is about them."""
+    rows = [row for *_, row in section.rows]
+    shown, known = distinguishing_columns(rows), row_columns(rows)
+    grid = [[row.value(number.of, number.key) for number in section.numbers] for row in rows]
     if view not in ("overview", "intervals"):
         grid = [[replace(v, low=None, high=None) if isinstance(v, Estimate) else v for v in line] for line in grid]
     marks: dict[str, str] = {}
     cells = []
-    for (rank, tied, row), line in zip(sheet.rows, grid, strict=True):
+    for (rank, tied, row), line in zip(section.rows, grid, strict=True):
         for reason in row.reasons:
             marks.setdefault(reason, letters(len(marks)))
         place: Cell = " ".join(f"[{marks[r]}]" for r in row.reasons) or (f"{rank}=" if tied else rank)
-        cells.append((place, *(getattr(row, name) for name in who.values()), *line))
-    columns = (Column("rank", "count"), *map(Column, who))
-    columns += tuple(Column(shown.title, kind_of(shown.key.removeprefix(_POOLED))) for shown in sheet.columns)
-    common = [getattr(row, n) for row in rows[:1] for t, n in known.items() if n in _COMMON and t not in who]
-    title = " · ".join((view, *([sheet.about] * (sheet.about != view)), heading(sheet.board), *common))
+        cells.append((place, *(getattr(row, name) for name in shown.values()), *line))
+    columns = (Column("rank", "count"), *map(Column, shown), *(number.column for number in section.numbers))
+    common = [getattr(row, n) for row in rows[:1] for t, n in known.items() if n in _COMMON and t not in shown]
+    title = " · ".join((view, *([section.about] * (section.about != view)), heading(section.board), *common))
     notes = tuple(f"[{mark}] not ranked: {reason}" for reason, mark in marks.items())
-    best = _best(sheet, columns[-len(sheet.columns) :], grid)
-    shift = len(columns) - len(sheet.columns)
-    return Table(
-        title, columns, tuple(cells), _header(sheet, grid), notes, frozenset((row, shift + at) for row, at in best)
-    )
+    about = section.about[:-2] if view == "overview" else f"{view.replace('_', ' ')} ({section.about})"
+    table = Table(title, columns, tuple(cells), _header(section, grid), notes, caption=caption(section.board, about))
+    return with_best(table, len(section.board.ranked))
 
 
-def _best(
-    sheet: Sheet, columns: Sequence[Column], grid: Sequence[Sequence[Estimate | str | None]]
-) -> Iterator[tuple[int, int]]:
-    """(row, column of numbers) of the best of the ranked rows, and of all that are printed the same."""
-    for at, (shown, column) in enumerate(zip(sheet.columns, columns, strict=True)):
-        higher = higher_is_better(shown.key.removeprefix(_POOLED))
-        ranked = [(row, line[at]) for row, line in enumerate(grid[: len(sheet.board.ranked)])]
-        found = {row: cell.value for row, cell in ranked if isinstance(cell, Estimate)}
-        if higher is None or not found:
-            continue
-        best = cell_text((max if higher else min)(found.values()), column)
-        yield from ((row, at) for row, value in found.items() if cell_text(value, column) == best)
-
-
-def _header(sheet: Sheet, grid: Sequence[Sequence[Estimate | str | None]]) -> str:
-    """Those of the board's conventions that the numbers of a sheet depend on."""
-    keys = [shown.key for shown in sheet.columns]
+def _header(section: Section, grid: Sequence[Sequence[Estimate | str | None]]) -> str:
+    """Those of the board's conventions that the numbers of a section depend on."""
+    keys = [number.key for number in section.numbers]
     bounded = {
         k for line in grid for k, v in zip(keys, line, strict=True) if isinstance(v, Estimate) and v.low is not None
     }
-    lines = sorted({conventions(header, keys, bounded) for header in sheet.board.headers})
+    lines = sorted({conventions(header, keys, bounded) for header in section.board.headers})
     return " · ".join(line for line in lines if line)
 
 
 _ABOUT: tuple[str, ...] = ("run_id", "benchmark", "digest", "deviations", "method", "version", "hyper_parameters")
 _ABOUT += ("tuned", "training", "augment", "outliers", "backbone", "network", "seed", "contradictions")
-# Those that a run does not have under the same name.
-_TOLD: dict[str, Callable[[Run], object]] = {
+# Columns that are not attributes of a run.
+_FACTS: dict[str, Callable[[Run], object]] = {
     "deviations": lambda run: "; ".join(run.deviations) if run.deviations or run.pristine else "not stated",
     "hyper_parameters": lambda run: dumps(run.params).replace("\n", "") if run.params else "",
     "tuned": lambda run: run.strategy if run.tuned else "no",
@@ -276,11 +266,11 @@ def write_every_number(runs: Callable[[], Iterable[Run]], path: Path) -> tuple[i
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(csv_row([*_ABOUT, *(f"{name}.{key}" for name, key in columns)]))
             for run in runs():
-                about = [_TOLD.get(name, attrgetter(name))(run) for name in _ABOUT]
+                about = [_FACTS.get(name, attrgetter(name))(run) for name in _ABOUT]
                 numbers = (run.metrics.get(name, {}).get(key) for name, key in columns)
                 cells = ("" if n is None else n if isinstance(n, str) else repr(n) for n in numbers)
                 writer.writerow(csv_row([*about, *cells]))
                 count += 1
     except OSError as error:
-        raise RecordError(f"'{path}' cannot be written — {error.strerror or error} — choose another file") from error
+        raise RecordError(f"'{path}' cannot be written ({error.strerror or error}) — choose another file") from error
     return count, len(columns)

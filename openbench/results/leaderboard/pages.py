@@ -12,7 +12,7 @@ from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards
 from openbench.results.records.settings import NONE, RELEASED
 from openbench.results.records.store import RecordStore
 from openbench.results.tables.published import SOURCES, Figure, Setup, load_published, published_name
-from openbench.results.tables.render import Cell, Column, Link, Table, cell_text, to_csv, to_markdown
+from openbench.results.tables.render import Cell, Column, Link, Table, cell_text, to_csv, to_markdown, with_best
 from openbench.results.tables.views import conventions, stream_table
 from openbench.storage.files import write_whole
 
@@ -25,7 +25,8 @@ _WITH_INTERVAL = ("auroc",)
 _EXPLAINED = (
     "Percent. Over several runs: mean ± population standard deviation; of one run: AUROC with its 95 % interval. "
     "`networks` counts the different sets of weights among the runs: with one network the deviation is that of the "
-    "method alone. Order: near AUROC, then far AUROC; `=` marks methods whose near AUROC is printed the same. "
+    "method alone. Order: near AUROC, then far AUROC; `=` marks methods whose near AUROC is printed the same. The best "
+    "number of a column is bold, unless more than three print the same. "
     "Hyper-parameters are those that were tuned or set otherwise than the method's config file; all are in the CSV."
 )
 
@@ -207,6 +208,20 @@ def heading(board: Board) -> str:
     return f"{board.benchmark} · {side} · digest {board.digest}"
 
 
+def caption(board: Board, about: str) -> str:
+    """Return what a table shows in words, for a paper.
+
+    Args:
+        board: what it is about.
+        about: its numbers.
+    """
+    side = ", covariate-shifted ID counted as ID" if board.full_spectrum else ""
+    return (
+        f"OOD detection on {board.benchmark}{side}: {about}. Rates in percent; over several seeds mean ± standard "
+        "deviation, of one run its 95 % interval in brackets. The best number is bold, the second-best underlined."
+    )
+
+
 def side_of(board: Board) -> str:
     """Return the ID side of a board as programs read it."""
     return "full_spectrum" if board.full_spectrum else "standard"
@@ -223,22 +238,20 @@ _MEASURED = (
 )
 
 
-def who_columns(rows: Sequence[Row]) -> dict[str, str]:
+def row_columns(rows: Sequence[Row]) -> dict[str, str]:
     """Return {column title: attribute of a row} of what distinguishes the rows."""
     said = {title: name for title, name in _OPTIONAL.items() if any(getattr(row, name) != NONE for row in rows)}
     return {**_WHO, **said, **_HOW}
 
 
-def told_by(rows: Sequence[Row]) -> dict[str, str]:
-    """Return {column title: attribute of a row} of the columns in which the rows differ."""
-    who = who_columns(rows)
-    needed = {title: name for title, name in who.items() if len({getattr(row, name) for row in rows}) > 1}
-    kept = {"method": "method"}
-    for title, name in needed.items():
-        if title in _HOW and len({tuple(getattr(row, n) for n in kept.values()) for row in rows}) == len(rows):
-            continue
-        kept[title] = name
-    return kept
+def distinguishing_columns(rows: Sequence[Row]) -> dict[str, str]:
+    """Return {column title: attribute of a row} of the method and of the columns in which the rows differ."""
+    columns = {"method": "method"}
+    for title, name in row_columns(rows).items():
+        told_apart = len({tuple(getattr(row, n) for n in columns.values()) for row in rows}) == len(rows)
+        if len({getattr(row, name) for row in rows}) > 1 and not (title in _HOW and told_apart):
+            columns[title] = name
+    return columns
 
 
 def _cells(row: Row, who: Mapping[str, str]) -> tuple[Cell, ...]:
@@ -252,11 +265,11 @@ def _cells(row: Row, who: Mapping[str, str]) -> tuple[Cell, ...]:
 
 def ranked_table(board: Board) -> Table:
     """Return the ranking of one board, ties marked by `=`."""
-    who = who_columns(board.ranked)
+    who = row_columns(board.ranked)
     columns = (Column("rank", "count"), *map(Column, who), *_MEASURED)
     ranks = [f"{place}=" if tied else place for place, tied in places(board.ranked)]
     rows = ((rank, *_cells(row, who)) for rank, row in zip(ranks, board.ranked, strict=True))
-    return Table(heading(board), columns, tuple(rows))
+    return with_best(Table(heading(board), columns, tuple(rows), caption=caption(board, "near and far AUROC")))
 
 
 def _ranked(board: Board, published: Figures) -> tuple[Table, dict[str, int]]:
@@ -270,7 +283,7 @@ def _ranked(board: Board, published: Figures) -> tuple[Table, dict[str, int]]:
         return table, cited
     columns = (*table.columns, Column("published near"), Column("published far"))
     rows = tuple((*cells, *_quoted(figure, cited)) for cells, figure in zip(table.rows, figures, strict=True))
-    return Table(table.title, columns, rows), cited
+    return replace(table, columns=columns, rows=rows), cited
 
 
 def _with_seen(table: Table, board: Board, rows: Sequence[Row], seen: Seen) -> Table:
@@ -306,12 +319,13 @@ def unranked_table(board: Board) -> tuple[Table, dict[str, str]]:
     marks: dict[str, str] = {}
     for reason in (reason for row in board.unranked for reason in row.reasons):
         marks.setdefault(reason, letters(len(marks)))
-    who = who_columns(board.unranked)
+    who = row_columns(board.unranked)
     columns = (*map(Column, who), *_MEASURED, Column("not ranked because"))
     rows = tuple(
         (*_cells(row, who), " ".join(f"[{marks[reason]}]" for reason in row.reasons)) for row in board.unranked
     )
-    return Table(f"Not ranked · {heading(board)}", columns, rows), marks
+    words = caption(board, "runs that are not ranked")
+    return Table(f"Not ranked · {heading(board)}", columns, rows, caption=words), marks
 
 
 def letters(index: int) -> str:

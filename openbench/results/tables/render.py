@@ -3,9 +3,11 @@
 import csv
 import io
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal
 
 from openbench.errors import ConfigError, did_you_mean
 from openbench.results import escape
@@ -57,16 +59,32 @@ class Column:
         title: as printed.
         kind: `percent` for fractions in [0, 1], `number` for other reals, `count` for whole numbers.
         decimals: digits after the point of a percentage.
+        name: what programs call it, in a CSV and a DataFrame; the title if empty.
+        group: a heading that it shares with its neighbours; empty for none.
+        better: which numbers are better, ↑ or ↓; if empty, the arrow in the title says it.
     """
 
     title: str
     kind: Kind = "text"
     decimals: int = 2
+    name: str = ""
+    group: str = ""
+    better: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The title after that of its group."""
+        return f"{self.group} {self.title}" if self.group else self.title
+
+    @property
+    def direction(self) -> str:
+        """↑ where larger numbers are better, ↓ where smaller ones are, else empty."""
+        return self.better or next((arrow for arrow in "↑↓" if arrow in self.title), "")
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table that console, CSV, Markdown and LaTeX can show.
+    """A table that every format can show.
 
     Args:
         title: what it is about.
@@ -74,7 +92,10 @@ class Table:
         rows: one cell per column; None where there is no value.
         header: one line of conventions that the numbers depend on.
         notes: footnotes.
-        best: (row, column) of the cells that are the best of their column, as printed; LaTeX sets them in bold.
+        headings: {row: a line above it}.
+        best: (row, column) of the cells in bold; see `with_best`.
+        second: of the cells that are underlined.
+        caption: a sentence for LaTeX, where the title becomes a comment; the title if empty.
     """
 
     title: str
@@ -82,7 +103,10 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     header: str = ""
     notes: tuple[str, ...] = ()
+    headings: Mapping[int, str] = field(default_factory=dict)
     best: frozenset[tuple[int, int]] = frozenset()
+    second: frozenset[tuple[int, int]] = frozenset()
+    caption: str = ""
 
     def __post_init__(self) -> None:
         """Check that every row has a cell per column."""
@@ -93,6 +117,46 @@ class Table:
     def texts(self) -> list[list[str]]:
         """The rows as they are printed."""
         return [[cell_text(cell, column) for cell, column in zip(row, self.columns, strict=True)] for row in self.rows]
+
+    def with_columns(self, places: Sequence[int]) -> "Table":
+        """The table with some of its columns, in this order."""
+
+        def moved(cells: frozenset[tuple[int, int]]) -> frozenset[tuple[int, int]]:
+            return frozenset((row, places.index(column)) for row, column in cells if column in places)
+
+        columns = tuple(self.columns[place] for place in places)
+        rows = tuple(tuple(row[place] for place in places) for row in self.rows)
+        return replace(self, columns=columns, rows=rows, best=moved(self.best), second=moved(self.second))
+
+
+_MOST_TIED = 3
+
+
+def with_best(table: Table, compared: int | None = None) -> Table:
+    """Return the table with the best and the second-best number of each column marked, where a direction is known.
+
+    Numbers that print the same are tied; where more than three are tied, none of them is marked.
+
+    Args:
+        table: any.
+        compared: how many of its first rows take part; None for all.
+    """
+    marks: list[set[tuple[int, int]]] = [set(), set()]
+    for at, column in enumerate(table.columns):
+        cells = [(row, value_of(line[at])) for row, line in enumerate(table.rows[:compared])]
+        numbers = [(row, value) for row, value in cells if value is not None]
+        numbers.sort(key=lambda number: number[1], reverse=column.direction == "↑")
+        ties = [list(tie) for _, tie in groupby(numbers, key=lambda number: cell_text(number[1], column))]
+        if column.direction and len(ties) > 1:
+            for mark, tie in zip(marks, ties, strict=False):
+                mark |= {(row, at) for row, _ in tie if len(tie) <= _MOST_TIED}
+    return replace(table, best=frozenset(marks[0]), second=frozenset(marks[1]))
+
+
+def value_of(cell: Cell) -> float | None:
+    """Return the number in a cell; None if there is none."""
+    value = cell.value if isinstance(cell, Estimate) else cell
+    return value if isinstance(value, float | int) else None
 
 
 def cell_text(cell: Cell, column: Column) -> str:
@@ -129,28 +193,37 @@ def _number(value: float, column: Column) -> str:
     return f"{value:.4g}"
 
 
-class _Texts(NamedTuple):
-    """A table as it is printed, escaped for a format."""
+def _escaped(table: Table, escaped: Callable[[str], str]) -> Table:
+    """The table as it is printed, with texts that are escaped for a format; the header is the first note."""
+    return replace(
+        table,
+        title=escaped(table.title),
+        columns=tuple(replace(c, title=escaped(c.title), group=escaped(c.group)) for c in table.columns),
+        rows=tuple(tuple(map(escaped, row)) for row in table.texts()),
+        header="",
+        notes=tuple(escaped(text) for text in (table.header, *table.notes) if text),
+        headings={row: escaped(text) for row, text in table.headings.items()},
+        caption=escaped(table.caption),
+    )
 
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    notes: list[str]
 
-
-def _escaped(table: Table, escaped: Callable[[str], str]) -> _Texts:
-    columns = [escaped(column.title) for column in table.columns]
-    rows = [[escaped(text) for text in row] for row in table.texts()]
-    return _Texts(escaped(table.title), columns, rows, [escaped(text) for text in (table.header, *table.notes) if text])
+def _marked(table: Table, best: str, second: str = "{}") -> list[list[str]]:
+    """The rows of an escaped table, with marks around the best and the second-best cells."""
+    rows = [list(map(str, row)) for row in table.rows]
+    for form, places in ((best, table.best), (second, table.second)):
+        for row, column in places:
+            rows[row][column] = form.format(rows[row][column])
+    return rows
 
 
 _WIDTH = 120
 # Fewest characters of a table, a cell of words, and a long word; longer ones are folded.
 _NARROWEST, _WORDS, _WORD = 60, 24, 40
 _GAP = 3  # between two columns
+_INDENT = "  "  # of rows below a heading
 
 
-def to_console(table: Table, width: int | None = None) -> str:
+def to_console(table: Table, width: int | None = None, *, styled: bool = False) -> str:
     """Return a table for a terminal; long headers and notes are wrapped.
 
     Numbers are never broken. What does not fit beside one another is shown in parts below one another, which repeat the
@@ -159,50 +232,71 @@ def to_console(table: Table, width: int | None = None) -> str:
     Args:
         table: any.
         width: characters in a line; None takes the terminal's (COLUMNS, if that is set), and 120 where there is none.
+        styled: whether the best numbers are bold and the second-best underlined, by the terminal's control codes.
     """
     from rich.console import Console
     from rich.text import Text
 
-    texts = _escaped(table, escape.console)
+    texts = _escaped(_with_headings(table), escape.console)
     room = max(_NARROWEST, shutil.get_terminal_size((_WIDTH, 24)).columns if width is None else width)
     stream = io.StringIO()
     # Without force_jupyter=False, rich would show the table in a notebook's cell in place of writing it.
     console = Console(
-        file=stream, width=room, color_system=None, force_terminal=False, force_jupyter=False, legacy_windows=False
+        file=stream,
+        width=room,
+        color_system="standard" if styled else None,
+        force_terminal=styled,
+        force_jupyter=False,
+        legacy_windows=False,
     )
-    console.print(Text(texts.title), *_grids(table, texts, room), *map(Text, texts.notes), sep="\n")
+    console.print(Text(texts.title), *_grids(texts, room), *map(Text, texts.notes), sep="\n")
     return "\n".join(line.rstrip() for line in stream.getvalue().strip("\n").split("\n")) + "\n"
 
 
-def _grids(table: Table, texts: _Texts, room: int) -> "list[RichTable]":
-    """The lines of a table, in parts that fit; rich breaks what is in words."""
+def _with_headings(table: Table) -> Table:
+    """The table with each heading as a row, the rows below indented, and the groups of columns in their titles."""
+    columns = tuple(replace(column, title=column.heading) for column in table.columns)
+    rows: list[tuple[Cell, ...]] = []
+    places: dict[int, int] = {}
+    for at, row in enumerate(table.rows):
+        if at in table.headings:
+            rows.append((table.headings[at], *[""] * (len(columns) - 1)))
+        places[at] = len(rows)
+        rows.append((f"{_INDENT}{row[0]}", *row[1:]) if table.headings else row)
+    best, second = (frozenset((places[row], at) for row, at in cells) for cells in (table.best, table.second))
+    return replace(table, columns=columns, rows=tuple(rows), headings={}, best=best, second=second)
+
+
+def _grids(table: Table, room: int) -> "list[RichTable]":
+    """The lines of an escaped table, in parts that fit; rich breaks what is in words."""
     from rich.box import SIMPLE
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    rows = [list(map(str, row)) for row in table.rows]
     words = [column.kind == "text" for column in table.columns]
-    cells = list(zip(*texts.rows, strict=True)) or [()] * len(words)
-    titles = [_longest_word([title]) for title in texts.columns]
+    cells = list(zip(*rows, strict=True)) or [()] * len(words)
+    titles = [_longest_word([column.title]) for column in table.columns]
     longest = [max(title, *map(len, column), 0) for title, column in zip(titles, cells, strict=True)]
     least = [
-        max(title, min(most, _WORDS if _longest_word(column) <= _WORDS else min(_longest_word(column), _WORD)))
-        if in_words
-        else most
+        max(title, min(most, max(_WORDS, min(_longest_word(column), _WORD)))) if in_words else most
         for title, most, column, in_words in zip(titles, longest, cells, words, strict=True)
     ]
+    style = {**dict.fromkeys(table.second, "underline"), **dict.fromkeys(table.best, "bold")}
     grids = []
-    for part in _parts(words, texts.rows, least, room):
-        whole = sum(max(longest[index], len(texts.columns[index])) + _GAP for index in part) <= room
-        fits = sum(least[index] + _GAP for index in part) <= room
-        grid = RichTable(box=SIMPLE, pad_edge=False, padding=(0, 1))
-        for index in part:
-            side: Literal["left", "right"] = "left" if words[index] else "right"
-            narrowest = least[index] if fits and words[index] else None
-            width = None if whole or words[index] else least[index]
+    for part in _parts(words, rows, least, room):
+        fits_whole = sum(max(longest[at], len(table.columns[at].title)) + _GAP for at in part) <= room
+        fits = sum(least[at] + _GAP for at in part) <= room
+        grid = RichTable(box=SIMPLE, header_style="", pad_edge=False, padding=(0, 1))
+        for at in part:
+            side: Literal["left", "right"] = "left" if words[at] else "right"
+            narrowest = least[at] if fits and words[at] else None
+            width = None if fits_whole or words[at] else least[at]
             # Text objects: in plain strings rich would read the brackets of an interval as markup.
-            grid.add_column(Text(texts.columns[index]), justify=side, overflow="fold", width=width, min_width=narrowest)
-        for row in texts.rows:
-            grid.add_row(*(Text(row[index]) for index in part))
+            title = Text(table.columns[at].title)
+            grid.add_column(title, justify=side, overflow="fold", width=width, min_width=narrowest)
+        for number, row in enumerate(rows):
+            grid.add_row(*(Text.assemble((row[at], style.get((number, at), ""))) for at in part))
         grids.append(grid)
     return grids
 
@@ -241,7 +335,8 @@ def to_csv(table: Table) -> str:
     plans = [(column, _ends(table, index)) for index, column in enumerate(table.columns)]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    titles = [title for column, ends in plans for title in (column.title, *(f"{column.title} {e}" for e in ends))]
+    names = [(column.name or column.title, ends) for column, ends in plans]
+    titles = [title for name, ends in names for title in (name, *(f"{name} {end}" for end in ends))]
     writer.writerow(escape.csv_row(titles))
     for row in table.rows:
         cells: list[str] = []
@@ -253,11 +348,15 @@ def to_csv(table: Table) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """Return a table as GitHub Markdown, with title, header line and notes."""
+    """Return a table as GitHub Markdown, with title, header line and notes; the best of a column is bold."""
     texts = _escaped(table, escape.markdown)
-    marks = ["---" if column.kind == "text" else "---:" for column in table.columns]
-    lines = [texts.columns, marks]
-    for row, shown in zip(table.rows, texts.rows, strict=True):
+    lines = [
+        [column.heading for column in texts.columns],
+        ["---" if column.kind == "text" else "---:" for column in texts.columns],
+    ]
+    for at, (row, shown) in enumerate(zip(table.rows, _marked(texts, "**{}**"), strict=True)):
+        if at in texts.headings:
+            lines.append([f"**{texts.headings[at]}**", *[""] * (len(texts.columns) - 1)])
         links = (isinstance(cell, Link) and escape.markdown_link(cell.text, cell.target) for cell in row)
         lines.append([link or text for link, text in zip(links, shown, strict=True)])
     parts = [f"### {texts.title}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
@@ -266,15 +365,32 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """Return a table as a LaTeX float that needs the package booktabs; the best of a column is bold if it is known."""
+    """Return a table as a LaTeX float that needs the package booktabs: best bold, second underlined, groups spanned."""
     texts = _escaped(table, escape.latex)
-    layout = "".join("l" if column.kind == "text" else "r" for column in table.columns)
-    for row, column in table.best:
-        texts.rows[row][column] = rf"\textbf{{{texts.rows[row][column]}}}"
-    head, *body = [" & ".join(row) + r" \\" for row in (texts.columns, *texts.rows)]
-    lines = [r"\begin{table}", r"\centering", rf"\caption{{{texts.title}}}", rf"\begin{{tabular}}{{{layout}}}"]
-    lines += [r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
-    return "\n".join([*lines, *(rf"\par\footnotesize {note}" for note in texts.notes), r"\end{table}"]) + "\n"
+    layout = "".join("l" if column.kind == "text" else "r" for column in texts.columns)
+    body: list[str] = []
+    for at, row in enumerate(_marked(texts, r"\textbf{{{}}}", r"\underline{{{}}}")):
+        if at in texts.headings:
+            body += [r"\midrule"] * (at > 0)
+            body += [rf"\multicolumn{{{len(layout)}}}{{l}}{{\textit{{{texts.headings[at]}}}}} \\"]
+        body.append(" & ".join(row) + r" \\")
+    lines = [f"% {escape.console(table.title)}"] * bool(texts.caption)
+    lines += [r"\begin{table}", r"\centering", rf"\caption{{{texts.caption or texts.title}}}"]
+    lines += [rf"\begin{{tabular}}{{{layout}}}", r"\toprule", *_latex_groups(texts.columns)]
+    lines += [" & ".join(column.title for column in texts.columns) + r" \\", r"\midrule", *body]
+    lines += [r"\bottomrule", r"\end{tabular}", *(rf"\par\footnotesize {note}" for note in texts.notes)]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def _latex_groups(columns: Sequence[Column]) -> list[str]:
+    """The line of the groups of columns, and the rules below them; none if no column is in a group."""
+    cells, rules, at = list[str](), list[str](), 1
+    for group, members in groupby(columns, key=lambda column: column.group):
+        n = len(list(members))
+        cells += [rf"\multicolumn{{{n}}}{{c}}{{{group}}}"] if group else [""] * n
+        rules += [rf"\cmidrule(lr){{{at}-{at + n - 1}}}"] * bool(group)
+        at += n
+    return [" & ".join(cells) + r" \\", " ".join(rules)] if rules else []
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {
@@ -293,7 +409,7 @@ def render(table: Table, form: str) -> str:
     """
     if form not in FORMATS:
         raise ConfigError(f"format '{form}' not found{did_you_mean(form, FORMATS)} — available: {', '.join(FORMATS)}")
-    return FORMATS[form](table)
+    return to_console(table, styled=sys.stdout.isatty()) if form == "console" else FORMATS[form](table)
 
 
 def rendered(tables: Sequence[Table], form: str) -> list[str]:
@@ -340,10 +456,12 @@ def to_html(table: Table, notes: Sequence[str] = (), warnings: Sequence[str] = (
     texts = _escaped(table, escape.html)
     styles = [_CELL.format(side="left" if column.kind == "text" else "right") for column in table.columns]
 
+    titles = [column.heading for column in texts.columns]
+
     def line(tag: str, cells: Sequence[str]) -> str:
         return "".join(f'<{tag} style="{style}">{cell}</{tag}>' for cell, style in zip(cells, styles, strict=True))
 
-    rows = [f"<tr>{line('td', row)}</tr>" for row in texts.rows]
+    rows = [f"<tr>{line('td', row)}</tr>" for row in _marked(texts, "<strong>{}</strong>", "<u>{}</u>")]
     return "\n".join(
         [
             f'<div class="{_NO_FORMULAS}">',
@@ -351,7 +469,7 @@ def to_html(table: Table, notes: Sequence[str] = (), warnings: Sequence[str] = (
             *(f'<p style="{_WARNING}">{escape.html(text)}</p>' for text in warnings),
             *(f"<p>{escape.html(text)}</p>" for text in notes),
             '<table style="border-collapse:collapse;font-variant-numeric:tabular-nums">',
-            f'<thead><tr style="{_RULE}">{line("th", texts.columns)}</tr></thead>',
+            f'<thead><tr style="{_RULE}">{line("th", titles)}</tr></thead>',
             f"<tbody>{''.join(rows)}</tbody>",
             "</table>",
             *(f"<p><small>{text}</small></p>" for text in texts.notes),

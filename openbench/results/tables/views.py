@@ -33,6 +33,10 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "selective": ("risk@.+", "cost", "oscr", "oscr_selective", "ccr@.+"),
     "conformal": ("conformal_.+", "bh_.+"),
 }  # fmt: skip
+_ACRONYM = re.compile(
+    r"(?<![a-z])(auroc|aupr|ap|fpr|fnr|tpr|tnr|f1|autc|aufpr|aufnr|oscr|ccr|aurc|lac|aps|raps|bh|fdp|id|ood)(?![a-z])"
+)
+_SPELLED = {"e-aurc": "E-AURC", "n_ood": "OOD images", "n_id": "ID images", "n_sets": "sets"}
 # What the names of columns do not say.
 _EXPLAINED = {
     "oscr": "area over FPR under the share of all ID that is accepted and correct (Dhamija et al. 2018)",
@@ -132,7 +136,7 @@ _TITLED = {"overview": ("auroc", "fpr95", "aupr_in"), "prediction_sets": ("lac_s
 
 def _with_conventions(table: Table, view: str) -> Table:
     """The table with those of its record's conventions that its numbers depend on."""
-    keys = _TITLED.get(view) or [column.title.partition(" ")[0] for column in table.columns]
+    keys = _TITLED.get(view) or [column.name.partition(" ")[0] for column in table.columns]
     intervals = {"overview": ("auroc", "fpr95"), "intervals": keys}.get(view, ())
     return replace(table, header=conventions(table.header, keys, intervals))
 
@@ -269,14 +273,14 @@ def _family(record: ResultRecord, side: str, view: str, decimals: int) -> list[T
     if not keys or (view == "threshold" and keys == ["auroc"]):
         return []
     ordered = sorted(keys, key=lambda k: key_order(view, k))
-    columns = (Column("set"), Column("role"), *(Column(arrow(k), kind_of(k), decimals) for k in ordered))
+    columns = (Column("set"), Column("role"), *(metric_column(key, decimals) for key in ordered))
     cells = [
         (name, role, *((estimate(v, k) if view == "intervals" else v.get(k)) for k in ordered))
         for name, role, v in rows
         if any(k in v for k in ordered)
     ]
     title = f"{view}{f' · {SIDES[side]}' if side else ''} · {_title(record, decimals)}"
-    explained = tuple(f"{key}: {_EXPLAINED[key]}." for key in ordered if key in _EXPLAINED)
+    explained = tuple(f"{title_of(key)[:-2]}: {_EXPLAINED[key]}." for key in ordered if key in _EXPLAINED)
     return [Table(title, columns, tuple(cells), record.header, (*deviation_notes(record), *explained))]
 
 
@@ -306,15 +310,27 @@ def key_order(view: str, key: str) -> tuple[int, list[tuple[float, str]]]:
 
 
 def arrow(key: str) -> str:
-    """Return a key with the direction that is better, as columns are titled."""
+    """Return a key with the direction that is better, as CSVs have it."""
     better = higher_is_better(key)
     return key if better is None else f"{key} {'↑' if better else '↓'}"
+
+
+def title_of(key: str) -> str:
+    """Return a metric as papers write it, e.g. `FPR@95 ↓` for `fpr95`."""
+    name = _SPELLED.get(key) or _ACRONYM.sub(lambda word: word[0].upper(), key)
+    name = re.sub(r"(AUPR|AP)_(in|out)", r"\1-\2", name).replace("FPR95", "FPR@95").replace("_", " ")
+    return name + arrow(key).removeprefix(key)
+
+
+def metric_column(key: str, decimals: int = 2) -> Column:
+    """Return the column of a metric; programs know it by its key."""
+    return Column(title_of(key), kind_of(key), decimals, arrow(key))
 
 
 def _id(record: ResultRecord, decimals: int) -> list[Table]:
     sides = [side for side in SIDES if f"{side}id" in record.metrics]
     keys = sorted({k for side in sides for k in record.metrics[f"{side}id"] if not _PREDICTION_SET.fullmatch(k)})
-    columns = (Column("side"), *(Column(arrow(key), kind_of(key), decimals) for key in keys))
+    columns = (Column("side"), *(metric_column(key, decimals) for key in keys))
     rows = tuple((SIDES[side] or "standard", *(record.metrics[f"{side}id"].get(key) for key in keys)) for side in sides)
     return (
         [Table(f"id · {_title(record, decimals)}", columns, rows, record.header, deviation_notes(record))]
