@@ -28,6 +28,18 @@ class DataError(OpenbenchError):
     """A data set is missing, incomplete, unreadable or not what its manifest says."""
 
 
+class MissingSetsError(DataError):
+    """Sets of a benchmark are missing. The message is in the words of the command line; `in_python` in Python's."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    @property
+    def in_python(self) -> str:
+        """The message with the arguments of `ob.evaluate` in place of overrides."""
+        return str(self.args[-1])
+
+
 class LeakageError(DataError):
     """Splits share classes or images that the benchmark promises to keep apart."""
 

@@ -149,7 +149,8 @@ def messages(show: bool = True) -> Iterator[None]:
     level, handler = log.level, None
     if not any(isinstance(other, _Printed) for other in log.handlers):
         log.addHandler(handler := _Printed())
-    log.setLevel(logging.INFO if show else logging.WARNING)
+    if level != logging.DEBUG:  # which the user has set
+        log.setLevel(logging.INFO if show else logging.WARNING)
     try:
         yield
     finally:

@@ -25,7 +25,7 @@ from openbench.data.dataset import (
     unread_split,
 )
 from openbench.digest import digest
-from openbench.errors import DataError, LeakageError
+from openbench.errors import DataError, LeakageError, MissingSetsError
 
 WHERE = "outliers"
 _OTHERS = "dataset@outliers=NAME (python -m openbench list dataset)"
@@ -117,7 +117,8 @@ def open_benchmark(config: BenchmarkConfig, reader: str | None = None, sampled: 
     if config.incomplete == "allow":
         gaps = [gap for gap in gaps if not gap.found and gap.path.startswith("id.")]
     if gaps:
-        raise DataError(missing_sets(gaps, len(sets), config.typed, reader or ""))
+        texts = [missing_sets(gaps, len(sets), config.typed, reader or "", python) for python in (False, True)]
+        raise MissingSetsError(*texts)
     for found in sets:
         entry = found.entry
         if found.located is None:
@@ -192,7 +193,7 @@ def _group(opened: Mapping[str, Split], group: str) -> dict[str, Split]:
     return {path.partition(".")[2]: split for path, split in opened.items() if path.startswith(f"{group}.")}
 
 
-def missing_sets(gaps: Sequence[SetStatus], total: int, benchmark: str, reader: str = "") -> str:
+def missing_sets(gaps: Sequence[SetStatus], total: int, benchmark: str, reader: str = "", python: bool = False) -> str:
     """Return one message on all sets that are missing: a first line that can be read alone, and the details below.
 
     Args:
@@ -200,6 +201,7 @@ def missing_sets(gaps: Sequence[SetStatus], total: int, benchmark: str, reader: 
         total: how many sets were looked for.
         benchmark: what users type after `+benchmark=`.
         reader: what reads the ID training images, e.g. `method 'knn', which is fitted on it`; empty = not known.
+        python: whether to name arguments of `ob.evaluate` instead of overrides.
     """
     train = [gap.path for gap in gaps if gap.role == Role.ID_TRAIN and reader]
     named = ", ".join(gap.path + f" (needed by {reader})" * (gap.path in train[-1:]) for gap in gaps)
@@ -207,29 +209,31 @@ def missing_sets(gaps: Sequence[SetStatus], total: int, benchmark: str, reader: 
     first = f"benchmark '{benchmark}': {len(gaps)} of {total} data sets {verb} missing or incomplete: {named}"
     if _shipped(benchmark):
         first += f" — `python -m openbench data list {benchmark}` says how to get what is missing"
-    return "\n".join([first, *(f"  {gap}" for gap in gaps), *advice(gaps, benchmark)])
+    return "\n".join([first, *(f"  {gap}" for gap in gaps), *advice(gaps, benchmark, python)])
 
 
-def advice(gaps: Sequence[SetStatus], benchmark: str) -> list[str]:
+def advice(gaps: Sequence[SetStatus], benchmark: str, python: bool = False) -> list[str]:
     """Return the lines that say where the sets were searched, each place once, and what can be done.
 
     Args:
         gaps: the sets that are missing or incomplete.
         benchmark: what users type after `+benchmark=`.
+        python: whether to name arguments of `ob.evaluate` instead of overrides.
     """
     lines = [*_places(place for gap in gaps for place in gap.searched), "what to do:"]
     if _shipped(benchmark):
         lines.append(f"  download what may be downloaded: python -m openbench data prepare {benchmark}")
     named = "" if os.environ.get("OPENBENCH_DATA") else " (it is not set)"
     lines.append(f"  put the sets into one of these places; OPENBENCH_DATA names the folder of all data{named}")
-    dropped = " ".join(f"~benchmark.{gap.path}" for gap in gaps if gap.droppable)
-    if dropped:
+    droppable = [f"~benchmark.{gap.path}" for gap in gaps if gap.droppable]
+    if droppable:
+        dropped = f"overrides={droppable}" if python else " ".join(droppable)
         lines.append(f"  or go on without them, which is recorded: {dropped}")
-    if dropped or any(gap.found for gap in gaps):
-        lines.append("  or go on with what is there, which is recorded: benchmark.incomplete=allow")
-        lines.append("  (from Python: incomplete='allow')")
+    if droppable or any(gap.found for gap in gaps):
+        allowed = 'incomplete="allow"' if python else "benchmark.incomplete=allow"
+        lines.append(f"  or go on with the images that are here, which is recorded: {allowed}")
     if any(gap.path == "id.train" for gap in gaps):
-        lines.append("  or use a network with weights and a method that is not fitted on id.train, e.g. method=energy")
+        lines.append("  or use a network with weights and a method that is not fitted on id.train, e.g. energy")
     return lines
 
 

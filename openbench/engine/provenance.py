@@ -1,5 +1,6 @@
 """How numbers came about: what a run and its record say of network, code, machine, time and scores."""
 
+import logging
 import platform
 import resource
 import sys
@@ -43,7 +44,8 @@ _OTHER_METHOD = (
     "a method of the same sources and hyper-parameters scored the same rows otherwise before: something else that it "
     "reads has changed, so this is another method, with results of its own"
 )
-_VERIFY = "add runtime.on_existing=verify"
+_STARTED = datetime.now(UTC).replace(microsecond=0)  # of this process
+logger = logging.getLogger(__name__)
 _LIBRARIES = (
     *("torch", "torchvision", "numpy", "scipy", "scikit-learn", "faiss-cpu", "timm", "open_clip_torch"),
     "pillow",  # decodes and resizes images
@@ -257,24 +259,45 @@ def _of_set(whose: str, split: SetScores) -> str:
 
 
 def reused(record: ResultRecord, path: Path, records: RecordStore) -> RunOutcome:
-    """Return the outcome of a run whose record is there, with who made it, when and from which version.
+    """Return the outcome of a run whose record exists; version, commit and time of the record are logged (DEBUG).
 
     Args:
         record: the record that was found; its run id says that it was made from the same sources.
         path: its file.
         records: where it was found.
     """
-    first = f"reused: nothing was computed — made by {made_by(record)} — to compute it again and compare, {_VERIFY}"
-    return RunOutcome(record, path, "skipped", (first, *made_from(record, records)))
+    logger.debug(f"record {record.run_id}: {made_by(record)}")
+    first = "reused: nothing was computed (runtime.on_existing=verify computes again and compares)"
+    return RunOutcome(record, path, "skipped", (first, *_made_from(record, records)))
 
 
 def made_from(record: ResultRecord, records: RecordStore) -> tuple[str, ...]:
-    """Return a line for each special thing about the code that made a record; none for openbench's committed code.
+    """Return notes on a record just made: what it reused from before this process, and its code if not committed.
+
+    Version, commit and time of what it reused are logged (DEBUG).
 
     Args:
-        record: just made, or found.
+        record: just made.
         records: where the others of its setting are.
     """
+    before = []
+    for name, maker in (record.provenance.get(REUSED) or {}).items():
+        logger.debug(f"reused {name}: {maker}")
+        if _time_of(maker) < _STARTED:
+            before.append(name)
+    return (*([f"reused {' and '.join(before)} of an earlier run"] if before else []), *_made_from(record, records))
+
+
+def _time_of(maker: str) -> datetime:
+    """The time in `openbench 0.1.0, commit 1a2b, 2026-01-01T…`, perhaps with more after it; the earliest if none."""
+    try:
+        return datetime.fromisoformat(maker.split(", ")[2].split(" ")[0].removesuffix(";"))
+    except (IndexError, ValueError):
+        return datetime.min.replace(tzinfo=UTC)
+
+
+def _made_from(record: ResultRecord, records: RecordStore) -> tuple[str, ...]:
+    """A line for each special thing about the code of a record; none for openbench's committed code."""
     sources, changed = record.provenance.get(SOURCES) or {}, record.provenance.get(UNCOMMITTED) or {}
     unknown = unknown_sources(sources)
     edited = changed_since_loaded(sources)
@@ -287,7 +310,6 @@ def made_from(record: ResultRecord, records: RecordStore) -> tuple[str, ...]:
     ]
     if VARIANT in sources:
         lines.append(_OTHER_METHOD)
-    lines += [f"reused {what}: made by {by}" for what, by in (record.provenance.get(REUSED) or {}).items()]
     if (record.provenance.get(PROBE) or {}).get("variant"):
         lines.append(_VARIANT)
     supersedes, by = superseding(record, records)

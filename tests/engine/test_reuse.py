@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from openbench.core.record import ResultRecord
-from openbench.engine.provenance import reused
+from openbench.engine.provenance import made_from, reused
 from openbench.results.records.store import RecordStore
 
 MADE = {"openbench": "0.1.0", "git_sha": "abcdef0123456789", "utc": "2026-01-02T03:04:05+00:00"}
@@ -16,13 +16,36 @@ def record(**provenance) -> ResultRecord:
     return ResultRecord("1" * 16, {}, benchmark, backbone, method, {}, [], {}, "", {}, MADE | provenance)
 
 
-def test_a_record_that_is_reused_is_said_to_be_with_who_made_it_and_when(tmp_path):
-    found = reused(record(), Path("x"), RecordStore(tmp_path))
+BEFORE, AFTER = (
+    "openbench 0.1.0, commit abc, 2020-01-01T00:00:00+00:00",
+    "openbench 0.1.0, commit abc, 2999-01-01T00:00:00+00:00",
+)
+
+
+def test_a_reused_record_is_one_short_line_and_its_commit_is_logged_for_debugging(tmp_path, caplog):
+    made = record(reused={"features": BEFORE, "weights": BEFORE})
+    with caplog.at_level("DEBUG", "openbench"):
+        found = reused(made, Path("x"), RecordStore(tmp_path))
     assert (found.status, found.warnings) == ("skipped", ())
-    assert found.notes == (
-        "reused: nothing was computed — made by openbench 0.1.0, commit abcdef012345, 2026-01-02T03:04:05+00:00 — to "
-        "compute it again and compare, add runtime.on_existing=verify",
-    )
+    assert found.notes == ("reused: nothing was computed (runtime.on_existing=verify computes again and compares)",)
+    assert "openbench 0.1.0, commit abcdef012345, 2026-01-02T03:04:05+00:00" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("before", "note"),
+    [
+        ({"weights": BEFORE, "features": BEFORE}, ("reused weights and features of an earlier run",)),
+        ({"weights": BEFORE, "features": AFTER}, ("reused weights of an earlier run",)),
+        ({"features": f"{BEFORE} (7 of 8 sets)"}, ("reused features of an earlier run",)),
+        ({"features": "an earlier version"}, ("reused features of an earlier run",)),
+        ({"features": AFTER}, ()),  # made for another method of this process
+        ({}, ()),
+    ],
+)
+def test_reused_features_are_named_in_one_line_unless_this_process_made_them(tmp_path, caplog, before, note):
+    with caplog.at_level("DEBUG", "openbench"):
+        assert made_from(record(reused=before), RecordStore(tmp_path)) == note
+    assert caplog.text.count("commit abc") == sum("commit" in maker for maker in before.values())
 
 
 @pytest.mark.parametrize(
