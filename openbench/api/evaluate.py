@@ -1,4 +1,4 @@
-"""Evaluating models from Python: what `python -m openbench run` computes, of a torch module, a function or a name."""
+"""Evaluating models from Python: the numbers and records of `python -m openbench run`."""
 
 import warnings as python_warnings
 from collections import Counter
@@ -22,8 +22,8 @@ from openbench.api.arguments import (
     words_of,
 )
 from openbench.api.methods import chosen_method, named_methods
-from openbench.api.models.adopt import Adopted, Asked, Shown, adopt, name_of
 from openbench.api.models.names import check_is_no_weights, config_words, files_of, is_name, loaded, with_weights
+from openbench.api.models.wrap import ImageTask, ModelOptions, WrappedModel, check_preprocess, name_of, wrap
 from openbench.api.result import ModelResults, Result, Results
 from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
@@ -33,10 +33,10 @@ from openbench.config.overrides import word
 from openbench.core.benchmark import Benchmark
 from openbench.core.runtime import Runtime
 from openbench.core.search import ChosenMethod
-from openbench.engine.prepare import Config, SharedObjects, build_method, prepare
+from openbench.engine.prepare import Config, SharedObjects, build_method, prepare, train_reader
 from openbench.engine.provenance import WARNINGS, RunOutcome
 from openbench.engine.run import run
-from openbench.errors import CacheError, ConfigError
+from openbench.errors import CacheError, ConfigError, DataError, MissingSetsError
 from openbench.progress import messages, shown
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
@@ -63,75 +63,68 @@ def evaluate(
     batch_size: int = 256,
     stochastic: int | None = None,
     progress: bool = True,
-) -> Any:
-    """Return the results of one model, by method; of several models, by model.
+) -> Results | ModelResults:
+    """Evaluate OOD detection methods with a model on a benchmark.
 
-    Records, cached features and scores are those of `python -m openbench run`: what is there already is not computed
-    again. A model that is changed in place is another model.
+    Results are cached and recorded as by `python -m openbench run`; nothing is computed twice.
+
+    Example:
+        results = ob.evaluate(model, benchmark="cifar10", methods=["msp", "knn"], preprocess=transform)
+        print(results)  # the table; also results.table(), results.plot(), results["knn"].metrics
 
     Args:
-        model: a torch.nn.Module; a function of normalised images (n, channels, h, w) that returns logits or
-            (features, logits); the path of an ONNX file; the name of one of openbench's backbones, `timm:NAME`,
-            `torchvision:NAME`, `open_clip:NAME`, `hf_hub:OWNER/NAME` or `transformers:NAME`; or a list or a mapping of
-            these. It is left exactly as it was.
+        model: a torch.nn.Module; a function of images (n, channels, h, w) that returns logits (n, c) or (features
+            (n, d), logits); an ONNX file; a name: of a backbone of openbench, `timm:NAME`, `torchvision:NAME`,
+            `open_clip:NAME`, `hf_hub:OWNER/NAME`, `transformers:NAME`; or a list or mapping of these.
         benchmark: its name (python -m openbench list benchmark).
-        methods: a name, an instance, a list of these, or a mapping from your own names to them. An instance is taken
-            as it is, nothing is tuned.
-        preprocess: how images reach the model: ob.Preprocess, a transform of torchvision, timm or open_clip, an image
-            processor of Hugging Face, a function of a PIL image, or `"benchmark"` for the benchmark's own. None: as
-            the model was published, if it says so.
-        features: name of the module whose output is the features, where they are not the classifier's input; of an
-            ONNX file, the name of that output.
-        head: name of the linear classifier where it cannot be found, or (W, b) where the model does not show it, or
-            ends in its features.
-        weights: a file of weights for the module, or several, e.g. the epochs of a training run: a list or mapping.
-        name: of the model in tables and records; None = its class's.
-        tune: `validation`, `none`, or `oracle` and `oracle_per_set`, which look at the test sets.
-        seed: of what a method draws at random.
-        incomplete: `allow` evaluates on the images that are there where some are missing; record and table say
-            so. None: as the benchmark has it, usually an error that lists them.
+        methods: a name, a method object (which is not tuned), a list of these, or a mapping from your names to them.
+        preprocess: the transform of the model's images: of torchvision, timm, open_clip or Hugging Face, ob.Preprocess,
+            a function of a PIL image, or `"benchmark"`. None = the one that the model was published with.
+        features: name of the module or ONNX output that makes features (n, d). None = the classifier's input.
+        head: name of the linear classifier, or (W, b) with W (c, d). None = found.
+        weights: a file of weights for the module, or a list or mapping of files, e.g. the epochs of a training.
+        name: of the model in tables. None = from its class.
+        tune: `validation` or `none`; `oracle` and `oracle_per_set` choose on the test sets.
+        seed: of methods that draw random numbers.
+        incomplete: `allow` = go on with the images that are here; records and tables say so.
         overrides: as on the command line, e.g. `["~benchmark.far.places365"]`.
-        config_dir: a folder of your own benchmarks, methods and backbones, as after `--config-dir`: what
-            `python -m openbench data new` and `new` write.
-        cache: folder of features and scores; None = OPENBENCH_CACHE or the user's cache folder.
-        results: folder of records; None = OPENBENCH_RESULTS or ./results.
-        device: `auto`, or a torch device string.
+        config_dir: folder of your own benchmarks, methods and backbones.
+        cache: folder of features and scores. None = OPENBENCH_CACHE, else the user's cache folder.
+        results: folder of records. None = OPENBENCH_RESULTS, else ./results.
+        device: `auto`, or a torch device.
         batch_size: images per forward pass.
-        stochastic: how many passes, each with its own seed, are averaged of a model whose outputs are drawn, e.g. by
-            dropout; None: such a model is refused.
-        progress: whether to tell how far it is, in a terminal or notebook.
+        stochastic: number of passes to average if the model is not deterministic, e.g. by dropout.
+        progress: whether to show progress in a terminal or notebook.
 
     Returns:
-        Results, a mapping from methods to Result; ModelResults, a mapping from models to Results, where a list or
-        mapping of models, or several files of weights, were given.
+        Results by method; for several models or files of weights ModelResults, which are Results by model.
 
     Raises:
-        OpenbenchError: whatever the command line refuses, before anything is computed wherever it can be known by then.
+        OpenbenchError: bad arguments or missing data, before anything is computed where possible.
     """
-    named, own = named_methods(methods), words_of(overrides)
+    chosen, typed = named_methods(methods), words_of(overrides)
     check_value(plain(stochastic), Annotated[int, Ge(2)] | None, "stochastic")
     check_value(progress, bool, "progress")
     if name is not None:
         check_model_name(name)
-    words = [f"+benchmark={check_benchmark(benchmark)}", f"tune={word(tune)}", f"seed={word(plain(seed))}", *own]
+    words = [f"+benchmark={check_benchmark(benchmark)}", f"tune={word(tune)}", f"seed={word(plain(seed))}", *typed]
     if incomplete is not None:
         words.append(f"benchmark.incomplete={word(incomplete)}")
-    given = {"device": device, "batch_size": batch_size, "cache": cache, "results": results}
-    runtime = {key: plain(value) for key, value in given.items()} | {"progress": shown(progress)}
+    settings = {"device": device, "batch_size": batch_size, "cache": cache, "results": results}
+    runtime = {key: plain(value) for key, value in settings.items() if value is not None}
+    runtime["progress"] = shown(progress)
     folder = None if config_dir is None else path_of(config_dir, "config_dir")
-    call = _Call(named, words, runtime, lru_cache(lambda words: composed("run", words, folder)))
-    asked = Asked(preprocess, features, head_of(head), name, resolve_device(runtime["device"]), plain(stochastic))
+    call = _Call(chosen, words, runtime, lru_cache(lambda words: composed("run", words, folder)))
+    options = ModelOptions(preprocess, features, head_of(head), name, resolve_device(plain(device)), plain(stochastic))
     models = _models(model, weights)
+    if models is not None and name is not None:
+        raise ConfigError(f"name '{name}' is one name for {len(models)} models — give a mapping from names to models")
     with messages(runtime["progress"]):
         if models is None:
-            return call.results(model, weights, asked)
-        if name is not None:
-            raise ConfigError(
-                f"name '{name}' is one name for {len(models)} models — give a mapping from names to models"
-            )
+            return call.results(model, weights, options)
         return ModelResults(
             {
-                key: call.results(one, file, replace(asked, name=None if is_name(one) else key))
+                key: call.results(one, file, replace(options, name=None if is_name(one) else key))
                 for key, (one, file) in models.items()
             }
         )
@@ -139,7 +132,7 @@ def evaluate(
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """What all models and methods of one call share.
+    """The arguments that all models and methods of one call share.
 
     Args:
         methods: names and objects by their names in the results.
@@ -155,94 +148,109 @@ class _Call:
     composed: Callable[[tuple[str, ...]], Composed]
     shared: SharedObjects = field(default_factory=SharedObjects)
 
-    def results(self, model: object, weights: Any, asked: Asked) -> Results:
-        """Return the results of one model; every method is checked before the first is run."""
+    def results(self, model: object, weights: Any, options: ModelOptions) -> Results:
+        """Return the results of one model; every method is checked before the first one runs."""
         check_is_no_weights(model)
+        user_model, words = None, list[str]()
         if isinstance(model, str) and is_name(model) and weights is None:
-            _refuse_parts(model, asked)
-            network, words = None, config_words(model)
+            _refuse_options(model, options)
+            words = config_words(model)
         else:
             check_reaches(self.words, "backbone", "the model is an object")
             model = loaded(model)
-            network, words = _Network(model if weights is None else with_weights(model, weights), asked), []
-        jobs = {name: self._job(given, name, words) for name, given in self.methods}
-        specs = {
-            name: prepare(
-                config,
-                setting,
-                method=method,
-                adopt=network.adopt if network else None,
-                shared=self.shared,
-                overrides=() if network else typed,
-            )
-            for name, (config, setting, method, typed) in jobs.items()
-        }
-        adopted = network.adopted if network else None
-        for text in adopted.warnings if adopted else ():
+            user_model = _UserModel(model if weights is None else with_weights(model, weights), options)
+        jobs = {name: self._job(method, name, words, user_model is None) for name, method in self.methods}
+        # If sets are missing, a method that also reads the training set names them all.
+        order = sorted(jobs, key=lambda name: not train_reader(jobs[name][2]))
+        try:
+            specs = {
+                name: prepare(
+                    config,
+                    runtime,
+                    method=method,
+                    adopt=user_model.adopt if user_model else None,
+                    shared=self.shared,
+                    overrides=() if user_model else typed,
+                )
+                for name, (config, runtime, method, typed) in ((name, jobs[name]) for name in order)
+            }
+        except MissingSetsError as error:
+            problems = [error.in_python, *(user_model.problems() if user_model else ())]
+            raise DataError("\n".join(problems)) from None
+        wrapped = user_model.wrapped if user_model else None
+        for text in wrapped.warnings if wrapped else ():
             python_warnings.warn(text, UserWarning, stacklevel=3)
-        return Results(
-            {name: _result(run(spec, jobs[name][1]), jobs[name][1], adopted) for name, spec in specs.items()}
-        )
+        return Results({name: _result(run(specs[name], jobs[name][1]), jobs[name][1], wrapped) for name in jobs})
 
     def _job(
-        self, given: Any, name: str, backbone: Sequence[str]
+        self, method: Any, name: str, backbone: Sequence[str], has_backbone: bool
     ) -> tuple[Config, Runtime, ChosenMethod, tuple[str, ...]]:
-        """The config of one method, how it is run, the method itself, and the overrides if it is not an object."""
-        method = [f"method={word(given)}"] if isinstance(given, str) else []
-        if not method:
+        """The config of one method, its runtime, the method itself, and the overrides if it is given by name."""
+        by_name = isinstance(method, str)
+        if not by_name:
             check_reaches(self.words, "method", f"method '{name}' is an object")
-        job = self.composed((*self.words[:1], *backbone, *method, *self.words[1:]))
-        setting = Runtime.from_config({**job.runtime, **{k: v for k, v in self.runtime.items() if v is not None}})
-        if setting.on_existing != "verify":
-            RecordStore(setting.records).check_writable()  # before a training begins
-        if method:
-            return job.config, setting, build_method(job.config["method"]), job.overrides
-        return job.config, setting, chosen_method(given, name=name), ()
+        first, *rest = self.words
+        job = self.composed((first, *backbone, *([f"method={word(method)}"] if by_name else []), *rest))
+        config = job.config if has_backbone else {**job.config, "backbone": {}}  # not the benchmark's own
+        runtime = Runtime.from_config({**job.runtime, **self.runtime})
+        if runtime.on_existing != "verify":
+            RecordStore(runtime.records).check_writable()  # before a training begins
+        if by_name:
+            return config, runtime, build_method(config["method"]), job.overrides
+        return config, runtime, chosen_method(method, name=name), ()
 
 
-class _Network:
-    """The caller's own network, made a backbone once, for the first method that is prepared."""
+@dataclass
+class _UserModel:
+    """The caller's own network; it becomes a backbone once, for the first method that is prepared."""
 
-    def __init__(self, model: object, asked: Asked) -> None:
-        self._model, self._asked = model, asked
-        self.adopted: Adopted | None = None
+    model: object
+    options: ModelOptions
+    wrapped: WrappedModel | None = None
 
     def adopt(self, benchmark: Benchmark) -> tuple[Backbone, Config]:
-        """Return it as a backbone for a benchmark, with what a config says of it."""
+        """Return it as a backbone for a benchmark, with its entry in the config."""
         if benchmark.columns is not None:
             raise ConfigError(
-                f"benchmark '{benchmark.name}' has rows of a table — a model takes images — choose another "
-                "benchmark, or evaluate your features with evaluate_features"
+                f"benchmark '{benchmark.name}' has rows of a table, not images for a model — choose another benchmark, "
+                "or evaluate your features with evaluate_features"
             )
-        shown = Shown(benchmark.id_test, benchmark.classes, benchmark.preprocess)
-        self.adopted = self.adopted or adopt(self._model, self._asked, shown)
-        return self.adopted.backbone, self.adopted.node
+        task = ImageTask(benchmark.id_test, benchmark.classes, benchmark.preprocess)
+        self.wrapped = self.wrapped or wrap(self.model, self.options, task)
+        return self.wrapped.backbone, self.wrapped.node
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the model whatever the benchmark."""
+        try:
+            check_preprocess(self.model, self.options.preprocess, self.options.name or name_of(self.model))
+        except ConfigError as error:
+            yield f"and {error}"
 
 
-def _refuse_parts(model: object, asked: Asked) -> None:
-    """Refuse what is said of a model that a config describes: it runs exactly as the command line has it."""
-    given = [key for key in ("preprocess", "features", "head", "name") if getattr(asked, key) is not None]
-    if given:
-        raise ConfigError(
-            f"{given[0]} is given for '{model}', whose config says it — leave it out, or change the config: "
-            f"overrides=['backbone.{given[0]}=…']"
-        )
+def _refuse_options(model: str, options: ModelOptions) -> None:
+    """Refuse options of a model that a config describes."""
+    for key in ("preprocess", "features", "head", "name"):
+        if getattr(options, key) is not None:
+            raise ConfigError(
+                f"{key} is given for '{model}', whose config has it — leave it out, or change the config: "
+                f"overrides=['backbone.{key}=…']"
+            )
 
 
-def _result(outcome: RunOutcome, setting: Runtime, adopted: Adopted | None) -> Result:
-    """The outcome of a run with its scores: those just computed, else those that are still in the cache."""
+def _result(outcome: RunOutcome, runtime: Runtime, wrapped: WrappedModel | None) -> Result:
+    """The outcome of a run with its scores: those just computed, else those in the cache."""
     scores = outcome.scores
     if outcome.status == "skipped":
-        with suppress(CacheError):  # the cache has been emptied since
-            scores = tuple(ScoreStore(setting.scores).read(outcome.record.run_id))
-    own, said = (adopted.notes, adopted.warnings) if adopted else ((), ())
-    remarks = tuple(outcome.record.provenance.get(WARNINGS) or ())
+        with suppress(CacheError):  # the cache was emptied
+            scores = tuple(ScoreStore(runtime.scores).read(outcome.record.run_id))
+    notes, warnings = (wrapped.notes, wrapped.warnings) if wrapped else ((), ())
+    recorded = tuple(outcome.record.provenance.get(WARNINGS) or ())
     return Result(
         outcome.record,
         scores,
         outcome.path,
-        notes=(*own, *outcome.notes),
-        warnings=(*said, *remarks, *outcome.warnings),
+        notes=(*notes, *outcome.notes),
+        warnings=(*warnings, *recorded, *outcome.warnings),
     )
 
 
@@ -256,28 +264,28 @@ def _models(model: object, weights: object) -> Mapping[str, tuple[Any, Any]] | N
     if isinstance(model, Mapping):
         if model and all(isinstance(value, Tensor) for value in model.values()):
             raise ConfigError(
-                "model is a mapping of tensors, as of state_dict() — a network expected — load them into its class: "
+                "model is a mapping of tensors, as of state_dict() — load them into the network's class: "
                 "model.load_state_dict(…)"
             )
-        found = {str(key): value for key, value in model.items()}
+        models = {str(key): value for key, value in model.items()}
     elif isinstance(model, list | tuple):
-        found = dict(_numbered(model))
+        models = dict(_numbered(model))
     else:
         return None
-    if not found:
+    if not models:
         raise ConfigError(f"model is an empty {type(model).__name__} — give at least one model")
-    if len(found) < len(model):
-        raise ConfigError(f"two models have one name — found {', '.join(found)} — give a mapping from your own names")
-    for key, value in found.items():
+    if len(models) < len(model):
+        raise ConfigError(f"two models have one name ({', '.join(models)}) — give a mapping from your own names")
+    for key, value in models.items():
         if not is_name(value):
             check_model_name(key, "model: a key of the mapping")
-    return {key: (value, weights) for key, value in found.items()}
+    return {key: (value, weights) for key, value in models.items()}
 
 
 def _numbered(models: Sequence[object]) -> Iterator[tuple[str, object]]:
-    """Models with names that tell them apart: a second `resnet` is `resnet_2`."""
-    seen: Counter[str] = Counter()
+    """Models with distinct names: a second `resnet` is `resnet_2`."""
+    count: Counter[str] = Counter()
     for model in models:
         name = model if isinstance(model, str) else name_of(model)
-        seen[name] += 1
-        yield (name if seen[name] == 1 else f"{name}_{seen[name]}"), model
+        count[name] += 1
+        yield (name if count[name] == 1 else f"{name}_{count[name]}"), model

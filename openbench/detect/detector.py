@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from openbench.api.arguments import head_of, path_of
 from openbench.api.methods import chosen_method
-from openbench.api.models.adopt import Asked
+from openbench.api.models.wrap import ModelOptions
 from openbench.backbones.device import resolve_device
 from openbench.config.constraints import Count, check_value
 from openbench.core.benchmark import Items, Split
@@ -70,7 +70,7 @@ class Detector:
         """
         check_value(batch_size, Count, "batch_size")
         self.chosen = method if isinstance(method, ChosenMethod) else chosen_method(method)
-        self.asked = Asked(preprocess, features, head_of(head), name, resolve_device(device))
+        self.asked = ModelOptions(preprocess, features, head_of(head), name, resolve_device(device))
         self.batch_size = batch_size
         self.about: Mapping[str, Any] = {}  # notes that are saved: the record it was chosen by, licences
         self._model, self._classes = model, names_of(classes)
@@ -337,7 +337,7 @@ class Detector:
         learnt = self.learnt
         return export.to_onnx(learnt.network.backbone, learnt.method, self.calibration, path_of(path, "path"))
 
-    def use(self, network: Network, asked: Asked) -> Self:
+    def use(self, network: Network, asked: ModelOptions) -> Self:
         """Take a network that is ready in place of the model given, and return itself.
 
         Args:
@@ -423,7 +423,7 @@ def load_detector(
     Raises:
         CheckpointError: not a detector, changed since it was saved, or made by versions that do not fit.
     """
-    asked = Asked(preprocess, device=resolve_device(device))
+    asked = ModelOptions(preprocess, device=resolve_device(device))
     found = saved.read(path_of(path, "path"), asked, model, method, digest)
     network, fitted = found.learnt.network, found.learnt.method
     unfitted = chosen_method(type(fitted)(**fitted.params()), name=found.method)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from openbench.api.methods import as_node
-from openbench.api.models.adopt import Asked
+from openbench.api.models.wrap import ModelOptions
 from openbench.config.constraints import Checked, OneOf
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime
@@ -90,7 +90,7 @@ def fit_on_benchmark(
         "licences": licences(spec.config["backbone"], benchmark.id_test.name),
         **({"record": existing[0].run_id} if existing else {}),
     }
-    detector.use(Network(spec.backbone, dict(spec.config["backbone"])), Asked(device=spec.backbone.device))
+    detector.use(Network(spec.backbone, dict(spec.config["backbone"])), ModelOptions(device=spec.backbone.device))
     source = CachedFeatures(feature_store(setting), spec.backbone, Clock())
     train = benchmark.id_train if Role.ID_TRAIN in fitted_on else benchmark.id_val if Role.ID_VAL in fitted_on else None
     detector.fit(train, benchmark.id_val if Role.ID_VAL in fitted_on else None, features=source)

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from openbench.api.models.adopt import Asked, Shown, adopt
 from openbench.api.models.names import check_is_no_weights, is_name, loaded, named_config
+from openbench.api.models.wrap import ImageTask, ModelOptions, wrap
 from openbench.backbones.base import Backbone
 from openbench.config.build import build
 from openbench.config.overrides import NAME
@@ -83,7 +83,7 @@ def backbone_by_name(name: str, classes: Sequence[str] = ()) -> Network:
     return Network(backbone, {**node, NAME: config})
 
 
-def network_of(model: Any, asked: Asked, images: Split, classes: tuple[str, ...]) -> Network:
+def network_of(model: Any, asked: ModelOptions, images: Split, classes: tuple[str, ...]) -> Network:
     """Return a user's model, or the backbone that it names, ready for images.
 
     Args:
@@ -105,8 +105,8 @@ def network_of(model: Any, asked: Asked, images: Split, classes: tuple[str, ...]
     model = loaded(model)
     few = some_of(images)
     side = int(min(few.items[0].shape[:2]))  # for transforms that do not resize: nothing but normalising
-    shown = Shown(few, classes or _anonymous(model, images), Preprocess(resize=side, crop=side))
-    adopted = adopt(model, asked, shown)
+    shown = ImageTask(few, classes or _anonymous(model, images), Preprocess(resize=side, crop=side))
+    adopted = wrap(model, asked, shown)
     node = {} if "architecture" in adopted.node else adopted.node  # which only describes a model of the user's own
     return Network(adopted.backbone, node)
 

@@ -14,10 +14,10 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from openbench import __version__
-from openbench.api.models.adopt import Asked, copied
-from openbench.api.models.outputs import OutputsBackbone, Read, Source
+from openbench.api.models.outputs import BatchOutputs, OutputsBackbone, OutputSource
 from openbench.api.models.parts import unwrapped
 from openbench.api.models.preprocess import prepared
+from openbench.api.models.wrap import ModelOptions, copied
 from openbench.backbones.base import Backbone
 from openbench.backbones.checkpoints import apply_weights
 from openbench.backbones.network import NetworkBackbone
@@ -63,7 +63,7 @@ class Saved:
 
     learnt: Learnt
     calibration: Calibration
-    asked: Asked
+    asked: ModelOptions
     method: str
     classes: tuple[str, ...]
     batch_size: int
@@ -129,7 +129,7 @@ def write(saved: Saved, path: Path, network: str = "weights") -> str:
     return write_files(path, plain(manifest), parts)
 
 
-def read(path: Path, asked: Asked, model: Any, method: Method | None, digest: str | None) -> Saved:
+def read(path: Path, asked: ModelOptions, model: Any, method: Method | None, digest: str | None) -> Saved:
     """Return a detector that `write` wrote; no code in it is run, and nothing but its files is read.
 
     Args:
@@ -145,7 +145,7 @@ def read(path: Path, asked: Asked, model: Any, method: Method | None, digest: st
     """
     manifest, tensors, graph = read_files(path, digest)
     part = manifest.network
-    asked = Asked(asked.preprocess, part.features or None, part.head or None, device=asked.device)
+    asked = ModelOptions(asked.preprocess, part.features or None, part.head or None, device=asked.device)
     if model is not None and part.kind != "module":
         raise ConfigError(f"model is given, and the detector holds '{part.name}' — leave it out")
     if graph and asked.device.type != "cpu":
@@ -171,7 +171,9 @@ def read(path: Path, asked: Asked, model: Any, method: Method | None, digest: st
     return Saved(learnt, calibration, asked, name, tuple(manifest.classes), manifest.batch_size, manifest.about)
 
 
-def _learnt(manifest: Manifest, tensors: Tensors, graph: bytes, given: tuple[Any, Method | None, Asked]) -> Learnt:
+def _learnt(
+    manifest: Manifest, tensors: Tensors, graph: bytes, given: tuple[Any, Method | None, ModelOptions]
+) -> Learnt:
     model, method, asked = given
     part = manifest.network
     weights = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
@@ -201,7 +203,7 @@ def _calibration(manifest: Manifest, tensors: Tensors) -> Calibration:
     return Calibration(scores, terms, groups, codes, weights, None if quantile is None else quantile.item())
 
 
-def check_savable(backbone: Backbone, network: str, asked: Asked | None = None) -> NetworkBackbone:
+def check_savable(backbone: Backbone, network: str, asked: ModelOptions | None = None) -> NetworkBackbone:
     """Return a network that can be saved.
 
     Args:
@@ -226,7 +228,7 @@ def check_savable(backbone: Backbone, network: str, asked: Asked | None = None) 
     return backbone
 
 
-def _described(backbone: Backbone, node: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
+def _described(backbone: Backbone, node: Mapping[str, Any], asked: ModelOptions) -> dict[str, Any]:
     """The fields of `NetworkPart`."""
     p = backbone.preprocess
     # What a config makes of a class by itself is made again when it is read; a detector names no class.
@@ -293,7 +295,9 @@ def _of_config(part: NetworkPart, state: Tensors, classes: Sequence[str]) -> Bac
     return found
 
 
-def _of_module(model: object, asked: Asked, part: NetworkPart, state: Tensors, classes: Sequence[str]) -> Network:
+def _of_module(
+    model: object, asked: ModelOptions, part: NetworkPart, state: Tensors, classes: Sequence[str]
+) -> Network:
     """A copy of the user's module with the weights of a detector."""
     if not isinstance(model, nn.Module):
         raise CheckpointError(
@@ -308,7 +312,7 @@ def _of_module(model: object, asked: Asked, part: NetworkPart, state: Tensors, c
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no network has learnt from noise
         return network_of(
-            module, Asked(side, asked.features, asked.head, part.name, asked.device), noise, tuple(classes)
+            module, ModelOptions(side, asked.features, asked.head, part.name, asked.device), noise, tuple(classes)
         )
 
 
@@ -337,13 +341,13 @@ def _of_graph(content: bytes, part: NetworkPart, given: object, head: Mapping[st
             f"the network '{part.name}' makes outputs of the shapes {shapes} of 2 images — logits and features, a row "
             "for each image, expected"
         )
-    source = Source(part.name, f"onnx of {part.architecture}", partial(_run, session), bytes_sha256(content))
+    source = OutputSource(part.name, f"onnx of {part.architecture}", partial(_run, session), bytes_sha256(content))
     return OutputsBackbone(source, side, first, Head(head["weight"], head["bias"]) if head else None)
 
 
-def _run(session: Any, images: Tensor) -> Read:
+def _run(session: Any, images: Tensor) -> BatchOutputs:
     logits, features = session.run(list(NETWORK_OUTPUTS), {"images": images.contiguous().numpy()})
-    return Read(torch.from_numpy(logits), torch.from_numpy(features))
+    return BatchOutputs(torch.from_numpy(logits), torch.from_numpy(features))
 
 
 def _probe(backbone: Backbone) -> Tensor:

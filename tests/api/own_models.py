@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from openbench.api.arguments import head_of
-from openbench.api.models.adopt import Asked, Shown, adopt
+from openbench.api.models.wrap import ImageTask, ModelOptions, wrap
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request, Role
@@ -23,11 +23,11 @@ def benchmark(classes=CLASSES, preprocess=PLAIN):
     items = ArrayItems(pixels, np.arange(20))
     names = tuple(f"c{i}" for i in range(classes))
     split = Split("toy", Role.ID_TEST, items, np.arange(20) % classes, [str(i) for i in range(20)], names, "d", 20)
-    return Shown(split, names, preprocess)
+    return ImageTask(split, names, preprocess)
 
 
-def adopted(model, preprocess=PLAIN, classes=CLASSES, head=None, **asked):
-    return adopt(model, Asked(preprocess=preprocess, head=head_of(head), **asked), benchmark(classes))
+def wrapped(model, preprocess=PLAIN, classes=CLASSES, head=None, **options):
+    return wrap(model, ModelOptions(preprocess=preprocess, head=head_of(head), **options), benchmark(classes))
 
 
 class Small(nn.Module):
@@ -51,14 +51,14 @@ def images(n=6):
 
 
 @torch.no_grad()
-def shown(model, x):
+def outputs_of(model, x):
     """The features and logits of a Small, computed by itself."""
     model = copy.deepcopy(model).eval()
     features = model.pooled(x)
     return features, model.fc(features)
 
 
-def made():
+def small_model():
     torch.manual_seed(3)
     model = Small()
     model.scale = 2.0

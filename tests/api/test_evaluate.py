@@ -13,7 +13,7 @@ from openbench import _compat
 from openbench.backbones.cifar import SPECS, CifarResNet
 from openbench.compose.composed import composed
 from openbench.engine import prepare
-from openbench.errors import ConfigError, NotApplicableError
+from openbench.errors import ConfigError, DataError, NotApplicableError
 from openbench.methods.knn import KNN
 
 from ..prepared import run_config  # noqa: TID252 — the tests are no package
@@ -82,6 +82,30 @@ def test_a_module_gives_a_record_for_each_method_and_is_reused(evaluate, tmp_pat
 def test_missing_images_may_be_allowed_by_an_argument(evaluate):
     (allowed,) = evaluate(small(), incomplete="allow").values()
     assert allowed.record.config["benchmark"]["incomplete"] == "allow"
+
+
+def test_all_that_is_wrong_is_said_in_one_message_in_the_words_of_python(evaluate, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path / "empty"))
+    with pytest.raises(DataError) as error:
+        evaluate(small(), ["msp", "knn"], benchmark="cifar10", preprocess=None, overrides=[])
+    text = str(error.value)
+    assert "benchmark 'cifar10': 10 of 10 data sets are missing or incomplete" in text.splitlines()[0]
+    assert "id.train (needed by method 'knn', which is fitted on it)" in text
+    assert "overrides=['~benchmark.ood_val', '~benchmark.near.cifar100'" in text
+    assert 'incomplete="allow"' in text
+    assert "benchmark.incomplete=allow" not in text
+    assert "and model 'small' does not say how its images are preprocessed — pass the" in text.splitlines()[-1]
+    with pytest.raises(DataError) as error:
+        evaluate("resnet20_cifar10", benchmark="cifar10", preprocess=None, overrides=[])
+    assert 'incomplete="allow"' in str(error.value)
+    assert "preprocess" not in str(error.value)
+
+
+def test_features_that_the_call_itself_made_are_not_said_to_be_reused(evaluate):
+    found = evaluate(small(), ["msp", "knn", "vim"], tune="none")
+    assert "reused " not in repr(found).replace("reused only by", "")
+    again = repr(evaluate(small(), ["msp", "knn", "vim"], tune="none"))
+    assert again.count("reused: nothing was computed") == again.replace("reused only by", "").count("reused") == 1
 
 
 def test_numbers_do_not_depend_on_the_way_to_the_network(evaluate, tmp_path):
@@ -236,14 +260,14 @@ def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
         ({"progress": "no"}, "progress — found 'no' — allowed: true or false"),
         ({"name": "a/b"}, "name — found 'a/b' — allowed: letters"),
         ({"model": {"a/b": small()}}, "model: a key of the mapping — found 'a/b' — allowed: letters"),
-        ({"model": small().state_dict()}, r"as of state_dict\(\) — a network expected"),
-        ({"weights": small().state_dict()}, r"weights holds tensors, as state_dict\(\) does"),
-        ({"preprocess": ob.Preprocess}, r"preprocess is the class Preprocess — an instance expected"),
+        ({"model": small().state_dict()}, r"as of state_dict\(\)"),
+        ({"weights": small().state_dict()}, r"weights holds tensors — load them into the network"),
+        ({"preprocess": ob.Preprocess}, r"preprocess is the class Preprocess, not an instance"),
         ({"incomplete": "alow"}, "benchmark.incomplete — found 'alow'; did you mean 'allow'"),
         ({"model": "resnet20_cifar11", "preprocess": None}, "resnet20_cifar11.*did you mean"),
-        ({"model": "resnet20_cifar10"}, "preprocess is given for 'resnet20_cifar10', whose config says it"),
-        ({"model": "weights.pt"}, "is a file of weights — a network expected"),
-        ({"model": ["resnet8_digits", "resnet8_digits", "resnet8_digits_2"]}, "two models have one name — found"),
+        ({"model": "resnet20_cifar10"}, "preprocess is given for 'resnet20_cifar10', whose config has it"),
+        ({"model": "weights.pt"}, "is a file of weights, not a network"),
+        ({"model": ["resnet8_digits", "resnet8_digits", "resnet8_digits_2"]}, "two models have one name"),
         ({"model": []}, "model is an empty list"),
         ({"model": [small(), small()], "name": "x"}, "one name for 2 models"),
         ({"model": lambda x: x, "weights": "a.pt"}, "weights are given for a function"),

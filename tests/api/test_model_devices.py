@@ -8,15 +8,15 @@ from torch import nn
 
 from openbench.errors import ConfigError
 
-from .own_models import BOTH, Small, adopted, images
+from .own_models import BOTH, Small, images, wrapped
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch deprecates
 @pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile], ids=["DataParallel", "compiled"])
 def test_wrappers_are_taken_off(wrap):
     model = Small()
-    found = adopted(wrap(model)).backbone
-    assert (found.name, found.digest) == ("small", adopted(model).backbone.digest)
+    found = wrapped(wrap(model)).backbone
+    assert (found.name, found.digest) == ("small", wrapped(model).backbone.digest)
 
 
 @pytest.mark.filterwarnings("ignore")  # torch warns of its own parts
@@ -25,21 +25,21 @@ def test_the_wrapper_of_distributed_training_is_taken_off(tmp_path):
     dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
     try:
         model = Small()
-        found = adopted(nn.parallel.DistributedDataParallel(model)).backbone
+        found = wrapped(nn.parallel.DistributedDataParallel(model)).backbone
     finally:
         dist.destroy_process_group()
-    assert (found.name, found.digest) == ("small", adopted(model).backbone.digest)
+    assert (found.name, found.digest) == ("small", wrapped(model).backbone.digest)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_precisions_are_run_as_they_are(dtype):
     model = Small().to(dtype)
-    found = adopted(model).backbone
+    found = wrapped(model).backbone
     outputs = found.outputs(images(), BOTH)
     assert {outputs.logits.dtype, outputs.features.dtype, found.head.weight.dtype} == {torch.float32}
     with torch.no_grad():
         torch.testing.assert_close(outputs.logits, model.eval()(images().to(dtype)).float(), rtol=0.02, atol=0.02)
-    assert found.digest != adopted(copy.deepcopy(model).float()).backbone.digest
+    assert found.digest != wrapped(copy.deepcopy(model).float()).backbone.digest
 
 
 class Elsewhere(Small):
@@ -52,12 +52,12 @@ def test_weights_without_values_are_refused():
     partly.fc.to("meta")
     for model in (Small().to("meta"), partly):
         with pytest.raises(ConfigError, match=r"weights on the meta device, which have no values: .*fc\.bias"):
-            adopted(model)
+            wrapped(model)
 
 
 def test_a_network_that_moves_its_images_to_another_device_is_refused():
     with pytest.raises(ConfigError, match=r"model 'elsewhere' fails on images.*RuntimeError: .* device"):
-        adopted(Elsewhere())
+        wrapped(Elsewhere())
 
 
 def test_layers_of_several_precisions_are_given_that_of_the_first():
@@ -67,6 +67,6 @@ def test_layers_of_several_precisions_are_given_that_of_the_first():
 
     model = Mixed().half()
     model.fc.float()
-    logits = adopted(model).backbone.outputs(images(), BOTH).logits
+    logits = wrapped(model).backbone.outputs(images(), BOTH).logits
     with torch.no_grad():
         torch.testing.assert_close(logits, model.eval()(images().half()), rtol=0.02, atol=0.02)

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from openbench import _compat
-from openbench.api.models.adopt import name_of
 from openbench.api.models.outputs import OutputsBackbone
+from openbench.api.models.wrap import name_of
 from openbench.backbones.cifar import SPECS, CifarResNet
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request
@@ -21,7 +21,7 @@ from openbench.methods.msp import MSP
 from openbench.methods.odin import ODIN
 from openbench.methods.vim import ViM
 
-from .own_models import BOTH, CLASSES, SIDE, Small, adopted, benchmark, images, made, shown
+from .own_models import BOTH, CLASSES, SIDE, Small, benchmark, images, outputs_of, small_model, wrapped
 
 
 class Softmaxed(Small):
@@ -76,8 +76,8 @@ class Returning(Small):
 
 def test_the_layer_that_makes_the_logits_is_found_with_its_input():
     model = Small()
-    found = adopted(model)
-    features, logits = shown(model, images())
+    found = wrapped(model)
+    features, logits = outputs_of(model, images())
     outputs = found.backbone.outputs(images(), BOTH)
     torch.testing.assert_close(outputs.features, features)
     torch.testing.assert_close(outputs.logits, logits)
@@ -88,54 +88,54 @@ def test_the_layer_that_makes_the_logits_is_found_with_its_input():
 @pytest.mark.parametrize("kind", ["mapping", "object", "pair", "auxiliary"])
 def test_logits_are_found_in_what_networks_return(kind):
     model = Returning(kind)
-    found = adopted(model).backbone
-    torch.testing.assert_close(found.outputs(images(), BOTH).logits, shown(model, images())[1])
+    found = wrapped(model).backbone
+    torch.testing.assert_close(found.outputs(images(), BOTH).logits, outputs_of(model, images())[1])
     with found.frozen() as network:
         assert torch.equal(network(images()), found.outputs(images(), BOTH).logits)
 
 
 def test_what_holds_no_logits_is_refused_with_what_it_holds():
-    with pytest.raises(ConfigError, match=r"model 'returning' returns a: \(12, 5, 1\), b: NoneType — one tensor"):
-        adopted(Returning("neither"))
+    with pytest.raises(ConfigError, match=r"model 'returning' returns a: \(12, 5, 1\), b: NoneType, not one tensor"):
+        wrapped(Returning("neither"))
 
 
 def test_two_layers_that_may_be_the_classifier_are_listed():
     with pytest.raises(
-        ConfigError, match=r"no nn.Linear makes its output \(12, 5\) alone — candidates: 'dist' 7 → 5, 'fc' 7 → 5"
+        ConfigError, match=r"no nn.Linear makes its output \(12, 5\) alone \(candidates: 'dist' 7 → 5, 'fc' 7 → 5"
     ):
-        adopted(TwoHeads())
-    assert adopted(TwoHeads(), head="fc").backbone.num_classes == CLASSES
+        wrapped(TwoHeads())
+    assert wrapped(TwoHeads(), head="fc").backbone.num_classes == CLASSES
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("options", "says"),
     [
         ({"head": "fcs"}, "has no module 'fcs'; did you mean 'fc'.*its parts: conv, avgpool, fc"),
-        ({"head": "conv"}, "head 'conv' is Conv2d.*nn.Linear expected.*candidates: 'fc' 7 → 5"),
+        ({"head": "conv"}, "head 'conv' is Conv2d.*name an nn.Linear.*candidates: 'fc' 7 → 5"),
         ({"features": "pool"}, "has no module 'pool'; did you mean 'avgpool'"),
         (
             {"head": (np.zeros((5, 3)), np.zeros(5))},
-            r"shows its classifier, 'fc', and head=\(W, b\) is given.*leave head",
+            r"has the classifier 'fc' — leave head=\(W, b\) out",
         ),
         ({"head": ("W", "b")}, "head: W — found a str .* allowed: an array of numbers"),
         ({"head": (np.zeros((5, 3)), np.zeros(4))}, r"head: b — found shape \(4,\) — allowed: \(5,\)"),
     ],
 )
-def test_parts_that_are_not_there_are_refused(asked, says):
+def test_parts_that_are_not_there_are_refused(options, says):
     with pytest.raises((ConfigError, DataError), match=says):
-        adopted(Small(), **asked)
+        wrapped(Small(), **options)
 
 
 def test_named_features_that_feed_the_classifier_are_its_features():
     model = Small()
-    found = adopted(model, features="avgpool").backbone
+    found = wrapped(model, features="avgpool").backbone
     assert not isinstance(found, OutputsBackbone)
-    torch.testing.assert_close(found.outputs(images(), BOTH).features, shown(model, images())[0])
+    torch.testing.assert_close(found.outputs(images(), BOTH).features, outputs_of(model, images())[0])
 
 
 def test_other_named_features_are_averaged_over_positions_and_have_no_head():
     model = Small()
-    found = adopted(model, features="conv").backbone
+    found = wrapped(model, features="conv").backbone
     with torch.no_grad():
         torch.testing.assert_close(found.outputs(images(), BOTH).features, model.conv(images()).mean(dim=(2, 3)))
     refuse_missing_parts(found, KNN(), "knn")
@@ -146,7 +146,7 @@ def test_other_named_features_are_averaged_over_positions_and_have_no_head():
 
 
 def test_a_classifier_that_is_not_linear_gives_logits_alone():
-    found = adopted(ByConvolution()).backbone
+    found = wrapped(ByConvolution()).backbone
     assert found.outputs(images(), BOTH).logits.shape == (6, CLASSES)
     refuse_missing_parts(found, MSP(), "msp")
     refuse_missing_parts(found, ODIN(), "odin")
@@ -158,37 +158,37 @@ def test_a_classifier_that_is_not_linear_gives_logits_alone():
 
 def test_a_network_without_classifier_has_features_alone():
     model = Headless()
-    found = adopted(model).backbone
+    found = wrapped(model).backbone
     assert (found.classifies, found.num_classes, found.feature_dim) == (False, 0, 7)
-    torch.testing.assert_close(found.outputs(images(), BOTH).features, shown(model, images())[0])
+    torch.testing.assert_close(found.outputs(images(), BOTH).features, outputs_of(model, images())[0])
 
 
 def test_a_network_without_classifier_takes_one_that_is_given():
     model, whole = Headless(), Small()
     model.load_state_dict(whole.state_dict())
     model.fc = nn.Identity()
-    found = adopted(model, head=(whole.fc.weight, whole.fc.bias)).backbone
-    features, logits = shown(whole, images())
+    found = wrapped(model, head=(whole.fc.weight, whole.fc.bias)).backbone
+    features, logits = outputs_of(whole, images())
     outputs = found.outputs(images(), BOTH)
     torch.testing.assert_close(outputs.features, features)
     torch.testing.assert_close(outputs.logits, logits)
-    assert found.digest == adopted(model, head=whole.fc).backbone.digest
+    assert found.digest == wrapped(model, head=whole.fc).backbone.digest
     unbiased, zeros = nn.Linear(*whole.fc.weight.shape[::-1], bias=False), np.zeros(len(whole.fc.weight))
     asked = (unbiased, (unbiased.weight, None), (unbiased.weight, zeros))
-    assert len({adopted(model, head=head).backbone.digest for head in asked}) == 1
-    with pytest.raises(ConfigError, match=r"head 'fc' is Identity — the model ends in its features.*head=\(W, b\)"):
-        adopted(model, head="fc")
-    assert found.digest != adopted(model, head=(2 * whole.fc.weight, whole.fc.bias)).backbone.digest
+    assert len({wrapped(model, head=head).backbone.digest for head in asked}) == 1
+    with pytest.raises(ConfigError, match=r"head 'fc' is Identity: the model ends in its features.*head=\(W, b\)"):
+        wrapped(model, head="fc")
+    assert found.digest != wrapped(model, head=(2 * whole.fc.weight, whole.fc.bias)).backbone.digest
     for name, method in (("msp", MSP()), ("vim", ViM()), ("knn", KNN()), ("odin", ODIN())):
         refuse_missing_parts(found, method, name)
 
 
 def test_a_softmax_at_the_end_is_taken_off_and_told():
     model = Softmaxed()
-    found = adopted(model)
-    torch.testing.assert_close(found.backbone.outputs(images(), BOTH).logits, shown(model, images())[1])
+    found = wrapped(model)
+    torch.testing.assert_close(found.backbone.outputs(images(), BOTH).logits, outputs_of(model, images())[1])
     assert (
-        "ends in softmax: its outputs are probabilities — the outputs of its last linear layer 'fc'"
+        "ends in softmax: its outputs are probabilities, so the outputs of its last linear layer 'fc'"
         in found.warnings[0]
     )
 
@@ -196,9 +196,9 @@ def test_a_softmax_at_the_end_is_taken_off_and_told():
 def test_probabilities_of_a_function_are_told():
     model = Softmaxed().eval()
     assert (
-        "returns probabilities (its rows sum to 1) where logits are expected" in adopted(lambda x: model(x)).warnings[0]
+        "returns probabilities (its rows sum to 1) where logits are expected" in wrapped(lambda x: model(x)).warnings[0]
     )
-    assert adopted(lambda x: Small.forward(model, x)).warnings == ()
+    assert wrapped(lambda x: Small.forward(model, x)).warnings == ()
 
 
 def test_the_users_model_is_left_as_it_was():
@@ -207,7 +207,7 @@ def test_the_users_model_is_left_as_it_was():
     model.remembered = model.conv(images())  # with its history
     layouts = [p.stride() for p in model.parameters()]
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    adopted(model).backbone.outputs(images(), BOTH)
+    wrapped(model).backbone.outputs(images(), BOTH)
     assert model.training
     assert model.conv.training
     assert [p.requires_grad for p in model.parameters()] == [False, True, True, True]
@@ -218,17 +218,17 @@ def test_the_users_model_is_left_as_it_was():
 
 
 def digest_of(model, **asked):
-    return adopted(model, **asked).backbone.digest
+    return wrapped(model, **asked).backbone.digest
 
 
 def changed(change):
-    model = made()
+    model = small_model()
     change(model)
     return model
 
 
 def test_equal_models_have_equal_digests():
-    assert digest_of(made()) == digest_of(made()) == digest_of(made().train())
+    assert digest_of(small_model()) == digest_of(small_model()) == digest_of(small_model().train())
 
 
 @pytest.mark.parametrize(
@@ -243,25 +243,25 @@ def test_equal_models_have_equal_digests():
     ids=["weight", "unsaved_buffer", "stride", "hook", "layer"],
 )
 def test_whatever_shapes_the_outputs_changes_the_digest(change):
-    assert digest_of(changed(change)) != digest_of(made())
+    assert digest_of(changed(change)) != digest_of(small_model())
 
 
 def test_the_preprocess_changes_the_digest():
     other = Preprocess(resize=SIDE, crop=SIDE, mean=(0.4, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-    assert digest_of(made()) != digest_of(made(), preprocess=other)
+    assert digest_of(small_model()) != digest_of(small_model(), preprocess=other)
 
 
 def test_functions_are_never_the_same_again_and_say_so():
-    model = made()
-    first, second = adopted(model.forward), adopted(model.forward)
+    model = small_model()
+    first, second = wrapped(model.forward), wrapped(model.forward)
     assert first.backbone.digest != second.backbone.digest
-    assert "is a function: what it computes with cannot be told, so its results are never reused" in first.notes[0]
+    assert "is a function, which may change unseen: its results are never reused" in first.notes[0]
 
 
 def test_functions_give_logits_or_features_and_logits():
-    model = made().eval()
-    both = adopted(lambda x: (model.pooled(x), model(x)), head=(model.fc.weight, model.fc.bias)).backbone
-    features, logits = shown(model, images())
+    model = small_model().eval()
+    both = wrapped(lambda x: (model.pooled(x), model(x)), head=(model.fc.weight, model.fc.bias)).backbone
+    features, logits = outputs_of(model, images())
     outputs = both.outputs(images(), BOTH)
     assert torch.equal(outputs.features, features)
     assert torch.equal(outputs.logits, logits)
@@ -269,20 +269,20 @@ def test_functions_give_logits_or_features_and_logits():
     with pytest.raises(
         NotApplicableError, match="method 'knn' reads features — backbone 'logits_alone' has logits only"
     ):
-        refuse_missing_parts(adopted(lambda x: model(x), name="logits_alone").backbone, KNN(), "knn")
+        refuse_missing_parts(wrapped(lambda x: model(x), name="logits_alone").backbone, KNN(), "knn")
 
 
 def test_a_step_by_the_gradient_of_a_function_is_that_of_the_module():
-    model = made()
+    model = small_model()
     step = Request(fields=frozenset({Field.LOGITS}), perturb=Perturb(temperature=10.0, epsilon=0.01))
-    by_module = adopted(model).backbone.outputs(images(), step).logits
+    by_module = wrapped(model).backbone.outputs(images(), step).logits
     model.eval()
-    by_function = adopted(lambda x: model(x)).backbone.outputs(images(), step).logits
+    by_function = wrapped(lambda x: model(x)).backbone.outputs(images(), step).logits
     torch.testing.assert_close(by_function, by_module)
 
 
 def test_functions_without_gradient_are_not_asked_for_one():
-    fixed = adopted(
+    fixed = wrapped(
         lambda x: torch.from_numpy(x.detach().numpy().mean(axis=(2, 3)) @ np.ones((3, CLASSES), np.float32))
     )
     with pytest.raises(NotApplicableError, match="method 'odin' reads input gradients"):
@@ -292,29 +292,27 @@ def test_functions_without_gradient_are_not_asked_for_one():
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (lambda x: x, r"returns \(12, 3, 16, 16\) for 12 images — torch tensors expected: logits \(n, c\)"),
-        (7, "model is a int — allowed"),
-        (nn.Conv2d(1, 3, 3), r"model 'conv2d' fails on images \(12, 3, 16, 16\) — RuntimeError.*.*one number each"),
+        (lambda x: x, r"returns \(12, 3, 16, 16\) for 12 images — return torch tensors: logits \(n, c\)"),
+        (7, "model is a int — pass"),
+        (nn.Conv2d(1, 3, 3), r"model 'conv2d' fails on images \(12, 3, 16, 16\) \(RuntimeError.*.*one number each"),
         (nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (16, -1))), "'sequential' returns 16 rows for 12 images"),
     ],
 )
 def test_what_is_no_model_of_images_is_refused(model, says):
     with pytest.raises(ConfigError, match=says):
-        adopted(model)
+        wrapped(model)
 
 
 def test_a_preprocess_must_be_given_where_the_model_does_not_say():
-    with pytest.raises(
-        ConfigError, match="model 'small': preprocess is not given, and the model does not say — pass the"
-    ):
-        adopted(Small(), preprocess=None)
+    with pytest.raises(ConfigError, match="model 'small' does not say how its images are preprocessed — pass the"):
+        wrapped(Small(), preprocess=None)
 
 
 def test_outputs_that_are_not_finite_are_refused():
     model = Small()
     model.fc.bias.data[2] = float("nan")
     with pytest.raises(DataError, match="model 'small': logits are NaN or infinite for 12 of the first 12 images"):
-        adopted(model)
+        wrapped(model)
 
 
 def test_images_that_were_not_scaled_are_told():
@@ -324,29 +322,22 @@ def test_images_that_were_not_scaled_are_told():
     )
     assert (
         "images reach 255 after preprocess, where normalised pixels lie within about ±3"
-        in adopted(Small(), raw).warnings[0]
+        in wrapped(Small(), raw).warnings[0]
     )
 
 
 def test_images_unlike_those_of_the_first_batch_norm_are_told():
     torch.manual_seed(0)
     model = CifarResNet(SPECS["resnet8"], CLASSES)
-    assert adopted(model).warnings == ()  # it has seen none
+    assert wrapped(model).warnings == ()  # it has seen none
     split = benchmark().images
     seen = (torch.from_numpy(split.items.pixels).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
     model.train()
     for _ in range(60):
         model(seen)
-    assert adopted(model).warnings == ()
+    assert wrapped(model).warnings == ()
     darker = Preprocess(resize=SIDE, crop=SIDE, mean=(-4.0, -4.0, -4.0), std=(0.25, 0.25, 0.25))
-    assert "in its first batch norm they lie" in adopted(model, darker).warnings[0]
-
-
-def test_other_constants_than_timm_publishes_are_told():
-    model = _compat.library("timm").create_model("resnet10t", num_classes=1000)
-    assert "timm publishes this model with mean" in adopted(model, classes=3).warnings[0]
-    right = Preprocess(resize=SIDE, crop=SIDE)
-    assert adopted(model, right, classes=3).warnings == ()
+    assert "in its first batch norm they lie" in wrapped(model, darker).warnings[0]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from openbench.errors import CheckpointError, ConfigError, NotApplicableError
 from openbench.methods.odin import ODIN
 from openbench.methods.vim import ViM
 
-from .own_models import BOTH, CLASSES, PLAIN, SIDE, adopted, images, made, shown
+from .own_models import BOTH, CLASSES, PLAIN, SIDE, images, outputs_of, small_model, wrapped
 
 
 def test_the_maps_of_a_network_with_known_stages_are_read():
@@ -22,8 +22,8 @@ def test_the_maps_of_a_network_with_known_stages_are_read():
     ours = resnet("x", "resnet8", num_classes=CLASSES, preprocess=PLAIN)
     ours.load_state(model.state_dict(), "test")
     request = Request(fields=frozenset({Field.MAPS}), layers=("stage1", "stage3"), pool="mean")
-    found, expected = adopted(model).backbone.outputs(images(), request), ours.outputs(images(), request)
-    assert adopted(model).backbone.layers == ours.layers
+    found, expected = wrapped(model).backbone.outputs(images(), request), ours.outputs(images(), request)
+    assert wrapped(model).backbone.layers == ours.layers
     assert all(torch.equal(found.maps[layer], expected.maps[layer]) for layer in request.layers)
 
 
@@ -38,7 +38,7 @@ def test_the_maps_of_a_network_with_known_stages_are_read():
 def test_networks_of_timm_are_read_as_timm_says(model, options, classes, dim):
     made_by_timm = _compat.library("timm").create_model(model, num_classes=classes, **options).eval()
     side = options.get("img_size", 32)
-    found = adopted(made_by_timm, Preprocess(resize=side, crop=side)).backbone
+    found = wrapped(made_by_timm, Preprocess(resize=side, crop=side)).backbone
     x = torch.randn(2, 3, side, side)
     with torch.no_grad():
         expected = made_by_timm.forward_head(made_by_timm.forward_features(x), pre_logits=True)
@@ -51,7 +51,7 @@ def test_the_image_tower_of_a_clip_model_is_taken():
     vision = {"image_size": 32, "layers": 2, "width": 32, "patch_size": 16, "head_width": 16}
     text = {"context_length": 8, "vocab_size": 64, "width": 16, "heads": 2, "layers": 1}
     model = clip.model.CLIP(embed_dim=24, vision_cfg=vision, text_cfg=text).eval()
-    found = adopted(model, Preprocess(resize=32, crop=32))
+    found = wrapped(model, Preprocess(resize=32, crop=32))
     x = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         torch.testing.assert_close(found.backbone.outputs(x, BOTH).features, model.encode_image(x))
@@ -76,7 +76,7 @@ def test_image_classifiers_of_hugging_face_are_read_with_their_processor(tmp_pat
     transformers.ViTImageProcessor(size={"height": SIDE, "width": SIDE}).save_pretrained(tmp_path)
     from openbench.api.models.names import loaded
 
-    found = adopted(loaded(f"transformers:{tmp_path}"), preprocess=None).backbone
+    found = wrapped(loaded(f"transformers:{tmp_path}"), preprocess=None).backbone
     assert (found.preprocess.crop, found.preprocess.std) == (SIDE, (0.5, 0.5, 0.5))
     with torch.no_grad():
         torch.testing.assert_close(found.outputs(images(), BOTH).logits, model(images()).logits)
@@ -93,7 +93,7 @@ def test_networks_of_the_hub_are_timms(tmp_path):
     save_for_hf(model, tmp_path, model_config={"num_classes": CLASSES})
     found = loaded(f"local-dir:{tmp_path}")
     assert torch.equal(found.fc.weight, model.fc.weight)
-    with pytest.raises(CheckpointError, match="model 'local-dir:/nowhere' cannot be had"):
+    with pytest.raises(CheckpointError, match="model 'local-dir:/nowhere' cannot be loaded"):
         loaded("local-dir:/nowhere")
 
 
@@ -129,30 +129,30 @@ def test_onnx_files_give_logits_and_a_named_output_as_features(tmp_path, batch):
     rng = np.random.default_rng(0)
     W, b = rng.normal(size=(CLASSES, 3)).astype(np.float32), rng.normal(size=CLASSES).astype(np.float32)
     path = onnx_file(tmp_path / "toy.onnx", batch, W, b)
-    found = adopted(path, features="embedding", head=(W, b)).backbone
+    found = wrapped(path, features="embedding", head=(W, b)).backbone
     features = images().mean(dim=(2, 3))
     outputs = found.outputs(images(), BOTH)
     torch.testing.assert_close(outputs.features, features)
     torch.testing.assert_close(outputs.logits, features @ torch.from_numpy(W).T + torch.from_numpy(b))
-    assert found.digest == adopted(str(path), features="embedding", head=(W, b)).backbone.digest
+    assert found.digest == wrapped(str(path), features="embedding", head=(W, b)).backbone.digest
     refuse_missing_parts(found, ViM(), "vim")
     with pytest.raises(NotApplicableError, match="method 'odin' reads input gradients"):
         refuse_missing_parts(found, ODIN(), "odin")
     with pytest.raises(ConfigError, match="has no output 'embeding'; did you mean 'embedding'"):
-        adopted(path, features="embeding")
+        wrapped(path, features="embeding")
 
 
 def test_files_that_are_not_onnx_are_refused(tmp_path):
     pytest.importorskip("onnxruntime")
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     with pytest.raises(CheckpointError, match="cannot be read by onnxruntime"):
-        adopted(tmp_path / "broken.onnx")
+        wrapped(tmp_path / "broken.onnx")
     with pytest.raises(CheckpointError, match="no such file"):
-        adopted(tmp_path / "absent.onnx")
+        wrapped(tmp_path / "absent.onnx")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.jit itself
 def test_scripts_are_run_as_functions_with_their_logits():
-    model = made().eval()
-    found = adopted(torch.jit.trace(model, images())).backbone
-    torch.testing.assert_close(found.outputs(images(), BOTH).logits, shown(model, images())[1])
+    model = small_model().eval()
+    found = wrapped(torch.jit.trace(model, images())).backbone
+    torch.testing.assert_close(found.outputs(images(), BOTH).logits, outputs_of(model, images())[1])

@@ -167,8 +167,8 @@ def test_what_is_kept_in_a_record_is_plain():
     [
         (lambda image: 1 / 0, "preprocess fails on a RGB image of 96×96 pixels — ZeroDivisionError"),
         (transforms.Resize(8), "returns a Image — a tensor"),
-        (3, "preprocess is a int, which cannot be called — pass the torchvision transform"),
-        ("cifar", "preprocess 'cifar' is unknown"),
+        (3, "preprocess is a int, which is not a transform — pass the torchvision transform"),
+        ("cifar", "preprocess is 'cifar', which is not a transform"),
     ],
 )
 def test_what_cannot_prepare_images_is_refused(given, says):

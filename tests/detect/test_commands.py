@@ -11,7 +11,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from openbench.__main__ import main
-from openbench.api.models.adopt import Asked
+from openbench.api.models.wrap import ModelOptions
 from openbench.core.request import Role
 from openbench.detect.detector import Detector, load_detector
 from openbench.detect.network import Network
@@ -25,7 +25,7 @@ from .tiny import CLASSES, images
 def saved(tmp_path_factory):
     node, backbone = small_resnet()
     made = Detector(backbone, "mls", classes=("=1+1", *CLASSES[1:]))
-    made.use(Network(backbone, node), Asked()).fit().calibrate(images(99, 1), alpha=0.1)
+    made.use(Network(backbone, node), ModelOptions()).fit().calibrate(images(99, 1), alpha=0.1)
     path = tmp_path_factory.mktemp("saved") / "detector"
     made.save(path)
     return made, path

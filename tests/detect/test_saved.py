@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from openbench.__main__ import main
-from openbench.api.models.adopt import Asked
+from openbench.api.models.wrap import ModelOptions
 from openbench.config.build import build
 from openbench.config.shipped import shipped
 from openbench.core.composite import Composite
@@ -59,7 +59,7 @@ def small_resnet():
 def saved(tmp_path_factory) -> tuple[Detector, Path]:
     """A detector with a network of openbench's own, and where it was saved."""
     node, backbone = small_resnet()
-    made = Detector(backbone, "knn", classes=CLASSES).use(Network(backbone, node), Asked()).fit(images(120, 0))
+    made = Detector(backbone, "knn", classes=CLASSES).use(Network(backbone, node), ModelOptions()).fit(images(120, 0))
     made.calibrate(images(99, 1), alpha=0.1)
     path = tmp_path_factory.mktemp("saved") / "detector"
     made.save(path)

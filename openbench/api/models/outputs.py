@@ -1,7 +1,7 @@
 """A model of which only the outputs are known: a function, an ONNX file, a network without a linear head."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from openbench.api.models.preprocess import Prepared
+from openbench.api.models.preprocess import PreparedTransform
 from openbench.backbones.base import Backbone, Outputs
 from openbench.backbones.device import arithmetic
 from openbench.backbones.network import OUTPUTS_VERSION, evaluating, perturbed
@@ -24,8 +24,8 @@ from openbench.source import Code
 
 
 @dataclass(frozen=True)
-class Read:
-    """What one batch yields.
+class BatchOutputs:
+    """The outputs of a model for one batch.
 
     Args:
         logits: (n, c).
@@ -37,46 +37,55 @@ class Read:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
-    """Where outputs come from.
+class OutputSource:
+    """A function from images to outputs, and what identifies it.
 
     Args:
         name: of the model.
-        architecture: what makes the outputs, in one line; with the weights' hash it identifies them.
+        architecture: the model in one line; with the hash of its weights it identifies the outputs.
         read: normalised images (n, channels, h, w) float32 on the model's device → outputs.
         weights_sha256: hash of the weights; empty where there are none to hash.
-        code: classes and functions that are not openbench's.
+        code: classes and functions that openbench does not ship.
         module: the network, in eval mode; None where it is not one of torch's.
     """
 
     name: str
     architecture: str
-    read: Callable[[Tensor], Read]
+    read: Callable[[Tensor], BatchOutputs]
     weights_sha256: str = ""
     code: tuple[Code, ...] = ()
     module: nn.Module | None = None
 
 
-def with_head(source: Source, head: Head) -> Source:
-    """Return a source of features, which it calls logits, as one of these features and a classifier's logits.
+def with_head(source: OutputSource, head: Head) -> OutputSource:
+    """Return a source whose outputs are features as one of these features and a classifier's logits.
 
     Args:
-        source: of a model without classifier.
+        source: of a model without classifier, which calls its features logits.
         head: for its features.
     """
 
-    def read(images: Tensor) -> Read:
+    def read(images: Tensor) -> BatchOutputs:
         features = source.read(images).logits
-        made = features.float() @ head.weight.to(features.device).T + head.bias.to(features.device)
-        return Read(made, features)
+        weight, bias = head.weight.to(features.device), head.bias.to(features.device)
+        return BatchOutputs(features.float() @ weight.T + bias, features)
 
     return replace(source, read=read)
 
 
 class OutputsBackbone(Backbone):
-    """Logits, and features where the model gives them; without a head unless one is named, and without maps.
+    """Logits, and features where the model gives them; without maps, and without a head unless one is given.
 
     Where there are no features, the logits stand in their place, and methods that read features are refused.
+
+    Args:
+        source: of the outputs.
+        transform: how images reach the model.
+        first: the outputs of a few images.
+        head: the linear classifier, if it is known.
+
+    Raises:
+        ConfigError: a head that does not give the logits of the first outputs.
     """
 
     layers = ()
@@ -87,29 +96,20 @@ class OutputsBackbone(Backbone):
         "features='NAME'; give the classifier, head=(W, b); or pass a torch.nn.Module with layer1 … layer4"
     )
 
-    def __init__(self, source: Source, prepared: Prepared, first: Read, head: Head | None = None) -> None:
-        """Take what one batch showed.
-
-        Args:
-            source: where outputs come from.
-            prepared: how images reach the model.
-            first: the outputs of a few images.
-            head: the classifier, if there is a linear one that is known.
-
-        Raises:
-            ConfigError: a head that does not give the logits of the first outputs.
-        """
-        self.name, self.architecture, self.preprocess = source.name, source.architecture, prepared.preprocess
+    def __init__(
+        self, source: OutputSource, transform: PreparedTransform, first: BatchOutputs, head: Head | None = None
+    ) -> None:
+        self.name, self.architecture, self.preprocess = source.name, source.architecture, transform.preprocess
         self.weights_sha256, self.passes = source.weights_sha256, 0
         self.has_features, self.has_head = first.features is not None, head is not None
         self.num_classes = first.logits.shape[1]
         self.classifies = self.num_classes > 0
         features = first.logits if first.features is None else first.features
         self.feature_dim = features.shape[1]
-        self.made_of = (*source.code, *prepared.code)
+        self.made_of = (*source.code, *transform.code)
         self._source, self._device, self.network = source, torch.device("cpu"), source.module
         if head is not None:
-            _check_head(head, first, source.name)
+            _check_head(head, features, first.logits, source.name)
         self._head = head
 
     @property
@@ -140,103 +140,101 @@ class OutputsBackbone(Backbone):
         return self._device
 
     def to(self, device: torch.device) -> Self:
-        """Move the model if it can be moved; return self."""
+        """Move the model if it is a torch module; return self."""
         if self.network is not None:
             self.network.to(device)
             self._device = torch.device(device)
         return self
 
     def outputs(self, images: Tensor, request: Request) -> Outputs:
-        """Return logits and features for normalised images (n, 3, h, w), after an input-gradient step if any.
+        """Return logits and features of normalised images (n, 3, h, w), after an input-gradient step if any.
 
         Raises:
-            NotApplicableError: maps, or a step where the model has no gradients.
+            NotApplicableError: maps are requested, or a step where the model has no gradients.
         """
         if request.layers:
             raise NotApplicableError(f"model '{self.name}' has no maps — choose a method that reads features or logits")
         return averaged(self.draws, images, partial(self._outputs, images.to(self._device, torch.float32), request))
 
     def _outputs(self, images: Tensor, request: Request) -> Outputs:
-        with self._ready():
+        with self._evaluating():
             if request.perturb is not None:
                 if not self.differentiable:
                     raise NotApplicableError(f"model '{self.name}' has no gradients — choose another method")
                 images = perturbed(lambda x: self._source.read(x).logits, images, self.preprocess.std, request.perturb)
                 self.passes += len(images)
             with torch.no_grad():
-                read = self._source.read(images)
+                outputs = self._source.read(images)
         self.passes += len(images)
-        features = read.logits if read.features is None else read.features
-        return Outputs(read.logits.detach().float(), features.detach().float(), {})
+        features = outputs.logits if outputs.features is None else outputs.features
+        return Outputs(outputs.logits.detach().float(), features.detach().float(), {})
 
     def try_gradient(self, images: Tensor) -> None:
-        """Note whether the logits have a gradient by the images."""
-        with self._ready(), torch.enable_grad():
+        """Note in `differentiable` whether the logits have a gradient by the images."""
+        with self._evaluating(), torch.enable_grad():
             x = images.to(self._device, torch.float32).clone().requires_grad_(True)
             logits = self._source.read(x).logits
             if logits.requires_grad:
-                (found,) = torch.autograd.grad(logits.sum(), x, allow_unused=True)
-                self.differentiable = found is not None
+                (gradient,) = torch.autograd.grad(logits.sum(), x, allow_unused=True)
+                self.differentiable = gradient is not None
 
     @contextmanager
-    def _ready(self) -> Iterator[None]:
+    def _evaluating(self) -> Iterator[None]:
         with nullcontext() if self.network is None else evaluating(self.network), arithmetic("fp32", self._device):
             yield
 
 
 def averaged(draws: int, images: Tensor, outputs: Callable[[], Outputs]) -> Outputs:
-    """Return the mean of several passes, each with a seed of its own that follows from the first image.
+    """Return the mean of several passes, each with its own seed, which follows from the first image.
 
     Args:
-        draws: how many; a single one takes no seed.
+        draws: number of passes; a single one takes no seed.
         images: of the passes.
-        outputs: makes a pass.
+        outputs: runs a pass.
     """
     if draws == 1:
         return outputs()
-    of_numpy = np.random.get_state()  # noqa: NPY002 — what a network of somebody's draws from
-    seed, state = int(array_sha256(images[0].cpu().numpy())[:7], 16), random.getstate()
-    made = []
+    numpy_state, state = np.random.get_state(), random.getstate()  # noqa: NPY002 — networks may draw from it
+    seed = int(array_sha256(images[0].cpu().numpy())[:7], 16)
+    passes = []
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             for draw in range(draws):
-                for sow in (torch.manual_seed, np.random.seed, random.seed):
-                    sow(seed + draw)
-                made.append(outputs())
+                for set_seed in (torch.manual_seed, np.random.seed, random.seed):
+                    set_seed(seed + draw)
+                passes.append(outputs())
     finally:
         random.setstate(state)
-        np.random.set_state(of_numpy)  # noqa: NPY002
+        np.random.set_state(numpy_state)  # noqa: NPY002
 
-    def mean(of: Callable[[Outputs], Tensor]) -> Tensor:
-        return torch.stack([of(one) for one in made]).mean(dim=0)
+    def mean(tensors: list[Tensor]) -> Tensor:
+        return torch.stack(tensors).mean(dim=0)
 
-    maps = {layer: mean(lambda one, layer=layer: one.maps[layer]) for layer in made[0].maps}  # type: ignore[misc]
-    return Outputs(mean(lambda one: one.logits), mean(lambda one: one.features), maps)
+    maps = {layer: mean([one.maps[layer] for one in passes]) for layer in passes[0].maps}
+    return Outputs(mean([one.logits for one in passes]), mean([one.features for one in passes]), maps)
 
 
-def _check_head(head: Head, first: Read, name: str) -> None:
-    features = first.logits if first.features is None else first.features
-    wanted = (first.logits.shape[1], features.shape[1])
-    if tuple(head.weight.shape) != wanted or tuple(head.bias.shape) != wanted[:1]:
+def _check_head(head: Head, features: Tensor, logits: Tensor, name: str) -> None:
+    c, d = logits.shape[1], features.shape[1]
+    if tuple(head.weight.shape) != (c, d) or tuple(head.bias.shape) != (c,):
         raise ConfigError(
-            f"model '{name}': head has W {tuple(head.weight.shape)} and b {tuple(head.bias.shape)} — {wanted} and "
-            f"{wanted[:1]} expected, for {wanted[0]} logits of {wanted[1]} features"
+            f"model '{name}': head has W {tuple(head.weight.shape)} and b {tuple(head.bias.shape)}, not {(c, d)} and "
+            f"{(c,)} as for {c} logits of {d} features"
         )
-    made = features.float().cpu() @ head.weight.T + head.bias
-    off = float((made - first.logits.float().cpu()).abs().max())
-    scale = float(first.logits.abs().max()) + 1.0
+    difference = features.float().cpu() @ head.weight.T + head.bias - logits.float().cpu()
+    off, scale = float(difference.abs().max()), float(logits.abs().max()) + 1.0
     if not off <= 1e-3 * scale:
         raise ConfigError(
-            f"model '{name}': W·features + b differs from the logits by up to {off:.3g} — they are the same for the "
-            "classifier — give the head of these features, or leave head out"
+            f"model '{name}': W·features + b differs from the logits by up to {off:.3g} — give the head of these "
+            "features, or leave head out"
         )
 
 
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
 
-def onnx_source(path: Path, name: str, features: str | None, of: tuple[int, torch.device]) -> Source:
-    """Return the outputs of an ONNX file: logits, and features where one of its outputs is named as such.
+def onnx_source(path: Path, name: str, features: str | None, of: tuple[int, torch.device]) -> OutputSource:
+    """Return the outputs of an ONNX file: logits, and features if one of its outputs is named as such.
 
     Args:
         path: of the file.
@@ -245,33 +243,35 @@ def onnx_source(path: Path, name: str, features: str | None, of: tuple[int, torc
         of: the number of the benchmark's classes, and the device to run on.
 
     Raises:
-        CheckpointError: no such file, or not a model that onnxruntime can read.
+        CheckpointError: no such file, or not a model that onnxruntime can load.
         ConfigError: onnxruntime is not installed, or inputs or outputs that do not fit.
     """
     if not path.is_file():
         raise CheckpointError(f"model '{path}': no such file — give the path of an ONNX file")
-    session = _session(path, of[1])
+    session = _onnx_session(path, of[1])
     inputs = session.get_inputs()
     if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].type not in _DTYPES:
-        found = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
+        signature = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
         raise ConfigError(
-            f"model '{name}' takes {found} — one input of images (n, channels, h, w) of floating point expected — "
-            "export the classifier alone"
+            f"model '{name}' takes {signature}, not one input of images (n, channels, h, w) of floating point — export "
+            "the classifier alone"
         )
-    wanted = _outputs(session, name, features, of[0])
-    fixed = inputs[0].shape[0] if isinstance(inputs[0].shape[0], int) else None
-    dtype = _DTYPES[inputs[0].type]
+    outputs = _onnx_outputs(session, name, features, of[0])
+    dtype, n = _DTYPES[inputs[0].type], inputs[0].shape[0]
+    fixed = n if isinstance(n, int) else None  # the batch size that the file was exported for
 
-    def read(images: Tensor) -> Read:
+    def read(images: Tensor) -> BatchOutputs:
         pixels = images.detach().cpu().numpy().astype(dtype)
-        parts = [session.run(wanted, {inputs[0].name: rows})[: len(wanted)] for rows in _rows(pixels, fixed)]
-        made = [torch.from_numpy(np.concatenate(rows)[: len(pixels)]).float() for rows in zip(*parts, strict=True)]
-        return Read(made[0], made[1] if len(made) == 2 else None)
+        size = fixed or len(pixels)
+        padded = np.concatenate([pixels, np.zeros((-len(pixels) % size, *pixels.shape[1:]), dtype)])
+        parts = [session.run(outputs, {inputs[0].name: rows}) for rows in np.split(padded, len(padded) // size)]
+        tensors = [torch.from_numpy(np.concatenate(part)[: len(pixels)]).float() for part in zip(*parts, strict=True)]
+        return BatchOutputs(*tensors)
 
-    return Source(name, f"onnx, outputs {', '.join(wanted)}", read, _content(path))
+    return OutputSource(name, f"onnx, outputs {', '.join(outputs)}", read, _onnx_sha256(path))
 
 
-def _session(path: Path, device: torch.device) -> Any:
+def _onnx_session(path: Path, device: torch.device) -> Any:
     try:
         import onnxruntime
     except ModuleNotFoundError as error:
@@ -281,44 +281,34 @@ def _session(path: Path, device: torch.device) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # errors only
-    there = onnxruntime.get_available_providers()
-    providers = [p for p in ("CUDAExecutionProvider",) if device.type == "cuda" and p in there]
+    available = onnxruntime.get_available_providers()
+    providers = [p for p in ("CUDAExecutionProvider",) if device.type == "cuda" and p in available]
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=[*providers, "CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has an exception class for each of its status codes
         raise CheckpointError(
-            f"model '{path}' cannot be read by onnxruntime — {str(error).splitlines()[0][:200]} — export it again"
+            f"model '{path}' cannot be read by onnxruntime ({str(error).splitlines()[0][:200]}) — export it again"
         ) from error
 
 
-def _outputs(session: Any, name: str, features: str | None, classes: int) -> list[str]:
-    """The names of the logits and, where they are asked for, of the features."""
+def _onnx_outputs(session: Any, name: str, features: str | None, classes: int) -> list[str]:
+    """The name of the logits and, if there are some, of the features."""
     shapes = {output.name: output.shape for output in session.get_outputs()}
-    told = ", ".join(f"{n} {s}" for n, s in shapes.items())
+    listed = ", ".join(f"{n} {s}" for n, s in shapes.items())
     if features is not None and features not in shapes:
-        raise ConfigError(
-            f"model '{name}' has no output '{features}'{did_you_mean(features, shapes)} — its outputs: {told}"
-        )
+        raise ConfigError(f"model '{name}' has no output '{features}'{did_you_mean(features, shapes)} ({listed})")
     rows = [n for n, shape in shapes.items() if len(shape) == 2 and n != features]
     fitting = [n for n in rows if n == "logits"] or [n for n in rows if shapes[n][1] == classes] or rows
     if len(fitting) != 1:
         raise ConfigError(
-            f"model '{name}' has the outputs {told} — one of logits (n, {classes}) expected — call it 'logits', or "
-            "name the output that holds the features: features='NAME'"
+            f"model '{name}' has the outputs {listed}, not one of logits (n, {classes}) — call it 'logits', or name "
+            "the output that holds the features: features='NAME'"
         )
     return fitting if features is None else [fitting[0], features]
 
 
-def _rows(pixels: np.ndarray, fixed: int | None) -> Sequence[np.ndarray]:
-    """Images in batches of the size that the file was exported for, the last one filled up with zeros."""
-    if fixed is None:
-        return [pixels]
-    padded = np.concatenate([pixels, np.zeros((-len(pixels) % fixed, *pixels.shape[1:]), pixels.dtype)])
-    return [padded[start : start + fixed] for start in range(0, len(padded), fixed)]
-
-
-def _content(path: Path) -> str:
-    """The hash of a file and of those beside it that it names: large weights are kept outside."""
+def _onnx_sha256(path: Path) -> str:
+    """The hash of a file and of the files beside it that it names: large weights are stored outside."""
     content = path.read_bytes()
-    beside = [f for f in sorted(path.parent.iterdir()) if f != path and f.is_file() and f.name.encode() in content]
-    return digest({f.name if f != path else "": file_sha256(f) for f in (path, *beside)}, 64)
+    others = [f for f in sorted(path.parent.iterdir()) if f != path and f.is_file() and f.name.encode() in content]
+    return digest({f.name if f != path else "": file_sha256(f) for f in (path, *others)}, 64)

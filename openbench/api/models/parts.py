@@ -1,4 +1,4 @@
-"""Where a torch module has its classifier, features and stages, found by watching forward passes."""
+"""Classifier, features and stages of a torch module, found by watching a forward pass."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -16,20 +16,19 @@ from openbench.core.preprocess import Preprocess
 from openbench.errors import ConfigError, did_you_mean
 
 _WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
-_STAGES = 4
-_SHOWN = 8  # candidates named in a message
+_MOST = 8  # candidates named in a message
 _ENDINGS = {"softmax": torch.softmax, "log_softmax": torch.log_softmax}
 _TOLERANCE = 1e-4
 _AS_FUNCTION = "or pass a function of the images that returns (features, logits)"
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a forward pass showed.
+class NetworkParts:
+    """The parts of a network.
 
     Args:
-        pick: which part of what the module returns are the logits: a key, a position, or None for all of it.
-        output: that part, (n, c).
+        pick: key or position of the logits in what the module returns; None = all of it.
+        output: the logits, (n, c).
         head: dotted name of the nn.Linear that makes the logits; empty where there is none.
         features: dotted name of the module that makes the features, where that is not the head's input.
         ends_in: what follows the head: `softmax`, `log_softmax`, or nothing.
@@ -44,14 +43,14 @@ class Parts:
 
 def unwrapped(module: nn.Module) -> nn.Module:
     """Return the network inside DataParallel, DistributedDataParallel and torch.compile's wrapper."""
-    while (inner := _WRAPPERS.get(type(module).__name__)) is not None and isinstance(
-        getattr(module, inner, None), nn.Module
-    ):
-        module = getattr(module, inner)
+    while isinstance(inner := getattr(module, _WRAPPERS.get(type(module).__name__, ""), None), nn.Module):
+        module = inner
     return module
 
 
-def watch(module: nn.Module, images: Tensor, name: str, classes: int, asked: tuple[str, str]) -> Parts:
+def find_parts(
+    module: nn.Module, images: Tensor, name: str, classes: int, named: tuple[str, str] = ("", "")
+) -> NetworkParts:
     """Return where the classifier and the features of a module are.
 
     The classifier is the nn.Linear whose output the module returns; its input is the features.
@@ -60,14 +59,14 @@ def watch(module: nn.Module, images: Tensor, name: str, classes: int, asked: tup
         module: in eval mode.
         images: a few, normalised, in the module's dtype and on its device.
         name: of the model.
-        classes: of the benchmark.
-        asked: dotted names of the module that makes the features and of the linear classifier; empty = to be found.
+        classes: number of classes of the benchmark.
+        named: dotted names of the module that makes the features and of the classifier; empty = to be found.
 
     Raises:
         ConfigError: no such module, no output (n, c), or more than one layer that may be the classifier.
     """
-    for named in filter(None, asked):
-        _check_named(module, named, name)
+    for place in filter(None, named):
+        _check_named(module, place, name)
     calls: dict[str, tuple[Tensor, Tensor]] = {}
 
     def note(place: str, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -77,31 +76,31 @@ def watch(module: nn.Module, images: Tensor, name: str, classes: int, asked: tup
 
     with ExitStack() as hooks, torch.no_grad():
         for place, part in module.named_modules():
-            if place and (isinstance(part, nn.Linear) or place in asked):
+            if place and (isinstance(part, nn.Linear) or place in named):
                 hooks.enter_context(part.register_forward_hook(partial(note, place)))
         try:
             returned = module(images)
-        except Exception as error:  # whatever the user's code raises
+        except Exception as error:  # the user's code may raise anything
             raise ConfigError(
-                f"model '{name}' fails on images {tuple(images.shape)} — {type(error).__name__}: {error} — it "
-                "must take normalised images (n, channels, h, w); the size and the number of channels (one number each "
-                "in its mean and std) are those of preprocess"
+                f"model '{name}' fails on images {tuple(images.shape)} ({type(error).__name__}: {error}) — it must "
+                "take normalised images (n, channels, h, w); preprocess decides their size, and their channels by one "
+                "number each in mean and std"
             ) from error
-    pick, output = _output(returned, name, classes, len(images))
+    pick, output = _logits(returned, name, classes, len(images))
     linear = {n: c for n, c in calls.items() if isinstance(module.get_submodule(n), nn.Linear) and c[1].ndim == 2}
-    features, named_head = asked
-    if named_head:
-        _check_linear(module, linear, named_head, name)
-        head, ends_in = named_head, _ending(linear[named_head][1], output) or ""
+    features, head = named
+    if head:
+        _check_linear(module, linear, head, name)
+        ends_in = _ending(linear[head][1], output) or ""
     else:
-        head, ends_in = _head(module, linear, output, name, classes)
+        head, ends_in = _find_head(module, linear, output, name, classes)
     if features:
-        made = flat(calls[features][1], name, features) if features in calls else None
-        if made is None:
+        if features not in calls:
             raise ConfigError(f"model '{name}': module '{features}' is not called in the forward pass")
-        if head and made.shape == linear[head][0].shape and torch.equal(made, linear[head][0]):
+        values = flat(calls[features][1], name, features)
+        if head and values.shape == linear[head][0].shape and torch.equal(values, linear[head][0]):
             features = ""  # the head's own input
-    return Parts(pick, output, head, features, ends_in)
+    return NetworkParts(pick, output, head, features, ends_in)
 
 
 def flat(features: Tensor, name: str, where: str) -> Tensor:
@@ -115,100 +114,98 @@ def flat(features: Tensor, name: str, where: str) -> Tensor:
     if features.ndim == 2:
         return features
     raise ConfigError(
-        f"model '{name}': module '{where}' returns {tuple(features.shape)} — (n, d), or maps (n, d, h, w), expected — "
+        f"model '{name}': module '{where}' returns {tuple(features.shape)}, neither (n, d) nor maps (n, d, h, w) — "
         f"name a module after it that returns one vector per image, {_AS_FUNCTION}"
     )
 
 
-def _check_named(module: nn.Module, asked: str, name: str) -> None:
+def _check_named(module: nn.Module, place: str, name: str) -> None:
     names = [n for n, _ in module.named_modules() if n]
-    if asked not in names:
+    if place not in names:
         top = [n for n, _ in module.named_children()]
         raise ConfigError(
-            f"model '{name}' has no module '{asked}'{did_you_mean(asked, names)} — its parts: "
-            f"{', '.join(top[:_SHOWN])}{', …' * (len(top) > _SHOWN)}; model.named_modules() names them all"
+            f"model '{name}' has no module '{place}'{did_you_mean(place, names)} — its parts: "
+            f"{', '.join(top[:_MOST])}{', …' * (len(top) > _MOST)}; model.named_modules() lists all"
         )
 
 
-def _output(returned: Any, name: str, classes: int, n: int) -> tuple[str | int | None, Tensor]:
-    """The logits in what a module returns for n images."""
+def _logits(returned: Any, name: str, classes: int, n: int) -> tuple[str | int | None, Tensor]:
+    """The logits in what a module returns for n images, and where they are in it."""
+    parts: dict[Any, Any]
     if isinstance(returned, Tensor):
-        found: dict[str | int | None, Any] = {None: returned}
+        parts = {None: returned}
     elif isinstance(returned, Mapping):
-        found = dict(returned)
-    elif isinstance(getattr(returned, "logits", None), Tensor):
-        found = {"logits": returned.logits}
-    elif isinstance(returned, Sequence) and not isinstance(returned, str):
-        found = dict(enumerate(returned))
+        parts = dict(returned)
+    elif isinstance(returned, Sequence) and not hasattr(returned, "logits"):
+        parts = dict(enumerate(returned))
     else:
-        found = dict(vars(returned)) if hasattr(returned, "__dict__") else {}
-    fitting = {key: value for key, value in found.items() if isinstance(value, Tensor) and value.ndim == 2}
-    if isinstance(found.get("logits"), Tensor):
-        fitting = {"logits": found["logits"]}
-    rows = next(iter(fitting.values())).shape[0] if len(fitting) == 1 else n
-    if rows != n:
-        raise ConfigError(f"model '{name}' returns {rows} rows for {n} images — a row for each image expected")
+        parts = dict(vars(returned)) if hasattr(returned, "__dict__") else {}
+    fitting = {key: value for key, value in parts.items() if isinstance(value, Tensor) and value.ndim == 2}
+    if "logits" in fitting:
+        fitting = {"logits": fitting["logits"]}
     if len(fitting) > 1:
-        fitting = {k: v for k, v in fitting.items() if v.shape[1] == classes}
+        fitting = {key: value for key, value in fitting.items() if value.shape[1] == classes}
     if len(fitting) != 1:
         shapes = [
-            f"{key}: {tuple(v.shape)}" if isinstance(v, Tensor) else f"{key}: {type(v).__name__}"
-            for key, v in found.items()
+            ("" if key is None else f"{key}: ") + (f"{tuple(v.shape)}" if isinstance(v, Tensor) else type(v).__name__)
+            for key, v in parts.items()
         ]
-        shapes = shapes or [type(returned).__name__]
         raise ConfigError(
-            f"model '{name}' returns {', '.join(s.removeprefix('None: ') for s in shapes[:_SHOWN])} — one "
-            f"tensor of logits (n, c) expected, or one called 'logits' — name head=… and features=…, {_AS_FUNCTION}"
+            f"model '{name}' returns {', '.join(shapes[:_MOST]) or type(returned).__name__}, not one tensor of logits "
+            f"(n, c), or one called 'logits' — name head=… and features=…, {_AS_FUNCTION}"
         )
-    return next(iter(fitting.items()))
+    pick, logits = next(iter(fitting.items()))
+    if len(logits) != n:
+        raise ConfigError(f"model '{name}' returns {len(logits)} rows for {n} images — return a row for each image")
+    return pick, logits
 
 
 def _check_linear(module: nn.Module, linear: Mapping[str, object], head: str, name: str) -> None:
     """Check that the classifier that the user names is a linear layer that is given features."""
     if head in linear:
         return
-    found = type(module.get_submodule(head)).__name__
-    if found == "Identity" and not linear:
+    kind = type(module.get_submodule(head)).__name__
+    if kind == "Identity" and not linear:
         raise ConfigError(
-            f"model '{name}': head '{head}' is Identity — the model ends in its features, without a classifier — leave "
+            f"model '{name}': head '{head}' is Identity: the model ends in its features, without a classifier — leave "
             "head out, or give the classifier of these features as head=(W, b)"
         )
     raise ConfigError(
-        f"model '{name}': head '{head}' is {found}, or is given no (n, d) in the forward pass — nn.Linear expected, "
+        f"model '{name}': head '{head}' is {kind}, or is given no (n, d) in the forward pass — name an nn.Linear, "
         f"since methods need logits = W·features + b; candidates: {_listed(module, linear)}"
     )
 
 
-def _head(
+def _find_head(
     module: nn.Module, linear: Mapping[str, tuple[Tensor, Tensor]], output: Tensor, name: str, classes: int
 ) -> tuple[str, str]:
     """The name of the linear layer that makes the output, and what follows it; both empty if there is none."""
-    endings = {n: _ending(made, output) for n, (_, made) in linear.items()}
+    endings = {n: _ending(logits, output) for n, (_, logits) in linear.items()}
     for ending in ("", *_ENDINGS):
-        if fitting := [n for n, found in endings.items() if found == ending]:
+        if fitting := [n for n, end in endings.items() if end == ending]:
             return fitting[-1], ending
-    if any(made.shape[1] == output.shape[1] == classes for _, made in linear.values()):
+    if any(logits.shape[1] == output.shape[1] == classes for _, logits in linear.values()):
         raise ConfigError(
-            f"model '{name}': no nn.Linear makes its output {tuple(output.shape)} alone — candidates: "
-            f"{_listed(module, linear)} — name the classifier: head='{list(linear)[-1]}', {_AS_FUNCTION}"
+            f"model '{name}': no nn.Linear makes its output {tuple(output.shape)} alone (candidates: "
+            f"{_listed(module, linear)}) — name the classifier: head='{list(linear)[-1]}', {_AS_FUNCTION}"
         )
     return "", ""
 
 
-def _ending(made: Tensor, output: Tensor) -> str | None:
+def _ending(logits: Tensor, output: Tensor) -> str | None:
     """What makes a layer's output the network's: `softmax`, `log_softmax`, or nothing; None if neither does."""
-    if made.shape != output.shape:
+    if logits.shape != output.shape:
         return None
-    if torch.allclose(made, output, rtol=0, atol=0, equal_nan=True):
+    if torch.allclose(logits, output, rtol=0, atol=0, equal_nan=True):
         return ""
     same = partial(torch.allclose, output.float(), atol=_TOLERANCE, rtol=_TOLERANCE)
-    return next((ending for ending, f in _ENDINGS.items() if same(f(made.float(), dim=1))), None)
+    return next((ending for ending, f in _ENDINGS.items() if same(f(logits.float(), dim=1))), None)
 
 
 def _listed(module: nn.Module, linear: Mapping[str, object]) -> str:
     """The linear layers by name and size, the last ones first."""
     parts = [f"'{n}' {module.get_submodule(n).in_features} → {module.get_submodule(n).out_features}" for n in linear]
-    return ", ".join(parts[: -_SHOWN - 1 : -1]) or "none"
+    return ", ".join(parts[: -_MOST - 1 : -1]) or "none"
 
 
 def dtype_of(module: nn.Module) -> torch.dtype:
@@ -218,37 +215,36 @@ def dtype_of(module: nn.Module) -> torch.dtype:
 
 
 def stages_of(module: nn.Module, p: Preprocess) -> tuple[Mapping[str, str], Layout, int]:
-    """Return the stages whose maps can be read, the layout of these, and how many tokens stand before the patches.
+    """Return the stages with maps, their layout, and the number of tokens before the patches.
 
     Args:
         module: in eval mode.
         p: how images reach it.
     """
     library = type(module).__module__.partition(".")[0]
-    with suppress(Exception):  # a library's network that the user changed: its maps are then not read
+    with suppress(Exception):  # a library's network that the user changed: its maps are not read then
         if library == "timm":
             return stages(module)
         if library == "torchvision":
-            found = from_torchvision.anatomy(module, (p.channels, p.crop, p.crop))
-            return found.stages, found.layout, found.prefix_tokens
+            anatomy = from_torchvision.anatomy(module, (p.channels, p.crop, p.crop))
+            return anatomy.stages, anatomy.layout, anatomy.prefix_tokens
     children = dict(module.named_children())
-    names = [f"layer{i}" for i in range(1, _STAGES + 1) if f"layer{i}" in children]
-    found_maps = {f"stage{i}": name for i, name in enumerate(names, start=1)}
-    return (found_maps if _are_maps(module, names, p) else {}), "nchw", 0
+    names = [name for name in ("layer1", "layer2", "layer3", "layer4") if name in children]
+    found = {f"stage{i}": name for i, name in enumerate(names, start=1)}
+    return (found if _return_maps(module, names, p) else {}), "nchw", 0
 
 
-def _are_maps(module: nn.Module, names: list[str], p: Preprocess) -> bool:
-    """Whether some modules put out maps (n, c, h, w)."""
-    seen: list[int] = []
-    first = next(module.parameters(), None)
-    device = torch.device("cpu") if first is None else first.device
+def _return_maps(module: nn.Module, names: Sequence[str], p: Preprocess) -> bool:
+    """Whether some modules return maps (n, c, h, w)."""
+    axes: list[int] = []
+    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
 
     def note(_: nn.Module, __: object, output: object) -> None:
-        seen.append(output.ndim if isinstance(output, Tensor) else 0)
+        axes.append(output.ndim if isinstance(output, Tensor) else 0)
 
     with ExitStack() as hooks, torch.no_grad():
         for name in names:
             hooks.enter_context(module.get_submodule(name).register_forward_hook(note))
         if names:
             module(torch.zeros(1, p.channels, p.crop, p.crop, device=device, dtype=dtype_of(module)))
-    return bool(names) and seen == [4] * len(names)
+    return bool(names) and axes == [4] * len(names)

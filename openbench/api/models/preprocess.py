@@ -1,4 +1,4 @@
-"""How the user's images reach the network: torchvision's, timm's and open_clip's transforms, and any function."""
+"""Image transforms of the user: torchvision's, timm's and open_clip's, and any function of an image."""
 
 import inspect
 import re
@@ -23,12 +23,12 @@ from openbench.source import Code
 
 BENCHMARK = "benchmark"
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_SHOWN = 600  # characters of a transform that a record keeps
+_MOST = 600  # characters of a transform in a record
 _PLAIN = (str, bytes, bool, int, float, type(None), Tensor, np.ndarray, np.generic, ModuleType)
-# Height, width: smaller and larger than usual crops, upright and not, and of odd lengths.
+# Height, width: smaller and larger than usual crops, portrait and landscape, and of odd lengths.
 _SIZES = ((32, 32), (64, 64), (37, 50), (131, 90), (256, 341))
 _LARGEST = 30.0  # of normalised pixels: 0 to 1 becomes about −3 to 3, 0 to 255 does not
-_FAR = 4.0  # standard deviations of a channel, over all images that the network learnt from
+_FAR = 4.0  # standard deviations of a channel in training
 WAYS = (
     "pass the torchvision transform that the network was trained with (e.g. Compose([ToTensor(), Normalize(mean, "
     "std)])), ob.Preprocess(resize=…, crop=…, mean=…, std=…), a function of a PIL image, or preprocess='benchmark' for "
@@ -37,13 +37,13 @@ WAYS = (
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """How images reach a network, and what there is to say about it.
+class PreparedTransform:
+    """How images reach a network.
 
     Args:
-        preprocess: expressed in openbench's terms, or the transform as it is.
+        preprocess: in openbench's terms, or the transform as it is.
         code: the classes and functions of a transform that is run as it is.
-        notes: what was decided for the user.
+        notes: decisions made for the user.
     """
 
     preprocess: Preprocess
@@ -51,43 +51,43 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
 
-def prepared(given: object, benchmark: Preprocess) -> Prepared:
-    """Return what was given as a Preprocess of equal pixels, else as a transform that is run as it is.
+def prepared(transform: object, benchmark: Preprocess) -> PreparedTransform:
+    """Return a transform as a Preprocess of equal pixels, else as a function that is run as it is.
 
     A transform that neither resizes nor crops leaves that to the benchmark, whose sets have images of several sizes.
 
     Args:
-        given: a Preprocess, `"benchmark"`, a transform of torchvision, timm or open_clip, an image processor of
+        transform: a Preprocess, `"benchmark"`, a transform of torchvision, timm or open_clip, an image processor of
             Hugging Face, or any function of a PIL image that returns a tensor (channels, h, w).
         benchmark: the benchmark's own.
 
     Raises:
         ConfigError: something else, a transform that fails, that is random, or that returns no image tensor.
     """
-    if isinstance(given, Preprocess):
-        return Prepared(given)
-    if isinstance(given, str):
-        if given != BENCHMARK:
-            raise ConfigError(f"preprocess '{given}' is unknown — {WAYS}")
-        return Prepared(benchmark)
-    if isinstance(given, type):
-        raise ConfigError(f"preprocess is the class {given.__name__} — an instance expected — write {given.__name__}()")
-    if not callable(given):
-        raise ConfigError(f"preprocess is a {type(given).__name__}, which cannot be called — {WAYS}")
-    names = {type(step).__name__ for step in _steps(given)}
+    if isinstance(transform, Preprocess):
+        return PreparedTransform(transform)
+    if transform == BENCHMARK:
+        return PreparedTransform(benchmark)
+    if isinstance(transform, type):
+        name = transform.__name__
+        raise ConfigError(f"preprocess is the class {name}, not an instance — write {name}()")
+    if not callable(transform):
+        what = f"'{transform}'" if isinstance(transform, str) else f"a {type(transform).__name__}"
+        raise ConfigError(f"preprocess is {what}, which is not a transform — {WAYS}")
+    names = {type(step).__name__ for step in _steps(transform)}
     sized = names & {"Resize", "CenterCrop", "ImageClassification"}
     size = f"resize {benchmark.resize} and crop {benchmark.crop} are the benchmark's: preprocess has neither"
-    expressed = _expressed(given, benchmark)
+    expressed = _expressed(transform, benchmark)
     # Without a size of its own it may fit images of any: it is compared on one that needs no resizing.
     sizes = _SIZES if sized else ((benchmark.crop, benchmark.crop),) * isinstance(benchmark.resize, int)
-    if expressed is not None and _equal(given, expressed, sizes):
-        return Prepared(expressed, notes=() if sized else (size,))
-    return _as_it_is(given, benchmark, size)
+    if expressed is not None and _equal(transform, expressed, sizes):
+        return PreparedTransform(expressed, notes=() if sized else (size,))
+    return _as_it_is(transform, benchmark, size)
 
 
 def code_of(value: object) -> tuple[Code, ...]:
     """Return the classes and functions that an object holds, in attributes, containers, partials and closures."""
-    found: dict[Code, None] = {}
+    codes: dict[Code, None] = {}
     seen: dict[int, object] = {}
     pending = [value]
     while pending:
@@ -104,18 +104,18 @@ def code_of(value: object) -> tuple[Code, ...]:
         elif inspect.ismethod(part):
             pending += [part.__func__, part.__self__]
         elif isinstance(part, type) or inspect.isfunction(part):
-            found[part] = None
+            codes[part] = None
             for cell in getattr(part, "__closure__", None) or ():
                 with suppress(ValueError):  # not filled yet
                     pending.append(cell.cell_contents)
         else:
-            found[type(part)] = None
+            codes[type(part)] = None
             pending += getattr(part, "__dict__", {}).values()
-    return tuple(found)
+    return tuple(codes)
 
 
 def text_of(value: object) -> str:
-    """Return an object as text, without addresses: the source of a function, else its repr."""
+    """Return an object as text, without memory addresses: the source of a function, else its repr."""
     text = repr(value)
     if inspect.isfunction(value):
         with suppress(OSError, TypeError):
@@ -124,10 +124,7 @@ def text_of(value: object) -> str:
 
 
 def _expressed(transform: object, benchmark: Preprocess) -> Preprocess | None:
-    """The chain Resize, CenterCrop, to tensor, Normalize that a transform may be; None if it looks like another one.
-
-    Whether it gives the same pixels is for `_equal` to say.
-    """
+    """The chain Resize, CenterCrop, to tensor, Normalize that a transform looks like, for `_equal` to compare."""
     steps: dict[str, Any] = {type(step).__name__: step for step in _steps(transform)}
     preset = steps.get("ImageClassification")  # of released torchvision weights
     resizing, cropping, normalising = (preset or steps.get(name) for name in ("Resize", "CenterCrop", "Normalize"))
@@ -143,8 +140,8 @@ def _expressed(transform: object, benchmark: Preprocess) -> Preprocess | None:
         )
         sides = {crop} if isinstance(crop, int) else set(crop or resize or ())
         (side,) = sides  # a single one: the network's input is a square
-        found: Any = "bilinear" if resizing is None else resizing.interpolation
-        return Preprocess(side if resize is None else resize, side, mean, std, getattr(found, "value", found))
+        filter_: Any = "bilinear" if resizing is None else resizing.interpolation
+        return Preprocess(side if resize is None else resize, side, mean, std, getattr(filter_, "value", filter_))
     except (AttributeError, TypeError, ValueError, OpenbenchError):
         return None
 
@@ -178,30 +175,32 @@ def _equal(transform: Any, expressed: Preprocess, sizes: Sequence[tuple[int, int
         image = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
         picture = Pillow.fromarray(image)
         try:
-            made = transform(picture if expressed.channels == 3 else picture.convert("L"))
+            pixels = transform(picture if expressed.channels == 3 else picture.convert("L"))
         except Exception:  # the transform is then run as it is, and says what is wrong
             return False
-        if not isinstance(made, Tensor) or not torch.equal(made.detach().cpu(), apply(image, expressed)):
+        if not isinstance(pixels, Tensor) or not torch.equal(pixels.detach().cpu(), apply(image, expressed)):
             return False
     return bool(sizes)
 
 
-def _as_it_is(given: Any, benchmark: Preprocess, size: str) -> Prepared:
-    """A transform that cannot be expressed, with what was measured of it."""
-    code = code_of(given)
+def _as_it_is(transform: Any, benchmark: Preprocess, size: str) -> PreparedTransform:
+    """A transform that cannot be expressed, with its measured size, mean and standard deviation."""
+    code = code_of(transform)
     names = sorted(f"{part.__module__}.{part.__qualname__}" for part in code)
-    function = given
-    if any(kind.__name__ == "ImageProcessingMixin" for kind in type(given).__mro__):  # of Hugging Face
+    function = transform
+    if any(kind.__name__ == "ImageProcessingMixin" for kind in type(transform).__mro__):  # of Hugging Face
 
         def function(image: Any) -> Any:
-            return given(images=image, return_tensors="pt")["pixel_values"][0]
+            return transform(images=image, return_tensors="pt")["pixel_values"][0]
 
-    parsed = [step for step in _steps(given) if type(step).__name__ == "Normalize"]
-    greyed = any(type(step).__name__ in ("Grayscale", "RGB") for step in _steps(given))
-    grey = bool(parsed) and len(_floats(parsed[-1].mean)) == 1 and not greyed
-    own = OwnTransform(text_of(given)[:_SHOWN], digest([text_of(given), names], 64), "L" if grey else "RGB", function)
+    steps = {type(step).__name__: step for step in _steps(transform)}
+    grey = (
+        "Normalize" in steps and len(_floats(steps["Normalize"].mean)) == 1 and not steps.keys() & {"Grayscale", "RGB"}
+    )
+    content = digest([text_of(transform), names], 64)
+    own = OwnTransform(text_of(transform)[:_MOST], content, "L" if grey else "RGB", function)
     notes = ["preprocess is run as it is: its steps have no equal here"]
-    if _tried(_noise(96), own).shape[1] != _tried(_noise(64), own).shape[1]:
+    if _transformed(_noise(96), own).shape[1] != _transformed(_noise(64), own).shape[1]:
         notes.append(size)
         content = digest([own.content, benchmark.resize, benchmark.crop, benchmark.interpolation], 64)
 
@@ -209,22 +208,20 @@ def _as_it_is(given: Any, benchmark: Preprocess, size: str) -> Prepared:
             return function(Pillow.fromarray(cropped(np.asarray(image), benchmark)))
 
         own = OwnTransform(own.text, content, own.mode, resized)
-    image = _noise(96)
-    made = _tried(image, own)
-    mean, std = _measured(*(_tried(np.full_like(image, value), own) for value in (0, 255)))
-    found = OwnPreprocess(resize=made.shape[1], crop=made.shape[1], mean=mean, std=std, own=own)
-    return Prepared(found, code, tuple(notes))
+    side = _transformed(_noise(96), own).shape[1]
+    mean, std = _measured(*(_transformed(np.full_like(_noise(96), value), own) for value in (0, 255)))
+    return PreparedTransform(OwnPreprocess(resize=side, crop=side, mean=mean, std=std, own=own), code, tuple(notes))
 
 
 def _noise(side: int) -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
 
 
-def _tried(image: NDArray[np.uint8], own: OwnTransform) -> NDArray[np.float32]:
+def _transformed(image: NDArray[np.uint8], own: OwnTransform) -> NDArray[np.float32]:
     try:
         return transformed(image, own)
     except DataError as error:
-        raise ConfigError(f"{error} — {WAYS}") from error
+        raise ConfigError(f"{error}; {WAYS}") from error
 
 
 def _measured(black: NDArray[np.float32], white: NDArray[np.float32]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -238,61 +235,36 @@ def _measured(black: NDArray[np.float32], white: NDArray[np.float32]) -> tuple[t
 
 
 def range_warnings(images: Tensor, preprocess: Preprocess, module: nn.Module | None) -> tuple[str, ...]:
-    """Return warnings about images that are not in the range which the network learnt from.
+    """Return warnings about images that are not in the range of the training images.
 
     Args:
-        images: normalised, of ID test, on the network's device.
-        preprocess: which made them.
-        module: the network, whose first batch norm knows the statistics of what it learnt from; None = not known.
+        images: of ID test, preprocessed, on the network's device.
+        preprocess: that made them.
+        module: the network, whose first batch norm has the statistics of its training; None = not known.
     """
-    reach = float(images.abs().max())
-    if reach > _LARGEST:
+    largest = float(images.abs().max())
+    if largest > _LARGEST:
         return (
-            f"images reach {reach:.0f} after preprocess, where normalised pixels lie within about ±3 — scale pixels to "
-            "[0, 1], as ToTensor() does",
+            f"images reach {largest:.0f} after preprocess, where normalised pixels lie within about ±3 — scale pixels "
+            "to [0, 1], as ToTensor() does",
         )
-    return () if module is None else (*_published(module, preprocess), *_learnt(module, images))
-
-
-def _published(module: nn.Module, preprocess: Preprocess) -> Iterator[str]:
-    """What timm says of released weights against the preprocess."""
-    settings = getattr(module, "pretrained_cfg", None)
-    if not isinstance(settings, dict) or settings.get("num_classes") != getattr(module, "num_classes", None):
-        return
-    mean, std = (tuple(map(float, settings.get(key) or ())) for key in ("mean", "std"))
-    near = all(
-        len(a) == len(b) and all(abs(x - y) < 0.02 for x, y in zip(a, b, strict=True))
-        for a, b in ((mean, preprocess.mean), (std, preprocess.std))
-    )
-    if mean and std and not near:
-        yield (
-            f"preprocess normalises by mean {preprocess.mean} and std {preprocess.std}, timm publishes this model with "
-            f"mean {mean} and std {std}"
-        )
-
-
-def _learnt(module: nn.Module, images: Tensor) -> Iterator[str]:
-    """What the first batch norm has seen in training against what it sees now."""
-    norm = next((part for part in module.modules() if isinstance(part, nn.BatchNorm2d)), None)
-    if norm is None or norm.running_mean is None or norm.running_var is None or not _counted(norm):
-        return
-    seen: list[Tensor] = []
-    hook = norm.register_forward_pre_hook(lambda _m, inputs: seen.append(inputs[0].detach().float()))
+    norms = (part for part in ([] if module is None else module.modules()) if isinstance(part, nn.BatchNorm2d))
+    norm = next(norms, None)
+    # A running mean of zeros is that of a network which was not trained.
+    if module is None or norm is None or norm.running_mean is None or not norm.running_mean.any():
+        return ()
+    inputs: list[Tensor] = []
+    hook = norm.register_forward_pre_hook(lambda _m, given: inputs.append(given[0].detach().float()))
     with hook, torch.no_grad():
         module(images.to(norm.running_mean.device, norm.running_mean.dtype))
-    if not seen:
-        return
-    now, std = seen[0].mean(dim=(0, 2, 3)), norm.running_var.float().sqrt() + 1e-6
-    off = float(((now - norm.running_mean.float()) / std).abs().median())
-    spread = float((seen[0].transpose(0, 1).flatten(1).std(dim=1) / std).median())
-    if off > _FAR or not 1 / _FAR < spread < _FAR:
-        yield (
-            f"images do not look like those that the network learnt from: in its first batch norm they lie {off:.1f} "
-            f"standard deviations away and spread {spread:.2g} times as wide — check mean and std of preprocess"
-        )
-
-
-def _counted(norm: nn.BatchNorm2d) -> bool:
-    """Whether the statistics are of images: fresh ones are 0 and 1."""
-    mean, var = norm.running_mean, norm.running_var
-    return mean is not None and var is not None and not (bool((mean == 0).all()) and bool((var == 1).all()))
+    if not inputs or norm.running_var is None:
+        return ()
+    std = norm.running_var.float().sqrt() + 1e-6
+    off = float(((inputs[0].mean(dim=(0, 2, 3)) - norm.running_mean.float()) / std).abs().median())
+    spread = float((inputs[0].transpose(0, 1).flatten(1).std(dim=1) / std).median())
+    if off <= _FAR and 1 / _FAR < spread < _FAR:
+        return ()
+    return (
+        f"images do not look like the training images of the network: in its first batch norm they lie {off:.1f} "
+        f"standard deviations away and spread {spread:.2g} times as wide — check mean and std of preprocess",
+    )

@@ -1,0 +1,457 @@
+"""The user's model as a backbone: a torch module, a function of the images, or an ONNX file."""
+
+import copy
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from openbench.api.models.names import published_preprocess
+from openbench.api.models.outputs import BatchOutputs, OutputsBackbone, OutputSource, averaged, onnx_source, with_head
+from openbench.api.models.parts import NetworkParts, dtype_of, find_parts, flat, stages_of, unwrapped
+from openbench.api.models.preprocess import WAYS, PreparedTransform, code_of, prepared, range_warnings, text_of
+from openbench.backbones.anatomy import Anatomy
+from openbench.backbones.base import Backbone, Outputs
+from openbench.backbones.network import NetworkBackbone, state_sha256
+from openbench.config.overrides import NAME
+from openbench.core.benchmark import Split
+from openbench.core.features import Head
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Request
+from openbench.data.loading import batches
+from openbench.digest import digest
+from openbench.engine.probe import FEW, ask, some_of
+from openbench.errors import ConfigError, StochasticError
+from openbench.public import TARGET
+
+_PROBABILITY = 1e-3  # tolerance of a row's sum
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The arguments of a call that describe the model.
+
+    Args:
+        preprocess: how images reach it; None = as it was published, if it says so.
+        features: dotted name of the module that makes the features, or name of an ONNX output; None = found.
+        head: the linear classifier, or its dotted name; None = found.
+        name: in tables and records; None = from its class.
+        device: where it runs.
+        stochastic: number of passes to average if the network is not deterministic; None = it is refused.
+    """
+
+    preprocess: object = None
+    features: str | None = None
+    head: str | Head | None = None
+    name: str | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    stochastic: int | None = None
+
+
+@dataclass(frozen=True)
+class WrappedModel:
+    """A user's model, ready to run.
+
+    Args:
+        backbone: with weights.
+        node: its entry in a record's config.
+        notes: decisions made for the user.
+        warnings: reasons why the numbers may not be what the user expects.
+    """
+
+    backbone: Backbone
+    node: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ImageTask:
+    """The images that a model is evaluated on.
+
+    Args:
+        images: ID images, on which the model is tried.
+        classes: names of the ID classes.
+        preprocess: the benchmark's, for `preprocess="benchmark"`.
+    """
+
+    images: Split
+    classes: tuple[str, ...]
+    preprocess: Preprocess
+
+    def sample(self, preprocess: Preprocess) -> Tensor:
+        """Return a few preprocessed images, spread over the classes, (n, channels, h, w).
+
+        Raises:
+            DataError: an image cannot be read, or the preprocess fails on it.
+        """
+        return next(batches(some_of(self.images), preprocess, FEW))
+
+
+def wrap(model: object, options: ModelOptions, task: ImageTask) -> WrappedModel:
+    """Return a user's model as a backbone; the model itself is not changed.
+
+    Args:
+        model: a Backbone, a torch.nn.Module, a function of normalised images (n, channels, h, w) that returns logits
+            or (features, logits), or the path of an ONNX file.
+        options: how the user describes it.
+        task: the images that it is evaluated on.
+
+    Raises:
+        ConfigError: another kind of object, no preprocess, or parts that cannot be found.
+        DataError: outputs that are not finite.
+    """
+    if not isinstance(options.features, str | None):
+        raise ConfigError(f"features is a {type(options.features).__name__} — pass the name of one module")
+    if isinstance(model, Backbone):
+        return _wrap_backbone(model, options, task)
+    if isinstance(model, nn.Module) and not isinstance(model, torch.jit.ScriptModule):
+        return _wrap_module(model, options, task)
+    if isinstance(model, str | Path) or (callable(model) and not isinstance(model, type)):
+        return _wrap_outputs(model, options, task)
+    kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+    raise ConfigError(
+        f"model is {kind} — pass a torch.nn.Module, a function of the images, the path of an ONNX file, or a name: "
+        "of a backbone (python -m openbench list backbone), 'timm:NAME', 'torchvision:NAME', 'open_clip:NAME', "
+        "'hf_hub:OWNER/NAME' or 'transformers:NAME'"
+    )
+
+
+def name_of(model: object) -> str:
+    """Return the default name of a model in tables: its published name, or its class's."""
+    if isinstance(model, str | Path):
+        text = Path(model).stem if str(model).endswith(".onnx") else str(model)
+    else:
+        inner: Any = unwrapped(model) if isinstance(model, nn.Module) else model
+        settings = getattr(inner, "pretrained_cfg", None)
+        names = (
+            settings.get("architecture") if isinstance(settings, Mapping) else None,
+            getattr(inner, "name", None),
+            getattr(inner, "__name__", None),
+            type(inner).__name__.lower(),
+        )
+        text = next(name for name in names if isinstance(name, str) and name)
+    return _NOT_IN_NAMES.sub("_", text).strip("_") or "model"
+
+
+def check_preprocess(model: object, preprocess: object, name: str) -> None:
+    """Check that the preprocess of a model is known.
+
+    Raises:
+        ConfigError: it is not given, and the model was published without one.
+    """
+    if preprocess is None and not isinstance(model, Backbone) and published_preprocess(model) is None:
+        raise ConfigError(f"model '{name}' does not say how its images are preprocessed — {WAYS}")
+
+
+def _wrap_backbone(model: Backbone, options: ModelOptions, task: ImageTask) -> WrappedModel:
+    given = [key for key in ("preprocess", "features", "head") if getattr(options, key) is not None]
+    if given:
+        raise ConfigError(f"model is a Backbone, which has its own {given[0]} — leave {', '.join(given)} out")
+    model = copy.copy(model)  # the probe is stored on it
+    if model.trained:
+        ask(model.to(options.device), task.images)
+    return WrappedModel(model, _node(model, type(model), options.name or model.name))
+
+
+def _wrap_module(model: nn.Module, options: ModelOptions, task: ImageTask) -> WrappedModel:
+    inner = unwrapped(model)
+    tower = getattr(inner, "visual", None)
+    notes: list[str] = []
+    if type(inner).__module__.startswith("open_clip.") and isinstance(tower, nn.Module):
+        inner = tower
+        notes.append("the image tower of open_clip's model is evaluated, without a text head")
+    name = options.name or name_of(inner)
+    transform = _transform(model, options, task, name)
+    module = copied(inner, name).to(options.device)
+    images = task.sample(transform.preprocess).to(options.device)
+    named = options.features or "", options.head if isinstance(options.head, str) else ""
+    parts = find_parts(module, images.to(dtype_of(module)), name, len(task.classes), named)
+    warnings = range_warnings(images, transform.preprocess, module)
+    if parts.ends_in:
+        warnings = (
+            f"model '{name}' ends in {parts.ends_in}: its outputs are probabilities, so the outputs of its last linear "
+            f"layer '{parts.head}' are taken as logits",
+            *warnings,
+        )
+    backbone = _network_or_outputs(module, parts, images, (name, len(task.classes), transform, options))
+    node = _node(backbone, type(inner), name)
+    return _probe(WrappedModel(backbone, node, (*notes, *transform.notes), warnings), options, task)
+
+
+def _network_or_outputs(
+    module: nn.Module, parts: NetworkParts, images: Tensor, of: tuple[str, int, PreparedTransform, ModelOptions]
+) -> Backbone:
+    """A copied module as a network with a linear head or no head, else as a source of outputs."""
+    name, classes, transform, options = of
+    head = options.head if isinstance(options.head, Head) else None
+    headless = not parts.head and not parts.features and parts.output.shape[1] != classes
+    if head is not None and parts.head and not parts.features:
+        raise ConfigError(f"model '{name}' has the classifier '{parts.head}' — leave head=(W, b) out")
+    if head is None and not parts.features and (parts.head or headless):
+        return _as_network(module, parts, name, transform).to(options.device)
+    source = _module_source(module, parts, name, options.features or "")
+    if headless and head is not None and head.weight.shape[1] == parts.output.shape[1]:
+        source = with_head(source, head)
+    with torch.no_grad():
+        first = source.read(images.float())
+    backbone = OutputsBackbone(source, transform, first, head).to(options.device)
+    backbone.try_gradient(images)
+    return backbone
+
+
+def _wrap_outputs(model: Any, options: ModelOptions, task: ImageTask) -> WrappedModel:
+    """A function or an ONNX file, of which only the outputs are known."""
+    name = options.name or name_of(model)
+    is_file = isinstance(model, str | Path)
+    if isinstance(options.head, str) or (options.features is not None and not is_file):
+        kind = "an ONNX file" if is_file else "a function"
+        raise ConfigError(
+            f"model '{name}' is {kind}, in which no module can be named — give the classifier as head=(W, b)"
+            + (", and let the function return (features, logits)" if not is_file else "")
+        )
+    transform = _transform(model, options, task, name)
+    notes = transform.notes
+    if is_file:
+        source = onnx_source(Path(model), name, options.features, (len(task.classes), options.device))
+    else:
+        # The function may read weights, globals and files that change between two calls.
+        architecture = f"function {name}, {secrets.token_hex(16)}"
+        read = partial(_read_function, model, name)
+        source = OutputSource(name, architecture, read, code=code_of(model))
+        notes = (f"model '{name}' is a function, which may change unseen: its results are never reused", *notes)
+    images = task.sample(transform.preprocess)
+    with torch.no_grad():
+        first = _first_outputs(source.read, images, name)
+    backbone = OutputsBackbone(source, transform, first, options.head)
+    backbone.try_gradient(images)
+    node = _node(backbone, Path if is_file else type(model), name)
+    warnings = range_warnings(images, transform.preprocess, None)
+    return _probe(WrappedModel(backbone, node, notes, warnings), options, task)
+
+
+def _probe(wrapped: WrappedModel, options: ModelOptions, task: ImageTask) -> WrappedModel:
+    """Run a model on a few images; one that is not deterministic is run several times if the user allows it.
+
+    Raises:
+        StochasticError: it is not deterministic, and a single pass is asked for.
+        ConfigError: its outputs depend on the batch.
+        DataError: outputs that are not finite.
+    """
+    backbone, draws, note = wrapped.backbone, options.stochastic, ""
+    try:
+        ask(backbone, task.images)
+        if draws:
+            note = f"stochastic={draws} is not needed: model '{backbone.name}' is deterministic"
+    except StochasticError:
+        if draws is None or not isinstance(backbone, OutputsBackbone | UserNetwork):
+            raise
+        backbone.draws, backbone.architecture = draws, f"{backbone.architecture}, mean of {draws} passes"
+        ask(backbone, task.images)
+        note = f"model '{backbone.name}' is not deterministic: the mean of {draws} passes is evaluated"
+    node = {**wrapped.node, "architecture": backbone.architecture}
+    if draws and backbone.draws > 1:
+        node["stochastic"] = draws
+    warnings = (*wrapped.warnings, *_probability_warnings(backbone))
+    return WrappedModel(backbone, node, (*wrapped.notes, *filter(None, [note])), warnings)
+
+
+def _probability_warnings(backbone: Backbone) -> tuple[str, ...]:
+    """A warning where the logits of the probe are probabilities already."""
+    rows = backbone.probe.rows.get("logits")
+    if rows is None or rows.shape[1] < 2 or not backbone.classifies:
+        return ()
+    if (rows < 0).any() or np.abs(rows.sum(axis=1) - 1).max() >= _PROBABILITY:
+        return ()
+    return (
+        f"model '{backbone.name}' returns probabilities (its rows sum to 1) where logits are expected: energies, "
+        "maximum logits and temperatures of them mean nothing — return the inputs of the softmax",
+    )
+
+
+def _transform(model: object, options: ModelOptions, task: ImageTask, name: str) -> PreparedTransform:
+    """How images reach a model: as given, or as it was published."""
+    check_preprocess(model, options.preprocess, name)
+    given = published_preprocess(model) if options.preprocess is None else options.preprocess
+    return prepared(given, task.preprocess)
+
+
+def _read_function(function: Callable[[Tensor], Any], name: str, images: Tensor) -> BatchOutputs:
+    """The outputs of a function for n images: logits, or (features, logits)."""
+    n, returned = len(images), function(images)
+    logits = getattr(returned, "logits", returned)
+    parts = tuple(logits) if isinstance(logits, tuple | list) else (logits,)
+    if not 1 <= len(parts) <= 2 or not all(isinstance(p, Tensor) and p.ndim == 2 and len(p) == n for p in parts):
+        shapes = ", ".join(f"{tuple(p.shape)}" if isinstance(p, Tensor) else type(p).__name__ for p in parts)
+        raise ConfigError(
+            f"model '{name}' returns {shapes} for {n} images — return torch tensors: logits (n, c), or features (n, d) "
+            "and logits (n, c), in this order"
+        )
+    return BatchOutputs(parts[-1], parts[0] if len(parts) == 2 else None)
+
+
+def _first_outputs(read: Callable[[Tensor], BatchOutputs], images: Tensor, name: str) -> BatchOutputs:
+    try:
+        return read(images)
+    except ConfigError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        raise ConfigError(
+            f"model '{name}' fails on images {tuple(images.shape)} ({type(error).__name__}: {str(error)[:300]}) — it "
+            "must take normalised float32 images (n, channels, h, w) of the size that preprocess makes"
+        ) from error
+
+
+def _node(backbone: Backbone, kind: type, name: str) -> dict[str, Any]:
+    """The entry in a record's config of a model that no config file describes."""
+    return {TARGET: _qualified(kind), "name": name, "architecture": backbone.architecture, NAME: name}
+
+
+class NetworkAdapter(nn.Module):
+    """A network whose output is not a float32 tensor of logits: it gets images in its dtype, and its logits are picked.
+
+    Args:
+        inner: the network.
+        pick: key or position of the logits in what it returns; None = all of it.
+        dtype: of its images.
+    """
+
+    def __init__(self, inner: nn.Module, pick: str | int | None, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.inner, self.pick, self.dtype = inner, pick, dtype
+        self.end = nn.Identity()  # in place of the classifier where there is none
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits (n, c) of images (n, channels, h, w), or features (n, d) of a network without classifier."""
+        logits: Tensor = self.end(_picked(self.inner(images.to(self.dtype)), self.pick))
+        return logits
+
+
+class UserNetwork(NetworkBackbone):
+    """A user's module with a linear classifier, or without any.
+
+    Args:
+        module: a copy; it becomes part of the backbone.
+        name: its name.
+        anatomy: where its head and stages are.
+        transform: how images reach it.
+    """
+
+    def __init__(self, module: nn.Module, name: str, anatomy: Anatomy, transform: PreparedTransform) -> None:
+        architecture = _architecture_of(module)
+        super().__init__(name, architecture, lambda: module, lambda _: anatomy, preprocess=transform.preprocess)
+        self.trained = True
+        self._code = (*code_of(module), *transform.code)
+
+    @property
+    def made_of(self) -> tuple[object, ...]:
+        """The classes and functions in the network and in the transform of its images."""
+        return self._code
+
+    def outputs(self, images: Tensor, request: Request) -> Outputs:
+        """Return what `request` names, as float32 whatever the network computes in."""
+        outputs = averaged(self.draws, images, partial(super().outputs, images, request))
+        maps = {layer: reduced.float() for layer, reduced in outputs.maps.items()}
+        return Outputs(outputs.logits.float(), outputs.features.float(), maps)
+
+
+def copied(module: nn.Module, name: str) -> nn.Module:
+    """Return a copy of a network in eval mode; tensors in its attributes are copied without their gradient history.
+
+    Raises:
+        ConfigError: it cannot be copied, or its weights have no values.
+    """
+    bare = [key for key, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.is_meta]
+    if bare:
+        raise ConfigError(
+            f"model '{name}' has weights on the meta device, which have no values: {', '.join(bare[:8])}"
+            f"{', …' * (len(bare) > 8)} — load them first"
+        )
+    attributes = (value for part in module.modules() for value in vars(part).values())
+    detached = {id(v): v.detach().clone() for v in attributes if isinstance(v, Tensor) and not v.is_leaf}
+    try:
+        copy_: nn.Module = copy.deepcopy(module, detached)
+    except Exception as error:  # the user's objects may raise anything
+        raise ConfigError(
+            f"model '{name}' cannot be copied ({type(error).__name__}: {str(error)[:200]}) — take out what cannot be "
+            "copied, or pass lambda images: model(images); evaluate works on a copy, so that yours stays as it is"
+        ) from error
+    return copy_.eval().requires_grad_(False)
+
+
+def _architecture_of(module: nn.Module) -> str:
+    """A network in one line: its class, its dtype, and a digest of its structure, without its weights."""
+    inner = module.inner if isinstance(module, NetworkAdapter) else module
+    dtype = str(dtype_of(inner)).removeprefix("torch.")
+    return f"{_qualified(type(inner))}, {dtype}, {digest(_structure(inner), 32)}"
+
+
+def _structure(module: nn.Module) -> list[Any]:
+    """The modules of a network by place, with their hooks, and the buffers that no state dict holds."""
+    first: dict[nn.Module, str] = {}  # a module at several places is the same one
+    saved = module.state_dict().keys()
+    parts = [
+        [place, _qualified(type(part)), text_of(part.extra_repr()), first.setdefault(part, place), _hooks(part)]
+        for place, part in module.named_modules(remove_duplicate=False)
+    ]
+    code = [part.code for part in module.modules() if isinstance(part, torch.fx.GraphModule)]
+    unsaved = {name: buffer for name, buffer in module.named_buffers() if name not in saved}
+    return [parts, code, state_sha256(unsaved)]
+
+
+def _hooks(part: nn.Module) -> list[str]:
+    """The functions that are called before and after a module, in both passes."""
+    return [text_of(hook) for key, hooks in vars(part).items() if key.endswith("_hooks") for hook in hooks.values()]
+
+
+def _qualified(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _picked(returned: Any, pick: str | int | None) -> Tensor:
+    """The logits in what a module returns."""
+    logits: Tensor
+    if pick is None:
+        logits = returned
+    elif isinstance(returned, Mapping) or isinstance(pick, int):
+        logits = returned[pick]
+    else:
+        logits = getattr(returned, pick)
+    return logits
+
+
+def _as_network(module: nn.Module, parts: NetworkParts, name: str, transform: PreparedTransform) -> UserNetwork:
+    """A copied module with a linear head, or with no classifier at all, as a backbone."""
+    stages, layout, tokens = stages_of(module, transform.preprocess)
+    head, dtype = parts.head, dtype_of(module)
+    if head and parts.pick is None and dtype == torch.float32:
+        return UserNetwork(module, name, Anatomy(head, stages, layout, tokens), transform)
+    stages = {name: f"inner.{path}" for name, path in stages.items()}
+    anatomy = Anatomy(f"inner.{head}" if head else "end", stages, layout, tokens)
+    return UserNetwork(NetworkAdapter(module, parts.pick, dtype), name, anatomy, transform)
+
+
+def _module_source(module: nn.Module, parts: NetworkParts, name: str, features: str) -> OutputSource:
+    """The outputs of a module whose head is not known: logits, and features if their module is named."""
+    dtype = dtype_of(module)
+
+    def read(images: Tensor) -> BatchOutputs:
+        tensors: list[Tensor] = []
+        with ExitStack() as hooks:
+            if features:
+                part = module.get_submodule(features)
+                hooks.enter_context(part.register_forward_hook(lambda _m, _i, output: tensors.append(output)))
+            logits = _picked(module(images.to(dtype)), parts.pick)
+        return BatchOutputs(logits, flat(tensors[-1], name, features) if tensors else None)
+
+    architecture = _architecture_of(module) + (f", features of {features}" if features else "")
+    return OutputSource(name, architecture, read, state_sha256(module.state_dict()), code_of(module), module)
