@@ -1,7 +1,8 @@
-"""The sorted, merged scores of an ID/OOD pair, and the ranking metrics read from them; OOD is positive unless said."""
+"""Ranking metrics, read from the merged, sorted scores of an ID and an OOD set; OOD is positive unless stated."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from typing import NamedTuple, Self
 
@@ -24,18 +25,18 @@ def as_scores(values: ArrayLike, name: str) -> Floats:
         name: what the caller calls them, for the message.
 
     Raises:
-        MetricError: no numbers, not one-dimensional, empty, or containing NaN.
+        MetricError: not numbers, not one-dimensional, empty, or NaN among them.
     """
     scores = as_floats(values, name)
     if scores.ndim != 1:
-        raise MetricError(f"{name} must be one-dimensional — found shape {scores.shape} — pass one number per image")
+        raise MetricError(f"{name} must be one-dimensional (found shape {scores.shape}) — pass one number per image")
     if scores.size == 0:
-        raise MetricError(f"{name} is empty — a metric needs at least one score — check that the set was scored")
+        raise MetricError(f"{name} is empty — check that the set was scored")
     if np.isnan(scores).any():
         bad = np.flatnonzero(np.isnan(scores))
         raise MetricError(
-            f"{name} contains NaN — {bad.size} of {scores.size} scores, the first at index {bad[0]} — "
-            "finite numbers and ±inf can be ranked — fix the method that produced them"
+            f"{name} contains NaN ({bad.size} of {scores.size} scores, the first at index {bad[0]}), which cannot be "
+            "ranked — fix the method that produced them"
         )
     return scores
 
@@ -44,12 +45,12 @@ def as_floats(values: ArrayLike, name: str) -> Floats:
     """Return `values` as float64.
 
     Raises:
-        MetricError: they are no numbers.
+        MetricError: they are not numbers.
     """
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise MetricError(f"{name}: found {type(values).__name__}, {error} — numbers expected") from error
+        raise MetricError(f"{name} are not numbers: {error}") from error
 
 
 def placements(ids: Floats, ood: Floats) -> tuple[Floats, Floats]:
@@ -80,12 +81,12 @@ def check_rate(value: float, name: str, *, closed: bool = True) -> float:
     number = isinstance(value, Real) and not isinstance(value, bool)
     if not (number and (0.0 <= value <= 1.0 if closed else 0.0 < value < 1.0)):
         interval = "[0, 1]" if closed else "(0, 1)"
-        raise MetricError(f"{name} is out of range — found {value!r} — allowed is {interval} — pass a fraction, not %")
+        raise MetricError(f"{name} is out of range: found {value!r}, allowed {interval} — pass a fraction, not %")
     return float(value)
 
 
 def least_count(rate: float, total: int) -> int:
-    """Return the smallest k with k/total ≥ rate; the float quotient decides, as it does in every ROC routine."""
+    """Return the smallest k with k/total ≥ rate; the float quotient decides, as in every ROC routine."""
     k = int(np.ceil(rate * total))
     while k > 0 and (k - 1) / total >= rate:
         k -= 1
@@ -105,14 +106,14 @@ def most_count(rate: float, total: int) -> int:
 
 
 class PrecisionRecallAreas(NamedTuple):
-    """The two areas that are called AUPR."""
+    """The two areas called AUPR."""
 
     trapezoid: float
     average_precision: float
 
 
 class BestF1(NamedTuple):
-    """The operating point of largest F1; an input is flagged iff its score is ≥ `threshold`."""
+    """The operating point of largest F1; an input is flagged if its score is ≥ `threshold`."""
 
     f1: float
     accuracy: float
@@ -129,11 +130,11 @@ def _precision(hits: Counts, selected: Counts) -> Floats:
     return precision
 
 
-def _laid_out(ids: Floats, ood: Floats) -> tuple[Floats, int]:
-    """Return (3, n+m+1) working rows, the first holding −∞, the ID and the OOD scores, and n.
+def _workspace(ids: Floats, ood: Floats) -> tuple[Floats, int]:
+    """Return (3, n+m+1) working rows, the first one −∞, the ID and the OOD scores, and n.
 
-    One block for all rows, which a curve then keeps: the C library hands small blocks back to the system as soon as
-    they are freed, and fetching their pages again for the next pair costs more than all the arithmetic on them.
+    The curve keeps its results in this block: separate arrays would be returned to the system when freed, and getting
+    their pages back for the next pair takes longer than all the arithmetic.
     """
     block = np.empty((3, 1 + ids.size + ood.size))
     block[0, 0] = -np.inf
@@ -146,8 +147,8 @@ def _laid_out(ids: Floats, ood: Floats) -> tuple[Floats, int]:
 class PooledCurve:
     """How many ID and OOD scores are accepted (s ≤ λ) at every threshold that makes a difference.
 
-    Entry 0 is the threshold −∞ that accepts nothing; the others are the distinct pooled scores, ascending. Tied
-    scores share one entry, so no number read from the curve depends on the order of the samples.
+    Entry 0 is the threshold −∞, which accepts nothing; the others are the distinct pooled scores, ascending. Tied
+    scores share one entry, so no metric depends on the order of the samples.
 
     Args:
         thresholds: (t+1,) λ.
@@ -161,7 +162,7 @@ class PooledCurve:
 
     @classmethod
     def of(cls, id_scores: ArrayLike, ood_scores: ArrayLike) -> Self:
-        """Sort both sides apart (numpy's vectorised sort) and merge the two runs in linear time.
+        """Return the curve of two sets of scores.
 
         Args:
             id_scores: (n,) larger = more OOD.
@@ -170,24 +171,24 @@ class PooledCurve:
         Raises:
             MetricError: a side is empty, not one-dimensional, or contains NaN.
         """
-        block, n = _laid_out(as_scores(id_scores, "ID scores"), as_scores(ood_scores, "OOD scores"))
+        block, n = _workspace(as_scores(id_scores, "ID scores"), as_scores(ood_scores, "OOD scores"))
         block[0, 1 : n + 1].sort()
         return cls._merged(block, n)
 
     @classmethod
     def of_sorted_id(cls, id_sorted: Floats, ood: Floats) -> Self:
-        """Sort the OOD side and merge it with an ID side that is ascending; both are checked already."""
-        return cls._merged(*_laid_out(id_sorted, ood))
+        """Return the curve of checked scores, of which the ID side is sorted already."""
+        return cls._merged(*_workspace(id_sorted, ood))
 
     @classmethod
     def _merged(cls, block: Floats, n: int) -> Self:
-        """Sort the OOD run pooled[n+1:] and merge it with pooled[:n+1] (−∞, then ascending ID scores)."""
+        """Return the curve of a workspace whose ID scores are sorted."""
         pooled, values, spare = block
         pooled[n + 1 :].sort()
         order = np.argsort(pooled, kind="stable")  # timsort: two presorted runs merge without a full sort
         np.take(pooled, order, out=values, mode="clip")  # "clip" lets take write to `out` without a copy
         is_ood = order > n
-        del order  # as large as the curve, and the rows hold all that follows
+        del order  # as large as the curve
         ends = np.ones(values.size, dtype=bool)  # an entry is the last of its tie, or the leading −∞
         np.not_equal(values[2:], values[1:-1], out=ends[1:-1])
         ood = np.cumsum(is_ood, out=spare.view(np.int64))
@@ -195,17 +196,16 @@ class PooledCurve:
             accepted = np.cumsum(np.logical_not(is_ood, out=is_ood), out=pooled.view(np.int64))
             accepted -= 1  # the leading −∞ is not a score
             return cls(values, accepted, ood)
-        kept = np.flatnonzero(ends)
-        thresholds = np.take(values, kept, out=pooled[: kept.size], mode="clip")
-        ood = np.take(ood, kept, out=values.view(np.int64)[: kept.size], mode="clip")
-        kept -= ood  # an entry's place is how many are accepted in all
-        return cls(thresholds, kept, ood)
+        accepted = np.flatnonzero(ends)  # the index of an entry is the number of scores accepted
+        thresholds = np.take(values, accepted, out=pooled[: accepted.size], mode="clip")
+        ood = np.take(ood, accepted, out=values.view(np.int64)[: accepted.size], mode="clip")
+        accepted -= ood
+        return cls(thresholds, accepted, ood)
 
     def blocks(self) -> Iterator[tuple[Counts, Counts]]:
         """Yield (id_accepted, ood_accepted) in stretches that overlap by one entry and fit the processor's cache.
 
-        Sums and extrema over the curve run several times faster on them than on whole arrays, whose temporaries have
-        to be fetched from the system page by page.
+        Sums and extrema over them are several times faster than over whole arrays.
         """
         for start in range(0, self.thresholds.size - 1, BLOCK):
             yield self.id_accepted[start : start + BLOCK + 1], self.ood_accepted[start : start + BLOCK + 1]
@@ -225,7 +225,7 @@ class PooledCurve:
         return (self.n - int(self.id_accepted[index])) / self.n, int(self.ood_accepted[index]) / self.m
 
     def at(self, threshold: float) -> int:
-        """Return the entry in force at any λ: the last whose threshold is ≤ λ."""
+        """Return the entry that holds at λ: the last whose threshold is ≤ λ."""
         return int(np.searchsorted(self.thresholds, threshold, side="right")) - 1
 
     def auroc(self) -> float:
@@ -234,6 +234,7 @@ class PooledCurve:
         twice_wins = sum(int(np.dot(b[1:] - b[:-1], a[1:] + a[:-1])) for a, b in self.blocks())
         return twice_wins / (2 * self.n * self.m)
 
+    @cached_property
     def aupr_out(self) -> PrecisionRecallAreas:
         """Return the precision–recall areas with OOD positive.
 
@@ -245,11 +246,12 @@ class PooledCurve:
             flagged = self.m - b
             precision = _precision(flagged, flagged + (self.n - a))
             gain = (b[1:] - b[:-1]).astype(np.float64)
-            # Flagging runs downwards in λ: a step of recall ends at the lower entry.
+            # More is flagged as λ falls: a step of recall ends at the lower entry.
             more += float(np.dot(gain, precision[:-1]))
             fewer += float(np.dot(gain, precision[1:]))
         return PrecisionRecallAreas(0.5 * (more + fewer) / self.m, more / self.m)
 
+    @cached_property
     def aupr_in(self) -> PrecisionRecallAreas:
         """Return the precision–recall areas with ID positive (score −s)."""
         fewer = more = 0.0
@@ -290,11 +292,9 @@ class PooledCurve:
         advantage = max(int((a * m - b * n).max()) for a, b in self.blocks())
         return 0.5 * (1.0 - advantage / (n * m))
 
+    @cached_property
     def best_f1(self) -> BestF1:
-        """Return F1, accuracy, precision and recall (OOD positive) where F1 is largest.
-
-        Of several best thresholds the largest is taken: it flags fewest.
-        """
+        """Return F1, accuracy, precision and recall (OOD positive) at the largest threshold of best F1."""
         n, m = self.n, self.m
         best, at, start = -1.0, 0, 0
         for a, b in self.blocks():
@@ -316,39 +316,26 @@ class PooledCurve:
         )
 
     def ranking(self) -> dict[str, float]:
-        """Return the whole family under its keys."""
-        out, into, best = self.aupr_out(), self.aupr_in(), self.best_f1()
-        return {
-            "auroc": self.auroc(),
-            "aupr_in": into.trapezoid,
-            "aupr_out": out.trapezoid,
-            "ap_in": into.average_precision,
-            "ap_out": out.average_precision,
-            "fpr95": self.fpr_at_tpr(),
-            "fpr95_id_positive": self.fpr_at_tpr_id_positive(),
-            "detection_error": self.detection_error(),
-            "f1": best.f1,
-            "accuracy": best.accuracy,
-            "precision": best.precision,
-            "recall": best.recall,
-            "f1_threshold": best.threshold,
-        }
+        """Return all ranking metrics under their keys."""
+        return {key: metric(self) for key, metric in RANKING.items()}
 
 
-CURVE_METRICS: dict[str, Callable[[PooledCurve], float]] = {
+RANKING: dict[str, Callable[[PooledCurve], float]] = {
     "auroc": PooledCurve.auroc,
-    "aupr_in": lambda curve: curve.aupr_in().trapezoid,
-    "aupr_out": lambda curve: curve.aupr_out().trapezoid,
-    "ap_in": lambda curve: curve.aupr_in().average_precision,
-    "ap_out": lambda curve: curve.aupr_out().average_precision,
+    "aupr_in": lambda curve: curve.aupr_in.trapezoid,
+    "aupr_out": lambda curve: curve.aupr_out.trapezoid,
+    "ap_in": lambda curve: curve.aupr_in.average_precision,
+    "ap_out": lambda curve: curve.aupr_out.average_precision,
     "fpr95": PooledCurve.fpr_at_tpr,
     "fpr95_id_positive": PooledCurve.fpr_at_tpr_id_positive,
     "detection_error": PooledCurve.detection_error,
-    "f1": lambda curve: curve.best_f1().f1,
-    "accuracy": lambda curve: curve.best_f1().accuracy,
-    "precision": lambda curve: curve.best_f1().precision,
-    "recall": lambda curve: curve.best_f1().recall,
+    "f1": lambda curve: curve.best_f1.f1,
+    "accuracy": lambda curve: curve.best_f1.accuracy,
+    "precision": lambda curve: curve.best_f1.precision,
+    "recall": lambda curve: curve.best_f1.recall,
+    "f1_threshold": lambda curve: curve.best_f1.threshold,
 }
+CURVE_METRICS = {key: metric for key, metric in RANKING.items() if key != "f1_threshold"}  # rates
 
 
 def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
@@ -419,7 +406,7 @@ def aupr_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     Raises:
         MetricError: a side is empty, not one-dimensional, or contains NaN.
     """
-    return PooledCurve.of(id_scores, ood_scores).aupr_out().trapezoid
+    return PooledCurve.of(id_scores, ood_scores).aupr_out.trapezoid
 
 
 def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
@@ -432,7 +419,7 @@ def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     Raises:
         MetricError: a side is empty, not one-dimensional, or contains NaN.
     """
-    return PooledCurve.of(id_scores, ood_scores).aupr_in().trapezoid
+    return PooledCurve.of(id_scores, ood_scores).aupr_in.trapezoid
 
 
 def detection_error(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:

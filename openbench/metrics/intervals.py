@@ -1,6 +1,6 @@
-"""Uncertainty of a number: DeLong for AUROC and differences of it, the bootstrap for the rest, spread over seeds."""
+"""Confidence intervals: DeLong for AUROC and its paired difference, the bootstrap for other ranking metrics."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,19 +20,11 @@ from openbench.metrics.curve import (
 )
 
 
-class Interval(NamedTuple):
+class ConfidenceInterval(NamedTuple):
     """A two-sided confidence interval."""
 
     low: float
     high: float
-
-
-class SeedSummary(NamedTuple):
-    """A number over independent training runs."""
-
-    mean: float
-    std: float
-    runs: int
 
 
 def _placements(n: int, m: int, a: Counts, b: Counts) -> tuple[Floats, Floats]:
@@ -52,11 +44,6 @@ def _placement_variances(curve: PooledCurve, area: float) -> tuple[float, float]
     return on_id / (2.0 * m) ** 2 / max(1, n - 1), on_ood / (2.0 * n) ** 2 / max(1, m - 1)
 
 
-def _delong_variance(curve: PooledCurve, area: float) -> float:
-    of_id, of_ood = _placement_variances(curve, area)
-    return of_id / curve.n + of_ood / curve.m
-
-
 def delong_variance(curve: PooledCurve) -> float:
     """Return DeLong's variance of the AUROC: S(ID placements)/n + S(OOD placements)/m, from counts already sorted.
 
@@ -66,13 +53,14 @@ def delong_variance(curve: PooledCurve) -> float:
     Reference: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988); Sun and Xu, IEEE Signal Processing Letters 21
         (2014), for the O(n log n) form.
     """
-    return _delong_variance(curve, curve.auroc())
+    on_id, on_ood = _placement_variances(curve, curve.auroc())
+    return on_id / curve.n + on_ood / curve.m
 
 
 def group_delong_variance(curves: Sequence[PooledCurve]) -> float:
     """Return the variance of the mean AUROC over OOD sets that share one ID set.
 
-    The ID placements are averaged over the sets before their variance is taken: the sets are correlated through ID.
+    The sets are correlated through their ID scores: ID placements are averaged over the sets before the variance.
 
     Args:
         curves: one per OOD set, all with the same ID scores.
@@ -92,12 +80,12 @@ def group_delong_variance(curves: Sequence[PooledCurve]) -> float:
 def _check_shared(curves: Sequence[PooledCurve]) -> None:
     if not curves or len({curve.n for curve in curves}) > 1:
         raise MetricError(
-            f"the interval of a group needs curves that share one ID set — found sizes {[c.n for c in curves]} — "
-            "build every curve from the same ID scores"
+            f"the interval of a group needs curves that share one ID set (found sizes {[c.n for c in curves]}) — build "
+            "every curve from the same ID scores"
         )
 
 
-def normal_interval(value: float, variance: float, level: float = 0.95) -> Interval:
+def normal_interval(value: float, variance: float, level: float = 0.95) -> ConfidenceInterval:
     """Return value ± z·√variance, cut to [0, 1].
 
     Args:
@@ -109,85 +97,35 @@ def normal_interval(value: float, variance: float, level: float = 0.95) -> Inter
         MetricError: level out of range.
     """
     half = float(ndtri(0.5 + check_rate(level, "confidence level", closed=False) / 2)) * float(np.sqrt(variance))
-    return Interval(max(0.0, value - half), min(1.0, value + half))
+    return ConfidenceInterval(max(0.0, value - half), min(1.0, value + half))
 
 
-def delong(curve: PooledCurve, level: float = 0.95) -> Interval:
+def delong(curve: PooledCurve, level: float = 0.95) -> ConfidenceInterval:
     """Return DeLong's interval for the AUROC.
 
     Args:
         curve: the pair.
         level: coverage in (0, 1).
     """
-    area = curve.auroc()
-    return normal_interval(area, _delong_variance(curve, area), level)
+    return normal_interval(curve.auroc(), delong_variance(curve), level)
 
 
-def resampled(curve: PooledCurve, rng: np.random.Generator) -> PooledCurve:
-    """Return the curve of one stratified bootstrap sample: n ID and m OOD scores drawn with replacement.
-
-    No sorting: a drawn sample only changes how often each threshold of the sorted pool occurs. Thresholds that occur
-    on neither side keep their entry, which adds nothing to any metric.
-
-    Args:
-        curve: the pair.
-        rng: the generator to draw from.
-    """
-    return next(_resamples(curve, rng, 1))
-
-
-def _resamples(curve: PooledCurve, rng: np.random.Generator, replicates: int) -> Iterator[PooledCurve]:
-    entries = np.arange(curve.thresholds.size, dtype=np.int32)
-    id_entry = np.repeat(entries[1:], np.diff(curve.id_accepted))
-    ood_entry = np.repeat(entries[1:], np.diff(curve.ood_accepted))
-    for _ in range(replicates):
-        yield PooledCurve(curve.thresholds, _drawn(id_entry, entries.size, rng), _drawn(ood_entry, entries.size, rng))
-
-
-def _drawn(entry_of: np.ndarray, entries: int, rng: np.random.Generator) -> Counts:
-    """Return cumulated counts per curve entry of a sample with replacement."""
+def _resample(entry_of: np.ndarray, entries: int, rng: np.random.Generator) -> Counts:
+    """Return the cumulated counts per entry of a curve in a sample with replacement."""
     picks = entry_of[rng.integers(0, entry_of.size, entry_of.size, dtype=np.int32)]
     return np.cumsum(np.bincount(picks, minlength=entries), dtype=np.int64)
-
-
-def bootstrap(
-    curve: PooledCurve,
-    metrics: Mapping[str, Callable[[PooledCurve], float]],
-    replicates: int = 1000,
-    seed: int = 0,
-    level: float = 0.95,
-) -> dict[str, Interval]:
-    """Return percentile intervals of any metrics of a PooledCurve; each replicate serves them all.
-
-    Args:
-        curve: the pair.
-        metrics: key → function of a curve.
-        replicates: number of stratified resamples, ≥ 2.
-        seed: of the generator; equal seeds give equal intervals.
-        level: coverage in (0, 1).
-
-    Raises:
-        MetricError: fewer than 2 replicates, or level out of range.
-
-    Reference: Efron, Ann. Statist. 7 (1979).
-    """
-    _check_drawing(replicates, level)
-    values = np.empty((replicates, len(metrics)))
-    for row, sample in enumerate(_resamples(curve, np.random.default_rng(seed), replicates)):
-        values[row] = [metric(sample) for metric in metrics.values()]
-    return {key: _percentiles(values[:, j], level) for j, key in enumerate(metrics)}
 
 
 def _check_drawing(replicates: int, level: float) -> None:
     check_rate(level, "confidence level", closed=False)
     if replicates < 2:
-        raise MetricError(f"the bootstrap needs replicates — found {replicates} — pass at least 2, 1,000 is usual")
+        raise MetricError(f"the bootstrap needs at least 2 replicates (found {replicates}) — 1,000 is usual")
 
 
-def _percentiles(values: Floats, level: float) -> Interval:
+def _percentiles(values: Floats, level: float) -> ConfidenceInterval:
     tail = (1.0 - level) / 2
     low, high = np.quantile(values, [tail, 1.0 - tail])
-    return Interval(float(low), float(high))
+    return ConfidenceInterval(float(low), float(high))
 
 
 def _drawn_places(k: int, total: int, rng: np.random.Generator, replicates: int) -> Counts:
@@ -196,16 +134,16 @@ def _drawn_places(k: int, total: int, rng: np.random.Generator, replicates: int)
 
 
 def _below_ood(curve: PooledCurve, rng: np.random.Generator, replicates: int) -> Counts:
-    """Return (r,) how many original ID scores are accepted just below the OOD score at which FPR@95 is read."""
+    """Return (r,) the number of ID scores accepted just below the OOD score at which FPR@95 is read."""
     place = _drawn_places(curve.m - least_count(0.95, curve.m) + 1, curve.m, rng, replicates)
     return curve.id_accepted[np.searchsorted(curve.ood_accepted, place, side="right") - 1]
 
 
 def _drawn_fpr95(curves: Sequence[PooledCurve], rng: np.random.Generator, replicates: int) -> Floats:
-    """Return (r,) bootstrap values of the mean FPR@95 (OOD positive) over sets that share the ID side; no sample drawn.
+    """Return (r,) bootstrap values of the mean FPR@95 (OOD positive) over sets that share the ID side.
 
-    A set's threshold lies just below the k-th smallest OOD score of its resample. How many resampled ID scores the
-    lowest threshold accepts is binomial, and so is, given that, how many lie between it and the next.
+    No sample is drawn: a set's threshold lies just below the k-th smallest OOD score of its resample. The number of
+    resampled ID scores that the lowest threshold accepts is binomial, and so is, given that, the number up to the next.
     """
     n = curves[0].n
     below = np.sort([_below_ood(curve, rng, replicates) for curve in curves], axis=0)
@@ -234,38 +172,20 @@ _DRAWN: dict[str, Callable[[Sequence[PooledCurve], np.random.Generator, int], Fl
 }
 
 
-def bootstrap_keys(
-    curve: PooledCurve, keys: Sequence[str], replicates: int = 1000, seed: int = 0, level: float = 0.95
-) -> dict[str, Interval]:
-    """Return stratified percentile intervals of keys of CURVE_METRICS: those of a group of one set.
-
-    Args:
-        curve: the pair.
-        keys: of CURVE_METRICS.
-        replicates: number of draws, ≥ 2.
-        seed: of the generators; equal seeds give equal intervals, whichever other keys are asked for.
-        level: coverage in (0, 1).
-
-    Raises:
-        MetricError: fewer than 2 replicates, or level out of range.
-    """
-    return group_bootstrap_keys([curve], keys, replicates, seed, level)
-
-
-def group_bootstrap_keys(
+def bootstrap(
     curves: Sequence[PooledCurve], keys: Sequence[str], replicates: int = 1000, seed: int = 0, level: float = 0.95
-) -> dict[str, Interval]:
+) -> dict[str, ConfidenceInterval]:
     """Return percentile intervals of the mean over OOD sets of keys of CURVE_METRICS.
 
-    In each replicate the ID scores are resampled once for all sets, which correlates the sets; the scores of each set
-    are resampled separately. FPR@95 needs no resampling: it depends on an order statistic of one side and a count of
-    the other, both of which have known bootstrap distributions. The other keys share resamples.
+    Each replicate resamples the ID scores once for all sets, which correlates the sets, and the scores of each set
+    separately. FPR@95 needs no resampling: it depends on an order statistic of one side and a count of the other, whose
+    bootstrap distributions are known. The other keys share resamples.
 
     Args:
         curves: one per OOD set, all with the same ID scores.
         keys: of CURVE_METRICS.
         replicates: number of draws, ≥ 2.
-        seed: of the generators; equal seeds give equal intervals, whichever other keys are asked for.
+        seed: of the generators; equal seeds give equal intervals of a key, whatever the other keys are.
         level: coverage in (0, 1).
 
     Raises:
@@ -277,18 +197,18 @@ def group_bootstrap_keys(
     _check_drawing(replicates, level)
     _check_shared(curves)
     rest = [key for key in keys if key not in _DRAWN]
-    found = _resampled_means(curves, rest, replicates, seed) if rest else {}
+    values = _resampled_means(curves, rest, replicates, seed) if rest else {}
     for key in keys:
         if key in _DRAWN:
-            found[key] = _DRAWN[key](curves, np.random.default_rng(seed), replicates)
-    return {key: _percentiles(found[key], level) for key in keys}
+            values[key] = _DRAWN[key](curves, np.random.default_rng(seed), replicates)
+    return {key: _percentiles(values[key], level) for key in keys}
 
 
 def _resampled_means(
     curves: Sequence[PooledCurve], keys: Sequence[str], replicates: int, seed: int
 ) -> dict[str, Floats]:
     """Return (r,) means over the sets of each key, the ID scores drawn once per replicate by their rank."""
-    rng, found = np.random.default_rng(seed), {key: np.zeros(replicates) for key in keys}
+    rng, means = np.random.default_rng(seed), {key: np.zeros(replicates) for key in keys}
     entries = [np.arange(curve.thresholds.size, dtype=np.int32) for curve in curves]
     of_id, of_ood = (
         [np.repeat(e[1:], np.diff(getattr(curve, side))) for e, curve in zip(entries, curves, strict=True)]
@@ -298,29 +218,16 @@ def _resampled_means(
         ranks = rng.integers(0, curves[0].n, curves[0].n, dtype=np.int32)
         for curve, e, ids, ood in zip(curves, entries, of_id, of_ood, strict=True):
             accepted = np.cumsum(np.bincount(ids[ranks], minlength=e.size), dtype=np.int64)
-            sample = PooledCurve(curve.thresholds, accepted, _drawn(ood, e.size, rng))
+            sample = PooledCurve(curve.thresholds, accepted, _resample(ood, e.size, rng))
             for key in keys:
-                found[key][row] += CURVE_METRICS[key](sample) / len(curves)
-    return found
-
-
-def over_seeds(values: Sequence[float]) -> SeedSummary:
-    """Return mean and population standard deviation over independent training runs, as published tables print them.
-
-    Args:
-        values: one number per run.
-
-    Raises:
-        MetricError: no values, or NaN among them.
-    """
-    runs = as_scores(values, "values over seeds")
-    return SeedSummary(float(runs.mean()), float(runs.std()), runs.size)
+                means[key][row] += CURVE_METRICS[key](sample) / len(curves)
+    return means
 
 
 class PairedDifference(NamedTuple):
-    """How much larger the first score's AUROC is, or its mean over OOD sets, and how sure that is.
+    """The difference of two AUROCs, or of two means over OOD sets.
 
-    `low` and `high` are the ends of the interval of the difference; `p` is two-sided, for equal AUROC.
+    `low` and `high` are the ends of its interval; `p` is two-sided, for equal AUROC.
     """
 
     first: float
@@ -355,12 +262,20 @@ def paired_delong(
         of correlated areas, as there.
     """
     z = float(ndtri(0.5 + check_rate(level, "confidence level", closed=False) / 2))
-    a, b = (_Side(np.asarray(ids), [np.asarray(ood) for ood in sets]) for ids, sets in (first, second))
-    _check_same_sizes(a, b)
-    of_id, variance, sets = np.zeros(len(a.ids)), 0.0, len(a.oods)
+    sizes = [(np.size(ids), *map(np.size, oods)) for ids, oods in (first, second)]
+    if sizes[0] != sizes[1] or not first[1]:
+        raise MetricError(
+            f"a paired comparison needs two scores of the same images (found {sizes[0]} and {sizes[1]} scores of ID "
+            "and of each OOD set) — score the same images in the same order"
+        )
+    ids = [as_scores(scores, "ID scores") for scores, _ in (first, second)]
+    of_id, variance, sets = np.zeros(ids[0].size), 0.0, len(first[1])
     areas = np.zeros((sets, 2))
     for at in range(sets):
-        (u_a, v_a), (u_b, v_b) = a.placements(at), b.placements(at)
+        (u_a, v_a), (u_b, v_b) = (
+            placements(of, as_scores(oods[at], "OOD scores"))
+            for of, (_, oods) in zip(ids, (first, second), strict=True)
+        )
         areas[at] = v_a.mean(), v_b.mean()
         of_id += (u_a - u_b) / sets
         variance += _variance(v_a - v_b) / len(v_a) / sets**2
@@ -368,36 +283,10 @@ def paired_delong(
     one, other = (float(mean) for mean in areas.mean(axis=0))
     difference, deviation = one - other, float(np.sqrt(variance))
     low, high = max(-1.0, difference - z * deviation), min(1.0, difference + z * deviation)
-    return PairedDifference(one, other, difference, low, high, _p(difference, deviation))
-
-
-def _p(difference: float, deviation: float) -> float:
-    """The two-sided p value of a difference with this standard deviation."""
-    if not deviation:
-        return 1.0 if difference == 0 else 0.0
-    return 2.0 * float(ndtr(-abs(difference) / deviation))
-
-
-class _Side(NamedTuple):
-    """One score of all images."""
-
-    ids: Floats
-    oods: list[Floats]
-
-    def placements(self, at: int) -> tuple[Floats, Floats]:
-        """Return (n,) shares of the OOD set above each ID image and (m,) of ID below each OOD image, ties counted ½."""
-        return placements(as_scores(self.ids, "ID scores"), as_scores(self.oods[at], "OOD scores"))
+    p = 2.0 * float(ndtr(-abs(difference) / deviation)) if deviation else float(difference == 0)
+    return PairedDifference(one, other, difference, low, high, p)
 
 
 def _variance(values: Floats) -> float:
     """The unbiased variance; 0 for a single value."""
     return float(np.var(values, ddof=1)) if len(values) > 1 else 0.0
-
-
-def _check_same_sizes(a: _Side, b: _Side) -> None:
-    sizes = [(side.ids.size, *(ood.size for ood in side.oods)) for side in (a, b)]
-    if sizes[0] != sizes[1] or not a.oods:
-        raise MetricError(
-            f"a paired comparison needs two scores of the same images, and an OOD set — found {sizes[0]} and "
-            f"{sizes[1]} scores of ID and of each OOD set — score the same images in the same order"
-        )

@@ -1,4 +1,4 @@
-"""Which metrics are computed, and at which operating points: the values of configs/metrics/default.yaml."""
+"""Options of metrics: families and operating points, the values of configs/metrics/default.yaml."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -17,7 +17,7 @@ from openbench.metrics.threshold import SCALINGS
 PER_SET = "_per_set"
 _FRACTION = Unit("a fraction, not %")
 Rate = Annotated[float, Interval(ge=0, le=1), _FRACTION]
-Level = Annotated[float, Interval(gt=0, lt=1), _FRACTION]  # where the ends make no sense
+Level = Annotated[float, Interval(gt=0, lt=1), _FRACTION]
 Name = Annotated[str, MinLen(1)]
 Rates = Rate | Annotated[Mapping[Name, Rate], MinLen(1)] | Annotated[tuple[tuple[Name, Rate], ...], MinLen(1)]
 Draws = Literal[0] | Annotated[int, Ge(2)]
@@ -43,16 +43,16 @@ class MetricOptions(Checked):
         ccr_fprs: shares of OOD accepted at which the correct classification rate is read.
         delta: δ, the probability that the conformal guarantee may fail.
         correction: none, simes, dkwm, asymptotic, monte_carlo, monte_carlo_published, equal_local_level.
-        fdr: q of the Benjamini–Hochberg selection; None leaves it out, for ID validation that is not a fresh sample.
+        fdr: q of the Benjamini–Hochberg selection; None = none, for ID validation that is not a fresh sample.
         confidence: level of the intervals.
         replicates: bootstrap resamples per pair; 0 leaves DeLong's intervals only.
         bootstrap_metrics: ranking keys that get a bootstrap interval (AUROC has DeLong's).
         seed: of the bootstrap and of the uniforms in APS and RAPS.
-        set_kinds: prediction sets reported: `lac`, `aps`, `raps` of class probabilities; `score`: the method's own.
+        set_kinds: prediction sets: `lac`, `aps`, `raps` of class probabilities; `score` of the method's class scores.
         alphas: their miscoverage levels.
         raps_penalty: λ of RAPS.
         raps_k_reg: rank from which RAPS penalises.
-        set_splits: random splits of ID validation and test over which set size and coverage are averaged; 0 is none.
+        set_splits: random splits of ID validation and test over which set size and coverage are averaged; 0 = none.
     """
 
     error: ClassVar[type[OpenbenchError]] = MetricError
@@ -102,40 +102,34 @@ class MetricOptions(Checked):
         return rates.get("", rates.get(name))
 
     def check_sets(self, names: Iterable[str]) -> None:
-        """Refuse rates by set that leave out a set to be evaluated.
+        """Check that every set has a rate.
 
         Raises:
-            MetricError: a set has no rate.
+            MetricError: one has none.
         """
         rates = self._fprs()
         for name in names:
             if "" not in rates and name not in rates:
                 raise MetricError(
-                    f"metrics.fpr has no rate for the set '{name}'{did_you_mean(name, rates)} — found "
-                    f"{', '.join(rates)} — give one for every near and far set, or a single number for all"
+                    f"metrics.fpr has no rate for the set '{name}'{did_you_mean(name, rates)} (found "
+                    f"{', '.join(rates)}) — give one for every near and far set, or a single number for all"
                 )
 
     @property
     def fpr_label(self) -> str:
-        """How ρ_max is written in a key: the rate, or `_per_set`."""
+        """Return ρ_max as keys spell it: the rate, or `_per_set`."""
         return f"{self.fpr:g}" if isinstance(self.fpr, float | int) else PER_SET
 
     def _fprs(self) -> dict[str, float]:
-        """The rates by set; a single one for all stands under the empty name."""
+        """Return the rates by set; a single one for all has the empty name."""
         return {"": self.fpr} if isinstance(self.fpr, float | int) else dict(self.fpr)
 
 
-def _rates(options: MetricOptions) -> str:
-    if isinstance(options.fpr, float | int):
-        return f"{options.fpr:g}"
-    return f"({', '.join(f'{name} {rate:g}' for name, rate in dict(options.fpr).items())})"
-
-
 def describe(options: MetricOptions) -> str:
-    """Return the one line that goes above every table: each convention that a number depends on.
+    """Return the line above every table: each convention that a number depends on.
 
     Args:
-        options: those the numbers were computed with.
+        options: of the metrics.
     """
     o, parts = options, []
     if "ranking" in o.families:
@@ -143,8 +137,10 @@ def describe(options: MetricOptions) -> str:
     if "threshold" in o.families:
         parts.append(f"AUTC: scaling {o.autc_scaling}, w = {o.autc_weight:g}")
     if "selective" in o.families:
+        by_set = dict(o.fpr).items() if not isinstance(o.fpr, float | int) else ()
+        fpr = f"({', '.join(f'{name} {rate:g}' for name, rate in by_set)})" if by_set else o.fpr_label
         parts.append(
-            f"risk: TPR ≥ {o.tpr:g}, FPR ≤ {_rates(o)}; precision ≥ {o.precision:g}, recall ≥ {o.recall:g}, "
+            f"risk: TPR ≥ {o.tpr:g}, FPR ≤ {fpr}; precision ≥ {o.precision:g}, recall ≥ {o.recall:g}, "
             f"prior π = {o.prior:g}; costs {o.cost_reject_id:g}/{o.cost_accept_ood:g}/{o.cost_reject_ood:g}"
         )
     if "conformal" in o.families:

@@ -1,4 +1,4 @@
-"""Which ranks methods may have: paired tests on the same images, and mean ranks over data sets."""
+"""Rank ranges of methods by paired tests on the same images, and mean ranks over data sets."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,16 +13,16 @@ from openbench.errors import MetricError
 from openbench.metrics.curve import Floats, as_scores, check_rate, placements
 
 # Scores of one network: of the ID images (n,), and of each OOD set (m_s,).
-Scored = tuple[ArrayLike, Sequence[ArrayLike]]
+NetworkScores = tuple[ArrayLike, Sequence[ArrayLike]]
 _LEAST_FREEDOM = 1.0
 
 
 class RankRange(NamedTuple):
-    """The ranks that a method may have at the family-wise level: from 1 + those surely better to all but those worse.
+    """The ranks that a method may have at the family-wise level: 1 + the number of better ones, to all but the worse.
 
-    Both ends count from 1; `value` is the mean AUROC over OOD sets and networks. `best` and `worst` hold for other
-    trainings and images; `on_networks`, the two ends again, for other images and the same networks. `groups` numbers
-    the groups of a method: two methods have a common one if and only if they are not separable on other images.
+    `value` is the mean AUROC over OOD sets and networks. `best` and `worst` hold for other trainings and images;
+    `on_networks` is the same range for other images and the same networks. `groups` are the numbers of a method's
+    groups: two methods share one if and only if they are not separable on other images.
     """
 
     value: float
@@ -45,7 +45,7 @@ class PairedAreas(NamedTuple):
     draws: int
 
 
-def paired_areas(methods: Sequence[Sequence[Scored]]) -> PairedAreas:
+def paired_areas(methods: Sequence[Sequence[NetworkScores]]) -> PairedAreas:
     """Return the AUROCs of methods on the same images and networks, averaged over OOD sets and networks.
 
     An AUROC is the mean of placements: of an ID image the share u of OOD above it, of an OOD image the share v of ID
@@ -60,7 +60,7 @@ def paired_areas(methods: Sequence[Sequence[Scored]]) -> PairedAreas:
 
     Reference: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988), equations 5 and 6 for several correlated areas.
     """
-    _check(methods)
+    _check_sizes(methods)
     draws, sets = len(methods[0]), len(methods[0][0][1])
     areas = np.zeros((len(methods), draws))
     of_id = np.zeros((len(methods), np.size(methods[0][0][0])))
@@ -78,14 +78,14 @@ def paired_areas(methods: Sequence[Sequence[Scored]]) -> PairedAreas:
     return PairedAreas(areas.mean(axis=1), covariance, _covariance(areas) / draws, draws)
 
 
-def rank_ranges(methods: Sequence[Sequence[Scored]], level: float = 0.95) -> list[RankRange]:
+def rank_ranges(methods: Sequence[Sequence[NetworkScores]], level: float = 0.95) -> list[RankRange]:
     """Return the ranks that each method may have, best mean AUROC first counting as rank 1.
 
     Every pair is tested two-sided: t = difference / √(image variance + network variance / networks), with the degrees
-    of freedom of Satterthwaite's approximation. Two or three networks tell little of how much a difference varies with
-    the training, while many pairs together tell what is usual: the variances are moderated, each drawn towards the
-    common one as far as their spread allows. Holm's procedure keeps the chance of any false difference at 1 − level.
-    Methods that are not separable share their ranks, and a group.
+    of freedom of Satterthwaite's approximation. Two or three networks say little about how a difference varies with
+    the training, but all pairs together show what is usual: variances are moderated, i.e. drawn towards the common one
+    as far as their spread allows. Holm's procedure keeps the chance of any false difference at 1 − level. Methods that
+    are not separable share their ranks and a group.
 
     Args:
         methods: as for `paired_areas`.
@@ -98,65 +98,65 @@ def rank_ranges(methods: Sequence[Sequence[Scored]], level: float = 0.95) -> lis
         Statistical Applications in Genetics and Molecular Biology 3 (2004), section 6, for moderated variances.
     """
     check_rate(level, "level", closed=False)
-    found = paired_areas(methods)
-    over_trainings = _apart(found, level)
-    on_networks = _apart(found._replace(networks=np.zeros_like(found.networks)), level)
-    groups = groups_of(on_networks, found.values)
-    ends = zip(_ends(over_trainings, found.values), _ends(on_networks, found.values), groups, strict=True)
+    areas = paired_areas(methods)
+    on_networks = _separable(areas._replace(networks=np.zeros_like(areas.networks)), level)
     return [
-        RankRange(float(value), *both, own, group) for value, (both, own, group) in zip(found.values, ends, strict=True)
+        RankRange(float(value), *ranks, same_networks, groups)
+        for value, ranks, same_networks, groups in zip(
+            areas.values,
+            _rank_ends(_separable(areas, level), areas.values),
+            _rank_ends(on_networks, areas.values),
+            groups_of(on_networks, areas.values),
+            strict=True,
+        )
     ]
 
 
-def groups_of(apart: NDArray[np.bool_], values: Floats) -> list[tuple[int, ...]]:
-    """Return for each method the numbers of its groups: two methods share one if and only if they are not apart.
+def groups_of(separable: NDArray[np.bool_], values: Floats) -> list[tuple[int, ...]]:
+    """Return the numbers of each method's groups: two methods share one if and only if they are not separable.
 
-    This is the compact letter display. From the best method on, each pair that is not apart and has no group yet starts
-    one, which takes in the methods that are apart from none of its members. There are at most as many groups
-    as such pairs; a method that is apart from all others is a group of its own.
+    This is the compact letter display. From the best method on, each inseparable pair without a common group starts
+    one, and methods that are separable from none of its members join it. There are at most as many groups as such
+    pairs; a method that is separable from all others is a group of its own.
 
     Args:
-        apart: (k, k) symmetric; whether two methods differ.
-        values: (k,) larger = better; groups are numbered from that of the best method on.
+        separable: (k, k) symmetric; whether two methods differ.
+        values: (k,) larger = better; the best method's group is number 0.
 
     Reference: Piepho, Journal of Computational and Graphical Statistics 13 (2004), for the display; its algorithm may
         make exponentially many groups, where a few close methods differ surely and most others do not.
     """
     order = [int(at) for at in np.argsort(-values, kind="stable")]
-    together = ~apart
     covered = np.eye(len(order), dtype=bool)
-    found: list[list[int]] = []
-    for at, first in enumerate(order):
-        for second in order[at + 1 :]:
-            if covered[first, second] or apart[first, second]:
+    groups: list[list[int]] = []
+    for rank, first in enumerate(order):
+        for second in order[rank + 1 :]:
+            if covered[first, second] or separable[first, second]:
                 continue
             members = [first, second]
-            # Those first whom it ties to most members for the first time.
-            while fitting := [o for o in order if o not in members and together[o, members].all()]:
-                members.append(max(fitting, key=lambda other: int((~covered[other, members]).sum())))
+            # The candidate with most members that it shares no group with yet joins first.
+            while candidates := [o for o in order if o not in members and not separable[o, members].any()]:
+                members.append(max(candidates, key=lambda other: int((~covered[other, members]).sum())))
             covered[np.ix_(members, members)] = True
-            found.append(members)
-    alone = set(order).difference(*found)
-    found += [[method] for method in alone]
-    place = {method: at for at, method in enumerate(order)}
-    found.sort(key=lambda members: sorted(place[method] for method in members))
-    return [tuple(at for at, members in enumerate(found) if method in members) for method in range(len(order))]
+            groups.append(members)
+    groups += [[method] for method in set(order).difference(*groups)]
+    groups.sort(key=lambda members: sorted(map(order.index, members)))
+    return [tuple(at for at, members in enumerate(groups) if method in members) for method in range(len(order))]
 
 
-def _apart(found: PairedAreas, level: float) -> NDArray[np.bool_]:
-    """(k, k) whether two methods surely differ."""
-    methods, p = found.values.size, _p_values(found)
-    first, second = np.triu_indices(methods, 1)
-    apart = np.zeros((methods, methods), dtype=bool)
-    apart[first, second] = holm(p[first, second], 1.0 - level)
-    return np.asarray(apart | apart.T)
+def _separable(areas: PairedAreas, level: float) -> NDArray[np.bool_]:
+    """Return (k, k), whether two methods differ."""
+    pairs = np.triu_indices(areas.values.size, 1)
+    separable = np.zeros(areas.images.shape, dtype=bool)
+    separable[pairs] = holm(_p_values(areas)[pairs], 1.0 - level)
+    return np.asarray(separable | separable.T)
 
 
-def _ends(apart: NDArray[np.bool_], values: Floats) -> list[tuple[int, int]]:
-    """The best and the worst rank of each method."""
+def _rank_ends(separable: NDArray[np.bool_], values: Floats) -> list[tuple[int, int]]:
+    """Return the best and the worst rank of each method."""
     higher = values[:, None] > values[None, :]
-    beaten_by, beats = ((apart & than).sum(axis=1) for than in (higher.T, higher))
-    return [(1 + int(better), values.size - int(worse)) for better, worse in zip(beaten_by, beats, strict=True)]
+    better, worse = ((separable & than).sum(axis=1).tolist() for than in (higher.T, higher))
+    return [(1 + b, values.size - w) for b, w in zip(better, worse, strict=True)]
 
 
 def moderated(variances: Floats, freedom: int) -> tuple[Floats, float]:
@@ -187,12 +187,11 @@ def moderated(variances: Floats, freedom: int) -> tuple[Floats, float]:
 
 def _inverse_trigamma(value: float) -> float:
     """The x > 0 with trigamma(x) = value: trigamma falls from infinity to zero."""
-    log = brentq(lambda log_x: float(polygamma(1, np.exp(log_x))) - value, -18.0, 18.0, xtol=1e-12)
-    return float(np.exp(log))
+    return float(np.exp(brentq(lambda log: float(polygamma(1, np.exp(log))) - value, -18.0, 18.0, xtol=1e-12)))
 
 
 def holm(p: ArrayLike, level: float) -> NDArray[np.bool_]:
-    """Return which hypotheses Holm's step-down procedure rejects, so that any false one is among them at most rarely.
+    """Return (h,) bool, the hypotheses that Holm's step-down procedure rejects.
 
     Args:
         p: (h,) p-values.
@@ -208,16 +207,16 @@ def holm(p: ArrayLike, level: float) -> NDArray[np.bool_]:
     return rejected
 
 
-def _p_values(found: PairedAreas) -> Floats:
-    """Two-sided p of every pair; 1 where nothing differs, 0 where a difference has no variance."""
-    images, networks = (_of_differences(covariance) for covariance in (found.images, found.networks))
-    pairs = np.triu_indices(found.values.size, 1)  # each once
-    each, of_networks = moderated(networks[pairs], found.draws - 1)
+def _p_values(areas: PairedAreas) -> Floats:
+    """Return (k, k) two-sided p of every pair; 1 where nothing differs, 0 where a difference has no variance."""
+    images, networks = (_difference_variances(covariance) for covariance in (areas.images, areas.networks))
+    pairs = np.triu_indices(areas.values.size, 1)
+    moderate, of_networks = moderated(networks[pairs], areas.draws - 1)
     networks = np.zeros_like(networks)
-    networks[pairs] = each
+    networks[pairs] = moderate
     networks += networks.T
     variance = images + networks
-    difference = np.abs(found.values[:, None] - found.values[None, :])
+    difference = np.abs(areas.values[:, None] - areas.values[None, :])
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = np.where(networks > 0, of_networks * (variance / networks) ** 2, np.inf)
         t = difference / np.sqrt(variance)
@@ -225,35 +224,36 @@ def _p_values(found: PairedAreas) -> Floats:
     return np.where(variance > 0, p, np.where(difference > 0, 0.0, 1.0))
 
 
-def _of_differences(covariance: Floats) -> Floats:
-    """The variance of every difference: Var(a) + Var(b) − 2 Cov(a, b), rounding below zero cut off."""
-    own = np.diag(covariance)
-    found = np.maximum(own[:, None] + own[None, :] - 2.0 * covariance, 0.0)
-    return np.where(found > np.finfo(float).eps * (own[:, None] + own[None, :]), found, 0.0)
+def _difference_variances(covariance: Floats) -> Floats:
+    """Return (k, k) the variance of every difference, Var(a) + Var(b) − 2 Cov(a, b); rounding errors become 0."""
+    of_one = np.diag(covariance)
+    of_both = of_one[:, None] + of_one[None, :]
+    variances = np.maximum(of_both - 2.0 * covariance, 0.0)
+    return np.where(variances > np.finfo(float).eps * of_both, variances, 0.0)
 
 
 def _covariance(rows: Floats) -> Floats:
-    """The unbiased covariance (k, k) of rows (k, n); zero for a single column."""
+    """Return the unbiased covariance (k, k) of rows (k, n); zero for a single column."""
     if rows.shape[1] < 2:
         return np.zeros((len(rows), len(rows)))
     centred = rows - rows.mean(axis=1, keepdims=True)
     return np.asarray(centred @ centred.T / (rows.shape[1] - 1))
 
 
-def _check(methods: Sequence[Sequence[Scored]]) -> None:
+def _check_sizes(methods: Sequence[Sequence[NetworkScores]]) -> None:
     sizes = [[(np.size(ids), *map(np.size, oods)) for ids, oods in networks] for networks in methods]
-    if not sizes or not sizes[0] or len(sizes[0][0]) < 2 or any(one != sizes[0] for one in sizes):
-        shown = sorted({str(one) for one in sizes})[:2]
+    if not sizes or not sizes[0] or len(sizes[0][0]) < 2 or any(other != sizes[0] for other in sizes):
+        different = " and ".join(sorted({str(one) for one in sizes})[:2])
         raise MetricError(
-            f"ranks need scores of the same images by the same networks from every method — found the sizes "
-            f"{' and '.join(shown) or 'of nothing'} — score the same images in the same order"
+            f"ranks need scores of the same images by the same networks from every method (found the sizes "
+            f"{different or 'of nothing'}) — score the same images in the same order"
         )
 
 
 class MeanRanks(NamedTuple):
     """Ranks of k methods, averaged over N sets, rank 1 the best.
 
-    `ranks` (k,); two methods differ surely if their ranks lie further apart than `critical`; `p` is Friedman's, for all
+    `ranks` (k,); two methods differ if the difference of their ranks exceeds `critical`; `p` is Friedman's, for all
     methods being equal; `sets` is N.
     """
 
@@ -269,8 +269,8 @@ def mean_ranks(values: ArrayLike, level: float = 0.95) -> MeanRanks:
     Critical difference: q·√(k(k + 1) / 6N), with q the studentized range of k means with infinite degrees of freedom at
     the level, divided by √2. Friedman: χ² = 12N/(k(k + 1)) · (Σ R² − k(k + 1)²/4), with k − 1 degrees of freedom.
 
-    The sets are taken for a sample of all sets that might have been asked, so this says what to expect on another set;
-    how sure an order is on these sets, `rank_ranges` says.
+    The sets count as a sample of all possible sets, so this says what to expect on another set; `rank_ranges` says how
+    certain an order is on these sets.
 
     Args:
         values: (k, N) larger = better.
@@ -282,28 +282,28 @@ def mean_ranks(values: ArrayLike, level: float = 0.95) -> MeanRanks:
     Reference: Demšar, Journal of Machine Learning Research 7 (2006), sections 3.2.2 and 3.2.4.
     """
     check_rate(level, "level", closed=False)
-    found = np.asarray(values, dtype=np.float64)
-    if found.ndim != 2 or min(found.shape) < 2 or np.isnan(found).any():
+    table = np.asarray(values, dtype=np.float64)
+    if table.ndim != 2 or min(table.shape) < 2 or np.isnan(table).any():
         raise MetricError(
-            f"mean ranks need a number of each method on each set — found shape {found.shape}"
-            f"{' with NaN' if np.isnan(found).any() else ''} — at least two methods and two sets"
+            f"mean ranks need a number for each method on each set, at least two of both (found shape {table.shape}"
+            f"{' with NaN' if np.isnan(table).any() else ''})"
         )
-    k, n = found.shape
-    ranks = rankdata(-found, axis=0).mean(axis=1)
+    k, n = table.shape
+    ranks = rankdata(-table, axis=0).mean(axis=1)
     q = float(studentized_range.ppf(level, k, np.inf)) / np.sqrt(2.0)
     statistic = 12.0 * n / (k * (k + 1)) * (float((ranks**2).sum()) - k * (k + 1) ** 2 / 4)
     return MeanRanks(ranks, q * float(np.sqrt(k * (k + 1) / (6.0 * n))), float(chi2.sf(statistic, k - 1)), n)
 
 
-def bars(found: MeanRanks) -> list[list[int]]:
-    """Return the longest groups of methods, by mean rank, whose ranks lie within the critical difference.
+def bars(mean: MeanRanks) -> list[list[int]]:
+    """Return the bars of a critical-difference diagram: maximal groups of methods within the critical difference.
 
-    Groups of one, and groups within another, are left out: they are the bars of a critical-difference picture.
+    Groups of one, and groups within another, are left out.
     """
-    order = [int(at) for at in np.argsort(found.ranks, kind="stable")]
+    order = [int(at) for at in np.argsort(mean.ranks, kind="stable")]
     groups: list[list[int]] = []
     for start, first in enumerate(order):
-        group = [at for at in order[start:] if found.ranks[at] - found.ranks[first] <= found.critical]
+        group = [at for at in order[start:] if mean.ranks[at] - mean.ranks[first] <= mean.critical]
         if len(group) > 1 and not (groups and set(group) <= set(groups[-1])):
             groups.append(group)
     return groups

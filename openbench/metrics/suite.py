@@ -1,4 +1,4 @@
-"""All metrics of one run: scores of its sets in, {set or group: {key: value}} out, one family after another."""
+"""All metrics of one run: from the scores of its sets to {set or group: {key: value}}, family by family."""
 
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,9 +22,9 @@ from openbench.metrics.conformal.prediction_sets import (
 )
 from openbench.metrics.curve import Floats, PooledCurve, as_scores
 from openbench.metrics.intervals import (
-    bootstrap_keys,
+    ConfidenceInterval,
+    bootstrap,
     delong,
-    group_bootstrap_keys,
     group_delong_variance,
     normal_interval,
 )
@@ -70,8 +70,8 @@ ROLES: tuple[str, ...] = ("id_test", "id_val", "csid", "ood_val", "near", "far")
 GROUPS: tuple[str, ...] = ("near", "far")
 _RESERVED = (*GROUPS, "id")
 _FULL_SPECTRUM = "full_spectrum/"
-_MOST = 8  # sources of prediction sets whose numbers are kept: a few bytes each
-_FOUND: dict[str, Mapping[str, float | int | str]] = {}
+_CACHED = 8  # sources of prediction sets
+_set_values: dict[str, Mapping[str, float | int | str]] = {}  # values of the latest sources, by their digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,35 +80,37 @@ class IdSide:
 
     Args:
         scores: (n,) checked.
-        ordered: (n,) the same, ascending.
-        cumulated: (n+1,) cumulated losses in that order, or None if correctness is unknown.
+        losses: (n,) 1 − correct, or None if correctness is unknown.
+        ordered: (n,) the scores, ascending.
+        cumulated: (n+1,) cumulated losses in that order, or None.
     """
 
     scores: Floats
+    losses: Floats | None
     ordered: Floats
     cumulated: Floats | None
 
     @classmethod
     def of(cls, scores: Floats, losses: Floats | None) -> "IdSide":
-        """Sort checked scores once, with their losses where these are known."""
+        """Return the side of checked scores, sorted once."""
         if losses is None:
-            return cls(scores, np.sort(scores), None)
+            return cls(scores, None, np.sort(scores), None)
         order = np.argsort(scores)
-        return cls(scores, scores[order], running_loss(scores, losses, order))
+        return cls(scores, losses, scores[order], running_loss(scores, losses, order))
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What all pairs of a benchmark have in common.
+    """The common part of all pairs of a benchmark.
 
     Args:
         options: operating points.
         id_side: the ID scores.
         benchmark: score sets that fix the `benchmark` scaling: the ID side and every OOD test set.
         validation: score sets that fix the `validation` scaling; may be empty.
-        id_val: ID validation scores, calibration of the Benjamini–Hochberg selection; may be None.
+        id_val: ID validation scores, on which the Benjamini–Hochberg selection is calibrated; may be None.
         thresholds: `95tnr` and, with validation splits, `val`.
-        table: conformal correction for this n, or None if that family is off.
+        table: conformal correction for this n; None without the conformal family.
     """
 
     options: MetricOptions
@@ -130,20 +132,14 @@ class Pair:
 
     @classmethod
     def of(cls, id_side: IdSide, ood: Floats, name: str = "") -> "Pair":
-        """Sort the OOD side and merge it with the ID side, which is sorted already."""
+        """Return the pair of a sorted ID side and checked OOD scores."""
         return cls(ood, PooledCurve.of_sorted_id(id_side.ordered, ood), name)
-
-
-def finite_or_unable(value: float) -> float | str:
-    """Return the value, or `unable` where it is infinite: JSON and tables cannot hold infinity."""
-    return float(value) if np.isfinite(value) else UNABLE
 
 
 def ranking_family(pair: Pair, setting: Setting) -> Values:
     """Return the ranking metrics of a pair."""
-    values: Values = dict(pair.curve.ranking())
-    values["f1_threshold"] = finite_or_unable(float(values["f1_threshold"]))
-    return values
+    threshold = pair.curve.best_f1.threshold  # JSON and tables cannot hold infinity
+    return {**pair.curve.ranking(), "f1_threshold": threshold if np.isfinite(threshold) else UNABLE}
 
 
 def threshold_family(pair: Pair, setting: Setting) -> Values:
@@ -163,8 +159,8 @@ def threshold_family(pair: Pair, setting: Setting) -> Values:
     return values
 
 
-def _value(found: OperatingPoint | str) -> float | str:
-    return found if isinstance(found, str) else found.value
+def _value(point: OperatingPoint | str) -> float | str:
+    return point if isinstance(point, str) else point.value
 
 
 def selective_family(pair: Pair, setting: Setting) -> Values:
@@ -189,7 +185,7 @@ def selective_family(pair: Pair, setting: Setting) -> Values:
 
 
 def conformal_family(pair: Pair, setting: Setting) -> Values:
-    """Return the conformal AUROC and FPR@95, and with ID validation the Benjamini–Hochberg selection."""
+    """Return conformal AUROC and FPR@95, and with ID validation the Benjamini–Hochberg selection."""
     if setting.table is None:
         return {}
     values: Values = {
@@ -197,19 +193,23 @@ def conformal_family(pair: Pair, setting: Setting) -> Values:
         "conformal_fpr95": conformal_fpr95(pair.curve, setting.table),
     }
     if setting.id_val is not None and setting.options.fdr is not None:
-        alarms, found = discoveries(pair.curve, setting.id_val, setting.options.fdr)
+        alarms, hits = discoveries(pair.curve, setting.id_val, setting.options.fdr)
         label = rate_label(setting.options.fdr)
-        values[f"bh_power@{label}"] = found / pair.curve.m
-        values[f"bh_fdp@{label}"] = alarms / max(1, alarms + found)
+        values[f"bh_power@{label}"] = hits / pair.curve.m
+        values[f"bh_fdp@{label}"] = alarms / max(1, alarms + hits)
     return values
 
 
 def interval_family(pair: Pair, setting: Setting) -> Values:
     """Return `_low` and `_high` for AUROC (DeLong) and the bootstrapped keys."""
-    o = setting.options
-    intervals = {"auroc": delong(pair.curve, o.confidence)}
+    return _intervals([pair.curve], delong(pair.curve, setting.options.confidence), setting.options)
+
+
+def _intervals(curves: Sequence[PooledCurve], of_auroc: ConfidenceInterval, options: MetricOptions) -> Values:
+    """Return `_low` and `_high` for AUROC and the bootstrapped keys, of one set or the mean over several."""
+    intervals, o = {"auroc": of_auroc}, options
     if o.replicates and o.bootstrap_metrics:
-        intervals |= bootstrap_keys(pair.curve, o.bootstrap_metrics, o.replicates, o.seed, o.confidence)
+        intervals |= bootstrap(curves, o.bootstrap_metrics, o.replicates, o.seed, o.confidence)
     return {f"{key}_{end}": value for key, ci in intervals.items() for end, value in ci._asdict().items()}
 
 
@@ -227,8 +227,8 @@ def evaluate_pair(pair: Pair, setting: Setting, *, skip: tuple[str, ...] = ()) -
 
     Args:
         pair: the OOD set against the ID side.
-        setting: what is common to all pairs.
-        skip: families left out although they are chosen.
+        setting: the common part of all pairs.
+        skip: families that are left out.
     """
     chosen = (family for family in PAIR_FAMILIES if family in setting.options.families and family not in skip)
     values: Values = {"n_ood": pair.ood.size}
@@ -242,10 +242,10 @@ def evaluate(
 ) -> dict[str, dict[str, float | int | str]]:
     """Return {set or group: {key: value}}: every near and far set, their groups, and `id` for ID-only values.
 
-    Groups hold the unweighted mean over their sets and, under `pooled_` keys, the values of the pooled sets.
-    With csID sets everything is repeated under `full_spectrum/…`, with ID test ∪ csID as the ID side. Numbers are
-    fractions in [0, 1] (thresholds, sizes and counts aside); what is infeasible is the string `unable`; what cannot
-    be computed from the sets given (`@val` without validation splits, risks without correctness) is absent.
+    Groups have the unweighted mean over their sets and, under `pooled_` keys, the values of the pooled sets. With csID
+    sets everything is repeated under `full_spectrum/…`, with ID test ∪ csID as the ID side. Numbers are fractions in
+    [0, 1], except thresholds, sizes and counts; an infeasible value is the string `unable`; values that the sets do not
+    give (`@val` without validation splits, risks without correctness) are absent.
 
     Args:
         sets: scores of one run; exactly one `id_test`, at least one `near` or `far`.
@@ -259,7 +259,7 @@ def evaluate(
     options.check_sets(s.name for group in GROUPS for s in by_role[group])
     scaled = "threshold" in options.families and options.autc_scaling == "validation"
     if scaled and not (by_role["id_val"] or by_role["ood_val"]):
-        choose_scale("validation", (), (), ())  # raises: the fault is in the sets, so it is said once, before any work
+        choose_scale("validation", (), (), ())  # raises: the sets are at fault, so this comes before any work
     results = _evaluate_side(by_role, (*by_role["id_test"],), options)
     if by_role["csid"]:
         side = (*by_role["id_test"], *by_role["csid"])
@@ -269,13 +269,13 @@ def evaluate(
 
 
 def _checked(sets: Sequence[SetScores]) -> dict[str, list[SetScores]]:
-    """Return the sets by role, after refusing names and roles that would make a result ambiguous."""
+    """Return the sets by role; ambiguous names and roles are refused."""
     by_role: dict[str, list[SetScores]] = {role: [] for role in ROLES}
     seen: dict[str, str] = {}
     for s in sets:
         other = seen.setdefault(" ".join(unicodedata.normalize("NFC", s.name).split()), s.name)
         if other != s.name:
-            raise MetricError(f"set names {other!a} and {s.name!a} look alike — write the name of a set in one way")
+            raise MetricError(f"set names {other!a} and {s.name!a} look alike — spell the name of a set in one way")
         if s.role not in by_role:
             raise MetricError(
                 f"role '{s.role}' of set '{s.name}' not found{did_you_mean(s.role, ROLES)} — choose from "
@@ -284,17 +284,15 @@ def _checked(sets: Sequence[SetScores]) -> dict[str, list[SetScores]]:
         as_scores(s.scores, f"scores of {s.role} set '{s.name}'")
         by_role[s.role].append(s)
     if len(by_role["id_test"]) != 1 or not (by_role["near"] or by_role["far"]):
-        found = ", ".join(f"{s.role} '{s.name}'" for s in sets) or "nothing"
-        raise MetricError(
-            f"a run needs exactly one id_test set and at least one near or far set — found {found} — pass those"
-        )
-    named: set[str] = set()
+        given = ", ".join(f"{s.role} '{s.name}'" for s in sets) or "nothing"
+        raise MetricError(f"a run needs exactly one id_test set and at least one near or far set — found {given}")
+    names: set[str] = set()
     for s in (*by_role["near"], *by_role["far"]):
         if s.name in _RESERVED or s.name.startswith(_FULL_SPECTRUM):
             raise MetricError(f"set name '{s.name}' is taken by a group of results — rename the set")
-        if s.name in named:
+        if s.name in names:
             raise MetricError(f"set name '{s.name}' is used twice among near and far sets — give each set its own name")
-        named.add(s.name)
+        names.add(s.name)
     return by_role
 
 
@@ -303,7 +301,7 @@ def _floats(s: SetScores) -> Floats:
 
 
 def _losses(side: Iterable[SetScores]) -> Floats | None:
-    """Return (n,) 1 − correct of the joined sets, or None unless every set has it."""
+    """Return (n,) 1 − correct of the joined sets; None unless every set has it."""
     parts: list[Floats] = []
     for s in side:
         if s.correct is None:
@@ -311,22 +309,20 @@ def _losses(side: Iterable[SetScores]) -> Floats | None:
         correct = np.asarray(s.correct, dtype=np.float64)
         if correct.shape != np.shape(s.scores) or not np.isin(correct, (0.0, 1.0)).all():
             raise MetricError(
-                f"`correct` of set '{s.name}' must be 0 or 1, one per score — found shape {correct.shape} for "
-                f"{np.size(s.scores)} scores — pass prediction == label"
+                f"`correct` of set '{s.name}' must be 0 or 1, one per score (found shape {correct.shape} for "
+                f"{np.size(s.scores)} scores) — pass prediction == label"
             )
         parts.append(1.0 - correct)
     return np.concatenate(parts)
 
 
-def _setting(
-    by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...], options: MetricOptions
-) -> tuple[Setting, Floats | None]:
-    """Return what is common to all pairs of one ID side, and its losses."""
-    scores, losses = np.concatenate([_floats(s) for s in side]), _losses(side)
-    id_side = IdSide.of(scores, losses)
+def _setting(by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...], options: MetricOptions) -> Setting:
+    """Return the common part of all pairs with one ID side."""
+    scores = np.concatenate([_floats(s) for s in side])
+    id_side = IdSide.of(scores, _losses(side))
     id_val, ood_val = ([_floats(s) for s in by_role[role]] for role in ("id_val", "ood_val"))
     conformal = "conformal" in options.families
-    setting = Setting(
+    return Setting(
         options=options,
         id_side=id_side,
         benchmark=(scores, *(_floats(s) for group in GROUPS for s in by_role[group])),
@@ -335,7 +331,6 @@ def _setting(
         thresholds=_fixed_thresholds(id_side.ordered, id_val, ood_val),
         table=correction_table(scores.size, options.delta, options.correction) if conformal else None,
     )
-    return setting, losses
 
 
 def fixed_thresholds(sets: Sequence[SetScores]) -> dict[str, float]:
@@ -356,16 +351,16 @@ def fixed_thresholds(sets: Sequence[SetScores]) -> dict[str, float]:
 
 
 def _fixed_thresholds(ordered: Floats, id_val: list[Floats], ood_val: list[Floats]) -> dict[str, float]:
-    found = {"95tnr": tnr_threshold(ordered)}
+    thresholds = {"95tnr": tnr_threshold(ordered)}
     if id_val and ood_val:
-        found["val"] = balanced_threshold(PooledCurve.of(np.concatenate(id_val), np.concatenate(ood_val)))
-    return found
+        thresholds["val"] = balanced_threshold(PooledCurve.of(np.concatenate(id_val), np.concatenate(ood_val)))
+    return thresholds
 
 
 def _evaluate_side(
     by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...], options: MetricOptions
 ) -> dict[str, Values]:
-    setting, losses = _setting(by_role, side, options)
+    setting = _setting(by_role, side, options)
     results: dict[str, Values] = {}
     f1_thresholds: list[float] = []
     for group in GROUPS:
@@ -373,15 +368,15 @@ def _evaluate_side(
             continue
         pairs = {s.name: Pair.of(setting.id_side, _floats(s), s.name) for s in by_role[group]}
         members = {name: evaluate_pair(pair, setting) for name, pair in pairs.items()}
-        f1_thresholds += [pair.curve.best_f1().threshold for pair in pairs.values()]
+        f1_thresholds += [pair.curve.best_f1.threshold for pair in pairs.values()]
         results |= members
         results[group] = _group_values(list(pairs.values()), list(members.values()), setting)
-    results["id"] = _id_values(by_role, side, setting, losses) | _stability(f1_thresholds, setting)
+    results["id"] = _id_values(by_role, side, setting) | _stability(f1_thresholds, setting)
     return results
 
 
 def _group_values(pairs: list[Pair], members: list[Values], setting: Setting) -> Values:
-    """Return the means over a group's sets, the intervals of some of them, and the pooled-group values."""
+    """Return the means over a group's sets, their intervals, and the values of the pooled sets."""
     values: Values = {"n_sets": len(pairs), "n_ood": sum(pair.ood.size for pair in pairs)}
     for key in members[0]:
         if key in ("n_ood", "f1_threshold") or key.endswith(("_low", "_high")):
@@ -389,28 +384,19 @@ def _group_values(pairs: list[Pair], members: list[Values], setting: Setting) ->
         column = [member[key] for member in members]
         values[key] = UNABLE if UNABLE in column else float(np.mean(np.asarray(column, dtype=np.float64)))
     if "intervals" in setting.options.families:
-        by_name = sorted(pairs, key=lambda pair: pair.name)  # what is drawn does not depend on the order of the sets
-        values |= _group_intervals([pair.curve for pair in by_name], setting.options)
+        by_name = sorted(pairs, key=lambda pair: pair.name)  # draws do not depend on the order of the sets
+        curves = [pair.curve for pair in by_name]
+        mean = float(np.mean([curve.auroc() for curve in curves]))
+        of_auroc = normal_interval(mean, group_delong_variance(curves), setting.options.confidence)
+        values |= _intervals(curves, of_auroc, setting.options)
     pooled = Pair.of(setting.id_side, np.concatenate([pair.ood for pair in pairs]))
     together = evaluate_pair(pooled, setting, skip=("intervals",))
     return values | {f"pooled_{key}": value for key, value in together.items() if key != "n_ood"}
 
 
-def _group_intervals(curves: list[PooledCurve], options: MetricOptions) -> Values:
-    """Return `_low` and `_high` of a group's mean AUROC (DeLong) and of the means of the bootstrapped keys."""
-    mean = float(np.mean([curve.auroc() for curve in curves]))
-    found = {"auroc": normal_interval(mean, group_delong_variance(curves), options.confidence)}
-    if options.replicates and options.bootstrap_metrics:
-        keys = options.bootstrap_metrics
-        found |= group_bootstrap_keys(curves, keys, options.replicates, options.seed, options.confidence)
-    return {f"{key}_{end}": value for key, ci in found.items() for end, value in ci._asdict().items()}
-
-
-def _id_values(
-    by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...], setting: Setting, losses: Floats | None
-) -> Values:
-    """Return what depends on the ID side alone."""
-    scores = setting.id_side.scores
+def _id_values(by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...], setting: Setting) -> Values:
+    """Return the values of the ID side alone."""
+    scores, losses = setting.id_side.scores, setting.id_side.losses
     values: Values = {"n_id": scores.size}
     if losses is not None:
         values["accuracy"] = float(1.0 - losses.mean())
@@ -425,7 +411,7 @@ def _id_values(
 
 
 def _stability(thresholds: list[float], setting: Setting) -> Values:
-    """Return how far the best-F1 threshold moves between OOD sets."""
+    """Return the spread of the best-F1 threshold over OOD sets."""
     if "threshold" not in setting.options.families:
         return {}
     try:
@@ -436,10 +422,10 @@ def _stability(thresholds: list[float], setting: Setting) -> Values:
 
 
 def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, ...], options: MetricOptions) -> Values:
-    """Return set metrics calibrated on ID validation, of each kind for which both sides have the columns that it needs.
+    """Return the metrics of each kind of prediction set that both sides have the columns for.
 
-    Without csID also the means and deviations over random splits of ID validation and test. Jobs of a sweep that differ
-    in their method share class probabilities: of the latest few what was found is kept.
+    Sets are calibrated on ID validation. Without csID there are also means and deviations over random splits of ID
+    validation and test. The values are cached: the methods of a sweep share class probabilities.
     """
     values: Values = {}
     for source in ("probabilities", *(("class_scores", "class_probabilities") if OWN in options.set_kinds else ())):
@@ -447,27 +433,26 @@ def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, 
         if parts[0] is None or parts[1] is None:
             continue
         size, (columns, labels) = len(parts[0][1]), (np.concatenate(both) for both in zip(*parts, strict=True))
-        said = (labels.dtype.str, labels.tolist())  # of any kind: what is not a number is refused where it is used
-        key = digest([source, columns, said, size, len(side), options], 64)
-        found = _FOUND.get(key)
-        if found is None:
-            found = _quality(_kinds(source, columns, labels, options), size, len(side), options)
-            for oldest in list(_FOUND)[: 1 - _MOST]:
-                _FOUND.pop(oldest, None)  # another thread may have been quicker
-            _FOUND[key] = found
-        values |= found
+        key = digest([source, columns, (labels.dtype.str, labels.tolist()), size, len(side), options], 64)
+        cached = _set_values.get(key)
+        if cached is None:
+            cached = _set_metrics(_kinds(source, columns, labels, options), size, len(side), options)
+            for oldest in list(_set_values)[: 1 - _CACHED]:
+                _set_values.pop(oldest, None)  # another thread may have removed it
+            _set_values[key] = cached
+        values |= cached
     return values
 
 
-def _quality(
+def _set_metrics(
     kinds: Iterable[tuple[str, SortedClasses]], size: int, id_sets: int, options: MetricOptions
 ) -> Mapping[str, float | int | str]:
     """Return the set metrics of each kind.
 
     Args:
-        kinds: its name in keys, its scores of calibration and test rows.
-        size: the number of calibration rows, which are the first.
-        id_sets: how many sets the others are of.
+        kinds: pairs of the name in keys, and the scores of calibration and test rows.
+        size: number of calibration rows, which come first.
+        id_sets: number of sets that the others belong to.
         options: levels, splits, seed.
     """
     values: Values = {}
@@ -491,19 +476,19 @@ def _quality(
 def _kinds(
     source: str, columns: np.ndarray, labels: np.ndarray, options: MetricOptions
 ) -> Iterator[tuple[str, SortedClasses]]:
-    """Yield per kind: its name in keys, its scores made of the columns (n, c) of a source."""
+    """Yield for each kind its name in keys, and its scores from the columns (n, c) of a source."""
     if source == "class_scores":
         yield OWN, SortedClasses.of_scores(columns, labels)
         return
     chosen = [kind for kind in options.set_kinds if kind != OWN]
-    made = [Nonconformity(kind, options.raps_penalty, options.raps_k_reg) for kind in chosen]
+    misfits = [Nonconformity(kind, options.raps_penalty, options.raps_k_reg) for kind in chosen]
     prefix = f"{OWN}_" if source == "class_probabilities" else ""
-    for kind, classes in zip(chosen, SortedClasses.of_probabilities(columns, labels, made), strict=True):
+    for kind, classes in zip(chosen, SortedClasses.of_probabilities(columns, labels, misfits), strict=True):
         yield prefix + kind, classes
 
 
 def _joined(sets: Sequence[SetScores], column: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return a column (n, c) and the labels (n,) of the joined sets, or None unless every set has both."""
+    """Return a column (n, c) and the labels (n,) of the joined sets; None unless every set has both."""
     columns = [_column(s, column) for s in sets]
     if not sets or any(rows is None or s.labels is None for rows, s in zip(columns, sets, strict=True)):
         return None
@@ -514,5 +499,5 @@ def _joined(sets: Sequence[SetScores], column: str) -> tuple[np.ndarray, np.ndar
 def _column(s: SetScores, column: str) -> np.ndarray | None:
     if column == "class_probabilities" and s.class_probabilities is None and s.class_scores is not None:
         return probabilities_from(s.class_scores)
-    found: np.ndarray | None = getattr(s, column)
-    return found
+    values: np.ndarray | None = getattr(s, column)
+    return values

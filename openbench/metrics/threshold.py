@@ -1,4 +1,4 @@
-"""Metrics of a threshold: the threshold curve (AUTC), global thresholds, and one that is shared by several sets."""
+"""Threshold metrics: areas over thresholds (AUTC), error rates at global ones, thresholds that groups share."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -38,8 +38,8 @@ class Scale:
         high = max(float(scores.max()) for scores in score_sets)
         if not np.isfinite(high - low) or high == low:
             raise MetricError(
-                f"AUTC scaling is undefined — the scores range from {low} to {high} — a finite, non-constant range is "
-                "needed — drop the 'threshold' family or change the score"
+                f"AUTC scaling needs a finite, non-constant range of scores (found {low} to {high}) — drop the "
+                "'threshold' family or change the score"
             )
         return cls(low, high)
 
@@ -57,7 +57,7 @@ class ThresholdAreas(NamedTuple):
 
 
 class ErrorRates(NamedTuple):
-    """What one threshold does: an input is accepted iff its score is ≤ `threshold`."""
+    """Error rates at one threshold: an input is accepted if its score is ≤ `threshold`."""
 
     fpr: float
     fnr: float
@@ -78,13 +78,13 @@ def choose_scale(
 
     Args:
         scaling: `benchmark` (one map for every OOD set, so that AUFPR is one number), `pair`, `validation`, or `none`
-            for scores that are in [0, 1] already.
+            for scores in [0, 1].
         pair: scores of this ID/OOD pair.
         benchmark: ID test scores and those of every OOD test set.
         validation: scores of the validation splits.
 
     Raises:
-        MetricError: unknown name, no scores to scale by, or a range that admits no affine map.
+        MetricError: an unknown name, no scores to scale by, or a range without an affine map.
     """
     if scaling not in SCALINGS:
         raise MetricError(
@@ -94,7 +94,7 @@ def choose_scale(
         return Scale()
     sources = {"pair": pair, "benchmark": benchmark, "validation": validation}[scaling]
     if not sources:
-        raise MetricError(f"AUTC scaling '{scaling}' has no scores — no such split was given — choose another scaling")
+        raise MetricError(f"AUTC scaling '{scaling}' has no scores: no such split was given — choose another scaling")
     return Scale.of(sources)
 
 
@@ -114,7 +114,7 @@ def threshold_areas(id_scores: Floats, ood_scores: Floats, scale: Scale, weight:
 
     Reference: Humblot-Renaux, Escalera, Moeslund, "Beyond AUROC & co. for evaluating out-of-distribution detection
         performance", CVPR Workshops 2023, arXiv 2306.14658. Differs from the authors' code in the one map per
-        benchmark and in the exact integral; `threshold_areas_trapezoid` follows that code.
+        benchmark and in the exact integral.
     """
     w = check_rate(weight, "AUTC weight")
     # Cutting before the affine map is cutting to [0, 1] after it.
@@ -123,28 +123,8 @@ def threshold_areas(id_scores: Floats, ood_scores: Floats, scale: Scale, weight:
     return ThresholdAreas(w * aufpr + (1.0 - w) * aufnr, aufpr, aufnr)
 
 
-def threshold_areas_trapezoid(curve: PooledCurve) -> ThresholdAreas:
-    """Return the areas as the trapezoid rule over the ROC thresholds gives them, each pair min–max scaled.
-
-    The steps of the two rates are cut diagonally, so the result depends on the sample spacing; for comparison with
-    numbers made by the authors' code only.
-
-    Args:
-        curve: the pair.
-
-    Raises:
-        MetricError: constant or infinite scores.
-    """
-    t = Scale.of([curve.thresholds[1:]])(curve.thresholds[1:])
-    # A ROC routine flags s ≥ t, which leaves the previous entry accepted.
-    fpr = 1.0 - curve.id_accepted[:-1] / curve.n
-    fnr = curve.ood_accepted[:-1] / curve.m
-    aufpr, aufnr = float(np.trapezoid(fpr, t)), float(np.trapezoid(fnr, t))
-    return ThresholdAreas(0.5 * (aufpr + aufnr), aufpr, aufnr)
-
-
 def balanced_threshold(curve: PooledCurve) -> float:
-    """Return the threshold where FPR and FNR are nearest to equal; of two equally near, the smaller worse rate wins.
+    """Return the threshold where FPR and FNR differ least; of two, the one whose larger rate is smaller.
 
     Args:
         curve: the pair.
@@ -176,18 +156,18 @@ def tnr_threshold(id_sorted: Floats, tnr: float = 0.95) -> float:
 
 
 def error_rates(curve: PooledCurve, threshold: float) -> ErrorRates:
-    """Return FPR (ID flagged) and FNR (OOD accepted) at a threshold fixed beforehand.
+    """Return FPR (ID flagged) and FNR (OOD accepted) at a given threshold.
 
     Args:
         curve: the pair.
-        threshold: λ; accepted iff s ≤ λ.
+        threshold: λ; accepted if s ≤ λ.
     """
     fpr, fnr = curve.rates(curve.at(threshold))
     return ErrorRates(fpr, fnr, threshold)
 
 
 def threshold_stability(thresholds: Sequence[float], id_scores: Floats) -> Stability:
-    """Return population std and range of a method's thresholds over OOD sets, in units of the ID score's std.
+    """Return the population std and the range of a method's thresholds over OOD sets, in units of the ID scores' std.
 
     Args:
         thresholds: one (best-F1) threshold per OOD set.
@@ -197,29 +177,29 @@ def threshold_stability(thresholds: Sequence[float], id_scores: Floats) -> Stabi
         MetricError: no threshold, or ID scores without a finite positive spread.
     """
     if not thresholds:
-        raise MetricError("threshold stability needs at least one threshold — found none — pass one per OOD set")
+        raise MetricError("threshold stability needs at least one threshold — pass one per OOD set")
     with np.errstate(invalid="ignore"):
         unit = float(np.std(id_scores))
     if not (np.isfinite(unit) and unit > 0 and np.isfinite(thresholds).all()):
         raise MetricError(
-            f"threshold stability is undefined — the ID scores have standard deviation {unit} — finite thresholds and "
-            "a positive, finite spread are needed — leave the number out for this score"
+            "threshold stability needs finite thresholds, and ID scores with a positive, finite standard deviation "
+            f"(found {unit})"
         )
     return Stability(float(np.std(thresholds)) / unit, float(np.ptp(thresholds)) / unit)
 
 
 @dataclass(frozen=True)
 class GroupF1:
-    """F1 (OOD positive; flagged iff s ≥ λ) of one group at thresholds chosen in different ways.
+    """F1 (OOD positive; flagged if s ≥ λ) of one group at thresholds chosen in different ways.
 
     Args:
-        threshold: the group's own best one.
+        threshold: the group's best threshold.
         own: F1 there.
-        pooled_threshold: the best for this group among those of all groups.
+        pooled_threshold: the best for this group among the thresholds of all groups.
         pooled: F1 there.
-        others_threshold: the best for this group among those of the other groups; None if there are none.
+        others_threshold: the best for this group among the thresholds of the other groups; None without others.
         others: F1 there.
-        single: F1 at the one threshold that serves all groups.
+        single: F1 at the one threshold for all groups.
     """
 
     threshold: float
@@ -233,12 +213,12 @@ class GroupF1:
 
 @dataclass(frozen=True)
 class SharedThresholds:
-    """What `shared_thresholds` finds.
+    """The thresholds of several groups, and what sharing them costs.
 
     Args:
-        groups: by name, in the order given.
-        single_threshold: of the thresholds of all groups the one with the largest mean F1.
-        variance: population variance of the groups' own thresholds, in squared units of the score.
+        groups: by name.
+        single_threshold: the threshold with the largest mean F1 among those of all groups.
+        variance: population variance of the groups' thresholds, in squared units of the score.
         std: its root.
         range: largest minus smallest.
         relative_std: the deviation in units of the mean, over groups, of the ID scores' deviation; None where that is
@@ -254,11 +234,10 @@ class SharedThresholds:
 
 
 def shared_thresholds(groups: Mapping[str, tuple[Floats, Floats]]) -> SharedThresholds:
-    """Return how well thresholds carry over between groups that one method scored.
+    """Return how well thresholds transfer between groups that one method scored.
 
-    Each group's best-F1 threshold joins a common set, from which each group takes the best. Its own is in that set, so
-    no F1 is lost. F1 can be lost with the other groups' thresholds only (`others`) or with one threshold for all
-    (`single`).
+    The best-F1 thresholds of all groups form a common set, from which each group takes the best. Its own is in the set,
+    so no F1 is lost; it is lost with the thresholds of the other groups (`others`) or one threshold for all (`single`).
 
     Args:
         groups: (n,) ID scores and (m,) OOD scores by the group's name.
@@ -271,26 +250,24 @@ def shared_thresholds(groups: Mapping[str, tuple[Floats, Floats]]) -> SharedThre
         openbench adds the two stricter ways.
     """
     if not groups:
-        raise MetricError("shared thresholds need at least one group — found none — pass ID and OOD scores by name")
+        raise MetricError("shared thresholds need at least one group — pass ID and OOD scores by name")
     curves = {name: PooledCurve.of(inside, outside) for name, (inside, outside) in groups.items()}
-    best = {name: curve.best_f1() for name, curve in curves.items()}
-    own = np.array([found.threshold for found in best.values()])
-    if not np.isfinite(own).all():
-        endless = [name for name, found in best.items() if not np.isfinite(found.threshold)]
-        raise MetricError(
-            f"the best threshold of {', '.join(endless[:3])} is infinite — a spread needs finite ones — leave it out"
-        )
-    table = np.stack([f1_at(curve, own) for curve in curves.values()])  # (groups, thresholds)
+    best = {name: curve.best_f1.threshold for name, curve in curves.items()}
+    infinite = [name for name, threshold in best.items() if not np.isfinite(threshold)]
+    if infinite:
+        raise MetricError(f"the best threshold of {', '.join(infinite[:3])} is infinite — leave the group out")
+    thresholds = np.array(list(best.values()))
+    table = np.stack([f1_at(curve, thresholds) for curve in curves.values()])  # (groups, thresholds)
     single = int(np.argmax(table.mean(axis=0)))
-    with np.errstate(invalid="ignore"):  # the deviation of infinite scores is none
+    with np.errstate(invalid="ignore"):  # infinite scores have no deviation
         units = [float(np.std(np.asarray(inside, dtype=np.float64))) for inside, _ in groups.values()]
-    unit, variance = float(np.mean(units)), float(np.var(own))
+    unit, variance = float(np.mean(units)), float(np.var(thresholds))
     return SharedThresholds(
-        groups={name: _group(table[row], own, row, single) for row, name in enumerate(groups)},
-        single_threshold=float(own[single]),
+        groups={name: _group(table[row], thresholds, row, single) for row, name in enumerate(groups)},
+        single_threshold=float(thresholds[single]),
         variance=variance,
         std=variance**0.5,
-        range=float(np.ptp(own)),
+        range=float(np.ptp(thresholds)),
         relative_std=variance**0.5 / unit if np.isfinite(unit) and unit > 0 else None,
     )
 
@@ -302,7 +279,7 @@ def f1_at(curve: PooledCurve, thresholds: Floats) -> Floats:
         curve: the pair.
         thresholds: (t,) λ.
     """
-    # Flagging s ≥ λ leaves accepted what is below λ: the curve's last entry before it.
+    # Flagging s ≥ λ accepts what is below λ: the curve's last entry before it.
     last = np.searchsorted(curve.thresholds, np.asarray(thresholds, dtype=np.float64), side="left") - 1
     last = np.maximum(last, 0)
     hits = curve.m - curve.ood_accepted[last]
@@ -310,17 +287,13 @@ def f1_at(curve: PooledCurve, thresholds: Floats) -> Floats:
     return np.asarray(2.0 * hits / (hits + alarms + curve.m))
 
 
-def _group(f1: Floats, own: Floats, row: int, single: int) -> GroupF1:
-    """Return the summary of one row of F1 by threshold; ties go to the group's own threshold, then to the first."""
+def _group(f1: Floats, thresholds: Floats, row: int, single: int) -> GroupF1:
+    """Return the summary of a group's F1 by threshold; ties go to the group's own threshold, then to the first."""
     pooled = row if f1[row] >= f1.max() else int(np.argmax(f1))
-    rest = np.delete(np.arange(own.size), row)
-    other = None if rest.size == 0 else int(rest[np.argmax(f1[rest])])
-    return GroupF1(
-        threshold=float(own[row]),
-        own=float(f1[row]),
-        pooled_threshold=float(own[pooled]),
-        pooled=float(f1[pooled]),
-        others_threshold=None if other is None else float(own[other]),
-        others=None if other is None else float(f1[other]),
-        single=float(f1[single]),
-    )
+    rest = np.delete(np.arange(f1.size), row)
+    others = (None, None)
+    if rest.size:
+        other = rest[np.argmax(f1[rest])]
+        others = float(thresholds[other]), float(f1[other])
+    own, best = (float(thresholds[row]), float(f1[row])), (float(thresholds[pooled]), float(f1[pooled]))
+    return GroupF1(*own, *best, *others, float(f1[single]))

@@ -217,7 +217,7 @@ def precision_recall(runs: Runs) -> Figure:
         # Where nothing is flagged, precision is 1, as in AUPR.
         precision = np.append(hits / (hits + curve.n - curve.id_accepted[:-1]), 1.0)
         points = thinned(np.append(hits / curve.m, 0.0), precision, _POINTS)
-        axes.plot(*points, **style, label=plain(f"{name} {100 * curve.aupr_out()[0]:.1f}"))
+        axes.plot(*points, **style, label=plain(f"{name} {100 * curve.aupr_out[0]:.1f}"))
 
     figure = _curves(runs, draw, "AUPR-out in %")
     for axes in figure.axes:

@@ -410,7 +410,7 @@ Floats = NDArray[np.float64]
 
 _METRICS: dict[str, Callable[[SelectiveCurve], float | str]] = {
     "auroc": lambda curve: curve.pair.auroc(),
-    "aupr_in": lambda curve: curve.pair.aupr_in().trapezoid,
+    "aupr_in": lambda curve: curve.pair.aupr_in.trapezoid,
     "oscr_selective": oscr_selective,
     "risk@tpr0.7,fpr0.2": lambda curve: found if isinstance(found := least_risk(curve, _BOUND), str) else found.value,
 }

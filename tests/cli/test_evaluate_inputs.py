@@ -101,7 +101,7 @@ def test_too_few_scores_for_the_asymptotic_constant_name_the_corrections_that_wo
     small, enough = rng.normal(size=15), rng.normal(size=16)
     assert main(["evaluate", str(saved(tmp_path, small, [2.0])), "--correction", "asymptotic"]) == 2
     err = capsys.readouterr().err
-    assert "correction 'asymptotic' is undefined for n = 15" in err
+    assert "correction 'asymptotic' needs n ≥ 16" in err
     assert "use 'monte_carlo' or 'equal_local_level'" in err
     assert main(["evaluate", str(saved(tmp_path, enough, [2.0])), "--correction", "asymptotic"]) == 0
 

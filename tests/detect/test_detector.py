@@ -161,7 +161,7 @@ def test_one_image_is_judged_as_one():
         (lambda d: d.save(None), "path — found null — allowed: a path"),
         (lambda d: d.to_onnx(3), "path — found 3"),
         (lambda d: load_detector(None), "path — found null"),
-        (lambda d: d.select(NEW, fdr="a"), "out of range — found 'a'"),
+        (lambda d: d.select(NEW, fdr="a"), "out of range: found 'a'"),
         (lambda d: Detector("resnet20_cifar10", "msp", classes=5), "classes — found 5 — allowed: a list of names"),
         (lambda d: Detector("resnet20_cifar10", "msp", batch_size=0), "batch_size"),
     ],

@@ -35,6 +35,19 @@ def random_pair(seed, n=60, m=40, decimals=None):
     return (a, b) if decimals is None else (a.round(decimals), b.round(decimals))
 
 
+def class_scores(kind, probabilities, seed=0):
+    """(n, c) class scores of a kind of prediction set, less 1, with one uniform per row."""
+    p = np.asarray(probabilities, dtype=float)
+    order = np.argsort(-p, axis=1, kind="stable")
+    ranked = np.take_along_axis(p, order, axis=1)
+    drawn = kind.ascending(ranked)
+    if kind.draws:
+        drawn = drawn - np.random.default_rng(seed).random((len(p), 1)) * ranked
+    found = np.empty_like(drawn)
+    np.put_along_axis(found, order, drawn, axis=1)
+    return found
+
+
 # The synthetic problem of the reject-option paper: three classes on a line and one OOD bump. The published table
 # follows from an OOD mean of 2; the text prints 3, which is a second case here.
 WEIGHTS, MEANS, OOD_DEVIATION = np.array([0.3, 0.3, 0.4]), np.array([-1.0, 1.0, 3.0]), np.sqrt(0.2)

@@ -10,10 +10,10 @@ from openbench.metrics.selective.double_score import (
     DEFAULT_MUS,
     ScorePair,
     Standard,
+    best_weighing,
     combine,
     common_constraint,
-    fit_double_score,
-    fit_double_score_oracle,
+    weighings,
 )
 from openbench.metrics.selective.risk import UNABLE, PrecisionRecall, TprFpr
 
@@ -26,6 +26,12 @@ PUBLISHED, PRINTED = 2.0, 3.0  # OOD means: that from which the published table 
 @functools.cache
 def large(mean):
     return oracle.sample(300_000, 300_000, 0, mean)
+
+
+def best(id_pair, losses, ood_pair, constraint, mus=DEFAULT_MUS, standard=None):
+    """The best weighing; without a standard in the units of the ID scores."""
+    standard = standard or Standard.of(id_pair)
+    return best_weighing(weighings((id_pair, ood_pair), losses, standard, constraint, mus))
 
 
 def weighed(mu):
@@ -44,13 +50,12 @@ def least_risk_by_integration(mu, mean, constraint):
 
 @pytest.mark.parametrize(("mean", "constraint", "mu"), [(PUBLISHED, BOUNDED, 0.05), (PRINTED, PRECISE, 0.104)])
 def test_a_double_score_of_given_weight_has_the_risk_that_integration_gives(mean, constraint, mu):
-    got = fit_double_score_oracle(*large(mean), constraint, [mu])
-    assert got.risk == pytest.approx(least_risk_by_integration(mu, mean, constraint), abs=1.5e-3)
-    assert got.in_sample
+    got = best(*large(mean), constraint, [mu], Standard())
+    assert got.point.value == pytest.approx(least_risk_by_integration(mu, mean, constraint), abs=1.5e-3)
 
 
 @pytest.mark.parametrize(
-    ("mean", "constraint", "best_mu", "best"),
+    ("mean", "constraint", "best_mu", "least"),
     [
         (PUBLISHED, BOUNDED, 0.0436, 0.1259),
         (PUBLISHED, PRECISE, 0.0274, 0.1242),
@@ -58,46 +63,39 @@ def test_a_double_score_of_given_weight_has_the_risk_that_integration_gives(mean
         (PRINTED, PRECISE, 0.0999, 0.1815),
     ],
 )
-def test_the_best_weight_is_found_at_the_edge_of_feasibility(mean, constraint, best_mu, best):
+def test_the_best_weight_is_found_at_the_edge_of_feasibility(mean, constraint, best_mu, least):
     # Risk falls with μ until the constraint can no longer be met; both by integration and in the sample.
-    assert least_risk_by_integration(best_mu + 1e-4, mean, constraint) == pytest.approx(best, abs=2e-4)
+    assert least_risk_by_integration(best_mu + 1e-4, mean, constraint) == pytest.approx(least, abs=2e-4)
     assert least_risk_by_integration(best_mu - 1e-3, mean, constraint) is None
-    assert least_risk_by_integration(best_mu + 0.02, mean, constraint) > best + 0.0015
+    assert least_risk_by_integration(best_mu + 0.02, mean, constraint) > least + 0.0015
     steps = [-0.01, *np.arange(-0.003, 0.004, 0.001), 0.01, 0.02]
-    got = fit_double_score_oracle(*large(mean), constraint, best_mu + np.array(steps))
+    got = best(*large(mean), constraint, best_mu + np.array(steps), Standard())
     assert got.mu == pytest.approx(best_mu, abs=2e-3)
-    assert got.risk == pytest.approx(best, abs=1.5e-3)
+    assert got.point.value == pytest.approx(least, abs=1.5e-3)
 
 
 def test_choice_on_validation_carries_over_to_test():
-    fitted = fit_double_score(*oracle.sample(20_000, 20_000, 1), BOUNDED)
+    validation = oracle.sample(20_000, 20_000, 1)
+    chosen, standard = best(*validation, BOUNDED), Standard.of(validation[0])
     id_pair, losses, ood_pair = large(PUBLISHED)
-    accepted = fitted(id_pair) <= fitted.threshold
-    assert not fitted.in_sample
+    accepted = combine(id_pair, standard, chosen.mu) <= chosen.point.threshold
     assert losses[accepted].mean() == pytest.approx(0.1259, abs=0.01)
     assert accepted.mean() > 0.69
-    assert np.mean(fitted(ood_pair) <= fitted.threshold) < 0.21
+    assert np.mean(combine(ood_pair, standard, chosen.mu) <= chosen.point.threshold) < 0.21
 
 
 def test_units_of_the_two_scores_do_not_matter():
     id_pair, losses, ood_pair = oracle.sample(2_000, 2_000, 2)
     scaled = [ScorePair(100 * p.risk - 7, p.separation / 50 + 3) for p in (id_pair, ood_pair)]
-    one = fit_double_score(id_pair, losses, ood_pair, BOUNDED)
-    two = fit_double_score(scaled[0], losses, scaled[1], BOUNDED)
-    assert (one.mu, one.risk) == (two.mu, two.risk)
-    assert one.threshold == pytest.approx(two.threshold, abs=1e-9)
-
-
-def test_test_data_do_not_enter_the_standardisation():
-    id_pair, losses, ood_pair = oracle.sample(2_000, 2_000, 3)
-    fitted = fit_double_score(id_pair, losses, ood_pair, BOUNDED)
-    half = ScorePair(id_pair.risk[:10], id_pair.separation[:10])
-    np.testing.assert_array_equal(fitted(half), fitted(id_pair)[:10])
+    one = best(id_pair, losses, ood_pair, BOUNDED)
+    two = best(scaled[0], losses, scaled[1], BOUNDED)
+    assert (one.mu, one.point.value) == (two.mu, two.point.value)
+    assert one.point.threshold == pytest.approx(two.point.threshold, abs=1e-9)
 
 
 def test_an_infeasible_constraint_gives_unable():
     id_pair, losses, _ = oracle.sample(500, 500, 4)
-    assert fit_double_score(id_pair, losses, id_pair, TprFpr(0.9, 0.01)) == UNABLE
+    assert best(id_pair, losses, id_pair, TprFpr(0.9, 0.01)) == UNABLE
 
 
 def test_the_second_score_is_absent_at_weight_zero_even_if_infinite():

@@ -10,9 +10,7 @@ from scipy.stats import chisquare
 from openbench.errors import MetricError
 from openbench.metrics import intervals
 from openbench.metrics.curve import CURVE_METRICS, PooledCurve
-from openbench.metrics.intervals import bootstrap, bootstrap_keys
-
-from . import metric_oracles as oracle
+from openbench.metrics.intervals import bootstrap
 
 KEYS = ("fpr95", "fpr95_id_positive")
 PAIRS = {
@@ -46,23 +44,7 @@ def test_drawn_values_follow_the_law_of_all_resamples(key, pair):
     assert len(values) == 1 or result.pvalue > 1e-3
 
 
-@pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("decimals", [None, 1])
-def test_drawn_intervals_are_those_of_resampling(key, decimals):
-    curve = PooledCurve.of(*oracle.random_pair(5, 400, 300, decimals))
-    drawn = bootstrap_keys(curve, (key,), 4000, 1)[key]
-    assert drawn == pytest.approx(bootstrap(curve, {key: CURVE_METRICS[key]}, 4000, 2)[key], abs=0.02)
-
-
-def test_keys_without_a_known_law_are_resampled_and_the_seed_decides():
-    curve = PooledCurve.of(*oracle.random_pair(3))
-    both = bootstrap_keys(curve, ("aupr_in", "fpr95"), 50, 7)
-    assert both["aupr_in"] == bootstrap(curve, {"aupr_in": CURVE_METRICS["aupr_in"]}, 50, 7)["aupr_in"]
-    assert both["fpr95"] == bootstrap_keys(curve, ("fpr95",), 50, 7)["fpr95"]
-    assert both["fpr95"] != bootstrap_keys(curve, ("fpr95",), 50, 8)["fpr95"]
-
-
 @pytest.mark.parametrize(("replicates", "level"), [(1, 0.95), (10, 1.0)])
 def test_what_gives_no_interval_is_refused(replicates, level):
     with pytest.raises(MetricError):
-        bootstrap_keys(PooledCurve.of([0.0], [1.0]), ("fpr95",), replicates, 0, level)
+        bootstrap([PooledCurve.of([0.0], [1.0])], ("fpr95",), replicates, 0, level)

@@ -11,7 +11,7 @@ from scipy.stats import chisquare, norm
 from openbench.errors import MetricError
 from openbench.metrics import intervals
 from openbench.metrics.curve import CURVE_METRICS, PooledCurve
-from openbench.metrics.intervals import group_bootstrap_keys
+from openbench.metrics.intervals import bootstrap
 
 from . import metric_oracles as oracle
 
@@ -64,7 +64,7 @@ def resampled():
 @pytest.mark.parametrize("key", RESAMPLED)
 def test_intervals_of_a_group_are_those_of_resampling_the_scores_themselves(key):
     a, sets, means = resampled()
-    got = group_bootstrap_keys([PooledCurve.of(a, b) for b in sets], (key,), 1500, 2)[key]
+    got = bootstrap([PooledCurve.of(a, b) for b in sets], (key,), 1500, 2)[key]
     assert got == pytest.approx(np.quantile(means[key], [0.025, 0.975]), abs=0.02)
 
 
@@ -89,7 +89,7 @@ def test_the_interval_of_a_group_covers_its_true_value_at_its_level(key):
     for run in range(runs):
         a = rng.normal(size=400)
         curves = [PooledCurve.of(a, rng.normal(shift, 1, 300)) for shift in shifts]
-        low, high = group_bootstrap_keys(curves, (key,), 400, run)[key]
+        low, high = bootstrap(curves, (key,), 400, run)[key]
         hits += low <= truth <= high
         drawn = [intervals._DRAWN[key]([c], np.random.default_rng([run, i]), 400) for i, c in enumerate(curves)]
         low, high = np.quantile(np.mean(drawn, axis=0), [0.025, 0.975])
@@ -100,11 +100,11 @@ def test_the_interval_of_a_group_covers_its_true_value_at_its_level(key):
 
 def test_equal_seeds_give_equal_intervals_whichever_other_keys_are_asked_for():
     curves = [PooledCurve.of(*oracle.random_pair(0)), PooledCurve.of(oracle.random_pair(0)[0], [0.3, 1.0, 2.0])]
-    one, two = (group_bootstrap_keys(curves, keys, 50, 7) for keys in (("fpr95",), ("aupr_in", "fpr95")))
+    one, two = (bootstrap(curves, keys, 50, 7) for keys in (("fpr95",), ("aupr_in", "fpr95")))
     assert one["fpr95"] == two["fpr95"]
-    assert one["fpr95"] != group_bootstrap_keys(curves, ("fpr95",), 50, 8)["fpr95"]
+    assert one["fpr95"] != bootstrap(curves, ("fpr95",), 50, 8)["fpr95"]
 
 
 def test_curves_of_different_id_sets_are_refused():
     with pytest.raises(MetricError, match="share one ID set"):
-        group_bootstrap_keys([PooledCurve.of([0.0], [1.0]), PooledCurve.of([0.0, 1.0], [1.0])], ("fpr95",), 10)
+        bootstrap([PooledCurve.of([0.0], [1.0]), PooledCurve.of([0.0, 1.0], [1.0])], ("fpr95",), 10)

@@ -121,5 +121,5 @@ def test_scores_of_other_images_are_refused(bad):
 @pytest.mark.parametrize("level", ["95", None, [0.9], 95, True])
 def test_a_level_that_is_no_fraction_is_refused(level):
     first, second = scores()
-    with pytest.raises(MetricError, match=r"confidence level is out of range — found .* — allowed is \(0, 1\)"):
+    with pytest.raises(MetricError, match=r"confidence level is out of range: found .*, allowed \(0, 1\)"):
         paired_delong(first, second, level)

@@ -207,20 +207,14 @@ def test_integer_scores_agree_with_the_slow_definitions(a, b):
     assert got["detection_error"] == pytest.approx(oracle.detection_error(a, b), abs=1e-12)
 
 
-@pytest.mark.parametrize("key", list(CURVE_METRICS))
-def test_each_metric_alone_equals_its_family_value(key):
-    a, b = oracle.random_pair(7, 80, 50, 1)
-    assert CURVE_METRICS[key](PooledCurve.of(a, b)) == PooledCurve.of(a, b).ranking()[key]
-
-
 @pytest.mark.parametrize(
     ("a", "b", "message"),
     [
         ([], [1.0], "ID scores is empty"),
         ([1.0], [], "OOD scores is empty"),
-        ([0.0, np.nan], [1.0], "ID scores contains NaN — 1 of 2 scores, the first at index 1"),
+        ([0.0, np.nan], [1.0], "ID scores contains NaN .1 of 2 scores, the first at index 1"),
         ([0.0], [np.nan], "OOD scores contains NaN"),
-        (np.zeros((3, 1)), [1.0], r"one-dimensional — found shape \(3, 1\)"),
+        (np.zeros((3, 1)), [1.0], r"one-dimensional .found shape \(3, 1\)"),
     ],
 )
 def test_bad_scores_are_refused_with_what_was_found(a, b, message):
@@ -254,5 +248,5 @@ def test_metrics_of_two_arrays_are_those_of_the_ranking_family():
 
 
 def test_a_rate_in_percent_is_refused():
-    with pytest.raises(MetricError, match=r"tpr is out of range — found 95 "):
+    with pytest.raises(MetricError, match=r"tpr is out of range: found 95"):
         metrics.fpr_at_tpr([0.0], [1.0], 95)

@@ -42,7 +42,7 @@ def test_each_group_has_its_own_best_and_finds_it_in_the_common_set():
         assert group.own == pytest.approx(max(every.values()))
         assert every[group.threshold] == pytest.approx(group.own)
         assert (group.pooled, group.pooled_threshold) == (group.own, group.threshold)
-        assert group.threshold == PooledCurve.of(*pair).best_f1().threshold
+        assert group.threshold == PooledCurve.of(*pair).best_f1.threshold
 
 
 def test_the_other_groups_thresholds_and_one_for_all_are_the_best_of_those():

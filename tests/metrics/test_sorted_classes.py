@@ -13,8 +13,8 @@ from openbench.errors import MetricError
 from openbench.metrics import suite
 from openbench.metrics.conformal.prediction_sets import (
     Nonconformity,
+    SetSplit,
     SortedClasses,
-    Split,
     conformal_quantile,
     given_split,
     over_splits,
@@ -24,6 +24,8 @@ from openbench.metrics.conformal.prediction_sets import (
     true_class,
 )
 from openbench.metrics.suite import MetricOptions, evaluate
+
+from . import metric_oracles as oracle
 
 KINDS = {"lac": Nonconformity("lac"), "aps": Nonconformity("aps"), "raps": Nonconformity("raps", 0.1, 2), "score": None}
 
@@ -84,11 +86,11 @@ def test_reports_are_those_of_sets_formed_whole(kind, decimals):
     split = given_split(150, 250, seed=4)
     parts = values[:150], values[150:]
     if kind != "score":
-        rule = KINDS[kind]
-        parts = [replace(rule, seed=seed)(part) for seed, part in zip((4, 5), parts, strict=True)]
+        parts = [oracle.class_scores(KINDS[kind], part, seed) for seed, part in zip((4, 5), parts, strict=True)]
     for alpha, got in zip((0.05, 0.3), sorted_classes(values, y, kind).reports(split, (0.05, 0.3)), strict=True):
         sets = prediction_sets(parts[1], conformal_quantile(true_class(parts[0], y[:150]), alpha))
-        assert got == pytest.approx(set_report(sets, y[150:]), abs=1e-12)
+        want = set_report(sets[np.arange(250), y[150:]], sets.sum(axis=1), y[150:])
+        assert got == pytest.approx(want, abs=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -134,8 +136,8 @@ def test_sets_are_those_of_exact_arithmetic_however_small_the_probabilities(kind
     for alpha in (0.01, 0.05, 0.3):
         quantile = fitted[int(np.ceil(151 * (1 - alpha) - 1e-9)) - 1]
         sets = np.array([[value <= quantile for value in exact[row]] for row in tested])
-        report = classes.reports(Split(calibrated, tested, u), [alpha])[0]
-        assert report == set_report(sets, y[tested])
+        report = classes.reports(SetSplit(calibrated, tested, u), [alpha])[0]
+        assert report == set_report(sets[np.arange(250), y[tested]], sets.sum(axis=1), y[tested])
     assert not sets.all()
 
 
@@ -175,9 +177,9 @@ def test_a_score_of_classes_gives_its_own_sets_and_those_of_its_softmax():
     by_hand = {}
     (cal, cal_y), (test, test_y) = distances(0, 150), distances(1, 400)
     for kind in ("lac", "aps", "raps"):
-        draws = [Nonconformity(kind, 0.01, 1, seed) for seed in (0, 1)]
-        q = conformal_quantile(true_class(draws[0](softmax(-cal, axis=1)), cal_y), 0.1)
-        sets = prediction_sets(draws[1](softmax(-test, axis=1)), q)
+        rule = Nonconformity(kind, 0.01, 1)
+        q = conformal_quantile(true_class(oracle.class_scores(rule, softmax(-cal, axis=1), 0), cal_y), 0.1)
+        sets = prediction_sets(oracle.class_scores(rule, softmax(-test, axis=1), 1), q)
         by_hand[f"score_{kind}_coverage@0.1"] = sets[np.arange(400), test_y].mean()
         by_hand[f"score_{kind}_size@0.1"] = sets.sum(axis=1).mean()
         by_hand[f"score_{kind}_singletons@0.1"] = (sets.sum(axis=1) == 1).mean()
@@ -223,33 +225,22 @@ def test_prediction_sets_of_the_same_class_probabilities_and_options_are_measure
     def measured(*_):
         raise LookupError
 
-    monkeypatch.setattr(suite, "_quality", measured)
+    monkeypatch.setattr(suite, "_set_metrics", measured)
     assert values_of(columns) == found
     for others, options in (({"probabilities": lambda s: softmax(-s / 8, axis=1)}, {}), (columns, {"set_splits": 3})):
         with pytest.raises(LookupError):
             values_of(others, **options)
 
 
-def test_prediction_sets_that_another_thread_drops_from_what_is_kept_are_returned_all_the_same(monkeypatch):
-    class Dropping(dict):
-        def __setitem__(self, key, value):
-            self.clear()
-
-    columns = {"probabilities": lambda s: softmax(-s / 7, axis=1)}
-    expected = values_of(columns)
-    monkeypatch.setattr(suite, "_FOUND", Dropping())
-    assert values_of(columns) == expected
-
-
 def test_of_prediction_sets_the_latest_few_are_kept(monkeypatch):
-    monkeypatch.setattr(suite, "_FOUND", {})
-    monkeypatch.setattr(suite, "_quality", lambda *_: {"a": 1.0})
-    for scale in range(2, suite._MOST + 5):
+    monkeypatch.setattr(suite, "_set_values", {})
+    monkeypatch.setattr(suite, "_set_metrics", lambda *_: {"a": 1.0})
+    for scale in range(2, suite._CACHED + 5):
         values_of({"probabilities": lambda s, scale=scale: softmax(-s / scale, axis=1)})
-    kept = list(suite._FOUND)
-    assert len(kept) == suite._MOST
+    cached = list(suite._set_values)
+    assert len(cached) == suite._CACHED
     values_of({"probabilities": lambda s: softmax(-s / 30, axis=1)})
-    assert list(suite._FOUND)[:-1] == kept[1:]
+    assert list(suite._set_values)[:-1] == cached[1:]
 
 
 @pytest.mark.parametrize("kind", [object, float, str])

@@ -10,7 +10,6 @@ from openbench.metrics.threshold import (
     choose_scale,
     error_rates,
     threshold_areas,
-    threshold_areas_trapezoid,
     threshold_stability,
     tnr_threshold,
 )
@@ -73,24 +72,6 @@ def test_an_affine_map_of_the_scores_leaves_autc_alone():
     a, b = oracle.random_pair(2)
     mapped = [threshold_areas(f(a), f(b), Scale.of([f(a), f(b)])) for f in (lambda s: s, lambda s: 7 * s - 100)]
     assert mapped[0] == pytest.approx(mapped[1], abs=1e-12)
-
-
-def test_trapezoid_mode_equals_the_rule_applied_to_a_roc_routine():
-    from sklearn.metrics import auc, roc_curve
-
-    a, b = oracle.random_pair(3, 200, 100)
-    s = np.concatenate([a, b])
-    s = (s - s.min()) / (s.max() - s.min())
-    fpr, tpr, t = roc_curve(np.repeat([0, 1], [200, 100]), s, drop_intermediate=False)
-    got = threshold_areas_trapezoid(PooledCurve.of(a, b))
-    assert got.aufpr == pytest.approx(auc(t[1:], fpr[1:]), abs=1e-12)  # t[0] is +inf
-    assert got.aufnr == pytest.approx(auc(t[1:], 1 - tpr[1:]), abs=1e-12)
-
-
-def test_trapezoid_mode_approaches_the_exact_integral():
-    a, b = oracle.random_pair(4, 20_000, 20_000)
-    exact = threshold_areas(a, b, Scale.of([a, b]))
-    assert threshold_areas_trapezoid(PooledCurve.of(a, b)) == pytest.approx(exact, abs=1e-4)
 
 
 def test_exact_areas_equal_a_peer():

@@ -284,7 +284,7 @@ def test_long_curves_are_thinned_out_from_end_to_end():
     ("arguments", "message"),
     [
         (["--double", "msp"], "--double msp — found 'msp' — allowed: two methods joined by '+'"),
-        (["--tpr", "80"], "--tpr is out of range — found 80.0"),
+        (["--tpr", "80"], "--tpr is out of range: found 80.0"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message, tmp_path, capsys):

@@ -10,9 +10,9 @@ from openbench.errors import MetricError, did_you_mean
 from openbench.metrics.conformal.crossing import calibrate
 from openbench.metrics.curve import Floats, check_rate
 
-_SMALL = 1000  # beyond this size a level is first calibrated at n/8, where that is 20 times cheaper
-_LARGE, _LOOSE = 100_000, 1e-2  # above this size a share of δ is left unspent for the sake of fewer trials
-_FINE = 2e-4  # share of δ left unspent up to 8·_SMALL, whose levels are the first guesses for larger sizes
+_SMALL = 1000  # beyond this size the search starts from the level at n/8, which takes a twentieth of the time
+_LARGE, _LOOSE = 100_000, 1e-2  # above this size a larger share of δ may stay unspent, for fewer trials
+_FINE = 2e-4  # share of δ that may stay unspent up to 8·_SMALL, whose levels are the first guesses of larger sizes
 
 
 def _log_simes(n: int, k: int) -> Floats:
@@ -58,8 +58,8 @@ def asymptotic_constant(n: int, delta: float) -> float:
 def _refuse_small(n: int, correction: str) -> None:
     if n < 16:
         raise MetricError(
-            f"correction '{correction}' is undefined for n = {n} — log log log n must be positive — n ≥ 16 is needed — "
-            "use 'monte_carlo' or 'equal_local_level'"
+            f"correction '{correction}' needs n ≥ 16, where log log log n is positive (found n = {n}) — use "
+            "'monte_carlo' or 'equal_local_level'"
         )
 
 
@@ -78,8 +78,8 @@ def _bridge_spread(n: int) -> Floats:
 def _shared_level(n: int) -> Callable[[float], Floats]:
     """Return level δ' → min(Simes(δ'/(4 − 3δ')), i/n + c_n(δ')·spread_i): both parts move with one level.
 
-    Simes gets a quarter of the odds of δ'. At equal levels it would use up most of δ where it helps little, at the
-    few smallest ranks, and every other bound would have to rise by a tenth to make up for it.
+    Simes gets a quarter of the odds of δ'. At equal levels it would spend most of δ at the few smallest ranks, where it
+    helps little, and every other bound would rise by a tenth.
     """
     k = max(1, n // 2)
     g, mean, spread = _log_simes(n, k), np.arange(1, n + 1) / n, _bridge_spread(n)
@@ -113,8 +113,8 @@ def _level(family: Callable[[int], Callable[[float], Floats]], n: int, delta: fl
     if n <= _SMALL:
         return calibrate(family(n), delta, 0.7 * delta, _FINE)
     start = _level(family, n // 8, delta)
-    # Only the time depends on the guess: the shared level hardly moves, the local one falls like
-    # 1/(log n · (log log n)^1.2), a little faster for small δ, all found by fitting calibrated levels up to n = 45,000.
+    # The first guess, fitted to calibrated levels up to n = 45,000: the shared level hardly moves, the local one falls
+    # like 1/(log n · (log log n)^1.2). Other constants end at other levels within the tolerance: they change records.
     logs = np.log([n // 8, n])
     local = float(np.divide(*(logs * np.log(logs) ** 1.2))) * (1 + 0.0013 * float(np.log(delta)))
     shared = 0.9985 if n <= _LARGE else 1.009
@@ -126,10 +126,10 @@ def _level(family: Callable[[int], Callable[[float], Floats]], n: int, delta: fl
 def _published(n: int, delta: float) -> Floats:
     """Return min(Simes(δ), i/n + c_n(δ)·spread_i), the spread continued linearly from its last two values up to n/2.
 
-    This is the authors' Monte Carlo bound at γ = 0, and what their figures were made with. Their code subtracts from
-    the δ of the curved part a γ found by simulation. But Simes alone spends δ, so that for large n the draw decides
-    whether anything is left: at n = 9,000, over five simulations of 10,000 samples, the correction at FPR .5 came out
-    at 3.8 to 4.5 points for δ = .01 (published: 2.2), 2.2 to 4.5 for .05 (1.8) and 2.0 to 4.5 for .1.
+    This is the authors' Monte Carlo bound at γ = 0, which gives their figures. Their code subtracts a simulated γ from
+    the δ of the curved part; but Simes alone spends δ, so for large n the draw decides whether any is left: at
+    n = 9,000, over five simulations of 10,000 samples, the correction at FPR .5 was 3.8 to 4.5 points for δ = .01
+    (published: 2.2), 2.2 to 4.5 for .05 (1.8) and 2.0 to 4.5 for .1.
     """
     _refuse_small(n, "monte_carlo_published")
     half, i = n // 2, np.arange(1, n + 1)
@@ -148,7 +148,7 @@ _FORMULAS: dict[str, Callable[[int, float], Floats]] = {
     "equal_local_level": lambda n, delta: _calibrated(_equal_local, n, delta),
 }
 CORRECTIONS: tuple[str, ...] = tuple(_FORMULAS)
-# Those whose p-values hold with probability ≥ 1 − δ whatever the number of calibration scores.
+# Corrections whose p-values hold with probability ≥ 1 − δ for every number of calibration scores.
 FINITE_SAMPLE: tuple[str, ...] = ("monte_carlo", "equal_local_level", "simes", "dkwm")
 
 
@@ -157,8 +157,8 @@ def correction_table(n: int, delta: float, correction: str = "monte_carlo") -> F
 
     `none` gives the marginal p-value K/(n+1). `simes`, `dkwm`, `monte_carlo` and `equal_local_level` hold for every n
     with probability ≥ 1 − δ over the calibration set. `asymptotic` holds in the limit: at n = 9,000 and δ = 0.01 it
-    fails with probability 0.0128. `monte_carlo_published` gives the published figures, for comparison: there it fails
-    with probability 0.0178 at δ = 0.01, 0.0674 at 0.05 and 0.1273 at 0.1.
+    fails with probability 0.0128. `monte_carlo_published` reproduces published figures; at n = 9,000 it fails with
+    probability 0.0178 at δ = 0.01, 0.0674 at 0.05 and 0.1273 at 0.1.
 
     `monte_carlo` has the published shape, min(Simes, curved bound with a linear upper half), with one level behind
     both parts, set by the exact crossing probability instead of by simulation. `equal_local_level` spreads δ evenly
@@ -182,7 +182,7 @@ def correction_table(n: int, delta: float, correction: str = "monte_carlo") -> F
             f"{', '.join(CORRECTIONS)}"
         )
     if n < 1:
-        raise MetricError(f"a correction needs calibration scores — found n = {n} — pass at least one")
+        raise MetricError(f"a correction needs at least one calibration score — found n = {n}")
     return _table(int(n), float(delta), correction)
 
 

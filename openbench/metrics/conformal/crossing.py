@@ -1,4 +1,4 @@
-"""The exact probability that the order statistics of uniforms stay below a boundary, and boundaries of a given one."""
+"""Exact crossing probabilities of order statistics of uniforms, and boundaries with a given one."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -12,22 +12,22 @@ from openbench.metrics.curve import Floats
 
 _BLOCK = 1024  # steps whose Poisson kernels are tabulated together
 _UNROLLED = 11
-_SPREAD = 7.0  # standard deviations of the count kept above its mean; what is beyond (≈ 1e-12) counts as a crossing
+_SPREAD = 7.0  # standard deviations of the count above its mean; the rest (≈ 1e-12) counts as a crossing
 _STEPPED = 100_000  # up to this size every count takes every step
-_RUN, _SPLIT, _SHORT = 2048, 8, 32  # steps of the longest run, shorter runs that it is cut into, steps taken singly
-_FAR = 8.0  # standard deviations of a Poisson kernel kept on either side
-_CLOSE = 2e-3  # share of δ that a calibrated boundary may leave unspent
+_RUN, _SPLIT, _SHORT = 2048, 8, 32  # steps of the longest run, its number of parts, and steps taken one by one
+_FAR = 8.0  # standard deviations of a Poisson kernel on either side
+_CLOSE = 2e-3  # share of δ that may stay unspent
 _MAX_STEPS = 60
 
 
 def crossing_probability(bounds: Floats) -> float:
     """Return P(U_(i) > b_i for some i) for the order statistics of n independent uniforms.
 
-    The event "no crossing" says that the empirical count N(b_i) is at least i at every i. Counts of a Poisson process
-    of rate n have independent increments, so their distribution is carried from b_i to b_{i+1} by a convolution with a
-    Poisson kernel, dropping the mass that has fallen behind; conditioning on N(1) = n gives back the uniforms. Only a
-    window of O(√n) counts carries mass, hence O(n^1.5) operations, and for large n, where counts far from the boundary
-    are carried over many steps at once, O(n log² n). The truncation errs towards a crossing, by less than 1e-9.
+    There is no crossing if the empirical count N(b_i) is at least i at every i. Counts of a Poisson process of rate n
+    have independent increments, so a convolution with a Poisson kernel moves their distribution from b_i to b_{i+1},
+    and mass below the boundary is dropped; conditioning on N(1) = n gives back the uniforms. Only O(√n) counts have
+    mass, hence O(n^1.5) operations, and O(n log² n) for large n, where counts far from the boundary take many steps at
+    once. The truncation errs towards a crossing, by less than 1e-9.
 
     Args:
         bounds: (n,) non-decreasing b_1 ≤ … ≤ b_n; values ≥ 1 never bind.
@@ -41,8 +41,8 @@ def crossing_probability(bounds: Floats) -> float:
     b = np.asarray(bounds, dtype=np.float64)
     if b.size == 0 or not (b[0] >= 0 and np.all(np.diff(b) >= 0)):
         raise MetricError(
-            f"crossing probability needs (n,) non-decreasing bounds ≥ 0 — found {b.size} values that are not — pass "
-            "b_1 … b_n in order"
+            f"crossing probability needs (n,) non-decreasing bounds ≥ 0 (the {b.size} values are not) — pass b_1 … b_n "
+            "in order"
         )
     n, binding = b.size, int(np.searchsorted(b, 1.0))
     if binding == 0:
@@ -75,8 +75,8 @@ def _crossed(mass: Floats, first: int, n: int, last: float) -> float:
 def _carried(n: int, b: Floats) -> tuple[Floats, int]:
     """Return the mass at the last of the binding bounds b, and its first count, in O(n log² n) operations.
 
-    Over k steps, only counts less than k above the boundary can fall behind it. Those take the k steps in shorter runs,
-    by the same argument; one convolution carries all other counts over the k steps.
+    Over k steps, only counts less than k above the boundary can fall below it. They take the k steps in shorter runs,
+    by the same argument; one convolution moves all other counts over the k steps.
     """
     times, mass = n * np.append(0.0, b), np.ones(1)
     reach = np.minimum(n, np.ceil(times + _SPREAD * np.sqrt(times * (1 - np.append(0.0, b))) + 12)).astype(np.int64)
@@ -91,7 +91,7 @@ def _carried(n: int, b: Floats) -> tuple[Floats, int]:
 
 
 def _stepped(mass: Floats, steps: Sequence[Floats], most: int) -> Floats:
-    """Return the mass after all counts take every step; at each the lowest falls behind, and `most` are kept."""
+    """Return the mass after every step; each drops the lowest count and all beyond `most`."""
     for kernel in steps:
         if not mass.size:
             break
@@ -100,7 +100,7 @@ def _stepped(mass: Floats, steps: Sequence[Floats], most: int) -> Floats:
 
 
 def _run(mass: Floats, steps: Sequence[Floats], times: Floats) -> Floats:
-    """Return the mass after steps from times[0] to times[-1]; mass[0] is that of the lowest count still allowed."""
+    """Return the mass after the steps from times[0] to times[-1]; mass[0] belongs to the lowest allowed count."""
     k, rate = len(steps), float(times[-1] - times[0])
     low, free = mass[:k], mass[k:]
     if k <= _SHORT:
@@ -133,13 +133,13 @@ def _spread_out(mass: Floats, rate: float) -> Floats:
 
 
 def _blocks(steps: int) -> list[tuple[int, int]]:
-    """Cut 0 … steps into blocks, short ones first: the first gaps are the widest and need the longest kernels."""
+    """Return blocks of 0 … steps, short ones first: the first gaps are the widest and need the longest kernels."""
     edges = [0, *(e for e in (1, 16, 128) if e < steps), *range(_BLOCK, steps, _BLOCK), steps]
     return list(pairwise(edges))
 
 
 def _convolved(mass: Floats, kernel: Floats) -> Floats:
-    """Return np.convolve(mass, kernel), in parts of a length for which numpy has unrolled loops: thrice as fast."""
+    """Return np.convolve(mass, kernel), in parts of a length for which numpy has unrolled loops: three times faster."""
     if kernel.size > 2 * _UNROLLED or mass.size < kernel.size:
         return np.convolve(mass, kernel)
     moved = np.zeros(mass.size + kernel.size - 1)
@@ -150,7 +150,7 @@ def _convolved(mass: Floats, kernel: Floats) -> Floats:
 
 
 def _poisson_kernels(rates: Floats) -> tuple[Floats, np.ndarray]:
-    """Return (r, k) Poisson probabilities of 0 … k−1 events and (r,) lengths; what lies past them sums to < 1e-9."""
+    """Return (r, k) Poisson probabilities of 0 … k−1 events, and (r,) lengths beyond which they sum to < 1e-9."""
     lengths = np.ceil(rates + 7.0 * np.sqrt(rates) + 9).astype(np.int64)
     lengths[rates == 0] = 1
     count = np.arange(int(lengths.max()))
@@ -162,16 +162,16 @@ def _poisson_kernels(rates: Floats) -> tuple[Floats, np.ndarray]:
 def calibrate(boundary: Callable[[float], Floats], delta: float, start: float, close: float = _CLOSE) -> float:
     """Return a level whose boundary is crossed with probability in [(1 − close)·δ, δ], never above δ.
 
-    A bracketed secant search on the odds of level against the odds of crossing, which are nearly proportional.
+    This is a bracketed secant search: the odds of level and crossing are nearly proportional.
 
     Args:
         boundary: level ∈ (0, 1) → (n,) bounds; a larger level gives lower bounds.
         delta: δ ∈ (0, 1).
-        start: first level tried.
-        close: the share of δ that may be left unspent.
+        start: first level.
+        close: the share of δ that may stay unspent.
 
     Raises:
-        MetricError: no level was found (the boundary does not depend on its level as promised).
+        MetricError: no level was found.
     """
     safe: tuple[float, float] | None = None
     unsafe: tuple[float, float] | None = None
@@ -189,8 +189,8 @@ def calibrate(boundary: Callable[[float], Floats], delta: float, start: float, c
             unsafe = (x, y)
         x = _next(x, y, safe, unsafe)
     raise MetricError(
-        f"no boundary is crossed with probability {delta} — {_MAX_STEPS} levels tried, the last {level:.3g} spends "
-        f"{spent:.3g} — use another correction"
+        f"no boundary is crossed with probability {delta} (of {_MAX_STEPS} levels, the last {level:.3g} spends "
+        f"{spent:.3g}) — use another correction"
     )
 
 
@@ -200,7 +200,7 @@ def _logit(probability: float) -> float:
 
 
 def _next(x: float, y: float, safe: tuple[float, float] | None, unsafe: tuple[float, float] | None) -> float:
-    """Propose the next logit: a unit slope until both sides are known, then the secant kept inside the bracket."""
+    """Return the next logit: by a unit slope until both sides are known, then by the secant inside the bracket."""
     if safe is None or unsafe is None:
         return x - float(np.clip(1.2 * y, -3.0, 3.0))
     (x0, y0), (x1, y1) = safe, unsafe

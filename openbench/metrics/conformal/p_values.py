@@ -1,37 +1,20 @@
-"""Conformal p-values of OOD scores, also under a known shift, and metrics that hold with probability 1 − δ."""
+"""Conformal p-values of OOD scores, also under a known shift, and metrics with a guarantee of probability 1 − δ."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from openbench.errors import MetricError
 from openbench.metrics.conformal.corrections import correction_table
-from openbench.metrics.curve import Floats, PooledCurve, as_scores, check_rate
+from openbench.metrics.curve import Floats, PooledCurve, as_floats, as_scores, check_rate
 
-_MOST = 10_000_000  # calibration scores up to which a size is looked for
-
-
-def conformal_ranks(calibration: ArrayLike, scores: ArrayLike) -> NDArray[np.int64]:
-    """Return (m,) integers K = 1 + #{i: s_i ≥ s(x)} in 1 … n+1; the marginal p-value is K/(n+1).
-
-    Integers, because a floating-point p-value mapped back to its rank lands one off for one value in five.
-
-    Args:
-        calibration: (n,) ID scores not used for training, larger = more OOD.
-        scores: (m,) scores to judge.
-
-    Raises:
-        MetricError: empty, NaN or not one-dimensional.
-    """
-    ordered = np.sort(as_scores(calibration, "calibration scores"))
-    below = np.searchsorted(ordered, as_scores(scores, "scores"), side="left")
-    return (ordered.size + 1 - below).astype(np.int64)
+_MAX_SIZE = 10_000_000  # of a calibration set
 
 
 def p_values(calibration: ArrayLike, scores: ArrayLike, table: Floats | None = None) -> Floats:
     """Return (m,) p-values: marginal K/(n+1), or with a correction table the calibration-conditional b_K.
 
-    A marginal p-value is super-uniform on average over calibration sets; a corrected one is super-uniform given the
-    calibration set at hand, with probability ≥ 1 − δ.
+    K = 1 + #{i: s_i ≥ s(x)} is a rank in 1 … n+1. A marginal p-value is super-uniform on average over calibration sets;
+    a corrected one is super-uniform given the calibration set, with probability ≥ 1 − δ.
 
     Args:
         calibration: (n,) ID scores.
@@ -43,25 +26,26 @@ def p_values(calibration: ArrayLike, scores: ArrayLike, table: Floats | None = N
 
     Reference: Bates et al., Ann. Statist. 2023, arXiv 2104.08279.
     """
-    ranks = conformal_ranks(calibration, scores)
-    n = np.size(calibration)
-    return ranks / (n + 1) if table is None else _checked(table, n)[ranks - 1]
+    ordered = np.sort(as_scores(calibration, "calibration scores"))
+    # Whole ranks K = 1 + #{i: s_i ≥ s(x)}: a float p-value mapped back to its rank is off by one for one value in five.
+    ranks = ordered.size + 1 - np.searchsorted(ordered, as_scores(scores, "scores"), side="left")
+    return ranks / (ordered.size + 1) if table is None else _of_size(table, ordered.size)[ranks - 1]
 
 
-def _checked(table: Floats, n: int) -> Floats:
+def _of_size(table: Floats, n: int) -> Floats:
     if table.shape != (n + 1,):
         raise MetricError(
-            f"correction table does not fit — made for n = {table.size - 1}, but there are {n} calibration scores — "
-            "build it with correction_table(n, …)"
+            f"the correction table was made for n = {table.size - 1}, but there are {n} calibration scores — make it "
+            "with correction_table(n, …)"
         )
     return table
 
 
 def conformal_fpr(flagged: ArrayLike, table: Floats) -> Floats:
-    """Return the bound on the true FPR of a threshold that flags `flagged` of the n calibration scores.
+    """Return the bound on the true FPR of a threshold that flags `flagged` of n calibration scores, b_{flagged+1}.
 
-    That many exceedances put the true rate below the (flagged + 1)-th order statistic of n uniforms, hence below
-    b_{flagged+1}, at all thresholds at once; with none flagged the bound is b_1 and not 0.
+    The true rate is below the (flagged + 1)-th order statistic of n uniforms, hence below that bound, at all thresholds
+    at once; with none flagged the bound is b_1 and not 0.
 
     Args:
         flagged: integers in 0 … n.
@@ -75,7 +59,7 @@ def conformal_fpr(flagged: ArrayLike, table: Floats) -> Floats:
     """
     counts = np.asarray(flagged)
     if counts.dtype.kind not in "iu" or counts.size == 0 or counts.min() < 0 or counts.max() >= table.size:
-        raise MetricError(f"flagged counts must be integers in 0 … {table.size - 1} — found {flagged!r} — pass counts")
+        raise MetricError(f"flagged counts must be integers in 0 … {table.size - 1} — found {flagged!r}")
     return np.asarray(table[counts], dtype=np.float64)
 
 
@@ -89,7 +73,7 @@ def conformal_auroc(curve: PooledCurve, table: Floats) -> float:
     Raises:
         MetricError: a table made for another n.
     """
-    falling, total = _checked(table, curve.n)[::-1], 0.0
+    falling, total = _of_size(table, curve.n)[::-1], 0.0
     for a, b in curve.blocks():
         fpr, flagged = falling[a], curve.m - b
         total += float(np.dot(fpr[:-1] - fpr[1:], flagged[:-1] + flagged[1:]))
@@ -108,14 +92,14 @@ def conformal_fpr95(curve: PooledCurve, table: Floats, tpr: float = 0.95) -> flo
         MetricError: a table made for another n.
     """
     flagged = round(curve.fpr_at_tpr(tpr) * curve.n)
-    return float(_checked(table, curve.n)[flagged])
+    return float(_of_size(table, curve.n)[flagged])
 
 
 def benjamini_hochberg(p: ArrayLike, level: float) -> NDArray[np.bool_]:
     """Return (m,) bool, the inputs flagged as OOD with false discovery rate ≤ `level`.
 
-    With marginal conformal p-values the guarantee holds on average over calibration sets (they are positively
-    dependent in the sense the procedure needs).
+    With marginal conformal p-values, which are positively dependent as the procedure needs, this holds on average over
+    calibration sets.
 
     Args:
         p: (m,) p-values in [0, 1].
@@ -129,17 +113,17 @@ def benjamini_hochberg(p: ArrayLike, level: float) -> NDArray[np.bool_]:
     values = as_scores(p, "p-values")
     check_rate(level, "false discovery rate", closed=False)
     if values.min() < 0 or values.max() > 1:
-        raise MetricError(f"p-values must lie in [0, 1] — found [{values.min()}, {values.max()}] — pass p-values")
+        raise MetricError(f"p-values must lie in [0, 1] — found [{values.min()}, {values.max()}]")
     ordered = np.sort(values)
     passing = np.flatnonzero(ordered <= level * np.arange(1, values.size + 1) / values.size)
     return values <= (ordered[passing[-1]] if passing.size else -1.0)
 
 
 def discoveries(curve: PooledCurve, calibration: ArrayLike, level: float) -> tuple[int, int]:
-    """Return how many ID and OOD scores of a pair Benjamini–Hochberg flags when all are tested together.
+    """Return the numbers of ID and OOD scores of a pair that Benjamini–Hochberg flags when all are tested together.
 
-    The same selection as `benjamini_hochberg(p_values(calibration, scores), level)`, from the sorted curve: marginal
-    p-values take one of n+1 values, so the curve is read at n thresholds and no array of its length is made.
+    The selection is that of `benjamini_hochberg(p_values(calibration, scores), level)`. Marginal p-values take one of
+    n+1 values, so the curve is read at n thresholds only.
 
     Args:
         curve: the pair.
@@ -155,8 +139,7 @@ def discoveries(curve: PooledCurve, calibration: ArrayLike, level: float) -> tup
     entries = np.searchsorted(curve.thresholds, falling, side="right") - 1
     tested = curve.n + curve.m
     rejected = tested - (curve.id_accepted[entries] + curve.ood_accepted[entries])
-    # K/(n+1) ≤ q·rejected/tested, multiplied out. Storing a decimal q rounds it, and equality must survive that:
-    # whole numbers up to a trillion differ by more.
+    # K/(n+1) ≤ q·rejected/tested, multiplied out; the factor keeps equality in spite of the rounding of a decimal q.
     ranks, bound = np.arange(1, falling.size + 1), level * (1 + 1e-12) * (rejected * (falling.size + 1))
     passing = np.flatnonzero((ranks * tested <= bound) & (rejected > 0))
     if not passing.size:
@@ -170,23 +153,20 @@ def as_weights(weights: ArrayLike, n: int, where: str = "weights") -> Floats:
 
     Args:
         weights: (n,) density ratios, positive, up to a common factor.
-        n: how many there must be.
+        n: their number.
         where: their name in messages.
 
     Raises:
         MetricError: another number of them, or one that is not positive and finite.
     """
-    try:
-        w = np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise MetricError(f"{where} are not numbers — {error} — ({n},) positive, finite numbers expected") from error
+    w = as_floats(weights, where)
     if w.shape != (n,) or not np.all(np.isfinite(w)) or not np.all(w > 0):
         raise MetricError(f"{where} have shape {w.shape} — ({n},) positive, finite numbers expected, one per score")
     return w
 
 
 def weighted_p_values(calibration: ArrayLike, scores: ArrayLike, weights: ArrayLike, own: ArrayLike) -> Floats:
-    """Return (m,) p-values that hold if inputs come with a density w(x) times that of the calibration images.
+    """Return (m,) p-values of inputs whose density is w(x) times that of the calibration images.
 
     p(x) = (w(x) + Σ_i w_i 1[s_i ≥ s(x)]) / (w(x) + Σ_i w_i); with equal weights the marginal p-value K/(n+1).
 
@@ -200,18 +180,14 @@ def weighted_p_values(calibration: ArrayLike, scores: ArrayLike, weights: ArrayL
         MetricError: invalid scores or weights.
 
     Reference: Tibshirani, Barber, Candès, Ramdas, NeurIPS 2019, arXiv 1904.06019; as p-values in Jin and Candès, 2023,
-        arXiv 2307.09291, here without their random tie-breaking, which can only make p larger.
+        arXiv 2307.09291, here without random tie-breaking, which can only make p larger.
     """
-    known, asked = as_scores(calibration, "calibration scores"), as_scores(scores, "scores")
-    w, w_own = as_weights(weights, known.size), as_weights(own, asked.size, "weights of the scores to judge")
+    known, judged = as_scores(calibration, "calibration scores"), as_scores(scores, "scores")
+    w, w_own = as_weights(weights, known.size), as_weights(own, judged.size, "weights of the scores to judge")
     order = np.argsort(known, kind="stable")
-    return weighted_p_values_of_sorted(known[order], asked, np.append(0.0, np.cumsum(w[order])), w_own)
-
-
-def weighted_p_values_of_sorted(ordered: Floats, scores: NDArray[np.floating], below: Floats, own: Floats) -> Floats:
-    """Return the same from ascending calibration scores (n,) and the sums (n+1,) of the weights before each."""
-    reached = below[-1] - below[np.searchsorted(ordered, scores, side="left")]
-    return np.asarray((own + np.maximum(reached, 0.0)) / (own + below[-1]))
+    below = np.append(0.0, np.cumsum(w[order]))
+    reached = below[-1] - below[np.searchsorted(known[order], judged, side="left")]
+    return np.asarray((w_own + np.maximum(reached, 0.0)) / (w_own + below[-1]))
 
 
 def marginal_size(alpha: float) -> int:
@@ -237,10 +213,10 @@ def conditional_size(alpha: float, delta: float, correction: str) -> int:
     low = high = max(marginal_size(alpha), 1)
     while correction_table(high, delta, correction)[0] > alpha:
         low, high = high + 1, high * 2
-        if high > _MOST:
+        if high > _MAX_SIZE:
             raise MetricError(
-                f"correction '{correction}' at δ = {delta:g} does not reach α = {alpha:g} with {_MOST:,} calibration "
-                "scores — choose a larger α, or 'monte_carlo'"
+                f"correction '{correction}' at δ = {delta:g} does not reach α = {alpha:g} with {_MAX_SIZE:,} "
+                "calibration scores — choose a larger α, or 'monte_carlo'"
             )
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Two scores in one: s = s_r + μ·s_g, where s_r finds misclassified ID inputs and s_g separates OOD ones."""
+"""Double scores s = s_r + μ·s_g, where s_r finds misclassified ID inputs and s_g separates OOD inputs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ DEFAULT_MUS: tuple[float, ...] = (0.0, *(float(mu) for mu in np.logspace(-3, 3, 
 
 
 class ScorePair(NamedTuple):
-    """The two scores of one set, each (n,), larger = more to be rejected."""
+    """The two scores of one set, each (n,), larger = to be rejected sooner."""
 
     risk: ArrayLike
     separation: ArrayLike
@@ -32,7 +32,7 @@ class ScorePair(NamedTuple):
 
 @dataclass(frozen=True)
 class Standard:
-    """Means and standard deviations that bring the two scores to one unit, taken on ID validation."""
+    """Means and standard deviations on ID validation, which bring the two scores to one unit."""
 
     risk_mean: float = 0.0
     risk_std: float = 1.0
@@ -41,7 +41,7 @@ class Standard:
 
     @classmethod
     def of(cls, id_val: ScorePair) -> "Standard":
-        """Measure on ID validation.
+        """Return the standard of two scores on ID validation.
 
         Raises:
             MetricError: a score that is constant or infinite there.
@@ -53,34 +53,11 @@ class Standard:
                 mean, std = float(scores.mean()), float(scores.std())
             if not (np.isfinite(mean) and np.isfinite(std) and std > 0):
                 raise MetricError(
-                    f"{name} score cannot be standardised — mean {mean}, standard deviation {std} on ID validation — "
-                    "both must be finite, the second positive — use another score"
+                    f"{name} score cannot be standardised: mean {mean}, standard deviation {std} on ID validation — "
+                    "use another score"
                 )
             moments += [mean, std]
         return cls(*moments)
-
-
-@dataclass(frozen=True)
-class DoubleScore:
-    """A fitted double score.
-
-    Args:
-        standard: the unit of each score.
-        mu: μ ≥ 0, the weight of the separating score.
-        threshold: λ; accepted iff s ≤ λ.
-        risk: selective risk at (μ, λ) on the data they were chosen on.
-        in_sample: True if that data is the test data: an unattainable reference.
-    """
-
-    standard: Standard
-    mu: float
-    threshold: float
-    risk: float
-    in_sample: bool
-
-    def __call__(self, pair: ScorePair) -> Floats:
-        """Return (n,) s = s_r + μ·s_g of standardised scores, larger = more to be rejected."""
-        return combine(pair, self.standard, self.mu)
 
 
 def combine(pair: ScorePair, standard: Standard, mu: float) -> Floats:
@@ -91,16 +68,16 @@ def combine(pair: ScorePair, standard: Standard, mu: float) -> Floats:
     """
     r, g = as_scores(pair.risk, "risk scores"), as_scores(pair.separation, "separation scores")
     if r.size != g.size:
-        raise MetricError(f"the two scores differ in length — {r.size} against {g.size} — score the same images")
+        raise MetricError(f"the two scores differ in length ({r.size} and {g.size}) — score the same images")
     if not (np.isfinite(mu) and mu >= 0):
-        raise MetricError(f"μ must be finite and ≥ 0 — found {mu} — both scores must point the same way")
+        raise MetricError(f"μ must be finite and ≥ 0 — found {mu}")
     s = (r - standard.risk_mean) / standard.risk_std
     # 0·∞ is not a number; at μ = 0 the second score is left out.
     return s + mu * ((g - standard.separation_mean) / standard.separation_std) if mu > 0 else s
 
 
 class Weighing(NamedTuple):
-    """The outcome of one weight μ: the AUROC, and the least risk with its threshold, or `unable`."""
+    """The AUROC of one weight μ, and the least risk with its threshold, or `unable`."""
 
     mu: float
     auroc: float
@@ -117,7 +94,7 @@ def weighings(
     """Return the least selective risk over all thresholds for each μ.
 
     Args:
-        sets: both scores on the ID and on the OOD data that the choice is made on.
+        sets: both scores on the ID and on the OOD data.
         losses: (n,) e_i of the ID side, usually 1 − correct.
         standard: the unit of each score.
         constraint: `TprFpr` or `PrecisionRecall`.
@@ -125,38 +102,29 @@ def weighings(
 
     Raises:
         MetricError: invalid scores or losses, or a weight that is negative or infinite.
+
+    Reference: Franc, Prusa, Paplham, "Reject option models comprising out-of-distribution detection", 2023,
+        arXiv 2307.05199, where (μ, λ) are chosen on test data.
     """
-    found = []
-    for mu in mus:
-        id_scores, ood_scores = (combine(pair, standard, mu) for pair in sets)
-        curve = SelectiveCurve.of(id_scores, losses, ood_scores)
-        found.append(Weighing(mu, curve.pair.auroc(), least_risk(curve, constraint)))
-    return found
+    curves = ((mu, _weighed(sets, losses, standard, mu)) for mu in mus)
+    return [Weighing(mu, curve.pair.auroc(), least_risk(curve, constraint)) for mu, curve in curves]
 
 
-def best_weighing(found: Sequence[Weighing]) -> Weighing | Unable:
-    """Return the weighing of least risk; ties go to the largest AUROC, then to the smallest μ.
+def best_weighing(candidates: Sequence[Weighing]) -> Weighing | Unable:
+    """Return the weighing of least risk, or `unable` if none is feasible.
 
-    An accurate classifier makes no mistake among the most certain inputs: the risk is then 0 for many weights and does
-    not say which of them separates OOD inputs.
-
-    Args:
-        found: from `weighings`; `unable` is returned if none of them is feasible.
+    Ties go to the largest AUROC, then to the smallest μ: an accurate classifier makes no mistake among the most certain
+    inputs, so its risk is 0 for many weights.
     """
-    feasible = [(w.point.value, -w.auroc, w.mu, w) for w in found if not isinstance(w.point, str)]
+    feasible = [(w.point.value, -w.auroc, w.mu, w) for w in candidates if not isinstance(w.point, str)]
     return min(feasible)[-1] if feasible else UNABLE
 
 
-def _fitted(best: Weighing, standard: Standard, *, in_sample: bool) -> DoubleScore | Unable:
-    point = best.point
-    return point if isinstance(point, str) else DoubleScore(standard, best.mu, point.threshold, point.value, in_sample)
-
-
 def common_constraint(sets: tuple[ScorePair, ScorePair], tpr: float) -> TprFpr:
-    """Return φ ≥ tpr with, as ρ_max, the larger share of OOD that either score alone accepts there: both can meet it.
+    """Return φ ≥ tpr with the larger share of OOD that either score alone accepts there as ρ_max: both can meet it.
 
     Args:
-        sets: both scores on the ID and on the OOD data that the choice is made on.
+        sets: both scores on the ID and on the OOD data.
         tpr: φ_min.
 
     Raises:
@@ -169,63 +137,13 @@ def common_constraint(sets: tuple[ScorePair, ScorePair], tpr: float) -> TprFpr:
     return TprFpr(tpr, max(curve.fpr_at_tpr_id_positive(tpr) for curve in curves))
 
 
-def fit_double_score(
-    id_val: ScorePair,
-    losses: ArrayLike,
-    ood_val: ScorePair,
-    constraint: Constraint,
-    mus: Sequence[float] = DEFAULT_MUS,
-) -> DoubleScore | Unable:
-    """Return the (μ, λ) of least selective risk on validation data, or `unable` if no pair meets the constraint.
-
-    Args:
-        id_val: both scores on ID validation; they also set the units.
-        losses: (n,) e_i on ID validation, usually 1 − correct.
-        ood_val: both scores on OOD validation.
-        constraint: `TprFpr` or `PrecisionRecall`.
-        mus: the weights searched, in standardised units; every threshold is tried for each.
-
-    Raises:
-        MetricError: invalid scores or losses, or a score that is constant on ID validation.
-
-    Reference: Franc, Prusa, Paplham, "Reject option models comprising out-of-distribution detection", 2023,
-        arXiv 2307.05199. Differs in choosing (μ, λ) on validation data; see `fit_double_score_oracle`.
-    """
-    standard = Standard.of(id_val)
-    best = best_weighing(weighings((id_val, ood_val), losses, standard, constraint, mus))
-    return best if isinstance(best, str) else _fitted(best, standard, in_sample=False)
-
-
-def fit_double_score_oracle(
-    id_test: ScorePair,
-    losses: ArrayLike,
-    ood_test: ScorePair,
-    constraint: Constraint,
-    mus: Sequence[float] = DEFAULT_MUS,
-) -> DoubleScore | Unable:
-    """Return the (μ, λ) of least risk on the test data themselves, as the paper chooses them: a bound, not a method.
-
-    Args:
-        id_test: both scores on ID test, in their own units.
-        losses: (n,) e_i on ID test.
-        ood_test: both scores on OOD test.
-        constraint: `TprFpr` or `PrecisionRecall`.
-        mus: the weights searched, in the scores' own units.
-
-    Raises:
-        MetricError: invalid scores or losses.
-    """
-    best = best_weighing(weighings((id_test, ood_test), losses, Standard(), constraint, mus))
-    return best if isinstance(best, str) else _fitted(best, Standard(), in_sample=True)
-
-
 @dataclass(frozen=True, eq=False)
 class Envelope:
-    """The best that any weight μ of a double score attains, ID positive; μ may differ from point to point.
+    """The best values over the weights μ of a double score, ID positive; μ may differ from point to point.
 
     Args:
         fpr: (n,) least share of OOD accepted where at least k of n ID inputs are, k = 1 … n.
-        precision: (n,) largest share of ID among what is accepted there.
+        precision: (n,) largest share of ID among the accepted inputs there.
         accuracy: (m,) largest accuracy among the accepted ID while the j-th of m OOD inputs joins, j = 1 … m.
         auroc: area above the least FPR over TPR; ties are accepted in part, as for a single score.
         ap_in: mean precision over recall, step-wise.
@@ -249,8 +167,8 @@ def envelope(
 ) -> Envelope:
     """Return the envelope over weights of the ROC, precision–recall and accuracy curves of a double score.
 
-    With a single weight its areas are AUROC, average precision (ID positive) and selective OSCR of that score. A rule
-    that is fixed beforehand attains at most one point of a curve.
+    With a single weight its areas are AUROC, average precision (ID positive) and selective OSCR of that score. A fixed
+    rule attains at most one point of a curve.
 
     Args:
         sets: both scores on the ID and on the OOD data.
@@ -264,8 +182,8 @@ def envelope(
     Reference: Franc, Prusa, Paplham, "Reject option models comprising out-of-distribution detection", 2023,
         arXiv 2307.05199: AUROC and OSCR of double scores in its table 2.
     """
-    found = [_curves(SelectiveCurve.of(*_weighed(sets, standard, mu, losses))) for mu in mus]
-    fpr, joining, precision, accuracy = (np.stack(curves) for curves in zip(*found, strict=True))
+    curves = [_curves(_weighed(sets, losses, standard, mu)) for mu in mus]
+    fpr, joining, precision, accuracy = (np.stack(rows) for rows in zip(*curves, strict=True))
     best_precision, best_accuracy = precision.max(axis=0), accuracy.max(axis=0)
     return Envelope(
         fpr=fpr.min(axis=0),
@@ -277,16 +195,14 @@ def envelope(
     )
 
 
-def _weighed(
-    sets: tuple[ScorePair, ScorePair], standard: Standard, mu: float, losses: ArrayLike
-) -> tuple[Floats, ArrayLike, Floats]:
+def _weighed(sets: tuple[ScorePair, ScorePair], losses: ArrayLike, standard: Standard, mu: float) -> SelectiveCurve:
     ids, ood = (combine(pair, standard, mu) for pair in sets)
-    return ids, losses, ood
+    return SelectiveCurve.of(ids, losses, ood)
 
 
 def _curves(curve: SelectiveCurve) -> tuple[Floats, Floats, Floats, Floats]:
-    """FPR once k ID inputs are accepted, mean FPR while the k-th joins, precision (n,), and accuracy (m,)."""
-    pair: PooledCurve = curve.pair
+    """Return FPR at k ID inputs accepted, mean FPR while the k-th joins, precision (n,), and accuracy (m,)."""
+    pair = curve.pair
     kth = np.arange(1, pair.n + 1)
     entry = np.searchsorted(pair.id_accepted, kth)
     ids, ood = pair.id_accepted, pair.ood_accepted

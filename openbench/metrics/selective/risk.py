@@ -1,4 +1,4 @@
-"""Selective classification: the risk of a classifier that may reject, with OOD inputs and on ID alone."""
+"""Selective classification: the risk of a classifier with a reject option, with OOD inputs and on ID alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Unable = Literal["unable"]
 
 
 class OperatingPoint(NamedTuple):
-    """The best threshold found and what it costs; accepted iff s ≤ `threshold`."""
+    """The best threshold and its risk or cost; accepted if s ≤ `threshold`."""
 
     value: float
     threshold: float
@@ -27,18 +27,16 @@ def running_loss(id_scores: Floats, losses: ArrayLike, order: Counts | None = No
     Args:
         id_scores: (n,) checked scores.
         losses: (n,) e_i ≥ 0, usually 1 − correct.
-        order: (n,) argsort of the scores, where it is known.
+        order: (n,) argsort of the scores; None = computed here.
 
     Raises:
         MetricError: losses of another length, or negative, infinite or NaN ones.
     """
     e = as_scores(losses, "ID losses")
     if e.size != id_scores.size:
-        raise MetricError(
-            f"losses and scores differ in length — {e.size} against {id_scores.size} — pass one per image"
-        )
+        raise MetricError(f"losses and scores differ in length ({e.size} and {id_scores.size}) — pass one per image")
     if e.min() < 0 or not np.isfinite(e.max()):
-        raise MetricError(f"ID losses must be finite and ≥ 0 — found [{e.min()}, {e.max()}] — pass 1 − correct")
+        raise MetricError(f"ID losses must be finite and ≥ 0 (found [{e.min()}, {e.max()}]) — pass 1 − correct")
     total = np.zeros(e.size + 1)
     # Within a tie the order is arbitrary, and no curve reads these sums inside one.
     np.cumsum(e[np.argsort(id_scores) if order is None else order], out=total[1:])
@@ -47,12 +45,11 @@ def running_loss(id_scores: Floats, losses: ArrayLike, order: Counts | None = No
 
 @dataclass(frozen=True, eq=False)
 class SelectiveCurve:
-    """A PooledCurve with the loss of what it accepts.
+    """A PooledCurve with the loss of the accepted ID inputs.
 
     Args:
         pair: the pooled scores of the pair.
-        cumulated: (n+1,) Σ e_i over the k ID samples of lowest score, from `running_loss`; looked up stretch by
-            stretch, so that no array of the curve's length is made.
+        cumulated: (n+1,) Σ e_i over the k ID samples of lowest score, from `running_loss`.
     """
 
     pair: PooledCurve
@@ -126,17 +123,17 @@ class PrecisionRecall:
         """Return indices: recall keeps one end of the curve, but precision is not monotone in the threshold."""
         kappa, pi = check_rate(self.precision, "minimal precision"), check_rate(self.prior, "OOD prior")
         first = np.searchsorted(pair.id_accepted, least_count(check_rate(self.recall, "minimal recall"), pair.n))
-        found = []
+        entries = []
         for start in range(int(first), pair.thresholds.size, BLOCK):
-            kept = (1.0 - pi) / pair.n * pair.id_accepted[start : start + BLOCK]
+            right = (1.0 - pi) / pair.n * pair.id_accepted[start : start + BLOCK]
             wrong = pi / pair.m * pair.ood_accepted[start : start + BLOCK]
-            found.append(start + np.flatnonzero((kept >= kappa * (kept + wrong)) & (kept > 0)))
-        return np.concatenate(found)
+            entries.append(start + np.flatnonzero((right >= kappa * (right + wrong)) & (right > 0)))
+        return np.concatenate(entries)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Prices of the mistakes that are not a wrong class (which costs its loss e_i).
+    """Prices of mistakes other than a wrong class, which costs its loss e_i.
 
     Args:
         reject_id: ε1.
@@ -171,7 +168,7 @@ def least_risk(curve: SelectiveCurve, constraint: Constraint) -> OperatingPoint 
 
 
 def _stretches(where: slice | Counts) -> Iterator[slice | Counts]:
-    """Cut admissible entries into non-empty stretches that fit the processor's cache."""
+    """Yield non-empty stretches of admissible entries that fit the processor's cache."""
     if isinstance(where, slice):
         yield from (slice(i, min(i + BLOCK, where.stop)) for i in range(where.start, where.stop, BLOCK))
     else:
@@ -190,9 +187,9 @@ def least_cost(curve: SelectiveCurve, costs: Costs) -> OperatingPoint:
     """
     prices = (costs.reject_id, costs.accept_ood, costs.reject_ood)
     if not all(np.isfinite(price) and price >= 0 for price in prices):
-        raise MetricError(f"costs must be finite and ≥ 0 — found {prices} — a wrong class costs 1 — rescale them")
+        raise MetricError(f"costs must be finite and ≥ 0 (found {prices}) — rescale them: a wrong class costs 1")
     pi, pair = check_rate(costs.prior, "OOD prior"), curve.pair
-    # The cost is linear in what is accepted: a constant, and one price for each loss, ID input and OOD input.
+    # The cost is linear in the accepted inputs: a constant, and one price for each loss, ID input and OOD input.
     fixed = (1.0 - pi) * costs.reject_id + pi * costs.reject_ood
     per_loss, per_id = (1.0 - pi) / pair.n, -(1.0 - pi) * costs.reject_id / pair.n
     per_ood = pi * (costs.accept_ood - costs.reject_ood) / pair.m
@@ -213,7 +210,7 @@ def risk_coverage(curve: SelectiveCurve, max_fpr: float = 1.0) -> tuple[Floats, 
 
     Args:
         curve: the pair with its losses.
-        max_fpr: ρ_max; 1 leaves the curve whole. If no point remains, the arrays are empty.
+        max_fpr: ρ_max; 1 = no restriction. If no point remains, the arrays are empty.
     """
     where = TprFpr(0.0, max_fpr).feasible(curve.pair)
     accepted = curve.pair.id_accepted[where]
@@ -243,8 +240,8 @@ def oscr_selective(curve: SelectiveCurve) -> float:
 
     Without ties it is the mean, over OOD inputs, of the accuracy among the ID inputs scored below. Where ID and OOD
     inputs tie, a share t ∈ [0, 1] of the tie is accepted, so that ρ takes every value: before it A are accepted with
-    accuracy u, in it a with accuracy v, and ∫₀¹ (uA + v·t·a)/(A + t·a) dt = v + (u − v)·log(1 + a/A)·A/a. 1 − R is 0 as
-    long as no ID input is accepted: accepting only OOD inputs earns nothing.
+    accuracy u, in it a with accuracy v, and ∫₀¹ (uA + v·t·a)/(A + t·a) dt = v + (u − v)·log(1 + a/A)·A/a. 1 − R is 0
+    while no ID input is accepted.
 
     Args:
         curve: the pair with 0/1 losses.
@@ -256,7 +253,7 @@ def oscr_selective(curve: SelectiveCurve) -> float:
 
 
 def accuracy_steps(curve: SelectiveCurve) -> Iterator[tuple[Counts, Floats]]:
-    """Yield (how many OOD inputs join, mean of 1 − R while they do) of the steps of ρ, in ascending order of ρ.
+    """Yield (number of OOD inputs that join, mean of 1 − R while they do) for the steps of ρ, in ascending order.
 
     Args:
         curve: the pair with 0/1 losses.
@@ -267,9 +264,9 @@ def accuracy_steps(curve: SelectiveCurve) -> Iterator[tuple[Counts, Floats]]:
         right, gained = before - loss[ood], within - (loss[ood + 1] - loss[ood])
         u, v = right / np.maximum(before, 1), gained / np.maximum(within, 1)
         ratio = within / np.maximum(before, 1)
-        keeps = np.divide(np.log1p(ratio), ratio, out=np.ones(ood.size), where=ratio > 0)
-        keeps[before == 0] = 0.0  # the tie's own accuracy, or 0 where it holds no ID input
-        yield b[ood + 1] - b[ood], v + (u - v) * keeps
+        weight = np.divide(np.log1p(ratio), ratio, out=np.ones(ood.size), where=ratio > 0)
+        weight[before == 0] = 0.0  # the accuracy within the tie, or 0 where it has no ID input
+        yield b[ood + 1] - b[ood], v + (u - v) * weight
 
 
 def ccr_at_fpr(curve: SelectiveCurve, fpr: float) -> float:

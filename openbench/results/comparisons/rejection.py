@@ -203,7 +203,7 @@ def _compare(
     bound = TprFpr(tpr, shares[first])
     found = []
     for row, curve, share in zip(rows, curves, shares, strict=True):
-        point, precision = least_risk(curve, bound), curve.pair.aupr_in().average_precision
+        point, precision = least_risk(curve, bound), curve.pair.aupr_in.average_precision
         risk = point if isinstance(point, str) else point.value
         areas = (curve.pair.auroc(), oscr_selective(curve), precision)
         found.append(Rejection(row.who, row.in_sample, share, risk, *areas))

@@ -226,10 +226,10 @@ def _means(scored: Scored) -> dict[str, float]:
     """Means over groups by the names of the paper's figures."""
     curves = [PooledCurve.of(*pair) for pair in scored.groups.values()]
     measures: dict[str, Callable[[PooledCurve], float]] = {
-        "f1": lambda curve: curve.best_f1().f1,
+        "f1": lambda curve: curve.best_f1.f1,
         "auroc": PooledCurve.auroc,
         "fpr95": PooledCurve.fpr_at_tpr,
-        "aupr": lambda curve: curve.aupr_out().trapezoid,
+        "aupr": lambda curve: curve.aupr_out.trapezoid,
     }
     return {key: float(np.mean([measure(curve) for curve in curves])) for key, measure in measures.items()}
 

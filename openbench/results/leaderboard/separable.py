@@ -9,7 +9,7 @@ import numpy as np
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import OpenbenchError
-from openbench.metrics.rank_ranges import RankRange, Scored, rank_ranges
+from openbench.metrics.rank_ranges import NetworkScores, RankRange, rank_ranges
 from openbench.results.leaderboard.ranking import Board, Row
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.views import GROUPS
@@ -36,9 +36,11 @@ def ranges_of(board: Board, scores: ScoreStore, groups: Sequence[str] = GROUPS) 
     return dict(zip(compared, rank_ranges(by_network), strict=True))
 
 
-def _scored(row: Row, scores: ScoreStore, sides: Callable[[Sequence[SetScores]], Scored]) -> dict[str, Scored]:
+def _scored(
+    row: Row, scores: ScoreStore, sides: Callable[[Sequence[SetScores]], NetworkScores]
+) -> dict[str, NetworkScores]:
     """{network: scores of the ID side and of each OOD set} of a row; empty if any run's are not there."""
-    found: dict[str, Scored] = {}
+    found: dict[str, NetworkScores] = {}
     for run in row.members:
         if not scores.path(run.run_id).is_file():
             return {}
@@ -49,7 +51,7 @@ def _scored(row: Row, scores: ScoreStore, sides: Callable[[Sequence[SetScores]],
     return found
 
 
-def _sides(sets: Sequence[SetScores], full_spectrum: bool, groups: Sequence[str]) -> Scored:
+def _sides(sets: Sequence[SetScores], full_spectrum: bool, groups: Sequence[str]) -> NetworkScores:
     roles = (Role.ID_TEST, Role.CSID) if full_spectrum else (Role.ID_TEST,)
     ids = [s.scores for s in sorted(sets, key=lambda s: (str(s.role), s.name)) if s.role in roles]
     for group in groups:
@@ -59,6 +61,6 @@ def _sides(sets: Sequence[SetScores], full_spectrum: bool, groups: Sequence[str]
     return np.concatenate(ids), []
 
 
-def _shape(read: Mapping[str, Scored]) -> tuple[tuple[str | int, ...], ...]:
+def _shape(read: Mapping[str, NetworkScores]) -> tuple[tuple[str | int, ...], ...]:
     """What two rows need in common: the networks, and how many images each set has."""
     return tuple((network, np.size(ids), *map(np.size, oods)) for network, (ids, oods) in sorted(read.items()))
