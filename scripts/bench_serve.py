@@ -24,7 +24,7 @@ from PIL import Image
 
 import openbench as ob
 from openbench.backbones.network import NetworkBackbone
-from openbench.detect.features import network_input
+from openbench.data.sources.transforms import normalise, prepared, stack
 
 BATCH = 32
 
@@ -42,7 +42,8 @@ def network_of(detector: ob.Detector) -> Callable[[list[np.ndarray]], object]:
 
     def forward(images: list[np.ndarray]) -> object:
         with torch.no_grad():
-            return backbone.network(network_input(images, backbone.preprocess))
+            crops = stack([prepared(image, backbone.preprocess) for image in images])
+            return backbone.network(normalise(crops, backbone.preprocess))
 
     return forward
 

@@ -99,4 +99,4 @@ def fit_on_benchmark(
     detector.calibrate(splits.pop(held.calibration), **asdict(held.terms))
     seen = tuned or Role.ID_VAL in fitted_on
     unseen = {name: split for name, split in splits.items() if not (seen and name == "id_val")}
-    return detector, {name: float(detector.judged(split.items).is_ood.mean()) for name, split in unseen.items()}
+    return detector, {name: float(detector.predict(split.items).is_ood.mean()) for name, split in unseen.items()}

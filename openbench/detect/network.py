@@ -1,4 +1,4 @@
-"""The network of a detector: a shipped backbone by name, or the user's own model, made ready for given images."""
+"""The network of a detector: a shipped backbone by name or the user's model, ready for its images."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,13 +38,13 @@ class Network:
 
 
 @dataclass(frozen=True, eq=False)
-class Learnt:
-    """A fitted method on a network that is ready.
+class FittedState:
+    """A fitted method on a network.
 
     Args:
         network: ready to run.
         method: fitted.
-        seen: (k, 16) uint8, digests of the images that `fit` saw.
+        seen: (k, 16) uint8, digests of the images of `fit`.
     """
 
     network: Network
@@ -53,7 +53,7 @@ class Learnt:
 
 
 def backbone_by_name(name: str, classes: Sequence[str] = ()) -> Network:
-    """Return the backbone that a name stands for, with its weights.
+    """Return the backbone of a name, with its weights.
 
     Args:
         name: of one of openbench's backbones, `timm:NAME`, `torchvision:NAME[/WEIGHTS]` or `open_clip:NAME[/WEIGHTS]`.
@@ -77,8 +77,8 @@ def backbone_by_name(name: str, classes: Sequence[str] = ()) -> Network:
     backbone: Backbone = build(node, f"backbone '{config}'", Backbone, **known)
     if not backbone.trained or backbone.head_to_fit is not None:
         raise NotApplicableError(
-            f"backbone '{config}' has no weights of its own — a detector needs a trained network — train it "
-            "(python -m openbench train), load the weights into a torch.nn.Module and pass that"
+            f"backbone '{config}' has no weights, and a detector needs a trained network — train it (python -m "
+            "openbench train), load the weights into a torch.nn.Module and pass that"
         )
     return Network(backbone, {**node, NAME: config})
 
@@ -88,20 +88,20 @@ def network_of(model: Any, asked: ModelOptions, images: Split, classes: tuple[st
 
     Args:
         model: a name, a torch.nn.Module, a backbone, a function of normalised images, or the path of an ONNX file.
-        asked: what the user says about it.
+        asked: options of the user for it.
         images: ID images to try it on.
-        classes: names of the classes; empty where they are not known.
+        classes: names of the classes; empty if they are not known.
 
     Raises:
-        ConfigError: something else, or parts that cannot be found.
+        ConfigError: something else, or parts that are not found.
     """
     check_is_no_weights(model)
     if isinstance(model, str) and is_name(model):
-        given = [key for key in ("preprocess", "features", "head") if getattr(asked, key) is not None]
-        if given:
-            raise ConfigError(f"{given[0]} is given for '{model}', whose config says it — leave it out")
-        found = backbone_by_name(model, classes)
-        return replace(found, backbone=found.backbone.to(asked.device))
+        for key in ("preprocess", "features", "head"):
+            if getattr(asked, key) is not None:
+                raise ConfigError(f"{key} is given for '{model}', whose config has it — leave it out")
+        network = backbone_by_name(model, classes)
+        return replace(network, backbone=network.backbone.to(asked.device))
     model = loaded(model)
     few = some_of(images)
     side = int(min(few.items[0].shape[:2]))  # for transforms that do not resize: nothing but normalising
@@ -112,28 +112,27 @@ def network_of(model: Any, asked: ModelOptions, images: Split, classes: tuple[st
 
 
 def check_fits(network: Network, method: Method, name: str) -> None:
-    """Check that a network shows all that a method reads.
+    """Check that a network gives everything that a method reads.
 
     Raises:
-        NotApplicableError: it does not; or the method reads corrupted copies, which a benchmark draws by the names of
-            its images.
+        NotApplicableError: it does not; or the method reads corrupted copies, which are drawn by the names of images.
     """
     if any(leaf.request.corruption is not None for leaf in leaves(method)):
         raise NotApplicableError(
-            f"method '{name}' reads corrupted copies of images, which are drawn by the names that images have in a "
-            "benchmark — a detector is given images without names — choose the method that it averages, e.g. mcm"
+            f"method '{name}' reads corrupted copies of images, drawn by their names in a benchmark, and the images of "
+            "a detector have no names — choose the method that it averages, e.g. mcm"
         )
     backbone = network.backbone
     if not backbone.classifies and (read := read_of_classifier(backbone, method)):
         raise NotApplicableError(
-            f"method '{name}' reads {', '.join(read)} — model '{backbone.name}' has no classifier — give it one, "
+            f"method '{name}' reads {', '.join(read)}, and model '{backbone.name}' has no classifier — pass one, "
             "head=(W, b), or choose a method that reads features only, e.g. knn or mds"
         )
     refuse_missing_parts(backbone, method, name)
 
 
 def _anonymous(model: object, images: Split) -> tuple[str, ...]:
-    """Classes by number, as many as labels or the network's last linear layer say."""
+    """Return class numbers as names, as many as there are in the labels or the last linear layer."""
     count = int(images.labels.max()) + 1 if len(images.labels) else 0
     if isinstance(model, nn.Module):
         linear = [part.out_features for part in model.modules() if isinstance(part, nn.Linear)]
@@ -142,7 +141,7 @@ def _anonymous(model: object, images: Split) -> tuple[str, ...]:
 
 
 def learns_from(method: Method) -> frozenset[Role]:
-    """Return the roles of the images that a method learns from; one made of others also reads ID validation.
+    """Return the roles of the images that a method learns from; a composite also reads ID validation.
 
     Args:
         method: unfitted.
@@ -152,6 +151,6 @@ def learns_from(method: Method) -> frozenset[Role]:
 
 
 def nothing() -> Split:
-    """Return a split without images, for what reads none."""
+    """Return a split without images."""
     empty = np.zeros(0, np.int64)
     return Split("nothing", Role.ID_TRAIN, [], empty, [], (), "", 0, unread=True)

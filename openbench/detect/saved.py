@@ -1,15 +1,22 @@
-"""A detector on disk: network, method and calibration, and nothing that is run when it is read."""
+"""Detectors on disk: one JSON, one safetensors file and perhaps an ONNX graph, each with its digest. Nothing is run."""
 
+import os
+import secrets
+import shutil
 import warnings
+import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
@@ -33,148 +40,280 @@ from openbench.data.download import DataSource, data_sources
 from openbench.data.weights import released_weights
 from openbench.detect.calibration import Calibration, Terms, promise_of
 from openbench.detect.export import NETWORK_OUTPUTS, network_onnx, require, session_of
-from openbench.detect.files import ONNX, TENSORS, VERSION, Manifest, NetworkPart, read_files, write_files
-from openbench.detect.network import Learnt, Network, check_fits, network_of
+from openbench.detect.network import FittedState, Network, check_fits, network_of
 from openbench.detect.state import Tensors, packed_method, unpacked_method
 from openbench.digest import bytes_sha256
 from openbench.engine.evaluate import for_layers
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError, OpenbenchError
 from openbench.public import TARGET
-from openbench.storage.plain_json import plain
+from openbench.results.escape import one_line
+from openbench.storage.checksum import KEY, stated
+from openbench.storage.files import creating, write_whole
+from openbench.storage.plain_json import loads, plain
 
-_SOURCES = ("weights", "sha256")  # of weights, which the detector brings itself
-_FEW = 4  # images of noise
-_CLOSE = 1e-3  # relative: how far outputs may move from library to library
+MANIFEST, TENSORS, ONNX = "detector.json", "tensors.safetensors", "network.onnx"
+VERSION = 2
+_SOURCES = ("weights", "sha256")  # keys of a config for weights, which are in the detector
+_WHICH = ("model", "weights")  # keys of a config that select released weights
+_PROBES = 4  # images of noise
+_TOLERANCE = 1e-3  # relative, of outputs between versions of libraries
+_MAX_QUOTED = 80
+_ARRAYS = ("scores", "codes", "weights", "quantile")  # of a calibration
+_UNREADABLE = (OSError, zipfile.BadZipFile, KeyError, ValueError, RuntimeError, EOFError)
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-@dataclass(frozen=True)
-class Saved:
-    """All that is kept of a detector.
+class _Strict(BaseModel):
+    """A model without further keys and conversions."""
 
-    Args:
-        learnt: network and fitted method.
-        calibration: scores of held-out images, and what is promised.
-        asked: what the user said about the network.
-        method: what users type after `method=`.
-        classes: names of the classes.
-        batch_size: images per forward pass.
-        about: notes.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class NetworkPart(_Strict):
+    """The network: a config of openbench (`shipped`), a model of the user (`module`), or a graph (`onnx`).
+
+    `preprocess` has the fields of `ob.Preprocess`; `own_preprocess` identifies a transform of the user.
     """
 
-    learnt: Learnt
-    calibration: Calibration
-    asked: ModelOptions
-    method: str
-    classes: tuple[str, ...]
-    batch_size: int
-    about: Mapping[str, Any]
+    kind: Literal["shipped", "module", "onnx"]
+    name: str
+    config: str
+    keys: dict[str, Any]
+    architecture: str
+    digest: str
+    classes: Annotated[int, Field(ge=0)]
+    preprocess: dict[str, Any]
+    own_preprocess: str
+    features: str
+    head: str
 
 
-def write(saved: Saved, path: Path, network: str = "weights") -> str:
+class CalibrationPart(_Strict):
+    """The terms of the guarantee; thresholds and promise are for readers."""
+
+    terms: dict[str, Any]
+    groups: list[str]
+    thresholds: dict[str, float]
+    promise: str
+
+
+class DetectorManifest(_Strict):
+    """Everything but the tensors; `parts` are the SHA-256 digests of the other files."""
+
+    schema_version: Literal[2]
+    made_by: str
+    made_at: str
+    classes: list[str]
+    batch_size: Annotated[int, Field(ge=1)]
+    network: NetworkPart
+    method: dict[str, Any]
+    calibration: CalibrationPart
+    about: dict[str, Any]
+    parts: dict[str, Sha256]
+
+
+def write(
+    state: FittedState,
+    calibration: Calibration,
+    asked: ModelOptions,
+    facts: Mapping[str, Any],
+    path: Path,
+    *,
+    network: str,
+) -> str:
     """Write a calibrated detector and return the digest of its manifest, which covers every part.
 
     Args:
-        saved: the detector.
+        state: network and fitted method.
+        calibration: of the detector.
+        asked: options of the user for the network.
+        facts: `method` as users type it, `classes`, `batch_size` and `about`.
         path: a folder that does not exist yet, or a file that ends in `.zip`.
         network: as `weights` or as an `onnx` graph.
 
     Raises:
         NotApplicableError: the network or the method cannot be written as weights and numbers, or as a graph.
-        ConfigError: something is there, or another word for `network`.
+        ConfigError: the path exists, or another word for `network`.
+        OSError: the path cannot be written; nothing is then left behind.
     """
     if network not in ("weights", "onnx"):
-        raise ConfigError(f"save.network — found {network!r} — allowed: weights, onnx")
-    learnt, calibration = saved.learnt, saved.calibration
-    backbone, node = learnt.network.backbone, learnt.network.node
-    own = check_savable(backbone, network, saved.asked)
-    described = _described(backbone, node, saved.asked)
-    arrays = {
-        "scores": calibration.scores,
-        "codes": calibration.codes,
-        "weights": calibration.weights,
-        "quantile": None if calibration.quantile is None else np.array(calibration.quantile),
-        "seen": learnt.seen,
-    }
+        raise ConfigError(f"save.network — found {network!r}, allowed: weights, onnx")
+    if path.exists() or path.is_symlink():
+        raise ConfigError(f"'{path}' exists — delete it, or give another path")
+    backbone, node = state.network.backbone, state.network.node
+    savable = check_savable(backbone, network, asked)
+    described = _described(backbone, node, asked)
+    arrays = {name: getattr(calibration, name) for name in _ARRAYS} | {"seen": state.seen}
     tensors = {
-        f"calibration.{n}": torch.from_numpy(np.ascontiguousarray(a)) for n, a in arrays.items() if a is not None
+        f"calibration.{name}": torch.from_numpy(np.ascontiguousarray(np.asarray(array)).reshape(np.shape(array)))
+        for name, array in arrays.items()
+        if array is not None
     }
     tensors["probe"] = _probe(backbone)
     parts = {}
     if network == "onnx":
-        head = {"weight": backbone.head.weight, "bias": backbone.head.bias} if backbone.num_classes else {}
-        described["kind"], parts[ONNX] = "onnx", network_onnx(own)
+        weights = {"weight": backbone.head.weight, "bias": backbone.head.bias} if backbone.num_classes else {}
+        described["kind"], parts[ONNX] = "onnx", network_onnx(savable)
         preprocess = backbone.preprocess.own if isinstance(backbone.preprocess, OwnPreprocess) else None
-        graph = _of_graph(parts[ONNX], NetworkPart(**described), preprocess, head)
-        check_fits(Network(graph), learnt.method, saved.method)
+        graph = _of_graph(parts[ONNX], NetworkPart(**described), preprocess, weights)
+        check_fits(Network(graph), state.method, facts["method"])
     else:
-        head = own.network.state_dict()
-    tensors |= {f"network.{name}": tensor.detach().cpu().contiguous().clone() for name, tensor in head.items()}
+        weights = savable.network.state_dict()
+    tensors |= {f"network.{name}": tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
     manifest = {
         "schema_version": VERSION,
         "made_by": f"openbench {__version__}",
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "classes": saved.classes,
-        "batch_size": saved.batch_size,
         "network": described,
-        "method": {"name": saved.method, **packed_method(learnt.method, tensors)},
+        "method": {"name": facts["method"], **packed_method(state.method, tensors)},
         "calibration": {
             "terms": asdict(calibration.terms),
             "groups": calibration.groups,
             "thresholds": {name: value for name, value in calibration.thresholds.items() if np.isfinite(value)},
             "promise": promise_of(calibration),
         },
-        "about": {"licences": licences(node), **saved.about},
+        "classes": facts["classes"],
+        "batch_size": facts["batch_size"],
+        "about": {"licences": licences(node), **facts["about"]},
     }
     parts[TENSORS] = save_tensors(tensors)
-    return write_files(path, plain(manifest), parts)
+    manifest["parts"] = {name: bytes_sha256(content) for name, content in parts.items()}
+    parts[MANIFEST] = stated(plain(manifest))
+    _write_files(path, parts)
+    return bytes_sha256(parts[MANIFEST])
 
 
-def read(path: Path, asked: ModelOptions, model: Any, method: Method | None, digest: str | None) -> Saved:
-    """Return a detector that `write` wrote; no code in it is run, and nothing but its files is read.
+def _write_files(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write all files, or none, as a zip or a folder."""
+    if path.suffix == ".zip":
+        with creating(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as pack:
+            for name, content in files.items():
+                pack.writestr(zipfile.ZipInfo(name), content)
+        return
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        for name, content in files.items():
+            write_whole(unfinished / name, content)
+        os.rename(unfinished, path)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def read(
+    path: Path, asked: ModelOptions, model: Any, method: Method | None, digest: str | None
+) -> tuple[DetectorManifest, FittedState, Calibration, ModelOptions]:
+    """Return a saved detector, with the options for its network; no code in it is run, and only its files are read.
 
     Args:
         path: the folder or the `.zip`.
-        asked: the transform, where it is a function of the user's own, and the device.
-        model: the network, where it is of a class of the user's own.
-        method: the unfitted method, where it is of a class of the user's own.
+        asked: the transform, if it is the user's function, and the device.
+        model: the network, if it is of a class of the user.
+        method: the unfitted method, if it is of a class of the user.
         digest: of the manifest; None = not compared.
 
     Raises:
         CheckpointError: not a detector, changed since it was saved, or made by versions that do not fit.
-        ConfigError: a model where the detector has its own, or a device that its network does not run on.
+        ConfigError: a model for a detector that has its own, or a device that its network does not run on.
     """
-    manifest, tensors, graph = read_files(path, digest)
+    manifest, tensors, graph = _read_files(path, digest)
     part = manifest.network
     asked = ModelOptions(asked.preprocess, part.features or None, part.head or None, device=asked.device)
     if model is not None and part.kind != "module":
-        raise ConfigError(f"model is given, and the detector holds '{part.name}' — leave it out")
+        raise ConfigError(f"model is given, and the detector has '{part.name}' — leave it out")
     if graph and asked.device.type != "cpu":
-        raise ConfigError(f"device '{asked.device}' — the network of this detector is ONNX, run on the CPU — use cpu")
+        raise ConfigError(f"device '{asked.device}': the network of this detector is an ONNX graph — use cpu")
     try:
-        learnt = _learnt(manifest, tensors, graph, (model, method, asked))
-        calibration = _calibration(manifest, tensors)
+        state = _state(manifest, tensors, graph, (model, method, asked))
+        scores, codes, weights, quantile = (
+            tensors[key].numpy() if (key := f"calibration.{name}") in tensors else None for name in _ARRAYS
+        )
+        if scores is None or scores.dtype != np.float64:
+            raise ValueError("'calibration.scores' is missing, or not of float64")
+        terms, groups = Terms(**manifest.calibration.terms), tuple(manifest.calibration.groups)
+        calibration = Calibration(scores, terms, groups, codes, weights, None if quantile is None else quantile.item())
     except CheckpointError:
         raise
     except (OpenbenchError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
-            f"'{path}' does not hold together — {type(error).__name__}: {error} — fit and calibrate the detector again"
+            f"'{path}' is inconsistent ({type(error).__name__}: {error}) — fit and calibrate the detector again"
         ) from error
-    found, wanted = _probe(learnt.network.backbone), tensors.get("probe", torch.empty(0))
-    same = found.shape == wanted.shape
-    off = float(((found - wanted).abs().amax(0) / (1 + wanted.abs().amax(0))).max()) if same else np.inf
-    if not off <= _CLOSE:
+    now, before = _probe(state.network.backbone), tensors.get("probe", torch.empty(0))
+    same = now.shape == before.shape
+    off = float(((now - before).abs().amax(0) / (1 + before.abs().amax(0))).max()) if same else np.inf
+    if not off <= _TOLERANCE:
         raise CheckpointError(
-            f"'{path}': the network's outputs of a fixed input are off by {off:.2g} (relative) from those when the "
-            "detector was saved — its class, a library or its preprocess has changed — fit and calibrate again"
+            f"'{path}': the network's outputs for a fixed input differ by {off:.2g} (relative) from those at saving: "
+            "its class, a library or its preprocess has changed — fit and calibrate again"
         )
-    name = str(manifest.method.get("name"))
-    return Saved(learnt, calibration, asked, name, tuple(manifest.classes), manifest.batch_size, manifest.about)
+    return manifest, state, calibration, asked
 
 
-def _learnt(
-    manifest: Manifest, tensors: Tensors, graph: bytes, given: tuple[Any, Method | None, ModelOptions]
-) -> Learnt:
-    model, method, asked = given
+def _read_files(path: Path, digest: str | None) -> tuple[DetectorManifest, Tensors, bytes]:
+    """Return the manifest, the tensors by name, and the ONNX graph, empty without one."""
+    if not path.exists():
+        raise CheckpointError(f"'{path}' not found — give the folder or the zip of a detector")
+    try:
+        root = path if path.is_dir() else _zip_root(path)
+    except _UNREADABLE as error:
+        raise CheckpointError(f"'{path}' cannot be read as a zip ({error}) — copy the detector again") from error
+
+    def content(name: str) -> bytes:
+        try:
+            return (root / name).read_bytes()
+        except _UNREADABLE as error:
+            reason = getattr(error, "strerror", None) or error
+            raise CheckpointError(f"'{path}': '{name}' is missing or unreadable ({reason}) — copy it again") from error
+
+    whole = content(MANIFEST)
+    if digest is not None and digest != bytes_sha256(whole):
+        raise CheckpointError(f"'{path}' is another detector: digest {bytes_sha256(whole)}, {digest} expected")
+    manifest = _manifest(whole, f"'{path}': {MANIFEST}")
+    names = {TENSORS, *[ONNX] * (manifest.network.kind == "onnx")}
+    if set(manifest.parts) != names:
+        raise CheckpointError(f"'{path}': {MANIFEST} lists other parts than {', '.join(sorted(names))}")
+    parts = {name: content(name) for name in names}
+    for name, part in parts.items():
+        if bytes_sha256(part) != manifest.parts[name]:
+            raise CheckpointError(f"'{path}': '{name}' has changed since the detector was saved — copy it again")
+    try:
+        return manifest, load_tensors(parts[TENSORS]), parts.get(ONNX, b"")
+    except (SafetensorError, ValueError, RuntimeError, KeyError) as error:
+        raise CheckpointError(f"'{path}': '{TENSORS}' is not a safetensors file: {error}") from error
+
+
+def _zip_root(path: Path) -> zipfile.Path:
+    """Return the root of a zip without compression, which could be a bomb."""
+    root = zipfile.Path(path)
+    if any(member.compress_type != zipfile.ZIP_STORED for member in root.root.infolist()):
+        raise ValueError("it is compressed")
+    return root
+
+
+def _manifest(whole: bytes, where: str) -> DetectorManifest:
+    try:
+        content = loads(whole.decode("utf-8"), where)
+    except Exception as error:  # of the text, of JSON, or of strict JSON
+        raise CheckpointError(f"{where} cannot be read: {error}") from error
+    if not isinstance(content, dict) or content.pop(KEY, None) is None or whole != stated(content):
+        raise CheckpointError(f"{where} has changed since the detector was saved — make the detector again")
+    if content.get("schema_version") != VERSION:
+        version, made_by = (one_line(repr(content.get(key)))[:_MAX_QUOTED] for key in ("schema_version", "made_by"))
+        raise CheckpointError(
+            f"{where} has the format {version} of {made_by}, and this openbench reads the format {VERSION} — fit and "
+            "calibrate the detector again"
+        )
+    try:
+        return DetectorManifest.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key, value = ".".join(map(str, first["loc"])), one_line(repr(first["input"]))[:_MAX_QUOTED]
+        raise CheckpointError(f"{where}: key '{key}' — found {value}: {first['msg']}") from None
+
+
+def _state(
+    manifest: DetectorManifest, tensors: Tensors, graph: bytes, own: tuple[Any, Method | None, ModelOptions]
+) -> FittedState:
+    model, method, asked = own
     part = manifest.network
     weights = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
     if graph:
@@ -184,23 +323,12 @@ def _learnt(
         network = Network(backbone, {**part.keys, NAME: part.config})
     else:
         network = _of_module(model, asked, part, weights, manifest.classes)
-    own = None if method is None else for_layers(method, network.backbone.layers)
-    fitted = unpacked_method(manifest.method, tensors, own)
+    unfitted = None if method is None else for_layers(method, network.backbone.layers)
+    fitted = unpacked_method(manifest.method, tensors, unfitted)
     seen = tensors["calibration.seen"].numpy()
     if seen.shape[1:] != (16,) or seen.dtype != np.uint8:
         raise ValueError("'calibration.seen' does not hold digests of images")
-    return Learnt(network, fitted, seen)
-
-
-def _calibration(manifest: Manifest, tensors: Tensors) -> Calibration:
-    names = ("scores", "codes", "weights", "quantile")
-    scores, codes, weights, quantile = (
-        tensors[f"calibration.{name}"].numpy() if f"calibration.{name}" in tensors else None for name in names
-    )
-    if scores is None or scores.dtype != np.float64:
-        raise ValueError("'calibration.scores' is missing, or not of float64")
-    terms, groups = Terms(**manifest.calibration.terms), tuple(manifest.calibration.groups)
-    return Calibration(scores, terms, groups, codes, weights, None if quantile is None else quantile.item())
+    return FittedState(network, fitted, seen)
 
 
 def check_savable(backbone: Backbone, network: str, asked: ModelOptions | None = None) -> NetworkBackbone:
@@ -209,32 +337,32 @@ def check_savable(backbone: Backbone, network: str, asked: ModelOptions | None =
     Args:
         backbone: with weights.
         network: as `weights` or `onnx`.
-        asked: what the user said about it.
+        asked: options of the user for it.
 
     Raises:
         NotApplicableError: it is not a network of torch modules with weights, e.g. a function; or its classifier was
-            made of text, which weights do not make again.
+            made from text, which weights do not restore.
     """
     if not isinstance(backbone, NetworkBackbone) or not (asked is None or isinstance(asked.head, str | None)):
         raise NotApplicableError(
-            f"model '{backbone.name}' cannot be saved: what it computes with is not in weights of a torch.nn.Module "
-            f"({type(backbone).__name__}) — pass the module itself to Detector"
+            f"model '{backbone.name}' cannot be saved: it is not a torch.nn.Module with weights "
+            f"({type(backbone).__name__}) — pass the module to Detector"
         )
     if backbone.text_towers and network == "weights":
         raise NotApplicableError(
-            f"model '{backbone.name}' cannot be saved as weights: its classifier was made of text, by a tower that a "
-            "detector does not keep — save it as ONNX: network=onnx, or save(path, network='onnx') in Python"
+            f"model '{backbone.name}' cannot be saved as weights: its classifier was made from text, by a tower that "
+            "is not in a detector — save it as ONNX: network=onnx, or save(path, network='onnx') in Python"
         )
     return backbone
 
 
 def _described(backbone: Backbone, node: Mapping[str, Any], asked: ModelOptions) -> dict[str, Any]:
-    """The fields of `NetworkPart`."""
+    """Return the fields of `NetworkPart`."""
     p = backbone.preprocess
-    # What a config makes of a class by itself is made again when it is read; a detector names no class.
-    own = shipped("backbone", str(node.get(NAME, ""))) or {}
-    made = {key for key, value in node.items() if _names_a_class(value) and own.get(key) == value}
-    left_out = {"preprocess", *_SOURCES, *made}
+    # A detector names no class: what the config of openbench builds is built again at loading.
+    config = shipped("backbone", str(node.get(NAME, ""))) or {}
+    built = {key for key, value in node.items() if _names_a_class(value) and config.get(key) == value}
+    left_out = {"preprocess", *_SOURCES, *built}
     return {
         "kind": "shipped" if node else "module",
         "name": backbone.name,
@@ -251,27 +379,27 @@ def _described(backbone: Backbone, node: Mapping[str, Any], asked: ModelOptions)
 
 
 def _names_a_class(value: Any) -> bool:
-    """Whether a config value would be built: what a detector names is never made."""
+    """Return whether a config value would be built."""
     if isinstance(value, Mapping):
         return TARGET in value or any(map(_names_a_class, value.values()))
     return isinstance(value, list) and any(map(_names_a_class, value))
 
 
-def _preprocess(part: NetworkPart, given: object) -> object:
-    """How images reach the network: as it was saved, or the user's own transform, which only the user has."""
+def _preprocess(part: NetworkPart, own: object) -> object:
+    """Return the saved preprocess, or the user's transform."""
     if not part.own_preprocess:
-        fields_of: Any = {key: tuple(v) if isinstance(v, list) else v for key, v in part.preprocess.items()}
-        return Preprocess(**fields_of)
-    if given is None:
+        values: Any = {key: tuple(v) if isinstance(v, list) else v for key, v in part.preprocess.items()}
+        return Preprocess(**values)
+    if own is None:
         raise CheckpointError(
             f"the network '{part.name}' was used with a transform of your own, and no code is loaded from a detector — "
             "pass it: load_detector(path, preprocess=transform)"
         )
-    return given
+    return own
 
 
 def _of_config(part: NetworkPart, state: Tensors, classes: Sequence[str]) -> Backbone:
-    """The backbone that a config of openbench's makes, with the weights of a detector."""
+    """Return the backbone of a config of openbench, with the weights of a detector."""
     node = shipped("backbone", part.config)
     if node is None:
         raise CheckpointError(
@@ -280,66 +408,66 @@ def _of_config(part: NetworkPart, state: Tensors, classes: Sequence[str]) -> Bac
     stray = [key for key, value in part.keys.items() if key not in node or _names_a_class(value)]
     if stray:
         raise CheckpointError(f"backbone '{part.config}' has no key '{stray[0]}' that a detector may set")
-    none = {key: None for key in _SOURCES if key in node}
-    given = {**node, **part.keys, **none, "preprocess": {TARGET: "Preprocess", **vars(_preprocess(part, None))}}
+    node = {**node, **part.keys, **{key: None for key in _SOURCES if key in node}}
+    node["preprocess"] = {TARGET: "Preprocess", **vars(_preprocess(part, None))}
     if "num_classes" in node:
-        given["num_classes"] = part.classes
-    backbone = build(given, f"backbone '{part.config}'", Backbone, classes=tuple(classes), num_classes=part.classes)
+        node["num_classes"] = part.classes
+    known = {"classes": tuple(classes), "num_classes": part.classes}
+    backbone: NetworkBackbone = build(node, f"backbone '{part.config}'", Backbone, **known)
     backbone.load_state(dict(state), "the detector's weights")
     if backbone.digest != part.digest:
         raise CheckpointError(
-            f"backbone '{part.name}' is another one in this openbench: digest {backbone.digest}, {part.digest} when "
-            "the detector was saved — its scores may differ — install that version, or fit and calibrate again"
+            f"backbone '{part.name}' is another one in this openbench (digest {backbone.digest}, {part.digest} at "
+            "saving) — install the version of the detector, or fit and calibrate again"
         )
-    found: Backbone = backbone
-    return found
+    return backbone
 
 
 def _of_module(
     model: object, asked: ModelOptions, part: NetworkPart, state: Tensors, classes: Sequence[str]
 ) -> Network:
-    """A copy of the user's module with the weights of a detector."""
+    """Return a copy of the user's module with the weights of a detector."""
     if not isinstance(model, nn.Module):
         raise CheckpointError(
             f"the network '{part.name}' ({part.architecture.partition(',')[0]}) is a class of your own, and no code is "
-            "loaded from a detector — make one, with any weights, and pass it: load_detector(path, model=MyNet())"
+            "loaded from a detector — pass one, with any weights: load_detector(path, model=MyNet())"
         )
-    side = _preprocess(part, asked.preprocess)
+    preprocess = _preprocess(part, asked.preprocess)
     module = copied(unwrapped(model), part.name)
     apply_weights(module, {key.removeprefix("inner."): t for key, t in state.items()}, "the detector's weights")
-    pixels = np.random.default_rng(0).integers(0, 256, (_FEW, *2 * [int(part.preprocess["crop"])], 3), dtype=np.uint8)
-    noise = Split("noise", Role.ID_TEST, list(pixels), np.full(_FEW, -1), ["0"] * _FEW, (), "noise", _FEW)
+    pixels = np.random.default_rng(0).integers(
+        0, 256, (_PROBES, *2 * [int(part.preprocess["crop"])], 3), dtype=np.uint8
+    )
+    noise = Split("noise", Role.ID_TEST, list(pixels), np.full(_PROBES, -1), ["0"] * _PROBES, (), "noise", _PROBES)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no network has learnt from noise
-        return network_of(
-            module, ModelOptions(side, asked.features, asked.head, part.name, asked.device), noise, tuple(classes)
-        )
+        options = ModelOptions(preprocess, asked.features, asked.head, part.name, asked.device)
+        return network_of(module, options, noise, tuple(classes))
 
 
-def _of_graph(content: bytes, part: NetworkPart, given: object, head: Mapping[str, Tensor]) -> OutputsBackbone:
-    """The network that an ONNX graph is, run by onnxruntime on the CPU; `head` is its linear classifier, if it has one.
+def _of_graph(content: bytes, part: NetworkPart, own: object, head: Mapping[str, Tensor]) -> OutputsBackbone:
+    """Return the network of an ONNX graph, run by onnxruntime on the CPU; `head` is its linear classifier, if any.
 
     Raises:
-        CheckpointError: no graph that onnxruntime can read, one of other inputs or outputs, or one that reads other
-            files.
+        CheckpointError: onnxruntime cannot read the graph, its inputs or outputs do not fit, or it reads other files.
     """
     require("onnxruntime")
     if b"location" in content:  # of a tensor in another file; also a module of that name, which may be renamed
-        raise CheckpointError(f"the network '{part.name}' names other files — one graph without 'location' expected")
+        raise CheckpointError(f"the network '{part.name}' names other files: one graph without 'location' expected")
     crop = int(part.preprocess["crop"])
-    side = prepared(_preprocess(part, given), Preprocess(resize=crop, crop=crop))
+    side = prepared(_preprocess(part, own), Preprocess(resize=crop, crop=crop))
     p = side.preprocess
     try:
         session = session_of(content)
         first = _run(session, torch.zeros(2, p.channels, p.crop, p.crop))
     except Exception as error:  # onnxruntime has an exception class for each of its status codes
-        told = str(error).splitlines()[0][:200]
-        raise CheckpointError(f"the network '{part.name}' cannot be read by onnxruntime — {told}") from error
+        reason = str(error).splitlines()[0][:200]
+        raise CheckpointError(f"the network '{part.name}' cannot be read by onnxruntime: {reason}") from error
     shapes = [tuple(rows.shape) for rows in (first.logits, first.features) if rows is not None]
     if [(len(shape), shape[0]) for shape in shapes] != 2 * [(2, 2)]:
         raise CheckpointError(
-            f"the network '{part.name}' makes outputs of the shapes {shapes} of 2 images — logits and features, a row "
-            "for each image, expected"
+            f"the network '{part.name}' gives outputs of the shapes {shapes} for 2 images — logits and features, one "
+            "row per image, expected"
         )
     source = OutputSource(part.name, f"onnx of {part.architecture}", partial(_run, session), bytes_sha256(content))
     return OutputsBackbone(source, side, first, Head(head["weight"], head["bias"]) if head else None)
@@ -351,33 +479,30 @@ def _run(session: Any, images: Tensor) -> BatchOutputs:
 
 
 def _probe(backbone: Backbone) -> Tensor:
-    """Logits and features (4, c + d) of noise: a network that computes otherwise than when it was saved shows it."""
+    """Return logits and features (4, c + d) of noise, which reveal a network that computes something else."""
     p = backbone.preprocess
-    images = torch.randn(_FEW, p.channels, p.crop, p.crop, generator=torch.Generator().manual_seed(0))
-    found = backbone.outputs(images, Request())
-    return torch.cat([found.logits.cpu().float(), found.features.cpu().float()], dim=1).contiguous()
-
-
-_WHICH = ("model", "weights")  # keys of a config that say which weights are loaded
+    images = torch.randn(_PROBES, p.channels, p.crop, p.crop, generator=torch.Generator().manual_seed(0))
+    outputs = backbone.outputs(images, Request())
+    return torch.cat([outputs.logits.cpu().float(), outputs.features.cpu().float()], dim=1).contiguous()
 
 
 def licences(node: Mapping[str, Any], images: str = "") -> dict[str, str]:
-    """Return in words the licence of a network's weights, and of the images of a data set where one is named.
+    """Return the licence of a network's weights, and of the images of a data set if one is named.
 
     Args:
-        node: the config of the network; empty for one of the user's own. Weights that openbench's config of that name
-            does not load are not the released ones.
-        images: name of the data set; empty = it is not named.
+        node: the config of the network; empty for a network of the user. Weights other than those that the config of
+            openbench loads are not the released ones.
+        images: name of the data set.
     """
     name = str(node.get(NAME, ""))
-    own = shipped("backbone", name) or {}
-    same = all(node.get(key) == own.get(key) for key in _WHICH)
+    config = shipped("backbone", name) or {}
+    same = all(node.get(key) == config.get(key) for key in _WHICH)
     released = released_weights().get(name) if same else None
-    found = {"weights": _licence(released.source if released else None)}
-    return found | ({"images": _licence(data_sources().get(images))} if images else {})
+    weights = {"weights": _licence(released.source if released else None)}
+    return weights | ({"images": _licence(data_sources().get(images))} if images else {})
 
 
 def _licence(source: DataSource | None) -> str:
     if source is None:
-        return "not known to openbench — those that they came with apply"
+        return "not known to openbench: the licence that they came with applies"
     return f"{source.title}: {source.licence} ({source.page})"

@@ -1,4 +1,4 @@
-"""What a fitted method learnt, as JSON and named tensors, and back; only classes that openbench ships are made."""
+"""State of fitted methods as JSON and named tensors, and back; only classes of openbench are built."""
 
 import dataclasses
 import importlib
@@ -18,22 +18,19 @@ from openbench.errors import CheckpointError, NotApplicableError
 from openbench.public import TARGET, name_of, public
 
 Tensors = dict[str, Tensor]
-_IS = "is"  # the key of a JSON object that stands for what JSON does not have: a tensor, a method, a dataclass
-_SHARED = ("openbench.methods._bank", "openbench.methods._tails")  # whose dataclasses several methods hold
-_ALLOWED = (
-    "a detector on disk holds numbers and tensors, never pickled objects — choose a method of openbench's own that "
-    "learns arrays, e.g. knn, mds or vim"
-)
+_IS = "is"  # key of a JSON object in place of a tensor, a method or a dataclass: its kind
+_SHARED = ("openbench.methods._bank", "openbench.methods._tails")  # modules of dataclasses that several methods have
+_ALLOWED = "detectors on disk have numbers and tensors, never pickled objects; choose e.g. knn, mds or vim"
 
 
 def refuse_unsavable(method: Method) -> None:
-    """Refuse a method that will learn objects which cannot be written, before it learns them.
+    """Refuse a method that learns objects which cannot be written, before it does.
 
     Args:
         method: unfitted.
 
     Raises:
-        NotApplicableError: it, or a part that it is made of, is one.
+        NotApplicableError: the method or a part of it does.
     """
     for leaf in leaves(method):
         if leaf.learns_objects:
@@ -43,7 +40,7 @@ def refuse_unsavable(method: Method) -> None:
 
 
 def packed_method(method: Method, tensors: Tensors, where: str = "method") -> dict[str, Any]:
-    """Return what a fitted method is and learnt, as JSON; its tensors are added to `tensors` by the path to them.
+    """Return class, hyper-parameters and state of a fitted method as JSON; its tensors are added to `tensors` by path.
 
     Args:
         method: fitted.
@@ -51,21 +48,18 @@ def packed_method(method: Method, tensors: Tensors, where: str = "method") -> di
         where: the path to the method.
 
     Raises:
-        NotApplicableError: it holds something that is neither numbers nor made of them.
+        NotApplicableError: its state is not made of numbers.
     """
-    learnt = {name: value for name, value in vars(method).items() if name not in method.params()}
-    return {
-        "version": type(method).version,
-        "node": public(as_node(method)),
-        "state": {name: _packed(value, tensors, f"{where}.{name}", method) for name, value in learnt.items()},
-    }
+    state = {name: value for name, value in vars(method).items() if name not in method.params()}
+    packed = {name: _packed(value, tensors, f"{where}.{name}", method) for name, value in state.items()}
+    return {"version": type(method).version, "node": public(as_node(method)), "state": packed}
 
 
 def _packed(value: Any, tensors: Tensors, where: str, method: Method) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor):
-        # Products with a transposed matrix add up in another order on some processors: scores to the bit need this.
+        # Products with a transposed matrix sum in another order on some processors: equal scores need the same layout.
         transposed = value.dim() == 2 and not value.is_contiguous() and value.T.is_contiguous()
         tensors[where] = (value.T if transposed else value).detach().cpu().contiguous().clone()
         return {_IS: "transposed" if transposed else "tensor"}
@@ -76,8 +70,8 @@ def _packed(value: Any, tensors: Tensors, where: str, method: Method) -> Any:
     if isinstance(value, Method):
         return {_IS: "method", **packed_method(value, tensors, where)}
     if type(value) in _dataclasses(method).values():
-        held = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return {_IS: type(value).__name__, **_packed(held, tensors, where, method)}
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {_IS: type(value).__name__, **_packed(fields, tensors, where, method)}
     if where.endswith(".faiss_"):
         import faiss
 
@@ -90,32 +84,32 @@ def _packed(value: Any, tensors: Tensors, where: str, method: Method) -> Any:
 
 
 def unpacked_method(
-    packed: Mapping[str, Any], tensors: Mapping[str, Tensor], given: Method | None = None, where: str = "method"
+    packed: Mapping[str, Any], tensors: Mapping[str, Tensor], own: Method | None = None, where: str = "method"
 ) -> Method:
-    """Return the fitted method that `packed_method` packed.
+    """Return the fitted method of `packed_method`.
 
     Args:
         packed: as JSON.
-        tensors: by the path to them.
-        given: unfitted, of a class that openbench does not ship.
+        tensors: by path.
+        own: unfitted, if its class is not of openbench.
         where: the path to the method.
 
     Raises:
         CheckpointError: another version of the method, or content that does not fit it.
-        Exception: whatever wrong JSON leads to.
+        Exception: of any kind, for JSON of another form.
     """
     node, target = packed["node"], packed["node"][TARGET]
-    if given is None and "." in target:
+    if own is None and "." in target:
         raise CheckpointError(
-            f"method '{target}' is not openbench's, and no code is loaded from a detector — make it, and pass it: "
+            f"method '{target}' is not of openbench, and no code is loaded from a detector — pass it: "
             "load_detector(path, method=MyMethod(…))"
         )
-    method: Method = build(node, f"method '{target}'", Method) if given is None else type(given)(**given.params())
-    found = {**public(as_node(method)), "version": type(method).version}
-    if found != {**node, "version": packed["version"]}:
+    method: Method = build(node, f"method '{target}'", Method) if own is None else type(own)(**own.params())
+    actual, saved = {**public(as_node(method)), "version": type(method).version}, {**node, "version": packed["version"]}
+    if actual != saved:
         raise CheckpointError(
-            f"method {name_of(type(method))} is not the one that the detector was made with — found {found} — "
-            f"{ {**node, 'version': packed['version']} } expected — pass a method with these, or fit the detector again"
+            f"method {name_of(type(method))} is {actual}, and was {saved} when the detector was saved — pass a method "
+            "with these, or fit the detector again"
         )
     for name, value in packed["state"].items():
         if not name.endswith("_") or name.startswith("__"):
@@ -147,11 +141,11 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor], where: str, method: Met
 
 
 def _dataclasses(method: Method) -> dict[str, type]:
-    """The dataclasses that a method may hold, by name: those of its own module and those that methods share."""
+    """Return the dataclasses of a method's module and of shared modules, by name."""
     modules = [sys.modules[type(method).__module__], *(importlib.import_module(name) for name in _SHARED)]
-    found: list[Any] = [Head, *(kind for module in modules for kind in vars(module).values())]
+    candidates: list[Any] = [Head, *(kind for module in modules for kind in vars(module).values())]
     return {
         kind.__name__: kind
-        for kind in found
+        for kind in candidates
         if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not issubclass(kind, Method)
     }

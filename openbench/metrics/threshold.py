@@ -291,7 +291,7 @@ def _group(f1: Floats, thresholds: Floats, row: int, single: int) -> GroupF1:
     """Return the summary of a group's F1 by threshold; ties go to the group's own threshold, then to the first."""
     pooled = row if f1[row] >= f1.max() else int(np.argmax(f1))
     rest = np.delete(np.arange(f1.size), row)
-    others = (None, None)
+    others: tuple[float | None, float | None] = (None, None)
     if rest.size:
         other = rest[np.argmax(f1[rest])]
         others = float(thresholds[other]), float(f1[other])

@@ -53,7 +53,7 @@ def headless():
 @pytest.mark.parametrize(("method", "read"), [("mls", "logits"), ("vim", "logits, the head"), ("react", "the head")])
 def test_a_network_without_a_classifier_is_refused_by_methods_that_read_one(method, read):
     made = Detector(headless(), method, preprocess=PREPROCESS, classes=CLASSES)
-    with pytest.raises(NotApplicableError, match=f"'{method}' reads {read} — model 'sequential' has no classifier"):
+    with pytest.raises(NotApplicableError, match=f"'{method}' reads {read}, and model 'sequential' has no classifier"):
         made.fit(images(120, 0))
 
 
@@ -138,8 +138,8 @@ def test_a_table_has_a_row_per_image():
         (NEW[0].astype(np.float32), "uint8 pixels"),
         (np.zeros((0, 8, 8, 3), np.uint8), "empty"),
         (np.zeros((2, 8, 8, 5), np.uint8), "shape"),
-        (np.moveaxis(NEW[0], 2, 0), r"array of shape \(3, 8, 8\), with the channels first"),
-        (torch.from_numpy(NEW[0]), r"tensor of shape \(8, 8, 3\), with the channels last"),
+        (np.moveaxis(NEW[0], 2, 0), r"shape \(3, 8, 8\) of one colour image with its channels first"),
+        (torch.from_numpy(NEW[0]), r"shape \(8, 8, 3\) of one colour image with its channels last"),
         (Image.fromarray(np.full((8, 8), 40_000, np.uint16)), "more than 8 bits"),
         (Image.fromarray(np.full((8, 8), 0.5, np.float32)), "more than 8 bits"),
         ("photo.jpg", "is a str"),
@@ -151,10 +151,6 @@ def test_what_is_no_image_is_refused(given, message):
         calibrated().predict(given)
 
 
-def test_one_image_is_judged_as_one():
-    assert calibrated().judged(NEW[0]).score == calibrated().predict(NEW[:1]).score
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -162,7 +158,7 @@ def test_one_image_is_judged_as_one():
         (lambda d: d.to_onnx(3), "path — found 3"),
         (lambda d: load_detector(None), "path — found null"),
         (lambda d: d.select(NEW, fdr="a"), "out of range: found 'a'"),
-        (lambda d: Detector("resnet20_cifar10", "msp", classes=5), "classes — found 5 — allowed: a list of names"),
+        (lambda d: Detector("resnet20_cifar10", "msp", classes=5), "classes — found 5, allowed: a list of names"),
         (lambda d: Detector("resnet20_cifar10", "msp", batch_size=0), "batch_size"),
     ],
 )
@@ -183,7 +179,7 @@ def test_groups_keep_their_own_thresholds():
     assert mixed.p_value[1] == alone.predict(NEW[1]).p_value[0]
     with pytest.raises(DataError, match="group 'rigth' was not calibrated; did you mean 'right'"):
         both.predict(NEW, groups="rigth")
-    with pytest.raises(DataError, match="say of which group"):
+    with pytest.raises(DataError, match="name the group of each"):
         both.predict(NEW)
 
 
@@ -259,12 +255,12 @@ def test_selection_is_benjamini_hochbergs():
 
 
 def test_too_few_images_for_alpha_say_how_many_are_needed():
-    with pytest.raises(DataError, match=r"calibration has 98 images — α = 0.01 cannot be reached.*at least 99 images"):
+    with pytest.raises(DataError, match=r"calibration has 98 images.* reaches α = 0.01 — give at least 99"):
         detector("mls").calibrate(images(98, 1), alpha=0.01)
     assert detector("mls").calibrate(images(99, 1), alpha=0.01).alpha == 0.01
-    with pytest.raises(DataError, match=r"group 'b' has 3 images.*at least 9 images are needed in each group"):
+    with pytest.raises(DataError, match=r"group 'b' has 3 images.*at least 9 in each group"):
         detector("mls").calibrate(images(30, 1), alpha=0.1, groups=["a"] * 27 + ["b"] * 3)
-    with pytest.raises(DataError, match=r"b_1 at δ = 0.05.*at least \d\d+ images"):
+    with pytest.raises(DataError, match=r"at least \d\d+, or"):
         detector("mls").calibrate(images(30, 1), alpha=0.1, guarantee="conditional")
 
 
@@ -316,7 +312,7 @@ def test_fitting_again_forgets_the_calibration():
 def test_a_model_that_does_not_fit_is_refused():
     named = Detector(network(), "msp", preprocess=PREPROCESS, classes=("a", "b"))
     for _ in range(2):
-        with pytest.raises(DataError, match="3 output classes — found 2"):
+        with pytest.raises(DataError, match="3 output classes, and there are 2"):
             named.calibrate(images(30, 1)[0])
     with pytest.raises(ConfigError, match="did you mean 'resnet20_cifar10'"):
         Detector("resnet20_cifar11", "msp").fit()
@@ -366,7 +362,7 @@ def test_a_truncated_picture_is_one_message():
     content = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(content, "PNG")
     picture = Image.open(io.BytesIO(content.getvalue()[:800]))
-    with pytest.raises(DataError, match="image cannot be decoded — image file is truncated"):
+    with pytest.raises(DataError, match=r"image cannot be decoded .image file is truncated"):
         calibrated().predict(picture)
 
 

@@ -11,6 +11,8 @@ from openbench.core.request import Field, Request, Texts
 from openbench.detect.features import scored
 from openbench.errors import MethodError
 
+from .tiny import PREPROCESS, images
+
 
 @dataclass
 class Patchwork(Method):
@@ -27,26 +29,27 @@ class Patchwork(Method):
 class Stub:
     """A backbone that gives patches where they are asked for."""
 
-    asked: list = field(default_factory=list)
+    requests: list = field(default_factory=list)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    name, num_classes, passes, preprocess = "stub", 3, 0, PREPROCESS
 
-    def outputs(self, images, request):
-        self.asked.append(request)
-        n = len(images)
+    def outputs(self, batch, request):
+        self.requests.append(request)
+        n = len(batch)
         patches = torch.full((n, 2, 4), 0.5).half() if Field.PATCHES in request.fields else None
         return Outputs(torch.zeros(n, 3), torch.zeros(n, 4), {}, patches)
 
 
 def test_patches_and_logits_come_from_one_pass():
     stub = Stub()
-    found = scored(Patchwork(), stub, torch.zeros(5, 3, 8, 8))
+    found = scored(Patchwork(), stub, images(5, 0)[0])
     assert found.scores.tolist() == [0.5] * 5
     assert found.logits.shape == (5, 3)
-    assert len(stub.asked) == 1
+    assert len(stub.requests) == 1
 
 
 @dataclass
-class Told(Method):
+class Fixed(Method):
     """Scores that are given."""
 
     needs = Request()
@@ -59,6 +62,6 @@ class Told(Method):
 
 def test_infinite_scores_are_scores_and_nan_is_refused():
     inf = float("inf")
-    assert scored(Told((inf, -inf, 3e38)), Stub(), torch.zeros(3, 3, 8, 8)).scores.tolist()[:2] == [inf, -inf]
+    assert scored(Fixed((inf, -inf, 3e38)), Stub(), images(3, 0)[0]).scores.tolist()[:2] == [inf, -inf]
     with pytest.raises(MethodError, match="1 NaN for 2 images"):
-        scored(Told((inf, float("nan"))), Stub(), torch.zeros(2, 3, 8, 8))
+        scored(Fixed((inf, float("nan"))), Stub(), images(2, 0)[0])

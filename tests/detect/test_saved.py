@@ -20,12 +20,10 @@ from openbench.config.shipped import shipped
 from openbench.core.composite import Composite
 from openbench.core.method import Method
 from openbench.core.request import Request
-from openbench.detect import files
 from openbench.detect.detector import Detector, load_detector
 from openbench.detect.export import traced
-from openbench.detect.files import MANIFEST, ONNX, TENSORS
 from openbench.detect.network import Network
-from openbench.detect.saved import _of_graph, licences
+from openbench.detect.saved import MANIFEST, ONNX, TENSORS, _of_graph, licences
 from openbench.detect.state import packed_method, refuse_unsavable, unpacked_method
 from openbench.digest import bytes_sha256
 from openbench.errors import CheckpointError, ConfigError, LeakageError, NotApplicableError, NotFittedError
@@ -103,14 +101,14 @@ def test_a_network_of_ones_own_comes_back_with_its_class(tmp_path):
         assert same(made, loaded)
         # Products over a transposed matrix round otherwise on some processors.
         assert layouts(loaded) == layouts(made)
-    with pytest.raises(CheckpointError, match=r"'tiny'.*pass it: load_detector\(path, model=MyNet"):
+    with pytest.raises(CheckpointError, match=r"'tiny'.*pass one.*: load_detector\(path, model=MyNet"):
         load_detector(tmp_path / "vim")
 
     class Other(Tiny):
         def forward(self, x):
             return super().forward(2 * x)
 
-    with pytest.raises(CheckpointError, match="of a fixed input are off"):
+    with pytest.raises(CheckpointError, match="for a fixed input differ"):
         load_detector(tmp_path / "vim", model=Other())
 
 
@@ -124,7 +122,7 @@ def test_a_network_of_ones_own_comes_back_as_onnx_without_its_class(tmp_path):
         np.testing.assert_allclose(second.score, first.score, rtol=1e-4, atol=1e-5)
         assert np.abs(first.p_value - second.p_value).max() <= 1.01 / 200  # a step
         assert loaded.calibrate(images(30, 5), alpha=0.2).predict(NEW).alpha == 0.2
-    with pytest.raises(ConfigError, match="the detector holds 'tiny' — leave it out"):
+    with pytest.raises(ConfigError, match="the detector has 'tiny' — leave it out"):
         load_detector(tmp_path / "vim", model=Tiny())
     graph = tmp_path / "vim" / ONNX
     whole = graph.read_bytes()
@@ -170,7 +168,7 @@ def test_a_graph_of_other_outputs_is_refused():
             return x.mean(dim=(2, 3)), x.mean(dim=(1, 2, 3))
 
     graph = traced(Means(), torch.zeros(2, 3, 8, 8), ("logits", "features"))
-    with pytest.raises(CheckpointError, match=r"outputs of the shapes \[\(2, 3\), \(2,\)\] of 2 images — logits and"):
+    with pytest.raises(CheckpointError, match=r"outputs of the shapes \[\(2, 3\), \(2,\)\] for 2 images — logits and"):
         _of_graph(graph, PART, None, {})
 
 
@@ -258,20 +256,20 @@ def edited(folder, key, value) -> None:
         ("extra", 1, "key 'extra'"),
         ("batch_size", "8", "key 'batch_size'"),
         ("calibration/terms", {"alpha": 2.0}, "calibrate.alpha"),
-        ("calibration/terms", {"alpha": 1e-4}, "cannot be reached"),
-        ("calibration/groups", ["a"], "does not hold together"),
+        ("calibration/terms", {"alpha": 1e-4}, "no p-value reaches"),
+        ("calibration/groups", ["a"], "is inconsistent"),
         ("method/node/_target_", "os.system", "no code is loaded"),
-        ("method/node/_target_", "Path", "does not hold together"),
-        ("method/version", 99, "is not the one that the detector was made with"),
+        ("method/node/_target_", "Path", "is inconsistent"),
+        ("method/version", 99, "when the detector was saved"),
         ("method/state", {"score": 1}, "has no state"),
         ("method/state", {"bank_": {"is": "Path", "x": 1}}, "unknown kind"),
-        ("method/state", {"elsewhere_": {"is": "tensor"}}, "does not hold together"),
-        ("method/state", [1], "does not hold together"),
-        ("method", {}, "does not hold together"),
+        ("method/state", {"elsewhere_": {"is": "tensor"}}, "is inconsistent"),
+        ("method/state", [1], "is inconsistent"),
+        ("method", {}, "is inconsistent"),
         ("network/config", "../../etc", "not in this openbench"),
         ("network/keys", {"model": {"_target_": "os.system"}}, "no key 'model'"),
         ("network/preprocess", {"resize": 8, "crop": 9}, "another one in this openbench"),
-        ("network/preprocess", {"resize": {"_target_": "os.system"}, "crop": 8}, "does not hold together"),
+        ("network/preprocess", {"resize": {"_target_": "os.system"}, "crop": 8}, "is inconsistent"),
         ("parts", {}, "lists other parts than tensors"),
         ("parts", {"../../etc/passwd": "0" * 64}, "lists other parts"),
     ],
@@ -289,21 +287,17 @@ def test_hostile_tensors_are_refused_even_under_a_digest_that_fits(saved, tmp_pa
     for content in (pickle.dumps(Path), len(header).to_bytes(8, "little") + header + bytes(4), bytes([255] * 16)):
         (tmp_path / "copy" / TENSORS).write_bytes(content)
         edited(tmp_path / "copy", f"parts/{TENSORS}", bytes_sha256(content))
-        with pytest.raises(CheckpointError, match="is not what safetensors writes"):
+        with pytest.raises(CheckpointError, match="is not a safetensors file"):
             load_detector(tmp_path / "copy")
 
 
-def test_a_zip_that_is_compressed_too_large_or_none_is_refused(saved, tmp_path, monkeypatch, capsys):
+def test_a_zip_that_is_compressed_or_none_is_refused(saved, tmp_path, capsys):
     saved[0].save(tmp_path / "sound.zip")
     with zipfile.ZipFile(tmp_path / "sound.zip") as pack, zipfile.ZipFile(tmp_path / "bomb.zip", "w", 8) as bomb:
         for name in pack.namelist():
             bomb.writestr(name, pack.read(name))
     assert main(["score", str(tmp_path / "bomb.zip"), __file__]) == 2
-    assert f"'{MANIFEST}' is missing or cannot be read — it is compressed" in capsys.readouterr().err
-    with monkeypatch.context() as patch:
-        patch.setitem(files._MOST, TENSORS, 100)
-        with pytest.raises(CheckpointError, match="larger than 100 bytes"):
-            load_detector(tmp_path / "sound.zip")
+    assert "bomb.zip' cannot be read as a zip (it is compressed)" in capsys.readouterr().err
     (tmp_path / "no.zip").write_bytes(b"PK")
     with pytest.raises(CheckpointError, match="cannot be read as a zip"):
         load_detector(tmp_path / "no.zip")

@@ -198,7 +198,7 @@ def test_delta_outside_the_open_interval_is_refused(delta):
 
 @pytest.mark.parametrize("correction", ["asymptotic", "monte_carlo_published"])
 def test_too_few_scores_for_three_logarithms_are_refused(correction):
-    with pytest.raises(MetricError, match="needs n ≥ 16.* — use 'monte_carlo'"):
+    with pytest.raises(MetricError, match=r"needs n ≥ 16.* — use 'monte_carlo'"):
         correction_table(15, 0.1, correction)
 
 

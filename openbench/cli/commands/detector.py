@@ -308,7 +308,7 @@ def _rows(detector: Any, files: Sequence[Path], group: str | None) -> list[dict[
             images[file] = decode(file)
         except DataError as error:
             errors[file] = str(error).partition(" — get the file again")[0]
-    predictions = detector.judged(list(images.values()), groups=group).rows() if images else []
+    predictions = detector.predict(list(images.values()), groups=group).rows() if images else []
     by_file = dict(zip(images, predictions, strict=True))
     empty = dict.fromkeys(_COLUMNS[1:-1])
     return [{"image": str(file), **by_file.get(file, empty), "error": errors.get(file)} for file in files]

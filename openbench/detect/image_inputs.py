@@ -1,0 +1,202 @@
+"""Image inputs of a detector: PIL images, arrays, tensors, lists of them, and data sets with labels."""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+from torch import Tensor
+
+from openbench.core.benchmark import Image, Items, Split
+from openbench.core.request import Role
+from openbench.data.sources.items import DEEP, UNREADABLE
+from openbench.digest import bytes_sha256
+from openbench.errors import ConfigError, DataError
+
+_FORMS = (
+    "a PIL image, a uint8 array (h, w) or (h, w, 3), a uint8 tensor (h, w) or (3, h, w), or several of them as a list, "
+    "an array (n, h, w, 3) or a tensor (n, 3, h, w)"
+)
+_DATA = f"{_FORMS}; with labels: a data set of (image, label) pairs, or the pair (images, labels)"
+_DIGEST = 16  # bytes of an image's SHA-256
+_UNKNOWN = -1  # the label of an image without one
+
+
+def as_pixels(image: Any, where: str = "image") -> Image:
+    """Return one image as pixels (h, w) or (h, w, 3) uint8.
+
+    Args:
+        image: of PIL, an array, or a tensor with its channels first.
+        where: its name in messages.
+
+    Raises:
+        DataError: something else, or values that are not uint8.
+    """
+    if isinstance(image, Pillow.Image):
+        if image.mode.startswith(DEEP):
+            raise DataError(
+                f"{where} has more than 8 bits per pixel (mode {image.mode}), and nothing says what is black and what "
+                "is white — scale it to 0…255 and pass it as 8-bit grey"
+            )
+        try:
+            image = np.asarray(image if image.mode in ("RGB", "L") else image.convert("RGB"))
+        except UNREADABLE as error:
+            raise DataError(f"{where} cannot be decoded ({error}) — get its file again, or leave it out") from error
+    shape = tuple(getattr(image, "shape", ()))
+    if isinstance(image, Tensor):
+        image = image.detach().cpu().numpy()
+        image = image.transpose(1, 2, 0) if image.ndim == 3 and image.shape[0] in (1, 3) else image
+    if not isinstance(image, np.ndarray):
+        raise DataError(f"{where} is a {type(image).__name__} — allowed: {_FORMS}")
+    if image.dtype != np.uint8:
+        raise DataError(
+            f"{where} has values of type {image.dtype}, and the detector's preprocess takes uint8 pixels from 0 to 255 "
+            "— pass the image without its transform, or (255 * x).round() as uint8"
+        )
+    if image.ndim == 3 and image.shape[2] == 1:
+        image = image[..., 0]
+    if not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)) or 0 in image.shape:
+        raise DataError(f"{where} has the shape {shape} — allowed: {_FORMS}")
+    pixels: Image = image
+    return pixels
+
+
+def as_list(images: Any) -> tuple[Sequence[Any], bool]:
+    """Return a sequence of images, and whether a single image was passed.
+
+    Args:
+        images: one image, or several as a list, an array or a tensor.
+
+    Raises:
+        DataError: something else, no image, or one colour image with its channels on the wrong axis, whose rows would
+            be taken for images.
+    """
+    single = isinstance(images, Pillow.Image)
+    if isinstance(images, np.ndarray | Tensor):
+        channels, other = (0, 2) if isinstance(images, Tensor) else (2, 0)
+        colour = images.ndim == 3 and images.shape[channels] in (1, 3)
+        if images.ndim == 3 and not colour and images.shape[other] in (1, 3):
+            raise DataError(
+                f"images has the shape {tuple(images.shape)} of one colour image with its channels "
+                f"{'first' if other == 0 else 'last'} — move that axis, or pass grey images as a list"
+            )
+        single = images.ndim == 2 or colour
+    elif not single and (isinstance(images, str | bytes | dict) or not hasattr(images, "__getitem__")):
+        raise DataError(f"images is a {type(images).__name__} — allowed: {_FORMS}")
+    if not single and not len(images):
+        raise DataError("images is empty — pass at least one image")
+    return ([images] if single else images), single
+
+
+class ImageItems:
+    """The images of a list or data set as pixels, decoded when they are read; the digest of each is then noted.
+
+    Args:
+        source: of images, or of (image, label) pairs.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.digests: dict[int, NDArray[np.uint8]] = {}
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Image:
+        item = self.source[index]
+        pixels = as_pixels(item[0] if _is_pair(item) else item, f"image {index}")
+        content = f"{pixels.shape}".encode() + np.ascontiguousarray(pixels).tobytes()
+        self.digests[index] = np.frombuffer(bytes.fromhex(bytes_sha256(content)[: 2 * _DIGEST]), dtype=np.uint8)
+        return pixels
+
+
+def digests_of(items: Items) -> NDArray[np.uint8]:
+    """Return the digests (n, 16) uint8 of images, which are read unless they were before."""
+    images = items if isinstance(items, ImageItems) else ImageItems(items)
+    for index in range(len(images)):
+        if index not in images.digests:
+            images[index]
+    return np.stack([images.digests[index] for index in range(len(images))])
+
+
+def as_split(data: Any, role: Role, classes: Sequence[str]) -> Split:
+    """Return the data of `fit` or `calibrate` as a split, with labels if there are any.
+
+    Args:
+        data: images, (images, labels), a data set of images or of (image, label) pairs, or a split.
+        role: what the images are for.
+        classes: names of the classes; labels that are names are looked up in them.
+
+    Raises:
+        DataError: something else, or labels that do not fit.
+    """
+    if isinstance(data, Split):
+        return data
+    where, labels = str(role).replace("_", " "), None
+    if isinstance(data, tuple) and len(data) == 2 and not _is_pair(data):
+        data, labels = data
+    if isinstance(data, dict) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+        raise DataError(f"{where} images: found a {type(data).__name__} — allowed: {_DATA}")
+    source, _ = as_list(data)
+    return Split(
+        name="given",
+        role=role,
+        items=ImageItems(source),
+        labels=_checked_labels(_labels_in(source) if labels is None else labels, len(source), classes, where),
+        keys=range(len(source)),  # type: ignore[arg-type]  # read for messages only
+        classes=tuple(classes),
+        digest=secrets.token_hex(16),  # the images have not been read, so no two splits may count as equal
+        expected=len(source),
+    )
+
+
+def class_names_of(classes: Any) -> tuple[str, ...]:
+    """Return the names of classes.
+
+    Raises:
+        ConfigError: not a list of names.
+    """
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise ConfigError(f"classes — found {classes!r}, allowed: a list of names in the order of the logits")
+    return tuple(map(str, classes))
+
+
+def _is_pair(item: Any) -> bool:
+    """Return whether this is an image with its label."""
+    pair = isinstance(item, tuple | list) and len(item) == 2
+    return pair and np.ndim(item[1]) == 0 and not isinstance(item[1], Pillow.Image)
+
+
+def _labels_in(source: Any) -> Any:
+    """Return the labels of a data set; None without labels."""
+    for name in ("targets", "labels"):
+        labels = getattr(source, name, None)
+        if labels is not None and not callable(labels) and len(labels) == len(source):
+            return labels
+    if isinstance(source, np.ndarray | Tensor) or not _is_pair(source[0]):
+        return None
+    return [source[index][1] for index in range(len(source))]
+
+
+def _checked_labels(labels: Any, n: int, classes: Sequence[str], where: str) -> NDArray[np.int64]:
+    """Return labels (n,) int64; −1 throughout without labels."""
+    if labels is None:
+        return np.full(n, _UNKNOWN, dtype=np.int64)
+    y = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
+    if y.dtype.kind in "UO" and classes:
+        codes = {name: index for index, name in enumerate(classes)}
+        unknown = sorted({str(name) for name in y.ravel()} - set(codes))
+        if unknown:
+            raise DataError(f"{where} images: label '{unknown[0]}' is not among the classes {', '.join(classes)}")
+        y = np.asarray([codes[str(name)] for name in y.ravel()])
+    if y.shape != (n,) or y.dtype.kind not in "iu":
+        raise DataError(
+            f"{where} images: {n} images and labels of shape {y.shape} and type {y.dtype} — one class number per image "
+            "expected"
+        )
+    if y.min() < 0 or (classes and y.max() >= len(classes)):
+        most = len(classes) - 1 if classes else "the number of classes less one"
+        raise DataError(f"{where} images: labels from {y.min()} to {y.max()} — allowed: 0 to {most}")
+    return y.astype(np.int64)
