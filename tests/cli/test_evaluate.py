@@ -129,11 +129,14 @@ def test_sets_called_na_or_7_keep_their_names(tmp_path):
 
 
 BROKEN = {
-    "role": (lambda t: t.assign(role=t.role.where(t.index != 5, "id_tst")), "line 7: role 'id_tst' not found; did you"),
+    "role": (
+        lambda t: t.assign(role=t.role.where(t.index != 5, "id_tst")),
+        "line 7: role is 'id_tst' — allowed: one of",
+    ),
     "gap": (lambda t: t.rename(columns={"p_2": "p_3"}), "without a gap — found p_0, p_1, p_3"),
-    "correct": (lambda t: t.assign(correct=2), "line 2: correct — found '2' and 59 more like it in this set"),
-    "label": (lambda t: t.assign(label=-1), "line 2: label — found '-1' and 59 more like it in this set — allowed: a"),
-    "partly": (lambda t: t.assign(label=t.label.astype(object).where(t.index != 1, "")), "line 3: label — found ''"),
+    "correct": (lambda t: t.assign(correct=2), "line 2: correct is '2' and 59 more like it"),
+    "label": (lambda t: t.assign(label=-1), "line 2: label is '-1' and 59 more like it — allowed: a"),
+    "partly": (lambda t: t.assign(label=t.label.astype(object).where(t.index != 1, "")), "line 3: label is ''"),
     "no id": (lambda t: t[t.role != "id_test"], "exactly one id_test set"),
 }
 
@@ -154,7 +157,7 @@ def test_blank_lines_are_passed_over_but_counted(tmp_path):
     file.write_text("\n".join([*lines[:3], "", *lines[3:], "", ""]))
     assert sum(len(s.scores) for s in read_sets(file)) == 300
     file.write_text("\n".join([*lines[:3], "", "high" + lines[3], *lines[4:]]))
-    with pytest.raises(DataError, match="line 5: score — found 'high"):
+    with pytest.raises(DataError, match="line 5: score is 'high"):
         read_sets(file)
 
 

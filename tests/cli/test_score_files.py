@@ -56,33 +56,33 @@ DAMAGED = {
     "a field more in every row": (HEAD + ROWS.replace(b"\n", b",9\n"), "line 2: found 4 fields — allowed: 3, as in"),
     "a field more in one row": (HEAD + ROWS + b"4,o,near,1\n", "line 5: found 4 fields — allowed: 3"),
     "a field fewer in one row": (HEAD + ROWS + b"\n4,o\n", "line 6: found 2 fields — allowed: 3"),
-    "no set": (HEAD + ROWS + b"4,,near\n", "line 5: set — found '' — allowed: a name in every row"),
-    "after quoted newlines": (b"a," + HEAD + b'"x\n\ny",1,c,id_test\nz,,o,near\n', "line 5: score — found ''"),
-    "nan": (HEAD + ROWS + b"nan,o,near\n", "line 5: score — found 'nan'"),
-    "true": (HEAD + ROWS + b"True,o,near\n", "line 5: score — found 'True'"),
-    "beyond float64": (HEAD + ROWS + b"1e400,o,near\n", "line 5: score — found '1e400' — allowed: a number that a"),
-    "semicolons": ((HEAD + ROWS).replace(b",", b";"), "found columns separated by ';' — allowed: commas"),
-    "open quote": (HEAD + b'1,"c,id_test\n2,o,near\n', "a quote is not closed — found an odd number of quotes, 1"),
-    "name of two lines": (HEAD + ROWS + b'4,"o,near\n5,o",near\n', r"line 5: set — found 'o,near\n5,o'"),
+    "no set": (HEAD + ROWS + b"4,,near\n", "line 5: set is '' — allowed: a name in every row"),
+    "after quoted newlines": (b"a," + HEAD + b'"x\n\ny",1,c,id_test\nz,,o,near\n', "line 5: score is ''"),
+    "nan": (HEAD + ROWS + b"nan,o,near\n", "line 5: score is 'nan'"),
+    "true": (HEAD + ROWS + b"True,o,near\n", "line 5: score is 'True'"),
+    "beyond float64": (HEAD + ROWS + b"1e400,o,near\n", "line 5: score is '1e400' — allowed: a number that a"),
+    "semicolons": ((HEAD + ROWS).replace(b",", b";"), "columns are separated by ';' — allowed: commas"),
+    "open quote": (HEAD + b'1,"c,id_test\n2,o,near\n', "a quote is not closed (found 1)"),
+    "name of two lines": (HEAD + ROWS + b'4,"o,near\n5,o",near\n', r"line 5: set is 'o,near\n5,o'"),
     "column of two lines": (
         b'"\nscore",set,role\n1,c,near\n',
-        r"no column 'score'; did you mean '\nscore'? — found: \n",
+        r"no column 'score'; did you mean '\nscore'?, found: \n",
     ),
     "nul byte": (HEAD + ROWS + b"4,o\0,near\n", "line 5: found a NUL byte"),
     "latin-1": (HEAD + ROWS + b"4,\xe9,near\n", "line 5: invalid continuation byte — allowed: UTF-8"),
-    "empty": (b"", "is empty — a header and one row"),
+    "empty": (b"", "is empty — write a header and one row"),
     "only a header": (HEAD.strip(), "has no rows"),
     "doubled column": (b"score,set,role,score\n1,c,id_test,2\n", "has the column 'score' 2 times"),
     "padded column": (b"score, set,role\n", "has no column 'set'; did you mean ' set'?"),
     "column twice by number": (LABELLED.replace(b"p_1", b"p_00"), "without a gap — found p_0, p_00"),
-    "negative probability": (LABELLED + b"1,c,id_test,0,-.4,1.4\n" + END, "line 2: p_0 — found '-.4' — allowed: a pr"),
-    "nan probability": (LABELLED + b"1,c,id_test,0,nan,1\n" + END, "line 2: p_0 — found 'nan'"),
-    "sum": (LABELLED + b"1,c,id_test,0,.4,.9\n" + END, "line 2: p_0 … p_1 — found a sum of 1.3 — allowed: class prob"),
-    "half a label": (LABELLED + b"1,c,id_test,0.5,.4,.6\n" + END, "line 2: label — found '0.5' — allowed: a class i"),
-    "label beyond": (LABELLED + b"1,c,id_test,2,.4,.6\n" + END, "line 2: label — found '2' — allowed: a class index f"),
+    "negative probability": (LABELLED + b"1,c,id_test,0,-.4,1.4\n" + END, "line 2: p_0 is '-.4' — allowed: a pr"),
+    "nan probability": (LABELLED + b"1,c,id_test,0,nan,1\n" + END, "line 2: p_0 is 'nan'"),
+    "sum": (LABELLED + b"1,c,id_test,0,.4,.9\n" + END, "line 2: p_0 … p_1 have a sum of 1.3 — allowed: class prob"),
+    "half a label": (LABELLED + b"1,c,id_test,0.5,.4,.6\n" + END, "line 2: label is '0.5' — allowed: a class i"),
+    "label beyond": (LABELLED + b"1,c,id_test,2,.4,.6\n" + END, "line 2: label is '2' — allowed: a class index f"),
     "correct in words": (
         b"score,set,role,correct\n1,c,id_test,True\n2,c,id_test,no\n3,o,near,\n",
-        "line 3: correct — f",
+        "line 3: correct is 'no'",
     ),
 }
 
@@ -126,8 +126,8 @@ def test_a_parquet_column_of_another_type_is_not_a_score(tmp_path, capsys, case)
 
 
 NULLS = {
-    "score": (pa.array([1.0, None, 3.0]), "row 1: score — found null — allowed: a number"),
-    "set": (pa.array(["c", None, "o"]), "row 1: set — found null — allowed: a name in every row"),
+    "score": (pa.array([1.0, None, 3.0]), "row 1: score is null — allowed: a number"),
+    "set": (pa.array(["c", None, "o"]), "row 1: set is null — allowed: a name in every row"),
 }
 
 
@@ -136,7 +136,7 @@ def test_a_row_with_a_null_is_refused_and_not_left_out(tmp_path, capsys, column)
     values, expected = NULLS[column]
     assert expected in refusal(table(tmp_path, **{column: values}), capsys)
     if column == "score":
-        assert "row 1: score — found 'nan'" in refusal(table(tmp_path, score=pa.array([1.0, np.nan, 3.0])), capsys)
+        assert "row 1: score is 'nan'" in refusal(table(tmp_path, score=pa.array([1.0, np.nan, 3.0])), capsys)
 
 
 @pytest.mark.parametrize(
@@ -181,20 +181,20 @@ def test_whole_numbers_keep_their_order_or_are_refused(tmp_path, capsys, step, a
         if allowed:
             assert auroc(file) == 1.0
         else:
-            assert f"score — found '{LARGE + 1}' — allowed: scores that float64 tells apart; {LARGE}" in refusal(
+            assert f"score is '{LARGE + 1}' — allowed: scores that float64 tells apart; {LARGE}" in refusal(
                 file, capsys
             )
 
 
 def test_whole_numbers_written_as_decimals_keep_their_order_or_are_refused(tmp_path, capsys):
     file = written(tmp_path, HEAD + f"{LARGE}.0,c,id_test\n{LARGE + 1}.0,o,near\n".encode())
-    assert f"found '{LARGE + 1}.0' — allowed: scores that float64 tells apart" in refusal(file, capsys)
+    assert f"is '{LARGE + 1}.0' — allowed: scores that float64 tells apart" in refusal(file, capsys)
     assert auroc(written(tmp_path, HEAD + f"{LARGE},c,id_test\n{LARGE}.0,o,near\n".encode())) == 0.5
 
 
 def test_correctness_that_contradicts_label_and_prediction_is_refused(tmp_path, capsys):
     content = b"score,set,role,label,prediction,correct\n1,c,id_test,3,3,1\n2,c,id_test,3,1,1\n3,o,near,,,\n"
-    assert "line 3: correct — found '1' — allowed: 1 where label and" in refusal(written(tmp_path, content), capsys)
+    assert "line 3: correct is '1' — allowed: 1 where label and" in refusal(written(tmp_path, content), capsys)
 
 
 @pytest.mark.parametrize("rows", ["4,o ,far\n", "2,caf\u00e9,near\n3,cafe\u0301,near\n"], ids=["space", "unicode"])
@@ -214,9 +214,9 @@ def test_what_is_not_a_regular_file_is_refused_and_not_waited_for(tmp_path, caps
     os.mkfifo(pipe)
     loop.symlink_to(loop)
     folder.mkdir()
-    assert "found a pipe or a device — allowed: a regular file" in refusal(pipe, capsys)
+    assert "is a pipe or a device — allowed: a regular file" in refusal(pipe, capsys)
     assert "cannot be opened — Too many levels of symbolic links" in refusal(loop, capsys)
-    assert "found a directory — allowed: a regular file" in refusal(folder, capsys)
+    assert "is a directory — allowed: a regular file" in refusal(folder, capsys)
     assert "cannot be opened — File name too long" in refusal(tmp_path / ("a" * 300 + ".csv"), capsys)
 
 
