@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from openbench.config.build import from_node
 from openbench.config.constraints import check_value
+from openbench.core.names import PART, WORDS, is_part, is_words
 from openbench.errors import ConfigError, DataError
 from openbench.metrics.suite import MetricOptions
-from openbench.results.names import PART, WORDS, is_part, is_words
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -33,6 +33,7 @@ from openbench.config.constraints import Seed, check_value
 from openbench.config.overrides import NAME
 from openbench.core.benchmark import Benchmark, RowItems, Split
 from openbench.core.composite import Composite, leaves
+from openbench.core.names import PART, is_part
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.core.scores import SetScores
@@ -45,7 +46,6 @@ from openbench.engine.run import RunSpec, compute, run
 from openbench.engine.tune import Tuning
 from openbench.errors import CacheError, ConfigError, DataError, LeakageError, NotApplicableError
 from openbench.metrics.suite import MetricOptions
-from openbench.results.names import PART, is_part
 from openbench.results.scores.stored import ScoreStore
 from openbench.storage.files import delete_old
 

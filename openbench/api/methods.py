@@ -18,6 +18,7 @@ from openbench.config.shipped import named_for, names, shipped
 from openbench.core.composite import Composite, leaves
 from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
 from openbench.core.method import Method
+from openbench.core.names import PART, is_part
 from openbench.core.request import Field, Request
 from openbench.core.search import ChosenMethod, with_params
 from openbench.core.streaming import StreamingMethod
@@ -33,7 +34,6 @@ from openbench.errors import (
     did_you_mean,
 )
 from openbench.public import TARGET, name_of
-from openbench.results.names import PART, is_part
 
 Validation = tuple[Any, Any]
 

@@ -1,10 +1,25 @@
-"""The one JSON document in which a run ends."""
+"""The one JSON document in which a run ends: its class, and what each of its keys may hold."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import no_info_wrap_validator_function
 
 from openbench.config.overrides import AUGMENT
+from openbench.core.names import PART, WORDS, is_page, is_part, is_words
 from openbench.digest import digest
 from openbench.errors import RecordError
 
@@ -15,8 +30,252 @@ SOURCES, UNCOMMITTED, REUSED = "sources", "uncommitted", "reused"
 METHOD_PROBE, VARIANT = "method_probe", "scores otherwise"
 PROBE = "probe"  # also of the provenance: what a network of the user's made of a few images
 _OPTIONAL = ("overrides", "config_digest")  # records lack these where nothing gives them
-_SHOWN = 20  # keys, and characters of each, in a message
 Value = float | int | str
+DEEPEST = 32  # levels of a value; those of records have eight
+LARGEST = 1e100  # the square of a number is a float, too
+_MOST = 2**63 - 1
+_ROUNDING = 1e-6
+_SHOWN = 60  # characters of a value in a message
+_KEYS = 20  # unknown keys, and characters of each, in a message
+
+_ALLOWED = {
+    "missing": "a value",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "list_type": "a list",
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "greater_than_equal": "a whole number ≥ {ge}",
+    "less_than_equal": "a whole number of at most 63 bits",
+    "string_type": "text",
+}
+
+
+def _message(error: ValidationError, where: str) -> str:
+    first = error.errors(include_url=False)[0]
+    context = first.get("ctx", {}) if first["type"] == "openbench" else {}
+    # A key that is refused stands in the location as `[key]`, and so do the members of a union.
+    key = ".".join(part for part in (*map(str, first["loc"]), context.get("at", "")) if part and part != "[key]")
+    found = context["found"] if context else short(None if first["type"] == "missing" else first["input"])
+    allowed = context["allowed"] if context else _allowed(first["type"], first["msg"], first.get("ctx", {}))
+    shown = key.encode("unicode_escape").decode()[:_SHOWN]
+    return f"{where}: key '{shown}' of the record is {found} — allowed: {allowed}"
+
+
+def _allowed(kind: str, message: str, limits: dict[str, Any]) -> str:
+    return _ALLOWED[kind].format(**limits) if kind in _ALLOWED else message
+
+
+def short(value: Any) -> str:
+    """Return a value as a message shows it."""
+    if isinstance(value, dict | list):
+        return f"a {type(value).__name__}"
+    try:
+        text = ascii(value)
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a huge number"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _refusal(allowed: str, found: Any, at: str = "") -> PydanticCustomError:
+    return PydanticCustomError("openbench", "refused", {"allowed": allowed, "found": short(found), "at": at})
+
+
+def _only(fits: Callable[[object], bool], allowed: str) -> BeforeValidator:
+    def check_value(value: Any) -> Any:
+        if not fits(value):
+            raise _refusal(allowed, value)
+        return value
+
+    return BeforeValidator(check_value)
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a finite number that a record may hold."""
+    return type(value) in (float, int) and -LARGEST <= value <= LARGEST  # type: ignore[operator]
+
+
+def _is_level(value: object) -> bool:
+    return is_number(value) and 0 < float(str(value)) < 1
+
+
+def _is_rate(value: object) -> bool:
+    return is_number(value) and -_ROUNDING <= float(str(value)) <= 1 + _ROUNDING
+
+
+def _checked_tree(value: Any) -> Any:
+    _check_tree(value, DEEPEST, "")
+    return value
+
+
+_CHECKED = (int, dict, list)  # any other value may stand in a tree
+
+
+def _check_tree(value: Any, left: int, at: str) -> None:
+    if type(value) is int:
+        if not -_MOST <= value <= _MOST:
+            raise _refusal("whole numbers of at most 63 bits", value, at)
+    elif isinstance(value, dict | list) and not left:
+        raise _refusal(f"values of at most {DEEPEST} levels", value, at)
+    elif isinstance(value, dict):
+        for key, child in value.items():
+            if not is_words(key):
+                raise _refusal(f"as a key {WORDS}", key, at)
+            if isinstance(child, _CHECKED):
+                _check_tree(child, left - 1, f"{at}.{key}" if at else key)
+    elif isinstance(value, list):
+        for child in value:
+            if isinstance(child, _CHECKED):
+                _check_tree(child, left - 1, at)
+
+
+@dataclass(frozen=True)
+class _As:
+    """Says that a mapping has the keys of a model; the mapping stays what it is."""
+
+    model: type[BaseModel]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def check(value: Any, validate: Callable[[Any], Any]) -> Any:
+            validate(_checked_tree(value))
+            return value
+
+        return no_info_wrap_validator_function(check, handler(self.model))
+
+
+Part = Annotated[str, _only(is_part, f"a name: {PART}")]
+Page = Annotated[str, _only(is_page, f"a name other than README: {PART}")]
+Words = Annotated[str, _only(is_words, WORDS)]
+Number = Annotated[Any, _only(is_number, f"a finite number up to {LARGEST:g}")]
+Rate = Annotated[Any, _only(_is_rate, "a number from 0 to 1")]
+Level = Annotated[Any, _only(_is_level, "a number between 0 and 1")]
+Count = Annotated[int, Field(ge=0, le=_MOST)]
+Several = Annotated[int, Field(ge=1, le=_MOST)]
+Tree = Annotated[dict[str, Any], BeforeValidator(_checked_tree)]
+
+
+class _Node(BaseModel):
+    """Keys that openbench reads, and any others."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Benchmark(_Node):
+    """Of a record, not of a config."""
+
+    name: Page
+    digest: Words | None = None
+    pristine: bool = False
+    deviations: list[str] | None = None
+    images: dict[Words, Words] | None = None
+
+
+class _Backbone(_Node):
+    """Of a record, not of a config."""
+
+    name: Part
+    digest: Words | None = None
+    training: Words | None = None
+    augment: Words | None = None
+    outliers: Words | None = None
+
+
+class _Method(_Node):
+    """Of a record, not of a config."""
+
+    name: Part
+    version: Count = 0
+    reference: str = ""
+    params: Tree = Field(default_factory=dict)
+
+
+class _Group(_Node):
+    """The node of a config group; the name of the chosen file becomes part of file names, too."""
+
+    name: Part | None = Field(None, alias="_name_")
+    target: Words | None = Field(None, alias="_target_")
+
+
+class _Training(_Group):
+    """How a network is trained."""
+
+    augment: Part | None = Field(None, alias="_augment_")
+
+
+class _Metrics(_Group):
+    """How numbers were computed."""
+
+    confidence: Level = 0.95
+    replicates: Count = 1000
+
+
+class _Tune(_Group):
+    """How hyper-parameters were chosen."""
+
+    strategy: Words = "none"
+
+
+class _Config(_Node):
+    """What was run; nodes that a record lacks have no part in its tables."""
+
+    benchmark: dict[str, Any] | None = None
+    backbone: _Group | None = None
+    training: _Training | None = None
+    outliers: _Group | None = None
+    method: _Group | None = None
+    tune: _Tune | None = None
+    metrics: _Metrics | None = None
+    seed: Count | None = None
+
+
+class _Trial(_Node):
+    """A setting that was tried on validation."""
+
+    params: Tree = Field(default_factory=dict)
+    set: Words = ""
+    auroc: Rate = 0.0
+    risk: Rate = 0.0
+    threshold: Number = 0.0
+    infeasible: str = ""
+
+
+class _Images(BaseModel):
+    """How many images a set has."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    n: Several
+    expected: Count
+
+
+class _Probe(_Node):
+    """What a network made of a few images."""
+
+    network: Part
+    images: Words
+    variant: Part | None = None
+    outputs: dict[Words, list[list[Number]]]
+
+
+class _Provenance(_Node):
+    """What made the record."""
+
+    openbench: Words | None = None
+    git_sha: Words | None = None
+    git_dirty: bool | None = None
+    utc: Words | None = None
+    device: Words | None = None
+    processor: Words | None = None
+    instructions: Words | None = None
+    threads: Count | None = None
+    libraries: dict[Words, Words] | None = None
+    sources: dict[Words, Words] | None = None
+    uncommitted: dict[Words, Words] | None = None
+    reused: dict[Words, Words] | None = None
+    prediction_sets: dict[Words, Words] | None = None
+    warnings: list[str] | None = None
+    probe: _Probe | None = None
 
 
 @dataclass(frozen=True)
@@ -47,20 +306,20 @@ class ResultRecord:
         config_digest: digest of the config.
     """
 
-    run_id: str
-    config: dict[str, Any]
-    benchmark: dict[str, Any]
-    backbone: dict[str, Any]
-    method: dict[str, Any]
-    tuned: dict[str, Any]
-    trials: list[dict[str, Any]]
-    metrics: dict[str, dict[str, Value]]
-    header: str
-    counts: dict[str, dict[str, int]]
-    provenance: dict[str, Any] = field(default_factory=dict)
+    run_id: Part
+    config: Annotated[dict[str, Any], _As(_Config)]
+    benchmark: Annotated[dict[str, Any], _As(_Benchmark)]
+    backbone: Annotated[dict[str, Any], _As(_Backbone)]
+    method: Annotated[dict[str, Any], _As(_Method)]
+    tuned: Tree
+    trials: list[Annotated[dict[str, Any], _As(_Trial)]]
+    metrics: dict[Words, dict[str, Any]]
+    header: StrictStr
+    counts: dict[Words, Annotated[dict[str, int], _As(_Images)]]
+    provenance: Annotated[dict[str, Any], _As(_Provenance)] = field(default_factory=dict)
     schema: int = SCHEMA
     overrides: Sequence[str] = ()
-    config_digest: str = ""
+    config_digest: Words = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain JSON types."""
@@ -68,19 +327,38 @@ class ResultRecord:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], where: str = "record") -> "ResultRecord":
-        """Build a record from parsed JSON.
+        """Build a record from parsed JSON; what its numbers may be is checked where records are stored.
+
+        Args:
+            data: plain mappings, lists, texts and numbers.
+            where: the file's name, for messages.
 
         Raises:
-            RecordError: a key is missing or unknown, or the schema is not this one.
+            RecordError: a key is missing or unknown, the schema is not this one, or a value is not what it must be;
+                the first error is named.
         """
         names = {f.name for f in fields(cls)}
         missing, unknown = sorted(names - data.keys() - set(_OPTIONAL)), sorted(data.keys() - names)
         if missing or unknown:
-            told = f"missing keys {missing}, unknown keys {[key[:_SHOWN] for key in unknown[:_SHOWN]]}"
-            raise RecordError(f"{where}: not a result record — {told}")
+            shown = [key[:_KEYS] for key in unknown[:_KEYS]]
+            raise RecordError(f"{where}: not a result record — missing keys {missing}, unknown keys {shown}")
         if type(data["schema"]) is not int or data["schema"] != SCHEMA:
-            raise RecordError(f"{where}: schema {repr(data['schema'])[:_SHOWN]} — this version reads schema {SCHEMA}")
-        return cls(**data)
+            raise RecordError(f"{where}: schema {repr(data['schema'])[:_KEYS]} — this version reads schema {SCHEMA}")
+        try:
+            record = _adapter().validate_python(data)
+        except ValidationError as error:
+            raise RecordError(_message(error, where)) from None
+        if "config_digest" in data and record.config_digest != (expected := digest(record.config)):
+            raise RecordError(
+                f"{where}: key 'config_digest' of the record is {record.config_digest} — allowed: {expected}, the "
+                "digest of its config"
+            )
+        return record
+
+
+@cache
+def _adapter() -> TypeAdapter[ResultRecord]:
+    return TypeAdapter(ResultRecord)
 
 
 @dataclass(frozen=True)

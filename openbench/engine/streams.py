@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from openbench.core.benchmark import Benchmark
 from openbench.core.features import FeatureSet
+from openbench.core.names import order_name
 from openbench.core.record import Value
 from openbench.core.request import Role
 from openbench.core.streaming import StreamingMethod, StreamPlan
 from openbench.engine.evaluate import Scoring, declared
 from openbench.errors import ConfigError, MethodError
 from openbench.metrics.curve import auroc, fpr95
-from openbench.results.names import order_name
 
 logger = logging.getLogger(__name__)
 

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openbench import paths
+from openbench.core.names import is_stream
 from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord, Value
 from openbench.core.request import Role
 from openbench.digest import bytes_sha256, digest
 from openbench.errors import OpenbenchError, RecordError
 from openbench.results.leaderboard.consistency import inconsistencies
-from openbench.results.names import is_stream
 from openbench.results.records.settings import augmentation_of, hyper_parameters, not_default, outliers_of, training_of
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.tables.views import FULL_SPECTRUM, members_of, ordered, role_in, tuned_by

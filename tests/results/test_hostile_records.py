@@ -46,37 +46,37 @@ BAD = {
     "name of a path": (changed("benchmark.name", "../../../X"), "key 'benchmark.name'"),
     "name of the index": (changed("benchmark.name", "readme"), "a name other than README"),
     "name of a file elsewhere": (changed("config.method._name_", "../x"), "key 'config.method._name_'"),
-    "null params": (changed("method.params", None), "key 'method.params' of the record — found None"),
-    "text in a number": (changed("metrics.near.auroc", "0.9"), "found '0.9' — allowed: a finite number"),
-    "truth in a number": (changed("metrics.near.auroc", True), "found True — allowed: a finite number"),
+    "null params": (changed("method.params", None), "key 'method.params' of the record is None"),
+    "text in a number": (changed("metrics.near.auroc", "0.9"), "is '0.9' — allowed: a finite number"),
+    "truth in a number": (changed("metrics.near.auroc", True), "is True — allowed: a finite number"),
     "number of many digits": (TEXT.replace('"bad"', "9" * 5000), "not valid JSON"),
     "huge seed": (changed("config.seed", 10**30), "key 'config.seed'"),
-    "text as node": (changed("config.training", "x"), "key 'config.training' of the record — found 'x'"),
+    "text as node": (changed("config.training", "x"), "key 'config.training' of the record is 'x'"),
     "AUROC above one": (
         changed("metrics.c.auroc", 1.2),
-        "key 'metrics.c.auroc' of the record — found 1.2 — allowed: a",
+        "key 'metrics.c.auroc' of the record is 1.2 — allowed: a",
     ),
     "detection error": (changed("metrics.near.detection_error", 0.6), "a number from 0 to 0.5"),
     "negative size": (changed("metrics.id", {"aps_size@0.05": -1.0}), "a number of at least 0"),
     "nothing counted": (changed("metrics.id.n_id", 0), "a whole number of at least 1"),
-    "interval beside": (changed("metrics.near.auroc_low", 0.905), "found [0.905, 0.91] for 0.9 — allowed: an interval"),
+    "interval beside": (changed("metrics.near.auroc_low", 0.905), "is [0.905, 0.91] for 0.9 — allowed: an interval"),
     "interval turned": (
         changed("metrics.near.auroc_high", 0.85),
-        "found 0.89 above 0.85 — allowed: the lower end first",
+        "is 0.89 above 0.85 — allowed: the lower end first",
     ),
     "drawn interval": (
         changed("metrics.a", {"auroc": 0.9, "fpr95": 0.9, "fpr95_low": 0.1, "fpr95_high": 0.2}),
-        "the interval of 'a.fpr95' in the record — found [0.1, 0.2] for 0.9",
+        "the interval of 'a.fpr95' in the record is [0.1, 0.2] for 0.9",
     ),
     "set without images": (
         changed("counts", {"near/a": {"n": 0, "expected": 5}}),
-        "found 0 — allowed: a whole number ≥ 1",
+        "is 0 — allowed: a whole number ≥ 1",
     ),
     "trial above one": (changed("trials", [{"params": {}, "auroc": 7.0}]), "key 'trials.0.auroc' of the record"),
     "NaN": (TEXT.replace("0.75", "NaN"), "found NaN"),
     "threads with a command": (changed("provenance.threads", "1; touch X; echo"), "key 'provenance.threads'"),
     "set that moves the cursor": (changed("metrics", {"\x1b[2J": {}}), r"key 'metrics.\x1b[2J"),
-    "training of right to left": (changed("backbone.training", "\u202eabc"), r"found '\u202eabc'"),
+    "training of right to left": (changed("backbone.training", "\u202eabc"), r"is '\u202eabc'"),
     "unknown key": (changed("surprise", 1), "unknown keys ['surprise']"),
     "deep config": (changed("config.x", json.loads("[" * 40 + "]" * 40)), "at most 32 levels"),
     "deep JSON": ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested too deeply"),
@@ -89,8 +89,8 @@ BAD = {
     "no keys": ("{}", "not a result record — missing keys"),
     "another schema": (changed("schema", 99), "this version reads schema 2"),
     "schema as text": (changed("schema", "2"), "this version reads schema 2"),
-    "list as metrics": (changed("metrics", [1]), "key 'metrics' of the record — found a list — allowed: a mapping"),
-    "no backbone": (changed("backbone", {}), "key 'backbone.name' of the record — found None"),
+    "list as metrics": (changed("metrics", [1]), "key 'metrics' of the record is a list — allowed: a mapping"),
+    "no backbone": (changed("backbone", {}), "key 'backbone.name' of the record is None"),
 }
 
 
@@ -199,7 +199,7 @@ def test_a_page_that_is_a_link_is_replaced_and_what_it_led_to_is_kept(tmp_path):
 
 
 def test_what_could_not_be_read_back_is_not_written(tmp_path):
-    with pytest.raises(RecordError, match=r"key 'metrics\.a.*' of the record — found .* — allowed: a name on one line"):
+    with pytest.raises(RecordError, match=r"key 'metrics\.a.*' of the record is .* — allowed: a name on one line"):
         RecordStore(tmp_path).write(make_record(metrics={"a\nb": {"auroc": 0.5}}))
     with pytest.raises(RecordError, match="cannot be recorded — found half of a surrogate pair"):
         RecordStore(tmp_path).write(make_record(header="\ud800"))

@@ -10,7 +10,7 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError
 from openbench.results.records.store import ScoreStore
-from openbench.results.scores import classes
+from openbench.results.scores import stored
 
 from .records import split_scores
 
@@ -229,7 +229,7 @@ def test_class_probabilities_of_other_scores_or_changed_ones_are_refused(tmp_pat
 
 
 def test_of_many_classes_nothing_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(classes, "MOST_VALUES", 4 * 40)
+    monkeypatch.setattr(stored, "MOST_VALUES", 4 * 40)
     store = ScoreStore(tmp_path)
     store.write("run", with_probabilities())
     assert not store.by_class("run").exists()

@@ -125,7 +125,7 @@ def test_the_text_is_sorted_and_ends_in_a_newline():
     ("changes", "said"),
     [
         ({"run_id": "other"}, "the record inside has run_id 'other'"),
-        ({"config_digest": "0" * 16}, "key 'config_digest' of the record — found 0000000000000000 — allowed: "),
+        ({"config_digest": "0" * 16}, "key 'config_digest' of the record is 0000000000000000 — allowed: "),
     ],
 )
 def test_an_edited_record_is_refused(tmp_path, changes, said):

@@ -11,10 +11,10 @@ import click
 from openbench.cli import options
 from openbench.cli.output import LeftOut, left_out, note, print_tables
 from openbench.cli.process import BAD_INPUT, FAILED, OK
+from openbench.core.names import is_part
 from openbench.errors import ConfigError, NotReproducedError, OpenbenchError, RecordError, check_known
 from openbench.progress import messages
 from openbench.results.escape import console, console_lines
-from openbench.results.names import is_part
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.tables.render import Column, Table
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from openbench.core.names import order_name
 from openbench.core.record import ResultRecord
-from openbench.results.names import order_name
 from openbench.storage.plain_json import plain
 
 ROUNDING = 1e-6

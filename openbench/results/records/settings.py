@@ -6,10 +6,10 @@ from typing import Any
 
 from openbench.config.overrides import NAME
 from openbench.config.shipped import data_of, names, shipped
+from openbench.core.names import is_part
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.public import TARGET, public
-from openbench.results.names import is_part
 
 _ALTERNATIVES = 24  # characters in which differing words are listed; more are counted
 

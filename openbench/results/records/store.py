@@ -9,11 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from openbench.core.names import PART, is_page, is_part
 from openbench.core.record import ResultRecord
 from openbench.digest import bytes_sha256
 from openbench.errors import RecordError, did_you_mean
-from openbench.results.names import PART, is_page, is_part
 from openbench.results.records.compare import Comparison, Difference, compare
+from openbench.results.records.schema import check_numbers
 from openbench.results.scores.stored import ScoreStore
 from openbench.storage.checksum import KEY as STATED
 from openbench.storage.files import creating, delete_old, read_regular
@@ -96,10 +97,8 @@ class RecordStore:
         Raises:
             RecordError: the record exists, does not fit the schema, or the folder cannot be written.
         """
-        from openbench.results.records.schema import check
-
         path, content = self.path(record), plain(record.to_dict())
-        check(content, f"record {record.run_id}")
+        check_numbers(ResultRecord.from_dict(content, f"record {record.run_id}"), f"record {record.run_id}")
         try:
             with creating(path) as stream:
                 stream.write(text_of(content).encode())
@@ -235,8 +234,6 @@ def load(path: Path) -> ResultRecord:
     Raises:
         RecordError: unreadable, not strict JSON, not a record of this schema, or under another record's name.
     """
-    from openbench.results.records.schema import check
-
     text = _text(path)
     data = loads(text, str(path))
     if not isinstance(data, dict):
@@ -248,7 +245,7 @@ def load(path: Path) -> ResultRecord:
             f"{path}: the record has changed since it was written — its content does not have the SHA-256 that it "
             "states — restore the file, or delete it and repeat the run"
         )
-    check(data, str(path))
+    check_numbers(record, str(path))
     if stated is None:
         raise RecordError(
             f"{path}: key '{STATED}' is missing — every record states the SHA-256 of its content — restore the file, "

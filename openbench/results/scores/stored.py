@@ -1,9 +1,13 @@
-"""Per-sample scores on disk, so that a new metric needs no model."""
+"""Per-sample scores on disk, so that a new metric needs no model.
+
+Beside the scores of a run lie class probabilities and a method's scores by class, of which prediction sets are made.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,16 +15,6 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.digest import array_sha256, digest, file_sha256
 from openbench.errors import CacheError
-from openbench.results.scores.classes import (
-    PROBABILITIES,
-    SCORES,
-    SUFFIX,
-    by_class_table,
-    joined,
-    parted,
-    repeated_words,
-    with_classes,
-)
 from openbench.storage.files import forbidden, replacing
 
 if TYPE_CHECKING:
@@ -29,6 +23,14 @@ if TYPE_CHECKING:
 COLUMNS = ("set", "role", "score", "label", "prediction", "correct")
 _DIGEST = b"digest"
 _NAME = 32  # hexadecimal digits of a digest that name a file
+_SUFFIX = ".by_class"
+MOST_VALUES = 4_000_000  # of each kind in a run: 10,000 images of 400 classes; those of more classes are not stored
+_SCORES = b"scores"  # key of the digest of the scores that a file by class belongs to
+_PROBABILITIES = "probabilities"  # folder of the network's class probabilities, and key of their digest
+# Field of a set's scores → prefix of its columns.
+_KINDS = {"probabilities": "p", "class_scores": "s", "class_probabilities": "q"}
+_COLUMN = re.compile(r"([psq])_([0-9]+)")
+_ROLES = ("set", "role")
 
 
 def per_set_name(run_id: str, ood_set: str) -> str:
@@ -57,11 +59,11 @@ class ScoreStore:
 
     def by_class(self, run_id: str) -> Path:
         """Return the file of a run's class probabilities, whether it exists or not."""
-        return self.root / f"{run_id}{SUFFIX}.parquet"
+        return self.root / f"{run_id}{_SUFFIX}.parquet"
 
     def probabilities(self, content: str) -> Path:
         """Return the file of class probabilities with this digest, whether it exists or not."""
-        return self.root / PROBABILITIES / f"{content}.parquet"
+        return self.root / _PROBABILITIES / f"{content}.parquet"
 
     def state(self, run_id: str) -> str:
         """Return a digest of the files of a run as they are now; empty if there are none."""
@@ -80,34 +82,33 @@ class ScoreStore:
                 f"scores of run {run_id} — found the sets {[f'{r}/{n}' for r, n in names]} — "
                 "allowed: at least one, each role and name once"
             )
-        import pyarrow.parquet as pq
-
-        path, table, classes = self.path(run_id), _table(run_id, scores), by_class_table(run_id, scores)
+        path, table = self.path(run_id), _table(run_id, scores)
         try:
             # Never scores of this run beside class probabilities of an earlier one.
             self.by_class(run_id).unlink(missing_ok=True)
-            with replacing(path) as stream:
-                pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
-            if classes is not None:
-                self._write_classes(run_id, classes, table.schema.metadata[_DIGEST])
+            _write(path, table)
+            self._write_classes(run_id, scores, table.schema.metadata[_DIGEST])
         except OSError as error:
             raise CacheError(
-                f"scores cannot be written to '{self.root}' — {error.strerror or error} — choose another cache: "
+                f"scores cannot be written to '{self.root}' ({error.strerror or error}) — choose another cache: "
                 "runtime.cache=DIR or OPENBENCH_CACHE"
             ) from error
         return path
 
-    def _write_classes(self, run_id: str, classes: "pa.Table", scores: bytes) -> None:
-        """Write the numbers by class, and the network's class probabilities unless another run has written them."""
-        own, shared = parted(classes)
-        about = {**classes.schema.metadata, SCORES: scores}
-        if shared is not None:
-            shared = _digested(shared)
+    def _write_classes(self, run_id: str, scores: Sequence[SetScores], digest_of_scores: bytes) -> None:
+        """Write the numbers by class, if any, and the network's class probabilities unless another run has done so."""
+        sets, fields = _with_numbers(scores)
+        if not fields:
+            return
+        about: dict[Any, Any] = {"run_id": run_id, _SCORES: digest_of_scores}
+        if "probabilities" in fields:
+            fields.remove("probabilities")
+            shared = _digested(_class_table(sets, ["probabilities"]))
             content = shared.schema.metadata[_DIGEST].decode()[:_NAME]
-            about[PROBABILITIES] = content
+            about[_PROBABILITIES] = content
             if not self.probabilities(content).is_file():
-                _write_table(self.probabilities(content), shared)
-        _write_table(self.by_class(run_id), _digested(own.replace_schema_metadata(about)))
+                _write(self.probabilities(content), shared)
+        _write(self.by_class(run_id), _digested(_class_table(sets, fields).replace_schema_metadata(about)))
 
     def keep(self, scores: Mapping[str, Sequence[SetScores]]) -> tuple[str, ...]:
         """Write scores by name; return a warning if the folder is read-only, as a shared cache may be.
@@ -143,16 +144,15 @@ class ScoreStore:
             return sets
         classes = self._table(run_id, path)
         about = classes.schema.metadata or {}
-        shared = about.get(PROBABILITIES.encode(), b"").decode(errors="replace")
+        shared = about.get(_PROBABILITIES.encode(), b"").decode(errors="replace")
         try:
-            if about.get(SCORES) != (table.schema.metadata or {}).get(_DIGEST):
+            if about.get(_SCORES) != (table.schema.metadata or {}).get(_DIGEST):
                 raise ValueError("they belong to other scores")
-            if shared:
-                classes = joined(classes, self._probabilities(run_id, shared))
-            return with_classes(sets, classes)
+            sets = _with_classes(sets, classes)
+            return _with_classes(sets, self._probabilities(run_id, shared)) if shared else sets
         except ValueError as error:
             raise CacheError(
-                f"{path}: not the class probabilities of run {run_id} — {error} — delete it, or repeat the run"
+                f"{path}: not the class probabilities of run {run_id} ({error}) — delete it, or repeat the run"
             ) from error
 
     def _sets(self, run_id: str) -> tuple[list[SetScores], "pa.Table"]:
@@ -160,7 +160,7 @@ class ScoreStore:
         try:
             return _splits(table), table
         except ValueError as error:
-            raise CacheError(f"{path}: not the scores of a run — {error} — delete it and repeat the run") from error
+            raise CacheError(f"{path}: not the scores of a run ({error}) — delete it and repeat the run") from error
 
     def _probabilities(self, run_id: str, content: str) -> "pa.Table":
         if not re.fullmatch(f"[0-9a-f]{{{_NAME}}}", content):
@@ -185,15 +185,16 @@ class ScoreStore:
             check_unchanged(table)
             return table
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise CacheError(f"{path}: not the scores of a run — {error} — delete it and repeat the run") from error
+            raise CacheError(f"{path}: not the scores of a run ({error}) — delete it and repeat the run") from error
 
 
-def _write_table(path: Path, table: "pa.Table") -> None:
+def _write(path: Path, table: "pa.Table") -> None:
     import pyarrow.parquet as pq
 
     path.parent.mkdir(parents=True, exist_ok=True)
+    words = True if tuple(table.column_names) == COLUMNS else list(_ROLES)
     with replacing(path) as stream:
-        pq.write_table(table, stream, compression="zstd", use_dictionary=["set", "role"], write_page_checksum=True)
+        pq.write_table(table, stream, compression="zstd", use_dictionary=words, write_page_checksum=True)
 
 
 def first_with(run_id: str, folders: Iterable[Path]) -> ScoreStore | None:
@@ -251,8 +252,8 @@ def _table(run_id: str, scores: Sequence[SetScores]) -> "pa.Table":
     unknown = joined([np.full(len(s.scores), s.correct is None) for s in scores])
     predicted = joined([np.asarray(s.predictions, np.int64) for s in scores])
     columns = {
-        "set": repeated_words([s.name for s in scores], repeated),
-        "role": repeated_words([str(s.role) for s in scores], repeated),
+        "set": _repeated([s.name for s in scores], repeated),
+        "role": _repeated([str(s.role) for s in scores], repeated),
         "score": pa.array(joined([np.asarray(s.scores, np.float32) for s in scores])),
         "label": pa.array(joined([np.asarray(s.labels, np.int64) for s in scores])),
         "prediction": pa.array(predicted, mask=predicted < 0),
@@ -261,6 +262,68 @@ def _table(run_id: str, scores: Sequence[SetScores]) -> "pa.Table":
     # `splits` keeps a split that has no rows, and the order.
     order = "\n".join(f"{s.role}/{s.name}" for s in scores)
     return _digested(pa.table(columns).replace_schema_metadata({"run_id": run_id, "splits": order}))
+
+
+def _repeated(words: Sequence[str], counts: Sequence[int]) -> "pa.DictionaryArray":
+    """A column that has each word as often as its count says."""
+    import pyarrow as pa
+
+    return pa.array(np.repeat(np.array(words, object), counts), pa.string()).dictionary_encode()
+
+
+def _with_numbers(scores: Sequence[SetScores]) -> tuple[list[SetScores], list[str]]:
+    """The sets that have numbers by class, and the kinds that all of these have; no kind if there are too many."""
+    sets = [s for s in scores if s.probabilities is not None or s.class_scores is not None]
+    fields = [field for field in _KINDS if sets and all(getattr(s, field) is not None for s in sets)]
+    sizes = [sum(getattr(s, field).size for s in sets) for field in fields]
+    return sets, fields if max(sizes, default=0) <= MOST_VALUES else []
+
+
+def _class_table(sets: Sequence[SetScores], fields: Sequence[str]) -> "pa.Table":
+    """The numbers by class of some kinds, a row per image; float32 and float64 stay what they are."""
+    import pyarrow as pa
+
+    repeated = [len(s.scores) for s in sets]
+    columns: dict[str, Any] = {
+        "set": _repeated([s.name for s in sets], repeated),
+        "role": _repeated([str(s.role) for s in sets], repeated),
+    }
+    for field in fields:
+        rows = np.concatenate([np.asarray(getattr(s, field)) for s in sets])
+        columns |= {f"{_KINDS[field]}_{k}": pa.array(rows[:, k]) for k in range(rows.shape[1])}
+    return pa.table(columns).replace_schema_metadata({})
+
+
+def _with_classes(scores: Sequence[SetScores], table: "pa.Table") -> list[SetScores]:
+    """Return sets with the numbers by class that a table of `_class_table` has of them.
+
+    Raises:
+        ValueError: columns or rows are not those of the sets.
+    """
+    order: dict[str, list[str]] = {}
+    for name in table.column_names[len(_ROLES) :]:
+        match = _COLUMN.fullmatch(name)
+        if match is None or int(match[2]) != len(order.setdefault(match[1], [])):
+            raise ValueError(f"column '{name}' is out of place")
+        order[match[1]].append(name)
+    if tuple(table.column_names[: len(_ROLES)]) != _ROLES:
+        raise ValueError(f"columns {table.column_names[:2]}, expected {list(_ROLES)}")
+    names, roles = (np.asarray(table.column(name).to_pylist()) for name in _ROLES)
+    numbers = {
+        field: np.stack([table.column(name).to_numpy() for name in order[prefix]], axis=1)
+        for field, prefix in _KINDS.items()
+        if prefix in order
+    }
+    found, used = [], 0
+    for s in scores:
+        rows = (names == s.name) & (roles == str(s.role))
+        if rows.any() and int(rows.sum()) != len(s.scores):
+            raise ValueError(f"{int(rows.sum())} rows of {s.role}/{s.name}, which has {len(s.scores)} images")
+        used += int(rows.sum())
+        found.append(replace(s, **{field: values[rows] for field, values in numbers.items()}) if rows.any() else s)
+    if used != table.num_rows:
+        raise ValueError(f"{table.num_rows} rows, of which {used} belong to sets of the run")
+    return found
 
 
 def _digested(table: "pa.Table") -> "pa.Table":

@@ -6,11 +6,11 @@ from dataclasses import replace
 from statistics import fmean, pstdev
 from typing import Any
 
+from openbench.core.names import is_stream, without_order
 from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, did_you_mean
 from openbench.metrics.keys import higher_is_better
 from openbench.results.escape import console
-from openbench.results.names import is_stream, without_order
 from openbench.results.records.settings import hyper_parameters, network_of
 from openbench.results.tables.render import Cell, Column, Estimate, Kind, Table
 
