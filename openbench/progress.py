@@ -1,12 +1,16 @@
 """How far a long job is: a bar in a notebook or on a terminal, a line now and then on stderr elsewhere."""
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 Advance = Callable[[int], None]
+_VARIABLE = "OPENBENCH_MESSAGES"  # environment variable, since a sweep's jobs run in other processes
+_LEVELS = {"debug": logging.DEBUG, "warning": logging.WARNING}
 
 
 def in_notebook() -> bool:
@@ -101,6 +105,7 @@ def reported(title: str, total: int, *, done: int = 0, unit: str = "images", sho
         show: whether anything is shown.
     """
     bar = in_notebook() or sys.stderr.isatty()
+    show = show and os.environ.get(_VARIABLE) != "warning"
     report = (Bar if bar else Lines)(title, total, done, unit) if show else Report()
     try:
         yield report
@@ -139,6 +144,25 @@ class _Printed(logging.Handler):
 
 
 @contextmanager
+def verbosity(level: Literal["debug", "warning"] | None) -> Iterator[None]:
+    """Have `messages`, bars and lines in this process and those that it starts show more or less than they would.
+
+    Args:
+        level: debug for everything, warning for no progress, None for no change.
+    """
+    before = os.environ.get(_VARIABLE)
+    if level is not None:
+        os.environ[_VARIABLE] = level
+    try:
+        with messages():
+            yield
+    finally:
+        os.environ.pop(_VARIABLE, None)
+        if before is not None:
+            os.environ[_VARIABLE] = before
+
+
+@contextmanager
 def messages(show: bool = True) -> Iterator[None]:
     """Print what openbench logs within the block, a line for each message.
 
@@ -150,7 +174,7 @@ def messages(show: bool = True) -> Iterator[None]:
     if not any(isinstance(other, _Printed) for other in log.handlers):
         log.addHandler(handler := _Printed())
     if level != logging.DEBUG:  # which the user has set
-        log.setLevel(logging.INFO if show else logging.WARNING)
+        log.setLevel(_LEVELS.get(os.environ.get(_VARIABLE, ""), logging.INFO if show else logging.WARNING))
     try:
         yield
     finally:

@@ -3,14 +3,13 @@
 import importlib
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import click
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 import openbench
 from openbench.cli.process import BAD_INPUT, OK
-from openbench.errors import ConfigError, OpenbenchError, did_you_mean
+from openbench.errors import ConfigError, OpenbenchError, not_found
 
 PROGRAM = "python -m openbench"
 COMPLETION = "_OPENBENCH_COMPLETE"  # a variable that the tab key sets
@@ -75,14 +74,11 @@ class App(click.Group):
         """
         if cmd_name in COMMANDS:
             module, _, name = COMMANDS[cmd_name][0].partition(":")
-            found = getattr(importlib.import_module(f"openbench.cli.{module}"), name)
-            return found if isinstance(found, click.Command) else _of_words(cmd_name, found)
+            entry = getattr(importlib.import_module(f"openbench.cli.{module}"), name)
+            return entry if isinstance(entry, click.Command) else entry.command()
         if cmd_name.startswith("-") or ctx.resilient_parsing:
             return None
-        raise OpenbenchError(
-            f"command '{cmd_name}' not found{did_you_mean(cmd_name, COMMANDS)} — available: {', '.join(COMMANDS)} "
-            f"({PROGRAM} --help)"
-        )
+        raise OpenbenchError(not_found(f"command '{cmd_name}'", cmd_name, COMMANDS, "--help"))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a line for each command."""
@@ -141,9 +137,3 @@ def carry_out(arguments: Sequence[str]) -> int:
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else PROGRAM
         raise ConfigError(f"{error.format_message()} ({where} --help)") from error
-
-
-def _of_words(name: str, act: Any) -> click.Command:
-    """A command that reads all its arguments by itself, as Hydra does."""
-    settings = {"ignore_unknown_options": True, "help_option_names": []}
-    return click.Command(name, settings, act, [click.Argument(["argv"], nargs=-1, type=click.UNPROCESSED)])

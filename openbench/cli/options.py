@@ -11,13 +11,27 @@ from typing import Any, TypeVar
 import click
 
 from openbench import paths
+from openbench.progress import verbosity
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
 
 
 class Command(click.Command):
-    """A command whose help is its docstring, printed as written."""
+    """A command whose help is its docstring, printed as written, and that takes -q and -v."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.params += [
+            click.Option(["-q", "--quiet"], is_flag=True, help="no progress on stderr, only warnings and errors"),
+            click.Option(["-v", "--verbose"], is_flag=True, help="details for debugging on stderr"),
+        ]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the function with as many messages as the flags ask for."""
+        quiet, verbose = ctx.params.pop("quiet"), ctx.params.pop("verbose")
+        with verbosity("debug" if verbose else "warning" if quiet else None):
+            return super().invoke(ctx)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the docstring without wrapping its lines: it holds tables and examples."""

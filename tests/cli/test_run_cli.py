@@ -83,13 +83,17 @@ def test_a_sweep_writes_below_the_cache_only(engine, tmp_path):
     assert {name.split("/")[0] for name in files_below(tmp_path / "other")} == {"sweeps"}
 
 
-def test_progress_goes_to_stderr_and_can_be_switched_off(engine, capsys):
-    main(["run", "+benchmark=digits"])
-    shown = capsys.readouterr()
-    assert "scoring msp" in shown.err
-    assert "scoring msp" not in shown.out
-    main(["run", "+benchmark=digits", "runtime.progress=false"])
-    assert "scoring msp" not in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "progress", "details"),
+    [([], True, False), (["runtime.progress=false"], False, False), (["-q"], False, False), (["-v"], True, True)],
+)
+def test_progress_and_details_go_to_stderr_as_asked_for(engine, capsys, words, progress, details):
+    main(["run", "+benchmark=digits", *words])
+    printed = capsys.readouterr()
+    assert ("scoring msp" in printed.err, "as typed in full: " in printed.err) == (progress, details)
+    assert "scoring msp" not in printed.out
+    main(["run", "-m", "+benchmark=digits", "seed=0,1", *words])
+    assert ("job 2 of 2 (seed=1)" in capsys.readouterr().err) == ("-q" not in words)
 
 
 def test_bad_input_is_exit_2_with_one_message_and_no_traceback(engine, capsys):

@@ -1,15 +1,20 @@
 """The jobs that Hydra composes: `run`, `train`, `extract` and `check`."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from openbench.cli.hydra.app import Call, HydraCommand
 from openbench.cli.hydra.outcome import FAILED_STATUS, Outcome
 from openbench.cli.process import FAILED, OK
 
+if TYPE_CHECKING:
+    from openbench.core.record import ResultRecord
+
 
 def score_benchmark(call: Call) -> Outcome:
-    """Run, then print the overview table and where the record is; in a sweep one line instead.
-
-    What a reader has to know before the numbers, e.g. that they were not made now, stands above the table.
-    """
+    """Run, then print warnings, notes, the overview table and the path of the record; in a sweep one line instead."""
     from openbench.cli.output import group_auroc, headline, print_tables
     from openbench.core.runtime import Runtime
     from openbench.engine.prepare import prepare
@@ -22,22 +27,33 @@ def score_benchmark(call: Call) -> Outcome:
     setting = Runtime.from_config(call.runtime)
     if setting.on_existing != "verify":
         RecordStore(setting.records).check_writable()  # before a training begins
-    outcome = run(prepare(call.config, setting, shared=call.kept, overrides=call.overrides), setting)
+    outcome = run(prepare(call.config, setting, shared=call.shared, overrides=call.overrides), setting)
     line = f"{outcome.status} {outcome.path}"
     warnings = (*(outcome.record.provenance.get(WARNINGS) or ()), *outcome.warnings)
     before = warnings if call.sweep else (*warnings, *outcome.notes)
     if before:
         print(console_lines("\n".join(before)), flush=True)
     if call.sweep:
-        print(f"{headline(outcome.record, call.apart)} — {line}", flush=True)
+        print(f"{headline(outcome.record, call.label)} — {line}", flush=True)
     else:
         print_tables(run_tables(outcome.record))
         print(line)
-    return Outcome(OK, line, outcome.status, group_auroc(outcome.record))
+    objective = _validation_auroc(outcome.record, setting.scores) if call.optimised else None
+    return Outcome(OK, line, outcome.status, group_auroc(outcome.record), objective=objective)
+
+
+def _validation_auroc(record: "ResultRecord", scores: Path) -> float | None:
+    """The AUROC of ID val against OOD val from the scores of a run; None if the benchmark has no OOD val."""
+    from openbench.metrics.curve import auroc
+    from openbench.results.scores.stored import ScoreStore
+
+    sets = ScoreStore(scores).read(record.run_id)
+    sides = [[s.scores for s in sets if s.role == role] for role in ("id_val", "ood_val")]
+    return float(auroc(*map(np.concatenate, sides))) if all(sides) else None
 
 
 def train_network(call: Call) -> Outcome:
-    """Train and say where the checkpoint is."""
+    """Train, and print where the checkpoint is."""
     from openbench.engine.jobs import train
     from openbench.training.loop.distributed import team
 
@@ -49,7 +65,7 @@ def train_network(call: Call) -> Outcome:
 
 
 def fill_cache(call: Call) -> Outcome:
-    """Extract and say how many images went through the network for each split; 0 = all was cached."""
+    """Extract, and print how many images went through the network for each split; 0 = all were cached."""
     from openbench.engine.jobs import extract
 
     passes = extract(call.config, call.runtime)

@@ -1,6 +1,7 @@
-"""Running a command under Hydra: one job, or a sweep of them by one of Hydra's launchers."""
+"""Running a command under Hydra: one job, or a sweep of them by one of Hydra's sweepers and launchers."""
 
-import argparse
+import logging
+import math
 import os
 import sys
 import time
@@ -13,18 +14,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from openbench import paths
+from openbench.cli import options
 from openbench.cli.hydra.outcome import FAILED_STATUS, MISSING, NOT_APPLICABLE, NOT_ENDED, PLAN, Outcome, Sweep
 from openbench.cli.process import BAD_INPUT, FAILED, OK, message_of
 from openbench.compose.composed import composed, nodes
 from openbench.compose.config import VERSION_BASE, check_no_clash, compose_with_hydra, no_benchmark
 from openbench.compose.errors import Typed, explained
 from openbench.compose.sweep import deferred, jobs, label, paired, parse, sharded, swept_keys
-from openbench.config.overrides import quoted
+from openbench.config.overrides import command_line, quoted
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
 from openbench.progress import messages
 from openbench.results.escape import console_lines
@@ -32,31 +35,35 @@ from openbench.results.escape import console_lines
 if TYPE_CHECKING:
     from openbench.engine.prepare import SharedObjects
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Call:
-    """One job: what is asked for, and whether it is one of many.
+    """What a job is to do.
 
     Args:
         config: the scientific nodes, plain.
         runtime: the runtime node, plain.
         overrides: in one spelling, as records have them.
         sweep: whether the job is part of a sweep and should be brief.
-        apart: what tells it from the sweep's other jobs, but for benchmark and method: `seed=1`.
-        kept: what earlier jobs of the sweep in this process have opened and loaded.
+        label: how it differs from the sweep's other jobs, besides benchmark and method: `seed=1`.
+        shared: the benchmark and network that earlier jobs of the sweep in this process have loaded.
+        optimised: whether the sweeper chooses the next jobs by the value of this one.
     """
 
     config: Mapping[str, Any]
     runtime: Mapping[str, Any]
     overrides: Sequence[str] = ()
     sweep: bool = False
-    apart: str = ""
-    kept: "SharedObjects | None" = None
+    label: str = ""
+    shared: "SharedObjects | None" = None
+    optimised: bool = False
 
 
 @dataclass(frozen=True)
 class HydraCommand:
-    """A sub-command that Hydra composes: called with its arguments, it returns the worst exit code of its jobs.
+    """A sub-command that Hydra composes.
 
     Args:
         name: of the sub-command and its primary config.
@@ -70,70 +77,83 @@ class HydraCommand:
     unused: tuple[str, ...] = ()
     divided: bool = False
 
-    def __call__(self, argv: list[str]) -> int:
-        """Carry out a command line.
+    def __call__(self, argv: Sequence[str]) -> int:
+        """Run a command line, without the name of the sub-command, and return the worst exit code of its jobs."""
+        code: int = self.command().main(list(argv), f"python -m openbench {self.name}", standalone_mode=False)
+        return code
 
-        Args:
-            argv: the arguments after the sub-command.
+    def command(self) -> click.Command:
+        """Return the command, with the flags of Hydra that make sense here."""
 
-        Raises:
-            OpenbenchError: anything about the arguments or configs; in a single job, whatever its action raises.
-        """
-        asked = self._parser().parse_intermixed_args(argv)
-        typed = Typed(self.name, asked.overrides, asked.config_dir)
-        if asked.config_dir is not None:
-            check_no_clash(asked.config_dir)
-        self._refuse_unused(typed)
-        if asked.help or asked.hydra_help or asked.cfg or asked.info:
-            flags = [word for word in argv if word not in asked.overrides]
-            self._hydra(typed, [*asked.overrides, *flags])
-            return OK
-        if not any(word.startswith(("+", "benchmark=")) for word in asked.overrides):
-            raise no_benchmark(self.name, asked.config_dir)
-        if asked.multirun:
-            return self._sweep(typed)
-        made = composed(self.name, asked.overrides, asked.config_dir)
-        return self._act(Call(made.config, made.runtime, made.overrides)).code
+        @click.command(self.name, cls=options.Command, add_help_option=False)
+        @click.argument("overrides", nargs=-1, metavar="KEY=VALUE…", type=click.UNPROCESSED)
+        @click.option("-cd", "--config-dir", type=options.FILE)
+        @click.option("-m", "--multirun", is_flag=True)
+        @click.option("-c", "--cfg", type=click.Choice(["job", "hydra", "all"]))
+        @click.option("-i", "--info", is_flag=False, flag_value="all")
+        @click.option("-h", "--help", is_flag=True)
+        @click.option("--hydra-help", is_flag=True)
+        @click.option("--resolve", is_flag=True)
+        def run(overrides: tuple[str, ...], config_dir: Path | None, multirun: bool, **flags: Any) -> int:
+            typed = Typed(self.name, overrides, config_dir)
+            if config_dir is not None:
+                check_no_clash(config_dir)
+            self._refuse_unused(typed)
+            if any(flags[name] for name in ("cfg", "info", "help", "hydra_help")):
+                words = [*overrides, *["-m"] * multirun]
+                for name, value in flags.items():
+                    words += [f"--{name.replace('_', '-')}", *[value] * (value is not True)] if value else []
+                self._hydra(typed, words)
+                return OK
+            if not any(word.startswith(("+", "benchmark=")) for word in overrides):
+                raise no_benchmark(self.name, config_dir)
+            if multirun:
+                return self._sweep(typed)
+            job = composed(self.name, overrides, config_dir)
+            return self._act(Call(job.config, job.runtime, job.overrides)).code
+
+        return run
 
     def _act(self, call: Call) -> Outcome:
-        """Do a job, which reports on stderr what it does unless the runtime forbids it."""
+        """Do a job, which reports its progress on stderr unless the runtime forbids it."""
         with messages(call.runtime.get("progress", True)):
+            logger.debug(f"as typed in full: {command_line(self.name, call.overrides)}")
             return self.act(call)
 
     def _sweep(self, typed: Typed) -> int:
-        """Carry out a sweep, whose jobs leave their outcomes in its folder, and print how they ended."""
-        folder = _folder(typed.overrides)
+        """Run a sweep, whose jobs leave their outcomes in its folder, and print how they ended."""
+        folder = _folder(typed)
         words = sharded(typed.overrides) if self.divided else list(typed.overrides)
         words = paired(words, typed.config_dir, folder / "pairs")
         whole = replace(typed, overrides=words)
-        every = [*_swept_by_configs(whole), *words]
+        optimised, params = _sweeper(whole)
+        every = [*params, *words]
         swept = swept_keys(every, typed.config_dir)
-        labels = [label(job, swept) for job in jobs(every, typed.config_dir)]
-        if not labels:
+        labels = [] if optimised else [label(job, swept) for job in jobs(every, typed.config_dir)]
+        if not (labels or optimised):
             raise ConfigError(f"no job to run — the sweep in {' '.join(typed.overrides)} names nothing that exists")
         sweep = Sweep(folder, self.name, typed.overrides, swept, labels)
         sweep.write()
-        given = [*deferred(words), f"hydra.sweep.dir={quoted(str(folder))}", "-m"]
-        given += [] if typed.config_dir is None else ["--config-dir", str(typed.config_dir)]
+        argv = [*(words if optimised else deferred(words)), f"hydra.sweep.dir={quoted(str(folder))}", "-m"]
         try:
-            self._hydra(whole, given)
+            self._hydra(whole, argv)
         except (OpenbenchError, OSError):
             raise
         except Exception as error:  # of the launcher, which has lost a process
             reason = str(error).partition("\n")[0]
             print(f"error: the launcher stopped: {type(error).__name__}: {reason}", file=sys.stderr, flush=True)
         finally:
-            _kept.cache_clear()
+            _shared.cache_clear()
             if sweep.begun():
                 _close(sweep)
             else:
-                (folder / PLAN).unlink()  # `sweep status` lists what began
-        return max(outcome.code for outcome in sweep.outcomes())
+                (folder / PLAN).unlink()  # `sweep status` lists sweeps that have begun
+        return max((outcome.code for outcome in sweep.outcomes()), default=FAILED)
 
-    def job(self, cfg: DictConfig) -> None:
-        """Do one job of a sweep, here or wherever a launcher put it, report its errors and leave its outcome.
+    def job(self, cfg: DictConfig) -> float:
+        """Do one job of a sweep in any process, print its errors, write its outcome, and return its objective.
 
-        A failed job must not end the sweep that it is part of, so nothing is raised but an interrupt.
+        A failed job must not end the sweep that it is part of, so only interrupts are raised.
         """
         known = HydraConfig.get()
         folder, number = Path(known.sweep.dir), int(known.job.num)
@@ -143,28 +163,32 @@ class HydraCommand:
         begun = Outcome(FAILED, "", NOT_ENDED, {}, number, label(overrides, sweep.swept))
         begun.write(folder)
         title = sweep.title(number, begun.label)
-        print(f"{title}{sweep.left()}", file=sys.stderr, flush=True)
+        with messages():
+            logger.info(f"{title}{sweep.left()}")
         start = time.monotonic()
-        apart = label(overrides, [key for key in sweep.swept if key not in ("benchmark", "method")])
+        others = label(overrides, [key for key in sweep.swept if key not in ("benchmark", "method")])
         try:
-            made = nodes(self.name, cfg, known.runtime.choices, overrides)
-            ended = self._act(Call(made.config, made.runtime, made.overrides, True, apart, _kept(folder)))
+            job = nodes(self.name, cfg, known.runtime.choices, overrides)
+            call = Call(job.config, job.runtime, job.overrides, True, others, _shared(folder), not sweep.labels)
+            outcome = self._act(call)
         except BrokenPipeError:
             raise
         except Exception as error:
-            _kept.cache_clear()  # whatever state it left its benchmark and network in
-            ended = _outcome_of(error)
-            line = console_lines(ended.message).partition("\n")[0]
-            how = f"skipped: {NOT_APPLICABLE} —" if ended.status == NOT_APPLICABLE else "error:"
+            _shared.cache_clear()  # its benchmark and network may be in any state
+            outcome = _outcome_of(error)
+            line = console_lines(outcome.message).partition("\n")[0]
+            how = f"skipped: {NOT_APPLICABLE} —" if outcome.status == NOT_APPLICABLE else "error:"
             print(f"{title}: {how} {line}", file=sys.stderr, flush=True)
         seconds = round(time.monotonic() - start, 3)
-        replace(ended, job=number, label=begun.label, seconds=seconds).write(folder)
+        replace(outcome, job=number, label=begun.label, seconds=seconds).write(folder)
+        return math.nan if outcome.objective is None else outcome.objective
 
     def _hydra(self, typed: Typed, argv: list[str]) -> None:
         """Call `hydra.main`, whose errors then come out as ours."""
         main = hydra.main(version_base=VERSION_BASE, config_path=str(paths.config_dir()), config_name=self.name)
+        folder = [] if typed.config_dir is None else ["--config-dir", str(typed.config_dir)]
         # By default Hydra prints an error itself and exits; with this variable it lets the exception through.
-        with _arguments(f"python -m openbench {self.name}", argv), explained(typed):
+        with _arguments(f"python -m openbench {self.name}", [*argv, *folder]), explained(typed):
             os.environ["HYDRA_FULL_ERROR"] = "1"
             main(self.job)()
 
@@ -173,28 +197,20 @@ class HydraCommand:
             node = override.key_or_group.split(".")[0]
             if node in self.unused:
                 raise ConfigError(
-                    f"`{self.name}` does not depend on {node} — found {override.input_line} — leave it out, or give it "
+                    f"`{self.name}` does not depend on {node}, found {override.input_line} — leave it out, or give it "
                     "to `run`"
                 )
 
-    def _parser(self) -> argparse.ArgumentParser:
-        """The flags of Hydra that make sense here."""
-        parser = argparse.ArgumentParser(f"python -m openbench {self.name}", add_help=False, allow_abbrev=False)
-        parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
-        parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR")
-        parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
-        parser.add_argument("--info", "-i", nargs="?", const="all")
-        for names in (("--multirun", "-m"), ("--help", "-h"), ("--hydra-help",), ("--resolve",)):
-            parser.add_argument(*names, action="store_true")
-        return parser
 
-
-def _swept_by_configs(typed: Typed) -> list[str]:
-    """The overrides of a sweep that a config file names, e.g. all groups of a benchmark."""
-    shared = [o.input_line or "" for o in parse(deferred(typed.overrides)) if not o.is_sweep_override()]
+def _sweeper(typed: Typed) -> tuple[bool, list[str]]:
+    """Whether a sweeper chooses the jobs one after the other, and the overrides to sweep over that a config names."""
+    common = [o.input_line or "" for o in parse(deferred(typed.overrides)) if not o.is_sweep_override()]
     with explained(typed):
-        sweeper = compose_with_hydra(typed.command, shared, typed.config_dir).hydra.sweeper
-    return [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
+        node = compose_with_hydra(typed.command, common, typed.config_dir).hydra
+    if str(node.sweeper.get("direction")).endswith("minimize"):
+        raise ConfigError("jobs return the AUROC on validation data — add hydra.sweeper.direction=maximize")
+    params = [f"{key}={value}" for key, value in (node.sweeper.get("params") or {}).items()]
+    return node.runtime.choices["hydra/sweeper"] != "basic", params
 
 
 def _outcome_of(error: Exception) -> Outcome:
@@ -209,15 +225,15 @@ def _outcome_of(error: Exception) -> Outcome:
 
 
 @lru_cache(maxsize=1)
-def _kept(sweep: Path) -> "SharedObjects":
-    """What the jobs of a sweep leave to the next one in this process: the benchmark opened, the network loaded."""
+def _shared(sweep: Path) -> "SharedObjects":
+    """The benchmark and network that the jobs of a sweep leave to the next one in this process."""
     from openbench.engine.prepare import SharedObjects
 
     return SharedObjects()
 
 
 def _close(sweep: Sweep) -> None:
-    """Print what a sweep made, and how its jobs ended."""
+    """Print the numbers of a sweep, and how its jobs ended."""
     from openbench.results.tables.render import to_console
 
     try:
@@ -227,21 +243,17 @@ def _close(sweep: Sweep) -> None:
         print(sweep.summary(), file=sys.stderr, flush=True)
 
 
-def _folder(overrides: Sequence[str]) -> Path:
-    """The folder of a sweep: that of `hydra.sweep.dir`, else a new one in the cache, which launchers share.
-
-    Raises:
-        ConfigError: a name that Hydra would not take as it is.
-    """
-    typed = {override.key_or_group: str(override.value()) for override in parse(overrides)}
+def _folder(typed: Typed) -> Path:
+    """The folder of a sweep: that of `hydra.sweep.dir`, else a new one in the cache, which launchers share."""
+    values = {override.key_or_group: override for override in parse(typed.overrides)}
+    if place := values.get("hydra.sweep.dir"):
+        with explained(typed):  # it may hold references, such as `${now:%H-%M}`
+            composed_dir = compose_with_hydra(typed.command, [place.input_line or ""], typed.config_dir).hydra.sweep.dir
+        return Path(composed_dir).absolute()
     cache = paths.cache_dir()
-    if typed.get("runtime.cache", "None") != "None":
-        cache = paths.writable(Path(typed["runtime.cache"]).expanduser(), "runtime.cache")
-    folder = cache / "sweeps" / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S-%f}-{os.getpid()}"
-    folder = Path(typed.get("hydra.sweep.dir", folder)).absolute()
-    if "${" in str(folder):
-        raise ConfigError(f"folder '{folder}' of the sweep — found a reference, `${{` — write the name itself")
-    return folder
+    if "runtime.cache" in values and (folder := values["runtime.cache"].value()) is not None:
+        cache = paths.writable(Path(str(folder)).expanduser(), "runtime.cache")
+    return cache / "sweeps" / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S-%f}-{os.getpid()}"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A sweep's folder: what its jobs are, how each of them ended, and the table and the lines that tell it."""
+"""The folder of a sweep: its jobs, their outcomes, and the table and lines that describe them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,8 +28,9 @@ class Outcome:
         status: `done`, for runs `written`, `skipped` or `verified`; `failed`, `not applicable`, or one of MISSING.
         auroc: near and far AUROC, if there are any.
         job: its number in the sweep, from 0.
-        label: what tells it from the others: `method=knn seed=1`.
+        label: how it differs from the others: `method=knn seed=1`.
         seconds: wall time.
+        objective: AUROC on validation data, where a sweeper asks for it.
     """
 
     code: int = OK
@@ -39,6 +40,7 @@ class Outcome:
     job: int = 0
     label: str = ""
     seconds: float = 0.0
+    objective: float | None = None
 
     def write(self, sweep: Path) -> None:
         """Write it into the sweep's folder: a launcher may have carried the job out on another machine."""
@@ -54,7 +56,7 @@ class Sweep:
         command: the sub-command.
         words: its overrides, as typed.
         swept: the keys with several values.
-        labels: of every job, in their order.
+        labels: of every job, in their order; empty if the sweeper chooses the jobs one after the other.
     """
 
     folder: Path
@@ -88,15 +90,16 @@ class Sweep:
 
     def outcomes(self) -> list[Outcome]:
         """Return the outcome of every job, in their order."""
-        found = [Outcome(**json.loads(file.read_bytes())) for file in self.folder.glob(f"{OUTCOMES}/*.json")]
-        begun = {outcome.job: outcome for outcome in found}
+        files = self.folder.glob(f"{OUTCOMES}/*.json")
+        begun = {outcome.job: outcome for outcome in (Outcome(**json.loads(file.read_bytes())) for file in files)}
         every = range(max([len(self.labels), *(job + 1 for job in begun)]))
         labels = dict(enumerate(self.labels))
         return [begun.get(job) or Outcome(FAILED, "", NOT_RUN, {}, job, labels.get(job, "")) for job in every]
 
     def title(self, job: int, label: str) -> str:
-        """Return how a job is called in every line: `job 3 of 12 (method=knn seed=1)`."""
-        return f"job {job + 1} of {max(len(self.labels), job + 1)}" + f" ({label})" * bool(label)
+        """Return the name of a job in every line: `job 3 of 12 (method=knn seed=1)`."""
+        total = f" of {max(len(self.labels), job + 1)}" if self.labels else ""
+        return f"job {job + 1}{total}" + f" ({label})" * bool(label)
 
     def left(self) -> str:
         """Return how long the sweep will go on, from the mean of the jobs that have ended, if any has."""
@@ -111,17 +114,22 @@ class Sweep:
         return f", about {duration(seconds)} left"
 
     def table(self) -> Table:
-        """Return a row for each job: what it is, its AUROCs and what became of it."""
+        """Return a row for each job: its label, its AUROCs and its status."""
         outcomes = self.outcomes()
         groups = [group for group in ("near", "far") if any(group in o.auroc for o in outcomes)]
         scores = [Column(f"{group} AUROC ↑", "percent") for group in groups]
         common = [word for word in self.words if word.lstrip("+").partition("=")[0] not in self.swept]
-        rows = tuple((str(o.job + 1), o.label or None, *map(o.auroc.get, groups), o.status) for o in outcomes)
+        optimised = any(o.objective is not None for o in outcomes)
+        scores += [Column("validation AUROC ↑", "percent")] * optimised
+        rows = tuple(
+            (str(o.job + 1), o.label or None, *map(o.auroc.get, groups), *[o.objective] * optimised, o.status)
+            for o in outcomes
+        )
         title = " ".join(["sweep ·", self.command, *common])
         return Table(title, (Column("job"), Column("what"), *scores, Column("status")), rows)
 
     def summary(self) -> str:
-        """Return the closing lines: why jobs failed, each reason once, and how many jobs ended how."""
+        """Return the closing lines: each reason for a failure once, the best job, and how many jobs ended how."""
         outcomes = self.outcomes()
         lines = []
         for status in (NOT_APPLICABLE, FAILED_STATUS):
@@ -129,15 +137,17 @@ class Sweep:
                 which = numbers([o.job + 1 for o in outcomes if (o.status, o.message) == (status, message)])
                 how = f"{status}, exit {code}" if code else status
                 lines.append(console_lines(f"{how}, {which}: {message}"))
-        missing = [o for o in outcomes if o.status in MISSING]
-        again = "; the same command goes on" if missing else ""
+        if valued := [o for o in outcomes if o.objective is not None]:
+            best = max(valued, key=lambda o: o.objective or 0.0)
+            lines.append(f"best on validation: {self.title(best.job, best.label)}")
+        again = "; the same command goes on" if any(o.status in MISSING for o in outcomes) else ""
         return "\n".join([*lines, f"sweep: {len(outcomes)} jobs, {self.counts()}{again} ({self.folder})"])
 
     def counts(self) -> str:
         """Return how many jobs ended how: `9 done, 2 failed, 1 skipped: not applicable`."""
-        found = [o.status for o in self.outcomes()]
-        counts = {status: found.count(status) for status in (FAILED_STATUS, NOT_APPLICABLE, NOT_ENDED, NOT_RUN)}
-        counts = {DONE: len(found) - sum(counts.values()), **counts}
+        every = [o.status for o in self.outcomes()]
+        counts = {status: every.count(status) for status in (FAILED_STATUS, NOT_APPLICABLE, NOT_ENDED, NOT_RUN)}
+        counts = {DONE: len(every) - sum(counts.values()), **counts}
         counts["skipped: not applicable"] = counts.pop(NOT_APPLICABLE)
         return ", ".join(f"{count} {what}" for what, count in counts.items() if count or what in (DONE, FAILED_STATUS))
 
