@@ -1,7 +1,13 @@
-"""openbench: out-of-distribution detection measured so that the numbers can be trusted.
+"""openbench: a benchmark of out-of-distribution (OOD) detection.
 
-The names below are what `import openbench as ob` offers; each is loaded when it is first used, so that the import
-itself loads neither torch nor pandas.
+    import openbench as ob
+
+    results = ob.evaluate(model, benchmark="cifar10", methods=["msp", "knn"], preprocess=transform)
+    print(results)
+
+`evaluate` takes models, `evaluate_features` and `evaluate_scores` arrays; `method` is a method as an estimator;
+`records` and `load` read results from disk; `Detector` and `Monitor` are for use after the benchmark. Each name is
+loaded when it is first used, so that the import itself loads neither torch nor pandas.
 """
 
 from importlib import import_module
@@ -21,27 +27,20 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Public name → the module that defines it; None: it is a module itself.
-_LAZY = {
-    "Detector": "openbench.detect.detector",
-    "Estimator": "openbench.api.methods",
-    "ModelResults": "openbench.api.result",
-    "Monitor": "openbench.detect.monitor.monitor",
-    "Preprocess": "openbench.core.preprocess",
-    "Result": "openbench.api.result",
-    "Results": "openbench.api.result",
-    "evaluate": "openbench.api.evaluate",
-    "evaluate_features": "openbench.api.features",
-    "evaluate_scores": "openbench.api.scores",
-    "load": "openbench.api.records",
-    "load_detector": "openbench.detect.detector",
-    "method": "openbench.api.methods",
-    "metrics": None,
-    "recommend": "openbench.detect.recommend",
-    "records": "openbench.api.records",
-    "testing": None,
+# Module → the public names that it defines.
+_HOMES = {
+    "api.evaluate": ("evaluate",),
+    "api.features": ("evaluate_features",),
+    "api.methods": ("Estimator", "method"),
+    "api.records": ("load", "records"),
+    "api.result": ("ModelResults", "Result", "Results"),
+    "api.scores": ("evaluate_scores",),
+    "core.preprocess": ("Preprocess",),
+    "detect.detector": ("Detector", "load_detector"),
+    "detect.monitor.monitor": ("Monitor",),
+    "detect.recommend": ("recommend",),
 }
-
+_MODULES = ("metrics", "testing")
 __all__ = [
     "Detector",
     "Estimator",
@@ -65,13 +64,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'openbench' has no attribute '{name}' — it offers {', '.join(sorted(_LAZY))}")
-    home = _LAZY[name]
-    found = import_module(f"openbench.{name}") if home is None else getattr(import_module(home), name)
-    globals()[name] = found
-    return found
+    if name in _MODULES:
+        return import_module(f"openbench.{name}")
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module 'openbench' has no attribute '{name}' — it has {', '.join(__all__)}")
+    value = globals()[name] = getattr(import_module(f"openbench.{home}"), name)
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return __all__
