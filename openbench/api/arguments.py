@@ -1,4 +1,4 @@
-"""The arguments of a call, checked before anything is opened: names, overrides, numbers, arrays of any library."""
+"""Arguments of a call: names, overrides, numbers, and arrays of any library."""
 
 import sys
 import warnings
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from openbench.core.features import Head
 
 
-# Keys of overrides that an argument says.
+# Keys of overrides for which there is an argument.
 _ARGUMENTS = ("benchmark", "method", "backbone", "tune", "seed", "runtime")
 _RUNTIME = tuple(f"runtime.{key}" for key in ("device", "batch_size", "progress", "cache", "results"))
 
@@ -34,42 +34,41 @@ def check_benchmark(benchmark: object) -> str:
     """
     if not isinstance(benchmark, str) or not is_part(benchmark):
         raise ConfigError(
-            f"benchmark — found {benchmark!r} — a name expected, e.g. 'cifar10' (python -m openbench list benchmark); "
-            "one of your own in FOLDER/benchmark/NAME.yaml is benchmark='NAME', config_dir='FOLDER'"
+            f"benchmark is {benchmark!r} — pass a name, e.g. 'cifar10' (python -m openbench list benchmark); for your "
+            "own in FOLDER/benchmark/NAME.yaml, benchmark='NAME', config_dir='FOLDER'"
         )
     return benchmark
 
 
 def check_model_name(name: object, key: str = "name") -> None:
-    """Check that records can be named by what a caller calls a model.
+    """Check that the name of a model can be part of the path of a record.
 
     Raises:
-        ConfigError: they cannot.
+        ConfigError: it cannot.
     """
     if not is_part(name):
-        raise ConfigError(f"{key} — found {name!r} — allowed: {PART}")
+        raise ConfigError(f"{key} {name!r} — allowed: {PART}")
 
 
 def words_of(overrides: Any) -> list[str]:
     """Return overrides as a list.
 
     Raises:
-        ConfigError: no list of texts, or an override of what an argument says.
+        ConfigError: not a list of texts, or an override for which there is an argument.
     """
     check_value(overrides, list[str], "overrides")
     for text in overrides:
         key = text.lstrip("+~").partition("=")[0]
         if key in (*_ARGUMENTS, *_RUNTIME):
             raise ConfigError(
-                f"overrides has '{text}' — an argument of the call says that: benchmark, methods, the model, tune, "
-                "seed, device, batch_size, progress, cache or results; other keys of a node one by one, e.g. "
-                "runtime.workers=4"
+                f"overrides has '{text}' — use the argument of the call (benchmark, methods, the model, tune, seed, "
+                "device, batch_size, progress, cache, results); override other keys one by one, e.g. runtime.workers=4"
             )
     return list(overrides)
 
 
 def check_reaches(overrides: list[str], node: str, what: str) -> None:
-    """Refuse overrides of a node that an object of the caller's takes the place of.
+    """Refuse overrides of a node where the caller passes an object instead.
 
     Args:
         overrides: of the call.
@@ -81,11 +80,11 @@ def check_reaches(overrides: list[str], node: str, what: str) -> None:
     """
     for text in overrides:
         if text.lstrip("+~").startswith(f"{node}."):
-            raise ConfigError(f"overrides has '{text}' — {what}, which no config describes — change the object itself")
+            raise ConfigError(f"overrides has '{text}', but {what} — change the object itself")
 
 
 def metric_options(options: Any) -> MetricOptions:
-    """Return the options of metrics; the defaults where none are given.
+    """Return the options of metrics; None = the defaults.
 
     Raises:
         ConfigError: neither options nor a mapping of them, or an unknown one.
@@ -97,10 +96,10 @@ def metric_options(options: Any) -> MetricOptions:
 
 
 def path_of(given: Any, key: str) -> Path:
-    """Return a path that a caller gives, `~` expanded.
+    """Return an argument that is a path, `~` expanded.
 
     Raises:
-        ConfigError: something else than a path.
+        ConfigError: it is not a path.
     """
     check_value(given, Path, key)
     return Path(given).expanduser()
@@ -122,7 +121,7 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
 
     Args:
         value: numpy's, torch's (on any device, with or without gradients), JAX's, pandas', or nested lists.
-        where: what it is, for messages.
+        where: its name in messages.
 
     Raises:
         DataError: it is not an array of numbers, or some are masked.
@@ -130,23 +129,21 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
     refuse_sparse(value, where)
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         masked = int(np.ma.getmaskarray(value).sum())
-        raise DataError(
-            f"{where} — found a masked array with {masked} of {value.size} numbers masked — "
-            "allowed: numbers — leave out what is masked: value.compressed()"
-        )
-    torch = sys.modules.get("torch")  # whoever passes a tensor has imported it
+        raise DataError(f"{where}: {masked} of {value.size} numbers are masked — pass value.compressed()")
+    torch = sys.modules.get("torch")  # a caller that passes a tensor has imported it
     if torch is not None and isinstance(value, torch.Tensor):
         tensor = value.detach().cpu()
         return np.asarray(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)
     try:
-        found = value if isinstance(value, np.ndarray) else np.asarray(value)
+        array = value if isinstance(value, np.ndarray) else np.asarray(value)
     except (ValueError, TypeError) as error:
-        found, reason = np.empty(0, dtype=object), str(error)
-    else:
-        reason = f"a {type(value).__name__} of {found.dtype}"
-    if found.dtype.kind not in "biuf" and found.dtype.name != "bfloat16":
-        raise DataError(f"{where} — found {reason} — allowed: an array of numbers (numpy, torch, JAX, or a list)")
-    return found.astype(np.float32) if found.dtype.name == "bfloat16" else found
+        raise DataError(f"{where} is not an array of numbers (numpy, torch, JAX, or a list): {error}") from error
+    if array.dtype.name == "bfloat16":
+        return array.astype(np.float32)
+    if array.dtype.kind not in "biuf":
+        kind = f"a {type(value).__name__} of {array.dtype}"
+        raise DataError(f"{where} is {kind} — allowed: an array of numbers (numpy, torch, JAX, or a list)")
+    return array
 
 
 def refuse_sparse(value: Any, where: str) -> None:
@@ -157,7 +154,7 @@ def refuse_sparse(value: Any, where: str) -> None:
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor) and value.layout != torch.strided:
-        raise DataError(f"{where} — found a sparse tensor — allowed: an array of numbers — pass value.to_dense()")
+        raise DataError(f"{where} is a sparse tensor — pass value.to_dense()")
 
 
 def as_features(value: Any, where: str) -> "Tensor":
@@ -165,18 +162,18 @@ def as_features(value: Any, where: str) -> "Tensor":
 
     Args:
         value: (n, k), as for `as_array`.
-        where: what it is, for messages.
+        where: its name in messages.
 
     Raises:
-        DataError: another shape, or numbers that float32 does not hold: NaN, infinite or too large.
+        DataError: another shape, or numbers beyond float32: NaN, infinite or too large.
     """
     import torch
 
-    found = as_array(value, where)
-    if found.ndim != 2 or 0 in found.shape:
-        raise DataError(f"{where} — found shape {found.shape} — allowed: (n, k), a row for each sample")
+    array = as_array(value, where)
+    if array.ndim != 2 or 0 in array.shape:
+        raise DataError(f"{where} has shape {array.shape} — allowed: (n, k), a row for each sample")
     with np.errstate(over="ignore"):
-        rows = np.ascontiguousarray(found, dtype=np.float32)
+        rows = np.ascontiguousarray(array, dtype=np.float32)
     refuse_not_finite(rows, where)
     with warnings.catch_warnings():
         # Methods do not write to their arguments, so a read-only array need not be copied.
@@ -185,12 +182,12 @@ def as_features(value: Any, where: str) -> "Tensor":
 
 
 def refuse_not_finite(rows: NDArray[np.float32], where: str, first: int = 0) -> None:
-    """Check rows (n, k) for NaN and infinity.
+    """Check rows for NaN and infinity.
 
     Args:
-        rows: in float32, where numbers beyond 3.4e38 are infinite.
-        where: what they are, for messages.
-        first: the number of the first of them.
+        rows: (n, k) float32, where numbers beyond 3.4e38 are infinite.
+        where: their name in messages.
+        first: index of the first row, for messages.
 
     Raises:
         DataError: there is one.
@@ -201,8 +198,8 @@ def refuse_not_finite(rows: NDArray[np.float32], where: str, first: int = 0) -> 
     bad = ~np.isfinite(rows).all(axis=1)
     if bad.any():
         raise DataError(
-            f"{where} — found NaN or infinity in {int(bad.sum())} of {len(rows)} rows, the first in row "
-            f"{first + int(bad.argmax())} — allowed: numbers that float32 holds — look at what computed them"
+            f"{where} has NaN or infinity in {int(bad.sum())} of {len(rows)} rows, the first in row "
+            f"{first + int(bad.argmax())} — pass finite numbers (float32)"
         )
 
 
@@ -211,40 +208,39 @@ def class_indices(value: Any, n: int, where: str, classes: int | None = None) ->
 
     Args:
         value: (n,) whole numbers ≥ 0, as for `as_array`.
-        n: how many there must be.
-        where: what they are, for messages.
-        classes: how many classes there are; None = any number.
+        n: expected length.
+        where: their name in messages.
+        classes: number of classes; None = any.
 
     Raises:
         DataError: another shape, or values that are not class indices.
     """
-    found = as_array(value, where)
-    whole = found.dtype.kind in "iub" or bool((np.isfinite(found) & (found == np.round(found))).all())
-    inside = not found.size or (found.min() >= 0 and (classes is None or found.max() < classes))
-    if found.shape != (n,) or not whole or not inside:
-        shown = f"{found.dtype} of shape {found.shape}" + (f", {found.min()} to {found.max()}" if found.size else "")
+    array = as_array(value, where)
+    whole = array.dtype.kind in "iub" or bool((np.isfinite(array) & (array == np.round(array))).all())
+    inside = not array.size or (array.min() >= 0 and (classes is None or array.max() < classes))
+    if array.shape != (n,) or not whole or not inside:
+        values = f"{array.dtype} of shape {array.shape}" + (f", {array.min()} to {array.max()}" if array.size else "")
         allowed = "whole numbers ≥ 0" if classes is None else f"whole numbers from 0 to {classes - 1}"
-        raise DataError(f"{where} — found {shown} — allowed: ({n},) {allowed}, the class of each row")
-    return found.astype(np.int64)
+        raise DataError(f"{where}: {values} — allowed: ({n},) {allowed}, the class of each row")
+    return array.astype(np.int64)
 
 
 def named_sets(sets: Any, where: str, example: str) -> Iterator[tuple[str, Any]]:
     """Yield sets by name.
 
     Args:
-        sets: a mapping from names to arrays; None for no set.
+        sets: a mapping from names to arrays; None = no set.
         where: the argument, for messages.
-        example: what stands for an array in them.
+        example: an array in messages.
 
     Raises:
-        DataError: no mapping, or a name that tables cannot show.
+        DataError: not a mapping, or a name that tables cannot show.
     """
     if sets is not None and not isinstance(sets, Mapping):
-        found = f"found a {type(sets).__name__} — allowed: sets by name — write {where}={{'svhn': {example}}}"
-        raise DataError(f"{where} — {found}")
+        raise DataError(f"{where} is a {type(sets).__name__} — pass sets by name: {where}={{'svhn': {example}}}")
     for name, value in (sets or {}).items():
         if not is_words(name):
-            raise DataError(f"{where} — found the set name {name!r} — allowed: {WORDS}")
+            raise DataError(f"{where} has the set name {name!r} — allowed: {WORDS}")
         yield name, value
 
 
@@ -254,8 +250,8 @@ def as_head(value: Any, d: int | None = None, allowed: str = HEADS) -> "Head":
     Args:
         value: (W, b) with W (c, d) and b (c,) or None; a torch.nn.Linear; or a fitted linear model with `coef_` and
             `intercept_`, as scikit-learn's.
-        d: the number of features; None = any.
-        allowed: what may be given, for messages.
+        d: number of features; None = any.
+        allowed: kinds of heads, for messages.
 
     Raises:
         DataError: something else, or shapes that do not fit.
@@ -266,26 +262,26 @@ def as_head(value: Any, d: int | None = None, allowed: str = HEADS) -> "Head":
 
     pair = fitted_pair(value)
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise DataError(f"head — found a {type(value).__name__} — allowed: {allowed}")
+        raise DataError(f"head is a {type(value).__name__} — allowed: {allowed}")
     weight = as_features(pair[0], "head: W")
     rows, columns = weight.shape
     if d is not None and columns != d:
-        turned = " — pass W.T" if rows == d else ""
-        raise DataError(f"head: W — found shape {(rows, columns)} — allowed: (c, {d}), a row for each class{turned}")
+        turned = "; pass W.T" if rows == d else ""
+        raise DataError(f"head: W has shape {(rows, columns)} — allowed: (c, {d}), a row for each class{turned}")
     if pair[1] is None:
         return Head(weight, torch.zeros(rows))
     bias = as_features(as_array(pair[1], "head: b").reshape(1, -1), "head: b")[0]
     if len(bias) != rows:
-        raise DataError(f"head: b — found shape {tuple(bias.shape)} — allowed: ({rows},), one for each row of W")
+        raise DataError(f"head: b has shape {tuple(bias.shape)} — allowed: ({rows},), one for each row of W")
     return Head(weight, bias)
 
 
 def head_of(given: Any) -> "str | Head | None":
-    """Return the classifier of a model: the name of its module as it is, arrays or a fitted one as a head.
+    """Return the argument `head` for a model: the name of a module as it is, else a linear classifier.
 
     Raises:
         DataError: something else, or shapes that do not fit.
     """
-    return (
-        given if given is None or isinstance(given, str) else as_head(given, allowed=f"the name of a module, {HEADS}")
-    )
+    if given is None or isinstance(given, str):
+        return given
+    return as_head(given, allowed=f"the name of a module, {HEADS}")

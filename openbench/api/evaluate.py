@@ -3,7 +3,6 @@
 import warnings as python_warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +23,7 @@ from openbench.api.arguments import (
 from openbench.api.methods import chosen_method, named_methods
 from openbench.api.models.names import check_is_no_weights, config_words, files_of, is_name, loaded, with_weights
 from openbench.api.models.wrap import ImageTask, ModelOptions, WrappedModel, check_preprocess, name_of, wrap
-from openbench.api.result import ModelResults, Result, Results
+from openbench.api.result import ModelResults, Results, result_of_run
 from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
 from openbench.compose.composed import Composed, composed
@@ -34,12 +33,10 @@ from openbench.core.benchmark import Benchmark
 from openbench.core.runtime import Runtime
 from openbench.core.search import ChosenMethod
 from openbench.engine.prepare import Config, SharedObjects, build_method, prepare, train_reader
-from openbench.engine.provenance import WARNINGS, RunOutcome
 from openbench.engine.run import run
-from openbench.errors import CacheError, ConfigError, DataError, MissingSetsError
+from openbench.errors import ConfigError, DataError, MissingSetsError
 from openbench.progress import messages, shown
 from openbench.results.records.store import RecordStore
-from openbench.results.scores.stored import ScoreStore
 
 
 def evaluate(
@@ -180,7 +177,11 @@ class _Call:
         wrapped = user_model.wrapped if user_model else None
         for text in wrapped.warnings if wrapped else ():
             python_warnings.warn(text, UserWarning, stacklevel=3)
-        return Results({name: _result(run(specs[name], jobs[name][1]), jobs[name][1], wrapped) for name in jobs})
+        notes, warnings = (wrapped.notes, wrapped.warnings) if wrapped else ((), ())
+        outcomes = {name: run(specs[name], runtime) for name, (_, runtime, *_) in jobs.items()}
+        return Results(
+            {name: result_of_run(outcome, jobs[name][1], notes, warnings) for name, outcome in outcomes.items()}
+        )
 
     def _job(
         self, method: Any, name: str, backbone: Sequence[str], has_backbone: bool
@@ -235,23 +236,6 @@ def _refuse_options(model: str, options: ModelOptions) -> None:
                 f"{key} is given for '{model}', whose config has it — leave it out, or change the config: "
                 f"overrides=['backbone.{key}=…']"
             )
-
-
-def _result(outcome: RunOutcome, runtime: Runtime, wrapped: WrappedModel | None) -> Result:
-    """The outcome of a run with its scores: those just computed, else those in the cache."""
-    scores = outcome.scores
-    if outcome.status == "skipped":
-        with suppress(CacheError):  # the cache was emptied
-            scores = tuple(ScoreStore(runtime.scores).read(outcome.record.run_id))
-    notes, warnings = (wrapped.notes, wrapped.warnings) if wrapped else ((), ())
-    recorded = tuple(outcome.record.provenance.get(WARNINGS) or ())
-    return Result(
-        outcome.record,
-        scores,
-        outcome.path,
-        notes=(*notes, *outcome.notes),
-        warnings=(*warnings, *recorded, *outcome.warnings),
-    )
 
 
 def _models(model: object, weights: object) -> Mapping[str, tuple[Any, Any]] | None:

@@ -1,6 +1,6 @@
-"""Methods as callers name or pass them, and as estimators: `method("knn", k=50).fit(X, y).score(X_test)`."""
+"""Methods in the arguments of a call, and methods as estimators on arrays."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import Any, Self
@@ -23,7 +23,7 @@ from openbench.core.request import Field, Request
 from openbench.core.search import ChosenMethod, with_params
 from openbench.core.streaming import StreamingMethod
 from openbench.engine.compatibility import lacking
-from openbench.engine.evaluate import score as scored
+from openbench.engine.evaluate import score
 from openbench.errors import (
     ConfigError,
     FieldError,
@@ -39,65 +39,59 @@ Validation = tuple[Any, Any]
 
 
 def named_methods(methods: object) -> tuple[tuple[str, Any], ...]:
-    """Return what a caller gives as `methods`, with the name of each in the results.
+    """Return the argument `methods` of a call as pairs of name and method.
 
     Args:
-        methods: a name, an instance, a list of names and instances, or a mapping from one's own names to them.
+        methods: a name, an object, a list of names and objects, or a mapping from one's own names to them.
 
     Raises:
-        ConfigError: none, something else, or two of one name.
+        ConfigError: no method, something else, or two of one name.
     """
     if isinstance(methods, str | Method) or hasattr(methods, "as_method"):
         methods = [methods]
     if isinstance(methods, Mapping):
         pairs = tuple((str(key), value) for key, value in methods.items())
     elif isinstance(methods, list | tuple):
-        pairs = tuple((value if isinstance(value, str) else _called(value), value) for value in methods)
+        pairs = tuple((value if isinstance(value, str) else _default_name(value), value) for value in methods)
     else:
-        raise _unknown(methods)
-    for _, value in pairs:
-        if not isinstance(value, str):
-            _check_values(_instance(value))
+        raise _not_a_method(methods)
     if not pairs:
         raise ConfigError("methods is empty — name at least one, e.g. methods=['msp', 'knn']")
-    twice = sorted({name for name, _ in pairs if [n for n, _ in pairs].count(name) > 1})
-    if twice:
-        raise ConfigError(
-            f"methods names '{twice[0]}' twice — each needs its own name — give a mapping, e.g. "
-            f"methods={{'{twice[0]}': '{twice[0]}', '{twice[0]}_2': …}}"
-        )
+    for number, (name, value) in enumerate(pairs):
+        if not isinstance(value, str):
+            _check_values(_instance(value))
+        if name in dict(pairs[:number]):
+            raise ConfigError(
+                f"methods names '{name}' twice — give a mapping from distinct names, e.g. "
+                f"methods={{'{name}': '{name}', '{name}_2': …}}"
+            )
     return pairs
-
-
-def _checked_name(name: str) -> str:
-    """The name, after checking that records can be named by it."""
-    if not is_part(name):
-        raise ConfigError(f"methods: '{name}' cannot be the name of a method — allowed: {PART}")
-    return name
 
 
 def chosen_method(given: Any, params: Mapping[str, Any] | None = None, name: str = "") -> ChosenMethod:
     """Return the method that a caller names or passes.
 
     Args:
-        given: a name, as after `method=`; an object of a class that derives from Method; or what `openbench.method`
-            returned.
-        params: hyper-parameters in place of the defaults; nothing is then tuned.
-        name: how it is called in results; empty = the name typed, or of the class in lower case.
+        given: a name, as after `method=`; an object of a class that derives from Method; or an `ob.method`.
+        params: hyper-parameters in place of the defaults; nothing is tuned then.
+        name: in results; empty = the name typed, or of the class in lower case.
 
     Raises:
         ConfigError: an unknown name or hyper-parameter, a value out of its range, or something else than a method.
     """
     if isinstance(given, str):
-        node = {**_node(given), **(params or {}), NAME: name or given}
-        method = build(node, f"method '{given}'", Method)
-        return ChosenMethod(_checked_name(name or given), method, node, {} if params else node.get("_space_") or {})
-    method = _instance(given)
-    if params:
-        check_known(params, method.params(), type(method).__name__)
-        method = with_params(method, params)
-    name = _checked_name(name or _called(method))
-    return ChosenMethod(name, method, {**as_node(method), NAME: name})
+        node, name = _shipped_node(given), name or given
+        node |= {**(params or {}), NAME: name}
+        method, space = build(node, f"method '{given}'", Method), {} if params else node.get("_space_") or {}
+    else:
+        method, space, name = _instance(given), {}, name or _default_name(given)
+        if params:
+            check_known(params, method.params(), type(method).__name__)
+            method = with_params(method, params)
+        node = {**as_node(method), NAME: name}
+    if not is_part(name):
+        raise ConfigError(f"methods: '{name}' cannot be the name of a method — allowed: {PART}")
+    return ChosenMethod(name, method, node, space)
 
 
 def as_node(method: Method) -> dict[str, Any]:
@@ -108,80 +102,75 @@ def as_node(method: Method) -> dict[str, Any]:
 
 
 def beyond_features(method: Method) -> list[str]:
-    """Return, in words, what an unfitted method reads that is neither features, logits, labels nor a head."""
+    """Return, in words, what an unfitted method reads besides features, logits, labels and a head."""
     streams = any(isinstance(leaf, StreamingMethod) for leaf in leaves(method))
-    read = ["the images before"] * streams + lacking(Rows("features", 1), method)
-    return [what for what in read if what != "the head"]
+    inputs = ["the images before"] * streams + lacking(Rows("features", 1), method)
+    return [name for name in inputs if name != "the head"]
 
 
-def _node(name: str) -> dict[str, Any]:
+def _shipped_node(name: str) -> dict[str, Any]:
     """The config of a shipped method."""
     known = names("method")
-    found = shipped("method", name) if name in known else None
-    if found is None:
+    node = shipped("method", name) if name in known else None
+    if node is None:
         raise ConfigError(
-            f"method '{name}' not found in configs/method{did_you_mean(name, known)} — an object of a class "
-            "of your own goes wherever a name goes (python -m openbench list method)"
+            f"method '{name}' not found in configs/method{did_you_mean(name, known)} (python -m openbench list method) "
+            "— a method of your own is passed as an object"
         )
-    if not found.get(TARGET):
+    if not node.get(TARGET):
         raise ConfigError(f"method '{name}' is chosen by the training of a network — name the method itself")
-    return found
+    return dict(node)
 
 
-def _called(value: object) -> str:
-    """What an instance is called: by the config of its class, else by its class."""
+def _default_name(value: object) -> str:
+    """The name of an object: of its class's config, else of its class."""
     return named_for(name_of(type(_instance(value))), "method")
 
 
 def _instance(value: object) -> Method:
-    """The unfitted method that a caller passes, or that `openbench.method` returned."""
-    held = getattr(value, "as_method", None)
-    found = held() if held is not None and not isinstance(value, type) else value
-    if not isinstance(found, Method):
-        raise _unknown(value)
-    _refuse_hidden(found)
-    return found
-
-
-def _refuse_hidden(method: Method) -> None:
-    """Refuse attributes of an object that are no hyper-parameters: a run makes methods anew, without them."""
+    """The unfitted method in an argument: itself, or what is inside an Estimator."""
+    method = value.as_method() if isinstance(value, Estimator) else value
+    if not isinstance(method, Method):
+        raise _not_a_method(value)
+    # A run makes a new method from the hyper-parameters, so an attribute beside them would be lost.
     hidden = [name for name in vars(method).keys() - vars(with_params(method, {})).keys() if not name.endswith("_")]
     if hidden:
         raise ConfigError(
-            f"{type(method).__name__} — found the attribute '{min(hidden)}', which is no hyper-parameter and would be "
-            "lost — make it a field of a class of your own, or override the method in one"
+            f"{type(method).__name__}: the attribute '{min(hidden)}' is not a hyper-parameter and would be lost — make "
+            "it a field of a class of your own, or override the method in one"
         )
     for part in method.params().values():
         if isinstance(part, Method):
-            _refuse_hidden(part)
+            _instance(part)
+    return method
 
 
 def _check_values(method: Method) -> None:
-    """Refuse hyper-parameters that are not plainly values: results of one could be taken for those of another."""
+    """Check that hyper-parameters are plain values, so that a record states them completely."""
     for name, value in method.params().items():
         if isinstance(value, Method):
             _check_values(value)
-        elif not _is_value(value):
+        elif not _is_plain(value):
             raise ConfigError(
-                f"{type(method).__name__}.{name} — found a {type(value).__name__} — allowed: numbers, texts, lists and "
-                "mappings of these, so that a record tells what made it"
+                f"{type(method).__name__}.{name} is a {type(value).__name__} — allowed: numbers, texts, lists and "
+                "mappings of these, which a record can hold"
             )
 
 
-def _is_value(value: object) -> bool:
+def _is_plain(value: object) -> bool:
     if type(value) in (list, tuple, set, frozenset):
-        return all(map(_is_value, value))  # type: ignore[call-overload]
+        return all(map(_is_plain, value))  # type: ignore[call-overload]
     if type(value) is dict:
-        return all(type(key) is str and _is_value(child) for key, child in value.items())
+        return all(type(key) is str and _is_plain(child) for key, child in value.items())
     return type(value) in (type(None), bool, int, float, str) or isinstance(value, Enum | np.generic)
 
 
-def _unknown(value: object) -> ConfigError:
+def _not_a_method(value: object) -> ConfigError:
     if isinstance(value, type) and issubclass(value, Method):
-        return ConfigError(f"method — found the class {value.__name__} — an object expected — write {value.__name__}()")
+        return ConfigError(f"method is the class {value.__name__}, not an object — write {value.__name__}()")
     return ConfigError(
-        f"method — found a {type(value).__name__} — allowed: a name (python -m openbench list method), or an object of "
-        "a class that derives from openbench.core.method.Method"
+        f"method is a {type(value).__name__} — pass a name (python -m openbench list method), or an object of a class "
+        "that derives from openbench.core.method.Method"
     )
 
 
@@ -189,18 +178,16 @@ class Estimator:
     """An OOD method as an estimator: arguments are stored as given, `fit` returns itself, larger scores = more OOD.
 
     It works with `sklearn.base.clone` and wherever openbench takes a method.
+
+    Args:
+        method: a name, as after `method=` on the command line, or an object of a class of your own.
+        **params: hyper-parameters in place of the method's defaults.
+
+    Raises:
+        ConfigError: an unknown name or hyper-parameter, a value out of its range, or something else than a method.
     """
 
     def __init__(self, method: str | Method, **params: Any) -> None:
-        """Take a method and its hyper-parameters.
-
-        Args:
-            method: a name, as after `method=` on the command line, or an object of a class of one's own.
-            **params: hyper-parameters in place of the method's defaults.
-
-        Raises:
-            ConfigError: an unknown name or hyper-parameter, a value out of its range, or something else than a method.
-        """
         self.method = method
         self._params = params
         self._chosen = chosen_method(method, params)
@@ -209,7 +196,7 @@ class Estimator:
         return f"method({', '.join([repr(self.method), *(f'{key}={value!r}' for key, value in self._params.items())])})"
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn's tools ask of an estimator."""
+        """Return the tags that scikit-learn's tools read."""
         from sklearn.utils import Tags, TargetTags
 
         return Tags(estimator_type="outlier_detector", target_tags=TargetTags(required=False))
@@ -223,14 +210,14 @@ class Estimator:
         return {"method": self.method, **self._chosen.method.params(), **self._params}
 
     def set_params(self, **params: Any) -> Self:
-        """Change the method or hyper-parameters; what was fitted is forgotten. Return itself.
+        """Change the method or hyper-parameters; the fitted state is dropped. Return itself.
 
         Raises:
             ConfigError: as for a new one.
         """
         method = params.pop("method", self.method)
-        kept = self._params if method is self.method or (isinstance(method, str) and method == self.method) else {}
-        other = Estimator(method, **{**kept, **params})
+        same = method is self.method or (isinstance(method, str) and method == self.method)
+        other = Estimator(method, **{**(self._params if same else {}), **params})
         self.__dict__.clear()
         self.__dict__.update(other.__dict__)
         return self
@@ -244,31 +231,34 @@ class Estimator:
         *,
         val: Validation | None = None,
     ) -> Self:
-        """Learn from ID features and return itself.
+        """Fit on ID features and return itself.
 
         Args:
-            X: (n, d) features of ID training samples (of ID validation, for a method that is fitted on it, such as
+            X: (n, d) features of ID training samples (of ID validation for a method that is fitted on it, such as
                 `temp_scaling`); numpy, torch or JAX.
             y: (n,) their classes, for methods that read labels.
-            logits: (n, c) the classifier's outputs; computed with `head` where they are not given.
+            logits: (n, c) outputs of the classifier. None = computed with `head`.
             head: the linear classifier: (W, b) with W (c, d) and b (c,), a torch.nn.Linear, or a fitted linear model
                 of scikit-learn.
             val: (X, y) of ID validation, for methods made of others, such as `combood`.
 
         Raises:
-            NotApplicableError: the method reads what arrays of features do not hold: images, maps, input gradients; or
-                logits, labels or a head that were not given.
+            NotApplicableError: the method reads what features do not have (images, maps, input gradients), or logits,
+                labels or a head that were not given.
             DataError: labels or a head that do not fit the features, or values that are NaN or infinite.
-            MethodError: X has no rows of features, another number of rows than `logits`, or what the method cannot be
-                fitted on, such as features that are all equal.
+            MethodError: X is not (n, d), has another number of rows than `logits`, or cannot be fitted on, e.g. because
+                all rows are equal.
         """
-        method = self.as_method()
-        self._refuse_network(method)
+        method, name = self.as_method(), self._chosen.name
+        if inputs := beyond_features(method):
+            raise NotApplicableError(
+                f"method '{name}' reads {', '.join(inputs)}, and an estimator has features and logits only — evaluate "
+                "the network itself, or choose a method that reads features, e.g. openbench.method('knn')"
+            )
         d = _columns(X)
         linear = None if head is None else as_head(head, d)
-        given = _Given(self._chosen.name, X, y, logits, linear)
-        checking = None if val is None else _Given(self._chosen.name, val[0], val[1], None, linear)
-        self.method_ = _fitted(method, given, checking)
+        validation = None if val is None else _Arrays(name, val[0], val[1], None, linear)
+        self.method_ = _fitted(method, _Arrays(name, X, y, logits, linear), validation)
         self.head_, self.n_features_in_ = linear, d
         return self
 
@@ -277,40 +267,34 @@ class Estimator:
 
         Args:
             X: (n, d) features.
-            logits: (n, c); computed with the head given to `fit` where they are not given.
+            logits: (n, c) outputs of the classifier. None = computed with the head given to `fit`.
 
         Raises:
             NotFittedError: before `fit`.
-            MethodError: another number of features than was fitted, or of rows than `logits`.
+            MethodError: another number of features than in `fit`, or of rows than `logits`.
             DataError: values that are NaN or infinite.
         """
         if not hasattr(self, "method_"):
             raise NotFittedError(f"{self!r}.score called before fit — call fit(X, y) first")
         d = _columns(X)
         if d != self.n_features_in_:
-            raise MethodError(f"{self!r}.score: X has {d} features — {self.n_features_in_} were fitted — pass the same")
-        given = _Given(self._chosen.name, X, None, logits, self.head_)
-        return _scores(self.method_, given)
+            raise MethodError(f"{self!r}.score: X has {d} features — fit had {self.n_features_in_}")
+        return _scores(self.method_, _Arrays(self._chosen.name, X, None, logits, self.head_))
 
     def fit_score(self, X: ArrayLike, y: ArrayLike | None = None, **rest: Any) -> NDArray[np.float32]:
         """Fit on samples and return their own scores (n,); arguments as for `fit`."""
         return self.fit(X, y, **rest).score(X, rest.get("logits"))
 
-    def _refuse_network(self, method: Method) -> None:
-        if read := beyond_features(method):
-            raise NotApplicableError(
-                f"method '{self._chosen.name}' reads {', '.join(read)} — an estimator has features and "
-                "logits only — evaluate the network itself, or choose a method that reads features, e.g. "
-                "openbench.method('knn')"
-            )
-
 
 def method(name: str | Method, **params: Any) -> Estimator:
-    """Return an OOD method as an estimator on arrays: `method("knn", k=50).fit(X, y).score(X_test)`.
+    """Return an OOD method as an estimator on arrays.
+
+    Example:
+        scores = ob.method("knn", k=50).fit(X, y).score(X_test)  # (n,), larger = more OOD
 
     Args:
         name: as after `method=` on the command line (python -m openbench list method), or an object of a class of
-            one's own.
+            your own.
         **params: hyper-parameters in place of the method's defaults.
 
     Raises:
@@ -319,38 +303,32 @@ def method(name: str | Method, **params: Any) -> Estimator:
     return Estimator(name, **params)
 
 
-class _Given:
-    """The arrays of one call, made into what a method declares."""
+class _Arrays:
+    """The arrays of one call, from which a method gets the columns that it declares."""
 
     def __init__(self, name: str, X: ArrayLike, y: Any, logits: Any, head: Head | None) -> None:
         self.name, self.X, self.y, self.logits, self.head = name, X, y, logits, head
         if logits is not None and len(as_array(logits, "logits")) != len(X):
-            raise MethodError(f"method '{name}': {len(X)} rows of X, {len(logits)} of logits — one of each per sample")
+            raise MethodError(f"method '{name}': {len(X)} rows of X and {len(logits)} of logits — pass one of each")
 
     def columns(self, request: Request, rows: slice = slice(None), labelled: bool = False) -> FeatureSet:
-        """The columns that a request names, of some rows."""
-        found: dict[Field, Tensor] = {}
+        """Return the columns that a request names, of some rows."""
         features = as_features(self.X[rows], "X")
+        columns: dict[Field, Tensor] = {}
         if Field.FEATURES in request.fields:
-            found[Field.FEATURES] = features
+            columns[Field.FEATURES] = features
         if Field.LOGITS in request.fields:
-            found[Field.LOGITS] = self._logits(features, rows)
+            columns[Field.LOGITS] = self._logits(features, rows)
         # Some methods use labels where there are some, and fit without.
         if labelled and Field.LABELS in request.fields and self.y is not None:
-            found[Field.LABELS] = torch.from_numpy(class_indices(self.y, len(self.X), "y"))
-        return FeatureSet(found or {Field.FEATURES: features})
+            columns[Field.LABELS] = torch.from_numpy(class_indices(self.y, len(self.X), "y"))
+        return FeatureSet(columns or {Field.FEATURES: features})
 
     def head_for(self, request: Request) -> Head | None:
-        """The head, if a request names it."""
-        if not request.head:
-            return None
-        if self.head is None:
+        """Return the head, if a request names it."""
+        if request.head and self.head is None:
             raise self.missing("the head", "head=(W, b)")
-        return self.head
-
-    def batches(self) -> Iterator[slice]:
-        """Rows that are scored together."""
-        yield from (slice(start, start + DEFAULT_BATCH) for start in range(0, len(self.X), DEFAULT_BATCH))
+        return self.head if request.head else None
 
     def _logits(self, features: Tensor, rows: slice) -> Tensor:
         if self.logits is not None:
@@ -359,46 +337,47 @@ class _Given:
             raise self.missing("logits", "logits=…, or head=(W, b) to compute them")
         return torch.cat([self.head(part) for part in torch.split(features, DEFAULT_BATCH)])
 
-    def missing(self, what: str, way: str) -> NotApplicableError:
-        """The error for a column that the method reads and nobody gave."""
-        return NotApplicableError(f"method '{self.name}' reads {what} — not given — pass {way}")
+    def missing(self, what: str, argument: str) -> NotApplicableError:
+        """Return the error for a column that the method reads and nobody gave."""
+        return NotApplicableError(f"method '{self.name}' reads {what} — pass {argument}")
 
 
 def _columns(X: ArrayLike) -> int:
     shape = tuple(getattr(X, "shape", ())) or as_array(X, "X").shape
     if len(shape) != 2 or 0 in shape:
-        raise MethodError(f"X — found shape {shape} — allowed: (n, d), a row of features for each sample")
+        raise MethodError(f"X has shape {shape} — allowed: (n, d), a row of features for each sample")
     return int(shape[1])
 
 
-def _fitted(method: Method, given: _Given, checking: _Given | None) -> Method:
+def _fitted(method: Method, arrays: _Arrays, validation: _Arrays | None) -> Method:
     """A method fitted on arrays; a composite's parts one by one."""
     if isinstance(method, Composite):
-        if checking is None:
+        if validation is None:
             raise NotApplicableError(
-                f"method '{given.name}' weighs its parts on ID validation — not given — pass val=(X_val, y_val) to fit"
+                f"method '{arrays.name}' weighs its parts on ID validation — pass val=(X_val, y_val) to fit"
             )
         return method.fit_parts(
-            lambda part: _fitted(part, given, checking), lambda part: torch.from_numpy(_scores(part, checking))
+            lambda part: _fitted(part, arrays, validation), lambda part: torch.from_numpy(_scores(part, validation))
         )
-    clean = replace(method.request, perturb=None)
-    head = given.head_for(clean)
-    if clean.fit_on is None:
+    request = replace(method.request, perturb=None)
+    head = arrays.head_for(request)
+    if request.fit_on is None:
         return method.fit(None, head)
     try:
-        return method.fit(given.columns(clean, labelled=True), head)
+        return method.fit(arrays.columns(request, labelled=True), head)
     except FieldError as error:
-        if given.y is None and Field.LABELS in clean.fields:
-            raise given.missing("labels", "y, the class of each row") from error
+        if arrays.y is None and Field.LABELS in request.fields:
+            raise arrays.missing("labels", "y, the class of each row") from error
         raise
 
 
-def _scores(method: Method, given: _Given) -> NDArray[np.float32]:
+def _scores(method: Method, arrays: _Arrays) -> NDArray[np.float32]:
     if isinstance(method, Composite):
-        parts = {name: torch.from_numpy(_scores(part, given)) for name, part in method.fitted_parts.items()}
+        parts = {name: torch.from_numpy(_scores(part, arrays)) for name, part in method.fitted_parts.items()}
         return method.combine(parts).numpy()
-    found = [
-        scored(method, given.columns(method.request, rows), DEFAULT_BATCH, f"rows from {rows.start}")
-        for rows in given.batches()
+    batches = (slice(start, start + DEFAULT_BATCH) for start in range(0, len(arrays.X), DEFAULT_BATCH))
+    scores = [
+        score(method, arrays.columns(method.request, rows), DEFAULT_BATCH, f"rows from {rows.start}")
+        for rows in batches
     ]
-    return np.concatenate(found)
+    return np.concatenate(scores)

@@ -1,6 +1,7 @@
 """What an evaluation returns: results with their records, scores per image, tables, comparisons and pictures."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,13 @@ from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import open_benchmark
+from openbench.engine.provenance import WARNINGS, RunOutcome
 from openbench.errors import CacheError, ConfigError, DataError, OpenbenchError, did_you_mean
 from openbench.public import TARGET, public
 from openbench.results.comparisons.runs import compared as same_images
 from openbench.results.comparisons.runs import differences
 from openbench.results.records.settings import network_of
+from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.frames import frame, methods_frame, methods_table
 from openbench.results.tables.render import Table, to_console, to_html
 from openbench.results.tables.views import run_tables
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+    from openbench.core.runtime import Runtime
 
 
 _WIDTH = 100
@@ -115,6 +120,26 @@ class Result:
 
     def _repr_html_(self) -> str:
         return to_html(_overview(self.record), self.notes, self.warnings)
+
+
+def result_of_run(
+    outcome: RunOutcome, runtime: "Runtime", notes: tuple[str, ...] = (), warnings: tuple[str, ...] = ()
+) -> Result:
+    """Return the outcome of a run with its scores: those just computed, else those in the cache.
+
+    Args:
+        outcome: of the run.
+        runtime: of the run.
+        notes: before those of the run.
+        warnings: likewise.
+    """
+    scores = outcome.scores
+    if not scores:
+        with suppress(CacheError):  # the cache was emptied
+            scores = tuple(ScoreStore(runtime.scores).read(outcome.record.run_id))
+    recorded = tuple(outcome.record.provenance.get(WARNINGS) or ())
+    notes, warnings = (*notes, *outcome.notes), (*warnings, *recorded, *outcome.warnings)
+    return Result(outcome.record, scores, outcome.path, notes, warnings)
 
 
 class Results(Mapping[str, Result]):

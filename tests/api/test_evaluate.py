@@ -244,22 +244,22 @@ def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
     [
         ({"methods": []}, "methods is empty"),
         ({"methods": ["msp", "msp"]}, "names 'msp' twice"),
-        ({"methods": KNN}, "found the class KNN — an object expected — write KNN"),
+        ({"methods": KNN}, "the class KNN, not an object — write KNN"),
         ({"methods": "knm"}, "knm.*did you mean 'knn'"),
         ({"methods": {"a/b": KNN()}}, "'a/b' cannot be the name of a method"),
         ({"benchmark": "digit"}, "digit.*did you mean 'digits'"),
         ({"overrides": "seed=1"}, r"overrides — found 'seed=1' — allowed: a list, each item text"),
-        ({"overrides": ["method=knn"]}, "overrides has 'method=knn' — an argument of the call says that"),
-        ({"overrides": ["~runtime.device"]}, "'~runtime.device' — an argument of the call says that"),
+        ({"overrides": ["method=knn"]}, "overrides has 'method=knn' — use the argument of the call"),
+        ({"overrides": ["~runtime.device"]}, "'~runtime.device' — use the argument of the call"),
         ({"overrides": ["runtime={device:cpu}"]}, "runtime={device:cpu}' — .*e.g. runtime.workers=4"),
-        ({"overrides": ["backbone.precision=bf16"]}, "the model is an object, which no config describes"),
-        ({"overrides": ["method.k=3"], "methods": KNN()}, "method 'knn' is an object, which no config describes"),
+        ({"overrides": ["backbone.precision=bf16"]}, "but the model is an object — change"),
+        ({"overrides": ["method.k=3"], "methods": KNN()}, "but method 'knn' is an object — change"),
         ({"device": "gpu"}, "device 'gpu' is unknown"),
-        ({"benchmark": "/tmp/x.yaml"}, "benchmark — found '/tmp/x.yaml' — a name expected.*config_dir='FOLDER'"),
+        ({"benchmark": "/tmp/x.yaml"}, "benchmark is '/tmp/x.yaml' — pass a name.*config_dir='FOLDER'"),
         ({"config_dir": "nowhere"}, "'nowhere' is not a folder"),
         ({"progress": "no"}, "progress — found 'no' — allowed: true or false"),
-        ({"name": "a/b"}, "name — found 'a/b' — allowed: letters"),
-        ({"model": {"a/b": small()}}, "model: a key of the mapping — found 'a/b' — allowed: letters"),
+        ({"name": "a/b"}, "name 'a/b' — allowed: letters"),
+        ({"model": {"a/b": small()}}, "model: a key of the mapping 'a/b' — allowed: letters"),
         ({"model": small().state_dict()}, r"as of state_dict\(\)"),
         ({"weights": small().state_dict()}, r"weights holds tensors — load them into the network"),
         ({"preprocess": ob.Preprocess}, r"preprocess is the class Preprocess, not an instance"),
@@ -294,7 +294,7 @@ def test_each_method_is_built_once_and_scores_just_computed_are_not_read_back(ev
     built = []
     make = KNN.__post_init__
     monkeypatch.setattr(KNN, "__post_init__", lambda self: built.append(self) or make(self))
-    monkeypatch.setattr("openbench.api.evaluate.ScoreStore.read", lambda *_: pytest.fail("scores were read from disk"))
+    monkeypatch.setattr("openbench.api.result.ScoreStore.read", lambda *_: pytest.fail("scores were read from disk"))
     found = evaluate(small(), "knn", tune="none")["knn"]
     assert len(found.scores) > 3
     # Each setting of its space is tried once, and the one that is taken is fitted.

@@ -117,8 +117,8 @@ def test_two_layers_that_may_be_the_classifier_are_listed():
             {"head": (np.zeros((5, 3)), np.zeros(5))},
             r"has the classifier 'fc' — leave head=\(W, b\) out",
         ),
-        ({"head": ("W", "b")}, "head: W — found a str .* allowed: an array of numbers"),
-        ({"head": (np.zeros((5, 3)), np.zeros(4))}, r"head: b — found shape \(4,\) — allowed: \(5,\)"),
+        ({"head": ("W", "b")}, "head: W is a str .* allowed: an array of numbers"),
+        ({"head": (np.zeros((5, 3)), np.zeros(4))}, r"head: b has shape \(4,\) — allowed: \(5,\)"),
     ],
 )
 def test_parts_that_are_not_there_are_refused(options, says):

@@ -145,7 +145,7 @@ def test_an_attribute_of_an_object_that_is_no_field_is_refused():
     own = MSP()
     own.score = lambda x: -MSP.score(own, x)
     for method, name in ((turned, "w"), (own, "score")):
-        with pytest.raises(ConfigError, match=f"found the attribute '{name}', which is no hyper-parameter"):
+        with pytest.raises(ConfigError, match=f"the attribute '{name}' is not a hyper-parameter"):
             ob.evaluate_features(train=TRAIN, id_test=TEST, near={"beside": NEAR}, methods=[method])
 
 
@@ -156,6 +156,6 @@ class Listed(list):
 @pytest.mark.parametrize("value", [np.ma.array([1, 2], mask=[0, 1]), np.array([None]), Listed([1]), [lambda x: x]])
 def test_a_hyper_parameter_that_is_not_plainly_a_value_is_refused_before_anything_is_computed(evaluate, mine, value):
     module = mine("table: object = None")
-    with pytest.raises(ConfigError, match=r"Mine\.table — found a \w+ — allowed: numbers"):
+    with pytest.raises(ConfigError, match=r"Mine\.table is a \w+ — allowed: numbers"):
         evaluate(module.Mine(k=3, table=value))
     assert evaluate(module.Mine(k=3, table={"a": [1, 2.5]}))[0].path is not None

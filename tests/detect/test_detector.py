@@ -64,7 +64,7 @@ def test_a_classifier_given_as_arrays_is_that_of_a_network_without_one():
         made = Detector(body, "mls", preprocess=PREPROCESS, classes=CLASSES, head=head)
         found = made.fit(images(120, 0)).calibrate(images(199, 1)).predict(NEW)
         np.testing.assert_allclose(found.score, -by_hand().amax(dim=1), rtol=1e-5)
-    with pytest.raises(DataError, match="head — found a int — allowed: the name of a module"):
+    with pytest.raises(DataError, match="head is a int — allowed: the name of a module"):
         Detector(body, "mls", preprocess=PREPROCESS, head=3)
 
 
