@@ -12,8 +12,8 @@ from openbench.api.result import Result
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, RecordError, did_you_mean
-from openbench.results.comparisons.kept import is_per_set
 from openbench.results.frame import FACTS, ID, METRIC, whole
+from openbench.results.records.settings import is_per_set
 from openbench.results.records.store import RecordStore
 from openbench.results.records.store import load as load_file
 from openbench.results.scores.recompute import PUBLISHED

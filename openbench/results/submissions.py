@@ -13,9 +13,9 @@ from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
 from openbench.core.scores import SetScores
 from openbench.digest import array_sha256, digest
 from openbench.errors import OpenbenchError, RecordError
-from openbench.results.comparisons.kept import strategy_of
 from openbench.results.leaderboard.consistency import inconsistencies
 from openbench.results.records.compare import compare
+from openbench.results.records.settings import strategy_of
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import PUBLISHED, SCORED, recompute
 from openbench.results.scores.stored import ScoreStore

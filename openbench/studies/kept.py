@@ -13,8 +13,8 @@ from openbench.config.constraints import Count, check_value
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, ConfigError, check_known, did_you_mean
-from openbench.results.comparisons.kept import OnLost
 from openbench.results.comparisons.rejection import compare, contenders, rejection_tables
+from openbench.results.comparisons.rows import OnLost
 from openbench.results.comparisons.thresholds import scored_runs, summary_tables
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import rebench_figures, rejection_figures

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from openbench.core.record import ResultRecord
 from openbench.results import escape
-from openbench.results.comparisons.kept import OnLost
+from openbench.results.comparisons.rows import OnLost
 from openbench.results.plots import save
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Column, Table, rendered, to_console

@@ -12,10 +12,17 @@ from openbench.__main__ import main
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import RecordError
-from openbench.metrics.selective.double_score import DEFAULT_MUS, Envelope
+from openbench.metrics.selective.double_score import DEFAULT_MUS
 from openbench.metrics.selective.risk import SelectiveCurve, oscr_selective
-from openbench.results.comparisons.kept import Who
-from openbench.results.comparisons.rejection import Curves, compare, contenders, curve_rows, rejection_tables
+from openbench.results.comparisons.rejection import (
+    Contender,
+    SelectiveScores,
+    compare,
+    contenders,
+    curve_rows,
+    rejection_tables,
+)
+from openbench.results.comparisons.rows import RowKey
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore, per_set_name
 from openbench.results.tables.published import RejectionFigure
@@ -168,7 +175,7 @@ def test_a_double_score_has_the_best_weight_of_every_point(runs, store):
 def test_a_double_score_needs_both_methods_on_one_network(runs, store):
     records, _ = runs
     rows = the(contenders(records, store, "toy"))
-    with pytest.raises(RecordError, match=r"msp\+odin: no run of odin — compared: knn, msp, vim"):
+    with pytest.raises(RecordError, match=r"msp\+odin: no run of odin \(compared: knn, msp, vim\)"):
         compare(rows, 0.8, [("msp", "odin")])
     other = [replace(row, weights="other") if row.who.method == "knn" else row for row in rows]
     with pytest.raises(RecordError, match=r"msp\+knn: no runs of the two on the same network"):
@@ -176,9 +183,9 @@ def test_a_double_score_needs_both_methods_on_one_network(runs, store):
 
 
 def test_what_is_missing_is_named(runs, store):
-    with pytest.raises(RecordError, match=r"no record of benchmark 'tow'; did you mean 'toy'\? — found toy"):
+    with pytest.raises(RecordError, match=r"no record of benchmark 'tow'; did you mean 'toy'\?, found toy"):
         contenders(runs[0], store, "tow")
-    with pytest.raises(RecordError, match="no record of method 'vin' on benchmark 'toy'; did you mean 'vim'"):
+    with pytest.raises(RecordError, match="no record of method 'vin'; did you mean 'vim'"):
         contenders(runs[0], store, "toy", ["vin"])
 
 
@@ -273,17 +280,18 @@ def test_curves_of_runs_and_double_scores_are_written_point_by_point(runs, store
 
 
 def test_long_curves_are_thinned_out_from_end_to_end():
-    values = np.arange(5000.0)
-    points = Envelope(values, values, values, 0.0, 0.0, 0.0)
-    rows = [row for row in curve_rows([Curves("a", Who("m", "", "", ""), False, points)]) if row[4] == "roc"]
+    rng = np.random.default_rng(0)
+    sets = {"a": SelectiveScores(rng.normal(size=5000), np.zeros(5000), rng.normal(size=9), rng.normal(size=5000))}
+    contender = Contender(RowKey("m", "", "", ""), False, "network", sets)
+    rows = [row for row in curve_rows([contender]) if row[4] == "roc"]
     assert len(rows) == 1000
-    assert (rows[0][5:], rows[-1][5:]) == ((1 / 5000, 0.0), (1.0, 4999.0))
+    assert (rows[0][5], rows[-1][5]) == (1 / 5000, 1.0)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--double", "msp"], "--double msp — found 'msp' — allowed: two methods joined by '+'"),
+        (["--double", "msp"], "--double: found 'msp' — allowed: two methods joined by '+'"),
         (["--tpr", "80"], "--tpr is out of range: found 80.0"),
     ],
 )

@@ -27,7 +27,6 @@ from openbench.storage.files import output, replacing, write_whole
 
 if TYPE_CHECKING:
     from openbench.report.run_page import Sheet
-    from openbench.results.comparisons.rejection import Curves
     from openbench.results.comparisons.thresholds import Scored
 
 _SIDE = 192  # pixels of a picture's longer side, at most
@@ -207,8 +206,7 @@ def risk(
       python -m openbench risk cifar10_rejection --methods msp,mls,odin,knn,vim --double msp+knn --double msp+vim
     """
     from openbench.metrics.curve import check_rate
-    from openbench.results.comparisons.rejection import compare, contenders, rejection_tables
-    from openbench.results.comparisons.rejection import curves as curves_of
+    from openbench.results.comparisons.rejection import compare, contenders, curve_rows, rejection_tables
     from openbench.results.tables.published import rejection_figures
 
     check_rate(tpr, "--tpr")
@@ -228,7 +226,7 @@ def risk(
     if json is not None:
         write_json({digest: [asdict(row) for row in rows] for digest, rows in compared.items()}, json)
     if curves is not None:
-        _write_curves({digest: curves_of(rows, doubles) for digest, rows in found.items()}, curves)
+        _write_curves({digest: curve_rows(rows, doubles) for digest, rows in found.items()}, curves)
         print(f"written {curves}", file=sys.stderr)
     return lost.code
 
@@ -275,14 +273,12 @@ def _double(text: str) -> tuple[str, str]:
     return risk, ood
 
 
-def _write_curves(curves: Mapping[str, "Iterable[Curves]"], path: Path) -> None:
+def _write_curves(curves: Mapping[str, Iterable[tuple[object, ...]]], path: Path) -> None:
     """Write the points of all curves, a row each."""
-    from openbench.results.comparisons.rejection import curve_rows
-
     with writing(path, "--curves"), output(path) as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(("benchmark_digest", "ood", "method", "run", "chosen", "curve", "x", "y"))
-        writer.writerows(csv_row((digest, *row)) for digest, each in curves.items() for row in curve_rows(each))
+        writer.writerows(csv_row((digest, *row)) for digest, rows in curves.items() for row in rows)
 
 
 def _contact_sheets(

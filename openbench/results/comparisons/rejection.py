@@ -1,4 +1,4 @@
-"""Methods compared as the reject-option paper does: selective risk at one bound per OOD set, from kept scores."""
+"""Comparison of methods as in the reject-option paper: selective risk at one bound per OOD set, from stored scores."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,14 +20,15 @@ from openbench.metrics.selective.double_score import (
     weighings,
 )
 from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, Unable, least_risk, oscr_selective
-from openbench.results.comparisons.kept import OnLost, Who, by_row, is_per_set, refuse, strategy_of
+from openbench.results.comparisons.rows import OnLost, RowKey, by_row, refuse
+from openbench.results.records.settings import is_per_set, strategy_of
 from openbench.results.scores.stored import ScoreStore, per_set_name
 from openbench.results.tables.published import REJECTION_SOURCE, RejectionFigure
 from openbench.results.tables.render import Cell, Column, Table
 
 
 @dataclass(frozen=True, eq=False)
-class Against:
+class SelectiveScores:
     """One method's scores on one OOD set.
 
     Args:
@@ -55,15 +56,15 @@ class Contender:
         deviations: how the benchmark differs from its definition.
     """
 
-    who: Who
+    who: RowKey
     in_sample: bool
     weights: str
-    sets: Mapping[str, Against]
+    sets: Mapping[str, SelectiveScores]
     deviations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Rejection:
+class RejectionRow:
     """The results of one method against one OOD set; ID positive, fractions.
 
     Args:
@@ -76,7 +77,7 @@ class Rejection:
         ap_in: average precision, at the sets' own proportions.
     """
 
-    who: Who
+    who: RowKey
     in_sample: bool
     fpr: float
     risk: float | Unable
@@ -85,25 +86,8 @@ class Rejection:
     ap_in: float
 
 
-@dataclass(frozen=True, eq=False)
-class Curves:
-    """The curves of one row against one OOD set; ID positive.
-
-    Args:
-        ood: the set's name.
-        who: the row.
-        in_sample: as in `Rejection`.
-        points: by k of n ID inputs accepted FPR and precision (n,), by j of m OOD inputs accuracy of the accepted (m,).
-    """
-
-    ood: str
-    who: Who
-    in_sample: bool
-    points: Envelope
-
-
 @dataclass(frozen=True)
-class Comparison:
+class RejectionComparison:
     """Methods against one OOD set.
 
     Args:
@@ -118,7 +102,7 @@ class Comparison:
     tpr: float
     max_fpr: float
     decided_by: str
-    rows: tuple[Rejection, ...]
+    rows: tuple[RejectionRow, ...]
 
 
 def contenders(
@@ -141,37 +125,43 @@ def contenders(
         RecordError: no run on the benchmark or of a method, no classifier, or two runs that one row cannot hold.
         CacheError: none of the runs has its scores any more.
     """
-    everything = list(records)
-    names = sorted({str(r.benchmark.get("name")) for r in everything})
-    found = [r for r in everything if r.benchmark.get("name") == benchmark]
-    if not found:
-        raise RecordError(
-            f"no record of benchmark '{benchmark}'{did_you_mean(benchmark, names)} — found {', '.join(names) or 'none'}"
-            f" — run it first: python -m openbench run +benchmark={benchmark} method=msp"
-        )
-    present = sorted({str(r.method.get("name")) for r in found})
-    for name in methods:
-        if name not in present:
-            raise RecordError(
-                f"no record of method '{name}' on benchmark '{benchmark}'{did_you_mean(name, present)} — found "
-                f"{', '.join(present)} — run it first: python -m openbench run +benchmark={benchmark} method={name}"
-            )
-    wanted = list(methods) or present
-    result: dict[str, list[Contender]] = {}
+    records = list(records)
+    present = {str(r.benchmark.get("name")) for r in records}
+    of_benchmark = [r for r in records if r.benchmark.get("name") == benchmark]
+    present_methods = {str(r.method.get("name")) for r in of_benchmark}
+    _check_present("benchmark", [benchmark], present, f"+benchmark={benchmark} method=msp")
+    _check_present("method", methods, present_methods, f"+benchmark={benchmark} method=NAME")
+    order = list(methods) or sorted(present_methods)
+    found: dict[str, list[Contender]] = {}
     lost: list[CacheError] = []
-    for who, benchmarks in by_row(r for r in found if r.method.get("name") in wanted).items():
+    for row, benchmarks in by_row(r for r in of_benchmark if r.method.get("name") in order).items():
         for digest, record in benchmarks[benchmark].items():
             try:
-                result.setdefault(digest, []).append(_contender(who, record, scores))
+                contender = _contender(row, record, scores)
+                found.setdefault(digest, []).append(contender)
             except CacheError as error:
                 lost.append(error)
-    result = {digest: rows for digest, rows in result.items() if rows}
+    for rows in found.values():
+        rows.sort(key=lambda row: order.index(row.who.method))
     for reason in lost:
-        (on_lost if result else refuse)(reason)
-    return {digest: sorted(rows, key=lambda row: wanted.index(row.who.method)) for digest, rows in result.items()}
+        (on_lost if found else refuse)(reason)
+    return found
 
 
-def compare(rows: Sequence[Contender], tpr: float, doubles: Sequence[tuple[str, str]] = ()) -> list[Comparison]:
+def _check_present(kind: str, names: Iterable[str], present: Iterable[str], run: str) -> None:
+    """Refuse a benchmark or method without a record."""
+    known = sorted(present)
+    for name in names:
+        if name not in known:
+            raise RecordError(
+                f"no record of {kind} '{name}'{did_you_mean(name, known)}, found {', '.join(known) or 'none'} — run it "
+                f"first: python -m openbench run {run.replace('NAME', name)}"
+            )
+
+
+def compare(
+    rows: Sequence[Contender], tpr: float, doubles: Sequence[tuple[str, str]] = ()
+) -> list[RejectionComparison]:
     """Return the comparison for each OOD set.
 
     ρ_max is the largest share of OOD that a method accepts where it accepts `tpr` of ID; methods that were
@@ -195,7 +185,7 @@ def compare(rows: Sequence[Contender], tpr: float, doubles: Sequence[tuple[str, 
 
 def _compare(
     rows: Sequence[Contender], pairs: Sequence[tuple[Contender, Contender]], name: str, tpr: float
-) -> Comparison:
+) -> RejectionComparison:
     curves = [SelectiveCurve.of(s.id_test, s.losses, s.ood) for s in (row.sets[name] for row in rows)]
     shares = [curve.pair.fpr_at_tpr_id_positive(tpr) for curve in curves]
     deciding = [i for i, row in enumerate(rows) if not row.in_sample] or list(range(len(rows)))
@@ -206,19 +196,19 @@ def _compare(
         point, precision = least_risk(curve, bound), curve.pair.aupr_in.average_precision
         risk = point if isinstance(point, str) else point.value
         areas = (curve.pair.auroc(), oscr_selective(curve), precision)
-        found.append(Rejection(row.who, row.in_sample, share, risk, *areas))
+        found.append(RejectionRow(row.who, row.in_sample, share, risk, *areas))
     doubles = [_double(*pair, name, bound) for pair in pairs]
-    return Comparison(name, tpr, shares[first], rows[first].who.method, (*found, *doubles))
+    return RejectionComparison(name, tpr, shares[first], rows[first].who.method, (*found, *doubles))
 
 
-def _double(risk: Contender, ood: Contender, name: str, bound: TprFpr) -> Rejection:
+def _double(risk: Contender, ood: Contender, name: str, bound: TprFpr) -> RejectionRow:
     """The double score of two runs at the best weight of every operating point."""
     sets, standard = _weighable(risk, ood, name)
     losses = risk.sets[name].losses
     best = best_weighing(weighings(sets, losses, standard, bound, DEFAULT_MUS))
     least = best if isinstance(best, str) else best.point
     around = envelope(sets, losses, standard)
-    return Rejection(
+    return RejectionRow(
         who=_double_who(risk, ood),
         in_sample=True,
         fpr=around.fpr_at_tpr(bound.tpr),
@@ -229,22 +219,33 @@ def _double(risk: Contender, ood: Contender, name: str, bound: TprFpr) -> Reject
     )
 
 
-def curves(rows: Sequence[Contender], doubles: Sequence[tuple[str, str]] = ()) -> Iterator[Curves]:
-    """Yield the curves of every run and double score against every OOD set.
+def curve_rows(
+    rows: Sequence[Contender], doubles: Sequence[tuple[str, str]] = (), points: int = 1000
+) -> Iterator[tuple[str, str, str, str, str, float, float]]:
+    """Yield (OOD set, method, run, in-sample or not, curve, x, y) of every run and double score, thinned out evenly.
+
+    `roc`: FPR over TPR; `pr`: precision over recall, ID positive; `oscr`: accuracy among the accepted ID over FPR.
 
     Args:
         rows: as for `compare`.
         doubles: likewise; at every point their best weight.
+        points: of each curve at most.
     """
     pairs = [pair for double in doubles for pair in _pairs(rows, double)]
     for name in rows[0].sets:
+        curves: list[tuple[RowKey, bool, Envelope]] = []
         for row in rows:
             s = row.sets[name]  # at weight 0 the second score of a pair is absent
             alone = (ScorePair(s.id_test, s.id_test), ScorePair(s.ood, s.ood))
-            yield Curves(name, row.who, row.in_sample, envelope(alone, s.losses, Standard(), [0.0]))
+            curves.append((row.who, row.in_sample, envelope(alone, s.losses, Standard(), [0.0])))
         for risk, ood in pairs:
             sets, standard = _weighable(risk, ood, name)
-            yield Curves(name, _double_who(risk, ood), True, envelope(sets, risk.sets[name].losses, standard))
+            curves.append((_double_who(risk, ood), True, envelope(sets, risk.sets[name].losses, standard)))
+        for who, in_sample, around in curves:
+            about = (name, who.method, who.about, "in-sample" if in_sample else "")
+            for kind, values in (("roc", around.fpr), ("pr", around.precision), ("oscr", around.accuracy)):
+                for k in sorted({round(i * (values.size - 1) / max(1, points - 1)) for i in range(points)}):
+                    yield *about, kind, (k + 1) / values.size, float(values[k])
 
 
 def _weighable(risk: Contender, ood: Contender, name: str) -> tuple[tuple[ScorePair, ScorePair], Standard]:
@@ -254,7 +255,7 @@ def _weighable(risk: Contender, ood: Contender, name: str) -> tuple[tuple[ScoreP
     return (ScorePair(r.id_test, g.id_test), ScorePair(r.ood, g.ood)), standard
 
 
-def _double_who(risk: Contender, ood: Contender) -> Who:
+def _double_who(risk: Contender, ood: Contender) -> RowKey:
     return risk.who._replace(method=f"{risk.who.method}+{ood.who.method}", params="best weight of every point")
 
 
@@ -266,25 +267,25 @@ def _pairs(rows: Sequence[Contender], double: tuple[str, str]) -> list[tuple[Con
         lacking = [name for name, side in zip(double, sides, strict=True) if not side]
         what = f"no run of {' and '.join(lacking)}" if lacking else "no runs of the two on the same network"
         present = ", ".join(dict.fromkeys(row.who.method for row in rows if not row.in_sample))
-        raise RecordError(f"double score {'+'.join(double)}: {what} — compared: {present} — run both methods first")
+        raise RecordError(f"double score {'+'.join(double)}: {what} (compared: {present}) — run both methods first")
     return found
 
 
-def _contender(who: Who, record: ResultRecord, scores: ScoreStore) -> Contender:
+def _contender(who: RowKey, record: ResultRecord, scores: ScoreStore) -> Contender:
     ood = [
         key.partition("/")[2] for role in (Role.NEAR, Role.FAR) for key in record.counts if key.startswith(f"{role}/")
     ]
     if is_per_set(record):
-        sets = {name: _against(record, scores.read(per_set_name(record.run_id, name)), name) for name in ood}
+        sets = {name: _selective_scores(record, scores.read(per_set_name(record.run_id, name)), name) for name in ood}
     else:
         splits = scores.read(record.run_id)
-        sets = {name: _against(record, splits, name) for name in ood}
+        sets = {name: _selective_scores(record, splits, name) for name in ood}
     in_sample = strategy_of(record).startswith("oracle")
     deviations = tuple(map(str, record.benchmark.get("deviations") or ()))
     return Contender(who, in_sample, str(record.backbone.get("digest")), sets, deviations)
 
 
-def _against(record: ResultRecord, splits: Sequence[SetScores], name: str) -> Against:
+def _selective_scores(record: ResultRecord, splits: Sequence[SetScores], name: str) -> SelectiveScores:
     if "accuracy" not in record.metrics.get("id", {}):
         raise RecordError(
             f"benchmark '{record.benchmark.get('name')}' has one class, so no prediction can be wrong — a selective "
@@ -294,7 +295,7 @@ def _against(record: ResultRecord, splits: Sequence[SetScores], name: str) -> Ag
     (ood,) = (s for s in splits if s.role in (Role.NEAR, Role.FAR) and s.name == name)
     test = by_role[Role.ID_TEST]
     right = np.asarray(test.predictions == test.labels, dtype=np.float64)
-    return Against(_floats(test), 1.0 - right, _floats(by_role[Role.ID_VAL]), _floats(ood))
+    return SelectiveScores(_floats(test), 1.0 - right, _floats(by_role[Role.ID_VAL]), _floats(ood))
 
 
 def _floats(split: SetScores) -> Floats:
@@ -314,7 +315,7 @@ _IN_SAMPLE = (
 
 def rejection_tables(
     title: str,
-    compared: Sequence[Comparison],
+    compared: Sequence[RejectionComparison],
     published: Mapping[tuple[str, str], RejectionFigure],
     deviations: Sequence[str] = (),
 ) -> list[Table]:
@@ -331,39 +332,17 @@ def rejection_tables(
     return [*tables[:-1], replace(tables[-1], notes=(*tables[-1].notes, note))] if deviations else tables
 
 
-def curve_rows(found: Iterable[Curves], points: int = 1000) -> Iterator[tuple[str, str, str, str, str, float, float]]:
-    """Yield (OOD set, method, run, in-sample or not, curve, x, y) of curves thinned out evenly.
-
-    `roc`: FPR over TPR; `pr`: precision over recall, ID positive; `oscr`: accuracy among the accepted ID over FPR.
-
-    Args:
-        found: from `curves`.
-        points: of each curve at most.
-    """
-    for each in found:
-        lines = (("roc", each.points.fpr), ("pr", each.points.precision), ("oscr", each.points.accuracy))
-        for name, values in lines:
-            kept = sorted({round(i * (values.size - 1) / max(1, points - 1)) for i in range(points)})
-            for k in kept:
-                about = "in-sample" if each.in_sample else ""
-                yield each.ood, each.who.method, each.who.about, about, name, (k + 1) / values.size, float(values[k])
-
-
-def _table(title: str, compared: Comparison, published: Mapping[tuple[str, str], RejectionFigure]) -> Table:
+def _table(title: str, compared: RejectionComparison, published: Mapping[tuple[str, str], RejectionFigure]) -> Table:
     figures = [_published(compared, row, published) for row in compared.rows]
     shared, abouts = _shared([row.who.about.split(" · ") for row in compared.rows])
-    columns = [Column("method")] + [Column("run")] * any(abouts)
-    columns += [Column("FPR ↓", "percent")]
+    columns, rows = [Column("method"), Column("run"), Column("FPR ↓", "percent")], []
     for name, decimals in (("risk ↓", 3), ("AUROC ↑", 2), ("OSCR ↑", 2)):
-        columns += [Column(name, "percent", decimals)] + [Column("paper", "percent", decimals)] * any(figures)
-    rows = []
+        columns += [Column(name, "percent", decimals), Column("paper", "percent", decimals)]
     for row, about, figure in zip(compared.rows, abouts, figures, strict=True):
-        cells: list[Cell] = [f"{row.who.method}{' ' + _MARK if row.in_sample else ''}"]
-        cells += [about] * any(abouts)
-        cells += [row.fpr]
+        cells: list[Cell] = [f"{row.who.method}{' ' + _MARK if row.in_sample else ''}", about, row.fpr]
         printed = (None, None, None) if figure is None else (figure.risk, figure.auroc, figure.oscr)
         for ours, theirs in zip((row.risk, row.auroc, row.oscr), printed, strict=True):
-            cells += [ours] + [theirs] * any(figures)
+            cells += [ours, theirs]
         rows.append(tuple(cells))
     bound = f"TPR ≥ {compared.tpr:g} · FPR ≤ ρ_max = {100 * compared.max_fpr:.2f} % (by {compared.decided_by})"
     limits = sorted({f.max_fpr for f in figures if f is not None and f.max_fpr is not None})
@@ -372,11 +351,13 @@ def _table(title: str, compared: Comparison, published: Mapping[tuple[str, str],
         rates = ", ".join(f"{100 * limit:g} %" for limit in limits)
         notes += [f"paper: {REJECTION_SOURCE}, with other networks; there ρ_max = {rates}."]
     parts = (title, f"against {compared.ood}", bound, *shared)
-    return Table(" · ".join(part for part in parts if part), tuple(columns), tuple(rows), _HEADER, tuple(notes))
+    table = Table(" · ".join(part for part in parts if part), tuple(columns), tuple(rows), _HEADER, tuple(notes))
+    without = {"run": not any(abouts), "paper": not any(figures)}
+    return table.with_columns([at for at, column in enumerate(columns) if not without.get(column.title)])
 
 
 def _published(
-    compared: Comparison, row: Rejection, published: Mapping[tuple[str, str], RejectionFigure]
+    compared: RejectionComparison, row: RejectionRow, published: Mapping[tuple[str, str], RejectionFigure]
 ) -> RejectionFigure | None:
     """The paper's figure, where its risk is at the same TPR; KNN+MSP is knn_msp, and msp+knn at its best weights."""
     first, _, second = row.who.method.partition("+")

@@ -12,8 +12,8 @@ from openbench.core.request import Role
 from openbench.errors import CacheError, RecordError, did_you_mean
 from openbench.metrics.curve import Floats, PooledCurve
 from openbench.metrics.threshold import SharedThresholds, shared_thresholds
-from openbench.results.comparisons.kept import OnLost, Who, by_row, is_per_set, refuse
-from openbench.results.records.settings import hyper_parameters
+from openbench.results.comparisons.rows import OnLost, RowKey, by_row, refuse
+from openbench.results.records.settings import hyper_parameters, is_per_set
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Cell, Column, Table
 
@@ -186,12 +186,12 @@ def _number_of_groups(record: ResultRecord) -> int | None:
     return comb(n, inside) * comb(n - inside, int(collection["ood"]))
 
 
-def _scored(case: str, of: int | None, row: Who, pairs: Pairs) -> Scored:
+def _scored(case: str, of: int | None, row: RowKey, pairs: Pairs) -> Scored:
     sums = row.method == _GRADNORM and "mean=True" not in row.params  # the paper divides by the number of classes
     return Scored(row.method, row.about, pairs, case, of, row.training, "" if sums else row.method)
 
 
-def _other_gradnorm(row: Who, groups: Mapping[str, ResultRecord]) -> Who | None:
+def _other_gradnorm(row: RowKey, groups: Mapping[str, ResultRecord]) -> RowKey | None:
     """The row of the variant of GradNorm that was not run; None for other methods, or if classes are not known."""
     params = next(iter(groups.values())).method.get("params", {})
     known = all(record.backbone.get("num_classes") for record in groups.values())

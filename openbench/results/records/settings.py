@@ -82,6 +82,17 @@ def _file(method: str) -> Mapping[str, Any]:
     return public(found or {})  # type: ignore[no-any-return]
 
 
+def strategy_of(record: ResultRecord) -> str:
+    """Return the strategy by which a run's hyper-parameters were chosen; `none` if there was nothing to choose."""
+    tune = record.config.get("tune")
+    return str(tune.get("strategy", "none")) if isinstance(tune, Mapping) and record.tuned else "none"
+
+
+def is_per_set(record: ResultRecord) -> bool:
+    """Whether each OOD set has hyper-parameters, and hence scores of the ID side, of its own."""
+    return strategy_of(record) == "oracle_per_set"
+
+
 NONE = "none"
 RELEASED = "released weights"
 OWN = "own weights"  # of a model given from Python: nothing is known of its training
@@ -112,17 +123,16 @@ def augmentation_of(record: ResultRecord) -> str:
     """Return the augmentation beyond crops and flips, as users type it after `+augment=`; `none` if there is none.
 
     What differs from that config file stands in brackets, e.g. `pixmix (rounds=2)`, so that two augmentations never
-    have one name. Records that do not name theirs are compared with the config files.
+    have one name. A record that does not name its augmentation is called by its classes.
     """
-    stated = record.backbone.get("augment")
-    found = _augmentations(record)
-    if stated is None and (not found or not record.backbone.get("training")):
+    recipe = _augmentations(record)
+    name = str(record.backbone.get("augment") or " + ".join(_class(node).lower() for node in recipe))
+    if not name or not record.backbone.get("training"):
         return NONE
     files = _files()
-    name = str(stated) if stated is not None else _nearest(found, files)
-    if not found or name not in files or found in files[name]:
+    if not recipe or name not in files or recipe in files[name]:
         return name
-    changed = sorted(set(_leaves(found)) - set(_leaves(files[name][0])))
+    changed = sorted(set(_leaves(recipe)) - set(_leaves(files[name][0])))
     return f"{name} ({', '.join(changed)})" if changed else f"{name} (shortened)"
 
 
@@ -156,13 +166,6 @@ def _files() -> dict[str, list[list[Mapping[str, Any]]]]:
         nodes = [public(shipped("augment", name, data)) for data in ("", *data_of("augment", name))]
         found[name] = [_special(node.get("then") or node.get("augment")) for node in nodes]
     return found
-
-
-def _nearest(found: list[Mapping[str, Any]], files: Mapping[str, list[list[Mapping[str, Any]]]]) -> str:
-    """The file with these augmentations, else the first with these classes, else the names of the classes."""
-    same = [name for name, versions in files.items() if found in versions]
-    alike = [name for name, versions in files.items() if list(map(_class, versions[0])) == list(map(_class, found))]
-    return next(iter((*same, *alike)), " + ".join(_class(node).lower() for node in found))
 
 
 def _leaves(node: Any, path: str = "") -> Iterator[str]:

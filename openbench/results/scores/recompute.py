@@ -10,8 +10,8 @@ from openbench.core.scores import SetScores
 from openbench.errors import OpenbenchError, RecordError
 from openbench.metrics.options import MetricOptions
 from openbench.metrics.suite import evaluate
-from openbench.results.comparisons.kept import is_per_set
 from openbench.results.records.compare import Comparison, Difference, compare
+from openbench.results.records.settings import is_per_set
 
 SCORED = ("id_test/", "id_val/", "csid/", "ood_val/", "near/", "far/")  # roles whose images have scores
 # Metrics of prediction sets, which are made of class probabilities.
