@@ -63,21 +63,21 @@ def write_check(results: Path, check: Check) -> Path:
             checks = {**read_checks(results), check.run_id: check}
             write_whole(path, "".join(_line(checks[run_id]) for run_id in sorted(checks)).encode())
     except OSError as error:
-        raise RecordError(f"'{path}' cannot be written — {error.strerror or error} — leave out --keep") from error
+        raise RecordError(f"'{path}' cannot be written ({error.strerror or error}) — leave out --keep") from error
     return path
 
 
 def read_checks(results: Path) -> dict[str, Check]:
     """Return {run id: its check}; a line that is not a check, or has changed since it was written, tells nothing."""
-    path, found = results / CHECKS, {}
+    path, checks = results / CHECKS, {}
     for line in path.read_bytes().decode(errors="replace").splitlines() if path.is_file() else ():
         try:
             check = _CHECK.validate_json(line, strict=True)
         except ValidationError:
             continue
         if _line(check) == f"{line}\n":
-            found[check.run_id] = check
-    return found
+            checks[check.run_id] = check
+    return checks
 
 
 def _line(check: Check) -> str:

@@ -57,11 +57,11 @@ def one_line(text: str) -> str:
 
 @lru_cache(maxsize=256)  # the reasons of a table are long, and stand in most of its rows
 def _printable(text: str) -> str:
-    found, marks = [], _MARKS
+    signs, marks = [], _MARKS
     for sign in text:
         marks = marks + 1 if unicodedata.category(sign).startswith("M") else 0
-        found.append(sign if sign.isprintable() and marks <= _MARKS else _escaped(sign))
-    return "".join(found)
+        signs.append(sign if sign.isprintable() and marks <= _MARKS else _escaped(sign))
+    return "".join(signs)
 
 
 def console(text: str) -> str:
@@ -93,8 +93,8 @@ def markdown_paragraph(text: str) -> str:
 
 def markdown_link(text: str, target: str) -> str:
     """Return a link to a file beside the page."""
-    shown = _LINK.sub(lambda match: f"\\{match.group()}", console(text))
-    return f"[{shown}]({quote(target.encode('utf-8', 'replace'), safe='')})"
+    label = _LINK.sub(lambda match: f"\\{match.group()}", console(text))
+    return f"[{label}]({quote(target.encode('utf-8', 'replace'), safe='')})"
 
 
 def html(text: str) -> str:
@@ -104,9 +104,9 @@ def html(text: str) -> str:
 
 def csv_cell(text: str) -> str:
     """Return text for a cell of a CSV: what a spreadsheet would compute begins with an apostrophe; numbers do not."""
-    shown = console(text)
-    formula = shown.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(shown)
-    return f"'{shown}" if formula else shown
+    cell = console(text)
+    formula = cell.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if formula else cell
 
 
 def csv_row(cells: Iterable[object]) -> list[object]:
@@ -116,8 +116,8 @@ def csv_row(cells: Iterable[object]) -> list[object]:
 
 def latex(text: str) -> str:
     """Return text for LaTeX; a first bracket or star is put in braces, or a line break would take it as its own."""
-    shown = "".join(_LATEX.get(sign, sign) for sign in console(text).strip())
-    return f"{{{shown[0]}}}{shown[1:]}" if shown.startswith(("[", "*")) else shown
+    escaped = "".join(_LATEX.get(sign, sign) for sign in console(text).strip())
+    return f"{{{escaped[0]}}}{escaped[1:]}" if escaped.startswith(("[", "*")) else escaped
 
 
 def plot(text: str) -> str:
@@ -126,8 +126,8 @@ def plot(text: str) -> str:
     A character that matplotlib's font does not have is written as its Python escape.
     """
     glyphs = _glyphs()
-    shown = "".join(sign if ord(sign) in glyphs else _escaped(sign) for sign in console(text)).replace("$", r"\$")
-    return f" {shown}" if shown.startswith("_") else shown
+    label = "".join(sign if ord(sign) in glyphs else _escaped(sign) for sign in console(text)).replace("$", r"\$")
+    return f" {label}" if label.startswith("_") else label
 
 
 @lru_cache(maxsize=1)

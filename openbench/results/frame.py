@@ -151,8 +151,8 @@ class Run:
     @property
     def nodes(self) -> dict[str, Any]:
         """The nodes of the config that the runs of a row share."""
-        found = {name: getattr(self, f"{name}_node") for name in NODES}
-        return found if self.training_node is not None else {k: v for k, v in found.items() if k != "training"}
+        nodes = {name: getattr(self, f"{name}_node") for name in NODES}
+        return nodes if self.training_node is not None else {k: v for k, v in nodes.items() if k != "training"}
 
 
 FACTS = tuple(each.name for each in fields(Run) if each.name != "metrics")
@@ -172,14 +172,14 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
         record: of a run.
         keep: given a set or group and a key, says whether somebody needs the number.
     """
-    config, made = record.config, record.provenance
+    config, provenance = record.config, record.provenance
     trained = record.backbone.get("training")
     # Released weights were not trained by openbench, whatever the config says.
     nodes = {name: config.get(name) if trained or name != "training" else None for name in NODES}
     training, augment, outliers = training_of(record), augmentation_of(record), outliers_of(record)
     name, backbone = str(record.method.get("name")), str(record.backbone.get("name"))
     version, params = int(record.method.get("version", 0)), record.method.get("params") or {}
-    sources, uncommitted = made.get(SOURCES) or {}, made.get(UNCOMMITTED) or {}
+    sources, uncommitted = provenance.get(SOURCES) or {}, provenance.get(UNCOMMITTED) or {}
     metrics, tune = config.get("metrics"), config.get("tune")
     strategy = str(tune.get("strategy", "none")) if isinstance(tune, dict) else "none"
     numbers = {of: {k: v for k, v in values.items() if keep(of, k)} for of, values in record.metrics.items()}
@@ -215,7 +215,7 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
         stream=is_stream(record.metrics),
         header=record.header,
         problems=list(inconsistencies(record)),
-        utc=str(made.get("utc") or ""),
+        utc=str(provenance.get("utc") or ""),
         **cost_of(record),
         metrics={of: values for of, values in numbers.items() if values},
     )
@@ -234,10 +234,12 @@ def cost_of(record: ResultRecord) -> dict[str, float | None]:
     """
     counts = record.counts.items()
     scored = sum(int(count.get("n", 0)) for key, count in counts if key.partition("/")[0] not in _NOT_SCORED)
-    made = record.provenance
-    seconds, peak = (found if isinstance(found := made.get(key), Mapping) else {} for key in ("seconds", "peak_mib"))
+    provenance = record.provenance
+    seconds, peak = (
+        value if isinstance(value := provenance.get(key), Mapping) else {} for key in ("seconds", "peak_mib")
+    )
     spent, extracting, most = seconds.get("score"), seconds.get("features"), peak.get("score")
-    passes, pass_ms = made.get("passes"), None
+    passes, pass_ms = provenance.get("passes"), None
     if isinstance(extracting, float | int) and isinstance(passes, int) and passes > 0:
         pass_ms = 1000 * extracting / passes
     return {
@@ -285,8 +287,8 @@ def whole(records: RecordStore, on_error: OnError, *keep: Keep, facts: Sequence[
     import pyarrow as pa
 
     none = pa.schema({name: _types()[name] for name in (_FILE, _FIRST, *_PLACE, *facts)}).empty_table()
-    found = pa.concat_tables([none, *tables(records, on_error, *keep, facts=facts)], promote_options="permissive")
-    return found.unify_dictionaries().combine_chunks()
+    table = pa.concat_tables([none, *tables(records, on_error, *keep, facts=facts)], promote_options="permissive")
+    return table.unify_dictionaries().combine_chunks()
 
 
 def _up_to_date(
@@ -298,17 +300,17 @@ def _up_to_date(
 
     stored = _stored(file)
     known = {} if stored is None else _states(stored)
-    kept = {name for name, state in states.items() if state and known.get(name) == state}
-    tables = list(_parsed(records, {name: state for name, state in states.items() if name not in kept}, on_error))
-    if not tables and len(kept) == len(known):
+    unchanged = {name for name, state in states.items() if state and known.get(name) == state}
+    tables = list(_parsed(records, {name: state for name, state in states.items() if name not in unchanged}, on_error))
+    if not tables and len(unchanged) == len(known):
         return stored
-    if kept and stored is not None:
+    if unchanged and stored is not None:
         old = stored.read()
-        tables.append(old.filter(pc.is_in(old[_FILE].cast(pa.string()), pa.array(list(kept)))))
+        tables.append(old.filter(pc.is_in(old[_FILE].cast(pa.string()), pa.array(list(unchanged)))))
     if not tables:
         return None
     table = pa.concat_tables(tables, promote_options="permissive")
-    if kept:
+    if unchanged:
         order = pc.index_in(table[_FILE].cast(pa.string()), pa.array(list(states)))
         table = table.take(pc.sort_indices(order))
     return _write(file, table)
@@ -318,14 +320,14 @@ def _parsed(records: RecordStore, states: Mapping[str, str], on_error: OnError) 
     """The tables of a few records after the other."""
     names = iter(states)
     while some := list(islice(names, _AT_ONCE)):
-        found = {}
+        batch = {}
         for name in some:
             try:
-                found[name] = records.read(records.folder / name)
+                batch[name] = records.read(records.folder / name)
             except RecordError as error:
                 on_error(error)
-        if found:
-            yield _table(found, states)
+        if batch:
+            yield _table(batch, states)
 
 
 def _table(records: Mapping[str, ResultRecord], states: Mapping[str, str]) -> "pa.Table":
@@ -354,8 +356,8 @@ def _table(records: Mapping[str, ResultRecord], states: Mapping[str, str]) -> "p
 def _places(record: ResultRecord, members: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
     """Side, role and name of each set and group in the order of tables, then of ID; one without names if none is."""
     named = [(role_in(members, name), name) for name in ordered(record.metrics, members)]
-    found = [(side, *each) for each in (*named, (ID, ID)) for side in SIDES if side + each[1] in record.metrics]
-    return found or [("", "", "")]
+    places = [(side, *each) for each in (*named, (ID, ID)) for side in SIDES if side + each[1] in record.metrics]
+    return places or [("", "", "")]
 
 
 def _number(key: str, value: Value) -> float:
@@ -412,9 +414,9 @@ def _values(column: "pa.Array", is_json: bool = False) -> list[Any]:
 
     if not pa.types.is_dictionary(column.type):
         return column.to_pylist()  # type: ignore[no-any-return]
-    found = column.dictionary.to_pylist()
+    texts = column.dictionary.to_pylist()
     codes = column.indices.to_pylist()
-    known = {code: json.loads(found[code]) if is_json else found[code] for code in set(codes)}
+    known = {code: json.loads(texts[code]) if is_json else texts[code] for code in set(codes)}
     return [known[code] for code in codes]
 
 
@@ -472,10 +474,10 @@ def _write(file: Path | None, table: "pa.Table") -> "pq.ParquetFile":
 def _state(path: Path) -> str:
     """Size, inode and time stamps of a file; empty if it cannot be looked at."""
     try:
-        found = os.stat(path)
+        stat = os.stat(path)
     except OSError:
         return ""
-    return f"{found.st_size} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
+    return f"{stat.st_size} {stat.st_ino} {stat.st_mtime_ns} {stat.st_ctime_ns}"
 
 
 def _cache_file(folder: Path) -> Path | None:
@@ -494,5 +496,5 @@ def code_digest() -> str:
     """
     folders = (Path(paths.__file__).parent, "*.py"), (paths.config_dir(), "*.yaml")
     files = [(folder, file) for folder, form in folders for file in sorted(folder.rglob(form))]
-    found = [(str(file.relative_to(folder)), bytes_sha256(file.read_bytes())) for folder, file in files]
-    return digest([found, sys.version_info[:3]], 32)
+    digests = [(str(file.relative_to(folder)), bytes_sha256(file.read_bytes())) for folder, file in files]
+    return digest([digests, sys.version_info[:3]], 32)

@@ -86,10 +86,10 @@ def panels(
     columns = max(1, min(count, across))
     rows = -(-count // columns)
     with mpl.rc_context(_SETTINGS):
-        made = Picture(figsize=(columns * size[0], rows * size[1]), layout=layout)
-        made.patch.set_alpha(0.0)
-        FigureCanvasAgg(made)
-        return made, [made.add_subplot(rows, columns, at + 1) for at in range(count)]
+        figure = Picture(figsize=(columns * size[0], rows * size[1]), layout=layout)
+        figure.patch.set_alpha(0.0)
+        FigureCanvasAgg(figure)
+        return figure, [figure.add_subplot(rows, columns, at + 1) for at in range(count)]
 
 
 def lines() -> Iterator[dict[str, Any]]:
@@ -126,8 +126,8 @@ def thinned(x: Floats, y: Floats, most: int = 600) -> tuple[Floats, Floats]:
     if x.size <= most:
         return x, y
     along = np.append(0.0, np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y))))
-    kept = np.unique(np.searchsorted(along, np.linspace(0.0, along[-1], most)))
-    return x[kept], y[kept]
+    points = np.unique(np.searchsorted(along, np.linspace(0.0, along[-1], most)))
+    return x[points], y[points]
 
 
 def svg(figure: Figure, label: str, prefix: str = "") -> str:
@@ -226,14 +226,14 @@ def precision_recall(runs: Runs) -> Figure:
 
 
 def _curves(runs: Runs, draw: Callable[[Axes, str, PooledCurve, Mapping[str, Any]], None], title: str) -> Figure:
-    found: dict[str, list[tuple[str, PooledCurve]]] = {}
+    by_panel: dict[str, list[tuple[str, PooledCurve]]] = {}
     for name, sets in runs.items():
         ids, oods = sides(sets)
         for ood in oods:
             panel, line = (_called(ood), name) if len(runs) > 1 else (name, _called(ood))
-            found.setdefault(panel, []).append((line, PooledCurve.of(ids.scores, ood.scores)))
-    figure, every = _beside_legends(len(found))
-    for axes, (panel, curves) in zip(every, found.items(), strict=True):
+            by_panel.setdefault(panel, []).append((line, PooledCurve.of(ids.scores, ood.scores)))
+    figure, every = _beside_legends(len(by_panel))
+    for axes, (panel, curves) in zip(every, by_panel.items(), strict=True):
         for (name, curve), style in zip(curves, lines(), strict=False):
             draw(axes, name, curve, style)
         axes.set_title(plain(panel), fontsize=9)
@@ -249,14 +249,14 @@ def histograms(runs: Runs) -> Figure:
     Args:
         runs: name → scores of its sets.
     """
-    found: dict[str, list[SetScores]] = {}
+    by_panel: dict[str, list[SetScores]] = {}
     for name, sets in runs.items():
         ids, oods = sides(sets)
         for ood in oods:
             panel = name if len(runs) > 1 else " · ".join(part for part in (name, ood.role) if part)
-            found.setdefault(panel, [ids]).append(ood)
-    figure, every = _beside_legends(len(found))
-    for axes, (panel, drawn) in zip(every, found.items(), strict=True):
+            by_panel.setdefault(panel, [ids]).append(ood)
+    figure, every = _beside_legends(len(by_panel))
+    for axes, (panel, drawn) in zip(every, by_panel.items(), strict=True):
         groups = [np.asarray(s.scores, float) for s in drawn]
         edges = _bins(groups)[:: 1 if min(values.size for values in groups) >= _FEW else 3]
         for at, (part, values, style) in enumerate(zip(drawn, groups, lines(), strict=False)):
@@ -444,7 +444,7 @@ def sides(sets: Sets) -> tuple[SetScores, list[SetScores]]:
     oods = sorted((s for s in sets if s.role in GROUPS), key=lambda s: (GROUPS.index(s.role), s.name))
     if len(ids) != 1 or not oods:
         raise MetricError(
-            f"pictures need one ID test set and OOD sets — found {len(ids)} and {len(oods)} — give the scores of a run"
+            f"a picture of {len(ids)} ID test sets and {len(oods)} OOD sets — give the scores of a run, with one ID test set"
         )
     return ids[0], oods
 
@@ -510,14 +510,14 @@ def critical_difference(names: Sequence[str], values: ArrayLike, of: str, level:
 
     Reference: Demšar, Journal of Machine Learning Research 7 (2006), figure 1, with the methods below one another.
     """
-    found = mean_ranks(values, level)
-    shown = [int(at) for at in np.argsort(found.ranks, kind="stable")][:_RANKS]
-    places = {method: place for place, method in enumerate(shown)}
-    figure, (axes,) = panels(1, (6.4, 1.3 + 0.22 * len(shown)))
-    ranks = found.ranks[shown]
-    axes.plot(ranks, range(len(shown)), "o", color=COLOURS[0], markersize=4)
+    ranking = mean_ranks(values, level)
+    best = [int(at) for at in np.argsort(ranking.ranks, kind="stable")][:_RANKS]
+    places = {method: place for place, method in enumerate(best)}
+    figure, (axes,) = panels(1, (6.4, 1.3 + 0.22 * len(best)))
+    ranks = ranking.ranks[best]
+    axes.plot(ranks, range(len(best)), "o", color=COLOURS[0], markersize=4)
     joined: list[list[int]] = []
-    for group in bars(found):
+    for group in bars(ranking):
         inside = [places[method] for method in group if method in places]
         if len(inside) > 1 and not (joined and set(inside) <= set(joined[-1])):
             joined.append(inside)
@@ -525,13 +525,14 @@ def critical_difference(names: Sequence[str], values: ArrayLike, of: str, level:
     step = 0.03 * (float(ranks.max() - ranks.min()) + 1)
     for number, group in enumerate(joined):
         axes.plot([right + step * number] * 2, [group[0] - 0.2, group[-1] + 0.2], color=COLOURS[1], linewidth=2.5)
-    most = "" if len(shown) == len(found.ranks) else f", the best {len(shown)} of {len(found.ranks)}"
-    friedman = f"Friedman p = {found.p:.2g}" if found.p >= 1e-4 else "Friedman p < 0.0001"
+    most = "" if len(best) == len(ranking.ranks) else f", the best {len(best)} of {len(ranking.ranks)}"
+    friedman = f"Friedman p = {ranking.p:.2g}" if ranking.p >= 1e-4 else "Friedman p < 0.0001"
     axes.set_title(
-        plain(f"{of} over {found.sets} sets{most}: critical difference {found.critical:.2f}, {friedman}"), fontsize=8.5
+        plain(f"{of} over {ranking.sets} sets{most}: critical difference {ranking.critical:.2f}, {friedman}"),
+        fontsize=8.5,
     )
-    axes.set_yticks(range(len(shown)), [shortened(names[at]) for at in shown], fontsize=7.5, color=INK)
-    axes.set(xlabel="mean rank (1 = best)", ylim=(len(shown) - 0.5, -0.5))
+    axes.set_yticks(range(len(best)), [shortened(names[at]) for at in best], fontsize=7.5, color=INK)
+    axes.set(xlabel="mean rank (1 = best)", ylim=(len(best) - 0.5, -0.5))
     finish(axes, None)
     return figure
 

@@ -85,14 +85,14 @@ class Known:
 
     def differences(self, record: ResultRecord, sets: Sequence[SetScores]) -> Iterator[str]:
         """Yield in what a record is not the known run of its id: its numbers, or its scores, beyond rounding."""
-        found = RecordStore(self.results).find(record.run_id)
-        if found is not None:
-            for difference in compare(found[0], record).differ[:_FIRST]:
+        record_here = RecordStore(self.results).find(record.run_id)
+        if record_here is not None:
+            for difference in compare(record_here[0], record).differ[:_FIRST]:
                 yield f"run {record.run_id} is known here, with other numbers: {difference}"
         if sets and record.run_id in self.scores:
-            own = {(s.role, s.name): s.scores for s in ScoreStore(self.results / PUBLISHED).read(record.run_id)}
+            scores_here = {(s.role, s.name): s.scores for s in ScoreStore(self.results / PUBLISHED).read(record.run_id)}
             for s in sets:
-                if not _alike(own.get((s.role, s.name)), s.scores):
+                if not _alike(scores_here.get((s.role, s.name)), s.scores):
                     yield f"run {record.run_id} is known here, and its scores of {s.role}/{s.name} are not these"
 
 
@@ -115,35 +115,37 @@ def check_submission(folder: Path, known: Known) -> list[Checked]:
     records = list(RecordStore(folder).readable(unreadable.append))
     if not records and not unreadable:
         raise RecordError(
-            f"'{folder}' holds no records — found no records/<benchmark>/<backbone>/<method>/*.json — give a results "
-            "folder as `run` writes it, with the scores that `publish` puts there"
+            f"'{folder}' holds no records/<benchmark>/<backbone>/<method>/*.json — give a results folder as `run` "
+            "writes it, with the scores that `publish` puts there"
         )
     store = ScoreStore(folder / PUBLISHED)
-    found = [Checked(str(error).partition(" — ")[0], "?", (str(error),)) for error in unreadable]
+    verdicts = [Checked(str(error).partition(" — ")[0], "?", (str(error),)) for error in unreadable]
     checked = [_checked(record, store, known) for record in records]
-    for record, (one, own) in zip(records, checked, strict=True):
+    for record, (one, scores_digest) in zip(records, checked, strict=True):
         alike = [
-            r for r, (_, digest) in zip(records, checked, strict=True) if own and digest == own and r is not record
+            r
+            for r, (_, digest) in zip(records, checked, strict=True)
+            if scores_digest and digest == scores_digest and r is not record
         ]
-        refused, apart = _twins(record, own, known, alike)
-        found.append(replace(one, refused=(*one.refused, *refused), apart=(*one.apart, *apart)))
-    return found
+        refused, unranked = _twins(record, scores_digest, known, alike)
+        verdicts.append(replace(one, refused=(*one.refused, *refused), apart=(*one.apart, *unranked)))
+    return verdicts
 
 
 def _twins(
-    record: ResultRecord, own: str | None, known: Known, alike: Sequence[ResultRecord]
+    record: ResultRecord, scores_digest: str | None, known: Known, alike: Sequence[ResultRecord]
 ) -> tuple[list[str], list[str]]:
     """Why equal scores speak against a record: refused if they have another name too, apart if another seed's.
 
     A run that is known here with these scores is none of this: published methods may coincide.
     """
-    if own is None or known.scores.get(record.run_id) == own:
+    if scores_digest is None or known.scores.get(record.run_id) == scores_digest:
         return [], []
-    said = "its scores are those of run {}, to the last digit"
-    known_twins = [run_id for run_id, digest in known.scores.items() if digest == own]
+    message = "its scores are those of run {}, to the last digit"
+    known_twins = [run_id for run_id, digest in known.scores.items() if digest == scores_digest]
     renamed = [r.run_id for r in alike if _names(r) != _names(record)]
-    refused = [said.format(", ".join(twins[:_FIRST])) for twins in (known_twins, renamed) if twins]
-    return refused, [said.format(", ".join(r.run_id for r in alike[:_FIRST]))] if alike and not refused else []
+    refused = [message.format(", ".join(twins[:_FIRST])) for twins in (known_twins, renamed) if twins]
+    return refused, [message.format(", ".join(r.run_id for r in alike[:_FIRST]))] if alike and not refused else []
 
 
 def _names(record: ResultRecord) -> tuple[Any, Any]:
@@ -159,40 +161,42 @@ def check_scores(benchmark: str, sets: Sequence[SetScores], known: Known) -> tup
         known: what is known here.
     """
     expected = {key: n for key, n in known.counts.get(benchmark, {}).items() if key.startswith(SCORED)}
-    apart = ["scores without a record: which images, network and settings made them cannot be checked"]
+    unranked = ["scores without a record: which images, network and settings made them cannot be checked"]
     if not expected:
-        return [], [*apart, f"benchmark '{benchmark}' has no complete record here to compare the counts with"]
-    found = {f"{s.role}/{s.name}": len(s.scores) for s in sets}
+        return [], [*unranked, f"benchmark '{benchmark}' has no complete record here to compare the counts with"]
+    counts = {f"{s.role}/{s.name}": len(s.scores) for s in sets}
     tested = {key for key in expected if not key.startswith(("id_val/", "ood_val/", "csid/"))}
-    refused = [f"no scores of {key}, which the benchmark tests on" for key in sorted(tested - found.keys())]
+    refused = [f"no scores of {key}, which the benchmark tests on" for key in sorted(tested - counts.keys())]
     refused += [
-        f"scores of {key}, which is not a set of the benchmark" for key in sorted(found.keys() - expected.keys())
+        f"scores of {key}, which is not a set of the benchmark" for key in sorted(counts.keys() - expected.keys())
     ]
     refused += [
         f"{n} scores of {key}, which has {expected[key]} images"
-        for key, n in found.items()
+        for key, n in counts.items()
         if expected.get(key, n) != n
     ]
-    return refused, apart
+    return refused, unranked
 
 
 def _checked(record: ResultRecord, store: ScoreStore, known: Known) -> tuple[Checked, str | None]:
     """What speaks against a record by itself, and the digest of its scores, which are read once."""
-    refused, apart = [*inconsistencies(record), *_tuned_on_test(record)], list(_apart(record, known))
-    numbers, own, sets = 0, None, list[SetScores]()
+    refused, unranked = [*inconsistencies(record), *_tuned_on_test(record)], list(_apart(record, known))
+    numbers, scores_digest, sets = 0, None, list[SetScores]()
     if not store.path(record.run_id).is_file():
-        apart.append(f"no scores in {PUBLISHED}/{record.run_id}.parquet, so that nothing can be recomputed")
+        unranked.append(f"no scores in {PUBLISHED}/{record.run_id}.parquet, so that nothing can be recomputed")
     else:
         try:
             sets = store.read_whole(record.run_id)
-            own = _digest_of(sets)
-            made = recompute(record, sets)
-            numbers = made.numbers
-            refused += [f"its scores give another number: {difference}" for difference in made.different[:_FIRST]]
+            scores_digest = _digest_of(sets)
+            recomputed = recompute(record, sets)
+            numbers = recomputed.numbers
+            refused += [f"its scores give another number: {difference}" for difference in recomputed.different[:_FIRST]]
         except OpenbenchError as error:
             refused.append(str(error))
     refused += known.differences(record, sets)
-    return Checked(record.run_id, str(record.method.get("name")), tuple(refused), tuple(apart), numbers), own
+    return Checked(
+        record.run_id, str(record.method.get("name")), tuple(refused), tuple(unranked), numbers
+    ), scores_digest
 
 
 def _apart(record: ResultRecord, known: Known) -> Iterator[str]:
@@ -226,9 +230,9 @@ def _tuned_on_test(record: ResultRecord) -> Iterator[str]:
     # Several settings may separate a set perfectly, on validation as on test data.
     tested = [auroc for values in record.metrics.values() if (auroc := _auroc(values)) is not None and auroc < 1.0]
     trials = [(trial.get("params"), auroc) for trial in record.trials if (auroc := _auroc(trial)) is not None]
-    found = next((auroc for _, auroc in trials if any(abs(auroc - value) <= _SAME for value in tested)), None)
-    if found is not None:
-        yield f"a tuning trial has the AUROC of a test set, {found:.6g}, to the last digit"
+    same = next((auroc for _, auroc in trials if any(abs(auroc - value) <= _SAME for value in tested)), None)
+    if same is not None:
+        yield f"a tuning trial has the AUROC of a test set, {same:.6g}, to the last digit"
     chosen = [auroc for params, auroc in trials if params == record.tuned]
     best = max((auroc for _, auroc in trials), default=0.0)
     by_risk = any("risk" in trial for trial in record.trials)  # a double score is chosen by its selective risk
@@ -237,8 +241,8 @@ def _tuned_on_test(record: ResultRecord) -> Iterator[str]:
 
 
 def _auroc(values: Mapping[str, Any]) -> float | None:
-    found = values.get("auroc")
-    return found if isinstance(found, float) else None
+    value = values.get("auroc")
+    return value if isinstance(value, float) else None
 
 
 def _targets(node: Any) -> Iterator[str]:
@@ -267,7 +271,7 @@ def _digest_of(sets: Sequence[SetScores]) -> str:
     return digest([[str(s.role), s.name, array_sha256(s.scores)] for s in sets], 64)
 
 
-def counted(found: Iterable[Checked]) -> dict[str, int]:
+def counted(checked: Iterable[Checked]) -> dict[str, int]:
     """Return {verdict: how many records}."""
-    verdicts = [one.verdict for one in found]
+    verdicts = [one.verdict for one in checked]
     return {verdict: verdicts.count(verdict) for verdict in ("ranked", "apart", "refused")}

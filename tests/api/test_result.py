@@ -165,12 +165,12 @@ def changed(result, role, **changes):
     ("other", "words"),
     [
         (lambda r: replace(r, scores=()), "has no scores per image — they were not kept"),
-        (lambda r: replace(r, scores=r.scores[:2]), "only one of them has far/c, near/a —"),
+        (lambda r: replace(r, scores=r.scores[:2]), "only one has far/c, near/a —"),
         (lambda r: changed(r, Role.NEAR, scores=np.zeros(3), labels=None), "near/a has 42 and 3 images"),
         (lambda r: changed(r, Role.ID_TEST, labels=np.full(40, 7)), "id_test/toy: 40 of 40 images have other labels"),
         (
             lambda r: replace(r, record=replace(r.record, benchmark={"name": "other", "digest": "cccc"})),
-            r"found toy \(digest aaaa\) and other \(digest cccc\)",
+            r"benchmarks, toy \(digest aaaa\) and other \(digest cccc\)",
         ),
     ],
 )

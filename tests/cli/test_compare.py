@@ -108,7 +108,7 @@ def test_the_same_scores_do_not_differ(compare):
 @pytest.mark.parametrize(
     ("other", "sets", "why"),
     [
-        (record("msp", digest="cccc"), scores(2), "other benchmarks"),
+        (record("msp", digest="cccc"), scores(2), "different benchmarks"),
         (record("msp"), scores(2, 49), "images — compare runs"),
         (record("msp"), None, "scores of run"),
     ],

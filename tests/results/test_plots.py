@@ -118,7 +118,7 @@ def test_histograms_hold_every_score_of_near_and_far_sets_apart(sets):
 
 
 def test_pictures_need_an_id_set_and_an_ood_set(sets):
-    with pytest.raises(MetricError, match="one ID test set and OOD sets — found 1 and 0"):
+    with pytest.raises(MetricError, match="a picture of 1 ID test sets and 0 OOD sets"):
         plots.roc({"": sets[:1]})
 
 

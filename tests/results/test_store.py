@@ -138,7 +138,7 @@ def test_an_edited_record_is_refused(tmp_path, changes, said):
 
 @pytest.mark.parametrize("name", ["../x", ".hidden", "a b", None])
 def test_a_name_that_would_leave_the_folder_is_refused(tmp_path, name):
-    with pytest.raises(RecordError, match=r"benchmark\.name of a record becomes part of its path"):
+    with pytest.raises(RecordError, match=r"benchmark\.name of a record is .*, but becomes part of a path"):
         RecordStore(tmp_path).write(make_record(benchmark={"name": name}))
     assert list(tmp_path.iterdir()) == []
 
@@ -147,7 +147,9 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_option(tmp_path):
     (tmp_path / "file").write_text("")
     store = RecordStore(tmp_path / "file")
     for attempt in (store.check_writable, lambda: store.write(make_record())):
-        with pytest.raises(RecordError, match=r"results folder '.*file' cannot be written — .*runtime\.results=DIR"):
+        with pytest.raises(
+            RecordError, match=r"results folder '.*file' cannot be written \(.* — choose another: runtime\.results=DIR"
+        ):
             attempt()
 
 
@@ -180,7 +182,9 @@ def test_a_record_is_found_by_the_beginning_of_its_run_id(tmp_path):
         store.write(make_record(run_id=run_id))
     assert store.look_up("abc")[0].run_id == "abc1"
     assert store.look_up("ab")[0].run_id == "ab"
-    with pytest.raises(RecordError, match=r"record 'a' — 3 records in .* abc1 \(toy/tiny/knn\).* — type more of it"):
+    with pytest.raises(
+        RecordError, match=r"3 records in .* begin with 'a': .*abc1 \(toy/tiny/knn\).* — type more of it"
+    ):
         store.look_up("a")
     with pytest.raises(RecordError, match=r"record 'abx1' not found in .*; did you mean 'abc1'"):
         store.look_up("abx1")
@@ -216,5 +220,5 @@ def test_a_record_that_does_not_state_its_digest_is_refused(tmp_path):
     store = RecordStore(tmp_path)
     path = store.write(make_record())
     path.write_text(json.dumps(undigested(path)))
-    with pytest.raises(RecordError, match="key 'content_sha256' is missing — every record states the SHA-256"):
+    with pytest.raises(RecordError, match="key 'content_sha256', the SHA-256 of its content, is missing"):
         list(store)

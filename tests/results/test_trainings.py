@@ -110,7 +110,7 @@ def test_other_benchmarks_and_released_weights_are_passed_over():
 def test_a_backbone_is_chosen_by_name():
     big = record(backbone={"name": "big", "digest": "d", "training": "cross_entropy"}, seed=3)
     assert runs_of([record(), big], "big")["seed"].tolist() == [3]
-    with pytest.raises(RecordError, match="several backbones — found big, tiny"):
+    with pytest.raises(RecordError, match="several backbones, big, tiny"):
         runs_of([record(), big])
 
 

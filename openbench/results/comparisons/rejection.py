@@ -132,20 +132,20 @@ def contenders(
     _check_present("benchmark", [benchmark], present, f"+benchmark={benchmark} method=msp")
     _check_present("method", methods, present_methods, f"+benchmark={benchmark} method=NAME")
     order = list(methods) or sorted(present_methods)
-    found: dict[str, list[Contender]] = {}
+    by_digest: dict[str, list[Contender]] = {}
     lost: list[CacheError] = []
     for row, benchmarks in by_row(r for r in of_benchmark if r.method.get("name") in order).items():
         for digest, record in benchmarks[benchmark].items():
             try:
                 contender = _contender(row, record, scores)
-                found.setdefault(digest, []).append(contender)
+                by_digest.setdefault(digest, []).append(contender)
             except CacheError as error:
                 lost.append(error)
-    for rows in found.values():
+    for rows in by_digest.values():
         rows.sort(key=lambda row: order.index(row.who.method))
     for reason in lost:
-        (on_lost if found else refuse)(reason)
-    return found
+        (on_lost if by_digest else refuse)(reason)
+    return by_digest
 
 
 def _check_present(kind: str, names: Iterable[str], present: Iterable[str], run: str) -> None:
@@ -191,14 +191,14 @@ def _compare(
     deciding = [i for i, row in enumerate(rows) if not row.in_sample] or list(range(len(rows)))
     first = max(deciding, key=lambda i: shares[i])
     bound = TprFpr(tpr, shares[first])
-    found = []
+    results = []
     for row, curve, share in zip(rows, curves, shares, strict=True):
         point, precision = least_risk(curve, bound), curve.pair.aupr_in.average_precision
         risk = point if isinstance(point, str) else point.value
         areas = (curve.pair.auroc(), oscr_selective(curve), precision)
-        found.append(RejectionRow(row.who, row.in_sample, share, risk, *areas))
+        results.append(RejectionRow(row.who, row.in_sample, share, risk, *areas))
     doubles = [_double(*pair, name, bound) for pair in pairs]
-    return RejectionComparison(name, tpr, shares[first], rows[first].who.method, (*found, *doubles))
+    return RejectionComparison(name, tpr, shares[first], rows[first].who.method, (*results, *doubles))
 
 
 def _double(risk: Contender, ood: Contender, name: str, bound: TprFpr) -> RejectionRow:
@@ -262,13 +262,13 @@ def _double_who(risk: Contender, ood: Contender) -> RowKey:
 def _pairs(rows: Sequence[Contender], double: tuple[str, str]) -> list[tuple[Contender, Contender]]:
     """The runs of two methods on the same network."""
     sides = [[row for row in rows if row.who.method == name and not row.in_sample] for name in double]
-    found = [(a, b) for a in sides[0] for b in sides[1] if a.weights == b.weights]
-    if not found:
+    pairs = [(a, b) for a in sides[0] for b in sides[1] if a.weights == b.weights]
+    if not pairs:
         lacking = [name for name, side in zip(double, sides, strict=True) if not side]
         what = f"no run of {' and '.join(lacking)}" if lacking else "no runs of the two on the same network"
         present = ", ".join(dict.fromkeys(row.who.method for row in rows if not row.in_sample))
         raise RecordError(f"double score {'+'.join(double)}: {what} (compared: {present}) — run both methods first")
-    return found
+    return pairs
 
 
 def _contender(who: RowKey, record: ResultRecord, scores: ScoreStore) -> Contender:

@@ -45,13 +45,13 @@ def compared(runs: Sequence[tuple[ResultRecord, Sequence[SetScores]]]) -> list[C
         DataError: their benchmarks, sets or images differ.
     """
     methods = [str(record.method.get("name")) for record, _ in runs]
-    found = [
+    named = [
         Compared(record, tuple(scores), name if methods.count(name) == 1 else f"{name} {record.run_id[:6]}")
         for (record, scores), name in zip(runs, methods, strict=True)
     ]
-    for other in found[1:]:
-        _check_same_images(found[0], other)
-    return found
+    for other in named[1:]:
+        _check_same_images(named[0], other)
+    return named
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def differences(first: Compared, other: Compared, level: float = 0.95) -> Iterat
 
     def between(name: str, role: str, pairs: Sequence[tuple[SetScores, SetScores]]) -> Difference:
         one, two = ([pair[side].scores for pair in pairs] for side in (0, 1))
-        found = paired_delong((ids_a.scores, one), (ids_b.scores, two), level)
-        return Difference(name, role, found, len(ids_a.scores), sum(map(len, one)))
+        difference = paired_delong((ids_a.scores, one), (ids_b.scores, two), level)
+        return Difference(name, role, difference, len(ids_a.scores), sum(map(len, one)))
 
     for group in GROUPS:
         pairs = list(zip(first.of(group), other.of(group), strict=True))
@@ -171,8 +171,13 @@ def disagreement_table(first: Compared, other: Compared, most: int, keys: Keys) 
     return Table("Images on which they disagree most", columns, tuple(rows), notes=(note,))
 
 
-def _cells(found: PairedDifference) -> tuple[Cell, ...]:
-    return (found.first, found.second, Estimate(found.difference, found.low, found.high), float(f"{found.p:.3g}"))
+def _cells(difference: PairedDifference) -> tuple[Cell, ...]:
+    return (
+        difference.first,
+        difference.second,
+        Estimate(difference.difference, difference.low, difference.high),
+        float(f"{difference.p:.3g}"),
+    )
 
 
 def _places(ids: np.ndarray, ood: np.ndarray) -> np.ndarray:
@@ -187,11 +192,11 @@ def _check_same_images(first: Compared, other: Compared) -> None:
     # The digest of arrays covers their values: the same images through two networks have two digests.
     listed = all("id" in (run.record.config.get("benchmark") or {}) for run in (first, other))
     if listed and benchmarks[0].get("digest") != benchmarks[1].get("digest"):
-        found = " and ".join(f"{one.get('name')} (digest {one.get('digest')})" for one in benchmarks)
-        raise DataError(f"{named}: other benchmarks — found {found} — {_SAME}")
+        described = " and ".join(f"{one.get('name')} (digest {one.get('digest')})" for one in benchmarks)
+        raise DataError(f"{named} are of different benchmarks, {described} — {_SAME}")
     sets = [{f"{s.role}/{s.name}": s for s in run.of(Role.ID_TEST, *GROUPS)} for run in (first, other)]
     if lacking := sorted(sets[0].keys() ^ sets[1].keys()):
-        raise DataError(f"{named}: other sets — only one of them has {', '.join(lacking)} — {_SAME}")
+        raise DataError(f"{named} have different sets: only one has {', '.join(lacking)} — {_SAME}")
     for where, one in sets[0].items():
         two = sets[1][where]
         if len(one.scores) != len(two.scores):

@@ -74,17 +74,19 @@ def scored_runs(
     for prefix in prefixes:
         if not any(name.startswith(prefix) for name in names):
             raise RecordError(
-                f"no record of a benchmark '{prefix}…'{did_you_mean(prefix, names)} — found {len(names)} benchmarks"
+                f"no record of a benchmark '{prefix}…'{did_you_mean(prefix, names)}, found {len(names)} benchmarks"
                 f"{': ' + ', '.join(names[:5]) if names else ''} — run it first, or give files of scores"
             )
-    wanted = [r for r in records if any(str(r.benchmark.get("name")).startswith(prefix) for prefix in prefixes)]
+    selected = [r for r in records if any(str(r.benchmark.get("name")).startswith(prefix) for prefix in prefixes)]
     by_case: dict[str, list[ResultRecord]] = {}
-    for record in wanted:
+    for record in selected:
         by_case.setdefault(_case(record), []).append(record)
-    found, lost = [], list[CacheError]()
+    methods, lost = [], list[CacheError]()
     for case, members in sorted(by_case.items()):
         every = {row: _by_group(benchmarks) for row, benchmarks in by_row(members).items()}
-        rows = {row: kept for row, groups in every.items() if (kept := _with_scores(groups, scores, lost.append))}
+        rows = {
+            row: readable for row, groups in every.items() if (readable := _with_scores(groups, scores, lost.append))
+        }
         pairs = {row: {name: _sides(r, scores) for name, r in groups.items()} for row, groups in rows.items()}
         for row, groups in rows.items():
             other = _other_gradnorm(row, groups)
@@ -92,10 +94,10 @@ def scored_runs(
                 derived = {name: _sides(r, scores, _rescale) for name, r in groups.items()}
                 pairs[other] = dict(sorted({**derived, **pairs.get(other, {})}.items()))
         of = _number_of_groups(members[0]) if case else None
-        found += [_scored(case, of, row, groups) for row, groups in pairs.items()]
+        methods += [_scored(case, of, row, groups) for row, groups in pairs.items()]
     for reason in lost:
-        (on_lost if found else refuse)(reason)
-    return sorted(found, key=lambda scored: (scored.case, scored.method, scored.about))
+        (on_lost if methods else refuse)(reason)
+    return sorted(methods, key=lambda scored: (scored.case, scored.method, scored.about))
 
 
 def summary_tables(
@@ -133,8 +135,8 @@ def summary_table(methods: Sequence[Scored]) -> Table:
     )
     rows = []
     for scored in methods:
-        found = shared_thresholds(scored.groups)
-        f1, measured = list(found.groups.values()), _means(scored)
+        shared = shared_thresholds(scored.groups)
+        f1, measured = list(shared.groups.values()), _means(scored)
         others = [group.others for group in f1 if group.others is not None]
         means = [
             measured["f1"],
@@ -142,7 +144,7 @@ def summary_table(methods: Sequence[Scored]) -> Table:
             float(np.mean([group.single for group in f1])),
             *(measured[key] for key in ("auroc", "fpr95", "aupr")),
         ]
-        spread = (found.variance, found.std, found.range, found.relative_std)
+        spread = (shared.variance, shared.std, shared.range, shared.relative_std)
         rows.append((scored.method, scored.about, len(f1), *means, *spread))
     case = methods[0].case
     title = f"thresholds over groups{f' · {case}' if case else ''}"
@@ -155,7 +157,7 @@ def group_table(scored: Scored) -> Table:
     Args:
         scored: at least one group.
     """
-    found: SharedThresholds = shared_thresholds(scored.groups)
+    shared: SharedThresholds = shared_thresholds(scored.groups)
     columns = (
         Column("group"),
         Column("threshold", "number"),
@@ -164,9 +166,11 @@ def group_table(scored: Scored) -> Table:
         Column("others F1 ↑", "percent"),
         Column("single F1 ↑", "percent"),
     )
-    rows = tuple((name, g.threshold, g.own, g.others_threshold, g.others, g.single) for name, g in found.groups.items())
+    rows = tuple(
+        (name, g.threshold, g.own, g.others_threshold, g.others, g.single) for name, g in shared.groups.items()
+    )
     title = f"{f'{scored.case} · ' if scored.case else ''}{scored.method}{f' ({scored.about})' if scored.about else ''}"
-    return Table(f"{title} · single threshold {found.single_threshold:.4g}", columns, rows, _HEADER)
+    return Table(f"{title} · single threshold {shared.single_threshold:.4g}", columns, rows, _HEADER)
 
 
 def _case(record: ResultRecord) -> str:
@@ -243,23 +247,23 @@ def _lacking(methods: Sequence[Scored]) -> tuple[str, ...]:
 
 def _with_scores(groups: Mapping[str, ResultRecord], scores: ScoreStore, on_lost: OnLost) -> dict[str, ResultRecord]:
     """The groups of a row whose scores can be read."""
-    found = {}
+    readable = {}
     for name, record in groups.items():
         try:
             scores.read(record.run_id)
-            found[name] = record
+            readable[name] = record
         except CacheError as error:
             on_lost(error)
-    return found
+    return readable
 
 
 def _by_group(groups: Mapping[str, Mapping[str, ResultRecord]]) -> dict[str, ResultRecord]:
     """Each benchmark's record; versions of one benchmark (other images, dropped sets) are told apart by digest."""
-    found = {}
+    records = {}
     for name in sorted(groups):
         for digest, record in sorted(groups[name].items()):
-            found[name if len(groups[name]) == 1 else f"{name} ({digest[:8]})"] = record
-    return found
+            records[name if len(groups[name]) == 1 else f"{name} ({digest[:8]})"] = record
+    return records
 
 
 def _sides(

@@ -123,8 +123,8 @@ def across_csv(boards: Iterable[Board], view: str, of: Sequence[str] = ()) -> Ta
             cells: list[Cell] = [board.benchmark, board.digest, side_of(board), section.about, rank, row.method]
             cells += [row.version, row.training, row.augment, row.outliers, row.backbone, row.params, row.tuned]
             cells += ["; ".join(row.reasons), " ".join(row.runs)]
-            found = (numbers.get(title) for title in titles)
-            rows.append((*cells, *(None if number is None else row.value(number.of, number.key) for number in found)))
+            ordered = (numbers.get(title) for title in titles)
+            rows.append((*cells, *(None if number is None else row.value(number.of, number.key) for number in ordered)))
     return Table(view, (*map(Column, about), *map(Column, titles)), tuple(rows))
 
 
@@ -142,8 +142,8 @@ def _sections(boards: Iterable[Board], view: str, of: Sequence[str]) -> list[Sec
                     f"--of: '{name}' not found{did_you_mean(name, known)} — available: {', '.join(sorted(known))}"
                 )
     make = {"overview": _overview, _ID: _of_id, "prediction_sets": _of_prediction_sets}.get(view)
-    found = (make(board, of) if make else _by_name(board, view, of) for board in every)
-    return [section for sections in found for section in sections if section.numbers]
+    per_board = (make(board, of) if make else _by_name(board, view, of) for board in every)
+    return [section for sections in per_board for section in sections if section.numbers]
 
 
 def _names(board: Board) -> list[str]:
@@ -172,8 +172,8 @@ def _by_name(board: Board, view: str, of: Sequence[str]) -> list[Section]:
     for name in _chosen(board, of, GROUPS):
         prefix = _POOLED if name.startswith(_POOLED) else ""
         group = name.removeprefix(prefix)
-        found = {k.removeprefix(prefix) for k in _keys(board, group) if k.startswith(_POOLED) == bool(prefix)}
-        keys = sorted((key for key in found if _belongs(key, view, found)), key=lambda key: key_order(view, key))
+        measured = {k.removeprefix(prefix) for k in _keys(board, group) if k.startswith(_POOLED) == bool(prefix)}
+        keys = sorted((key for key in measured if _belongs(key, view, measured)), key=lambda key: key_order(view, key))
         sections.append(Section(board, name, tuple(Number(metric_column(k), group, prefix + k) for k in keys)))
     return sections
 
@@ -206,7 +206,7 @@ def _belongs(key: str, view: str, keys: set[str]) -> bool:
 def _table(section: Section, view: str) -> Table:
     """A section for readers: rows show only what distinguishes them, and intervals only if a view is about them."""
     rows = [row for *_, row in section.rows]
-    shown, known = distinguishing_columns(rows), row_columns(rows)
+    titles, known = distinguishing_columns(rows), row_columns(rows)
     grid = [[row.value(number.of, number.key) for number in section.numbers] for row in rows]
     if view not in ("overview", "intervals"):
         grid = [[replace(v, low=None, high=None) if isinstance(v, Estimate) else v for v in line] for line in grid]
@@ -216,9 +216,9 @@ def _table(section: Section, view: str) -> Table:
         for reason in row.reasons:
             marks.setdefault(reason, letters(len(marks)))
         place: Cell = " ".join(f"[{marks[r]}]" for r in row.reasons) or (f"{rank}=" if tied else rank)
-        cells.append((place, *(getattr(row, name) for name in shown.values()), *line))
-    columns = (Column("rank", "count"), *map(Column, shown), *(number.column for number in section.numbers))
-    common = [getattr(row, n) for row in rows[:1] for t, n in known.items() if n in _COMMON and t not in shown]
+        cells.append((place, *(getattr(row, name) for name in titles.values()), *line))
+    columns = (Column("rank", "count"), *map(Column, titles), *(number.column for number in section.numbers))
+    common = [getattr(row, n) for row in rows[:1] for t, n in known.items() if n in _COMMON and t not in titles]
     title = " · ".join((view, *([section.about] * (section.about != view)), heading(section.board), *common))
     notes = tuple(f"[{mark}] not ranked: {reason}" for reason, mark in marks.items())
     about = section.about[:-2] if view == "overview" else f"{view.replace('_', ' ')} ({section.about})"

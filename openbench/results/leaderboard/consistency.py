@@ -26,12 +26,12 @@ def inconsistencies(record: ResultRecord) -> tuple[str, ...]:
     Args:
         record: as read from its file.
     """
-    found = list(_wrong_id(record))
+    problems = list(_wrong_id(record))
     for side in ("", FULL_SPECTRUM):
         for group in GROUPS:
             if side + group in record.metrics:
-                found += _summed_up(list(_wrong_means(record, side, group)))
-    return (*found, *_summed_up(list(_wrong_counts(record))), *_not_whole(record))
+                problems += _summed_up(list(_wrong_means(record, side, group)))
+    return (*problems, *_summed_up(list(_wrong_counts(record))), *_not_whole(record))
 
 
 def _wrong_id(record: ResultRecord) -> Iterator[str]:
@@ -58,14 +58,14 @@ def _wrong_means(record: ResultRecord, side: str, group: str) -> Iterator[str]:
 
 def _wrong_counts(record: ResultRecord) -> Iterator[str]:
     """Numbers whose counts of images are not those of the sets."""
-    found = {key: count["n"] for key, count in record.counts.items()}
-    id_test, csid = (sum(n for key, n in found.items() if key.startswith(role)) for role in ("id_test/", "csid/"))
-    wanted = {("id", "n_id"): id_test, (f"{FULL_SPECTRUM}id", "n_id"): id_test + csid}
-    for key, n in found.items():
+    counts = {key: count["n"] for key, count in record.counts.items()}
+    id_test, csid = (sum(n for key, n in counts.items() if key.startswith(role)) for role in ("id_test/", "csid/"))
+    expected = {("id", "n_id"): id_test, (f"{FULL_SPECTRUM}id", "n_id"): id_test + csid}
+    for key, n in counts.items():
         role, _, name = key.partition("/")
         if role in GROUPS:
-            wanted |= {(side + name, "n_ood"): n for side in ("", FULL_SPECTRUM)}
-    for (name, key), n in wanted.items():
+            expected |= {(side + name, "n_ood"): n for side in ("", FULL_SPECTRUM)}
+    for (name, key), n in expected.items():
         value = record.metrics.get(name, {}).get(key, n)
         if n and value != n:
             yield f"{name}.{key} is not the number of images in its sets ({_short(value)} recorded, {n} counted)"
@@ -110,7 +110,11 @@ def _short(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"
 
 
-def _summed_up(found: list[str]) -> list[str]:
+def _summed_up(problems: list[str]) -> list[str]:
     """The first few of many alike."""
-    more = len(found) - _SHOWN
-    return found if more <= 0 else [*found[:_SHOWN], f"{found[0].partition('.')[0]}: {more} more numbers do not either"]
+    more = len(problems) - _SHOWN
+    return (
+        problems
+        if more <= 0
+        else [*problems[:_SHOWN], f"{problems[0].partition('.')[0]}: {more} more numbers do not either"]
+    )

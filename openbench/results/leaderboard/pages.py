@@ -50,7 +50,7 @@ _OF_SEEN = (
 
 
 def leaderboard(
-    found: Iterable[Board],
+    boards: Iterable[Board],
     published: Figures | None = None,
     unreadable: Iterable[str] = (),
     seen: Seen = lambda benchmark, backbone: "",
@@ -58,13 +58,13 @@ def leaderboard(
     """Return {file name: text} of the whole leaderboard; equal records give equal texts, in whatever order they come.
 
     Args:
-        found: the boards of every record, ranked or not.
+        boards: the boards of every record, ranked or not.
         published: figures of others, shown in columns of their own.
         unreadable: a line about each file that is not a record.
         seen: says which OOD classes a network has met.
     """
     by_benchmark: dict[str, list[Board]] = {}
-    for board in found:
+    for board in boards:
         by_benchmark.setdefault(board.benchmark, []).append(board)
     files = {"README.md": _index(by_benchmark, sorted(unreadable))}
     for name, members in by_benchmark.items():
@@ -103,15 +103,15 @@ def generate(results: Path, seen: Seen = lambda benchmark, backbone: "") -> Gene
     unreadable: list[RecordError] = []
     records = RecordStore(results)
     every = list(runs(records, unreadable.append, board_keys))
-    found = boards_of(every)
+    boards = boards_of(every)
     # Folders differ from machine to machine, pages must not.
-    said = [str(error).replace(f"{results}/", "") for error in unreadable]
-    texts = leaderboard(found, load_published(results / "reference"), said, seen)
+    errors = [str(error).replace(f"{results}/", "") for error in unreadable]
+    texts = leaderboard(boards, load_published(results / "reference"), errors, seen)
     if streams := [records.read(records.folder / run.file) for run in every if run.stream]:
         tables = [to_markdown(stream_table(record)) for record in streams]
         texts["streams.md"] = "\n".join([MARK, "", _OF_STREAMS, "", *tables])
         texts["README.md"] += "\nApart, without ranks: [methods that learn from images they have scored](streams.md).\n"
-    return Generated({results / FOLDER / name: text for name, text in texts.items()}, found, unreadable)
+    return Generated({results / FOLDER / name: text for name, text in texts.items()}, boards, unreadable)
 
 
 def outdated(results: Path, files: Mapping[Path, str]) -> list[Path]:
@@ -150,8 +150,8 @@ def _leftovers(results: Path, files: Mapping[Path, str]) -> list[Path]:
 
 def _index(by_benchmark: Mapping[str, list[Board]], unreadable: Sequence[str]) -> str:
     rows: list[tuple[Cell, ...]] = []
-    for name, found in sorted(by_benchmark.items()):
-        for board in found:
+    for name, boards in sorted(by_benchmark.items()):
+        for board in boards:
             best = board.ranked[0] if board.ranked else None
             rows.append(
                 (
@@ -173,20 +173,20 @@ def _index(by_benchmark: Mapping[str, list[Board]], unreadable: Sequence[str]) -
     listed = to_markdown(Table("By benchmark", columns, tuple(rows))) if rows else "No records yet.\n"
     parts = [MARK, "# Leaderboard", _EXPLAINED, listed]
     if unreadable:
-        left_out = "".join(f"- {markdown(said)}\n" for said in unreadable)
+        left_out = "".join(f"- {markdown(error)}\n" for error in unreadable)
         parts += ["Files that are not records, and are left out:", left_out]
     return "\n\n".join(parts)
 
 
-def _page(name: str, found: list[Board], published: Figures, seen: Seen) -> str:
-    digests = sorted({board.digest for board in found if board.ranked})
+def _page(name: str, boards: list[Board], published: Figures, seen: Seen) -> str:
+    digests = sorted({board.digest for board in boards if board.ranked})
     parts = [MARK, f"# {markdown(name)}", _EXPLAINED]
     if len(digests) > 1:
         parts.append(
             f"Its records were made on {len(digests)} versions of this benchmark (digests "
             f"{markdown(', '.join(digests))}); numbers are comparable within one table only."
         )
-    for board in found:
+    for board in boards:
         ranked, cited = _ranked(board, published)
         tables = [_with_seen(ranked, board, board.ranked, seen)] if board.ranked else []
         unranked, reasons = unranked_table(board)
@@ -197,7 +197,7 @@ def _page(name: str, found: list[Board], published: Figures, seen: Seen) -> str:
             cited
         )
     parts += [_OF_SEEN] * any(f"| {_SEEN} |" in part for part in parts)
-    lines = {conventions(header, _KEYS, intervals=_WITH_INTERVAL) for board in found for header in board.headers}
+    lines = {conventions(header, _KEYS, intervals=_WITH_INTERVAL) for board in boards for header in board.headers}
     parts += [f"Conventions: {markdown(line)}" for line in sorted(lines) if line]
     return "\n\n".join(parts) + "\n"
 
@@ -240,8 +240,8 @@ _MEASURED = (
 
 def row_columns(rows: Sequence[Row]) -> dict[str, str]:
     """Return {column title: attribute of a row} of what distinguishes the rows."""
-    said = {title: name for title, name in _OPTIONAL.items() if any(getattr(row, name) != NONE for row in rows)}
-    return {**_WHO, **said, **_HOW}
+    optional = {title: name for title, name in _OPTIONAL.items() if any(getattr(row, name) != NONE for row in rows)}
+    return {**_WHO, **optional, **_HOW}
 
 
 def distinguishing_columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -288,10 +288,10 @@ def _ranked(board: Board, published: Figures) -> tuple[Table, dict[str, int]]:
 
 def _with_seen(table: Table, board: Board, rows: Sequence[Row], seen: Seen) -> Table:
     """The table with what each row's network has met of the OOD classes, if that is known of any."""
-    found = [_met(board.benchmark, row, seen) for row in rows]
-    if not any(found):
+    overlaps = [_met(board.benchmark, row, seen) for row in rows]
+    if not any(overlaps):
         return table
-    cells = tuple((*line, said or None) for line, said in zip(table.rows, found, strict=True))
+    cells = tuple((*line, overlap or None) for line, overlap in zip(table.rows, overlaps, strict=True))
     return replace(table, columns=(*table.columns, Column(_SEEN)), rows=cells)
 
 
@@ -334,7 +334,7 @@ def letters(index: int) -> str:
     return (letters(more - 1) if more else "") + chr(ord("a") + last)
 
 
-def raw(found: list[Board]) -> Table:
+def raw(boards: list[Board]) -> Table:
     """Everything on the page for programs: fractions, not rounded, with run ids."""
     keys = (*(key.replace(" ", "_") for key in VALUES), "runs", "networks")
     first = tuple(Column(title) for title in ("digest", "id_side", "rank", "method", "version"))
@@ -343,7 +343,7 @@ def raw(found: list[Board]) -> Table:
     )
     columns = (*first, *who, *(Column(key) for key in keys), Column("not_ranked_because"), Column("run_ids"))
     rows: list[tuple[Cell, ...]] = []
-    for board in found:
+    for board in boards:
         side = side_of(board)
         ranks = [place for place, _ in places(board.ranked)]
         for rank, row in zip((*ranks, *(None for _ in board.unranked)), (*board.ranked, *board.unranked), strict=True):

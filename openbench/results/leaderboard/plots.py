@@ -86,8 +86,8 @@ def board_picture(board: Board, families: Families = NONE_KNOWN, ranges: Ranges 
         # Rows of the list need .13 inches each, and the scatter a height of its own.
         figure, every = panels(len(groups), (6.5, max(5.0 if len(groups) > 1 else 2.5, 1.2 + 0.13 * len(rows))))
         side = "full spectrum" if board.full_spectrum else "standard"
-        said = ", ".join(part for part in (side, note) if part)
-        figure.suptitle(plain(f"{board.benchmark} ({said})"), fontsize=11, color=INK)
+        subtitle = ", ".join(part for part in (side, note) if part)
+        figure.suptitle(plain(f"{board.benchmark} ({subtitle})"), fontsize=11, color=INK)
         for axes in every:
             finish(axes, None)
         _list(every[-1], rows, groups[0], families, ranges)
@@ -136,9 +136,9 @@ def _scatter(axes: Axes, rows: Sequence[Row], families: Families) -> None:
     points = np.array([[100 * _value(row, "far"), 100 * _value(row, "near")] for row in rows])
     front = on_front(points)
     for family, (colour, marker) in STYLES.items():
-        own = [at for at, row in enumerate(rows) if families.get(row.method, "") == family]
-        if own:
-            x, y = points[own].T
+        members = [at for at, row in enumerate(rows) if families.get(row.method, "") == family]
+        if members:
+            x, y = points[members].T
             axes.scatter(x, y, c=colour, marker=marker, s=34, alpha=0.85, zorder=2)
     few = len(rows) <= _ALL
     low, high = np.quantile(points, 0 if few else 1 / 3, axis=0), points.max(axis=0)
@@ -159,15 +159,15 @@ def _scatter(axes: Axes, rows: Sequence[Row], families: Families) -> None:
 
 def _list(axes: Axes, rows: Sequence[Row], group: str, families: Families, ranges: Ranges) -> None:
     """The AUROC of every row in order, with its bars and the ranks that it may have on other test images."""
-    beside: Any = {"xycoords": ("axes fraction", "data"), "fontsize": 6, "annotation_clip": False}
+    label_style: Any = {"xycoords": ("axes fraction", "data"), "fontsize": 6, "annotation_clip": False}
     for place, row in enumerate(rows):
         style = {"xerr": error_bars(row.values[f"{group} auroc"]), "markersize": 4, "elinewidth": 0.9}
         _point(axes, 100 * _value(row, group), place, families.get(row.method, ""), style)
-        if (found := ranges.get(row.runs)) is not None:
-            best, worst = found.on_networks or (found.best, found.worst)
-            axes.annotate(f"{best}" if best == worst else f"{best}–{worst}", (1.01, place), va="center", **beside)
+        if (ranks := ranges.get(row.runs)) is not None:
+            best, worst = ranks.on_networks or (ranks.best, ranks.worst)
+            axes.annotate(f"{best}" if best == worst else f"{best}–{worst}", (1.01, place), va="center", **label_style)
     if any(row.runs in ranges for row in rows):
-        axes.annotate("ranks", (1.01, -1.2), **beside)
+        axes.annotate("ranks", (1.01, -1.2), **label_style)
     axes.set(xlabel=f"{group} AUROC (%)", ylim=(len(rows) - 0.5, -0.5))
     axes.set_yticks(range(len(rows)), [_label(row, rows) for row in rows], fontsize=6.5)
     axes.tick_params(axis="y", length=0)
@@ -183,12 +183,12 @@ def on_front(points: np.ndarray) -> list[int]:
 
     A point is beaten if another is at least as large on both axes and larger on one.
     """
-    found = []
+    front = []
     for at, point in enumerate(points):
         better = (points >= point).all(axis=1) & (points > point).any(axis=1)
         if not better.any():
-            found.append(at)
-    return sorted(found, key=lambda at: (points[at, 0], -points[at, 1]))
+            front.append(at)
+    return sorted(front, key=lambda at: (points[at, 0], -points[at, 1]))
 
 
 def _label_at(axes: Axes, points: np.ndarray, names: Sequence[str]) -> None:
@@ -197,24 +197,24 @@ def _label_at(axes: Axes, points: np.ndarray, names: Sequence[str]) -> None:
     bottom, top = axes.get_ylim()
     last = -np.inf
     for at in np.argsort(points[:, 1], kind="stable"):
-        wanted = (points[at, 1] - bottom) * height / (top - bottom)
-        last = max(wanted, last + _APART)
-        arrow = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.5} if last > wanted + 1 else None
-        place: Any = {"xytext": (8, last - wanted), "textcoords": "offset points", "va": "center"}
+        height_at = (points[at, 1] - bottom) * height / (top - bottom)
+        last = max(height_at, last + _APART)
+        arrow = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.5} if last > height_at + 1 else None
+        place: Any = {"xytext": (8, last - height_at), "textcoords": "offset points", "va": "center"}
         axes.annotate(names[at], points[at], fontsize=7.5, arrowprops=arrow, **place)
 
 
 def _value(row: Row, group: str) -> float:
-    found = row.values.get(f"{group} auroc")
-    return found.value if isinstance(found, Estimate) else float("nan")
+    number = row.values.get(f"{group} auroc")
+    return number.value if isinstance(number, Estimate) else float("nan")
 
 
-def error_bars(found: Estimate | str | None) -> list[list[float]] | None:
+def error_bars(number: Estimate | str | None) -> list[list[float]] | None:
     """Lengths of the error bars in percent, (2, 1): deviation over runs, else the interval, else none."""
-    if not isinstance(found, Estimate):
+    if not isinstance(number, Estimate):
         return None
-    if found.std is not None:
-        return [[100 * found.std], [100 * found.std]]
-    if found.low is not None and found.high is not None:
-        return [[max(0.0, 100 * (found.value - found.low))], [max(0.0, 100 * (found.high - found.value))]]
+    if number.std is not None:
+        return [[100 * number.std], [100 * number.std]]
+    if number.low is not None and number.high is not None:
+        return [[max(0.0, 100 * (number.value - number.low))], [max(0.0, 100 * (number.high - number.value))]]
     return None

@@ -135,7 +135,7 @@ def boards_of(runs: Iterable[Run]) -> list[Board]:
     for run in runs:
         if not run.stream:
             by_benchmark.setdefault((run.benchmark, run.digest), []).append(run)
-    found = []
+    boards = []
     for (name, made_of), members in sorted(by_benchmark.items()):
         headers = tuple(sorted({run.header for run in members}))
         for side in ("", FULL_SPECTRUM):
@@ -144,8 +144,8 @@ def boards_of(runs: Iterable[Run]) -> list[Board]:
                 rows = sorted(_rows(present, side), key=lambda row: row.order)
                 ranked = tuple(row for row in rows if not row.reasons)
                 unranked = tuple(row for row in rows if row.reasons)
-                found.append(Board(name, made_of, bool(side), ranked, unranked, headers))
-    return found
+                boards.append(Board(name, made_of, bool(side), ranked, unranked, headers))
+    return boards
 
 
 def places(rows: Sequence[Row]) -> list[tuple[int, bool]]:
@@ -154,11 +154,11 @@ def places(rows: Sequence[Row]) -> list[tuple[int, bool]]:
     Args:
         rows: ranked, best first. Where near AUROC is missing, far AUROC decides.
     """
-    found: list[tuple[int, bool]] = []
+    places: list[tuple[int, bool]] = []
     for _, alike in groupby(rows, key=_printed):
         tied = len(list(alike))
-        found += [(len(found) + 1, tied > 1)] * tied
-    return found
+        places += [(len(places) + 1, tied > 1)] * tied
+    return places
 
 
 def _printed(row: Row) -> tuple[str, str]:
@@ -222,21 +222,21 @@ def _told_apart(rows: Sequence[Row]) -> list[Row]:
         return list(rows)
     leaves = [{"version": word(row.version), **_leaves("", row.members[0].nodes)} for row in rows]
     differ = sorted(key for key in {k for one in leaves for k in one} if len({one.get(key) for one in leaves}) > 1)
-    found = []
+    labelled = []
     for row, one in zip(rows, leaves, strict=True):
         more = ", ".join(f"{key}={one[key]}" for key in differ if key in one)
-        found.append(replace(row, settings=" · ".join(part for part in (row.settings, more) if part)))
-    return found
+        labelled.append(replace(row, settings=" · ".join(part for part in (row.settings, more) if part)))
+    return labelled
 
 
 def _leaves(path: str, node: Any) -> dict[str, str]:
     """{dotted key: value as typed} of a config."""
     if not isinstance(node, Mapping):
         return {path: word(node)}
-    found: dict[str, str] = {}
+    leaves: dict[str, str] = {}
     for key, child in node.items():
-        found |= _leaves(f"{path}.{key}" if path else str(key), child)
-    return found
+        leaves |= _leaves(f"{path}.{key}" if path else str(key), child)
+    return leaves
 
 
 def _reasons(
@@ -246,28 +246,28 @@ def _reasons(
     replaced: Mapping[str, str],
 ) -> tuple[str, ...]:
     """Why a row is not ranked, most serious first; empty if nothing speaks against it."""
-    found = [f"record {run.run_id}: {problem}" for run in runs for problem in run.problems]
+    reasons = [f"record {run.run_id}: {problem}" for run in runs for problem in run.problems]
     if any(run.strategy.startswith("oracle") for run in runs):
-        found.append(f"hyper-parameters chosen on test data ({runs[0].strategy.replace('_', ' ')})")
+        reasons.append(f"hyper-parameters chosen on test data ({runs[0].strategy.replace('_', ' ')})")
     if not all(run.pristine for run in runs):
         deviations = sorted({deviation for run in runs for deviation in run.deviations})
-        found.append(f"benchmark not as defined: {'; '.join(deviations) or 'deviations not stated'}")
+        reasons.append(f"benchmark not as defined: {'; '.join(deviations) or 'deviations not stated'}")
     name, version = runs[0].method, runs[0].version
     if runs[0].run_id in replaced:
-        found.append(replaced[runs[0].run_id])
+        reasons.append(replaced[runs[0].run_id])
     elif version < newest.get(name, version):
-        found.append(f"made by version {version} of the method, which is now at {newest[name]}")
+        reasons.append(f"made by version {version} of the method, which is now at {newest[name]}")
     if not any(isinstance(values[f"{group} auroc"], Estimate) for group in GROUPS):
-        found.append("no AUROC was measured")
-    return tuple(found)
+        reasons.append("no AUROC was measured")
+    return tuple(reasons)
 
 
 def _summary(runs: Sequence[Run], name: str, key: str) -> Estimate | str | None:
-    found = [run.metrics.get(name, {}).get(key) for run in runs]
-    if any(value is None for value in found):
+    recorded = [run.metrics.get(name, {}).get(key) for run in runs]
+    if any(value is None for value in recorded):
         return None
-    numbers = [value for value in found if isinstance(value, float | int)]
-    if len(numbers) < len(found):
+    numbers = [value for value in recorded if isinstance(value, float | int)]
+    if len(numbers) < len(recorded):
         return "unable"
     if len(numbers) > 1 and (len(set(numbers)) > 1 or not key.startswith("n_")):  # counts of sets do not vary
         return Estimate(fmean(numbers), std=deviation(numbers))

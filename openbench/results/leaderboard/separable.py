@@ -27,9 +27,9 @@ def ranges_of(board: Board, scores: ScoreStore, groups: Sequence[str] = GROUPS) 
         groups: near AUROC, or far AUROC where no set is near, unless others are named.
     """
     sides = partial(_sides, full_spectrum=board.full_spectrum, groups=groups)
-    found = {row.runs: read for row in board.ranked if (read := _scored(row, scores, sides))}
-    alike = Counter(_shape(read) for read in found.values()).most_common(1)
-    compared = {runs: read for runs, read in found.items() if _shape(read) == alike[0][0]}
+    by_row = {row.runs: read for row in board.ranked if (read := _scored(row, scores, sides))}
+    alike = Counter(_shape(read) for read in by_row.values()).most_common(1)
+    compared = {runs: read for runs, read in by_row.items() if _shape(read) == alike[0][0]}
     if len(compared) < 2:
         return {}
     by_network = [[read[network] for network in sorted(read)] for read in compared.values()]
@@ -40,15 +40,15 @@ def _scored(
     row: Row, scores: ScoreStore, sides: Callable[[Sequence[SetScores]], NetworkScores]
 ) -> dict[str, NetworkScores]:
     """{network: scores of the ID side and of each OOD set} of a row; empty if any run's are not there."""
-    found: dict[str, NetworkScores] = {}
+    by_network: dict[str, NetworkScores] = {}
     for run in row.members:
         if not scores.path(run.run_id).is_file():
             return {}
         try:
-            found[run.network] = sides(scores.read(run.run_id))
+            by_network[run.network] = sides(scores.read(run.run_id))
         except OpenbenchError:
             return {}
-    return found
+    return by_network
 
 
 def _sides(sets: Sequence[SetScores], full_spectrum: bool, groups: Sequence[str]) -> NetworkScores:

@@ -39,18 +39,18 @@ def load_figures(folder: Path) -> dict[Cell, float]:
     path, names = folder / FIGURES, load_names(folder)
     if not path.is_file():
         raise RecordError(f"'{path}' not found — it holds the published figures: {SOURCE}")
-    found: dict[Cell, float] = {}
+    figures: dict[Cell, float] = {}
     with open(path, encoding="utf-8", newline="") as stream:
         for number, row in enumerate(csv.DictReader(stream), 2):
             for method in names.ours("detector", row["detector"], PROTOCOL):
                 cell = (row["dataset"], method, row["metric"])
-                if cell in found:
+                if cell in figures:
                     raise RecordError(f"'{path}' line {number}: {cell} appears twice — keep one")
                 try:
-                    found[cell] = float(row["value"])
+                    figures[cell] = float(row["value"])
                 except ValueError as error:
                     raise RecordError(f"'{path}' line {number}: found {row['value']!r} — a number expected") from error
-    return found
+    return figures
 
 
 def gaps(records: Iterable[ResultRecord], figures: Mapping[Cell, float]) -> "DataFrame":
@@ -83,29 +83,29 @@ def gaps(records: Iterable[ResultRecord], figures: Mapping[Cell, float]) -> "Dat
             "compare the folders of one sweep"
         )
     drawn = runs.groupby(_CELL)["value"]
-    found = pd.DataFrame({"ours": drawn.mean(), "std": drawn.std(ddof=0), "draws": drawn.size()})
-    found["published"] = pd.Series(figures, dtype="float64").reindex(found.index)
-    found["difference"] = found["ours"] - found["published"]
-    return found.dropna(subset="published").reset_index()[list(COLUMNS)]
+    table = pd.DataFrame({"ours": drawn.mean(), "std": drawn.std(ddof=0), "draws": drawn.size()})
+    table["published"] = pd.Series(figures, dtype="float64").reindex(table.index)
+    table["difference"] = table["ours"] - table["published"]
+    return table.dropna(subset="published").reset_index()[list(COLUMNS)]
 
 
-def summary(found: "DataFrame", worst: int = 3) -> list[str]:
+def summary(table: "DataFrame", worst: int = 3) -> list[str]:
     """Return a line per metric and method: tables, median and largest difference, and where it is largest."""
     lines = [f"{'metric':<17}{'method':<11}{'tables':>6}{'median':>8}{'beyond rounding':>17}  largest"]
-    for (metric, method), members in found.groupby(["metric", "method"]):
+    for (metric, method), members in table.groupby(["metric", "method"]):
         size = members["difference"].abs()
         largest = members.loc[size.sort_values(ascending=False, kind="stable").index[:worst]]
-        shown = ", ".join(f"{gap.dataset} {gap.difference:+.3f}" for gap in largest.itertuples())
+        listed = ", ".join(f"{gap.dataset} {gap.difference:+.3f}" for gap in largest.itertuples())
         beyond = int((size > _ROUNDING + 1e-9).sum())
-        lines.append(f"{metric:<17}{method:<11}{len(members):>6}{size.median():>8.4f}{beyond:>17}  {shown}")
+        lines.append(f"{metric:<17}{method:<11}{len(members):>6}{size.median():>8.4f}{beyond:>17}  {listed}")
     return lines
 
 
-def write_table(found: "DataFrame", path: Path) -> None:
+def write_table(table: "DataFrame", path: Path) -> None:
     """Write a CSV with a row per number, four decimals."""
-    shown = {name: found[name].map("{:.4f}".format) for name in ("ours", "std", "difference")}
-    shown |= {name: found[name].map(csv_cell) for name in _CELL}
-    found.assign(**shown).to_csv(path, index=False, lineterminator="\n")
+    texts = {name: table[name].map("{:.4f}".format) for name in ("ours", "std", "difference")}
+    texts |= {name: table[name].map(csv_cell) for name in _CELL}
+    table.assign(**texts).to_csv(path, index=False, lineterminator="\n")
 
 
 def read_table(path: Path) -> "DataFrame":
@@ -117,7 +117,7 @@ def read_table(path: Path) -> "DataFrame":
     import pandas as pd
 
     try:
-        found = pd.read_csv(path, keep_default_na=False, dtype=dict.fromkeys(_CELL, "str"))
-        return found[list(COLUMNS)].astype(dict.fromkeys(COLUMNS[3:], "float64") | {"draws": "int64"})
+        table = pd.read_csv(path, keep_default_na=False, dtype=dict.fromkeys(_CELL, "str"))
+        return table[list(COLUMNS)].astype(dict.fromkeys(COLUMNS[3:], "float64") | {"draws": "int64"})
     except (KeyError, ValueError) as error:
         raise RecordError(f"'{path}': {error} — a file that scripts/compare_adbench.py wrote is expected") from error

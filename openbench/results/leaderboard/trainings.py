@@ -47,19 +47,19 @@ def training_runs(runs: Iterable[Run], benchmark: str, backbone: str | None = No
     """
     import pandas as pd
 
-    found = [
+    selected = [
         run
         for run in runs
         if run.benchmark == benchmark and backbone in (None, run.backbone) and not run.training.startswith(NOT_OURS)
     ]
     for what, names in (
-        ("backbones", {run.backbone for run in found}),
-        ("states of the benchmark", {run.digest for run in found}),
+        ("backbones", {run.backbone for run in selected}),
+        ("states of the benchmark", {run.digest for run in selected}),
     ):
         if len(names) > 1:
             raise RecordError(
-                f"benchmark '{benchmark}': records of several {what} — found {', '.join(sorted(names))} — only one can "
-                "be compared — name the backbone, or give the folder of one sweep"
+                f"benchmark '{benchmark}': records of several {what}, {', '.join(sorted(names))} — name the "
+                "backbone, or give the folder of one sweep"
             )
     rows = [
         (
@@ -67,7 +67,7 @@ def training_runs(runs: Iterable[Run], benchmark: str, backbone: str | None = No
             *(run.metrics[of][key] for of, key in (("id", "accuracy"), ("near", "auroc"), ("far", "auroc"))),
             *(run.metrics["near"]["fpr95"], run.run_id),
         )
-        for run in found
+        for run in selected
     ]
     table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS).round(_DIGITS)
     return table.sort_values(list(COLUMNS), ignore_index=True)
@@ -94,11 +94,11 @@ def read_runs(path: Path) -> "DataFrame":
     """
     import pandas as pd
 
-    found = pd.read_csv(path, dtype="str", keep_default_na=False)
-    if list(found) != list(COLUMNS):
-        raise RecordError(f"'{path}': found the columns {list(found)} — expected {', '.join(COLUMNS)}")
+    table = pd.read_csv(path, dtype="str", keep_default_na=False)
+    if list(table) != list(COLUMNS):
+        raise RecordError(f"'{path}': found the columns {list(table)} — expected {', '.join(COLUMNS)}")
     try:
-        return found.astype(COLUMNS)
+        return table.astype(COLUMNS)
     except ValueError as error:
         raise RecordError(f"'{path}': {error} — a number is expected") from error
 
@@ -120,8 +120,8 @@ def comparison(runs: "DataFrame", benchmark: str) -> Table:
     for (training, score, _, seed), twice in runs.groupby([*_TEXTS, "seed"]):
         if len(twice) > 1:
             raise RecordError(
-                f"training '{training}' with method '{score}', seed {seed}: two runs, "
-                f"{' and '.join(twice['run_id'][:2])} — their recipes differ — compare the folders of one sweep"
+                f"training '{training}' with method '{score}', seed {seed}: two runs with "
+                f"different recipes, {' and '.join(twice['run_id'][:2])} — compare the folders of one sweep"
             )
     groups = {key: group.set_index("seed") for key, group in runs.groupby(list(_TEXTS))}
     plain = {(score, setting): group for (training, score, setting), group in groups.items() if training == BASELINE}

@@ -98,8 +98,8 @@ def allowance(record: ResultRecord, where: str, key: str) -> float:
 
     def value(name: str) -> float:
         """Another metric of the same set; 0 where it is absent or `unable`."""
-        found = values.get(prefix + name)
-        return float(found) if isinstance(found, float | int) else 0.0
+        number = values.get(prefix + name)
+        return float(number) if isinstance(number, float | int) else 0.0
 
     drawn = re.fullmatch(r"(?!auroc)(.+)_(low|high)", bare)
     name = drawn[1] if drawn else bare
@@ -292,7 +292,7 @@ def _dotted(path: Path) -> str:
 
 def _leaves(tree: Mapping[str, Any]) -> dict[Path, Any]:
     """Flatten a record to {path: scalar}; empty containers count as values."""
-    found: dict[Path, Any] = {}
+    leaves: dict[Path, Any] = {}
     pending: list[tuple[Path, Any]] = [((k,), v) for k, v in tree.items() if k not in _NOT_COMPARED]
     while pending:
         path, value = pending.pop()
@@ -301,5 +301,5 @@ def _leaves(tree: Mapping[str, Any]) -> dict[Path, Any]:
         elif isinstance(value, list) and value:
             pending += [((*path, f"[{index}]"), child) for index, child in enumerate(value)]
         else:
-            found[path] = value
-    return found
+            leaves[path] = value
+    return leaves

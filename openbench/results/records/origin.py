@@ -18,18 +18,23 @@ def made_by(record: ResultRecord) -> str:
     return _version(record.provenance) + (f"; prediction sets by {_version(again)}" if isinstance(again, dict) else "")
 
 
-def _version(made: Mapping[str, Any]) -> str:
-    sha, changed = str(made.get("git_sha") or "unknown")[:12], " with changes" if made.get("git_dirty") else ""
-    return f"openbench {made.get('openbench', 'unknown')}, commit {sha}{changed}, {made.get('utc', 'no date')}"
+def _version(provenance: Mapping[str, Any]) -> str:
+    sha, changed = (
+        str(provenance.get("git_sha") or "unknown")[:12],
+        " with changes" if provenance.get("git_dirty") else "",
+    )
+    return (
+        f"openbench {provenance.get('openbench', 'unknown')}, commit {sha}{changed}, {provenance.get('utc', 'no date')}"
+    )
 
 
 def processor(record: ResultRecord) -> str:
     """Return the processor of a run with its instruction set and threads, as far as the record names them."""
-    made = record.provenance
+    provenance = record.provenance
     named = "a processor that the record does not name"
-    if "processor" in made:
-        named = f"{made['processor']} ({made.get('instructions', 'instruction set unknown')})"
-    threads = made.get("threads")
+    if "processor" in provenance:
+        named = f"{provenance['processor']} ({provenance.get('instructions', 'instruction set unknown')})"
+    threads = provenance.get("threads")
     return named if threads is None else f"{named}, {threads} thread{'s' * (threads != 1)}"
 
 
@@ -39,8 +44,11 @@ def same_machinery(one: ResultRecord, other: ResultRecord) -> bool:
     Libraries are those that both name: an earlier openbench named fewer.
     """
     mine, theirs = one.provenance, other.provenance
-    facts = [[made.get(key) for key in ("processor", "instructions", "device", "threads")] for made in (mine, theirs)]
-    versions = [made.get("libraries") or {} for made in (mine, theirs)]
+    facts = [
+        [provenance.get(key) for key in ("processor", "instructions", "device", "threads")]
+        for provenance in (mine, theirs)
+    ]
+    versions = [provenance.get("libraries") or {} for provenance in (mine, theirs)]
     shared = versions[0].keys() & versions[1].keys()
     alike = all(versions[0][name] == versions[1][name] for name in shared)
     return facts[0] == facts[1] and None not in facts[0] and bool(shared) and alike

@@ -35,8 +35,8 @@ def check_numbers(record: ResultRecord, where: str) -> None:
             elif not bounds(key).hold(number):
                 allowed = f"{bounds(key)}, or '{_UNABLE}'"
             if allowed:
-                shown = f"metrics.{name}.{key}".encode("unicode_escape").decode()[:60]
-                raise RecordError(f"{where}: key '{shown}' of the record is {short(number)} — allowed: {allowed}")
+                place = f"metrics.{name}.{key}".encode("unicode_escape").decode()[:60]
+                raise RecordError(f"{where}: key '{place}' of the record is {short(number)} — allowed: {allowed}")
     options = record.config.get("metrics")
     level, replicates = (options.get("confidence", 0.95), options.get("replicates", 1000)) if options else (None, 1000)
     _check_intervals(record.metrics, level is not None and level >= _USUAL and replicates >= _FEWEST, where)
@@ -51,10 +51,10 @@ def _is_within(key: str, number: float) -> bool:
 @lru_cache(maxsize=1 << 14)
 def _ends(key: str) -> tuple[float, float]:
     """The smallest and largest number that the key can have; none for an unknown key, and for counts."""
-    found = bounds(key)
-    if not is_words(key) or found.whole:
+    limits = bounds(key)
+    if not is_words(key) or limits.whole:
         return math.inf, -math.inf
-    return max(found.low, -LARGEST), min(found.high, LARGEST)
+    return max(limits.low, -LARGEST), min(limits.high, LARGEST)
 
 
 def _check_intervals(metrics: Mapping[str, Mapping[str, Value]], usual: bool, where: str) -> None:
@@ -76,9 +76,9 @@ def _check_intervals(metrics: Mapping[str, Mapping[str, Value]], usual: bool, wh
         room = _ROUNDING + (0.0 if key == _NORMAL else high - low)
         known = isinstance(value, float | int) and (key == _NORMAL or usual)
         if low > high:
-            shown, allowed = f"{low:.6g} above {high:.6g}", "the lower end first"
+            interval, allowed = f"{low:.6g} above {high:.6g}", "the lower end first"
         elif known and not low - room <= float(value) <= high + room:  # type: ignore[arg-type]
-            shown, allowed = f"[{low:.6g}, {high:.6g}] for {value:.6g}", "an interval that holds its number"
+            interval, allowed = f"[{low:.6g}, {high:.6g}] for {value:.6g}", "an interval that holds its number"
         else:
             continue
-        raise RecordError(f"{where}: the interval of '{name}.{key}' in the record is {shown} — allowed: {allowed}")
+        raise RecordError(f"{where}: the interval of '{name}.{key}' in the record is {interval} — allowed: {allowed}")

@@ -69,26 +69,26 @@ def same_but_seed(records: Iterable[ResultRecord], record: ResultRecord) -> list
     return [other for other in records if _identity(other, "seed") == _identity(record, "seed")]
 
 
-def setting(config: Mapping[str, Any], facts: Sequence[object], *apart: str) -> str:
+def setting(config: Mapping[str, Any], facts: Sequence[object], *left_out: str) -> str:
     """Return a digest of what two runs share that differ in the weights that a training ended in.
 
     Args:
         config: the scientific config.
         facts: the benchmark's digest, the training's name, and the method's name and version.
-        *apart: nodes of the config that are left out.
+        *left_out: nodes of the config that do not count.
     """
     # Where files lie changes no number: the benchmark is left to its digest.
-    return digest([{key: node for key, node in config.items() if key not in ("benchmark", *apart)}, *facts])
+    return digest([{key: node for key, node in config.items() if key not in ("benchmark", *left_out)}, *facts])
 
 
-def same_setting(records: Iterable[ResultRecord], wanted: str) -> list[ResultRecord]:
+def same_setting(records: Iterable[ResultRecord], digest_of_setting: str) -> list[ResultRecord]:
     """Return the records with a `setting`."""
-    return [record for record in records if _identity(record) == wanted]
+    return [record for record in records if _identity(record) == digest_of_setting]
 
 
-def _identity(record: ResultRecord, *apart: str) -> str:
-    made = record.method.get("name"), record.method.get("version")
-    return setting(record.config, (record.benchmark.get("digest"), record.backbone.get("training"), *made), *apart)
+def _identity(record: ResultRecord, *left_out: str) -> str:
+    method = record.method.get("name"), record.method.get("version")
+    return setting(record.config, (record.benchmark.get("digest"), record.backbone.get("training"), *method), *left_out)
 
 
 def one_more_seed(old: ResultRecord, new: ResultRecord, seeds: Sequence[ResultRecord]) -> list[Headline]:
@@ -103,7 +103,7 @@ def one_more_seed(old: ResultRecord, new: ResultRecord, seeds: Sequence[ResultRe
         new: the run on other weights.
         seeds: records that differ in the seed only, `old` among them.
     """
-    found = []
+    headlines = []
     for name, where, key in _HEADLINES:
         a, b = old.metrics.get(where, {}).get(key), new.metrics.get(where, {}).get(key)
         if not (isinstance(a, float | int) and isinstance(b, float | int)):
@@ -111,10 +111,10 @@ def one_more_seed(old: ResultRecord, new: ResultRecord, seeds: Sequence[ResultRe
         recorded = (record.metrics.get(where, {}).get(key) for record in seeds)
         values = [float(value) for value in recorded if isinstance(value, float | int)]
         if len(values) < 2:
-            found.append(Headline(name, a, b))
+            headlines.append(Headline(name, a, b))
             continue
         r, middle = len(values), fmean(values)
         half = float(student.ppf(0.5 + _CONFIDENCE / 2, r - 1)) * stdev(values) * sqrt(1 + 1 / r)
         half += allowance(old, where, key)
-        found.append(Headline(name, a, b, tuple(values), max(0.0, middle - half), min(1.0, middle + half)))
-    return found
+        headlines.append(Headline(name, a, b, tuple(values), max(0.0, middle - half), min(1.0, middle + half)))
+    return headlines

@@ -30,9 +30,9 @@ def not_default(node: Mapping[str, Any], params: Mapping[str, Any], tuned: Mappi
         tuned: those chosen on validation.
     """
     default = _file(str(node.get(NAME)))
-    given = {key: value for key, value in node.items() if not str(key).startswith("_")}
-    chosen = {key for key in given if key not in default or not _same(given[key], default[key])}
-    return {key: params.get(key, given.get(key)) for key in sorted(chosen | set(tuned))}
+    values = {key: value for key, value in node.items() if not str(key).startswith("_")}
+    chosen = {key for key in values if key not in default or not _same(values[key], default[key])}
+    return {key: params.get(key, values.get(key)) for key in sorted(chosen | set(tuned))}
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -52,8 +52,8 @@ def over_runs(chosen: Sequence[Mapping[str, Any]]) -> str:
     """
     names = sorted({name for one in chosen for name in one})
     values = {name: [one.get(name) for one in chosen] for name in names}
-    differ = any(len({written(v) for v in found}) > 1 for found in values.values())
-    text = ", ".join(f"{name}{_merged(found)}" for name, found in values.items())
+    differ = any(len({written(v) for v in choices}) > 1 for choices in values.values())
+    text = ", ".join(f"{name}{_merged(choices)}" for name, choices in values.items())
     return f"{text} ({len(chosen)} seeds)" if differ else text
 
 
@@ -78,8 +78,8 @@ def _merged(values: Sequence[Any]) -> str:
 @cache
 def _file(method: str) -> Mapping[str, Any]:
     """The values of a method's config file; none for a method that openbench does not ship."""
-    found = shipped("method", method) if is_part(method) else None
-    return public(found or {})  # type: ignore[no-any-return]
+    node = shipped("method", method) if is_part(method) else None
+    return public(node or {})  # type: ignore[no-any-return]
 
 
 def strategy_of(record: ResultRecord) -> str:
@@ -104,10 +104,10 @@ _PLAIN = ("RandomCrop", "HorizontalFlip", "RandomResizedCrop")
 def training_of(record: ResultRecord) -> str:
     """Return how a run's backbone was trained, as users type it after `training=`."""
     node = record.config.get("backbone")
-    given = isinstance(node, Mapping) and "architecture" in node and _OF_OWN.issuperset(node)
-    draws = node.get("stochastic") if given and isinstance(node, Mapping) else None
-    own = f"{OWN}, mean of {draws} passes" if isinstance(draws, int) and draws > 1 else OWN
-    return str(record.backbone.get("training") or (own if given else RELEASED))
+    from_python = isinstance(node, Mapping) and "architecture" in node and _OF_OWN.issuperset(node)
+    draws = node.get("stochastic") if from_python and isinstance(node, Mapping) else None
+    label = f"{OWN}, mean of {draws} passes" if isinstance(draws, int) and draws > 1 else OWN
+    return str(record.backbone.get("training") or (label if from_python else RELEASED))
 
 
 def network_of(record: ResultRecord) -> str:
@@ -150,8 +150,8 @@ def _augmentations(record: ResultRecord) -> list[Mapping[str, Any]]:
 
 
 def _special(augment: Any) -> list[Mapping[str, Any]]:
-    found = [a for a in augment if isinstance(a, Mapping)] if isinstance(augment, list | tuple) else []
-    return [a for a in found if _class(a) not in _PLAIN]
+    nodes = [a for a in augment if isinstance(a, Mapping)] if isinstance(augment, list | tuple) else []
+    return [a for a in nodes if _class(a) not in _PLAIN]
 
 
 def _class(node: Mapping[str, Any]) -> str:
@@ -161,11 +161,11 @@ def _class(node: Mapping[str, Any]) -> str:
 @cache
 def _files() -> dict[str, list[list[Mapping[str, Any]]]]:
     """The special augmentations of each config file by name: in general, and as they are on some data."""
-    found = {}
+    special = {}
     for name in names("augment"):
         nodes = [public(shipped("augment", name, data)) for data in ("", *data_of("augment", name))]
-        found[name] = [_special(node.get("then") or node.get("augment")) for node in nodes]
-    return found
+        special[name] = [_special(node.get("then") or node.get("augment")) for node in nodes]
+    return special
 
 
 def _leaves(node: Any, path: str = "") -> Iterator[str]:

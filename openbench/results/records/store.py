@@ -70,7 +70,7 @@ class RecordStore:
         }
         for key, part in parts.items():
             if not (is_page(part) if key == "benchmark.name" else is_part(part)):
-                raise RecordError(f"{key} of a record becomes part of its path — found {part!r} — allowed: {PART}")
+                raise RecordError(f"{key} of a record is {part!r}, but becomes part of a path — allowed: {PART}")
         benchmark, backbone, method, run_id = parts.values()
         return self.folder / str(benchmark) / str(backbone) / str(method) / f"{run_id}.json"
 
@@ -140,11 +140,11 @@ class RecordStore:
             errors: list[RecordError] = []
             records = [path for _, path in self._read(fitting, errors.append)]
             if len(records) > 1:
-                shown = ", ".join(f"{p.stem} ({'/'.join(p.parent.parts[-3:])})" for p in records[:_SHOWN])
+                listed = ", ".join(f"{p.stem} ({'/'.join(p.parent.parts[-3:])})" for p in records[:_SHOWN])
                 more = f" and {len(records) - _SHOWN} more" if len(records) > _SHOWN else ""
                 raise RecordError(
-                    f"record '{name}' — {len(records)} records in '{self.root}' begin with it: {shown}{more} — type "
-                    "more of its digits"
+                    f"{len(records)} records in '{self.root}' begin with '{name}': {listed}{more} — type more of "
+                    "its digits"
                 )
             fitting = [*records, *fitting]
             for error in errors if records else ():
@@ -194,12 +194,12 @@ class RecordStore:
     def _first(self, files: Sequence[Path], on_error: OnError) -> tuple[ResultRecord, Path]:
         """The first of some files that is a record."""
         errors: list[RecordError] = []
-        found = next(self._read(files, errors.append), None)
-        if found is None:
+        record = next(self._read(files, errors.append), None)
+        if record is None:
             raise errors[0]
         for error in errors:
             on_error(error)
-        return found
+        return record
 
     def read(self, path: Path) -> ResultRecord:
         """Return the record in a file, which lies where its names say: a copy elsewhere would count twice.
@@ -223,7 +223,7 @@ class RecordStore:
         if error.errno in _NO_LINKS and error.filename2 is not None:
             reason = f"its file system has no hard links, which keep a record from being overwritten ({reason})"
         return RecordError(
-            f"results folder '{self.root}' cannot be written — {reason} — choose another: runtime.results=DIR "
+            f"results folder '{self.root}' cannot be written ({reason}) — choose another: runtime.results=DIR "
             "or OPENBENCH_RESULTS"
         )
 
@@ -237,24 +237,24 @@ def load(path: Path) -> ResultRecord:
     text = _text(path)
     data = loads(text, str(path))
     if not isinstance(data, dict):
-        raise RecordError(f"{path}: not a result record — found a JSON {type(data).__name__} — an object expected")
+        raise RecordError(f"{path}: not a result record but a JSON {type(data).__name__} — an object is expected")
     stated = data.pop(STATED, None)
     record = ResultRecord.from_dict(data, str(path))
     if stated is not None and not _states(text, stated):
         raise RecordError(
-            f"{path}: the record has changed since it was written — its content does not have the SHA-256 that it "
-            "states — restore the file, or delete it and repeat the run"
+            f"{path}: the record has changed since it was written (the SHA-256 in it is another) — "
+            "restore the file, or delete it and repeat the run"
         )
     check_numbers(record, str(path))
     if stated is None:
         raise RecordError(
-            f"{path}: key '{STATED}' is missing — every record states the SHA-256 of its content — restore the file, "
+            f"{path}: key '{STATED}', the SHA-256 of its content, is missing — restore the file, "
             "or delete it and repeat the run"
         )
     if record.run_id != path.stem:
         raise RecordError(
-            f"{path}: the record inside has run_id {record.run_id!r} — a record's file has its run_id as name; "
-            "restore the file from where it was copied"
+            f"{path}: the record inside has run_id {record.run_id!r} — a record's file is named by its run_id: "
+            "restore it from where it was copied"
         )
     return record
 
@@ -296,7 +296,7 @@ def _files(folder: Path, levels: int, on_error: OnError) -> Iterator[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        on_error(RecordError(f"{folder}: the folder cannot be read — {error.strerror} — repair it, or delete it"))
+        on_error(RecordError(f"{folder}: the folder cannot be read ({error.strerror}) — repair it, or delete it"))
         return
     for name in names:
         path = folder / name
@@ -305,7 +305,7 @@ def _files(folder: Path, levels: int, on_error: OnError) -> Iterator[Path]:
         elif not levels and name.endswith(".json") and is_part(name):
             yield path
         elif name.endswith(".json"):
-            on_error(RecordError(f"{path}: not in the place of a record — allowed: {_PLACE} — move it there"))
+            on_error(RecordError(f"{path}: not in the place of a record — move it to {_PLACE}"))
 
 
 def _bytes(path: Path) -> bytes:
@@ -325,7 +325,7 @@ def _text(path: Path) -> str:
 
 
 def _unreadable(path: Path, reason: str) -> RecordError:
-    return RecordError(f"{path}: the record cannot be read — {reason} — restore it or repeat the run")
+    return RecordError(f"{path}: the record cannot be read ({reason}) — restore it or repeat the run")
 
 
 def _states(text: str, stated: object) -> bool:
@@ -338,8 +338,8 @@ def _made(path: Path) -> tuple[bytes, int]:
     """When a record was made: its own time and, within one second, its file's; the file is not parsed."""
     try:
         content = _bytes(path)
-        found = _UTC.match(content, content.rfind(b'"utc"')) if b'"utc"' in content else None
-        return (found[1] if found else b""), path.stat().st_mtime_ns
+        match = _UTC.match(content, content.rfind(b'"utc"')) if b'"utc"' in content else None
+        return (match[1] if match else b""), path.stat().st_mtime_ns
     except (OSError, RecordError):
         return b"", 0  # any that can be read is newer
 

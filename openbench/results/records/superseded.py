@@ -18,13 +18,13 @@ def superseded(runs: Iterable[Run]) -> dict[str, str]:
     settings: dict[str, list[Run]] = {}
     for run in runs:
         settings.setdefault(run.setting, []).append(run)
-    found = {}
+    reasons = {}
     for alike in settings.values():
         latest = max(alike, key=_rank)
         for run in alike:
             if run.code != latest.code:
-                found[run.run_id] = f"superseded by {latest.run_id}: {_why(run, latest)}"
-    return found
+                reasons[run.run_id] = f"superseded by {latest.run_id}: {_why(run, latest)}"
+    return reasons
 
 
 def superseding(record: ResultRecord, results: RecordStore) -> tuple[list[str], str]:
@@ -34,13 +34,13 @@ def superseding(record: ResultRecord, results: RecordStore) -> tuple[list[str], 
         record: any, in its store or not.
         results: where the others are.
     """
-    own = run_of(record)
-    beside = results.beside(own.benchmark, own.backbone, own.method, unheard)
-    runs = {other.run_id: run_of(other) for other, _ in beside} | {own.run_id: own}
-    alike = [run for run in runs.values() if (run.setting, run.seed, run.digest) == (own.setting, own.seed, own.digest)]
-    found = superseded(alike)
-    others = [f"{run_id} ({why.partition(': ')[2]})" for run_id, why in found.items() if f"by {own.run_id}:" in why]
-    return sorted(others), found.get(own.run_id, "")
+    run = run_of(record)
+    neighbours = results.beside(run.benchmark, run.backbone, run.method, unheard)
+    runs = {other.run_id: run_of(other) for other, _ in neighbours} | {run.run_id: run}
+    alike = [r for r in runs.values() if (r.setting, r.seed, r.digest) == (run.setting, run.seed, run.digest)]
+    reasons = superseded(alike)
+    others = [f"{run_id} ({why.partition(': ')[2]})" for run_id, why in reasons.items() if f"by {run.run_id}:" in why]
+    return sorted(others), reasons.get(run.run_id, "")
 
 
 def _rank(run: Run) -> tuple[bool, int, str, str]:

@@ -131,9 +131,9 @@ class _Cells:
             return
         first, count = int(bad.argmax()), int(bad.sum())
         value = self.cells[first].as_py()
-        found = "null" if value is None else f"'{one_line(str(value))}'"
+        written = "null" if value is None else f"'{one_line(str(value))}'"
         more = f" and {count - 1} more like it" if count > 1 else ""
-        raise DataError(f"{self.table.where(first)}: {self.name} is {found}{more} — allowed: {allowed}")
+        raise DataError(f"{self.table.where(first)}: {self.name} is {written}{more} — allowed: {allowed}")
 
     def scores(self) -> NDArray[np.float64]:
         """(n,) numbers, ±inf among them, in the order of what was written.
@@ -227,7 +227,7 @@ def _set_scores(name: str, role: str, table: _Table, scores: NDArray[np.float64]
     if role not in ID_ROLES:
         return SetScores(name, role, scores)
     columns = {column: _Cells(table, column) for column in table.columns if column not in _REQUIRED}
-    cells = {column: found for column, found in columns.items() if not found.blank().all()}
+    cells = {column: column_cells for column, column_cells in columns.items() if not column_cells.blank().all()}
     probabilities = _probabilities(name, role, table, cells)
     classes = None if probabilities is None else probabilities.shape[1]
     labels = cells["label"].indices(classes) if "label" in cells else None
@@ -245,11 +245,11 @@ def _set_scores(name: str, role: str, table: _Table, scores: NDArray[np.float64]
 
 def _probabilities(name: str, role: str, table: _Table, cells: dict[str, _Cells]) -> NDArray[np.float64] | None:
     """Return (n, c) class probabilities, or None if the set has none at all."""
-    wanted = sorted((column for column in table.columns if column.startswith("p_")), key=lambda text: int(text[2:]))
-    present = [cells[column] for column in wanted if column in cells]
+    names = sorted((column for column in table.columns if column.startswith("p_")), key=lambda text: int(text[2:]))
+    present = [cells[column] for column in names if column in cells]
     if not present:
         return None
-    if len(present) < len(wanted):
+    if len(present) < len(names):
         raise DataError(f"{table.path}: set '{name}' ({role}) has probabilities for some classes only — give all")
     rows = np.stack([column.probabilities() for column in present], axis=1)
     sums = rows.sum(axis=1)
@@ -292,9 +292,9 @@ def _known(names: list[str], path: Path) -> list[str]:
     """Return the columns that have a meaning here, after checking that they are there, once, without a gap."""
     for name in _REQUIRED:
         if name not in names:
-            found = [one_line(other) for other in names]
+            listed = [one_line(other) for other in names]
             raise DataError(
-                f"{path} has no column '{name}'{did_you_mean(name, found)}, found: {', '.join(found)} — needed: "
+                f"{path} has no column '{name}'{did_you_mean(name, listed)}, found: {', '.join(listed)} — needed: "
                 f"{', '.join(_REQUIRED)}; optional: {', '.join(_OPTIONAL)}, p_0 … p_{{c-1}}"
             )
     known = [name for name in names if name in (*_REQUIRED, *_OPTIONAL) or _PROBABILITY.fullmatch(name)]

@@ -70,9 +70,9 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores]) -> Recomputed:
         n, stated = counts.get(key, 0), record.counts.get(key, {}).get("n", 0)
         if stated != n:
             raise RecordError(f"record {record.run_id} counts {stated} images in {key}, its scores {n}")
-    found = evaluate(sets, options_of(record))
+    computed = evaluate(sets, options_of(record))
     both: dict[str, dict[str, Any]] = {
-        name: {key: value for key, value in values.items() if key in found.get(name, {})}
+        name: {key: value for key, value in values.items() if key in computed.get(name, {})}
         for name, values in record.metrics.items()
     }
     by_class = any(s.probabilities is not None for s in sets)
@@ -85,9 +85,11 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores]) -> Recomputed:
             )
     numbers = sum(map(len, both.values()))
     without = sum(map(len, record.metrics.values())) - numbers
-    kept = {name: {k: v for k, v in found[name].items() if k in values} for name, values in both.items() if values}
+    comparable = {
+        name: {k: v for k, v in computed[name].items() if k in values} for name, values in both.items() if values
+    }
     old = replace(record, metrics={name: values for name, values in both.items() if values})
-    return Recomputed(compare(old, replace(record, metrics=kept)), numbers, without)
+    return Recomputed(compare(old, replace(record, metrics=comparable)), numbers, without)
 
 
 def options_of(record: ResultRecord) -> MetricOptions:
@@ -98,8 +100,8 @@ def options_of(record: ResultRecord) -> MetricOptions:
     """
     node = record.config.get("metrics")
     known = {option.name for option in fields(MetricOptions)}
-    given = {key: value for key, value in node.items() if key in known} if isinstance(node, Mapping) else {}
+    options = {key: value for key, value in node.items() if key in known} if isinstance(node, Mapping) else {}
     try:
-        return MetricOptions(**given)
+        return MetricOptions(**options)
     except (OpenbenchError, TypeError) as error:
         raise RecordError(f"record {record.run_id}: its options of metrics are not valid — {error}") from error

@@ -67,8 +67,8 @@ class ScoreStore:
 
     def state(self, run_id: str) -> str:
         """Return a digest of the files of a run as they are now; empty if there are none."""
-        found = [file_sha256(path) for path in (self.path(run_id), self.by_class(run_id)) if path.is_file()]
-        return digest(found, 32) if found else ""
+        digests = [file_sha256(path) for path in (self.path(run_id), self.by_class(run_id)) if path.is_file()]
+        return digest(digests, 32) if digests else ""
 
     def write(self, run_id: str, scores: Sequence[SetScores]) -> Path:
         """Write the scores of a run, and its class probabilities beside them, and return the file of the scores.
@@ -79,7 +79,7 @@ class ScoreStore:
         names = [(s.role, s.name) for s in scores]
         if not names or len(set(names)) < len(names):
             raise CacheError(
-                f"scores of run {run_id} — found the sets {[f'{r}/{n}' for r, n in names]} — "
+                f"scores of run {run_id} have the sets {[f'{r}/{n}' for r, n in names]} — "
                 "allowed: at least one, each role and name once"
             )
         path, table = self.path(run_id), _table(run_id, scores)
@@ -117,8 +117,8 @@ class ScoreStore:
             CacheError: as for `write`, except for a read-only folder.
         """
         try:
-            for name, found in scores.items():
-                self.write(name, found)
+            for name, sets in scores.items():
+                self.write(name, sets)
         except CacheError as error:
             if not forbidden(error.__cause__):
                 raise
@@ -224,7 +224,7 @@ def _content_digest(table: "pa.Table") -> str:
 
     about = {k.decode(errors="replace"): v.decode(errors="replace") for k, v in (table.schema.metadata or {}).items()}
     about.pop(_DIGEST.decode(), None)
-    found = {}
+    digests = {}
     for name in table.column_names:
         column = table.column(name).combine_chunks()
         if pa.types.is_dictionary(column.type):
@@ -236,8 +236,8 @@ def _content_digest(table: "pa.Table") -> str:
         else:
             zero = pa.scalar(0).cast(column.type)
             parts = [str(column.type), array_sha256(column.fill_null(zero).to_numpy(zero_copy_only=False))]
-        found[name] = [*parts, array_sha256(missing)]
-    return digest([about, found], 64)
+        digests[name] = [*parts, array_sha256(missing)]
+    return digest([about, digests], 64)
 
 
 def _table(run_id: str, scores: Sequence[SetScores]) -> "pa.Table":
@@ -314,16 +314,16 @@ def _with_classes(scores: Sequence[SetScores], table: "pa.Table") -> list[SetSco
         for field, prefix in _KINDS.items()
         if prefix in order
     }
-    found, used = [], 0
+    sets, used = [], 0
     for s in scores:
         rows = (names == s.name) & (roles == str(s.role))
         if rows.any() and int(rows.sum()) != len(s.scores):
             raise ValueError(f"{int(rows.sum())} rows of {s.role}/{s.name}, which has {len(s.scores)} images")
         used += int(rows.sum())
-        found.append(replace(s, **{field: values[rows] for field, values in numbers.items()}) if rows.any() else s)
+        sets.append(replace(s, **{field: values[rows] for field, values in numbers.items()}) if rows.any() else s)
     if used != table.num_rows:
         raise ValueError(f"{table.num_rows} rows, of which {used} belong to sets of the run")
-    return found
+    return sets
 
 
 def _digested(table: "pa.Table") -> "pa.Table":
@@ -333,12 +333,12 @@ def _digested(table: "pa.Table") -> "pa.Table":
 def _splits(table: "pa.Table") -> list[SetScores]:
     metadata = table.schema.metadata or {}
     names, roles = (table.column(name).to_numpy() for name in ("set", "role"))
-    found = []
+    splits = []
     for entry in metadata.get(b"splits", b"").decode().split("\n"):
         role, _, name = entry.partition("/")
         rows = (names == name) & (roles == role)
         numbers = {c: table.column(c).fill_null(-1).to_numpy()[rows] for c in ("score", "label", "prediction")}
-        found.append(
+        splits.append(
             SetScores.of_split(
                 name=name,
                 role=Role(role),
@@ -347,6 +347,6 @@ def _splits(table: "pa.Table") -> list[SetScores]:
                 predictions=np.asarray(numbers["prediction"], np.int64),
             )
         )
-    if sum(len(s.scores) for s in found) != table.num_rows:
+    if sum(len(s.scores) for s in splits) != table.num_rows:
         raise ValueError(f"{table.num_rows} rows, of which the sets named in its metadata hold fewer")
-    return found
+    return splits

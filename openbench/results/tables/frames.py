@@ -61,10 +61,10 @@ def frame(record: ResultRecord, view: str = "overview") -> "DataFrame":
             part.insert(0, SIDE, side)
     if view == "overview":
         parts[0]["set"] = [name.removeprefix(MEMBER) for name in parts[0]["set"]]
-    found = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    joined = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     notes = [note for table in tables for note in table.notes]
-    found.attrs |= {"conventions": record.header, "notes": list(dict.fromkeys(notes)), **tuned(record)}
-    return found
+    joined.attrs |= {"conventions": record.header, "notes": list(dict.fromkeys(notes)), **tuned(record)}
+    return joined
 
 
 def tuned(record: ResultRecord) -> dict[str, Any]:
@@ -129,15 +129,15 @@ def methods_table(records: Mapping[str, ResultRecord], title: str) -> Table:
     """
     names = _names(records.values())
     groups = [name for name in GROUPS if name in names]
-    shown = [(name, key) for key in _KEYS for name in groups]
-    shown += [(name, "auroc") for name in names if name not in groups]
+    numbers = [(name, key) for key in _KEYS for name in groups]
+    numbers += [(name, "auroc") for name in names if name not in groups]
     columns, cells = [Column("method")], [list[Cell](records)]
-    for name, key in shown:
-        found = [estimate(record.metrics.get(name, {}), key) for record in records.values()]
+    for name, key in numbers:
+        values = [estimate(record.metrics.get(name, {}), key) for record in records.values()]
         bounded = name in groups and key == "auroc"
-        interval = " [interval]" * (bounded and any(isinstance(cell, Estimate) for cell in found))
+        interval = " [interval]" * (bounded and any(isinstance(cell, Estimate) for cell in values))
         columns.append(Column(f"{name} {_KEYS[key]}{interval}", "percent"))
-        cells.append([cell if bounded else getattr(cell, "value", cell) for cell in found])
+        cells.append([cell if bounded else getattr(cell, "value", cell) for cell in values])
     columns += [Column("ID accuracy ↑", "percent"), Column("tuned")]
     cells += [[_accuracy(record) for record in records.values()]]
     cells += [[f"{_chosen(r)} on {tuned_on(r)}" if r.tuned else "–" for r in records.values()]]
@@ -169,10 +169,10 @@ def methods_frame(records: Mapping[str, ResultRecord], view: str = "overview") -
         for method, part in parts.items():
             part.insert(0, "method", method)
             part.attrs = {}
-        kept = [part for part in parts.values() if len(part)]
-        found = pd.concat(kept, ignore_index=True) if kept else pd.DataFrame()
-        found.attrs["notes"] = list(notes)
-        return found
+        filled = [part for part in parts.values() if len(part)]
+        joined = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()
+        joined.attrs["notes"] = list(notes)
+        return joined
     of = list(records.values())
     columns = {
         f"{name}_{key}": [estimate(record.metrics.get(name, {}), key) for record in of]
@@ -181,16 +181,16 @@ def methods_frame(records: Mapping[str, ResultRecord], view: str = "overview") -
     } | {"id_accuracy": [_accuracy(record) for record in of]}
     titles = [Column(name, "percent") for name in columns] + [Column("tuned"), Column("tuned_on")]
     cells = [*columns.values(), map(_chosen, of), [tuned_on(record) if record.tuned else "" for record in of]]
-    found = frame_of(Table("", tuple(titles), tuple(zip(*cells, strict=True))))
-    found = found.set_axis(pd.Index(list(records), name="method", dtype="str"), axis=0)
-    found.attrs["notes"] = _deviations(of)
-    return found
+    joined = frame_of(Table("", tuple(titles), tuple(zip(*cells, strict=True))))
+    joined = joined.set_axis(pd.Index(list(records), name="method", dtype="str"), axis=0)
+    joined.attrs["notes"] = _deviations(of)
+    return joined
 
 
 def _names(records: Iterable[ResultRecord]) -> list[str]:
     """Groups and sets of all records, in the order of tables."""
-    found = list(dict.fromkeys(name for record in records for name in names_of(record)))
-    return [name for name in GROUPS if name in found] + [name for name in found if name not in GROUPS]
+    names = list(dict.fromkeys(name for record in records for name in names_of(record)))
+    return [name for name in GROUPS if name in names] + [name for name in names if name not in GROUPS]
 
 
 def _deviations(records: Iterable[ResultRecord]) -> list[str]:

@@ -78,8 +78,8 @@ class Names:
     def ours(self, kind: str, published: str, benchmark: str, training: str = "") -> list[str]:
         """Return our names; none if the thing does not exist here."""
         plain = benchmark.removesuffix(FULL_SPECTRUM_SUFFIX)
-        own = [name for b in ("", plain) for name in self._ours.get((kind, published, b, training), [])]
-        return own if own or not training else self.ours(kind, published, benchmark)
+        names = [name for b in ("", plain) for name in self._ours.get((kind, published, b, training), [])]
+        return names if names or not training else self.ours(kind, published, benchmark)
 
     def trainings(self, published: str, benchmark: str) -> list[tuple[str, str]]:
         """Return our trainings, each with its augmentation: a published one may be either, or `TRAINING + AUGMENT`."""
@@ -99,10 +99,10 @@ def load_published(folder: Path) -> dict[Setup, Figure]:
         RecordError: a file lacks a column or has a value that is not a number.
     """
     names = load_names(folder)
-    found: dict[Setup, Figure] = {}
+    figures: dict[Setup, Figure] = {}
     for setup, figure in (*_table1(folder, names), *_augmentations(folder, names), *_leaderboard(folder, names)):
-        found.setdefault(setup, figure)
-    return found
+        figures.setdefault(setup, figure)
+    return figures
 
 
 def published_name(benchmark: str, *, full_spectrum: bool) -> str:
@@ -246,12 +246,12 @@ def rejection_figures(folder: Path) -> dict[tuple[str, str, str], RejectionFigur
     Raises:
         RecordError: a cell that is not a number, or a name that is not in `paper_names.csv`.
     """
-    columns, found = {"benchmark": "id", "set": "ood", "method": "method"}, dict[Key, dict[str, float]]()
+    columns, figures = {"benchmark": "id", "set": "ood", "method": "method"}, dict[Key, dict[str, float]]()
     for where, key_of, row in _figures(folder, "reject_option_table2", columns):
         values = {"risk" if row["metric"] == "selective_risk" else row["metric"]: _number(row["value"], where)}
         values |= {key: _number(row[key], where) for key in ("min_tpr", "max_fpr") if row[key]}
-        found.setdefault(key_of, {}).update(values)
-    return {key: RejectionFigure(**values) for key, values in found.items()}
+        figures.setdefault(key_of, {}).update(values)
+    return {key: RejectionFigure(**values) for key, values in figures.items()}
 
 
 def rebench_figures(folder: Path) -> dict[tuple[str, str, str], Mapping[str, float]]:

@@ -354,11 +354,11 @@ def to_markdown(table: Table) -> str:
         [column.heading for column in texts.columns],
         ["---" if column.kind == "text" else "---:" for column in texts.columns],
     ]
-    for at, (row, shown) in enumerate(zip(table.rows, _marked(texts, "**{}**"), strict=True)):
+    for at, (row, texts_of_row) in enumerate(zip(table.rows, _marked(texts, "**{}**"), strict=True)):
         if at in texts.headings:
             lines.append([f"**{texts.headings[at]}**", *[""] * (len(texts.columns) - 1)])
         links = (isinstance(cell, Link) and escape.markdown_link(cell.text, cell.target) for cell in row)
-        lines.append([link or text for link, text in zip(links, shown, strict=True)])
+        lines.append([link or text for link, text in zip(links, texts_of_row, strict=True)])
     parts = [f"### {texts.title}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
     parts += [escape.markdown_paragraph(text) for text in (table.header, *table.notes) if text]
     return "\n\n".join(parts) + "\n"

@@ -199,11 +199,11 @@ def ordered(measured: Iterable[str], members: Members) -> list[str]:
 
 def members_of(record: ResultRecord) -> Members:
     """Return {role: names of its sets} of a record."""
-    found: dict[str, list[str]] = {}
+    members: dict[str, list[str]] = {}
     for key in sorted(record.counts):
         role, _, name = key.partition("/")
-        found.setdefault(role, []).append(name)
-    return found
+        members.setdefault(role, []).append(name)
+    return members
 
 
 def role_of(record: ResultRecord, name: str) -> str:
@@ -265,11 +265,11 @@ def _family(record: ResultRecord, side: str, view: str, decimals: int) -> list[T
         pooled = {k.removeprefix("pooled_"): v for k, v in values.items() if k.startswith("pooled_")}
         rows.append((name, role_of(record, name), {k: v for k, v in values.items() if not k.startswith("pooled_")}))
         rows += [(name, "pooled", pooled)] if pooled else []
-    found = {key for _, _, values in rows for key in values}
+    measured = {key for _, _, values in rows for key in values}
     if view == "intervals":
-        keys = _interval_keys(found)
+        keys = _interval_keys(measured)
     else:
-        keys = [k for k in found if shown_in(k, view) and not _is_end(k, found)]
+        keys = [k for k in measured if shown_in(k, view) and not _is_end(k, measured)]
     if not keys or (view == "threshold" and keys == ["auroc"]):
         return []
     ordered = sorted(keys, key=lambda k: key_order(view, k))
@@ -357,7 +357,7 @@ def _prediction_sets(record: ResultRecord, decimals: int) -> list[Table]:
         Column("singletons ↑", "percent", decimals),
         Column("worst class ↑", "percent", decimals),
     ]
-    split = any("size_mean" in found for found in cells.values())
+    split = any("size_mean" in values for values in cells.values())
     if split:
         columns += [Column("coverage over splits", "percent", decimals), Column("size over splits ↓", "number")]
     quantities = ("coverage", "size", "singletons", "worst_class")
@@ -366,19 +366,19 @@ def _prediction_sets(record: ResultRecord, decimals: int) -> list[Table]:
             kind,
             SIDES[side] or "standard",
             alpha,
-            *(found.get(q) for q in quantities),
-            *(_over_splits(found, q) for q in quantities[:2] if split),
+            *(values.get(q) for q in quantities),
+            *(_over_splits(values, q) for q in quantities[:2] if split),
         )
-        for (kind, alpha, side), found in sorted(cells.items())
+        for (kind, alpha, side), values in sorted(cells.items())
     )
     title = f"prediction sets · {_title(record, decimals)}"
     notes = (*deviation_notes(record), *_set_notes(record, {kind for kind, _, _ in cells}, split))
     return [Table(title, tuple(columns), rows, record.header, notes)]
 
 
-def _over_splits(found: Mapping[str, Any], quantity: str) -> Cell:
-    mean = found.get(f"{quantity}_mean")
-    std = found.get(f"{quantity}_std")
+def _over_splits(values: Mapping[str, Any], quantity: str) -> Cell:
+    mean = values.get(f"{quantity}_mean")
+    std = values.get(f"{quantity}_std")
     return Estimate(mean, std=std) if isinstance(mean, float | int) and isinstance(std, float | int) else mean
 
 
@@ -472,10 +472,10 @@ def conventions(header: str, keys: Collection[str], intervals: Collection[str] =
     base = {key.removeprefix("pooled_") for key in keys}
     parts = []
     for part in header.split(" · "):
-        kept = [text for clause in part.split("; ") if (text := _needed(clause, base, intervals))]
-        if kept and part.startswith(_RISK) and not kept[0].startswith(_RISK):
-            kept[0] = _RISK + kept[0]
-        parts += ["; ".join(kept)] * bool(kept)
+        clauses = [text for clause in part.split("; ") if (text := _needed(clause, base, intervals))]
+        if clauses and part.startswith(_RISK) and not clauses[0].startswith(_RISK):
+            clauses[0] = _RISK + clauses[0]
+        parts += ["; ".join(clauses)] * bool(clauses)
     return " · ".join(parts)
 
 
@@ -486,13 +486,13 @@ def explained(header: str) -> str:
 
 def said_once(tables: Iterable[Table]) -> list[Table]:
     """Return the tables of a view with each line about them under the last table that it is about."""
-    found, headers, notes = [], set[str](), set[str]()
+    shown_tables, headers, notes = [], set[str](), set[str]()
     for table in reversed(list(tables)):
-        kept = tuple(note for note in table.notes if note not in notes)
-        found.append(replace(table, header="" if table.header in headers else table.header, notes=kept))
+        new_notes = tuple(note for note in table.notes if note not in notes)
+        shown_tables.append(replace(table, header="" if table.header in headers else table.header, notes=new_notes))
         headers.add(table.header)
         notes |= set(table.notes)
-    return found[::-1]
+    return shown_tables[::-1]
 
 
 def _needed(clause: str, keys: Collection[str], intervals: Collection[str]) -> str:
