@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openbench import paths
+from openbench.config.overrides import OUTLIERS
 from openbench.core.names import is_stream
 from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord, Value
 from openbench.core.request import Role
@@ -43,6 +44,7 @@ Keep = Callable[[str, str], bool]  # of a set or group and a key: whether somebo
 # and the benchmark, which is compared by its digest.
 NODES = ("training", "backbone", "method", "tune")
 SIDES = ("", FULL_SPECTRUM)
+_INTERVALS = ("confidence", "replicates")
 ID = "id"
 METRIC = "metric."  # before the key of a metric, in the names of columns
 _FILE, _STATE, _FIRST = "file", "state", "first"
@@ -84,7 +86,10 @@ class Run:
         backbone_node: of the config.
         method_node: of the config.
         tune_node: of the config.
+        metrics_node: of the config.
         setting: digest of what the runs of a row share, but for the code.
+        config_key: digest of what numbers depend on but for the benchmark, see `config_key`.
+        benchmark_key: digest of the benchmark's node, see `benchmark_key`.
         code: digest of the method's version and of code that openbench does not ship or had not committed.
         sources: {module: SHA-256} of code that openbench does not ship.
         uncommitted: {file: SHA-256} of openbench's files that differed from the commit.
@@ -93,6 +98,9 @@ class Run:
         header: the line of conventions.
         problems: what in the record does not follow from the rest of it.
         utc: when it was made, as the record states it.
+        images: how many were read.
+        width: numbers per image in the cache: logits and features.
+        seconds: {stage: wall seconds}.
         ms: milliseconds per image that scoring took without cached features; None if that was not timed.
         pass_ms: milliseconds of one pass of the network; None if all that the run needed was cached.
         mib: peak memory of the process while it scored.
@@ -124,7 +132,10 @@ class Run:
     backbone_node: Any
     method_node: Any
     tune_node: Any
+    metrics_node: Any
     setting: str
+    config_key: str
+    benchmark_key: str
     code: str
     sources: Mapping[str, str]
     uncommitted: Mapping[str, str]
@@ -133,6 +144,9 @@ class Run:
     header: str
     problems: Sequence[str]
     utc: str
+    images: int
+    width: int
+    seconds: Mapping[str, float]
     ms: float | None
     pass_ms: float | None
     mib: float | None
@@ -183,7 +197,7 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
     metrics, tune = config.get("metrics"), config.get("tune")
     strategy = str(tune.get("strategy", "none")) if isinstance(tune, dict) else "none"
     numbers = {of: {k: v for k, v in values.items() if keep(of, k)} for of, values in record.metrics.items()}
-    digests = [_digest(json.dumps(node, sort_keys=True)) for node in nodes.values()]
+    digests = [_digest(node) for node in nodes.values()]
     return Run(
         run_id=record.run_id,
         benchmark=str(record.benchmark.get("name")),
@@ -207,6 +221,9 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
         seed=config.get("seed"),
         level=float(metrics.get("confidence", 0.95)) if isinstance(metrics, dict) else 0.95,
         **{f"{key}_node": node for key, node in nodes.items()},
+        metrics_node=metrics,
+        config_key=config_key({**config, **nodes}),
+        benchmark_key=benchmark_key(config.get("benchmark")),
         setting=digest([digests, name, backbone, training, augment, outliers]),
         code=digest([version, sources, uncommitted]),
         sources=sources,
@@ -216,13 +233,46 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
         header=record.header,
         problems=list(inconsistencies(record)),
         utc=str(provenance.get("utc") or ""),
+        images=sum(count["n"] for count in record.counts.values()),
+        width=sum(int(record.backbone.get(key) or 0) for key in ("feature_dim", "num_classes")),
+        seconds=dict(_numeric(provenance.get("seconds"))),
         **cost_of(record),
         metrics={of: values for of, values in numbers.items() if values},
     )
 
 
+def config_key(config: Mapping[str, Any]) -> str:
+    """Return the digest of what the numbers of a run depend on, the benchmark aside.
+
+    Which metrics were computed and how wide intervals are does not matter.
+
+    Args:
+        config: the scientific config; `training` is None for released weights, which openbench did not train.
+    """
+    metrics = _mapping(config.get("metrics"))
+    options = {k: v for k, v in metrics.items() if not (isinstance(v, list) or k.startswith("_") or k in _INTERVALS)}
+    return digest([*(_digest(config.get(key)) for key in (*NODES, OUTLIERS)), options, config.get("seed")])
+
+
+def benchmark_key(node: Any) -> str:
+    """Return the digest of the config of a benchmark; whether images may be missing does not matter."""
+    return _digest({key: value for key, value in _mapping(node).items() if key != "incomplete"})
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _numeric(value: Any) -> Iterator[tuple[str, float]]:
+    return ((key, float(number)) for key, number in _mapping(value).items() if isinstance(number, float | int))
+
+
+def _digest(node: Any) -> str:
+    return _digest_of(json.dumps(node, sort_keys=True))
+
+
 @lru_cache(maxsize=4096)  # records share most of their nodes
-def _digest(text: str) -> str:
+def _digest_of(text: str) -> str:
     return digest(json.loads(text))
 
 
@@ -235,9 +285,7 @@ def cost_of(record: ResultRecord) -> dict[str, float | None]:
     counts = record.counts.items()
     scored = sum(int(count.get("n", 0)) for key, count in counts if key.partition("/")[0] not in _NOT_SCORED)
     provenance = record.provenance
-    seconds, peak = (
-        value if isinstance(value := provenance.get(key), Mapping) else {} for key in ("seconds", "peak_mib")
-    )
+    seconds, peak = (_mapping(provenance.get(key)) for key in ("seconds", "peak_mib"))
     spent, extracting, most = seconds.get("score"), seconds.get("features"), peak.get("score")
     passes, pass_ms = provenance.get("passes"), None
     if isinstance(extracting, float | int) and isinstance(passes, int) and passes > 0:

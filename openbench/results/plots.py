@@ -443,9 +443,7 @@ def sides(sets: Sets) -> tuple[SetScores, list[SetScores]]:
     ids = [s for s in sets if s.role == Role.ID_TEST]
     oods = sorted((s for s in sets if s.role in GROUPS), key=lambda s: (GROUPS.index(s.role), s.name))
     if len(ids) != 1 or not oods:
-        raise MetricError(
-            f"a picture of {len(ids)} ID test sets and {len(oods)} OOD sets — give the scores of one run"
-        )
+        raise MetricError(f"a picture of {len(ids)} ID test sets and {len(oods)} OOD sets — give the scores of one run")
     return ids[0], oods
 
 

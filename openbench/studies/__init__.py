@@ -1,5 +1,5 @@
-"""A paper's tables as data: which runs they are made of, their layout, and the published figures.
+"""A paper's tables as data: a yaml of runs and layout, a look-up of their records, and published figures.
 
-`study.study` (a yaml as a value), `runs` (its runs and their records), `cells` (beside published figures), `plan` (what
-is to do), `sheet`, `curves`, `chart` and `kept` (tables and pictures), `outputs` (all of them, in every format).
+`study` (the yaml), `runs` (its runs and their records), `cells` (means, published figures, differences), `plan` (what
+is done and missing), `tables`, `curves` and `chart` (tables and pictures, as files).
 """

@@ -1,6 +1,6 @@
-"""The cells of a study: what its records say, what is published, and why a cell is empty."""
+"""The cells of a study: the mean over the records of its runs, the published figure, and why a cell is empty."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import sqrt
@@ -14,13 +14,13 @@ from scipy.stats import t as student
 
 from openbench import paths
 from openbench.config.constraints import Count, check_value
-from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, RecordError, check_known, did_you_mean
 from openbench.metrics.selective.risk import UNABLE, SelectiveCurve, TprFpr, least_risk, oscr_selective
+from openbench.results.frame import Keep, Run
 from openbench.results.tables.published import reference_rows
 from openbench.results.tables.render import Estimate
-from openbench.studies.runs import Archive, Made, Wanted, as_defined, merged, state, wanted
-from openbench.studies.study import Column, Figures, Row, Study
+from openbench.studies.runs import PlannedRun, Records, merged, planned_run
+from openbench.studies.study import Column, Row, Study
 
 _CONFIDENCE = 0.95
 Sample = tuple[Estimate, int]  # a mean over runs, and how many
@@ -94,11 +94,10 @@ def _limit(first: float | None, runs: int, second: float | None, others: int) ->
 
 
 _NOTHING = ("", "/", "-", "–")
-Line = tuple[str, Mapping[str, str]]  # its place, and its cells
 
 
 @dataclass(frozen=True)
-class Printed:
+class PublishedFigure:
     """A published figure.
 
     Args:
@@ -112,82 +111,76 @@ class Printed:
     runs: int
 
 
-class Published:
-    """The figures of a study's file.
+class PublishedTable:
+    """The figures in a study's file; none without `published`.
 
     Args:
-        study: the study; without `published` there are none.
+        study: any.
+
+    Raises:
+        ConfigError: there is no such file.
     """
 
     def __init__(self, study: Study) -> None:
+        self._study, self._source = study, study.figures
         self._where = f"study '{study.name}'"
-        self._of = study.figures
-        self._lines: list[Line] = []
-        if self._of is not None:
-            self._lines = _lines(self._of, study.path.parent, self._where)
+        self._lines: list[tuple[str, Mapping[str, str]]] = []  # the place of each line, and its cells
+        if self._source is None:
+            return
+        folders, name = (study.path.parent, paths.reference_dir()), self._source.file
+        folder = next((folder for folder in folders if (folder / name).is_file()), None)
+        if folder is None:
+            known = sorted(file.name for file in paths.reference_dir().glob("*.csv"))
+            raise ConfigError(
+                f"{self._where}: published: file '{name}' is neither in '{study.path.parent}' nor among the reference "
+                f"files{did_you_mean(name, known)} — available: {', '.join(known)}"
+            )
+        self._lines = list(reference_rows(folder, name))
 
-    def figure(self, row: Row, column: Column) -> Printed | None:
-        """Return what is printed for a cell; None where nothing is.
+    def figure(self, row: Row, column: Column) -> PublishedFigure | None:
+        """Return the figure for a cell; None where nothing is printed.
 
         Raises:
-            ConfigError: several lines of the file fit, or a column that the file does not have.
+            ConfigError: several lines of the file match, or a column that the file does not have.
             RecordError: a cell that is not a number.
         """
-        if self._of is None:
+        source = self._source
+        if source is None:
             return None
-        match = {**self._of.match, **({self._of.row: row.name} if self._of.row else {})}
-        match |= {**row.published, **column.published}
-        value, std = column.figure or self._of.value, column.std or self._of.std
-        known = list(self._lines[0][1]) if self._lines else []
-        check_known((*match, value, *([std] if std else [])), known, f"{self._where}: file '{self._of.file}'")
-        fits = [line for line in self._lines if all(line[1][key] == text for key, text in match.items())]
-        if len({(cells[value], cells.get(std, "")) for _, cells in fits}) > 1:
-            told = ", ".join(f"{key} {text}" for key, text in match.items())
+        match = source.match | ({source.row: row.name} if source.row else {}) | row.published | column.published
+        value, std = column.figure or source.value, column.std or source.std
+        titles = list(self._lines[0][1]) if self._lines else []
+        check_known((*match, value, *([std] if std else [])), titles, f"{self._where}: file '{source.file}'")
+        lines = [line for line in self._lines if all(line[1][key] == text for key, text in match.items())]
+        if len({(cells[value], cells.get(std, "")) for _, cells in lines}) > 1:
+            keys = ", ".join(f"{key} {text}" for key, text in match.items())
             raise ConfigError(
-                f"{self._where}: {row.path}, {column.path} — {len(fits)} lines of '{self._of.file}' have {told} — name "
+                f"{self._where}: {row.path}, {column.path}: {len(lines)} lines of '{source.file}' have {keys} — name "
                 "another column of the file in `published` of the row or the column"
             )
-        return _printed(fits[0], value, std, self._of) if fits else None
-
-
-def _lines(of: Figures, folder: Path, where: str) -> list[Line]:
-    """The lines of a file beside the study, or of the reference files that openbench ships."""
-    for place in (folder, paths.reference_dir()):
-        if (place / of.file).is_file():
-            return list(reference_rows(place, of.file))
-    known = sorted(file.name for file in paths.reference_dir().glob("*.csv"))
-    raise ConfigError(
-        f"{where}: published: file '{of.file}' is neither in '{folder}' nor among the reference files"
-        f"{did_you_mean(of.file, known)} — available: {', '.join(known)}"
-    )
-
-
-def _printed(line: Line, value: str, std: str, of: Figures) -> Printed | None:
-    where, cells = line
-    if cells[value] in _NOTHING:
-        return None
-    scale = 0.01 if of.percent else 1.0
-    try:
-        number = float(cells[value]) * scale
-        spread = float(cells[std]) * scale if std and cells[std] not in _NOTHING else 0.0
-    except ValueError as error:
-        raise RecordError(f"{where}: found {cells[value]!r} — allowed: a number, '/' or nothing") from error
-    # A deviation of exactly 0 marks a single run.
-    runs = of.runs if spread or not std else 1
-    return Printed(Estimate(number, std=spread or None), _half(cells[value]) * scale, runs)
-
-
-def _half(text: str) -> float:
-    """Half a unit of the last digit of a number."""
-    return float(0.5 * 10.0 ** -len(text.partition(".")[2]))
+        if not lines or lines[0][1][value] in _NOTHING:
+            return None
+        where, cells = lines[0]
+        scale = 0.01 if source.percent else 1.0
+        try:
+            number = float(cells[value]) * scale
+            spread = float(cells[std]) * scale if std and cells[std] not in _NOTHING else 0.0
+        except ValueError as error:
+            raise RecordError(
+                f"{where}: {cells[value]!r} is not a number — allowed: a number, '/' or nothing"
+            ) from error
+        half = 0.5 * 10.0 ** -len(cells[value].partition(".")[2])
+        # A deviation of exactly 0 marks a single run.
+        return PublishedFigure(
+            Estimate(number, std=spread or None), half * scale, source.runs if spread or not std else 1
+        )
 
 
 _LEVEL = 0.95  # of the intervals that are shown where there is a choice
 _BY_CHANCE = ("seed", "benchmark.draw")  # keys over whose values numbers vary by chance
 NO_RECORD = "not run yet"
-_OTHERWISE = "its config defines the benchmark otherwise than the config files do"
-States = Mapping[str, str]  # by form of a benchmark
 NOT_PUBLISHED = "not in the published table"
+PlannedCells = Mapping[tuple[str, str], Mapping[str, PlannedRun]]  # {(row, column): {value of the repeated key: run}}
 
 
 @dataclass(frozen=True)
@@ -197,10 +190,10 @@ class Cell:
     Args:
         row: its row.
         column: its column.
-        runs: what it is made of, by the value of the repeated key; empty if the study has no cell here.
-        made: the records that are there, likewise.
+        runs: {value of the repeated key: run}; empty if the study has no cell here.
+        records: those of the runs that exist, likewise.
         ours: the mean over them, with their deviation; with the interval of a single one.
-        printed: the published figure.
+        published: the published figure.
         difference: ours less that.
         reason: why there is no number of ours; empty if there is one.
         deviations: how the benchmark of its records differs from its definition.
@@ -208,10 +201,10 @@ class Cell:
 
     row: Row
     column: Column
-    runs: Mapping[str, Wanted] = field(default_factory=dict)
-    made: Mapping[str, Made] = field(default_factory=dict)
+    runs: Mapping[str, PlannedRun] = field(default_factory=dict)
+    records: Mapping[str, Run] = field(default_factory=dict)
     ours: Estimate | None = None
-    printed: Printed | None = None
+    published: PublishedFigure | None = None
     difference: Difference | None = None
     reason: str = ""
     deviations: tuple[str, ...] = ()
@@ -219,168 +212,157 @@ class Cell:
     @property
     def values(self) -> dict[str, float]:
         """Its number in each record, by the value of the repeated key."""
-        found = {at: number(one, self.column) for at, one in self.made.items()}
-        return {at: value for at, value in found.items() if isinstance(value, float | int)}
+        numbers = {at: number(record, self.column) for at, record in self.records.items()}
+        return {at: value for at, value in numbers.items() if isinstance(value, float | int)}
 
     @property
     def incomplete(self) -> bool:
-        """Whether some of its runs are not there."""
-        return bool(self.made) and len(self.made) < len(self.runs)
+        """Whether some of its runs have no record."""
+        return bool(self.records) and len(self.records) < len(self.runs)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of a study on the command line.
+class StudyOptions:
+    """What the command line adds to a study.
 
     Args:
-        words: overrides of all runs, after the study's own.
-        incomplete: whether records of benchmarks that are not as defined count.
+        overrides: of all runs, after the study's.
+        incomplete: whether records of benchmarks with missing images count.
         config_dir: the user's folder of group files.
     """
 
-    words: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
     incomplete: bool = False
     config_dir: Path | None = None
 
 
-def number(one: Made, column: Column) -> float | int | str | None:
-    """Return the number of a record that a column is about; None if it has none."""
-    return one.run.metrics.get(column.set, {}).get(column.key)
+def number(run: Run, column: Column) -> float | int | str | None:
+    """Return the number of a record for a column; None if it has none."""
+    return run.metrics.get(column.set, {}).get(column.key)
 
 
-def planned(study: Study, asked: Asked) -> dict[tuple[str, str], dict[str, Wanted]]:
-    """Return {(row, column): {value of the repeated key: run}} of every cell that the study has.
+def needed(study: Study) -> Keep:
+    """Return which numbers of records a study shows."""
+    keys = {(column.set, column.key + end) for column in study.columns for end in ("", "_low", "_high")}
+    return lambda name, key: (name, key) in keys
+
+
+def planned(study: Study, options: StudyOptions) -> PlannedCells:
+    """Return the runs of every cell that the study has.
 
     Raises:
-        ConfigError: overrides that name no benchmark, or that a study cannot look records up by.
+        ConfigError: overrides that name no benchmark, or that are not those of a run.
     """
-    published, found = Published(study), dict[tuple[str, str], dict[str, Wanted]]()
-    known: dict[tuple[str, ...], Wanted] = {}
+    published, found = PublishedTable(study), dict[tuple[str, str], dict[str, PlannedRun]]()
+    runs: dict[tuple[str, ...], PlannedRun] = {}
     for row in study.rows if study.layout != "mixture" else ():
         for column in study.columns:
-            where = f"study '{study.name}': {row.path}, {column.path}"
             if why_not(study, row, column, published):
                 continue
-            runs = found.setdefault((row.path, column.path), {})
+            cell = found.setdefault((row.path, column.path), {})
             for value in column.seeds:
-                there = next((row.there[key] for key in _places(column) if key in row.there), ())
-                words = merged(study.run, column.run, row.run, there, [f"{study.repeat}={value}"], asked.words)
-                if words not in known:
-                    known[words] = wanted(words, where, asked.config_dir)
+                there = next((row.there[key] for key in column.places if key in row.there), ())
+                repeated = [f"{study.repeat}={value}"]
+                words = merged(study.run, column.run, row.run, there, repeated, options.overrides)
+                if words not in runs:
+                    where = f"study '{study.name}': {row.path}, {column.path}"
+                    runs[words] = planned_run(words, where, options.config_dir)
                 at = next((v.partition("=")[2] for v in words if v.partition("=")[0] == study.repeat), value)
-                runs.setdefault(at, known[words])
+                cell.setdefault(at, runs[words])
     return found
 
 
-def why_not(study: Study, row: Row, column: Column, published: Published) -> str:
+def why_not(study: Study, row: Row, column: Column, published: PublishedTable) -> str:
     """Return why the study has no cell in a row and column; empty if it has one."""
-    stated = next((row.without[key] for key in (*_places(column), "") if key in row.without), "")
+    stated = next((row.without[key] for key in (*column.places, "") if key in row.without), "")
     if stated:
         return stated
     return NOT_PUBLISHED if study.only_published and published.figure(row, column) is None else ""
 
 
-def _places(column: Column) -> tuple[str, ...]:
-    """What a row may name a column by, the narrowest first."""
-    return column.path, column.name, column.group
-
-
-def cells(study: Study, asked: Asked, archive: Archive) -> list[list[Cell]]:
+def cells(study: Study, options: StudyOptions, records: Records) -> list[list[Cell]]:
     """Return the cells, row by row.
 
     Args:
         study: any, narrowed or not.
-        asked: on the command line.
-        archive: the records.
+        options: of the command line.
+        records: of the results folder.
     """
-    published, runs = Published(study), planned(study, asked)
-    states = states_of(runs.values(), archive, asked)
-    found = []
-    for row in study.rows:
-        line = []
-        for column in study.columns:
-            printed = published.figure(row, column)
-            cell = Cell(row, column, runs.get((row.path, column.path), {}), printed=printed)
-            reason = why_not(study, row, column, published)
-            line.append(_filled(cell, archive, states, reason))
-        found.append(line)
-    return [[_compared(cell, study) for cell in line] for line in found]
+    published, runs = PublishedTable(study), planned(study, options)
+    states = states_of(runs, records, options)
+
+    def cell(row: Row, column: Column) -> Cell:
+        figure = published.figure(row, column)
+        empty = Cell(row, column, runs.get((row.path, column.path), {}), published=figure)
+        reason = why_not(study, row, column, published)
+        return replace(empty, reason=reason) if reason else _compared(_filled(empty, records, states), study)
+
+    return [[cell(row, column) for column in study.columns] for row in study.rows]
 
 
-def archive_of(study: Study, asked: Asked, records: Iterable[ResultRecord]) -> Archive:
-    """Return what the study needs of records."""
-    kept = {(column.set, column.key + end) for column in study.columns for end in ("", "_low", "_high")}
-    keys = {key for runs in planned(study, asked).values() for run in runs.values() for key in run.values}
-    return Archive.of(records, keys, lambda name, key: (name, key) in kept)
+def states_of(runs: PlannedCells, records: Records, options: StudyOptions) -> dict[str, str]:
+    """Return {key of a benchmark: the digest of its images that the table shows}.
 
-
-def states_of(runs: Iterable[Mapping[str, Wanted]], archive: Archive, asked: Asked) -> States:
-    """Return the state of each benchmark that a table shows: as defined, else that of the most runs of the study.
+    That of the benchmark as defined, or, where incomplete ones count, that of most runs.
 
     Args:
-        runs: of each cell, from `planned`.
-        archive: the records.
-        asked: on the command line.
+        runs: of each cell.
+        records: of the results folder.
+        options: of the command line.
     """
-    found: dict[str, dict[str, list[bool]]] = {}
-    for run in {id(run): run for many in runs for run in many.values()}.values():
-        for one in archive.fitting(run):
-            defined = as_defined(one, run)
-            if defined or asked.incomplete:
-                found.setdefault(run.form, {}).setdefault(state(one, run), []).append(defined)
+    counts: dict[str, dict[str, list[bool]]] = {}
+    for run in {id(run): run for many in runs.values() for run in many.values()}.values():
+        for record in records.matching(run):
+            if record.pristine or options.incomplete:
+                counts.setdefault(run.benchmark_key, {}).setdefault(record.digest, []).append(record.pristine)
     return {
-        name: max(states, key=lambda made_of: (any(states[made_of]), len(states[made_of]), made_of))
-        for name, states in found.items()
+        key: max(states, key=lambda state: (any(states[state]), len(states[state]), state))
+        for key, states in counts.items()
     }
 
 
-def _filled(cell: Cell, archive: Archive, states: States, reason: str) -> Cell:
+def _filled(cell: Cell, records: Records, states: Mapping[str, str]) -> Cell:
     """The cell with its records, or with the reason why it is empty."""
-    if reason:
-        return replace(cell, reason=reason)
-    chosen = {at: _chosen(run, archive, states) for at, run in cell.runs.items()}
-    made = {at: one for at, one in chosen.items() if isinstance(one, Made)}
-    if not made:
+    chosen = {at: _record_of(run, records, states) for at, run in cell.runs.items()}
+    found = {at: record for at, record in chosen.items() if isinstance(record, Run)}
+    if not found:
         return replace(cell, reason=next((why for why in chosen.values() if isinstance(why, str)), NO_RECORD))
     if not cell.column.key:  # the layout brings its numbers
-        return replace(cell, made=made)
-    numbers = {at: number(one, cell.column) for at, one in made.items()}
-    kept = {at: made[at] for at, value in numbers.items() if isinstance(value, float | int)}
-    if not kept:
+        return replace(cell, records=found)
+    numbers = {at: number(record, cell.column) for at, record in found.items()}
+    with_number = {at: found[at] for at, value in numbers.items() if isinstance(value, float | int)}
+    if not with_number:
         unable = UNABLE in numbers.values()
         what = f"{UNABLE}: no threshold meets its bounds" if unable else f"its records have no {cell.column.key}"
-        return replace(cell, made=made, reason=f"{what} ({cell.column.set})")
-    deviations = {text for one in kept.values() for text in one.run.deviations}
-    if any(one.run.pristine and one.form != cell.runs[at].form for at, one in kept.items()):
-        deviations.add(_OTHERWISE)
-    return replace(cell, made=kept, deviations=tuple(sorted(deviations)))
+        return replace(cell, records=found, reason=f"{what} ({cell.column.set})")
+    deviations = sorted({text for record in with_number.values() for text in record.deviations})
+    return replace(cell, records=with_number, deviations=tuple(deviations))
 
 
-def _chosen(run: Wanted, archive: Archive, states: States) -> Made | str:
+def _record_of(run: PlannedRun, records: Records, states: Mapping[str, str]) -> Run | str:
     """The record of a run, or why there is none for the table."""
     if run.refused:
         return run.refused
-    fitting = archive.fitting(run)
-    kept = [one for one in fitting if state(one, run) == states.get(run.form)]
-    if len({one.run.row for one in kept}) > 1:
-        ids = ", ".join(sorted(one.run.run_id for one in kept))
-        return f"records of several settings fit ({ids}): add the override that tells them apart"
-    if kept:
-        return max(kept, key=lambda one: (one.run.level == _LEVEL, one.run.run_id))
-    if not fitting:
-        return NO_RECORD if archive.of_benchmark(run.benchmark) else f"nothing was run on {run.benchmark} yet"
-    if not any(as_defined(one, run) for one in fitting):
+    matching = records.matching(run)
+    shown = [record for record in matching if record.digest == states.get(run.benchmark_key)]
+    if len({record.row for record in shown}) > 1:
+        ids = ", ".join(sorted(record.run_id for record in shown))
+        return f"records of several settings match ({ids}): add the override that distinguishes them"
+    if shown:
+        return max(shown, key=lambda record: (record.level == _LEVEL, record.run_id))
+    if not matching:
+        return NO_RECORD if records.of_benchmark(run.benchmark) else f"nothing was run on {run.benchmark} yet"
+    if not any(record.pristine for record in matching):
         return f"run on {run.benchmark}, but not as defined (--allow incomplete shows it)"
     return f"run on another state of {run.benchmark}"
 
 
-def _mean(made: Sequence[Made], column: Column) -> Estimate:
+def _mean(runs: Sequence[Run], column: Column) -> Estimate:
     """The mean and population deviation over runs; of a single one its value and interval."""
-    values = [float(number(one, column) or 0.0) for one in made]
+    values = [float(number(run, column) or 0.0) for run in runs]
     if len(values) > 1:
         return Estimate(fmean(values), std=pstdev(values))
-    (one,) = made
-    numbers = one.run.metrics[column.set]
+    numbers = runs[0].metrics[column.set]
     low, high = (numbers.get(f"{column.key}_{end}") for end in ("low", "high"))
     if isinstance(low, float | int) and isinstance(high, float | int):
         return Estimate(values[0], float(low), float(high))
@@ -389,17 +371,16 @@ def _mean(made: Sequence[Made], column: Column) -> Estimate:
 
 def _compared(cell: Cell, study: Study) -> Cell:
     """The cell with its mean and, where a figure is published, the difference."""
-    if not cell.made or cell.reason or not cell.column.key:
+    if not cell.records or cell.reason or not cell.column.key:
         return cell
     # Released weights are one network, whatever the seed.
-    samples = {one.run.network if study.repeat == "seed" else at: one for at, one in cell.made.items()}
-    ours = _mean(list(samples.values()), cell.column)
-    if cell.printed is None:
+    samples = {run.network if study.repeat == "seed" else at: run for at, run in cell.records.items()}
+    ours, figure = _mean(list(samples.values()), cell.column), cell.published
+    if figure is None:
         return replace(cell, ours=ours)
     # Groups of data differ for other reasons than chance: their spread explains no difference.
     sample = (ours, len(samples)) if study.repeat in _BY_CHANCE else (Estimate(ours.value), 1)
-    found = difference(sample, (cell.printed.value, cell.printed.runs), cell.printed.rounding)
-    return replace(cell, ours=ours, difference=found)
+    return replace(cell, ours=ours, difference=difference(sample, (figure.value, figure.runs), figure.rounding))
 
 
 _WEIGHTS, _MEANS, _OOD_DEVIATION = np.array([0.3, 0.3, 0.4]), np.array([-1.0, 1.0, 3.0]), float(np.sqrt(0.2))
@@ -437,35 +418,35 @@ def mixture_cells(study: Study) -> list[list[Cell]]:
     check_value(mean, float, f"{where}: options.ood_mean")
     check_value(samples, Count, f"{where}: options.samples")
     ids, losses, ood = _sample(samples, float(mean))
-    published, found = Published(study), []
+    published, found = PublishedTable(study), []
     for row in study.rows:
         a, b = _weights(row, where)
         curve = SelectiveCurve.of(a * ids[0] + b * ids[1], losses, a * ood[0] + b * ood[1])
-        found.append([_cell(study, row, at, curve, published) for at in range(len(study.columns))])
+        found.append([_mixture_cell(study, row, column, curve, published) for column in study.columns])
     return found
 
 
-def _cell(study: Study, row: Row, at: int, curve: SelectiveCurve, published: Published) -> Cell:
-    column = study.columns[at]
+def _mixture_cell(study: Study, row: Row, column: Column, curve: SelectiveCurve, table: PublishedTable) -> Cell:
     if column.key not in _METRICS:
         raise ConfigError(
-            f"study '{study.name}': columns.{column.path} — found '{column.key}' — allowed: {', '.join(_METRICS)}"
+            f"study '{study.name}': columns.{column.path}: found '{column.key}' — allowed: {', '.join(_METRICS)}"
         )
-    value, printed = _METRICS[column.key](curve), published.figure(row, column)
+    value, figure = _METRICS[column.key](curve), table.figure(row, column)
     if isinstance(value, str):
-        return Cell(row, column, printed=printed, reason=f"{value}: no threshold meets both bounds")
+        return Cell(row, column, published=figure, reason=f"{value}: no threshold meets both bounds")
     ours = Estimate(float(value))
-    gap = difference((ours, 1), (printed.value, 1), printed.rounding) if printed else None
-    return Cell(row, column, ours=ours, printed=printed, difference=gap)
+    gap = difference((ours, 1), (figure.value, 1), figure.rounding) if figure else None
+    return Cell(row, column, ours=ours, published=figure, difference=gap)
 
 
 def _weights(row: Row, where: str) -> tuple[float, float]:
-    given = dict(word.split("=", 1) for word in row.run if "=" in word)
+    values = dict(word.split("=", 1) for word in row.run if "=" in word)
     try:
-        a, b = (float(given[name]) for name in _SCORES)
+        a, b = (float(values[name]) for name in _SCORES)
     except (KeyError, ValueError) as error:
-        found = " ".join(row.run)
-        raise ConfigError(f"{where}: rows.{row.name} — found '{found}' — allowed: e.g. [r=1, g=0.2]") from error
+        raise ConfigError(
+            f"{where}: rows.{row.name}: found '{' '.join(row.run)}' — allowed: e.g. [r=1, g=0.2]"
+        ) from error
     return a, b
 
 

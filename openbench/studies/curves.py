@@ -1,6 +1,6 @@
-"""Curves of a study's runs, from their kept scores: OSCR, guaranteed FPR, rates by threshold, over groups and folds."""
+"""Curves of a study's runs from their cached scores: OSCR, guaranteed FPR, rates by threshold, calibration folds."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import floor
 
@@ -24,6 +24,7 @@ from openbench.metrics.threshold import (
     shared_thresholds,
     threshold_areas,
 )
+from openbench.results.frame import Run
 from openbench.results.plots import sides
 from openbench.results.scores.stored import ScoreStore
 from openbench.studies.cells import Cell
@@ -31,8 +32,6 @@ from openbench.studies.study import Study
 
 FOLDS = 53  # as in the paper
 ALPHA = 0.05  # p-values up to it are flagged
-
-
 Floats = NDArray[np.float64]
 
 
@@ -74,12 +73,12 @@ def fold_rates(scores: ArrayLike) -> FoldRates:
     Reference: Novello et al., "Out-of-distribution detection should use conformal prediction", 2024, arXiv 2403.11532;
         the law is Vovk's, 2012, arXiv 1209.2673. The paper has folds of 10,000 images, here n = ⌊m/53⌋.
     """
-    found = np.asarray(scores, float)
-    n = len(found) // FOLDS
+    ids = np.asarray(scores, float)
+    n = len(ids) // FOLDS
     rank = floor(ALPHA * (n + 1))
     if rank == 0:
-        raise MetricError(f"{len(found)} ID scores in {FOLDS} folds — at least {round(1 / ALPHA) - 1} each are needed")
-    drawn = np.random.default_rng(0).permutation(found)[: n * FOLDS].reshape(FOLDS, n)
+        raise MetricError(f"{len(ids)} ID scores in {FOLDS} folds — at least {round(1 / ALPHA) - 1} each are needed")
+    drawn = np.random.default_rng(0).permutation(ids)[: n * FOLDS].reshape(FOLDS, n)
     bounds = np.partition(drawn, n - rank, axis=1)[:, n - rank]
     rates = [(np.delete(drawn, at, axis=0) > bound).mean() for at, bound in enumerate(bounds)]
     return FoldRates(np.sort(rates), n, rank)
@@ -99,8 +98,8 @@ class Line:
         name: of the row, or of what is drawn of it.
         x: (k,) positions.
         y: (k,) heights.
-        value: what the chart says of the line in one number, a fraction; None for none.
-        published: the figure that the paper prints for it.
+        value: its area or mean, a fraction; None for none.
+        published: the published figure for it.
     """
 
     name: str
@@ -131,14 +130,14 @@ class Chart:
 
     Args:
         kind: as the study's options name it.
-        title: what it is about.
+        title: as printed.
         axes: the labels of x and y.
         panels: in reading order.
-        value: what `Line.value` is; empty for none.
+        value: the name of `Line.value`; empty for none.
         ticks: names of the positions 0, 1, …; empty where x is a number.
-        log: whether small x are drawn apart.
-        without: rows with records whose scores are not kept.
-        unable: what has scores of which it cannot be drawn: infinite ones, or all the same.
+        log: whether x is on a log scale.
+        without: rows with records whose scores are not cached.
+        unable: rows that cannot be drawn, since scores are infinite or all the same.
     """
 
     kind: str
@@ -153,16 +152,16 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Scored:
-    """A run with its kept scores.
+class ScoredCell:
+    """A run with its cached scores.
 
     Args:
-        cell: one of its row that it is in.
+        cell: a cell that the run is in.
         group: the value of the repeated key.
         benchmark: its name.
         sets: of scores.
-        figures: {(set, key): what the paper prints} of the cells of its row.
-        options: of metrics, those of curves as the run's record has them.
+        figures: {(set, metric): published figure} of the cells of its row.
+        options: of metrics, as the run's record has them.
     """
 
     cell: Cell
@@ -174,7 +173,7 @@ class Scored:
 
 
 def charts(study: Study, cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> list[Chart]:
-    """Return the charts that a study asks for with the option `curves`, as far as scores of its runs are kept.
+    """Return the charts that a study asks for with the option `curves`, of the runs whose scores are cached.
 
     Args:
         study: with the option.
@@ -182,60 +181,64 @@ def charts(study: Study, cells: Sequence[Sequence[Cell]], scores: ScoreStore) ->
         scores: where the scores of the runs are.
     """
     kinds = study.options.get("curves", ())
-    found = list(_scored(cells, scores)) if kinds else []
-    shown = {one.cell.row.path for one in found}
-    rows = [line[0].row for line in cells if any(cell.made for cell in line)]
-    without = tuple(row.path for row in rows if row.path not in shown)
-    made = [KINDS[kind](found) for kind in kinds if found]
+    runs = list(_scored(cells, scores)) if kinds else []
+    drawn = {run.cell.row.path for run in runs}
+    rows = [line[0].row.path for line in cells if any(cell.records for cell in line)]
+    without = tuple(row for row in rows if row not in drawn)
+    made = [KINDS[kind](runs) for kind in kinds if runs]
     return [replace(chart, without=without) for chart in made if chart.panels]
 
 
-def _scored(cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> Iterator[Scored]:
-    """Every run of the cells once, with its scores; runs without are left out."""
+def _scored(cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> Iterator[ScoredCell]:
+    """Every run of the cells once, with its scores; runs without scores are left out."""
     for line in cells:
-        done: set[str] = set()
+        runs: dict[str, tuple[Cell, str, Run]] = {}
         for cell in line:
-            for at, made in cell.made.items():
-                if made.run.run_id in done:
-                    continue
-                done.add(made.run.run_id)
-                same = [(c.column, c.printed) for c in line if c.made.get(at) is made and c.printed is not None]
-                printed = {(column.set, column.key): figure.value.value for column, figure in same}
-                options = MetricOptions(**{key: made.metrics[key] for key in _OPTIONS if key in made.metrics})
-                try:
-                    yield Scored(cell, at, made.run.benchmark, scores.read(made.run.run_id), printed, options)
-                except CacheError:
-                    continue
+            for at, run in cell.records.items():
+                runs.setdefault(run.run_id, (cell, at, run))
+        for cell, at, run in runs.values():
+            same = [c for c in line if c.records.get(at) is run and c.published is not None]
+            printed = {(c.column.set, c.column.key): c.published.value.value for c in same if c.published}
+            options = {key: run.metrics_node[key] for key in _OPTIONS if key in (run.metrics_node or {})}
+            try:
+                sets = scores.read(run.run_id)
+            except CacheError:
+                continue
+            yield ScoredCell(cell, at, run.benchmark, sets, printed, MetricOptions(**options))
+
+
+def _first(runs: Sequence[ScoredCell]) -> Iterable[ScoredCell]:
+    """The first run of each row and benchmark."""
+    found: dict[tuple[str, str], ScoredCell] = {}
+    for run in runs:
+        found.setdefault((run.cell.row.path, run.benchmark), run)
+    return found.values()
 
 
 def _by_set(
-    found: Sequence[Scored], line: Callable[[Scored, SetScores, SetScores], Sequence[Line]]
+    runs: Sequence[ScoredCell], line: Callable[[ScoredCell, SetScores, SetScores], Sequence[Line]]
 ) -> tuple[Panel, ...]:
     """A panel for every OOD set of every benchmark, with the lines of each row's first run."""
     panels: dict[tuple[str, str], list[Line]] = {}
-    done: set[tuple[str, str]] = set()
-    for one in found:
-        if (one.cell.row.path, one.benchmark) in done:
-            continue
-        done.add((one.cell.row.path, one.benchmark))
-        ids, oods = sides(one.sets)
+    for run in _first(runs):
+        ids, oods = sides(run.sets)
         for ood in oods:
-            panels.setdefault((one.benchmark, ood.name), []).extend(line(one, ids, ood))
+            panels.setdefault((run.benchmark, ood.name), []).extend(line(run, ids, ood))
     return tuple(Panel(f"{benchmark}: {name}", tuple(lines)) for (benchmark, name), lines in panels.items() if lines)
 
 
 def _selective(
     key: str, value: Callable[[SelectiveCurve], float], height: Callable[[SelectiveCurve], Floats]
-) -> Callable[[Scored, SetScores, SetScores], list[Line]]:
+) -> Callable[[ScoredCell, SetScores, SetScores], list[Line]]:
     """What makes the line of a run that classifies: `height` over the share of OOD accepted."""
 
-    def line(one: Scored, ids: SetScores, ood: SetScores) -> list[Line]:
+    def line(run: ScoredCell, ids: SetScores, ood: SetScores) -> list[Line]:
         if ids.correct is None:
             return []
         curve = SelectiveCurve.of(ids.scores, 1.0 - np.asarray(ids.correct, float), ood.scores)
         accepted = curve.pair.ood_accepted / curve.pair.m
-        printed = one.figures.get((ood.name, key))
-        return [Line(one.cell.row.path, accepted, height(curve), value(curve), printed)]
+        printed = run.figures.get((ood.name, key))
+        return [Line(run.cell.row.path, accepted, height(curve), value(curve), printed)]
 
     return line
 
@@ -251,42 +254,42 @@ def _accuracy(curve: SelectiveCurve) -> Floats:
     return np.where(accepted > 0, 1.0 - curve.risk(where), 0.0)
 
 
-def _oscr(found: Sequence[Scored]) -> Chart:
+def _oscr(runs: Sequence[ScoredCell]) -> Chart:
     """CCR over the share of OOD accepted (Dhamija et al., NeurIPS 2018, arXiv 1811.04110)."""
-    lines = _by_set(found, _selective("oscr", oscr, _ccr))
+    lines = _by_set(runs, _selective("oscr", oscr, _ccr))
     return Chart("oscr", "OSCR curves", ("OOD accepted", "CCR (ID accepted and right)"), lines, "OSCR", log=True)
 
 
-def _oscr_selective(found: Sequence[Scored]) -> Chart:
+def _oscr_selective(runs: Sequence[ScoredCell]) -> Chart:
     """Accuracy of the accepted over the share of OOD accepted (Franc et al. 2023, arXiv 2307.05199)."""
-    lines = _by_set(found, _selective("oscr_selective", oscr_selective, _accuracy))
+    lines = _by_set(runs, _selective("oscr_selective", oscr_selective, _accuracy))
     return Chart(
         "oscr_selective", "OSCR curves", ("OOD accepted", "accuracy of the accepted ID"), lines, "OSCR", log=True
     )
 
 
-def _conformal(found: Sequence[Scored]) -> Chart:
+def _conformal(runs: Sequence[ScoredCell]) -> Chart:
     """ROC as measured, and with the FPR that holds with probability 1 − δ (Bates et al. 2023, arXiv 2104.08279)."""
 
-    def line(one: Scored, ids: SetScores, ood: SetScores) -> list[Line]:
-        curve, options = PooledCurve.of(ids.scores, ood.scores), one.options
+    def line(run: ScoredCell, ids: SetScores, ood: SetScores) -> list[Line]:
+        curve, options = PooledCurve.of(ids.scores, ood.scores), run.options
         table = correction_table(len(ids.scores), options.delta, options.correction)
         tpr, flagged = 1 - curve.ood_accepted / curve.m, curve.n - curve.id_accepted
-        name, sure = one.cell.row.path, conformal_fpr(flagged, table)
-        printed = [one.figures.get((ood.name, key)) for key in ("auroc", "conformal_auroc")]
+        name, sure = run.cell.row.path, conformal_fpr(flagged, table)
+        printed = [run.figures.get((ood.name, key)) for key in ("auroc", "conformal_auroc")]
         return [
             Line(name, flagged / curve.n, tpr, curve.auroc(), printed[0]),
             Line(f"{name}{GUARANTEED}", sure, tpr, conformal_auroc(curve, table), printed[1]),
         ]
 
-    title = f"ROC, measured and guaranteed with probability {1 - found[0].options.delta:g}"
-    return Chart("conformal", title, ("FPR (ID flagged)", "TPR (OOD flagged)"), _by_set(found, line), "AUROC", log=True)
+    title = f"ROC, measured and guaranteed with probability {1 - runs[0].options.delta:g}"
+    return Chart("conformal", title, ("FPR (ID flagged)", "TPR (OOD flagged)"), _by_set(runs, line), "AUROC", log=True)
 
 
-def _corrections(found: Sequence[Scored]) -> Chart:
+def _corrections(runs: Sequence[ScoredCell]) -> Chart:
     """By how much each correction raises a conformal p-value, for the number of ID test images of the runs."""
-    delta, panels = found[0].options.delta, []
-    for n in sorted({len(sides(one.sets)[0].scores) for one in found}):
+    delta, panels = runs[0].options.delta, []
+    for n in sorted({len(sides(run.sets)[0].scores) for run in runs}):
         p = np.arange(1, n + 2) / (n + 1)
         lines = []
         for name in FINITE_SAMPLE:
@@ -297,31 +300,28 @@ def _corrections(found: Sequence[Scored]) -> Chart:
     return Chart("corrections", "conformal corrections", axes, tuple(panels), "mean addition")
 
 
-def _autc(found: Sequence[Scored]) -> Chart:
+def _autc(runs: Sequence[ScoredCell]) -> Chart:
     """FPR and FNR over the scaled threshold with three thresholds marked (Humblot-Renaux et al. 2023, 2306.14658)."""
-    panels, unable, done = list[Panel](), list[str](), set[tuple[str, str]]()
-    for one in found:
-        if (one.cell.row.path, one.benchmark) in done:
-            continue
-        done.add((one.cell.row.path, one.benchmark))
-        for ood in sides(one.sets)[1]:
+    panels, unable = list[Panel](), list[str]()
+    for run in _first(runs):
+        for ood in sides(run.sets)[1]:
             try:
-                panels.append(_rates(one, ood))
+                panels.append(_rates(run, ood))
             except MetricError:
-                unable.append(f"{one.cell.row.path} ({ood.name})")
+                unable.append(f"{run.cell.row.path} ({ood.name})")
     axes = ("threshold (scaled score)", "rate")
     return Chart("autc", "rates by threshold", axes, tuple(panels), "area", unable=tuple(unable))
 
 
-def _rates(one: Scored, ood: SetScores) -> Panel:
+def _rates(run: ScoredCell, ood: SetScores) -> Panel:
     """FPR and FNR of a run on one of its OOD sets.
 
     Raises:
         MetricError: its scores cannot be scaled to [0, 1].
     """
-    (ids, oods), options = sides(one.sets), one.options
+    (ids, oods), options = sides(run.sets), run.options
     every = [np.asarray(s.scores, float) for s in (ids, *oods)]
-    validation = [np.asarray(s.scores, float) for s in one.sets if s.role in (Role.ID_VAL, Role.OOD_VAL)]
+    validation = [np.asarray(s.scores, float) for s in run.sets if s.role in (Role.ID_VAL, Role.OOD_VAL)]
     scores = np.asarray(ood.scores, float)
     scale = choose_scale(options.autc_scaling, (every[0], scores), every, validation)
     areas = threshold_areas(every[0], scores, scale, options.autc_weight)
@@ -331,12 +331,12 @@ def _rates(one: Scored, ood: SetScores) -> Panel:
         Line("FPR", t, np.array([rate.fpr for rate in rates]), areas.aufpr),
         Line("FNR", t, np.array([rate.fnr for rate in rates]), areas.aufnr),
     )
-    at = {"test": balanced_threshold(pair), **fixed_thresholds(one.sets)}
+    at = {"test": balanced_threshold(pair), **fixed_thresholds(run.sets)}
     marks = {MARKS[name]: float(scale(float(np.clip(v, scale.low, scale.high)))) for name, v in at.items()}
-    return Panel(f"{one.cell.row.path}, {ood.name}: AUTC {100 * areas.autc:.2f}", lines, marks)
+    return Panel(f"{run.cell.row.path}, {ood.name}: AUTC {100 * areas.autc:.2f}", lines, marks)
 
 
-def _fluctuation(found: Sequence[Scored]) -> Chart:
+def _fluctuation(runs: Sequence[ScoredCell]) -> Chart:
     """Where each row's best threshold lies in every group, and F1 there and at one threshold for all.
 
     Thresholds are less their mean, in deviations of the ID score (mean over groups); OOD is positive, and the OOD sets
@@ -344,9 +344,9 @@ def _fluctuation(found: Sequence[Scored]) -> Chart:
 
     Reference: Re-benchmarking out-of-distribution detection in deep neural networks, OpenReview VkPuKTKH2Gx.
     """
-    rows: dict[str, dict[str, Scored]] = {}
-    for one in found:
-        rows.setdefault(one.cell.row.path, {}).setdefault(one.group, one)
+    rows: dict[str, dict[str, ScoredCell]] = {}
+    for run in runs:
+        rows.setdefault(run.cell.row.path, {}).setdefault(run.group, run)
     groups = list(dict.fromkeys(group for of in rows.values() for group in of))
     lines, unable = list[tuple[Line, Line, Line]](), list[str]()
     for name, of in rows.items():
@@ -359,12 +359,12 @@ def _fluctuation(found: Sequence[Scored]) -> Chart:
         "F1 at the group's best threshold",
         "F1 at one threshold for all groups",
     )
-    panels = tuple(Panel(title, own) for title, own in zip(titles, zip(*lines, strict=True), strict=False))
+    panels = tuple(Panel(title, panel) for title, panel in zip(titles, zip(*lines, strict=True), strict=False))
     axes, value = ("group", "deviations or F1"), "deviation or mean"
     return Chart("fluctuation", "thresholds over groups", axes, panels, value, tuple(groups), unable=tuple(unable))
 
 
-def _moved(name: str, of: Mapping[str, Scored], at: Floats) -> tuple[Line, Line, Line]:
+def _moved(name: str, of: Mapping[str, ScoredCell], at: Floats) -> tuple[Line, Line, Line]:
     """A row's best thresholds, F1 there, and F1 at one threshold for all groups.
 
     Args:
@@ -375,34 +375,34 @@ def _moved(name: str, of: Mapping[str, Scored], at: Floats) -> tuple[Line, Line,
     Raises:
         MetricError: a best threshold is infinite, or the ID scores have no deviation to tell it in.
     """
-    pairs = {group: _pooled(one.sets) for group, one in of.items()}
+    pairs = {group: _pooled(run.sets) for group, run in of.items()}
     shared = shared_thresholds(pairs)
     if shared.relative_std is None:
         raise MetricError(f"{name}: the ID scores have no finite deviation — draw the others")
     best = np.array([shared.groups[group].threshold for group in pairs])
     unit = float(np.mean([np.std(ids) for ids, _ in pairs.values()]))
-    printed = next((v for one in of.values() for (_, key), v in one.figures.items() if key == "pooled_f1"), None)
-    own, single = (np.array([getattr(shared.groups[group], key) for group in pairs]) for key in ("own", "single"))
+    printed = next((v for run in of.values() for (_, key), v in run.figures.items() if key == "pooled_f1"), None)
+    best_f1, shared_f1 = (np.array([getattr(shared.groups[g], key) for g in pairs]) for key in ("own", "single"))
     return (
         Line(name, at, (best - best.mean()) / unit, shared.relative_std),
-        Line(name, at, own, float(own.mean()), printed),
-        Line(name, at, single, float(single.mean())),
+        Line(name, at, best_f1, float(best_f1.mean()), printed),
+        Line(name, at, shared_f1, float(shared_f1.mean())),
     )
 
 
-def _calibration(found: Sequence[Scored]) -> Chart:
+def _calibration(runs: Sequence[ScoredCell]) -> Chart:
     """The share of calibration folds whose FPR at α is at most x, and its law, for the first run of each row.
 
     Reference: Novello et al. 2024, arXiv 2403.11532.
     """
     panels, unable = dict[tuple[str, int], dict[str, FoldRates]](), dict[str, None]()
-    for one in found:
-        ids = sides(one.sets)[0].scores
+    for run in runs:
+        ids = sides(run.sets)[0].scores
         try:
-            rows = panels.setdefault((one.benchmark, len(ids) // FOLDS), {})
-            rows.setdefault(one.cell.row.path, fold_rates(ids))
+            rows = panels.setdefault((run.benchmark, len(ids) // FOLDS), {})
+            rows.setdefault(run.cell.row.path, fold_rates(ids))
         except MetricError:
-            unable[one.cell.row.path] = None
+            unable[run.cell.row.path] = None
     made = tuple(_folds(f"{name}: {FOLDS} folds of {n} ID images", rows) for (name, n), rows in panels.items() if rows)
     axes = (f"FPR at α = {ALPHA:g}", "share of folds")
     return Chart("calibration", "FPR over calibration folds", axes, made, "mean FPR", unable=tuple(unable))
@@ -420,7 +420,7 @@ def _pooled(sets: Sequence[SetScores]) -> tuple[Floats, Floats]:
     return np.asarray(ids.scores, float), np.concatenate([np.asarray(ood.scores, float) for ood in oods])
 
 
-KINDS: Mapping[str, Callable[[Sequence[Scored]], Chart]] = {
+KINDS: Mapping[str, Callable[[Sequence[ScoredCell]], Chart]] = {
     "oscr": _oscr,
     "oscr_selective": _oscr_selective,
     "conformal": _conformal,

@@ -1,4 +1,4 @@
-"""What of a study is done, what is to do, and what that costs according to the records there are."""
+"""The progress of a study: runs that are done and missing, what they cost, and the sweeps that make them."""
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -6,94 +6,99 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 
+from openbench.results.frame import Run
 from openbench.results.tables.render import Column, Table, to_console
-from openbench.studies.cells import Asked, planned, states_of
-from openbench.studies.runs import Archive, Wanted, key_of, state
+from openbench.studies.cells import StudyOptions, planned, states_of
+from openbench.studies.runs import Network, PlannedRun, Records, key_of, network_of
 from openbench.studies.study import Study
 
-_FEATURES = "features"
 _FLOAT = 4  # bytes
 _UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 @dataclass
-class Part:
+class Progress:
     """The runs of a study on one benchmark.
 
     Args:
         benchmark: its config's name.
-        done: runs with a record that a table shows.
-        partial: of the missing ones, those with a record on another state of the benchmark, such as parts of its data.
-        missing: runs without one.
-        refused: those that cannot be made, which are neither done nor missing.
-        seconds: that the missing ones take, as far as records tell, training aside.
-        size: of their features, records and scores in bytes, likewise.
-        unknown: of how many of the missing ones records tell nothing.
-        trainings: networks that the missing ones need and no record has.
+        done: runs with a record that the table shows.
+        partial: missing runs with a record on another state of the benchmark, such as part of its data.
+        missing: runs without a record for the table.
+        refused: runs that cannot be made, which are neither done nor missing.
+        seconds: that the missing runs take without training, estimated from records.
+        size: bytes of their features, records and scores, likewise.
+        unknown: how many missing runs there is no estimate for.
+        trainings: networks that the missing runs need and no record has.
     """
 
     benchmark: str
-    done: list[Wanted] = field(default_factory=list)
-    partial: list[Wanted] = field(default_factory=list)
-    missing: list[Wanted] = field(default_factory=list)
-    refused: list[Wanted] = field(default_factory=list)
+    done: list[PlannedRun] = field(default_factory=list)
+    partial: list[PlannedRun] = field(default_factory=list)
+    missing: list[PlannedRun] = field(default_factory=list)
+    refused: list[PlannedRun] = field(default_factory=list)
     seconds: float = 0.0
     size: float = 0.0
     unknown: int = 0
     trainings: int = 0
 
 
-def parts(study: Study, asked: Asked, archive: Archive) -> list[Part]:
-    """Return what is done and to do, by benchmark, in the order of the columns.
+def progress(study: Study, options: StudyOptions, records: Records) -> list[Progress]:
+    """Return what is done and missing on each benchmark, in the order of the columns.
 
     Args:
         study: narrowed or not.
-        asked: on the command line.
-        archive: the records.
+        options: of the command line.
+        records: of the results folder.
     """
-    cells = planned(study, asked).values()
-    states, found = states_of(cells, archive, asked), dict[str, Part]()
-    for run in {run.words: run for many in cells for run in many.values()}.values():
-        part = found.setdefault(run.names["benchmark"], Part(run.names["benchmark"]))
-        there = set() if run.refused else {state(one, run) for one in archive.fitting(run)}
+    runs, parts = planned(study, options), dict[str, Progress]()
+    states = states_of(runs, records, options)
+    for run in {run.words: run for many in runs.values() for run in many.values()}.values():
+        part = parts.setdefault(run.names["benchmark"], Progress(run.names["benchmark"]))
         if run.refused:
             part.refused.append(run)
-        elif states.get(run.form) in there:
+            continue
+        digests = {record.digest for record in records.matching(run)}
+        if states.get(run.benchmark_key) in digests:
             part.done.append(run)
         else:
             part.missing.append(run)
-            part.partial += [run] * bool(there)
-    for part in found.values():
-        _estimate(part, archive)
-    return list(found.values())
+            part.partial += [run] * bool(digests)
+    for part in parts.values():
+        _estimate(part, records)
+    return list(parts.values())
 
 
-def _estimate(part: Part, archive: Archive) -> None:
-    """Add what the missing runs of a part cost.
+def _estimate(part: Progress, records: Records) -> None:
+    """Add the cost of the missing runs.
 
-    Of each run the median over records of its method on its benchmark, and of each network the features once.
+    For each run the median over records of its method on its benchmark, and for each network the features once.
     """
-    timed, extracted, trained = set[tuple[str, ...]](), set[tuple[str, ...]](), set[tuple[str, ...]]()
+    timed, extracted, trained = set[Network](), set[Network](), set[Network]()
     for run in part.missing:
-        others = archive.of_benchmark(run.benchmark)
-        extracted |= {one.network for one in others}
+        others = records.of_benchmark(run.benchmark)
+        extracted |= {network_of(record) for record in others}
         trained |= {run.network} if run.trained else set()
         if not others:
             part.unknown += 1
             continue
-        alike = archive.made.get((run.benchmark, run.names["method"]), others)
-        part.seconds += median(sum(s for stage, s in one.seconds.items() if stage != _FEATURES) for one in alike)
-        images = fmean(one.images for one in others)
+        same_method = records.of_benchmark(run.benchmark, run.names["method"]) or others
+        part.seconds += median(sum(record.seconds.values()) - _extraction(record) for record in same_method)
+        images = fmean(record.images for record in others)
         part.size += _FLOAT * images
         if run.network not in timed:
             timed.add(run.network)
-            part.seconds += max(one.seconds.get(_FEATURES, 0.0) for one in others)
-            part.size += _FLOAT * images * max(one.width for one in others) * (run.network not in extracted)
+            part.seconds += max(map(_extraction, others))
+            part.size += _FLOAT * images * max(record.width for record in others) * (run.network not in extracted)
     part.trainings = len(trained - extracted)
 
 
-def sweeps(study: Study, missing: Iterable[Wanted], more: Sequence[str]) -> list[list[str]]:
-    """Return the command lines after `run` that make runs: as few sweeps as there are, methods and seeds joined.
+def _extraction(record: Run) -> float:
+    return record.seconds.get("features", 0.0)
+
+
+def sweeps(study: Study, missing: Iterable[PlannedRun], more: Sequence[str]) -> list[list[str]]:
+    """Return the arguments after `run` of as few sweeps as possible: methods and seeds are joined.
 
     Args:
         study: whose runs.
@@ -102,38 +107,38 @@ def sweeps(study: Study, missing: Iterable[Wanted], more: Sequence[str]) -> list
     """
     groups: dict[tuple[tuple[str, ...], str], list[str]] = {}
     for run in missing:
-        apart = {key_of(word): word for word in run.words}
-        value = apart.pop(study.repeat, "").partition("=")[2]
-        method = apart.pop("method", "")
-        groups.setdefault((tuple(apart.values()), method), []).append(value)
+        rest = {key_of(word): word for word in run.words}
+        value = rest.pop(study.repeat, "").partition("=")[2]
+        method = rest.pop("method", "")
+        groups.setdefault((tuple(rest.values()), method), []).append(value)
     joined: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
-    for (rest, method), values in groups.items():
-        joined.setdefault((rest, tuple(dict.fromkeys(values))), []).append(method.partition("=")[2])
-    found = []
-    for (rest, several), methods in joined.items():
+    for (words, method), values in groups.items():
+        joined.setdefault((words, tuple(dict.fromkeys(values))), []).append(method.partition("=")[2])
+    lines = []
+    for (words, several), methods in joined.items():
         named = [f"method={','.join(methods)}"] if methods[0] else []
         repeated = [f"{study.repeat}={','.join(several)}"] if several[0] else []
-        found.append(["-m", *rest, *named, *repeated, *more])
-    return found
+        lines.append(["-m", *words, *named, *repeated, *more])
+    return lines
 
 
 def free_space(folder: Path) -> int | None:
-    """Return the bytes that are free where a folder is or would be made; None where that cannot be told."""
-    there = next((place for place in (folder, *folder.absolute().parents) if place.exists()), None)
-    return None if there is None else shutil.disk_usage(there).free
+    """Return the bytes that are free where a folder is or would be made; None if no parent exists."""
+    place = next((place for place in (folder, *folder.absolute().parents) if place.exists()), None)
+    return None if place is None else shutil.disk_usage(place).free
 
 
 def status(
-    study: Study, parts: Sequence[Part], needs: Mapping[str, Sequence[str]], free: int | None, again: str
+    study: Study, parts: Sequence[Progress], needs: Mapping[str, Sequence[str]], free: int | None, again: str
 ) -> str:
-    """Return how far a study is.
+    """Return the progress of a study as a table with notes.
 
     Args:
         study: narrowed or not.
         parts: its runs, by benchmark.
         needs: {benchmark: a line for each set or file of weights that is missing}.
-        free: bytes that are free where features are kept; None where that is not known.
-        again: the command that makes what is missing.
+        free: bytes that are free in the cache; None if that is not known.
+        again: the command that makes the missing runs.
     """
     kinds = ("text", "count", "count", "count", "count", "text", "text")
     titles = ("benchmark", "runs", "done", "to do", "trainings", "time, estimated", "space, estimated")
@@ -145,22 +150,24 @@ def status(
     return f"{to_console(table)}{last}\n"
 
 
-def _row(part: Part) -> tuple[str | int, ...]:
+def _row(part: Progress) -> tuple[str | int, ...]:
     every, missing = len(part.done) + len(part.missing), len(part.missing)
     costs = (duration(part.seconds), size(part.size))
     more = f", {part.unknown} not known" * bool(part.unknown)
-    told = [f"about {cost}{more}" if missing > part.unknown else "not known" if missing else "–" for cost in costs]
-    return part.benchmark, every, len(part.done), missing, part.trainings, *told
+    texts = [f"about {cost}{more}" if missing > part.unknown else "not known" if missing else "–" for cost in costs]
+    return part.benchmark, every, len(part.done), missing, part.trainings, *texts
 
 
-def _notes(study: Study, parts: Sequence[Part], needs: Mapping[str, Sequence[str]], free: int | None) -> Iterator[str]:
+def _notes(
+    study: Study, parts: Sequence[Progress], needs: Mapping[str, Sequence[str]], free: int | None
+) -> Iterator[str]:
     if any(part.missing for part in parts):
         yield (
             "estimated from the seconds and images of records of the same benchmark and method; not known where there "
             "is no record; the trainings themselves are not counted, since records do not say how long theirs took"
         )
     if free is not None and any(part.missing for part in parts):
-        yield f"free where features are kept: {size(free)}"
+        yield f"free in the cache: {size(free)}"
     for part in parts:
         if part.partial:
             yield (
@@ -182,9 +189,9 @@ def duration(seconds: float) -> str:
     minutes, left = divmod(max(1, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    found = [(days, "d"), (hours, "h"), (minutes, "min"), (left, "s")]
-    first = next(at for at, (count, _) in enumerate(found) if count)
-    return " ".join(f"{count} {unit}" for count, unit in found[first : first + 2] if count)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (left, "s")]
+    first = next(at for at, (count, _) in enumerate(parts) if count)
+    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
 
 
 def size(amount: float) -> str:

@@ -1,11 +1,11 @@
-"""A study as a value: what its yaml says, checked."""
+"""A study: the runs, layout and published figures that its yaml names."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from openbench import paths
 from openbench.config.constraints import Count, check_value
@@ -15,16 +15,14 @@ from openbench.results.tables.render import Kind
 from openbench.storage.yaml_file import read_yaml
 
 Layout = Literal["grid", "rejection", "thresholds", "mixture"]
-Best = Literal["max", "min", "none"]
 _SEED = "seed"
-_Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _words(value: Any) -> Any:
-    given = [] if value is None else value if isinstance(value, list | tuple) else [value]
-    if not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in given):
+    texts = [] if value is None else value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(text, str | int | float) and not isinstance(text, bool) for text in texts):
         raise ValueError("a text or a number, or a list of them")
-    return tuple(map(str, given))
+    return tuple(map(str, texts))
 
 
 def _texts(value: Any) -> Any:
@@ -45,10 +43,10 @@ class _Line(_Node):
     """A row or a column, or a group of them.
 
     Args:
-        name: as printed.
-        group: the heading that it stands under; empty for none.
+        name: as printed; its key in the yaml.
+        group: the heading above it; empty for none.
         run: overrides of its runs.
-        published: {column of the file of figures: what stands there}.
+        published: {column of the file of figures: the text in it}.
     """
 
     name: str = ""
@@ -56,10 +54,25 @@ class _Line(_Node):
     run: Words = ()
     published: Texts = {}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        """A text or a list is short for a mapping: the value of a column, or overrides."""
+        if isinstance(value, dict):
+            if taken := {"name", "group"} & value.keys():
+                raise ValueError(f"no key '{taken.pop()}'")
+            return value
+        return {
+            "value" if "value" in cls.model_fields and isinstance(value, str) and "=" not in value else "run": value
+        }
+
     @property
     def path(self) -> str:
         """Its name with its group's, as `--rows` and `--columns` take it."""
         return f"{self.group}.{self.name}" if self.group else self.name
+
+
+_ByName = BeforeValidator(lambda value: {str(k): v for k, v in value.items()} if isinstance(value, dict) else value)
 
 
 class Row(_Line):
@@ -71,34 +84,33 @@ class Row(_Line):
         rows: those of a group.
     """
 
-    without: Annotated[Texts, BeforeValidator(lambda given: {"": given} if isinstance(given, str) else given)] = {}
+    without: Annotated[Texts, BeforeValidator(lambda value: {"": value} if isinstance(value, str) else value)] = {}
     there: dict[str, Words] = Field(default={}, alias="with")
-    rows: dict[Any, Any] | None = None
+    rows: Annotated[dict[str, "Row"], _ByName] | None = None
 
 
 class Column(_Line):
     """One column of numbers.
 
     Args:
-        value: SET.METRIC: the set or group of sets that the number is about, and its metric; empty in layouts that
-            bring their numbers.
-        best: which values are better.
+        value: SET.METRIC: the set or group of sets, and the metric; empty in layouts that bring their numbers.
+        best: which values are better; by default those of the metric.
         seeds: the values that the study's `repeat` takes here.
         figure: column of the file of figures that holds the number; empty for the study's.
-        std: the one that holds its deviation; likewise.
+        std: the column that holds its deviation; likewise.
         columns: those of a group.
     """
 
     value: str = ""
-    best: Best = "none"
+    best: Literal["max", "min", "none", ""] = ""
     seeds: Words = ()
     figure: str = ""
     std: str = ""
-    columns: dict[Any, Any] | None = None
+    columns: Annotated[dict[str, "Column"], _ByName] | None = None
 
     @property
     def set(self) -> str:
-        """The set or group of sets that the number is about, e.g. `near`."""
+        """The set or group of sets, e.g. `near`."""
         return self.value.partition(".")[0]
 
     @property
@@ -107,23 +119,63 @@ class Column(_Line):
         return self.value.partition(".")[2]
 
     @property
+    def direction(self) -> str:
+        """`max` or `min`, whichever is better, or `none`."""
+        return self.best or {True: "max", False: "min", None: "none"}[higher_is_better(self.key)]
+
+    @property
     def kind(self) -> Kind:
         """How its numbers are written: rates in percent."""
         limits = bounds(self.key)
         return "percent" if (limits.low, limits.high) == (0.0, 1.0) or self.key == "detection_error" else "number"
 
+    @property
+    def decimals(self) -> int:
+        """Two digits after the point of a percentage, three for risks, which are small."""
+        return 3 if "risk" in self.key else 2
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """What a row may name it by, the narrowest first."""
+        return self.path, self.name, self.group
+
+
+def _flat(lines: Mapping[str, Any], parent: Any = None) -> tuple[Any, ...]:
+    """Rows or columns without their groups: each has the overrides and figures of its group, and its heading."""
+    found: list[_Line] = []
+    for name, line in lines.items():
+        joined: dict[str, Any] = {"name": name}
+        if parent is not None:
+            dicts = [key for key in ("published", "without", "there") if hasattr(line, key)]
+            joined |= {key: {**getattr(parent, key), **getattr(line, key)} for key in dicts}
+            joined |= {"group": parent.name, "run": (*parent.run, *line.run)}
+            if "seeds" in parent.model_fields_set and "seeds" not in line.model_fields_set:
+                joined["seeds"] = parent.seeds
+        line = line.model_copy(update=joined)
+        members = line.rows if isinstance(line, Row) else line.columns
+        found += [line] if members is None else _flat(members, line)
+    return tuple(found)
+
+
+if TYPE_CHECKING:
+    Rows = tuple[Row, ...]
+    Columns = tuple[Column, ...]
+else:
+    Rows = Annotated[dict[str, Row], Field(min_length=1), _ByName, AfterValidator(_flat)]
+    Columns = Annotated[dict[str, Column], Field(min_length=1), _ByName, AfterValidator(_flat)]
+
 
 class Figures(_Node):
-    """Where the published figures of a study stand.
+    """Where the published figures of a study are.
 
     Args:
-        file: a CSV among the reference files, or beside the study's own.
+        file: a CSV among the reference files, or beside the study's yaml.
         row: its column with the names of rows; empty if rows say it themselves.
         value: its column with the number.
         std: its column with the deviation over runs; empty for none.
         percent: whether the numbers are percentages.
         runs: how many runs a mean is of.
-        match: {column: what must stand there} of all figures.
+        match: {column: the text in it} of all figures.
     """
 
     file: str
@@ -135,24 +187,6 @@ class Figures(_Node):
     match: Texts = {}
 
 
-class _File(_Node):
-    """What a yaml says, rows and columns as they stand there; the rest as `Study` has it."""
-
-    title: str = ""
-    source: str = ""
-    layout: Layout = "grid"
-    run: Words = ()
-    seeds: Words = ("0",)
-    repeat: dict[str, Words] = {}
-    rows: dict[Any, Any] = Field(min_length=1)
-    columns: dict[Any, Any] = Field(min_length=1)
-    figures: Figures | None = Field(default=None, alias="published")
-    only_published: bool = False
-    test: str = ""
-    deviations: list[str] = []
-    options: dict[str, Any] = {}
-
-
 class Study(_Node):
     """What a table is made of.
 
@@ -160,33 +194,40 @@ class Study(_Node):
         name: what users type.
         path: its file.
         title: as printed.
-        source: where the published table stands; empty for a study of one's own.
+        source: where the published table is; empty for a study of one's own.
         layout: how the numbers become tables.
         run: overrides of all runs.
-        repeat: the key whose values a cell is the mean over; `seed` usually.
+        seeds: over which a cell is the mean.
+        repeated: {another key over whose values a cell is the mean: its values}.
         rows: from top to bottom.
         columns: from left to right.
         figures: the published ones, if there are any.
         only_published: whether cells without a published figure stay empty.
         test: the row that the others are compared with in pairs; empty for no test.
         deviations: how the study differs from the paper, and why.
-        options: what its layout takes besides.
+        options: those of its layout.
     """
 
     name: str
     path: Path
     title: str
-    source: str
-    layout: Layout
-    run: tuple[str, ...]
-    repeat: str
-    rows: tuple[Row, ...]
-    columns: tuple[Column, ...]
-    figures: Figures | None
-    only_published: bool
-    test: str
-    deviations: list[str]
-    options: dict[str, Any]
+    source: str = ""
+    layout: Layout = "grid"
+    run: Words = ()
+    seeds: Words = ("0",)
+    repeated: dict[str, Words] = Field(default={}, alias="repeat", max_length=1)
+    rows: Rows
+    columns: Columns
+    figures: Figures | None = Field(default=None, alias="published")
+    only_published: bool = False
+    test: str = ""
+    deviations: list[str] = []
+    options: dict[str, Any] = {}
+
+    @property
+    def repeat(self) -> str:
+        """The key over whose values a cell is the mean; `seed` usually."""
+        return next(iter(self.repeated), _SEED)
 
     def narrowed(self, rows: tuple[str, ...], columns: tuple[str, ...]) -> "Study":
         """Return the study with some rows and columns only.
@@ -196,12 +237,13 @@ class Study(_Node):
             columns: likewise.
 
         Raises:
-            ConfigError: a name that fits none.
+            ConfigError: a name that matches none.
         """
-        kept = _chosen(self.rows, rows, "--rows")
-        test = self.test if self.test in [row.path for row in kept] else ""
-        chosen = {"rows": kept, "columns": _chosen(self.columns, columns, "--columns"), "test": test}
-        return self.model_copy(update=chosen)
+        chosen = _chosen(self.rows, rows, "--rows")
+        test = self.test if self.test in [row.path for row in chosen] else ""
+        return self.model_copy(
+            update={"rows": chosen, "columns": _chosen(self.columns, columns, "--columns"), "test": test}
+        )
 
 
 def read_study(path: Path, name: str) -> Study:
@@ -215,131 +257,80 @@ def read_study(path: Path, name: str) -> Study:
         ConfigError: not a mapping, an unknown or missing key, a value of another kind, or a name twice.
     """
     node, where = read_yaml(path), f"study '{name}'"
-    file = _parsed(_File, node, where)
-    if file.repeat and ("seeds" in node or len(file.repeat) != 1):
-        raise ConfigError(
-            f"{where}: repeat — found {', '.join(file.repeat)}{' beside seeds' * ('seeds' in node)} — allowed: one key "
-            "with its values, e.g. {benchmark.draw: [1, 2, 3]}; `seeds: [0, 1, 2]` is short for {seed: [0, 1, 2]}"
-        )
-    ((repeat, values),) = (file.repeat or {_SEED: file.seeds}).items()
-    measured = file.layout in ("grid", "mixture")
-    rows = tuple(_rows(file.rows, f"{where}: rows"))
-    columns = tuple(_columns(file.columns, f"{where}: columns", measured, Column(seeds=values)))
-    _check_once([row.path for row in rows], f"{where}: rows")
-    _check_once([column.path for column in columns], f"{where}: columns")
-    said = {key: getattr(file, key) for key in Study.model_fields if key in _File.model_fields}
-    own = {"name": name, "path": path, "title": file.title or name, "repeat": repeat, "rows": rows, "columns": columns}
-    found = Study(**{**said, **own})
-    _check_names(found, where)
-    return found
-
-
-def _parsed(model: type[_Model], node: Any, where: str) -> _Model:
-    """A node of the yaml as a value of a model.
-
-    Raises:
-        ConfigError: it is not one; the first error is named.
-    """
     check_value(node, dict, where)
-    keys = [field.alias or key for key, field in model.model_fields.items() if key not in ("name", "group")]
-    check_known(map(str, node), keys, where)
+    check_known(map(str, node), [key for key in _keys(Study) if key not in ("name", "path")], where)
+    if "repeat" in node and "seeds" in node:
+        raise ConfigError(f"{where}: both repeat and seeds — allowed: one; `seeds: [0]` is short for {{seed: [0]}}")
     try:
-        return model.model_validate(node)
+        study = Study.model_validate({"title": name, **node, "name": name, "path": path})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        given = "nothing" if first["type"] == "missing" else repr(first["input"])
-        place = ".".join(map(str, first["loc"]))
-        allowed = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-        raise ConfigError(f"{where}: {place} — found {given} — allowed: {allowed}") from None
+        raise ConfigError(_described(error, where)) from None
+    values = study.repeated.get(study.repeat, study.seeds)
+    columns = [c if "seeds" in c.model_fields_set else c.model_copy(update={"seeds": values}) for c in study.columns]
+    study = study.model_copy(update={"columns": tuple(columns)})
+    _check(study, where)
+    return study
 
 
-def _check_names(study: Study, where: str) -> None:
-    """Rows and columns that are named elsewhere are there, and seeds are seeds."""
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or key for key, field in model.model_fields.items()]
+
+
+def _described(error: ValidationError, where: str) -> str:
+    """The first error of a yaml as a message."""
+    first = error.errors(include_url=False)[0]
+    *place, last = map(str, first["loc"]) if first["loc"] else [""]
+    if first["type"] == "extra_forbidden":
+        model = Figures if place == ["published"] else Column if "columns" in place else Row
+        keys = [key for key in _keys(model) if key not in ("name", "group")]
+        hint = did_you_mean(last, keys)
+        return f"{where}: {'.'.join(place)} has no key '{last}'{hint} — allowed: {', '.join(keys)}"
+    value = "nothing" if first["type"] == "missing" else repr(first["input"])
+    allowed = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    return f"{where}: {'.'.join([*place, last])}: found {value} — allowed: {allowed}"
+
+
+def _check(study: Study, where: str) -> None:
+    """Check what the keys of a study say of one another."""
+    for kind, lines in (("rows", study.rows), ("columns", study.columns)):
+        names = [line.path for line in lines]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(f"{where}: {kind}: {', '.join(twice)} twice — allowed: each name once")
     for column in study.columns:
+        if study.layout in ("grid", "mixture") and not (column.set and column.key):
+            raise ConfigError(
+                f"{where}: columns.{column.path}: value: found {column.value!r} — allowed: SET.METRIC, as `show record "
+                "latest --view all` has them, e.g. near.auroc, id.accuracy, full_spectrum/far.fpr95"
+            )
         if not column.seeds or (study.repeat == _SEED and not all(map(str.isdecimal, column.seeds))):
             kind = "whole numbers ≥ 0" if study.repeat == _SEED else f"values of {study.repeat}"
             raise ConfigError(
-                f"{where}: columns.{column.path}: seeds — found [{', '.join(column.seeds)}] — allowed: {kind}, at "
-                "least one"
+                f"{where}: columns.{column.path}: seeds: found [{', '.join(column.seeds)}] — allowed: {kind}, at least "
+                "one"
             )
-    names = [row.path for row in study.rows]
     if study.test:
-        check_choice(f"{where}: test", study.test, names)
-    places = {place for column in study.columns for place in (column.name, column.group, column.path)}
+        check_choice(f"{where}: test", study.test, [row.path for row in study.rows])
+    places = sorted({place for column in study.columns for place in column.places} - {""})
     for row in study.rows:
-        named = [place for place in (*row.without, *row.there) if place]
-        check_known(named, sorted(places - {""}), f"{where}: rows.{row.name}")
-
-
-def _rows(node: Mapping[Any, Any], where: str, common: Row | None = None) -> Iterator[Row]:
-    """The rows of a mapping; those of a group have its heading and its overrides."""
-    for name, entry in node.items():
-        row = _parsed(Row, entry if isinstance(entry, dict) else {"run": entry}, f"{where}.{name}")
-        if row.rows is not None and common is None:
-            yield from _rows(
-                row.rows, f"{where}.{name}.rows", row.model_copy(update={"group": str(name), "rows": None})
-            )
-            continue
-        joined: dict[str, Any] = {"name": str(name)}
-        if common is not None:
-            joined |= {"group": common.group, "run": (*common.run, *row.run)}
-            joined |= {key: {**getattr(common, key), **getattr(row, key)} for key in ("published", "without", "there")}
-        yield row.model_copy(update=joined)
-
-
-def _columns(node: Mapping[Any, Any], where: str, measured: bool, common: Column) -> Iterator[Column]:
-    """The columns of a mapping; those of a group have its heading, its overrides and its figures.
-
-    Args:
-        node: {name: what the yaml says}.
-        where: for messages.
-        measured: whether a column is a metric, and not runs alone.
-        common: what all of them have.
-    """
-    for name, entry in node.items():
-        place = f"{where}.{name}"
-        given = entry if isinstance(entry, dict) else {"value": entry} if measured else {"run": entry}
-        column = _parsed(Column, given, place)
-        joined: dict[str, Any] = {
-            "run": (*common.run, *column.run),
-            "published": {**common.published, **column.published},
-            "seeds": column.seeds if "seeds" in given else common.seeds,
-        }
-        if column.columns is not None and not common.group:
-            group = column.model_copy(update={**joined, "group": str(name)})
-            yield from _columns(column.columns, f"{place}.columns", measured, group)
-            continue
-        if measured and not (column.set and column.key):
-            raise ConfigError(
-                f"{place}: value — found {column.value!r} — allowed: SET.METRIC, as `show record latest --view all` "
-                "has them, e.g. near.auroc, id.accuracy, full_spectrum/far.fpr95"
-            )
-        best = (
-            column.best if "best" in given else {True: "max", False: "min", None: "none"}[higher_is_better(column.key)]
-        )
-        yield column.model_copy(update={**joined, "name": str(name), "group": common.group, "best": best})
-
-
-def _check_once(names: list[str], where: str) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ConfigError(f"{where} — found {', '.join(twice)} twice — allowed: each name once")
+        check_known((place for place in (*row.without, *row.there) if place), places, f"{where}: rows.{row.name}")
 
 
 def _chosen(lines: Sequence[_Line], patterns: tuple[str, ...], option: str) -> tuple[Any, ...]:
-    """The rows or columns that patterns name; all without a pattern."""
-    found = {line.path: {line.name, line.group, line.path} - {""} for line in lines}
+    """The rows or columns that match patterns; all without a pattern."""
+
+    def names(line: _Line) -> Iterator[str]:
+        yield from filter(None, (line.name, line.group, line.path))
+
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for names in found.values() for name in names):
-            known = list(dict.fromkeys(name for line in lines for name in (line.name, line.group, line.path) if name))
+        known = list(dict.fromkeys(name for line in lines for name in names(line)))
+        if not any(fnmatchcase(name, pattern) for name in known):
             raise ConfigError(
-                f"{option} '{pattern}' fits nothing{did_you_mean(pattern, known)} — available: {', '.join(known)}"
+                f"{option} '{pattern}' matches nothing{did_you_mean(pattern, known)} — available: {', '.join(known)}"
             )
-    fits = [line for line in lines if any(fnmatchcase(name, one) for name in found[line.path] for one in patterns)]
-    return tuple(fits if patterns else lines)
+    matching = [line for line in lines if any(fnmatchcase(n, p) for n in names(line) for p in patterns)]
+    return tuple(matching if patterns else lines)
 
 
-GROUP = "study"
 _YAML = ".yaml"
 
 
@@ -349,9 +340,9 @@ def names(config_dir: Path | None = None) -> dict[str, Path]:
     Args:
         config_dir: the user's folder of group files.
     """
-    folders = [root / GROUP for root in (paths.config_dir(), config_dir) if root is not None]
+    folders = [root / "study" for root in (paths.config_dir(), config_dir) if root is not None]
     files = [(folder, file) for folder in folders for file in folder.rglob(f"*{_YAML}")]
-    return dict(sorted((_name(folder, file), file) for folder, file in files))
+    return dict(sorted((f.relative_to(folder).as_posix().removesuffix(_YAML), f) for folder, f in files))
 
 
 def study(name: str, config_dir: Path | None = None) -> Study:
@@ -362,7 +353,7 @@ def study(name: str, config_dir: Path | None = None) -> Study:
         config_dir: the user's folder of group files.
 
     Raises:
-        ConfigError: there is none, or what it says does not hold.
+        ConfigError: there is none, or its yaml is invalid.
     """
     if name.endswith(_YAML):
         return read_study(Path(name), Path(name).stem)
@@ -371,11 +362,7 @@ def study(name: str, config_dir: Path | None = None) -> Study:
         same = [f"'{path}'" for path in known if path.rpartition("/")[2] == name]
         hint = f"; did you mean {' or '.join(same)}?" if same else did_you_mean(name, known)
         raise ConfigError(
-            f"study '{name}' not found in configs/study{hint} — available: {available(known, name)} — a file of "
-            "your own ends in .yaml (python -m openbench list study)"
+            f"study '{name}' not found in configs/study{hint} — available: {available(known, name)} (python -m "
+            "openbench list study), or a file of your own that ends in .yaml"
         )
     return read_study(known[name], name)
-
-
-def _name(folder: Path, file: Path) -> str:
-    return file.relative_to(folder).as_posix().removesuffix(_YAML)

@@ -21,7 +21,7 @@ from openbench.cli.commands import study
 from openbench.cli.registry import Registry
 from openbench.data import dataset
 from openbench.errors import OpenbenchError
-from openbench.studies.cells import Asked, planned
+from openbench.studies.cells import StudyOptions, planned
 
 from ..documents import FENCE, composes  # noqa: TID252 — the tests are no package
 from ..documents import commands as told  # noqa: TID252
@@ -170,7 +170,7 @@ def test_every_command_of_a_written_page_is_one(file):
         if words[0] == "study" and words[1] != "new" and not words[1].endswith(".yaml"):
             asked = study.study.make_context("study", list(words[1:])).params
             named = study.named(asked["name"]).narrowed(asked["rows"], asked["columns"])
-            assert planned(named, Asked(tuple(asked["overrides"]))) or named.layout == "mixture"
+            assert planned(named, StudyOptions(tuple(asked["overrides"]))) or named.layout == "mixture"
 
 
 def test_python_of_written_pages_runs(monkeypatch):

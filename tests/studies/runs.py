@@ -9,8 +9,10 @@ from typing import Any
 from openbench.compose.composed import composed
 from openbench.core.record import ResultRecord
 from openbench.public import public
+from openbench.results.frame import run_of
 from openbench.results.records.store import RecordStore
-from openbench.studies.cells import Asked, Cell, archive_of, cells
+from openbench.studies.cells import Cell, StudyOptions, cells
+from openbench.studies.runs import Records
 from openbench.studies.study import Study, read_study
 
 from ..results.records import make_record, metrics, named  # noqa: TID252 — the tests are no package
@@ -89,10 +91,14 @@ def study(folder: Path, text: str = YAML, name: str = "two") -> Study:
     return read_study(folder / f"{name}.yaml", name)
 
 
-def of(found: Study, records: Iterable[ResultRecord], asked: Asked | None = None) -> list[list[Cell]]:
+def lookup(records: Iterable[ResultRecord]) -> Records:
+    """The look-up of records."""
+    return Records(map(run_of, records))
+
+
+def of(found: Study, records: Iterable[ResultRecord], options: StudyOptions | None = None) -> list[list[Cell]]:
     """The cells of a study of records."""
-    asked = asked or Asked()
-    return cells(found, asked, archive_of(found, asked, records))
+    return cells(found, options or StudyOptions(), lookup(records))
 
 
 def write(folder: Path, records: Iterable[ResultRecord]) -> Path:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from openbench.errors import ConfigError
-from openbench.studies.cells import NO_RECORD, Asked
-from openbench.studies.runs import wanted
+from openbench.studies.cells import NO_RECORD, StudyOptions
+from openbench.studies.runs import planned_run
 
 from ..results.records import named  # noqa: TID252 — the tests are no package
 from .runs import DRAWS, YAML, config_of, drawn, of, run, study
@@ -36,7 +36,7 @@ def test_a_single_run_shows_its_interval_and_how_many_are_missing(tmp_path):
     ((msp, _), _) = of(study(tmp_path), MSP[:1])
     assert (msp.ours.low, msp.ours.high) == pytest.approx((0.89, 0.91))
     assert msp.incomplete
-    assert list(msp.made) == ["0"]
+    assert list(msp.records) == ["0"]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_single_run_shows_its_interval_and_how_many_are_missing(tmp_path):
         ),
     ],
 )
-def test_a_run_that_is_not_the_one_wanted_does_not_count(tmp_path, other, why):
+def test_another_run_than_the_planned_one_does_not_count(tmp_path, other, why):
     _, (knn, _) = of(study(tmp_path), [*MSP, other])
     assert (knn.ours, knn.reason) == (None, why)
 
@@ -65,10 +65,10 @@ def test_a_run_of_another_config_than_the_studys_does_not_count(tmp_path, word):
     del config["outliers"]
     other = named(replace(record, config=config, metrics=run("knn", 1, 0.8).metrics))
     _, (knn, _) = of(study(tmp_path), [record, other])
-    assert list(knn.made) == ["0"]
+    assert list(knn.records) == ["0"]
     # Where the study asks for it, the same record is its own.
-    _, (knn, _) = of(study(tmp_path), [record, other], Asked((word,)))
-    assert list(knn.made) == ["1"]
+    _, (knn, _) = of(study(tmp_path), [record, other], StudyOptions((word,)))
+    assert list(knn.records) == ["1"]
 
 
 def test_how_wide_intervals_are_is_no_other_setting(tmp_path):
@@ -87,40 +87,35 @@ def test_of_a_run_with_several_intervals_that_of_95_percent_is_shown(tmp_path):
         for r, level in zip(records, levels, strict=True)
     ]
     _, (knn, _) = of(study(tmp_path), records)
-    assert knn.made["0"].run.level == 0.95
+    assert knn.records["0"].level == 0.95
 
 
 def test_a_record_that_a_later_version_supersedes_does_not_count(tmp_path):
     first = run("knn", 0, 0.9)
     second = named(replace(run("knn", 0, 0.8), method={**first.method, "version": 2}))
     _, (knn, _) = of(study(tmp_path), [first, second])
-    assert (knn.made["0"].run.run_id, knn.ours.value) == (second.run_id, 0.8)
+    assert (knn.records["0"].run_id, knn.ours.value) == (second.run_id, 0.8)
 
 
 def test_a_run_on_part_of_the_data_counts_where_that_is_asked_for_and_says_so(tmp_path):
     part = {"digest": "bb", "pristine": False, "deviations": ["far.c: dropped"]}
     records = [run("knn", 0, 0.9, of=part), run("msp", 0, 0.8, of=part)]
-    (msp, _), (knn, _) = of(study(tmp_path), records, Asked(incomplete=True))
+    (msp, _), (knn, _) = of(study(tmp_path), records, StudyOptions(incomplete=True))
     assert (msp.ours.value, knn.ours.value) == (0.8, 0.9)
     assert knn.deviations == ("far.c: dropped",)
     # A table is about one state of the benchmark: the one as defined, where there is one.
-    (msp, _), (knn, _) = of(study(tmp_path), [*records, *MSP], Asked(incomplete=True))
-    assert (len(msp.made), knn.reason) == (3, "run on digits, but not as defined (--allow incomplete shows it)")
+    (msp, _), (knn, _) = of(study(tmp_path), [*records, *MSP], StudyOptions(incomplete=True))
+    assert (len(msp.records), knn.reason) == (3, "run on digits, but not as defined (--allow incomplete shows it)")
 
 
-def test_a_record_whose_config_defines_the_benchmark_otherwise_counts_only_where_incomplete_ones_do(tmp_path):
-    record = run("knn", 0, 0.9)
+def test_a_record_whose_config_defines_another_benchmark_does_not_count(tmp_path):
+    record = run("knn", 0, 0.9)  # it states the digest of the whole benchmark
     near = {name: node for name, node in record.config["benchmark"]["near"].items() if name != "nine"}
     benchmark = {**record.config["benchmark"], "near": near}
     record = named(replace(record, config={**record.config, "benchmark": benchmark}))
-    _, (knn, _) = of(study(tmp_path), [record])
-    assert (knn.ours, knn.reason) == (None, "run on digits, but not as defined (--allow incomplete shows it)")
-    _, (knn, _) = of(study(tmp_path), [record], Asked(incomplete=True))
-    assert knn.ours.value == 0.9
-    assert knn.deviations == ("its config defines the benchmark otherwise than the config files do",)
-    # Beside a record of the whole benchmark it is none of the table, though it states the same digest.
-    (msp, _), (knn, _) = of(study(tmp_path), [*MSP, record], Asked(incomplete=True))
-    assert (len(msp.made), knn.ours) == (3, None)
+    for options in (StudyOptions(), StudyOptions(incomplete=True)):
+        _, (knn, _) = of(study(tmp_path), [record], options)
+        assert (knn.ours, knn.reason) == (None, NO_RECORD)
 
 
 def test_released_weights_are_those_of_plain_training(tmp_path):
@@ -129,26 +124,26 @@ def test_released_weights_are_those_of_plain_training(tmp_path):
     record = run("msp", 0, 0.9)
     config = {key: node for key, node in config.items() if key != "outliers"}
     record = named(replace(record, config=config, backbone=backbone))
-    (msp, _), _ = of(study(tmp_path), [record], Asked(("backbone=resnet20_cifar10",)))
+    (msp, _), _ = of(study(tmp_path), [record], StudyOptions(("backbone=resnet20_cifar10",)))
     assert msp.ours.value == 0.9
 
 
 def test_records_are_looked_for_under_the_name_that_a_benchmark_gives_itself():
     words = ["+benchmark=openset_digits", "method=msp"]
-    assert wanted(words, "a cell").benchmark == "openset_digits_0"
-    assert wanted([*words, "benchmark.openset.seed=3"], "a cell").benchmark == "openset_digits_3"
+    assert planned_run(words, "a cell").benchmark == "openset_digits_0"
+    assert planned_run([*words, "benchmark.openset.seed=3"], "a cell").benchmark == "openset_digits_3"
 
 
 def test_a_hyper_parameter_that_is_typed_must_be_the_records(tmp_path):
-    asked = Asked(("method.k=3",))
+    asked = StudyOptions(("method.k=3",))
     _, (knn, _) = of(study(tmp_path), [run("knn", 0, 0.9), run("knn", 1, 0.8, params={"k": 3})], asked)
-    assert (list(knn.made), knn.ours.value) == (["1"], 0.8)
+    assert (list(knn.records), knn.ours.value) == (["1"], 0.8)
 
 
 def test_draws_of_a_table_have_images_of_their_own_and_count_together(tmp_path):
     records = [drawn("pca", draw, near) for draw, near in ((1, 0.8), (2, 0.9), (4, 0.1))]
     ((cell,), _) = of(study(tmp_path, DRAWS), records)
-    assert (list(cell.made), cell.ours.std) == (["1", "2"], pytest.approx(0.05))
+    assert (list(cell.records), cell.ours.std) == (["1", "2"], pytest.approx(0.05))
 
 
 def test_a_number_that_records_do_not_have_is_named(tmp_path):
@@ -166,13 +161,13 @@ def test_published_figures_are_found_by_what_stands_in_their_columns(tmp_path):
         "published: {file: printed.csv, row: who, value: percent, std: std, percent: true}\n"
     )
     (near, far), (knn, none) = of(study(tmp_path, text), [*MSP, *(run("knn", seed, 0.95) for seed in range(3))])
-    assert (near.printed.value.value, near.printed.value.std) == pytest.approx((0.91, 0.01))
-    assert far.printed.value.value == pytest.approx(0.95)
-    assert far.printed.value.std is None
+    assert (near.published.value.value, near.published.value.std) == pytest.approx((0.91, 0.01))
+    assert far.published.value.value == pytest.approx(0.95)
+    assert far.published.value.std is None
     assert near.difference.value == pytest.approx(0.01)
     assert (near.difference.verdict, far.difference.verdict) == ("~", "=")
     # .95 ± 0 against .80 ± .02 of three runs: t = .15 / (.02 · √(3/2) / √3) = 10.6, beyond t(.975, 2) = 4.3.
-    assert (knn.difference.verdict, none.printed) == ("*", None)
+    assert (knn.difference.verdict, none.published) == ("*", None)
     only = study(tmp_path, text + "only_published: true\n")
     assert of(only, [])[1][1].reason == "not in the published table"
 
@@ -181,15 +176,17 @@ def test_published_figures_are_found_by_what_stands_in_their_columns(tmp_path):
     ("change", "words"),
     [
         (("rows:", "row:"), "study 'two' has no key 'row'; did you mean 'rows'"),
-        (("near.auroc", "auroc"), r"columns.near: value — found 'auroc' — allowed: SET.METRIC"),
+        (("near.auroc", "auroc"), r"columns.near: value: found 'auroc' — allowed: SET.METRIC"),
+        (("{MSP: method=msp,", "{MSP: {runs: method=msp},"), r"rows.MSP has no key 'runs'; did you mean 'run'"),
+        (("{MSP: method=msp,", "{MSP: {name: x},"), r"rows.MSP: .* allowed: no key 'name'"),
         (("seeds: [0, 1, 2]", "seeds: yes"), "seeds"),
         (("+benchmark=digits", "+benchmark=digitz"), "benchmark 'digitz' not found in configs/benchmark; did you mean"),
         (("run: +benchmark=digits", "run: []"), "two': MSP, near: names no benchmark"),
         (("method=knn", "launcher=x"), "two': KNN, near: a run of a study has no key 'launcher'"),
-        (("[0, 1, 2]", "[]"), r"columns.near: seeds — found \[\] — allowed: whole numbers ≥ 0, at least one"),
-        (("[0, 1, 2]", "[0.5]"), r"columns.near: seeds — found \[0.5\]"),
+        (("[0, 1, 2]", "[]"), r"columns.near: seeds: found \[\] — allowed: whole numbers ≥ 0, at least one"),
+        (("[0, 1, 2]", "[0.5]"), r"columns.near: seeds: found \[0.5\]"),
         (("method=knn", "method=knm"), "two': KNN, near: method — found 'knm' — allowed: .*did you mean 'knn'"),
-        (("title: Two", "published: {file: x.csv, runs: 0}\ntitle: Two"), r"published\.runs — found 0"),
+        (("title: Two", "published: {file: x.csv, runs: 0}\ntitle: Two"), r"published\.runs: found 0"),
         (("title: Two", "test: NN\ntitle: Two"), "test — found 'NN' — allowed: MSP, KNN; did you mean 'KNN'"),
         (("title: Two", "published: {file: none.csv}\ntitle: Two"), "'none.csv' is neither in"),
     ],

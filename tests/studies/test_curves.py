@@ -11,7 +11,7 @@ from openbench.metrics.conformal.corrections import FINITE_SAMPLE
 from openbench.metrics.options import MetricOptions
 from openbench.studies.cells import Cell
 from openbench.studies.chart import drawn, points, summary
-from openbench.studies.curves import KINDS, Scored, fold_rates
+from openbench.studies.curves import KINDS, ScoredCell, fold_rates
 from openbench.studies.study import Column, Row
 
 # Sorted by score: ID right, OOD, ID right, ID wrong, OOD, ID right, OOD.
@@ -27,8 +27,8 @@ def scored(row="MSP", ood=OOD, group="0", ids=ID, figures=None):
         ),
         SetScores.of_split("a", Role.NEAR, np.float32(ood), np.full(len(ood), -1), np.zeros(len(ood), int)),
     ]
-    column = Column(name="near", value="near.auroc", best="max", seeds=("0",))
-    return Scored(Cell(Row(name=row), column), group, "toy", sets, figures or {})
+    column = Column(value="near.auroc", seeds=("0",)).model_copy(update={"name": "near"})
+    return ScoredCell(Cell(Row().model_copy(update={"name": row}), column), group, "toy", sets, figures or {})
 
 
 def line(kind, at=0, **changes):

@@ -14,11 +14,10 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.results.scores.stored import ScoreStore
+from openbench.results.tables.render import Column, Table, to_latex, to_markdown
 from openbench.studies.cells import mixture_cells
-from openbench.studies.kept import check_options
-from openbench.studies.outputs import latex
-from openbench.studies.sheet import Head, Line, Sheet, Text, sheets
 from openbench.studies.study import study
+from openbench.studies.tables import check_options, grid_tables
 
 from ..results.records import named, split_scores  # noqa: TID252 — the tests are no package
 from .runs import YAML, of, run, write
@@ -32,7 +31,7 @@ def test_the_synthetic_table_is_that_of_numerical_integration():
     found = {line[0].row.name: line for line in mixture_cells(study("reject_option/synthetic"))}
     for name, values in INTEGRATED.items():
         assert [cell.ours.value for cell in found[name]] == pytest.approx(values, abs=2.5e-3)
-        assert all(cell.printed is not None for cell in found[name])
+        assert all(cell.published is not None for cell in found[name])
     assert found["C: r"][3].reason.startswith("unable")
 
 
@@ -79,13 +78,12 @@ def test_a_layout_of_kept_scores_is_made_of_the_studys_runs_only(folder, capsys,
 
 
 def test_curves_of_the_kept_scores_are_pictures_points_and_a_table(folder, capsys):
-    text = YAML.replace("[0, 1, 2]", "[0]") + "options: {curves: [oscr, autc], pictures: [thresholds, roc]}\n"
+    text = YAML.replace("[0, 1, 2]", "[0]") + "options: {curves: [oscr, autc]}\n"
     (folder / "two.yaml").write_text(text)
     assert main(["study", str(folder / "two.yaml"), "--table", "--to", str(folder / "out")]) == 0
     kinds = ("oscr", "autc")
     names = {path.name for path in (folder / "out").glob("two-*")}
-    pictures = {f"two-digits-{method}-{kind}.png" for method in ("MSP", "KNN") for kind in ("thresholds", "roc")}
-    assert names == pictures | {f"two-{kind}.{suffix}" for kind in kinds for suffix in ("png", "svg", "csv")}
+    assert names == {f"two-{kind}.{suffix}" for kind in kinds for suffix in ("png", "svg", "csv")}
     out = capsys.readouterr().out
     words = ("OSCR curves: OSCR", "rates by threshold: area", "AUTC")
     assert [word for word in words if word not in out] == []
@@ -139,9 +137,9 @@ def test_curves_are_of_the_metrics_that_the_records_have(folder, capsys):
     ("layout", "options", "words"),
     [
         ("grid", "{tpr: 0.8}", "options has no key 'tpr'"),
-        ("grid", "{pictures: [rock]}", r"options.pictures — found 'rock'; did you mean 'roc'\?"),
+        ("grid", "{curves: [ocsr]}", r"options.curves: 'ocsr'; did you mean 'oscr'\?"),
         ("rejection", "{tpr: 2}", r"options.tpr — found 2 — allowed: .* from 0 to 1"),
-        ("rejection", "{doubles: [a+b+c]}", r"options.doubles — found 'a\+b\+c' — allowed: two methods"),
+        ("rejection", "{doubles: [a+b+c]}", r"options.doubles: 'a\+b\+c' — allowed: two methods"),
     ],
 )
 def test_options_that_a_layout_does_not_have_or_take_are_refused(tmp_path, layout, options, words):
@@ -149,19 +147,22 @@ def test_options_that_a_layout_does_not_have_or_take_are_refused(tmp_path, layou
         check_options(made_of(tmp_path, f"{YAML}layout: {layout}\noptions: {options}\n"))
 
 
-def test_rows_of_a_latex_table_stand_under_their_headings_in_their_order():
-    lines = [Line(group, name, (Text(name.upper()),)) for group, name in (("A", "x"), ("A", "y"), ("B", "z"))]
-    text = latex(Sheet("title", (Head("", "near"),), tuple(lines)))
-    assert text.partition("near \\\\\n")[2].partition("\\bottomrule")[0].split("\n") == [
-        r"\midrule",
+def test_rows_and_columns_stand_under_their_headings_in_their_order():
+    rows = (("x", "X"), ("y", "Y"), ("z", "Z"))
+    columns = (Column(""), Column("near", group="G"))
+    table = Table("title", columns, rows, headings={0: "A", 2: "B"}, best=frozenset({(1, 1)}))
+    text = to_latex(table)
+    assert r" & \multicolumn{1}{c}{G} \\" + "\n" + r"\cmidrule(lr){2-2}" in text
+    assert text.partition("near \\\\\n\\midrule\n")[2].partition("\\bottomrule")[0].split("\n") == [
         r"\multicolumn{2}{l}{\textit{A}} \\",
         r"x & X \\",
-        r"y & Y \\",
+        r"y & \textbf{Y} \\",
         r"\midrule",
         r"\multicolumn{2}{l}{\textit{B}} \\",
         r"z & Z \\",
         "",
     ]
+    assert "| **A** |  |\n| x | X |\n| y | **Y** |\n| **B** |  |\n" in to_markdown(table)
 
 
 def test_each_group_of_columns_beside_published_figures_is_a_table_of_its_own(tmp_path):
@@ -172,9 +173,9 @@ def test_each_group_of_columns_beside_published_figures_is_a_table_of_its_own(tm
     )
     text = YAML.replace("columns: {near: near.auroc, far: far.auroc}\n", f"columns:\n{columns}")
     found = made_of(tmp_path, text + "published: {file: printed.csv, row: who, value: value}\n")
-    made = sheets(found, of(found, [run("msp", 0, 0.8, 0.7)]))
-    assert [sheet.title for sheet in made] == ["Two methods · near", "Two methods · far"]
-    assert [[head.title for head in sheet.heads] for sheet in made] == [
+    tables = grid_tables(found, of(found, [run("msp", 0, 0.8, 0.7)]))
+    assert [table.title for table in tables] == ["Two methods · near", "Two methods · far"]
+    assert [[column.title for column in table.columns[1:]] for table in tables] == [
         ["near ↑", "paper", "difference"],
         ["far ↑", "paper", "difference"],
     ]
@@ -182,8 +183,8 @@ def test_each_group_of_columns_beside_published_figures_is_a_table_of_its_own(tm
 
 def test_the_legend_explains_deviations_and_intervals_where_a_table_has_both(tmp_path):
     found = made_of(tmp_path)
-    (sheet,) = sheets(found, of(found, [run("knn", 0, 0.8), *(run("msp", seed, 0.8) for seed in range(3))]))
-    assert sheet.notes[0].split(" · ") == [
+    (table,) = grid_tables(found, of(found, [run("knn", 0, 0.8), *(run("msp", seed, 0.8) for seed in range(3))]))
+    assert table.notes[0].split(" · ") == [
         "mean ± population standard deviation over runs",
         "in brackets the 95 % interval of a single run",
         "(n of N): so many of the runs are there",

@@ -8,7 +8,7 @@ from scipy.stats import ttest_ind
 from openbench.errors import CacheError
 from openbench.results.tables.render import Estimate
 from openbench.studies.cells import Verdict, difference
-from openbench.studies.sheet import ON_IMAGES, OVER_RUNS, Pair, _holm, _over_runs, paired
+from openbench.studies.tables import ON_IMAGES, OVER_RUNS, Pair, _holm, _over_runs, paired
 
 from ..results.records import split_scores  # noqa: TID252 — the tests are no package
 from .runs import DRAWS, YAML, drawn, of, run, study

@@ -10,13 +10,12 @@ from markdown_it import MarkdownIt
 from openbench.__main__ import main
 from openbench.cli.commands import jobs
 from openbench.errors import ConfigError
-from openbench.studies.cells import Asked, Published, archive_of, planned
-from openbench.studies.chart import draw
-from openbench.studies.kept import check_options
-from openbench.studies.plan import parts, status, sweeps
+from openbench.studies.cells import PublishedTable, StudyOptions, planned
+from openbench.studies.plan import progress, status, sweeps
 from openbench.studies.study import names, study
+from openbench.studies.tables import check_options
 
-from .runs import YAML, of, run, write
+from .runs import YAML, lookup, of, run, write
 from .runs import study as made_of
 
 RECORDS = [run("msp", seed, near) for seed, near in enumerate((0.90, 0.91, 0.95))]
@@ -66,8 +65,8 @@ def test_methods_and_seeds_that_are_missing_together_are_one_sweep(tmp_path):
         "KNN: method=knn", "KNN: method=knn, VOS: [training=vos, method=energy], K3: [method=knn, method.k=3]"
     )
     found = made_of(tmp_path, text)
-    asked = Asked(incomplete=True)
-    (part,) = parts(found, asked, archive_of(found, asked, RECORDS[:3]))
+    options = StudyOptions(incomplete=True)
+    (part,) = progress(found, options, lookup(RECORDS[:3]))
     assert (len(part.done), len(part.missing), part.trainings) == (3, 9, 3)
     assert sweeps(found, part.missing, ["runtime=slurm"]) == [
         ["-m", "+benchmark=digits", "method=knn", "seed=0,1,2", "runtime=slurm"],
@@ -79,26 +78,26 @@ def test_methods_and_seeds_that_are_missing_together_are_one_sweep(tmp_path):
 def test_a_training_that_released_weights_would_ignore_is_not_to_do_and_its_cells_say_why(tmp_path):
     vos = "MSP: method=msp, VOS: [training=vos, method=energy]"
     found = made_of(tmp_path, YAML.replace("MSP: method=msp", vos).replace(", KNN: method=knn", ""))
-    asked = Asked(("backbone=resnet20_cifar10",))
-    (part,) = parts(found, asked, archive_of(found, asked, ()))
+    options = StudyOptions(("backbone=resnet20_cifar10",))
+    (part,) = progress(found, options, lookup(()))
     assert (len(part.missing), len(part.refused), part.trainings) == (3, 3, 0)
     why = "needs a training, and backbone resnet20_cifar10 comes with its weights"
     said = " ".join(status(found, [part], {}, None, "again").split())  # lines are as wide as the terminal
     assert f"digits: 3 runs cannot be made: {why} " in said
-    assert [line[0].reason for line in of(found, (), asked)] == ["nothing was run on digits yet", why]
-    augmented = Asked(("backbone=resnet20_cifar10", "+augment=pixmix"))
+    assert [line[0].reason for line in of(found, (), options)] == ["nothing was run on digits yet", why]
+    augmented = StudyOptions(("backbone=resnet20_cifar10", "+augment=pixmix"))
     assert [line[0].reason for line in of(found, (), augmented)] == [why, why]
-    afresh = Asked((*asked.words, "backbone.weights=null"))
+    afresh = StudyOptions((*options.overrides, "backbone.weights=null"))
     assert not any(run.refused for runs in planned(found, afresh).values() for run in runs.values())
 
 
 def test_a_run_on_another_state_of_the_benchmark_than_the_tables_is_still_to_do(tmp_path):
     states = [{"digest": digest, "pristine": False, "deviations": [digest]} for digest in ("half", "half", "quarter")]
     records = [run("msp", seed, 0.9, of=state) for seed, state in enumerate(states)]
-    found, asked = made_of(tmp_path, YAML.replace(", KNN: method=knn", "")), Asked(incomplete=True)
-    (part,) = parts(found, asked, archive_of(found, asked, records))
-    ((near, _),) = of(found, records, asked)
-    assert len(part.done) == len(near.made) == 2
+    found, options = made_of(tmp_path, YAML.replace(", KNN: method=knn", "")), StudyOptions(incomplete=True)
+    (part,) = progress(found, options, lookup(records))
+    ((near, _),) = of(found, records, options)
+    assert len(part.done) == len(near.records) == 2
     assert [one.names["seed"] for one in part.missing] == [one.names["seed"] for one in part.partial] == ["2"]
 
 
@@ -125,8 +124,8 @@ def test_tables_are_written_in_every_format_and_say_the_same(folder, capsys):
 def test_a_table_without_any_number_has_no_picture_and_says_why_it_is_empty(folder, capsys):
     assert main(["study", str(folder / "two.yaml"), "--table", "--rows", "KNN", "backbone=resnet20_cifar"]) == 0
     assert "empty, 2 cells: not run yet — KNN" in capsys.readouterr().out
-    found = made_of(folder)
-    assert draw(found, of(found, [])) is None
+    assert main(["study", str(folder / "two.yaml"), "--to", str(folder / "out"), "backbone=resnet20_cifar"]) == 0
+    assert not list((folder / "out").glob("*.png"))
 
 
 def test_a_study_of_a_sweep_has_its_runs(folder, capsys):
@@ -136,7 +135,7 @@ def test_a_study_of_a_sweep_has_its_runs(folder, capsys):
     found = study(str(file))
     assert [row.name for row in found.rows] == ["knn", "msp"]
     assert [column.name for column in found.columns] == ["near auroc", "far fpr95"]
-    runs = {run.words for many in planned(found, Asked()).values() for run in many.values()}
+    runs = {run.words for many in planned(found, StudyOptions()).values() for run in many.values()}
     assert runs == {("+benchmark=digits", f"method={m}", f"seed={s}") for m in ("knn", "msp") for s in (0, 1)}
     assert main(["study", str(file), "--table"]) == 0
     assert re.search(r"msp +90\.50 ± 0\.50", capsys.readouterr().out)
@@ -149,14 +148,14 @@ def test_every_shipped_study_finds_its_figures_and_knows_its_runs_which_can_be_m
     for name in names():
         found = study(name)
         check_options(found)
-        runs = planned(found, Asked())
+        runs = planned(found, StudyOptions())
         if not runs and found.layout != "mixture":
             without_runs.append(name)
         refused += [f"{name}: {run.refused}" for many in runs.values() for run in many.values() if run.refused]
         if not (found.source and found.deviations and found.path.read_text().count("python -m openbench study")):
             unsaid.append(name)
         if found.figures is not None:
-            published = Published(found)
+            published = PublishedTable(found)
             rows = [row.path for row in found.rows if not any(published.figure(row, c) for c in found.columns)]
             unpublished |= {name: rows} if rows else {}
     assert (without_runs, unsaid, refused) == ([], [], [])

@@ -1,7 +1,6 @@
 """`study`: a paper's table, or your own: its status, its missing runs, and the table."""
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,16 +13,16 @@ from openbench.cli.process import INTERRUPTED, OK, TERMINATED, writing
 from openbench.compose.config import check_no_clash
 from openbench.config.overrides import command_line, quoted
 from openbench.config.shipped import shipped
-from openbench.errors import RecordError
-from openbench.results.records.store import RecordStore
+from openbench.results.frame import runs
+from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.storage.files import write_whole
-from openbench.studies.cells import Asked, archive_of
+from openbench.studies.cells import StudyOptions, needed
+from openbench.studies.runs import Records
 from openbench.studies.study import study as named
 
 if TYPE_CHECKING:
-    from openbench.core.record import ResultRecord
-    from openbench.studies.plan import Part
+    from openbench.studies.plan import Progress
     from openbench.studies.study import Study
 
 _INCOMPLETE = "incomplete"
@@ -80,49 +79,54 @@ def study(
         chosen = chosen.narrowed(rows, columns)
     runtime = [word for word in overrides if _is_runtime(word)]
     words = tuple(word for word in overrides if word not in runtime)
-    asked, store = Asked(words, allow == _INCOMPLETE, config_dir), RecordStore(results or paths.results_dir())
+    more, store = StudyOptions(words, allow == _INCOMPLETE, config_dir), RecordStore(results or paths.results_dir())
     if not (make or table or to):
         again = [name, "--run", *overrides]
         for option, value in (("--rows", ",".join(rows)), ("--columns", ",".join(columns)), ("--allow", allow)):
             again += [option, value] if value else []
         again += ["--results", str(results)] if results else []
         with left_out() as lost:
-            print(_status(chosen, asked, store.readable(lost.append), command_line("study", again, config_dir)), end="")
+            records = _records(chosen, store, lost.append)
+            print(_status(chosen, more, records, command_line("study", again, config_dir)), end="")
         return lost.code
     if results is not None:
         runtime.append(f"runtime.results={quoted(str(results))}")
-    code = _make(chosen, asked, store, runtime) if make else OK
+    code = _make(chosen, more, store, runtime) if make else OK
     if table or to:
         with left_out() as lost:
-            _tables(chosen, asked, store, lost, form=form if table else None, to=to)
+            _tables(chosen, more, store, lost, form=form if table else None, to=to)
         code = max(code, lost.code)
     return code
 
 
-def _status(study: "Study", asked: Asked, records: "Iterable[ResultRecord]", again: str) -> str:
+def _records(study: "Study", store: RecordStore, on_error: OnError) -> Records:
+    return Records(runs(store, on_error, needed(study)))
+
+
+def _status(study: "Study", more: StudyOptions, records: Records, again: str) -> str:
     """What is needed, what is done and what is missing; `again` is the command that makes it."""
-    from openbench.studies.plan import free_space, parts, status
+    from openbench.studies.plan import free_space, progress, status
 
-    every = parts(study, asked, archive_of(study, asked, records))
-    needs = {part.benchmark: _needs(part, asked.config_dir) for part in every if part.missing}
-    return status(study, every, needs, free_space(paths.cache_dir()), again)
+    parts = progress(study, more, records)
+    needs = {part.benchmark: _needs(part, more.config_dir) for part in parts if part.missing}
+    return status(study, parts, needs, free_space(paths.cache_dir()), again)
 
 
-def _make(study: "Study", asked: Asked, store: RecordStore, runtime: list[str]) -> int:
+def _make(study: "Study", more: StudyOptions, store: RecordStore, runtime: list[str]) -> int:
     """Make the missing runs: a sweep for each group of runs, one after the other."""
     from openbench.cli.commands.jobs import RUN
-    from openbench.studies.plan import parts, sweeps
+    from openbench.studies.plan import progress, sweeps
 
     with left_out() as lost:
-        every = parts(study, asked, archive_of(study, asked, store.readable(lost.append)))
-    missing = [run for part in every for run in part.missing]
-    lines = sweeps(study, missing, [*runtime, *(["benchmark.incomplete=allow"] if asked.incomplete else [])])
+        parts = progress(study, more, _records(study, store, lost.append))
+    missing = [run for part in parts for run in part.missing]
+    lines = sweeps(study, missing, [*runtime, *(["benchmark.incomplete=allow"] if more.incomplete else [])])
     if not lines:
         print("nothing is to do", file=sys.stderr)
-    folder = [] if asked.config_dir is None else ["--config-dir", str(asked.config_dir)]
+    folder = [] if more.config_dir is None else ["--config-dir", str(more.config_dir)]
     code = lost.code
     for at, line in enumerate(lines, 1):
-        print(f"sweep {at} of {len(lines)}: {command_line('run', line, asked.config_dir)}", file=sys.stderr)
+        print(f"sweep {at} of {len(lines)}: {command_line('run', line, more.config_dir)}", file=sys.stderr)
         code = max(code, RUN([*line, *folder]))
         if code in (INTERRUPTED, TERMINATED):
             break
@@ -130,22 +134,27 @@ def _make(study: "Study", asked: Asked, store: RecordStore, runtime: list[str]) 
 
 
 def _tables(
-    study: "Study", asked: Asked, store: RecordStore, lost: LeftOut, *, form: str | None, to: Path | None
+    study: "Study", more: StudyOptions, store: RecordStore, lost: LeftOut, *, form: str | None, to: Path | None
 ) -> None:
     """Print the tables, or write them in every format, with their pictures."""
-    from openbench.studies.kept import KeptScores
-    from openbench.studies.outputs import Outputs, Sources
+    from openbench.studies.tables import CachedScores, Outputs
 
-    scores = KeptScores(paths.cache_dir() / "scores", store.root / PUBLISHED)
-    errors: list[RecordError] = []  # those of files that are read twice are reported once
-    outputs = Outputs(study, asked, Sources(lambda: store.readable(errors.append), scores, lost.append))
-    lost += {str(error): error for error in errors}.values()
+    scores = CachedScores(paths.cache_dir() / "scores", store.root / PUBLISHED)
+    records = _records(study, store, lost.append)
+    outputs = Outputs(
+        study,
+        more,
+        records,
+        scores,
+        load=lambda run: store.read(store.folder / run.file),
+        on_lost=lost.append,
+    )
     if form is not None:
         print(outputs.text(form), end="")
-    for suffix, content in outputs.files() if to else ():
+    for suffix, make in outputs.files() if to else ():
         path = Path(to or "") / f"{study.name}{suffix}"
         with writing(path, "--to"):
-            write_whole(path, content)
+            write_whole(path, make())
         print(f"wrote {path}", file=sys.stderr)
 
 
@@ -154,7 +163,7 @@ def _is_runtime(word: str) -> bool:
     return key.partition(".")[0] in ("runtime", "hydra") or key == "benchmark.incomplete"
 
 
-def _needs(part: "Part", config_dir: Path | None) -> list[str]:
+def _needs(part: "Progress", config_dir: Path | None) -> list[str]:
     """A line for each set of images, and each file of weights, that the missing runs of a benchmark lack."""
     from openbench.cli.commands.data import benchmark_config
     from openbench.data.build import survey
