@@ -9,11 +9,11 @@ import time
 from contextlib import closing
 
 from openbench.detect.serve.app import serve
-from openbench.detect.serve.images import Limits
+from openbench.detect.serve.images import ServerLimits
 from openbench.progress import messages
 from tests.forked import Forked
 
-LIMITS = Limits(
+LIMITS = ServerLimits(
     body_bytes=100_000,
     image_pixels=10_000,
     images=3,

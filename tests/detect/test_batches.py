@@ -8,74 +8,73 @@ import numpy as np
 import pytest
 
 from openbench.detect.serve.batches import Batches, Budget
-from openbench.detect.serve.images import Limits, RefusedError
+from openbench.detect.serve.images import RefusedError, ServerLimits
 
-LIMITS = Limits(batch=8)
+LIMITS = ServerLimits(batch=8)
 
 
 def black(images):
     return [{"score": float(image.mean())} for image in images]
 
 
-def test_a_full_queue_and_a_spent_budget_hold_others_back():
-    async def told():
-        seen = []
-        batches = Batches(black, replace(LIMITS, waiting=2, batch_wait_ms=0.0), seen.append)
+def test_a_full_queue_and_a_spent_budget_refuse_or_wait():
+    async def queue():
+        sizes = []
+        batches = Batches(black, replace(LIMITS, waiting=2, batch_wait_ms=0.0), sizes.append)
         images = [np.zeros((2, 2, 3), np.uint8)] * 3
-        batches.start()
-        with pytest.raises(RefusedError, match="more than 2 images wait"):
-            await batches.rows(images)
-        assert [row["score"] for row in await batches.rows(images[:2])] == [0, 0]
-        await batches.stop()
-        assert seen == [2]
+        async with batches.running():
+            with pytest.raises(RefusedError, match="more than 2 images wait"):
+                await batches.rows(images)
+            assert [row["score"] for row in await batches.rows(images[:2])] == [0, 0]
+        assert sizes == [2]
 
-    async def held():
-        budget = Budget(10)
-        await budget.take(25)  # one image is always let in
-        await budget.give_back(25)
-        await budget.take(6)
-        later = asyncio.create_task(budget.take(5))
-        await asyncio.sleep(0.01)
-        assert not later.done()
-        await budget.give_back(6)
-        await asyncio.wait_for(later, 1)
+    async def budget():
+        pixels = Budget(10)
+        async with pixels.holding(25):  # one image is always let in
+            pass
 
-    asyncio.run(told())
-    asyncio.run(held())
+        async def later():
+            async with pixels.holding(5):
+                pass
+
+        async with pixels.holding(6):
+            waits = asyncio.create_task(later())
+            await asyncio.sleep(0.01)
+            assert not waits.done()
+        await asyncio.wait_for(waits, 1)
+
+    asyncio.run(queue())
+    asyncio.run(budget())
 
 
-def test_images_of_a_request_that_was_given_up_make_room_at_once():
-    async def given_up():
+def test_images_of_a_cancelled_request_leave_the_queue_at_once():
+    async def cancelled():
         over = threading.Event()
         batches = Batches(lambda images: [{}] * len(images) if over.wait(10) else [], LIMITS, lambda count: None)
-        batches.start()
-        image = np.zeros((2, 2, 3), np.uint8)
-        first = asyncio.create_task(batches.rows([image]))
-        await asyncio.sleep(0.1)  # it is being scored
-        waits = asyncio.create_task(batches.rows([image] * 5))
-        await asyncio.sleep(0.01)
-        assert batches.waiting == 5
-        waits.cancel()
-        await asyncio.gather(waits, return_exceptions=True)
-        assert batches.waiting == 0
-        over.set()
-        assert await first == [{}]
-        await batches.stop()
+        async with batches.running():
+            image = np.zeros((2, 2, 3), np.uint8)
+            first = asyncio.create_task(batches.rows([image]))
+            await asyncio.sleep(0.1)  # it is being scored
+            waits = asyncio.create_task(batches.rows([image] * 5))
+            await asyncio.sleep(0.01)
+            assert batches.waiting == 5
+            waits.cancel()
+            await asyncio.gather(waits, return_exceptions=True)
+            assert batches.waiting == 0
+            over.set()
+            assert await first == [{}]
 
-    asyncio.run(given_up())
+    asyncio.run(cancelled())
 
 
-@pytest.mark.parametrize("count", [0, 2])
-def test_a_wrong_number_of_rows_is_an_error_of_that_batch_and_work_goes_on(count):
-    async def told():
-        answers = iter([[{}] * count, [{"score": 1.0}]])
+def test_a_wrong_number_of_rows_is_an_error_of_that_batch_and_work_continues():
+    async def answered():
+        answers = iter([[{}] * 2, [{"score": 1.0}]])
         batches = Batches(lambda images: next(answers), replace(LIMITS, batch_wait_ms=0.0), lambda count: None)
-        batches.start()
         image = np.zeros((2, 2, 3), np.uint8)
-        with pytest.raises(RefusedError, match="cannot score this image") as refused:
-            await asyncio.wait_for(batches.rows([image]), 10)
-        assert str(refused.value.__cause__) == f"{count} rows for 1 images"
-        assert await asyncio.wait_for(batches.rows([image]), 10) == [{"score": 1.0}]
-        await batches.stop()
+        async with batches.running():
+            with pytest.raises(RefusedError, match="cannot score this image"):
+                await asyncio.wait_for(batches.rows([image]), 10)
+            assert await asyncio.wait_for(batches.rows([image]), 10) == [{"score": 1.0}]
 
-    asyncio.run(told())
+    asyncio.run(answered())

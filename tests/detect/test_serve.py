@@ -298,8 +298,6 @@ def test_killed_under_load_it_leaves_nothing_behind_and_starts_again(tmp_path, s
     again = started(note="again", port=killed.port)
     assert again.ask("POST", "/predict", GOOD)[0] == 200
     assert [file.name for file in sorted(tmp_path.iterdir())] == ["again", "note"]
-    with pytest.raises(
-        ConfigError, match=rf"cannot listen on 127.0.0.1, port {killed.port} — it may be taken — choose"
-    ):
+    with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1, port {killed.port} .* — choose"):
         serve(predict, {}, LIMITS, ("127.0.0.1", killed.port))
     assert again.stop(signal.SIGINT)[0] == 0

@@ -25,7 +25,7 @@ from openbench.cli.process import ALARM, FAILED, OK, writing
 from openbench.detect.monitor.martingale import Bets
 from openbench.detect.monitor.monitor import Monitor, Rules
 from openbench.detect.monitor.table import SUFFIXES, numbers
-from openbench.detect.serve.images import Limits
+from openbench.detect.serve.images import ServerLimits
 from openbench.digest import file_sha256
 from openbench.errors import ConfigError, DataError, OpenbenchError, did_you_mean
 from openbench.installation import pip_install
@@ -224,7 +224,7 @@ def monitor(
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, metavar="N", help="0 takes a free one (default: 8000)"
 )
-@options.fields_of(Limits)
+@options.fields_of(ServerLimits)
 def serve(detector: Path, host: str, port: int, **limits: Any) -> int:
     """Answer HTTP requests with the predictions of a saved detector.
 
@@ -242,7 +242,7 @@ def serve(detector: Path, host: str, port: int, **limits: Any) -> int:
       curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:8000/predict
       curl -F a=@one.png -F b=@two.png http://127.0.0.1:8000/predict
     """
-    limit = Limits(**{key: value for key, value in limits.items() if value is not None})
+    limit = ServerLimits(**{key: value for key, value in limits.items() if value is not None})
     missing = [name for name in _LIBRARIES if find_spec(name) is None]
     if missing:
         raise ConfigError(f"serve needs {', '.join(missing)}, which is not installed — {pip_install('serve')}")

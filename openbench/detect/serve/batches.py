@@ -1,60 +1,57 @@
-"""Images of several requests in one forward pass: whoever comes within a few milliseconds goes together."""
+"""Batches of images from several requests in one forward pass, and a budget of pixels."""
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from openbench.detect.serve.images import Limits, RefusedError
+from openbench.detect.serve.images import RefusedError, ServerLimits
 
 Pixels = NDArray[np.uint8]
-Rows = list[dict[str, Any]]
-Predict = Callable[[Sequence[Pixels]], Rows]
+PredictionRows = list[dict[str, Any]]
+Predict = Callable[[Sequence[Pixels]], PredictionRows]
+_Waiting = tuple[Pixels, "asyncio.Future[dict[str, Any]]"]
 
 
 class Batches:
-    """Collects images and hands them to the detector, one batch at a time, in a thread of its own.
+    """A queue of images that the detector scores in a thread, one batch at a time.
 
     Args:
         predict: images → a row for each.
         limits: batch, batch_wait_ms, waiting.
-        seen: receives the number of images of every batch.
+        observe: receives the number of images of every batch.
     """
 
-    def __init__(self, predict: Predict, limits: Limits, seen: Callable[[int], None]):
-        self._predict, self._limits, self._seen = predict, limits, seen
-        self._waiting: deque[tuple[Pixels, asyncio.Future[dict[str, Any]]]] = deque()
+    def __init__(self, predict: Predict, limits: ServerLimits, observe: Callable[[int], object]):
+        self._predict, self._limits, self._observe = predict, limits, observe
+        self._queue: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "openbench-detector")
-        self._task: asyncio.Task[None] | None = None
 
     @property
     def waiting(self) -> int:
-        """Images that wait."""
-        return len(self._waiting)
+        """The number of images that wait."""
+        return len(self._queue)
 
-    def start(self) -> None:
-        """Begin to work."""
-        self._task = asyncio.create_task(self._work())
-
-    async def stop(self) -> None:
-        """Stop; whoever still waits is told so."""
-        if self._task is not None:
-            self._task.cancel()
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Score images within the block."""
+        task = asyncio.create_task(self._work())
+        try:
+            yield
+        finally:
+            task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._task
-        for _, future in self._waiting:
-            if not future.done():
-                future.set_exception(RefusedError(503, "stopping", "the server is stopping"))
-        self._thread.shutdown(wait=True, cancel_futures=True)
+                await task
+            self._thread.shutdown(cancel_futures=True)
 
-    async def rows(self, images: Sequence[Pixels]) -> Rows:
-        """Return a row for each image of a request, once its batch was scored.
+    async def rows(self, images: Sequence[Pixels]) -> PredictionRows:
+        """Return a row for each image of a request.
 
         Raises:
             RefusedError: too many images wait, or one cannot be scored.
@@ -63,14 +60,14 @@ class Batches:
             raise RefusedError(503, "busy", f"more than {self._limits.waiting} images wait — try again later")
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in images]
-        self._waiting.extend(zip(images, futures, strict=True))
+        self._queue.extend(zip(images, futures, strict=True))
         self._arrived.set()
         try:
             return list(await asyncio.gather(*futures))
-        finally:  # of a request that was given up, no image is scored any more
+        finally:  # images of a cancelled request leave the queue
             for future in futures:
                 future.cancel()
-            self._waiting = deque(pair for pair in self._waiting if not pair[1].done())
+            self._queue = deque(entry for entry in self._queue if not entry[1].done())
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
@@ -81,62 +78,52 @@ class Batches:
                 self._arrived.clear()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._arrived.wait(), left)
-            batch: list[tuple[Pixels, asyncio.Future[dict[str, Any]]]] = []
-            while self._waiting and len(batch) < self._limits.batch:
-                image, future = self._waiting.popleft()
-                if not future.done():
-                    batch.append((image, future))
-            if not self._waiting:
+            batch = [self._queue.popleft() for _ in range(min(self.waiting, self._limits.batch))]
+            if not self._queue:
                 self._arrived.clear()
             if batch:
                 await self._score(batch)
 
-    async def _score(self, batch: Sequence[tuple[Pixels, "asyncio.Future[dict[str, Any]]"]]) -> None:
-        loop = asyncio.get_running_loop()
-        self._seen(len(batch))
+    async def _score(self, batch: Sequence[_Waiting]) -> None:
+        self._observe(len(batch))
+        images = [image for image, _ in batch]
         try:
-            rows = await loop.run_in_executor(self._thread, self._predict, [image for image, _ in batch])
-            if len(rows) != len(batch):
-                raise ValueError(f"{len(rows)} rows for {len(batch)} images")
-        except asyncio.CancelledError:
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(RefusedError(503, "stopping", "the server is stopping"))
-            raise
+            rows = await asyncio.get_running_loop().run_in_executor(self._thread, self._predict, images)
+            results = list(zip(batch, rows, strict=True))
         except Exception as error:
-            if len(batch) > 1:  # one image must not take the others with it
-                for pair in batch:
-                    await self._score([pair])
-                return
-            failed = RefusedError(500, "not_scored", "the detector cannot score this image")
-            failed.__cause__ = error
-            if not batch[0][1].done():
-                batch[0][1].set_exception(failed)
+            if len(batch) > 1:  # one bad image must not fail the others
+                for entry in batch:
+                    await self._score([entry])
+            elif not batch[0][1].done():
+                refused = RefusedError(500, "not_scored", "the detector cannot score this image")
+                refused.__cause__ = error
+                batch[0][1].set_exception(refused)
             return
-        for (_, future), row in zip(batch, rows, strict=True):
+        for (_, future), row in results:
             if not future.done():
                 future.set_result(row)
 
 
 class Budget:
-    """So many pixels may be held at a time; who wants more waits until others are done. One image is always let in.
+    """A number of pixels in memory at a time; a request waits for room. An image is let in whenever there is none.
 
     Args:
-        most: pixels.
+        limit: pixels.
     """
 
-    def __init__(self, most: int):
-        self._most, self._held = most, 0
+    def __init__(self, limit: int):
+        self._limit, self._used = limit, 0
         self._freed = asyncio.Condition()
 
-    async def take(self, pixels: int) -> None:
-        """Wait until there is room for an image."""
+    @asynccontextmanager
+    async def holding(self, pixels: int) -> AsyncIterator[None]:
+        """Wait until there is room for so many pixels, and hold them within the block."""
         async with self._freed:
-            await self._freed.wait_for(lambda: self._held == 0 or self._held + pixels <= self._most)
-            self._held += pixels
-
-    async def give_back(self, pixels: int) -> None:
-        """Make room again."""
-        async with self._freed:
-            self._held -= pixels
-            self._freed.notify_all()
+            await self._freed.wait_for(lambda: self._used == 0 or self._used + pixels <= self._limit)
+            self._used += pixels
+        try:
+            yield
+        finally:
+            async with self._freed:
+                self._used -= pixels
+                self._freed.notify_all()

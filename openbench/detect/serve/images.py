@@ -1,4 +1,4 @@
-"""Uploaded files to pixels: what a server takes, how it refuses the rest, and decoding within its limits."""
+"""Uploaded images of a server: its limits, its refusals, and decoding within the limits."""
 
 import io
 import re
@@ -16,12 +16,12 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 _JPEG = b"\xff\xd8"
 _MARKER = re.compile(rb"\xff([\x02-\xcf\xd9-\xfe])")  # of JPEG, with a segment after it, or the end of the image
 _SCAN, _END = 0xDA, 0xD9
-_SCANS = 100  # of a JPEG; encoders write about ten, and each takes a pass over all pixels however few its bytes
+_SCANS = 100  # of a JPEG; encoders write about ten, and each is a pass over all pixels, however few its bytes
 
 
 @dataclass(frozen=True)
-class Limits(Checked):
-    """The limits of a server; together they bound its memory, whatever is sent.
+class ServerLimits(Checked):
+    """The limits of a server; together they bound its memory.
 
     Args:
         body_bytes: of one request, headers not counted.
@@ -55,26 +55,26 @@ class Limits(Checked):
 
 
 class RefusedError(Exception):
-    """A request that gets an error, as a status and a text that never repeats what was sent.
+    """A refused request: a status, and a text that never repeats what was sent.
 
     Args:
         status: of HTTP.
         code: a word for programs.
-        told: a sentence for people; made of the server's own words and numbers only.
+        message: a sentence for people, in the server's own words and numbers.
     """
 
-    def __init__(self, status: int, code: str, told: str):
-        super().__init__(told)
-        self.status, self.code, self.told = status, code, told
+    def __init__(self, status: int, code: str, message: str):
+        super().__init__(message)
+        self.status, self.code = status, code
 
     @property
     def body(self) -> dict[str, dict[str, str]]:
-        """What is answered."""
-        return {"error": {"code": self.code, "message": self.told}}
+        """The body of the answer."""
+        return {"error": {"code": self.code, "message": str(self)}}
 
 
-def size_of(content: bytes, limits: Limits) -> int:
-    """Return the pixels of an image file, from its header.
+def size_of(content: bytes, limits: ServerLimits) -> int:
+    """Return the number of pixels of an image file, from its header.
 
     Args:
         content: the file.
@@ -86,9 +86,9 @@ def size_of(content: bytes, limits: Limits) -> int:
     if content.startswith(_JPEG) and _scans(content) > _SCANS:
         raise RefusedError(413, "too_many_scans", f"the image is a JPEG of more than {_SCANS} scans")
     with _opened(content) as image:
-        if image.mode.startswith(DEEP):  # `score` refuses them too: nothing says what is black and what is white
-            told = "the image is grey with more than 8 bits per pixel — scale it to 0…255 and send it as 8-bit grey"
-            raise RefusedError(400, "too_deep", told)
+        if image.mode.startswith(DEEP):  # as `score`: nothing says what is black and what is white
+            message = "the image is grey with more than 8 bits per pixel — scale it to 0…255 and send it as 8-bit grey"
+            raise RefusedError(400, "too_deep", message)
         short, long = sorted(image.size)
     if short * long > limits.image_pixels:
         raise RefusedError(413, "too_many_pixels", f"the image has more than {limits.image_pixels:,} pixels")
@@ -98,12 +98,12 @@ def size_of(content: bytes, limits: Limits) -> int:
 
 
 def _scans(content: bytes) -> int:
-    """The scans of a JPEG, counted from marker to marker up to one more than are taken."""
-    at = found = 0
-    while found <= _SCANS and (marker := _MARKER.search(content, at)) and marker[1][0] != _END:
-        found += marker[1][0] == _SCAN
+    """Return the number of scans of a JPEG, counted from marker to marker up to one more than the limit."""
+    at = scans = 0
+    while scans <= _SCANS and (marker := _MARKER.search(content, at)) and marker[1][0] != _END:
+        scans += marker[1][0] == _SCAN
         at = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2], "big")
-    return found
+    return scans
 
 
 def pixels_of(content: bytes) -> NDArray[np.uint8]:
@@ -115,7 +115,7 @@ def pixels_of(content: bytes) -> NDArray[np.uint8]:
     with _opened(content) as image:
         try:
             image.load()
-            # An orientation of EXIF is not applied: thresholds were made of pixels as they are stored.
+            # The EXIF orientation is not applied: thresholds were calibrated on pixels as stored.
             return np.asarray(image.convert("RGB"), dtype=np.uint8)
         except Exception as error:  # Pillow's decoders raise a dozen kinds for damaged files
             raise _not_an_image() from error
@@ -133,4 +133,4 @@ def _opened(content: bytes) -> Pillow.Image:
 
 
 def _not_an_image() -> RefusedError:
-    return RefusedError(400, "not_an_image", f"an upload is not a sound image — allowed: {', '.join(FORMATS)}")
+    return RefusedError(400, "not_an_image", f"an upload is not a valid image — allowed: {', '.join(FORMATS)}")
