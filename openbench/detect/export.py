@@ -1,4 +1,4 @@
-"""A detector, or its network alone, as one ONNX graph; compared with torch in onnxruntime before it is handed out."""
+"""ONNX graphs of detectors and networks, compared with torch in onnxruntime before they are written."""
 
 import tempfile
 import warnings
@@ -29,9 +29,9 @@ NETWORK_OUTPUTS = ("logits", "features")
 _OPSET = 18
 _TRACED = 3  # images
 _SIZES = (1, 2, 5)  # batches on which both are compared
-_SPREAD = 1e-3  # of the spread of the calibration scores: what moves a p-value by a thousandth or so
-_ROUNDING = 1e-5  # of a number itself: noise may have scores far beyond that spread, with float32's digits
-_CLOSE = 1e-4  # of a network's largest output: float32's digits, lost here and there
+_SPREAD = 1e-3  # tolerance of scores, of the spread of the calibration scores: about a thousandth of a p-value
+_ROUNDING = 1e-5  # relative tolerance: noise may have scores far beyond that spread, with the digits of float32
+_CLOSE = 1e-4  # tolerance of a network's outputs, of the largest
 
 
 class NetworkGraph(nn.Module):
@@ -75,7 +75,7 @@ class DetectorGraph(NetworkGraph):
         logits, features = super().forward(images)
         outputs = {Field.FEATURES: features, Field.LOGITS: logits}
         columns = {name: rows for name, rows in outputs.items() if name in self._method.request.fields}
-        # A graph cannot raise an error, so the method's check for finite rows is left out.
+        # A graph cannot raise an error: without the method's check for finite rows.
         score_of = getattr(type(self._method).score, "__wrapped__", type(self._method).score)
         with _Traceable():
             score = score_of(self._method, FeatureSet(columns)).float()
@@ -86,10 +86,9 @@ class DetectorGraph(NetworkGraph):
 
 
 class _Traceable(TorchFunctionMode):
-    """While open, blocks of rows are one block, and shapes do not fix the number of rows.
+    """A mode in which blocks of rows are one block, and shapes do not fix the number of rows.
 
-    Methods work through rows in blocks that fit the processor's cache. A tracer would write down the number of blocks
-    of the example; and a `view` to (n, k, d) with the example's n.
+    A tracer would record the number of blocks of rows of the example, and its n in a `view` to (n, k, d).
     """
 
     def __torch_function__(
@@ -110,11 +109,11 @@ class _Traceable(TorchFunctionMode):
 
 
 def to_onnx(backbone: Backbone, method: Method, calibration: Calibration, path: str | Path) -> int | None:
-    """Write a calibrated detector as one ONNX graph; return the number of images per call, None where any will do.
+    """Write a calibrated detector as one ONNX graph; return its number of images per call, None for any number.
 
     The input `images` is (n, channels, h, w) float32, normalised as the detector's preprocess does; the outputs are
     `score`, `p_value` (marginal), `is_ood` and `logits`. Scores differ from torch's in the last digits, so a p-value
-    may be one rank off where a calibration score is that close.
+    may differ by one rank.
 
     Args:
         backbone: with weights.
@@ -129,9 +128,9 @@ def to_onnx(backbone: Backbone, method: Method, calibration: Calibration, path: 
     require()
     if not isinstance(backbone, NetworkBackbone):
         raise NotApplicableError(f"model '{backbone.name}' is not a torch.nn.Module, so it cannot be traced")
-    why = _obstacle(method, calibration)
-    if why:
-        raise NotApplicableError(f"the detector cannot be one graph: {why}")
+    obstacle = _obstacle(method, calibration)
+    if obstacle:
+        raise NotApplicableError(f"the detector cannot be one graph: {obstacle}")
     graph = DetectorGraph(backbone, method, calibration).eval()
     with _on_cpu(backbone):
         for count in (None, 1):
@@ -140,44 +139,41 @@ def to_onnx(backbone: Backbone, method: Method, calibration: Calibration, path: 
             if not problem:
                 write_whole(Path(path), content)
                 return count
-    raise NotApplicableError(
-        f"method {type(method).__name__}: the ONNX graph differs from torch — {problem} — nothing was written"
-    )
+    raise NotApplicableError(f"method {type(method).__name__}: the ONNX graph differs from torch: {problem}")
 
 
 def _obstacle(method: Method, calibration: Calibration) -> str:
-    """Why a detector cannot be one graph; empty if it can."""
+    """Return the reason that a detector cannot be one graph, or ''."""
+    name = f"method {type(method).__name__}"
     if calibration.groups or calibration.weights is not None:
         return "the calibration has groups or weights — calibrate without them"
     if isinstance(method, LiveMethod | Composite):
-        why = f"method {type(method).__name__} runs the network itself, or is made of other methods"
-    elif method.request.perturb or method.request.second_pass or method.request.fields & {Field.MAPS, Field.PATCHES}:
-        why = f"method {type(method).__name__} reads input gradients, maps of layers or patches"
-    elif getattr(method, "faiss_", None) is not None:
-        why = "KNN searches faiss' index — choose index='exact'"
-    else:
-        return ""
-    return f"{why} — a graph is made of scores of features or logits"
+        return f"{name} runs the network itself, or is made of other methods"
+    if method.request.perturb or method.request.second_pass or method.request.fields & {Field.MAPS, Field.PATCHES}:
+        return f"{name} reads input gradients, maps of layers or patches, and a graph has features and logits only"
+    return "KNN searches a faiss index — choose index='exact'" if getattr(method, "faiss_", None) is not None else ""
 
 
 def _problem(graph: DetectorGraph, content: bytes, batches: list[Tensor]) -> str:
-    """By how much onnxruntime and torch differ, in words; empty if they agree."""
+    """Return the difference between onnxruntime and torch in words, or ''."""
     try:
         session = session_of(content)
-        found = [session.run(list(OUTPUTS), {"images": images.numpy()}) for images in batches]
+        outputs = [session.run(list(OUTPUTS), {"images": images.numpy()}) for images in batches]
     except Exception as error:  # onnxruntime has an exception class for each of its status codes
         return str(error).splitlines()[0][:200]
     with torch.no_grad():
-        wanted = [[rows.numpy() for rows in graph(images)] for images in batches]
-    score, p_value, is_ood, logits = (np.concatenate(rows) for rows in zip(*found, strict=True))
-    expected = [np.concatenate(rows) for rows in zip(*wanted, strict=True)]
+        of_torch = [[rows.numpy() for rows in graph(images)] for images in batches]
+    score, p_value, is_ood, logits = (np.concatenate(rows) for rows in zip(*outputs, strict=True))
+    expected = [np.concatenate(rows) for rows in zip(*of_torch, strict=True)]
     known = np.sort(graph.known.numpy())
-    spread = float(np.ptp(known))
-    for name, rows, right, unit in (("scores", score, expected[0], spread), ("logits", logits, expected[3], 1.0)):
+    for name, rows, right, unit in (
+        ("scores", score, expected[0], np.ptp(known)),
+        ("logits", logits, expected[3], 1.0),
+    ):
         off = np.abs(rows - right)
-        if not bool((off <= _SPREAD * unit + _ROUNDING * np.abs(right)).all()):
+        if not bool((off <= _SPREAD * float(unit) + _ROUNDING * np.abs(right)).all()):
             return f"{name} are off by up to {off.max():.3g}"
-    # Of its own scores: a calibration score may lie between those of the two.
+    # From its own scores: a calibration score may lie between those of the two.
     ranks = known.size + 1 - np.searchsorted(known, score, side="left")
     if not np.allclose(p_value, ranks / (known.size + 1)) or not np.array_equal(is_ood, score > float(graph.threshold)):
         return "p-values or decisions do not follow from the scores"
@@ -192,32 +188,26 @@ def network_onnx(backbone: NetworkBackbone) -> bytes:
         ConfigError: onnx or onnxruntime is not installed.
     """
     require()
+    problem = ""
     with _on_cpu(backbone):
         try:
             content = traced(NetworkGraph(backbone).eval(), _noise(backbone, _TRACED), NETWORK_OUTPUTS)
-            off = max(_off(backbone, session_of(content), count) for count in _SIZES)
-            why = "" if off <= _CLOSE else f"its outputs in onnxruntime are off by {off:.2g} of the largest"
+            session = session_of(content)
+            for images in (_noise(backbone, n) for n in _SIZES):
+                expected = backbone.outputs(images, Request())
+                outputs = session.run(list(NETWORK_OUTPUTS), {"images": images.numpy()})
+                for rows, right in zip(outputs, (expected.logits.numpy(), expected.features.numpy()), strict=True):
+                    off = np.abs(rows - right).max(initial=0) / max(np.abs(right).max(initial=0), 1e-6)
+                    if not off <= _CLOSE:
+                        problem = f"its outputs in onnxruntime are off by {off:.2g} of the largest"
         except Exception as error:  # of the tracer and of onnxruntime, which have many kinds
-            why = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-    if why:
+            problem = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+    if problem:
         raise NotApplicableError(
-            f"model '{backbone.name}' cannot be saved as ONNX — {why} — save it as weights, network='weights', and "
+            f"model '{backbone.name}' cannot be saved as ONNX ({problem}) — save it as weights, network='weights', and "
             "pass its class when it is loaded"
         )
     return content
-
-
-def _off(backbone: NetworkBackbone, session: Any, count: int) -> float:
-    """The largest difference of onnxruntime's outputs from torch's, relative to the largest output."""
-    images = _noise(backbone, count)
-    wanted = backbone.outputs(images, Request())
-    pairs = zip(
-        session.run(list(NETWORK_OUTPUTS), {"images": images.numpy()}), (wanted.logits, wanted.features), strict=True
-    )
-    return max(
-        float(np.abs(found - right.numpy()).max(initial=0)) / max(float(np.abs(right.numpy()).max(initial=0)), 1e-6)
-        for found, right in pairs
-    )
 
 
 def traced(graph: nn.Module, images: Tensor, outputs: Sequence[str], *, fixed: bool = False) -> bytes:
@@ -225,15 +215,15 @@ def traced(graph: nn.Module, images: Tensor, outputs: Sequence[str], *, fixed: b
 
     Args:
         graph: images to a tuple of tensors.
-        images: of the size that it takes.
-        outputs: the names of what it returns.
-        fixed: whether it takes this number of images only.
+        images: of its size.
+        outputs: names of the tensors.
+        fixed: take this number of images only.
     """
     axes = {} if fixed else {name: {0: "n"} for name in ("images", *outputs)}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         file = Path(folder) / "detector.onnx"
-        warnings.simplefilter("ignore")  # of the tracer: about sizes, which are compared below
-        # Operators of oneDNN and of attention's fast path are none of ONNX's.
+        warnings.simplefilter("ignore")  # of the tracer about sizes, which are compared later
+        # ONNX has no operators of oneDNN and of attention's fast path.
         with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False), _plain_attention():
             torch.onnx.export(
                 graph,
@@ -285,7 +275,7 @@ def session_of(content: bytes) -> Any:
 
 
 def require(*packages: str) -> None:
-    """Check that onnx and onnxruntime are installed, or those named.
+    """Check that packages are installed; by default onnx and onnxruntime.
 
     Raises:
         ConfigError: one is not.
@@ -295,5 +285,5 @@ def require(*packages: str) -> None:
             __import__(package)
         except ModuleNotFoundError as error:
             raise ConfigError(
-                f"package '{package}' is not installed, a detector as ONNX needs it — pip install 'openbench-ood[onnx]'"
+                f"a detector as ONNX needs '{package}', which is not installed — pip install 'openbench-ood[onnx]'"
             ) from error

@@ -1,4 +1,4 @@
-"""A detector made of a benchmark's ID images, with the hyper-parameters of the record that it is chosen by."""
+"""Detectors fitted on the ID images of a benchmark, with the hyper-parameters of a record."""
 
 import logging
 from collections.abc import Mapping
@@ -24,53 +24,53 @@ from openbench.results.records.store import RecordStore
 
 logger = logging.getLogger(__name__)
 
-HELD_OUT = ("id_test", "id_val")
+_SPLITS = ("id_test", "id_val")
 
 
 @dataclass(frozen=True)
-class Held(Checked):
-    """On which images a detector is calibrated, and what is then promised.
+class CalibrationPlan(Checked):
+    """The calibration of a detector on a benchmark.
 
     Args:
-        terms: what is promised.
+        terms: of the guarantee.
         calibration: the ID split: `id_test`, which nothing has learnt from, or `id_val`.
-        network: as what it will be saved: `weights` or `onnx`.
+        network: saved as `weights` or `onnx`.
     """
 
     named = "fit"
 
     terms: Terms
-    calibration: Annotated[str, OneOf(HELD_OUT)] = "id_test"
+    calibration: Annotated[str, OneOf(_SPLITS)] = "id_test"
     network: Annotated[str, OneOf(("weights", "onnx"))] = "weights"
 
 
 def fit_on_benchmark(
-    config: Mapping[str, Any], runtime: Mapping[str, Any], held: Held
+    config: Mapping[str, Any], runtime: Mapping[str, Any], plan: CalibrationPlan
 ) -> tuple[Detector, dict[str, float]]:
     """Return a calibrated detector, and the share called OOD of each ID split that neither fit nor calibration saw.
 
-    Hyper-parameters are those of the record of this run, where there is one and it was tuned; else the config's.
+    Hyper-parameters are those of the record of this run if it was tuned, else those of the config.
 
     Args:
         config: the scientific nodes.
         runtime: the runtime node.
-        held: on which images it is calibrated.
+        plan: of the calibration.
 
     Raises:
         ConfigError: calibration on ID validation of a method that was tuned on it or is fitted on it.
         NotApplicableError: a method or a network that cannot be saved; nothing is computed then.
-        OpenbenchError: whatever `run` refuses.
+        OpenbenchError: as `run`.
     """
     setting = Runtime.from_config(runtime)
     unfitted = prepare.build_method(config["method"])
     refuse_unsavable(unfitted.method)
     spec = prepare.prepare(config, setting, method=unfitted)
-    check_savable(spec.backbone, held.network)
+    check_savable(spec.backbone, plan.network)
     existing = RecordStore(setting.records).find(spec.run_id)
     tuned = dict(existing[0].tuned) if existing else {}
     method = with_params(spec.method, tuned) if tuned else spec.method
     fitted_on = learns_from(method)
-    if held.calibration == "id_val" and (tuned or Role.ID_VAL in fitted_on):
+    if plan.calibration == "id_val" and (tuned or Role.ID_VAL in fitted_on):
         why = "was tuned on it" if tuned else "is fitted on it"
         raise ConfigError(
             f"calibration=id_val: method '{spec.method_name}' {why}, so scores of new images would be larger — use "
@@ -84,7 +84,7 @@ def fit_on_benchmark(
     detector.about = {
         "benchmark": benchmark.name,
         "benchmark_digest": benchmark.digest,
-        "calibrated_on": held.calibration,
+        "calibrated_on": plan.calibration,
         "weights_sha256": spec.backbone.weights_sha256,
         "method_reference": type(spec.method).reference,
         "licences": licences(spec.config["backbone"], benchmark.id_test.name),
@@ -95,8 +95,8 @@ def fit_on_benchmark(
     train = benchmark.id_train if Role.ID_TRAIN in fitted_on else benchmark.id_val if Role.ID_VAL in fitted_on else None
     detector.fit(train, benchmark.id_val if Role.ID_VAL in fitted_on else None, features=source)
     splits = {"id_test": benchmark.id_test, "id_val": benchmark.id_val}
-    logger.info(f"calibration: {len(splits[held.calibration]):,} images of {held.calibration}")
-    detector.calibrate(splits.pop(held.calibration), **asdict(held.terms))
+    logger.info(f"calibration: {len(splits[plan.calibration]):,} images of {plan.calibration}")
+    detector.calibrate(splits.pop(plan.calibration), **asdict(plan.terms))
     seen = tuned or Role.ID_VAL in fitted_on
     unseen = {name: split for name, split in splits.items() if not (seen and name == "id_val")}
     return detector, {name: float(detector.predict(split.items).is_ood.mean()) for name, split in unseen.items()}

@@ -15,8 +15,6 @@ from openbench.core.method import Method
 from openbench.engine.compatibility import NEEDS, Requirements
 from openbench.engine.prepare import build_method
 from openbench.errors import ConfigError, OpenbenchError, RecordError, check_known, did_you_mean
-from openbench.metrics.rank_ranges import RankRange
-from openbench.results.frame import Run
 from openbench.results.leaderboard.ranking import Board, Row, boards_in
 from openbench.results.leaderboard.separable import ranges_of
 from openbench.results.records.settings import NONE
@@ -26,10 +24,8 @@ from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Column, Estimate, Table
 from openbench.results.tables.views import GROUPS
 
-_FAR = "far"
 _MB = 1.048576  # of a MiB
-Runs = tuple[str, ...]
-_SHOWN = 12  # methods that a table or a note lists
+_LISTED = 12  # methods in a table or a note
 _COLUMNS = (
     Column("method"),
     Column("hyper-parameters"),
@@ -42,28 +38,28 @@ _COLUMNS = (
     Column("needs"),
 )
 _COSTS = (
-    "ms per image: besides the network's own pass, on the machine of the record; – where the passes that gradients "
-    "take were not timed. Process: its peak memory, Python and PyTorch included, and in a sweep the runs before it."
+    "ms per image: besides the network's own pass, on the machine of the record; – where the passes of gradients were "
+    "not timed. Process: its peak memory, Python and PyTorch included, and in a sweep the runs before it."
 )
 _RANKS = (
     "Ranks that each may have, by paired tests on the same images (family-wise error 5 %): near among the {} compared, "
-    "far among those that may be the best by near AUROC. Too little data to tell two methods apart does not make them "
+    "far among those that may be the best by near AUROC. Too little data to separate two methods does not make them "
     "equally good."
 )
 
 
 @dataclass(frozen=True)
-class Advice:
-    """What to take on one network; its text says why.
+class Recommendation:
+    """The methods to choose from on one network; its text gives the reason.
 
     A method is a mapping: `method`, `settings`, AUROCs, `ranks` that it may have, `ms_per_image` (None if not all of it
-    was timed), `process_mb`, `needs` (None if not known), `runs`, and `why` it is beyond the limits.
+    was timed), `process_mb`, `needs` (None if unknown), `runs`, and `why` it is beyond the limits.
 
     Args:
         about: benchmark, network and training.
-        deviations: where the benchmark is not as defined.
-        best: methods that are not separable from the best; the first one, with the highest AUROC, is to be taken.
-        compared: how many were compared on the same images.
+        deviations: of the benchmark from its definition.
+        best: methods that are not separable from the best; the first has the highest AUROC.
+        compared: number of methods compared on the same images.
         untested: within the limits, but without published scores, so that no test can compare them.
         out: beyond the limits.
     """
@@ -78,53 +74,47 @@ class Advice:
     def __str__(self) -> str:
         about = " · ".join(self.about)
         if not self.best:
-            times = [one["ms_per_image"] for one in self.out if one["ms_per_image"] is not None]
+            times = [method["ms_per_image"] for method in self.out if method["ms_per_image"] is not None]
             least = f"; the least time measured is {min(times):.3g} ms per image" if times else ""
             return f"{about}: no method is within the limits{least}"
-        take, *others = self.best
+        first, *others = self.best
         if self.compared:
-            first = f"the highest AUROC of the {len(self.best)} that" if others else "the only one that"
-            why = f"{first} may be the best, of {self.compared} compared"
-        elif self.untested:
-            why = "the highest AUROC, but not tested against the others"
+            among = f"the highest AUROC of the {len(self.best)} that" if others else "the only one that"
+            why = f"{among} may be the best, of {self.compared} compared"
         else:
-            why = "the only method within the limits"
-        ms = take["ms_per_image"]
+            why = (
+                "the highest AUROC, but not tested against the others"
+                if self.untested
+                else "the only method within the limits"
+            )
+        ms = first["ms_per_image"]
         time = "its extra passes were not timed" if ms is None else f"{ms:.3g} ms per image"
-        return f"{about}: take {take['method']}: {why}; {time} besides the network's pass, needs {_needs(take)}"
+        return f"{about}: take {first['method']}: {why}; {time} besides the network's pass, needs {_needs(first)}"
 
     def tables(self) -> list[Table]:
-        """Return the methods that no other is surely better than, and those beyond the limits with the reason."""
-        about = " · ".join(self.about)
+        """Return the methods that may be the best, and those beyond the limits with the reason."""
+        about, tables = " · ".join(self.about), []
         notes = [_RANKS.format(self.compared)] * bool(self.compared) + [_COSTS]
         if self.untested:
-            names = _listed([one["method"] for one in self.untested])
-            notes.append(f"Not tested, as scores on the same images are not published: {names} (openbench publish)")
+            names = ", ".join(method["method"] for method in self.untested[:_LISTED])
+            more = f", and {len(self.untested) - _LISTED} more" if len(self.untested) > _LISTED else ""
+            notes.append(
+                f"Not tested, as scores on the same images are not published: {names}{more} (openbench publish)"
+            )
         if self.deviations:
             notes.append(f"Not the benchmark as defined: {'; '.join(self.deviations)}")
-        rows = tuple(
-            (
-                one["method"],
-                one["settings"],
-                one.get("near_auroc"),
-                one.get("far_auroc"),
-                *("–".join(map(str, dict.fromkeys(ranks))) if ranks else None for ranks in one["ranks"].values()),
-                None if one["ms_per_image"] is None else float(f"{one['ms_per_image']:.3g}"),
-                None if one["process_mb"] is None else float(f"{one['process_mb']:.0f}"),
-                _needs(one),
-            )
-            for one in self.best
-        )
-        found = [Table(f"Not separable from the best · {about}", _COLUMNS, rows, notes=tuple(notes))] if rows else []
+        if self.best:
+            rows = tuple(map(_cells, self.best))
+            tables.append(Table(f"Not separable from the best · {about}", _COLUMNS, rows, notes=tuple(notes)))
         if self.out:
-            columns = (Column("method"), Column("near AUROC ↑", "percent"), Column("why not"))
-            beyond = tuple((one["method"], one.get("near_auroc"), one["why"]) for one in self.out[:_SHOWN])
-            more = (f"and {len(self.out) - _SHOWN} more",) if len(self.out) > _SHOWN else ()
-            found.append(Table(f"Beyond the limits · {about}", columns, beyond, notes=more))
-        return found
+            columns = (_COLUMNS[0], _COLUMNS[2], Column("why not"))
+            rows = tuple((method["method"], method.get("near_auroc"), method["why"]) for method in self.out[:_LISTED])
+            rest = (f"and {len(self.out) - _LISTED} more",) if len(self.out) > _LISTED else ()
+            tables.append(Table(f"Beyond the limits · {about}", columns, rows, notes=rest))
+        return tables
 
     def values(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return plain values for JSON."""
         lists = {"best": self.best, "untested": self.untested, "out": self.out}
         return {
             "about": list(self.about),
@@ -132,7 +122,10 @@ class Advice:
             "take": self.best[0]["method"] if self.best else None,
             "compared": self.compared,
             "deviations": list(self.deviations),
-            **{name: [_plain(one) for one in methods] for name, methods in lists.items()},
+            **{
+                name: [{key: _plain(value) for key, value in method.items()} for method in methods]
+                for name, methods in lists.items()
+            },
         }
 
 
@@ -146,17 +139,17 @@ def recommend(
     training: str = "",
     folder: str | Path | None = None,
     on_error: Callable[[RecordError], None] | None = None,
-) -> list[Advice]:
-    """Return which method to take on each network that a benchmark was run on, from its records; `str` says why.
+) -> list[Recommendation]:
+    """Return the method to take on each network that a benchmark was run on, from its records; `str` gives the reason.
 
     Methods within the limits are compared by `rank_ranges`, paired tests on the same images and networks with the
     family-wise error rate 5 %: first by near AUROC, then those that may be the best by far AUROC. A method may pass
-    because there is too little data to tell it from the best.
+    because there is too little data to separate it from the best.
 
     Args:
         benchmark: its name, e.g. `cifar10`.
-        latency_ms: at most so many milliseconds per image, besides the network's own pass.
-        memory_mb: at most so many 10⁶ bytes at the peak of the process that scored.
+        latency_ms: largest number of milliseconds per image, besides the network's own pass.
+        memory_mb: largest peak memory of the process that scored, in 10⁶ bytes.
         without: what you do not have, of `training data`, `outliers`, `gradients`, `text`.
         backbone: this network only.
         training: trained this way only.
@@ -173,49 +166,39 @@ def recommend(
     results = paths.results_dir() if folder is None else Path(folder).expanduser()
     if not results.is_dir():
         raise RecordError(
-            f"results folder '{results}' not found — give one with --results DIR or OPENBENCH_RESULTS; "
-            "`python -m openbench run` makes it"
+            f"results folder '{results}' not found — name one with --results DIR or OPENBENCH_RESULTS; `python -m "
+            "openbench run` makes it"
         )
-    lost: list[RecordError] = []
-    boards = boards_in(RecordStore(results), on_error or lost.append)
-    found = [board for board in boards if not board.full_spectrum]
-    chosen = [board for board in found if board.benchmark == benchmark]
+    errors: list[RecordError] = []
+    boards = [board for board in boards_in(RecordStore(results), on_error or errors.append) if not board.full_spectrum]
+    chosen = [board for board in boards if board.benchmark == benchmark]
     if not chosen:
-        names = sorted({board.benchmark for board in found})
+        names = sorted({board.benchmark for board in boards})
         raise ConfigError(
-            f"benchmark '{benchmark}' has no records in '{results}'{did_you_mean(benchmark, names)} — available: "
-            f"{', '.join(names) or 'none'} — python -m openbench run -m +benchmark={benchmark} 'method=glob(*)'"
+            f"benchmark '{benchmark}' has no records in '{results}'{did_you_mean(benchmark, names)} (available: "
+            f"{', '.join(names) or 'none'}) — python -m openbench run -m +benchmark={benchmark} 'method=glob(*)'"
         )
-    advice = []
-    for board in chosen:
-        for about, rows in _networks(board, {"backbone": backbone, "training": training}).items():
-            judged = {row.runs: _judged(row, latency_ms, memory_mb, without) for row in rows}
-            advice.append(_advice(about, replace(board, ranked=tuple(rows)), judged, ScoreStore(results / PUBLISHED)))
+    scores = ScoreStore(results / PUBLISHED)
+    limits = {"latency_ms": latency_ms, "memory_mb": memory_mb, "without": without}
+    advice = [
+        _recommendation(replace(board, ranked=tuple(rows)), about, limits, scores)
+        for board in chosen
+        for about, rows in _by_network(board, {"backbone": backbone, "training": training}).items()
+    ]
     if not advice:
         reasons = sorted({reason for board in chosen for row in board.unranked for reason in row.reasons})
         raise ConfigError(f"no record of benchmark '{benchmark}' counts: {'; '.join(reasons)}")
-    if lost:
-        raise lost[0]
+    if errors:
+        raise errors[0]
     return advice
 
 
-def needs_of(name: str, params: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return what a method needs, of NEEDS; None if it is not shipped with openbench.
-
-    Args:
-        name: what users type after `method=`.
-        params: its hyper-parameters.
-    """
-    method = method_of(name, params)
-    return None if method is None else Requirements.of(leaves(method)).needs
-
-
 def method_of(name: str, params: Mapping[str, Any]) -> Method | None:
-    """Return a shipped method, unfitted; None if there is none of that name, or it cannot be made here.
+    """Return a shipped method, unfitted; None if there is none of that name, or it cannot be built here.
 
     Args:
         name: what users type after `method=`.
-        params: its hyper-parameters; parts that are methods themselves are as in the config.
+        params: its hyper-parameters; parts that are methods are as in the config.
     """
     node = shipped("method", name)
     if node is None:
@@ -227,46 +210,90 @@ def method_of(name: str, params: Mapping[str, Any]) -> Method | None:
         return None
 
 
-def _networks(board: Board, wanted: Mapping[str, str]) -> dict[tuple[str, ...], list[Row]]:
-    """Network and training → its rows that count, best first.
+def needs_of(name: str, params: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the needs of a method, of NEEDS; None if it is not shipped with openbench.
+
+    Args:
+        name: what users type after `method=`.
+        params: its hyper-parameters.
+    """
+    method = method_of(name, params)
+    return None if method is None else Requirements.of(leaves(method)).needs
+
+
+def _by_network(board: Board, only: Mapping[str, str]) -> dict[tuple[str, ...], list[Row]]:
+    """Return the rows that count of each network and training, best first.
 
     Raises:
         ConfigError: there is no network or training of that name.
     """
-    rows = sorted((*board.ranked, *filter(_only_deviates, board.unranked)), key=lambda row: row.order)
-    for key, name in wanted.items():
-        there = sorted({str(getattr(row, key)) for row in rows})
-        if name and name not in there:
+    # A row whose only fault is that the benchmark deviates, e.g. without a data set, counts too.
+    deviating = (
+        row for row in board.unranked if len(row.reasons) == 1 and not all(run.pristine for run in row.members)
+    )
+    rows = sorted((*board.ranked, *deviating), key=lambda row: row.order)
+    for key, name in only.items():
+        names = sorted({str(getattr(row, key)) for row in rows})
+        if name and name not in names:
             raise ConfigError(
-                f"{key} '{name}' has no records on benchmark '{board.benchmark}'{did_you_mean(name, there)} — "
-                f"available: {', '.join(there) or 'none'}"
+                f"{key} '{name}' has no records on benchmark '{board.benchmark}'{did_you_mean(name, names)} "
+                f"(available: {', '.join(names) or 'none'})"
             )
         rows = [row for row in rows if not name or getattr(row, key) == name]
-    found: dict[tuple[str, ...], list[Row]] = {}
+    networks: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        parts = {"augment": row.augment, "outliers": row.outliers}
-        extra = [f"{key} {value}" for key, value in parts.items() if value != NONE]
-        found.setdefault((row.backbone, row.training, *extra), []).append(row)
-    return found
+        extra = [f"{key} {getattr(row, key)}" for key in ("augment", "outliers") if getattr(row, key) != NONE]
+        networks.setdefault((row.backbone, row.training, *extra), []).append(row)
+    return networks
 
 
-def _only_deviates(row: Row) -> bool:
-    """Whether nothing speaks against a row but that the benchmark is not as defined, e.g. for want of a data set."""
-    return len(row.reasons) == 1 and not all(run.pristine for run in row.members)
+def _recommendation(
+    board: Board, about: tuple[str, ...], limits: Mapping[str, Any], scores: ScoreStore
+) -> Recommendation:
+    """Return the rows of a network that may be the best: first by near AUROC, then by far AUROC among those."""
+    methods = {row.runs: _method(row, **limits) for row in board.ranked}
+    allowed = [row for row in board.ranked if not methods[row.runs]["why"]]
+
+    def ranges(rows: Sequence[Row], groups: Sequence[str]) -> Mapping[Any, Any]:
+        present = {role for row in rows for run in row.members for role in run.members}
+        return ranges_of(replace(board, ranked=tuple(rows)), scores, groups) if present & set(groups) else {}
+
+    near = ranges(allowed, GROUPS)
+    best = [row for row in allowed if row.runs in near and near[row.runs].best == 1]
+    far = ranges(best, ("far",))
+    best = [row for row in best if row.runs not in far or far[row.runs].best == 1]
+    if not near:  # a single method needs no test; without scores there is only the order of the table
+        best = allowed[:1]
+    for runs, method in methods.items():
+        pair = {"near": near.get(runs), "far": far.get(runs)}
+        method["ranks"] = {group: [ranks.best, ranks.worst] if ranks else None for group, ranks in pair.items()}
+    return Recommendation(
+        about=(board.benchmark, *about),
+        deviations=tuple(sorted({text for row in board.ranked for run in row.members for text in run.deviations})),
+        best=tuple(methods[row.runs] for row in best),
+        compared=len(near),
+        untested=tuple(methods[row.runs] for row in allowed if row.runs not in near and row not in best),
+        out=tuple(method for method in methods.values() if method["why"]),
+    )
 
 
-def _judged(row: Row, latency_ms: float | None, memory_mb: float | None, without: Sequence[str]) -> dict[str, Any]:
-    """A row as a method of an advice, with what speaks against it."""
+def _method(row: Row, latency_ms: float | None, memory_mb: float | None, without: Sequence[str]) -> dict[str, Any]:
+    """Return a row as a method of a recommendation, with the reasons that it is beyond the limits."""
     needs = needs_of(row.method, row.members[0].params)
-    times = [ms for run in row.members if (ms := _time(run, needs)) is not None]
-    peaks = [mib for run in row.members if (mib := run.mib) is not None]
+    # Gradients take passes of their own, which a cache may have saved.
+    timed = [
+        run.ms if needs is not None and "gradients" not in needs else _sum(run.ms, run.pass_ms) for run in row.members
+    ]
+    times, peaks = (
+        [value for value in values if value is not None] for values in (timed, (r.mib for r in row.members))
+    )
     ms, mb = fmean(times) if times else None, min(peaks) * _MB if peaks else None
-    out = ["what it needs is not known"] * (needs is None and bool(without))
-    out += [f"needs {need}" for need in needs or () if need in without]
+    why = ["its needs are not known"] * (needs is None and bool(without))
+    why += [f"needs {need}" for need in needs or () if need in without]
     if latency_ms is not None and (ms is None or ms > latency_ms):
-        out.append("its time is not measured" if ms is None else f"{ms:.3g} ms per image")
+        why.append("its time is not measured" if ms is None else f"{ms:.3g} ms per image")
     if memory_mb is not None and (mb is None or mb > memory_mb):
-        out.append("its memory is not measured" if mb is None else f"{mb:,.0f} MB")
+        why.append("its memory is not measured" if mb is None else f"{mb:,.0f} MB")
     return {
         "method": row.method,
         "settings": row.settings,
@@ -275,59 +302,38 @@ def _judged(row: Row, latency_ms: float | None, memory_mb: float | None, without
         "process_mb": mb,
         "needs": needs,
         "runs": row.runs,
-        "why": ", ".join(out),
+        "why": ", ".join(why),
     }
 
 
-def _time(run: Run, needs: Sequence[str] | None) -> float | None:
-    """Milliseconds per image; a method that takes gradients needs passes of its own, which a cache may have saved."""
-    ms, of_pass = run.ms, run.pass_ms
-    if needs is not None and "gradients" not in needs:
-        return ms
-    return None if ms is None or of_pass is None else ms + of_pass
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
 
 
-def _advice(about: tuple[str, ...], board: Board, judged: Mapping[Runs, dict[str, Any]], scores: ScoreStore) -> Advice:
-    """Which of a network's rows may be the best: first by near AUROC, then by far AUROC among those."""
-    allowed = [row for row in board.ranked if not judged[row.runs]["why"]]
-    near = _ranges(board, allowed, scores, GROUPS)
-    best = [row for row in allowed if row.runs in near and near[row.runs].best == 1]
-    far = _ranges(board, best, scores, (_FAR,))
-    best = [row for row in best if row.runs not in far or far[row.runs].best == 1]
-    if not near:  # one method alone needs no test; of several without scores the table's first is all there is
-        best = allowed[:1]
-    for runs, one in judged.items():
-        ranks = {"near": near.get(runs), "far": far.get(runs)}
-        one["ranks"] = {group: [found.best, found.worst] if found else None for group, found in ranks.items()}
-    return Advice(
-        about=(board.benchmark, *about),
-        deviations=tuple(sorted({text for row in board.ranked for run in row.members for text in run.deviations})),
-        best=tuple(judged[row.runs] for row in best),
-        compared=len(near),
-        untested=tuple(judged[row.runs] for row in allowed if row.runs not in near and row not in best),
-        out=tuple(one for one in judged.values() if one["why"]),
+def _cells(method: Mapping[str, Any]) -> tuple[Any, ...]:
+    ranks = ("–".join(map(str, dict.fromkeys(pair))) if pair else None for pair in method["ranks"].values())
+    ms, mb = method["ms_per_image"], method["process_mb"]
+    return (
+        method["method"],
+        method["settings"],
+        method.get("near_auroc"),
+        method.get("far_auroc"),
+        *ranks,
+        None if ms is None else float(f"{ms:.3g}"),
+        None if mb is None else float(f"{mb:.0f}"),
+        _needs(method),
     )
 
 
-def _ranges(board: Board, rows: Sequence[Row], scores: ScoreStore, groups: Sequence[str]) -> Mapping[Runs, RankRange]:
-    """The ranks that rows may have; empty where there are no such sets, or fewer than two to compare."""
-    present = {role for row in rows for run in row.members for role in run.members}
-    return ranges_of(replace(board, ranked=tuple(rows)), scores, groups) if present & set(groups) else {}
-
-
-def _needs(one: Mapping[str, Any]) -> str:
-    if one["needs"] is None:
+def _needs(method: Mapping[str, Any]) -> str:
+    if method["needs"] is None:
         return "unknown"
-    words = [f"{need} of the input" if need == "gradients" else need for need in one["needs"]]
-    return ", ".join(words) or "nothing more"
+    return (
+        ", ".join(f"{need} of the input" if need == "gradients" else need for need in method["needs"]) or "nothing more"
+    )
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
-
-
-def _plain(one: Mapping[str, Any]) -> dict[str, Any]:
-    """For JSON."""
-    found = {key: value.value if isinstance(value, Estimate) else value for key, value in one.items()}
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
+def _plain(value: Any) -> Any:
+    if isinstance(value, Estimate):
+        return value.value
+    return list(value) if isinstance(value, tuple) else value

@@ -23,7 +23,7 @@ from openbench.cli import options
 from openbench.cli.output import check_output, picture_format
 from openbench.cli.process import ALARM, FAILED, OK, writing
 from openbench.detect.monitor.martingale import Bets
-from openbench.detect.monitor.monitor import Monitor, Rules
+from openbench.detect.monitor.monitor import Monitor, MonitorRules
 from openbench.detect.monitor.table import SUFFIXES, numbers
 from openbench.detect.serve.images import ServerLimits
 from openbench.digest import file_sha256
@@ -83,11 +83,11 @@ def fit(words: tuple[str, ...]) -> int:
     writable(out, "out")
     from openbench.compose.composed import composed
     from openbench.detect.calibration import Terms
-    from openbench.detect.from_benchmark import Held, fit_on_benchmark
+    from openbench.detect.from_benchmark import CalibrationPlan, fit_on_benchmark
     from openbench.results.escape import console, console_lines
 
     terms = Terms(**{key: settings.pop(key) for key in _TERMS if key in settings})
-    held = Held(terms, **settings)
+    held = CalibrationPlan(terms, **settings)
     job = composed("run", overrides)
     detector, measured = fit_on_benchmark(job.config, job.runtime, held)
     digest = detector.save(out, held.network)
@@ -160,7 +160,7 @@ def score(
 @click.option("--reset", is_flag=True, help="start again: clears the alarm and the evidence so far")
 @options.file_option("--plot", "FILE", "draw the evidence over time: .png, .svg or .pdf")
 @click.option("--json", "as_json", is_flag=True, help="print one line of JSON instead of words")
-@options.fields_of(Rules, bets=click.Choice(get_args(Bets)))
+@options.fields_of(MonitorRules, bets=click.Choice(get_args(Bets)))
 def monitor(
     *,
     detector: Path,
@@ -386,7 +386,7 @@ def _calibration(place: Path) -> NDArray[np.float64]:
 def _load_or_begin(state: Path | None, calibration: NDArray[np.float64], rules: Mapping[str, Any]) -> Monitor:
     """The monitor whose state is saved, if its rules are those that were typed; else a new one."""
     if state is None or not state.exists():
-        return Monitor(calibration, **asdict(Rules(**rules)))
+        return Monitor(calibration, **asdict(MonitorRules(**rules)))
     monitor = Monitor.load(state, calibration)
     saved = asdict(monitor.rules)
     differ = [f"{key}={saved[key]}" for key, value in rules.items() if saved[key] != value]

@@ -1,4 +1,4 @@
-"""A monitor: the p-values or scores of a stream in, an alarm out; its state can be saved and resumed."""
+"""Monitors of a stream of scores or p-values, with an alarm at a change; their state can be saved and resumed."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from scipy.stats import ks_2samp, mannwhitneyu
 
 from openbench.api.arguments import path_of
 from openbench.config.constraints import Checked, Count, Fraction, Seed
-from openbench.detect.monitor.martingale import Bets, Capital, Cells, Martingale, OnlineRanks
+from openbench.detect.monitor.martingale import Bets, Capital, Martingale, OnlineRanks, ScoreCells
 from openbench.errors import ConfigError, DataError, OpenbenchError
 from openbench.metrics.curve import as_floats
 from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
@@ -23,17 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Window:
-    """Some consecutive images against the calibration images, by two-sample tests.
+    """Consecutive images against the calibration images, by two-sample tests.
 
-    The p-values hold for this window alone. They are looked at many times in a life and raise no alarm: alarms come
-    from the martingale.
+    The p-values hold for this window alone and raise no alarm: alarms come from the martingale.
 
     Args:
         first: number of its first image, counted from 1.
-        images: how many.
+        images: number of images.
         flagged: share of them with p ≤ α.
-        auroc: share of pairs of a window's and a calibration image in which the window's score is larger, ties ½; 0.5
-            if nothing has changed.
+        auroc: share of pairs of an image of the window and of calibration in which the former has the larger score,
+            ties ½; 0.5 if nothing has changed.
         rank_p: two-sided p-value of Mann and Whitney's test of 0.5.
         distance: largest difference of the two distribution functions (Kolmogorov and Smirnov).
         distance_p: two-sided p-value of no difference.
@@ -48,27 +47,27 @@ class Window:
     distance_p: float
 
 
-def window_of(first: int, found: NDArray[np.int64], cells: Cells, alpha: float) -> Window:
-    """Return the window of images that fell into the cells `found`.
+def window_of(first: int, images: NDArray[np.int64], cells: ScoreCells, alpha: float) -> Window:
+    """Return the window of some images.
 
     Args:
         first: number of the first image.
-        found: (w,) cells.
+        images: (w,) their cells.
         cells: of the calibration set.
         alpha: p-values at or below it count as flagged.
     """
-    calibration = np.repeat(np.arange(cells.held.size), cells.held)
-    at_or_above = cells.n - np.concatenate([[0], np.cumsum(cells.held)])[found]
-    # Whole numbers: (K)/(n + 1) ≤ α with K = at_or_above + 1, where storing a decimal α rounds it.
+    calibration = np.repeat(np.arange(cells.counts.size), cells.counts)
+    at_or_above = cells.n - np.concatenate([[0], np.cumsum(cells.counts)])[images]
+    # K/(n + 1) ≤ α with K = at_or_above + 1; the factor allows for the rounding of a decimal α.
     flagged = at_or_above + 1 <= alpha * (1 + 1e-12) * (cells.n + 1)
-    ranks = mannwhitneyu(found, calibration, alternative="two-sided", method="asymptotic")
-    steps = ks_2samp(found, calibration, method="asymp")
-    constant = bool((found == found[0]).all() and (calibration == found[0]).all())
+    ranks = mannwhitneyu(images, calibration, alternative="two-sided", method="asymptotic")
+    steps = ks_2samp(images, calibration, method="asymp")
+    constant = bool((images == images[0]).all() and (calibration == images[0]).all())
     return Window(
         first=first,
-        images=int(found.size),
+        images=int(images.size),
         flagged=float(flagged.mean()),
-        auroc=float(ranks.statistic) / (found.size * cells.n),
+        auroc=float(ranks.statistic) / (images.size * cells.n),
         rank_p=1.0 if constant else float(ranks.pvalue),
         distance=float(steps.statistic),
         distance_p=float(steps.pvalue),
@@ -76,20 +75,20 @@ def window_of(first: int, found: NDArray[np.int64], cells: Cells, alpha: float) 
 
 
 _SIZE = (8.0, 2.3)  # inches of a panel of the picture
-_FLOOR = -2.0  # of the capital's axis; lower values say nothing but: no change
-_POINTS = 4096  # of the curve that is kept for pictures
-_WINDOWS = 1000  # that are kept, the latest
-_SCHEMA = 1  # of a saved state
-_TABLES = 10_000  # digests of tables that were read, the latest
+_FLOOR = -2.0  # of the capital's axis
+_POINTS = 4096  # of the curve in a state
+_WINDOWS = 1000  # latest windows in a state
+_SCHEMA = 1  # of a state
+_TABLES = 10_000  # digests of the latest tables in a state
 
 
 @dataclass(frozen=True)
-class Rules(Checked):
-    """What a monitor does with a stream.
+class MonitorRules(Checked):
+    """The rules of a monitor.
 
     Args:
-        level: the chance of ever raising an alarm while nothing changes, over the whole life of the monitor.
-        bets: `mixture` notices p-values that become small, `jumper` small or large ones, `both` either.
+        level: probability of ever raising an alarm while nothing changes, over the whole life of the monitor.
+        bets: `mixture` notices small p-values, `jumper` small or large ones, `both` either.
         window: images per window of the two-sample view.
         alpha: p-values at or below it count as flagged in that view.
         seed: of the random numbers that break ties.
@@ -105,11 +104,11 @@ class Rules(Checked):
 
 
 @dataclass
-class Curve:
-    """The capital over a life that may be long, in at most so many points.
+class CapitalCurve:
+    """The capital over a life, in a bounded number of points.
 
     Args:
-        stride: every so many images a point is kept.
+        stride: images per point.
         log10: the points.
     """
 
@@ -117,7 +116,7 @@ class Curve:
     log10: list[float] = field(default_factory=list)
 
     def add(self, images: int, value: float) -> None:
-        """Keep the value after so many images if it is one of those to be kept."""
+        """Add the value after a number of images, if it is a multiple of the stride."""
         if images % self.stride:
             return
         self.log10.append(value)
@@ -128,13 +127,13 @@ class Curve:
 class Monitor:
     """Watches a stream of images through their conformal p-values, and raises an alarm when the stream has changed.
 
-    While calibration images and stream are exchangeable, the chance that it ever raises an alarm, however long it
-    runs, is at most `level`. It promises nothing on how fast a change is noticed. Images that depend on one another,
-    such as consecutive frames of a video, are not exchangeable: thin them out first.
+    While calibration images and stream are exchangeable, the probability that it ever raises an alarm is at most
+    `level`. There is no guarantee on the delay. Images that depend on one another, such as consecutive frames of a
+    video, are not exchangeable: thin them out first.
 
-    p-values of one fixed calibration set are not independent, so every image is compared with the calibration set and
-    with all images before it (see `OnlineRanks`); bets on those values make a test martingale (see `Martingale`), and
-    the alarm is raised when its value reaches 1/level. It then stays raised: `reset` begins a new life.
+    Every image is compared with the calibration set and all images before it (see `OnlineRanks`), which gives
+    independent p-values; bets on them make a test martingale (see `Martingale`), and the alarm is raised when its value
+    reaches 1/level. It stays raised until `reset` starts a new life.
 
     Example:
         >>> monitor = Monitor(999, level=0.01)  # p-values of a detector that was calibrated on 999 images
@@ -142,9 +141,9 @@ class Monitor:
         False
 
     Args:
-        calibration: the calibration scores (n,), with which ties are handled exactly; or how many there were, in which
-            case p-values can be given but no scores, and scores are taken to be all different.
-        level: chance of a false alarm over the whole life.
+        calibration: the calibration scores (n,), with which ties are handled exactly; or their number, for p-values
+            only, where no two scores are equal.
+        level: probability of a false alarm over the whole life.
         bets: `mixture`, `jumper` or `both`.
         window: images per window of the two-sample view.
         alpha: p-values at or below it count as flagged in that view.
@@ -165,13 +164,13 @@ class Monitor:
         alpha: float = 0.05,
         seed: int = 0,
     ):
-        self.rules = Rules(level, bets, window, alpha, seed)
+        self.rules = MonitorRules(level, bets, window, alpha, seed)
         number = isinstance(calibration, int | np.integer) and not isinstance(calibration, bool)
-        self.cells = Cells.of_number(int(calibration)) if number else Cells.of_scores(calibration)  # type: ignore[arg-type]
+        self.cells = ScoreCells.of_number(int(calibration)) if number else ScoreCells.of_scores(calibration)  # type: ignore[arg-type]
         if self.cells.n < math.ceil(1 / alpha) - 1:
             raise ConfigError(
-                f"alpha — found {alpha}, which {self.cells.n} calibration images cannot reach: the smallest p-value is "
-                f"1/{self.cells.n + 1} — calibrate on at least {math.ceil(1 / alpha) - 1} images, or choose a larger"
+                f"alpha = {alpha} is below 1/{self.cells.n + 1}, the smallest p-value with {self.cells.n} calibration "
+                f"images — calibrate on at least {math.ceil(1 / alpha) - 1} images, or choose a larger"
             )
         self.martingale = Martingale(bets)
         self.tables: list[str] = []  # digests of the tables that were read
@@ -182,13 +181,13 @@ class Monitor:
         self.capital: Capital = self.martingale.started()
         self.alarm_at: int | None = None
         self.log10_peak = 0.0
-        self.curve = Curve()
+        self.curve = CapitalCurve()
         self.windows: list[Window] = []
         self.pending: list[int] = []  # cells of the window that is not full yet
 
     @property
     def images(self) -> int:
-        """How many images were seen in this life."""
+        """The number of images of this life."""
         return self.capital.images
 
     @property
@@ -198,11 +197,11 @@ class Monitor:
 
     @property
     def log10_wealth(self) -> float:
-        """Decimal logarithm of the martingale's value now; 2 means: evidence of 100 to 1 for a change."""
+        """Decimal logarithm of the martingale's value; 2 = evidence of 100 to 1 for a change."""
         return float(self.martingale.log_wealth(self.capital)) / math.log(10)
 
     def update(self, p: float | ArrayLike) -> bool:
-        """Take in marginal conformal p-values of the detector, in the order of the images.
+        """Add marginal conformal p-values of the detector, in the order of the images.
 
         Args:
             p: one, or (k,) of them.
@@ -211,14 +210,14 @@ class Monitor:
             Whether the alarm is raised.
 
         Raises:
-            DataError: a value that this calibration set cannot give, or a calibration set with equal scores, where
-                scores must be given.
-            MetricError: no numbers.
+            DataError: a value that this calibration set cannot give, or a calibration set with equal scores, which
+                needs scores.
+            MetricError: not numbers.
         """
         return self._take(self.cells.of_p_values(np.atleast_1d(as_floats(p, "p-values"))))
 
     def update_scores(self, scores: float | ArrayLike) -> bool:
-        """Take in scores of the detector, in the order of the images.
+        """Add scores of the detector, in the order of the images.
 
         Args:
             scores: one, or (k,) of them; larger = more OOD.
@@ -233,17 +232,17 @@ class Monitor:
         return self._take(self.cells.of(np.atleast_1d(np.asarray(scores))))
 
     def reset(self) -> None:
-        """Begin a new life: the alarm is taken back, the capital is 1, the images so far are forgotten.
+        """Start a new life: no alarm, a capital of 1, no images.
 
-        Each life may raise a false alarm with the chance `level`. All lives share the calibration images, and with them
-        their luck: after one false alarm the next is likelier than that. Calibrate again to be rid of it.
+        Each life may raise a false alarm with probability `level`. All lives share the calibration images: after one
+        false alarm the next is more likely, unless you calibrate again.
         """
         fresh = OnlineRanks(self.cells)
         fresh.random = self.ranks.random
         self._begin(fresh)
 
     def status(self) -> dict[str, Any]:
-        """Return what there is to know, as plain values for JSON.
+        """Return the status as plain values for JSON.
 
         `alarm`; `alarm_at`, the number of the image that raised it, or None; `images`; `log10_wealth` and its largest
         value `log10_peak`; `level`; `window`, the latest full one, or None.
@@ -263,16 +262,16 @@ class Monitor:
         return _picture(self)
 
     def save(self, path: str | Path) -> None:
-        """Write the state whole or not at all, under its digest.
+        """Write the state atomically, with its digest.
 
         Raises:
             OSError: it cannot be written; an older state is then still there.
         """
-        made, seen = self.cells, self.ranks.seen
+        cells, seen = self.cells, self.ranks.seen
         content = {
             "schema": _SCHEMA,
             "rules": asdict(self.rules),
-            "calibration": {"images": made.n, "scores": bool(made.values.size), "digest": made.digest},
+            "calibration": {"images": cells.n, "scores": bool(cells.values.size), "digest": cells.digest},
             "seen": [[int(cell), int(seen[cell])] for cell in np.flatnonzero(seen)],
             "random": self.ranks.random.bit_generator.state,
             "images": self.images,
@@ -288,11 +287,11 @@ class Monitor:
 
     @classmethod
     def load(cls, path: str | Path, calibration: ArrayLike | None = None) -> Self:
-        """Return a monitor that goes on where the saved one stopped, as if it had never stopped.
+        """Return a saved monitor.
 
         Args:
             path: of the state.
-            calibration: the calibration scores, if it was made with scores.
+            calibration: the calibration scores, if it has some.
 
         Raises:
             DataError: no such file, it has changed since it was written, or it belongs to other calibration scores.
@@ -303,44 +302,41 @@ class Monitor:
         except FileNotFoundError:
             raise DataError(f"state '{place}' not found — save(path) writes one") from None
         except (DamagedError, ValueError) as error:
-            raise DataError(f"{error} — restore it, or delete it and begin a new life of the monitor") from error
+            raise DataError(f"{error} — restore it, or delete it and start a new life of the monitor") from error
         if content.get("schema") != _SCHEMA:
             raise DataError(f"'{place}': schema {content.get('schema')!r} — this version reads schema {_SCHEMA}")
-        made = content["calibration"]
-        if made["scores"] and calibration is None:
-            raise DataError(
-                f"'{place}' belongs to a monitor with calibration scores — found none — load(path, calibration=scores)"
-            )
-        given: Any = calibration if made["scores"] else int(made["images"])
+        saved = content["calibration"]
+        if saved["scores"] and calibration is None:
+            raise DataError(f"'{place}' belongs to a monitor with calibration scores — load(path, calibration=scores)")
+        scores: Any = calibration if saved["scores"] else int(saved["images"])
         try:
-            monitor = cls(given, **content["rules"])
+            monitor = cls(scores, **content["rules"])
         except OpenbenchError as error:
             raise DataError(f"'{place}': {error}") from error
-        if monitor.cells.digest != made["digest"]:
+        if monitor.cells.digest != saved["digest"]:
             raise DataError(
-                f"'{place}' belongs to other calibration scores: {made['images']} images, digest {made['digest']} — "
-                f"found {monitor.cells.n} images, digest {monitor.cells.digest} — give the scores that it was made "
-                "with, or begin a new life with another file"
+                f"'{place}' belongs to {saved['images']} other calibration scores (found {monitor.cells.n}) — give "
+                "those, or start a new life with another file"
             )
         monitor.ranks.restore(content["seen"], content["random"])
         staked = [-np.inf if value is None else value for value in content["log_staked"]]
         monitor.capital = Capital(np.array(staked, dtype=np.float64), content["images"])
         monitor.alarm_at, monitor.log10_peak = content["alarm_at"], content["log10_peak"]
-        monitor.curve = Curve(**content["curve"])
+        monitor.curve = CapitalCurve(**content["curve"])
         monitor.windows = [Window(**window) for window in content["windows"]]
         monitor.pending, monitor.tables = content["pending"], content["tables"]
         return monitor
 
     def note_table(self, digest: str) -> None:
-        """Remember that a table was read.
+        """Note the digest of a table.
 
         Raises:
-            DataError: it was read before: its images would count twice.
+            DataError: it was noted before.
         """
         if digest in self.tables:
             raise DataError(
-                "this table was read before — its images would count twice — give the table of the images that came "
-                "since, or another --state"
+                "this table was read before, and its images would count twice — give the table of newer images, or "
+                "another --state"
             )
         self.tables = [*self.tables, digest][-_TABLES:]
 
@@ -355,15 +351,14 @@ class Monitor:
             self.curve.add(self.images, wealth / math.log(10))
             self.pending.append(cell)
             if len(self.pending) == self.rules.window:
-                found = np.array(self.pending, dtype=np.int64)
-                first = self.images - self.rules.window + 1
-                self.windows = [*self.windows, window_of(first, found, self.cells, self.rules.alpha)][-_WINDOWS:]
+                first, images = self.images - self.rules.window + 1, np.array(self.pending, dtype=np.int64)
+                self.windows = [*self.windows, window_of(first, images, self.cells, self.rules.alpha)][-_WINDOWS:]
                 self.pending = []
         return self.alarm
 
 
 def _picture(monitor: Monitor) -> "Figure":
-    """Three panels over the number of images: the capital, each window's AUROC, each window's flagged share."""
+    """Return three panels over the number of images: the capital, each window's AUROC and flagged share."""
     from openbench.results.plots import COLOURS, finish, panels  # which loads matplotlib
 
     figure, (capital, order, share) = panels(3, _SIZE, across=1)
@@ -373,11 +368,11 @@ def _picture(monitor: Monitor) -> "Figure":
     x = [0, *curve.stride * np.arange(1, len(curve.log10) + 1), monitor.images]
     capital.plot(x, [0.0, *curve.log10, monitor.log10_wealth], color=COLOURS[0], linewidth=1.3)
     capital.axhline(limit, label=f"alarm at 1/level = {10**limit:,.6g}", **dashed)
-    # From the alarm on it may grow without end, and the way there would not be seen.
+    # After the alarm it may grow without bound, and hide the part before.
     top = 3 * limit if monitor.alarm else max(1.3 * limit, monitor.log10_peak + 0.3)
     capital.set(ylabel="evidence of a change\n(log₁₀ of the capital)", ylim=(min(_FLOOR, -0.5 * limit), top))
-    told = f"{monitor.images:,} images · chance of a false alarm in the whole life ≤ {100 * rules.level:g} %"
-    capital.set_title(told, fontsize=9)
+    title = f"{monitor.images:,} images · chance of a false alarm in the whole life ≤ {100 * rules.level:g} %"
+    capital.set_title(title, fontsize=9)
     at = [w.first + (w.images - 1) / 2 for w in monitor.windows]
     order.axhline(0.5, label="no change: 0.5", **dashed)
     order.set(ylabel="AUROC of window\nover calibration", ylim=(-0.02, 1.02))

@@ -1,7 +1,6 @@
 """Numbers from one column of a table of images: csv, jsonl or parquet."""
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ _ERROR = "error"  # the column in which `score` says why an image has no score
 
 
 def numbers(path: Path, column: str) -> NDArray[np.float64]:
-    """Return a column (n,) of finite numbers, in the order of the rows; rows with an error in place of it are left out.
+    """Return a column (n,) of finite numbers in the order of the rows, without rows that have an error instead.
 
     Args:
         path: a .csv with a header, a .jsonl with an object per line, or a .parquet file.
@@ -28,52 +27,44 @@ def numbers(path: Path, column: str) -> NDArray[np.float64]:
     Raises:
         DataError: no such file or column, two of that name, no rows, or a value that is not a finite number.
     """
-    import pandas as pd
-
     if path.suffix not in SUFFIXES:
         raise DataError(f"'{path}' is not a table that can be read — allowed: {', '.join(SUFFIXES)}")
     if not path.is_file():
-        raise DataError(
-            f"table '{path}' not found — a file is needed: python -m openbench score DETECTOR IMAGES > {path.name}"
-        )
+        raise DataError(f"table '{path}' not found — python -m openbench score DETECTOR IMAGES > {path.name} writes it")
     try:
         frame = _frame(path)
     except (OSError, ValueError, RecursionError) as error:
-        told = one_line(str(error).splitlines()[0][:200])
-        raise DataError(f"table '{path}' cannot be read — {told} — write it again") from error
+        raise DataError(f"table '{path}' cannot be read: {one_line(str(error).splitlines()[0][:200])}") from error
     names = list(frame.columns)
-    if column not in names:
-        shown = ", ".join(one_line(str(name)[:40]) for name in names[:20])
+    if names.count(column) != 1 or names.count(_ERROR) > 1:
+        listed = ", ".join(one_line(str(name)[:40]) for name in names[:20])
         raise DataError(
-            f"table '{path}' has no column '{column}' — found: {shown} — python -m openbench score writes it"
+            f"table '{path}' needs one column '{column}' (found {listed}) — python -m openbench score writes it"
         )
-    for name in (column, _ERROR):
-        if names.count(name) > 1:
-            raise DataError(
-                f"table '{path}' has {names.count(name)} columns '{name}' — one is needed — name the others otherwise"
-            )
     cells = frame[column]
     if _ERROR in names:
-        empty = [series.isna() | series.eq("") for series in (cells, frame[_ERROR])]
-        cells = cells[~empty[0] | empty[1]]
+        no_score, no_error = (series.isna() | series.eq("") for series in (cells, frame[_ERROR]))
+        cells = cells[~no_score | no_error]
     if not len(cells):
-        raise DataError(f"table '{path}' has no rows — give a table with a row per image")
-    found = []
-    for row, cell in cells.items():
-        try:
-            found.append(math.nan if isinstance(cell, bool) or pd.isna(cell) else float(cell))
-        except (TypeError, ValueError, OverflowError):  # an integer may be larger than any float
-            found.append(math.nan)
-        if not math.isfinite(found[-1]):
-            raise DataError(
-                f"table '{path}', row {int(row) + 1}: column '{column}' — found '{one_line(str(cell)[:60])}' — "  # type: ignore[call-overload]
-                "allowed: a finite number"
-            )
-    return np.array(found, dtype=np.float64)
+        raise DataError(f"table '{path}' has no rows")
+    values = np.array([_number(cell) for cell in cells])
+    for row in np.flatnonzero(~np.isfinite(values))[:1]:
+        quoted = one_line(str(cells.iloc[row])[:60])
+        raise DataError(
+            f"table '{path}', row {cells.index[row] + 1}: '{quoted}' in column '{column}' is not a finite number"
+        )
+    return values
+
+
+def _number(cell: object) -> float:
+    try:
+        return float("nan") if isinstance(cell, bool) else float(cell)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):  # an integer may be larger than any float
+        return float("nan")
 
 
 def _frame(path: Path) -> "DataFrame":
-    """The table as it is written: cells of a .csv are text, and two columns may have one name."""
+    """Return a table as written: cells of a .csv are text, and two columns may have one name."""
     import pandas as pd
 
     if path.suffix == ".parquet":
