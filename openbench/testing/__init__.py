@@ -10,7 +10,7 @@ __all__ = ["MethodReport", "check_method"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: the checks need torch, and the toy data does not need them."""
+    """Import a public name: the checks need torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("openbench.testing.report"), name)

@@ -1,12 +1,10 @@
-"""The contract of post-hoc methods as small checks, for the methods of openbench and for your own.
-
-`run_checks(MyMethod)`, or `run_checks(lambda: MyMethod(k=10))`, raises CheckError naming every broken promise.
-"""
+"""Checks of the contract of post-hoc methods; `openbench.testing.check_method` runs them all."""
 
 import pickle
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -24,6 +22,7 @@ from openbench.errors import FieldError, MethodError, NotFittedError
 from openbench.metrics.curve import auroc
 from openbench.testing.toy import (
     Toy,
+    copied,
     declared,
     fitted,
     images_with,
@@ -39,272 +38,12 @@ MethodFactory = Callable[[], Method]  # returns a new, unfitted method at each c
 Check = Callable[[MethodFactory], None]
 
 SEPARATION = 0.8  # AUROC that any OOD score must reach on the planted clusters
-_TOLERANCE = 1e-4  # of the range of scores: what a different order of float32 sums may change
-_OF_STREAM = 1e-5  # likewise, where an error would reach all later images of a stream
+_TOLERANCE = 1e-4  # of the range of scores, for another order of float32 sums
+_STREAM_TOLERANCE = 1e-5  # likewise in a stream, where an error reaches all later images
 
 
 class CheckError(AssertionError):
-    """A method breaks its contract; the message says which promise, and what was found."""
-
-
-def check_reads_only_declared_fields(make: MethodFactory) -> None:
-    """`fit` and `score` run on the declared columns alone; labels are gone before `score`."""
-    data = planted()
-    try:
-        method = fitted(make(), data)
-        scored(method, samples_of(method, data), data)
-    except FieldError as error:
-        _fail(make, f"reads a column that its request does not name: {error}")
-
-
-def check_declares_where_labels_come_from(make: MethodFactory) -> None:
-    """A request that names labels names the split that `fit` sees: `score` never gets them."""
-    request = make().request
-    if Field.LABELS in request.fields and request.fit_on is None:
-        _fail(make, "declares labels but fits on no split — set fit_on, or leave labels out")
-
-
-def check_scores_are_one_float32_per_sample(make: MethodFactory) -> None:
-    """Scores have shape (n,), dtype float32 and no gradient."""
-    data = planted()
-    method = fitted(make(), data)
-    x = samples_of(method, data)
-    scores = scored(method, x, data)
-    if scores.shape != (len(x),) or scores.dtype != torch.float32 or scores.requires_grad:
-        found = f"{tuple(scores.shape)} {scores.dtype} requires_grad={scores.requires_grad}"
-        _fail(make, f"scores must be ({len(x)},) torch.float32 without gradient — found {found}")
-
-
-def check_scores_are_finite(make: MethodFactory) -> None:
-    """Scores are finite, also where logits saturate or all features are zero."""
-    data = planted()
-    method = fitted(make(), data)
-    x = samples_of(method, data)
-    extreme = FeatureSet(
-        {name: torch.cat([c[:40], 100 * c[40:80], 0 * c[80:120]]) for name, c in x.columns.items()},
-        {name: torch.cat([m[:40], 100 * m[40:80], 0 * m[80:120]]) for name, m in x.maps.items()},
-    )
-    for what, rows in (("planted samples", x), ("samples scaled by 100 and by 0", extreme)):
-        bad = int((~scored(method, rows, data).isfinite()).sum())
-        if bad:
-            _fail(make, f"{bad} of {len(rows)} scores of {what} are not finite")
-
-
-def check_rows_that_are_not_finite_get_no_score(make: MethodFactory) -> None:
-    """A row of NaN or infinity raises MethodError, or its score is NaN, which the engine refuses."""
-    data = planted()
-    method = fitted(make(), data)
-    if any(isinstance(leaf, LiveMethod) for leaf in leaves(method)):
-        return  # the network's own outputs
-    for value in (float("nan"), float("inf")):
-        x = _copied(samples_of(method, data))
-        for column in _tensors(x).values():
-            column[3] = value
-        try:
-            found = scored(method, x, data)
-        except MethodError:
-            continue
-        if not found[3].isnan():
-            _fail(make, f"gives a row of {value} the score {float(found[3]):.3g} — NaN or a MethodError expected")
-
-
-def check_scores_do_not_depend_on_batch_size(make: MethodFactory) -> None:
-    """Scoring all rows at once, seven at a time or one by one gives the same scores."""
-    data = planted()
-    method = fitted(make(), data)
-    x = samples_of(method, data)[:60]
-    whole = scored(method, x, data)
-    for size in (7, 1):
-        parts = _in_batches(method, x, data, size)
-        _same(make, whole, parts, f"batches of {size} give other scores than one batch", _tolerance(method))
-
-
-def check_a_score_depends_on_no_later_image(make: MethodFactory) -> None:
-    """In a stream, other images after the first 100, or none, leave the scores of these as they are."""
-    data = planted()
-    method = fitted(make(), data)
-    if not isinstance(method, StreamingMethod):
-        return
-    x = samples_of(method, data)[:200]
-    before = scored(method, x, data)[:100]
-    other = FeatureSet({name: torch.cat([c[:100], 3 * c[100:].flip(0)]) for name, c in x.columns.items()})
-    after = scored(method, other, data)[:100]
-    _same(make, before, after, "the scores of 100 images change with the images after them", _OF_STREAM)
-    alone = scored(method, x[:100], data)
-    _same(make, before, alone, "100 images alone have other scores than with images after them", _OF_STREAM)
-
-
-def check_scores_do_not_depend_on_order(make: MethodFactory) -> None:
-    """Shuffled rows give shuffled scores, except in a stream."""
-    data = planted()
-    method = fitted(make(), data)
-    if isinstance(method, StreamingMethod):
-        return
-    x = samples_of(method, data)
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
-    _same(make, scored(method, x, data)[order], scored(method, x[order], data), "shuffled rows give other scores")
-
-
-def check_inputs_stay_untouched(make: MethodFactory) -> None:
-    """Neither `fit` nor `score` writes to columns, maps or head."""
-    data, pristine = planted(), planted()
-    method = make()
-    request = method.request
-    train, head = data.for_fit(request), data.head_for(request)
-    # Clones share no memory with the toy, so a write is seen here and nowhere else.
-    x, reference = (_copied(declared(t.id_test, read_by(method)).without_labels()) for t in (data, pristine))
-    if isinstance(method, Composite):
-        fitted(method, data)
-    else:
-        method.fit(train, head)
-    scored(method, x, data)
-    changed = [name for name, before in _tensors(reference).items() if not torch.equal(_tensors(x)[name], before)]
-    if train is not None:
-        clean = _tensors(pristine.for_fit(request) or train)
-        changed += [name for name, before in clean.items() if not torch.equal(_tensors(train)[name], before)]
-    if changed:
-        _fail(make, f"overwritten: {', '.join(map(repr, changed))} — work on a copy")
-    if not (torch.equal(data.head.weight, pristine.head.weight) and torch.equal(data.head.bias, pristine.head.bias)):
-        _fail(make, "the head was overwritten — work on a copy")
-
-
-def check_refit_equals_fresh_fit(make: MethodFactory) -> None:
-    """`fit` forgets: after a fit on other data of another shape, it learns what a new object would."""
-    data, other = planted(), planted(seed=1, classes=4, free=16)
-    used = fitted(fitted(make(), other), data)
-    fresh = fitted(make(), data)
-    x = samples_of(fresh, data)
-    _same(make, scored(fresh, x, data), scored(used, x, data), "a second fit gives other scores than a first one")
-
-
-def check_fit_returns_self(make: MethodFactory) -> None:
-    """`fit` returns the method itself, so that calls chain."""
-    method, data = make(), planted()
-    if returned_by_fit(method, data) is not method:
-        _fail(make, "fit must return self")
-
-
-def check_hyper_parameters_stay_as_given(make: MethodFactory) -> None:
-    """Hyper-parameters are stored verbatim and neither `fit` nor `score` changes them."""
-    method, data = make(), planted()
-    before = dict(method.params())
-    if type(method)(**before).params() != before:
-        _fail(make, f"the constructor changes its arguments — given {before}")
-    scored(fitted(method, data), samples_of(method, data), data)
-    if method.params() != before:
-        _fail(make, f"fit or score changed hyper-parameters — before {before} — after {method.params()}")
-
-
-def check_learnt_state_ends_in_underscore(make: MethodFactory) -> None:
-    """What `fit` and `score` set on the object has a name that ends in `_`."""
-    method, data = make(), planted()
-    before = set(vars(method))
-    scored(fitted(method, data), samples_of(method, data), data)
-    names = sorted(name for name in set(vars(method)) - before if not name.endswith("_"))
-    if names:
-        _fail(make, f"learnt attributes without a final underscore: {', '.join(names)}")
-
-
-def check_score_learns_nothing(make: MethodFactory) -> None:
-    """Scoring one set leaves the scores of another as they were."""
-    data = planted()
-    method = fitted(make(), data)
-    x = samples_of(method, data)
-    before = scored(method, x, data)
-    scored(method, declared(data.ood_test, read_by(method)).without_labels(), data)
-    _same(make, before, scored(method, x, data), "scoring other samples in between changes scores", 0.0)
-
-
-def check_unfitted_raises_not_fitted(make: MethodFactory) -> None:
-    """`score` before `fit` raises NotFittedError where there is something to fit."""
-    method, data = make(), planted()
-    if method.request.fit_on is None and not method.request.head:
-        return
-    try:
-        scored(method, samples_of(method, data), data)
-    except NotFittedError:
-        return
-    except Exception as error:
-        _fail(make, f"score before fit raises {type(error).__name__}: {error} — NotFittedError expected")
-    _fail(make, "score before fit returns scores — NotFittedError expected")
-
-
-def check_pickles(make: MethodFactory) -> None:
-    """A fitted method survives pickling and gives the same scores."""
-    data = planted()
-    method = fitted(make(), data)
-    try:
-        restored = pickle.loads(pickle.dumps(method))
-    except Exception as error:
-        _fail(make, f"cannot be pickled after fit — {type(error).__name__}: {error}")
-    x = samples_of(method, data)
-    try:
-        scores = scored(restored, x, data)
-    except Exception as error:
-        _fail(make, f"cannot score after unpickling — {type(error).__name__}: {error}")
-    _same(make, scored(method, x, data), scores, "scores differ after pickling")
-
-
-def check_deterministic(make: MethodFactory) -> None:
-    """Two fits under different global seeds give equal scores: randomness comes from the method's own generator."""
-    data = planted()
-    results = []
-    with _global_random_state():
-        for seed in (0, 1):
-            torch.manual_seed(seed)
-            np.random.seed(seed)  # noqa: NPY002 - the legacy global state is what is tested
-            random.seed(seed)
-            method = fitted(make(), data)
-            results.append(scored(method, samples_of(method, data), data))
-    if not torch.equal(*results):
-        _fail(make, "two fits and scores of the same data differ — draw from a generator with a fixed seed")
-
-
-def check_leaves_global_random_state(make: MethodFactory) -> None:
-    """`fit` and `score` neither draw from nor seed the global generators."""
-    data = planted()
-    with _global_random_state():
-        # A freshly seeded state could equal the one that the method seeds.
-        torch.rand(5), np.random.random(5), random.random()  # noqa: NPY002
-        before = _random_state()
-        method = fitted(make(), data)
-        scored(method, samples_of(method, data), data)
-        if _random_state() != before:
-            _fail(make, "the global random state changed — use a torch.Generator or numpy Generator of your own")
-
-
-def check_separates_planted_clusters(make: MethodFactory) -> None:
-    """Scores separate planted OOD from ID, the right way round: larger = more OOD."""
-    data = planted()
-    method = fitted(make(), data)
-    id_scores, ood_scores = (
-        scored(method, declared(split, read_by(method)).without_labels(), data).double().numpy()
-        for split in (data.id_test, data.ood_test)
-    )
-    found = auroc(id_scores, ood_scores)
-    if not found >= SEPARATION:
-        hint = " — the sign may be swapped: larger must mean more OOD" if found < 0.5 else ""
-        _fail(make, f"AUROC {found:.3f} on planted clusters — at least {SEPARATION} expected{hint}")
-
-
-def check_leaves_the_network_as_it_was(make: MethodFactory) -> None:
-    """A live method leaves weights, hooks, gradients and images as they were."""
-    data = planted()
-    method = fitted(make(), data)
-    if not isinstance(method, LiveMethod):
-        return
-    network, images = network_with(data.head), images_with(data.id_test.features[:20])
-    before, pristine = network.weights_sha256, images.clone()
-    method.score_images(images, network)
-    module = network.module()  # from here on the hash of the weights is computed again
-    if network.weights_sha256 != before:
-        _fail(make, "changes the network's weights — work on a copy")
-    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules()):
-        _fail(make, "leaves hooks in the network — remove them when done")
-    if any(p.grad is not None for p in module.parameters()) or any(m.training for m in module.modules()):
-        _fail(make, "leaves gradients or training mode behind — run the network in `with backbone.frozen()`")
-    if not torch.equal(images, pristine) or images.requires_grad:
-        _fail(make, "overwrites the images it is given, or asks for their gradients — work on a copy")
+    """A method breaks its contract."""
 
 
 def check_metadata_is_complete(make: Callable[[], Any]) -> None:
@@ -331,77 +70,289 @@ def check_metadata_is_complete(make: Callable[[], Any]) -> None:
         _fail(make, f"metadata lacks {'; '.join(missing)}")
 
 
-def all_checks() -> tuple[Check, ...]:
-    """Every check, in the order in which failures explain one another."""
-    return (
-        check_metadata_is_complete,
-        check_declares_where_labels_come_from,
-        check_reads_only_declared_fields,
-        check_unfitted_raises_not_fitted,
-        check_fit_returns_self,
-        check_scores_are_one_float32_per_sample,
-        check_scores_are_finite,
-        check_rows_that_are_not_finite_get_no_score,
-        check_scores_do_not_depend_on_batch_size,
-        check_scores_do_not_depend_on_order,
-        check_a_score_depends_on_no_later_image,
-        check_score_learns_nothing,
-        check_inputs_stay_untouched,
-        check_leaves_the_network_as_it_was,
-        check_hyper_parameters_stay_as_given,
-        check_learnt_state_ends_in_underscore,
-        check_refit_equals_fresh_fit,
-        check_deterministic,
-        check_leaves_global_random_state,
-        check_pickles,
-        check_separates_planted_clusters,
+def check_declares_where_labels_come_from(make: MethodFactory) -> None:
+    """A request with labels names the split of `fit`: `score` gets no labels."""
+    request = make().request
+    if Field.LABELS in request.fields and request.fit_on is None:
+        _fail(make, "declares labels but fits on no split — set fit_on, or leave labels out")
+
+
+def check_reads_only_declared_fields(make: MethodFactory) -> None:
+    """`fit` and `score` run on the declared columns alone; labels are gone before `score`."""
+    data = planted()
+    try:
+        method = fitted(make(), data)
+        scored(method, samples_of(method, data), data)
+    except FieldError as error:
+        _fail(make, f"reads a column that its request does not name: {error}")
+
+
+def check_unfitted_raises_not_fitted(make: MethodFactory) -> None:
+    """`score` before `fit` raises NotFittedError if there is something to fit."""
+    method, data = make(), planted()
+    if method.request.fit_on is None and not method.request.head:
+        return
+    try:
+        scored(method, samples_of(method, data), data)
+    except NotFittedError:
+        return
+    except Exception as error:
+        _fail(make, f"score before fit raises {type(error).__name__}: {error} — NotFittedError expected")
+    _fail(make, "score before fit returns scores — NotFittedError expected")
+
+
+def check_fit_returns_self(make: MethodFactory) -> None:
+    """`fit` returns the method itself, so that calls chain."""
+    method, data = make(), planted()
+    if returned_by_fit(method, data) is not method:
+        _fail(make, "fit must return self")
+
+
+def check_scores_are_one_float32_per_sample(make: MethodFactory) -> None:
+    """Scores have shape (n,), dtype float32 and no gradient."""
+    data = planted()
+    method = fitted(make(), data)
+    x = samples_of(method, data)
+    scores = scored(method, x, data)
+    if scores.shape != (len(x),) or scores.dtype != torch.float32 or scores.requires_grad:
+        kind = f"{tuple(scores.shape)} {scores.dtype} requires_grad={scores.requires_grad}"
+        _fail(make, f"scores must be ({len(x)},) torch.float32 without gradient — found {kind}")
+
+
+def check_scores_are_finite(make: MethodFactory) -> None:
+    """Scores are finite, also where logits saturate or all features are zero."""
+    data = planted()
+    method = fitted(make(), data)
+    x = samples_of(method, data)
+    extreme = FeatureSet(
+        {name: torch.cat([c[:40], 100 * c[40:80], 0 * c[80:120]]) for name, c in x.columns.items()},
+        {name: torch.cat([m[:40], 100 * m[40:80], 0 * m[80:120]]) for name, m in x.maps.items()},
     )
+    for what, rows in (("planted samples", x), ("samples scaled by 100 and by 0", extreme)):
+        bad = int((~scored(method, rows, data).isfinite()).sum())
+        if bad:
+            _fail(make, f"{bad} of {len(rows)} scores of {what} are not finite")
 
 
-def run_checks(make: MethodFactory) -> None:
-    """Run every check on the methods that `make` returns.
-
-    Args:
-        make: returns a new, unfitted method at each call; a class with defaults will do.
-
-    Raises:
-        CheckError: naming every check that failed and why.
-    """
-    failures = []
-    for check in all_checks():
+def check_rows_that_are_not_finite_get_no_score(make: MethodFactory) -> None:
+    """A row of NaN or infinity raises MethodError, or its score is NaN, which the engine refuses."""
+    data = planted()
+    method = fitted(make(), data)
+    if any(isinstance(leaf, LiveMethod) for leaf in leaves(method)):
+        return  # the network's own outputs
+    for value in (float("nan"), float("inf")):
+        x = copied(samples_of(method, data))
+        for column in _tensors(x).values():
+            column[3] = value
         try:
-            check(make)
-        except Exception as error:  # a method may raise anything; each check reports for itself
-            failures.append(f"{check.__name__}: {type(error).__name__}: {error}")
-    if failures:
-        raise CheckError(f"{len(failures)} of {len(all_checks())} checks failed\n" + "\n".join(failures))
+            score = scored(method, x, data)[3]
+        except MethodError:
+            continue
+        if not score.isnan():
+            _fail(make, f"gives a row of {value} the score {float(score):.3g} — NaN or a MethodError expected")
+
+
+def check_scores_do_not_depend_on_batch_size(make: MethodFactory) -> None:
+    """Scoring all rows at once, seven at a time or one by one gives the same scores."""
+    data = planted()
+    method = fitted(make(), data)
+    x = samples_of(method, data)[:60]
+    whole = scored(method, x, data)
+    tolerance = _STREAM_TOLERANCE if isinstance(method, StreamingMethod) else _TOLERANCE
+    for size in (7, 1):
+        parts = _in_batches(method, x, data, size)
+        _same(make, whole, parts, f"batches of {size} give other scores than one batch", tolerance)
+
+
+def check_scores_do_not_depend_on_order(make: MethodFactory) -> None:
+    """Shuffled rows give shuffled scores, except in a stream."""
+    data = planted()
+    method = fitted(make(), data)
+    if isinstance(method, StreamingMethod):
+        return
+    x = samples_of(method, data)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
+    _same(make, scored(method, x, data)[order], scored(method, x[order], data), "shuffled rows give other scores")
+
+
+def check_a_score_depends_on_no_later_image(make: MethodFactory) -> None:
+    """In a stream, the scores of the first 100 images do not depend on the images after them."""
+    data = planted()
+    method = fitted(make(), data)
+    if not isinstance(method, StreamingMethod):
+        return
+    x = samples_of(method, data)[:200]
+    before = scored(method, x, data)[:100]
+    other = FeatureSet({name: torch.cat([c[:100], 3 * c[100:].flip(0)]) for name, c in x.columns.items()})
+    after = scored(method, other, data)[:100]
+    _same(make, before, after, "the scores of 100 images change with the images after them", _STREAM_TOLERANCE)
+    alone = scored(method, x[:100], data)
+    _same(make, before, alone, "100 images alone have other scores than with images after them", _STREAM_TOLERANCE)
+
+
+def check_score_learns_nothing(make: MethodFactory) -> None:
+    """Scoring one set does not change the scores of another."""
+    data = planted()
+    method = fitted(make(), data)
+    x = samples_of(method, data)
+    before = scored(method, x, data)
+    scored(method, declared(data.ood_test, read_by(method)).without_labels(), data)
+    _same(make, before, scored(method, x, data), "scoring other samples in between changes scores", 0.0)
+
+
+def check_inputs_stay_untouched(make: MethodFactory) -> None:
+    """Neither `fit` nor `score` writes to columns, maps or head."""
+    data, pristine = planted(), planted()
+    method = make()
+    request = method.request
+    train, head = data.for_fit(request), data.head_for(request)
+    # Clones share no memory with the toy, so a write is seen here and nowhere else.
+    x, reference = (copied(declared(t.id_test, read_by(method)).without_labels()) for t in (data, pristine))
+    if isinstance(method, Composite):
+        fitted(method, data)
+    else:
+        method.fit(train, head)
+    scored(method, x, data)
+    changed = [name for name, before in _tensors(reference).items() if not torch.equal(_tensors(x)[name], before)]
+    if train is not None:
+        clean = _tensors(pristine.for_fit(request) or train)
+        changed += [name for name, before in clean.items() if not torch.equal(_tensors(train)[name], before)]
+    if changed:
+        _fail(make, f"overwritten: {', '.join(map(repr, changed))} — work on a copy")
+    if not (torch.equal(data.head.weight, pristine.head.weight) and torch.equal(data.head.bias, pristine.head.bias)):
+        _fail(make, "the head was overwritten — work on a copy")
+
+
+def check_leaves_the_network_as_it_was(make: MethodFactory) -> None:
+    """A live method leaves weights, hooks, gradients and images as they were."""
+    data = planted()
+    method = fitted(make(), data)
+    if not isinstance(method, LiveMethod):
+        return
+    network, images = network_with(data.head), images_with(data.id_test.features[:20])
+    before, pristine = network.weights_sha256, images.clone()
+    method.score_images(images, network)
+    module = network.module()  # from here on the hash of the weights is computed again
+    if network.weights_sha256 != before:
+        _fail(make, "changes the network's weights — work on a copy")
+    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules()):
+        _fail(make, "leaves hooks in the network — remove them when done")
+    if any(p.grad is not None for p in module.parameters()) or any(m.training for m in module.modules()):
+        _fail(make, "leaves gradients or training mode behind — run the network in `with backbone.frozen()`")
+    if not torch.equal(images, pristine) or images.requires_grad:
+        _fail(make, "overwrites the images it is given, or asks for their gradients — work on a copy")
+
+
+def check_hyper_parameters_stay_as_given(make: MethodFactory) -> None:
+    """Hyper-parameters are stored verbatim and neither `fit` nor `score` changes them."""
+    method, data = make(), planted()
+    before = dict(method.params())
+    if type(method)(**before).params() != before:
+        _fail(make, f"the constructor changes its arguments — given {before}")
+    scored(fitted(method, data), samples_of(method, data), data)
+    if method.params() != before:
+        _fail(make, f"fit or score changed hyper-parameters from {before} to {method.params()}")
+
+
+def check_learnt_state_ends_in_underscore(make: MethodFactory) -> None:
+    """Attributes that `fit` and `score` set have a name that ends in `_`."""
+    method, data = make(), planted()
+    before = set(vars(method))
+    scored(fitted(method, data), samples_of(method, data), data)
+    names = sorted(name for name in set(vars(method)) - before if not name.endswith("_"))
+    if names:
+        _fail(make, f"learnt attributes without a final underscore: {', '.join(names)}")
+
+
+def check_refit_equals_fresh_fit(make: MethodFactory) -> None:
+    """`fit` forgets: after a fit on other data of another shape, it learns what a new object would."""
+    data, other = planted(), planted(seed=1, classes=4, free=16)
+    used = fitted(fitted(make(), other), data)
+    fresh = fitted(make(), data)
+    x = samples_of(fresh, data)
+    _same(make, scored(fresh, x, data), scored(used, x, data), "a second fit gives other scores than a first one")
+
+
+def check_deterministic(make: MethodFactory) -> None:
+    """Two fits under different global seeds give equal scores: randomness comes from the method's own generator."""
+    data = planted()
+    results = []
+    with _global_random_state():
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            np.random.seed(seed)  # noqa: NPY002 - the legacy global state is what is tested
+            random.seed(seed)
+            method = fitted(make(), data)
+            results.append(scored(method, samples_of(method, data), data))
+    if not torch.equal(*results):
+        _fail(make, "two fits and scores of the same data differ — draw from a generator with a fixed seed")
+
+
+def check_leaves_global_random_state(make: MethodFactory) -> None:
+    """`fit` and `score` neither draw from nor seed the global generators."""
+    data = planted()
+    with _global_random_state():
+        # A newly seeded state could equal the one that the method seeds.
+        torch.rand(5), np.random.random(5), random.random()  # noqa: NPY002
+        before = _random_state()
+        method = fitted(make(), data)
+        scored(method, samples_of(method, data), data)
+        if _random_state() != before:
+            _fail(make, "the global random state changed — use a torch.Generator or numpy Generator")
+
+
+def check_pickles(make: MethodFactory) -> None:
+    """A fitted method survives pickling and gives the same scores."""
+    data = planted()
+    method = fitted(make(), data)
+    try:
+        restored = pickle.loads(pickle.dumps(method))
+    except Exception as error:
+        _fail(make, f"cannot be pickled after fit — {type(error).__name__}: {error}")
+    x = samples_of(method, data)
+    try:
+        scores = scored(restored, x, data)
+    except Exception as error:
+        _fail(make, f"cannot score after unpickling — {type(error).__name__}: {error}")
+    _same(make, scored(method, x, data), scores, "scores differ after pickling")
+
+
+def check_separates_planted_clusters(make: MethodFactory) -> None:
+    """Scores separate planted OOD from ID, the right way round: larger = more OOD."""
+    data = planted()
+    method = fitted(make(), data)
+    id_scores, ood_scores = (
+        scored(method, declared(split, read_by(method)).without_labels(), data).double().numpy()
+        for split in (data.id_test, data.ood_test)
+    )
+    area = auroc(id_scores, ood_scores)
+    if not area >= SEPARATION:
+        hint = "; the sign may be swapped: larger must mean more OOD" if area < 0.5 else ""
+        _fail(make, f"AUROC {area:.3f} on planted clusters — at least {SEPARATION} expected{hint}")
+
+
+def all_checks() -> tuple[Check, ...]:
+    """Return every check, in the order of this module: earlier failures explain later ones."""
+    return tuple(check for name, check in globals().items() if name.startswith("check_"))
 
 
 def _in_batches(method: Method, x: FeatureSet, data: Toy, size: int) -> Tensor:
-    """The scores of samples that come in batches; to a streaming method they are one stream."""
+    """Return the scores of samples in batches; for a streaming method they are one stream."""
     if isinstance(method, StreamingMethod):
         memory = method.memory()
         return torch.cat([method.score_next(rows, memory) for rows in x.batches(size)])
     return torch.cat([scored(method, rows, data) for rows in x.batches(size)])
 
 
-def _tolerance(method: Method) -> float:
-    return _OF_STREAM if isinstance(method, StreamingMethod) else _TOLERANCE
-
-
-def _copied(x: FeatureSet) -> FeatureSet:
-    return FeatureSet({k: v.clone() for k, v in x.columns.items()}, {k: v.clone() for k, v in x.maps.items()})
-
-
 def _tensors(x: FeatureSet) -> dict[str, Tensor]:
     return {**{str(name): column for name, column in x.columns.items()}, **x.maps}
 
 
-def _same(make: MethodFactory, expected: Tensor, found: Tensor, what: str, tolerance: float = _TOLERANCE) -> None:
-    if expected.shape != found.shape:
-        _fail(make, f"{what}: shapes {tuple(expected.shape)} and {tuple(found.shape)}")
+def _same(make: MethodFactory, expected: Tensor, actual: Tensor, what: str, tolerance: float = _TOLERANCE) -> None:
+    if expected.shape != actual.shape:
+        _fail(make, f"{what}: shapes {tuple(expected.shape)} and {tuple(actual.shape)}")
     scale = float(expected.max() - expected.min())
-    off = float((expected - found).abs().max())
+    off = float((expected - actual).abs().max())
     if not off <= tolerance * scale:
         _fail(make, f"{what}: they differ by up to {off:.3g} where scores span {scale:.3g}")
 
@@ -415,13 +366,13 @@ def _random_state() -> tuple[object, ...]:
     return (bytes(torch.get_rng_state().numpy()), kind, bytes(np.asarray(keys)), rest, random.getstate())
 
 
-class _global_random_state:  # noqa: N801 - a context manager
-    """Restores torch's, numpy's and Python's global generators on exit."""
-
-    def __enter__(self) -> None:
-        self.states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_rng_state(self.states[0])
-        np.random.set_state(self.states[1])  # noqa: NPY002
-        random.setstate(self.states[2])
+@contextmanager
+def _global_random_state() -> Iterator[None]:
+    """Restore the global generators of torch, numpy and Python on exit."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        random.setstate(states[2])

@@ -1,4 +1,4 @@
-"""All that is wrong with a method, at once and in words, with the line of its code where that can be told."""
+"""Reports on methods: every failed check in words, with the line of code if it is known."""
 
 import inspect
 import linecache
@@ -21,7 +21,7 @@ from openbench.testing.checks import (
 Factory = Callable[[], Any]  # returns a new, unfitted method at each call
 Check = Callable[[Any], None]
 
-# Check → the part of a method that it is about, where nothing points to a line; the one that scores for the others.
+# Check → the part of a method that it is about if no line is known; the scoring function for the others.
 _ABOUT = {
     "check_metadata_is_complete": "class",
     "check_declares_where_labels_come_from": "class",
@@ -34,10 +34,10 @@ _ABOUT = {
 
 @dataclass(frozen=True)
 class Place:
-    """A line of the code that is checked.
+    """A line of the checked code.
 
     Args:
-        file: as Python names it; of a notebook, that of the cell.
+        file: its name in Python.
         line: counted from 1.
         inside: the function, or `class NAME`.
     """
@@ -53,11 +53,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong.
+    """A fault of a method.
 
     Args:
-        text: what.
-        place: where; None if it cannot be told.
+        text: the message.
+        place: its line; None if it is not known.
         checks: the checks that fail because of it.
     """
 
@@ -74,7 +74,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class MethodReport:
-    """What was checked of a method that passes.
+    """A method that passes.
 
     Args:
         method: its class's name.
@@ -91,16 +91,16 @@ class MethodReport:
 def check_method(method: type[Method] | Method) -> MethodReport:
     """Run the checks that every method of openbench passes, and return a report.
 
-    They fit and score the method on small planted data: that it reads what it declares, gives one finite float32 score
-    per sample whatever the batch size and order, learns nothing while scoring, leaves its inputs and hyper-parameters
-    alone, is deterministic, pickles, and separates planted clusters. A streaming method may depend on the order, but on
-    no later image, and each stream begins anew.
+    The method is fitted and scored on small planted data. It must read only what it declares, give one finite float32
+    score per sample for every batch size and order, learn nothing while scoring, leave its inputs and hyper-parameters
+    unchanged, be deterministic, pickle, and separate planted clusters. A streaming method may depend on the order, but
+    not on later images or earlier streams.
 
     Args:
         method: a class whose hyper-parameters have defaults, or an unfitted instance.
 
     Raises:
-        MethodError: everything that is wrong, with file and line where they can be told.
+        MethodError: all faults, with file and line if they are known.
     """
     make = _factory(method)
     cls = method if isinstance(method, type) else type(method)
@@ -112,7 +112,7 @@ def check_method(method: type[Method] | Method) -> MethodReport:
         except Exception as error:  # a method may raise anything
             raised, text = _raised_at(cls, error), _text(cls, error)
             place = raised or _about(cls, check)
-            # An error in one line of the method is one fault, however many checks it ends.
+            # An error in one line of the method is one fault, however many checks fail.
             key = place if raised and check is not check_unfitted_raises_not_fitted else (text, place)
             before = findings.get(key, Finding(text, place, ()))
             findings[key] = Finding(before.text, before.place, (*before.checks, check))
@@ -124,16 +124,16 @@ def check_method(method: type[Method] | Method) -> MethodReport:
 
 
 def _factory(method: type[Method] | Method) -> Factory:
-    """What makes a new, unfitted method at each call.
+    """Return a function that returns a new, unfitted method.
 
     Raises:
-        MethodError: it is not a method, or one cannot be made of the class.
+        MethodError: it is not a method, or the class cannot be called.
     """
     cls = method if isinstance(method, type) else type(method)
     if not issubclass(cls, Method):
         raise MethodError(
-            f"check_method — found {cls.__name__}, which is not a Method — allowed: a class derived from "
-            "openbench.core.method.Method, or an instance of one"
+            f"check_method: {cls.__name__} is not a Method — pass a class derived from openbench.core.method.Method, "
+            "or an instance"
         )
     where = f" ({place})" if (place := _definition(cls, "class")) else ""
     if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
@@ -162,7 +162,7 @@ def _text(cls: type, error: Exception) -> str:
 
 
 def _raised_at(cls: type, error: Exception) -> Place | None:
-    """The last line of the method's own code that an error came through; None if it came through none."""
+    """Return the last line of the method's code in a traceback; None if there is none."""
     files = {function.__code__.co_filename for function in _functions(cls).values()}
     raised: BaseException | None = error
     while raised is not None:
@@ -174,26 +174,26 @@ def _raised_at(cls: type, error: Exception) -> Place | None:
 
 
 def _about(cls: type, check: Check) -> Place | None:
-    """The part of a method that a failed check is about."""
+    """Return the part of a method that a failed check is about."""
     scoring = "score_next" if issubclass(cls, StreamingMethod) else "score"
     return _definition(cls, _ABOUT.get(check.__name__, scoring)) or _definition(cls, scoring)
 
 
 def _functions(cls: type) -> "dict[str, Callable[..., object]]":
-    """The functions that a class and its bases outside openbench define."""
-    found: dict[str, Callable[..., object]] = {}
+    """Return the functions that a class and its bases outside openbench define."""
+    functions: dict[str, Callable[..., object]] = {}
     for base in reversed(cls.__mro__):
         if base.__module__.startswith("openbench.") and base is not cls:
             continue
         for name, value in vars(base).items():
-            own = inspect.unwrap(value) if inspect.isfunction(value) else None
-            if own is not None and not own.__code__.co_filename.startswith("<string>"):
-                found[name] = own
-    return found
+            function = inspect.unwrap(value) if inspect.isfunction(value) else None
+            if function is not None and not function.__code__.co_filename.startswith("<string>"):
+                functions[name] = function
+    return functions
 
 
 def _definition(cls: type, name: str) -> Place | None:
-    """Where a class begins, or one of its functions."""
+    """Return the first line of a class, or of one of its functions."""
     functions = _functions(cls)
     if name in functions:
         code = functions[name].__code__
@@ -208,6 +208,6 @@ def _definition(cls: type, name: str) -> Place | None:
 
 
 def _short(file: str) -> str:
-    """A file's path, relative to the working directory where it is below it."""
+    """Return a file's path, relative to the working directory if it is below."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file

@@ -1,7 +1,6 @@
 """A small planted problem that every sensible OOD score solves: tight ID clusters and weak, scattered OOD samples.
 
-It is there as columns, as images with a network that finds these columns, and as texts; `fitted` and `scored` run a
-method of any kind on it.
+It has columns, images with a network that finds these columns, and texts; `fitted` and `scored` run any method on it.
 """
 
 import math
@@ -34,8 +33,8 @@ _SIDE = 2  # height and width of maps
 class PlantedTexts(Mapping[Texts, Tensor]):
     """Any corpus, made when it is read: (c, d) for the classes, (40, d) for a list of words.
 
-    The classes lie along the rows of the head. Every second word lies close to a class, the others lie anywhere among
-    directions without negative parts, as rectified features do. The `no` tower gives such words for the classes too.
+    The classes lie along the rows of the head. Every second word lies close to a class, the others in any direction
+    without negative parts. The `no` tower gives such words for the classes too.
     """
 
     def __init__(self, weight: Tensor) -> None:
@@ -49,11 +48,11 @@ class PlantedTexts(Mapping[Texts, Tensor]):
         if texts.words == CLASSES and texts.tower == "text":
             return functional.normalize(self._rows + 0.01 * torch.randn(classes, d, generator=generator), dim=1)
         count = classes if texts.words == CLASSES else WORDS
-        anywhere = torch.randn(count, d, generator=generator).relu() + 0.01
+        words = torch.randn(count, d, generator=generator).relu() + 0.01
         if texts.words != CLASSES:
             near = self._rows[torch.arange(count) % classes] + 0.02 * torch.randn(count, d, generator=generator)
-            anywhere = torch.where(torch.arange(count)[:, None] % 2 == 0, near, anywhere)
-        return functional.normalize(anywhere, dim=1)
+            words = torch.where(torch.arange(count)[:, None] % 2 == 0, near, words)
+        return functional.normalize(words, dim=1)
 
     def __iter__(self) -> Iterator[Texts]:
         """No corpus is made before it is read."""
@@ -99,22 +98,22 @@ def planted(seed: int = 0, classes: int = 5, free: int = 12) -> Toy:
 
     A sample of class c is active in its own four dimensions; an OOD sample is weakly active everywhere and more so in
     the free dimensions, where ID samples are nearly silent. The head weighs a class' own dimensions against the others.
-    Each call returns tensors of its own: what overwrites them changes no other problem.
+    Each call returns new tensors.
 
     Args:
         seed: of the generator.
         classes: number of ID classes.
         free: number of dimensions that no class uses.
     """
-    made = _planted(seed, classes, free)
-    weight = made.head.weight.clone()
-    head = Head(weight, made.head.bias.clone(), texts=PlantedTexts(weight.clone()))
-    return Toy(_copied(made.train), _copied(made.val), _copied(made.id_test), _copied(made.ood_test), head)
+    toy = _planted(seed, classes, free)
+    weight = toy.head.weight.clone()
+    head = Head(weight, toy.head.bias.clone(), texts=PlantedTexts(weight.clone()))
+    return Toy(copied(toy.train), copied(toy.val), copied(toy.id_test), copied(toy.ood_test), head)
 
 
 @lru_cache(maxsize=4)
 def _planted(seed: int, classes: int, free: int) -> Toy:
-    """The problem itself, drawn once in a process."""
+    """Return the problem, drawn once in a process."""
     generator = torch.Generator().manual_seed(seed)
     d = _OWN * classes + free
     owned = torch.zeros(classes, d)
@@ -127,7 +126,8 @@ def _planted(seed: int, classes: int, free: int) -> Toy:
     return Toy(train, val, id_test, _ood_split(owned, head, generator), head)
 
 
-def _copied(x: FeatureSet) -> FeatureSet:
+def copied(x: FeatureSet) -> FeatureSet:
+    """Return columns and maps that share no memory with `x`."""
     return FeatureSet({k: v.clone() for k, v in x.columns.items()}, {k: v.clone() for k, v in x.maps.items()})
 
 
@@ -190,13 +190,13 @@ def _outputs_of_trainings(features: Tensor, head: Head) -> dict[str, Tensor]:
     sure = torch.sigmoid(4 * (lead - 2))[:, None]
     second = sure * logits + (1 - sure) * 5 * logits.roll(1, dims=1)
     rotations = lead[:, None, None] * torch.eye(4) + 0.1
-    found = {"confidence": lead[:, None], "second_head": second, "rotations": rotations.flatten(1)}
-    found["weighted_energy"] = torch.logsumexp(logits, dim=1, keepdim=True)
-    found |= {"turned": sure * logits, "others": -lead[:, None] * torch.tensor([1.0, 0.2]), "variance": 1 - sure}
-    maps = {name: output[:, :, None, None] for name, output in found.items()}
+    outputs = {"confidence": lead[:, None], "second_head": second, "rotations": rotations.flatten(1)}
+    outputs["weighted_energy"] = torch.logsumexp(logits, dim=1, keepdim=True)
+    outputs |= {"turned": sure * logits, "others": -lead[:, None] * torch.tensor([1.0, 0.2]), "variance": 1 - sure}
+    maps = {name: output[:, :, None, None] for name, output in outputs.items()}
     # Three members of an ensemble, which differ where the head is unsure.
-    apart = torch.tensor([-1.0, 0.0, 1.0])[:, None] * (1 - sure)[:, None] * logits.roll(1, dims=1)[:, None]
-    return maps | {"members": (logits[:, None] + apart)[..., None]}
+    deviations = torch.tensor([-1.0, 0.0, 1.0])[:, None] * (1 - sure)[:, None] * logits.roll(1, dims=1)[:, None]
+    return maps | {"members": (logits[:, None] + deviations)[..., None]}
 
 
 class _Spread(nn.Module):
@@ -289,8 +289,8 @@ def scored(method: Method, x: FeatureSet, data: Toy) -> Tensor:
     if isinstance(method, LiveMethod):
         return method.score_images(images_with(x.features), network_with(data.head))
     # The planted copies of an image are the image itself.
-    apart = any(isinstance(leaf, LiveMethod) or leaf.request.corruption for leaf in leaves(method))
-    if isinstance(method, Composite) and apart:
+    by_part = any(isinstance(leaf, LiveMethod) or leaf.request.corruption for leaf in leaves(method))
+    if isinstance(method, Composite) and by_part:
         return method.combine({name: scored(part, x, data) for name, part in method.fitted_parts.items()})
     return method.score(x)
 

@@ -13,8 +13,9 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.core.streaming import StreamingMethod
-from openbench.testing import checks
-from openbench.testing.checks import CheckError, all_checks, run_checks
+from openbench.errors import MethodError
+from openbench.testing import check_method, checks
+from openbench.testing.checks import CheckError, all_checks
 from openbench.testing.toy import planted
 
 
@@ -367,18 +368,14 @@ def test_every_check_is_listed_and_has_a_planted_bug():
     assert written == {check.__name__ for check in all_checks()} == set(BUGS) | {"check_leaves_the_network_as_it_was"}
 
 
-def test_run_checks_reports_every_failure_at_once():
-    run_checks(Right)
-    with pytest.raises(CheckError) as caught:
-        run_checks(lambda: Swapped(scale=2.0))
-    assert "check_separates_planted_clusters" in str(caught.value)
-    with pytest.raises(CheckError, match=r"(?s)check_deterministic.*check_leaves_global_random_state"):
-        run_checks(GlobalTorch)
+def test_every_failure_is_reported_at_once():
+    with pytest.raises(MethodError, match=r"(?s)two fits and scores .*the global random state changed"):
+        check_method(GlobalTorch)
 
 
 def test_an_exception_of_the_method_is_reported_under_its_check():
-    with pytest.raises(CheckError, match=r"check_scores_are_finite: FieldError"):
-        run_checks(UndeclaredInFit)
+    with pytest.raises(MethodError, match=r"reads a column that its request does not name"):
+        check_method(UndeclaredInFit)
 
 
 def test_the_global_random_state_survives_the_checks():

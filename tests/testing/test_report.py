@@ -97,7 +97,7 @@ def test_every_fault_is_told_at_once_with_its_line():
     for what in ("learnt attributes without a fi", "fit or score changed hyper-par", "fit must return self"):
         assert f"test_report.py:{line_of(code)}, in fit: {code}" in told[what]
     assert len(told) == 4  # what fails because `fit` returns nothing is no fault of its own
-    assert "AUROC 0.001 on planted clusters — at least 0.8 expected — the sign may be swapped" in text
+    assert "AUROC 0.001 on planted clusters — at least 0.8 expected; the sign may be swapped" in text
     assert text.startswith(f"Distance fails 4 of {len(all_checks())} checks:")
 
 
@@ -112,12 +112,12 @@ def test_an_error_in_the_code_is_told_with_the_line_that_raised_it_once():
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        (int, "found int, which is not a Method"),
-        (object(), "found object, which is not a Method"),
+        (int, "int is not a Method"),
+        (object(), "object is not a Method"),
         (NotDataclass, r"NotDataclass \(.*test_report.py:\d+.*is not a dataclass — write @dataclass above"),
         (NoScore, r"NoScore \(.*does not define score"),
         (NoDefault, r"cannot be made without arguments: .*'k' — give every hyper-parameter a default"),
-        (KNN().fit, "found method, which is not a Method"),
+        (KNN().fit, "method is not a Method"),
     ],
 )
 def test_what_is_no_method_is_refused_before_the_checks(method, words):
