@@ -1,4 +1,4 @@
-"""The checkout that the package runs from: its commit, and files that differ from it."""
+"""The git checkout that the package runs from: its commit and uncommitted changes."""
 
 import importlib
 import shlex
@@ -34,18 +34,18 @@ def uncommitted(*modules: str, parts: tuple[object, ...] = ()) -> dict[str, str]
     if not changed:
         return {}
     named = {name: Path(str(importlib.import_module(name).__file__)).resolve() for name in modules}
-    made_of = _made_of(tuple(sorted({**named, **modules_of(*parts)}.items())))
-    used = {name: file for name, file in sorted(changed.items()) if file in made_of and file.is_file()}
+    imported = _imported(tuple(sorted({**named, **modules_of(*parts)}.items())))
+    used = {name: file for name, file in sorted(changed.items()) if file in imported and file.is_file()}
     return {name: loaded_sha256(_module(name), file) for name, file in used.items()}
 
 
 @cache
-def _made_of(starts: tuple[tuple[str, Path], ...]) -> frozenset[Path]:
+def _imported(starts: tuple[tuple[str, Path], ...]) -> frozenset[Path]:
     return frozenset(closure(dict(starts), ours=True).values())
 
 
 def made_now() -> str:
-    """Return the note on something that is kept for reuse: version, commit and time."""
+    """Return the origin of a cached result: version, commit and time."""
     changed = " with changes" if dirty() else ""
     utc = datetime.now(UTC).isoformat(timespec="seconds")
     return f"openbench {openbench.__version__}, commit {(commit() or 'unknown')[:12]}{changed}, {utc}"
@@ -64,17 +64,17 @@ def commit() -> str | None:
 def dirty() -> bool | None:
     """Return whether code, configs or manifests differ from the commit; None where that is not known."""
     try:
-        found = _git("status", "--porcelain", "--", *_WATCHED)
+        changes = _git("status", "--porcelain", "--", *_WATCHED)
     except ConfigError:
         return None
-    return None if found is None else bool(found)
+    return None if changes is None else bool(changes)
 
 
 @cache
 def _changed() -> Mapping[str, Path]:
     """{path from the root: file} of modules of openbench that were changed since the commit, or are not part of it."""
-    found = _git("status", "--porcelain", "--untracked-files=all", "--no-renames", "-z", "--", OURS)
-    names = [entry[3:] for entry in (found or "").split("\0") if entry[:2].strip()]
+    changes = _git("status", "--porcelain", "--untracked-files=all", "--no-renames", "-z", "--", OURS)
+    names = [entry[3:] for entry in (changes or "").split("\0") if entry[:2].strip()]
     return {name: _root() / name for name in names if name.endswith(".py")}
 
 
@@ -102,7 +102,6 @@ def _git(*args: str) -> str | None:
     except (OSError, subprocess.SubprocessError) as error:
         reason = (getattr(error, "stderr", None) or str(error)).splitlines()[0]
         raise ConfigError(
-            f"git cannot say what has changed in openbench's checkout '{_root()}' — {reason} — results of changed code "
-            "would be taken for those of the commit — install git, or let it read the folder: "
-            f"git config --global --add safe.directory {shlex.quote(str(_root()))}"
+            f"git cannot say what has changed in openbench's checkout '{_root()}' ({reason}) — install git, or let it "
+            f"read the folder: git config --global --add safe.directory {shlex.quote(str(_root()))}"
         ) from error

@@ -1,4 +1,4 @@
-"""The only hashing in the project: content digests of values, arrays and files."""
+"""Content digests of values, arrays and files: the only hashing in the project."""
 
 import dataclasses
 import hashlib
@@ -14,8 +14,8 @@ import numpy as np
 
 _CHUNK = 1 << 20
 _BLOCK = 1 << 22
-# Metadata key of a dataclass field that was added when digests were already in use as names. The field is left out
-# while it has its default, so that those names stay.
+# Metadata key of a dataclass field that is left out of digests while it has its default: digests from before the field
+# was added stay valid.
 LATER = "openbench.later"
 
 
@@ -74,33 +74,19 @@ class BlockHasher:
 
 
 def file_digest(path: str | Path) -> str:
-    """Return the block digest of a file, as `BlockHasher` computes it.
-
-    Blocks are read and hashed by as many threads as there are processors.
+    """Return the block digest of a file, as `BlockHasher` computes it, with a thread per processor.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it has become shorter meanwhile.
     """
-    with open(path, "rb", buffering=0) as stream:
-        handle = stream.fileno()
-        length = os.fstat(handle).st_size
 
-        def block(start: int) -> bytes:
-            wanted = min(_BLOCK, length - start)
-            content = os.pread(handle, wanted, start)
-            while len(content) < wanted and (more := os.pread(handle, wanted - len(content), start + len(content))):
-                content += more
-            if len(content) < wanted:
-                raise ValueError(f"'{path}' has fewer than {length} bytes")
-            return hashlib.sha256(content).digest()
+    def block(start: int) -> bytes:
+        with open(path, "rb") as stream:
+            stream.seek(start)
+            return hashlib.sha256(stream.read(_BLOCK)).digest()
 
-        starts = range(0, length, _BLOCK)
-        if len(starts) < 2:
-            blocks = [block(start) for start in starts]
-        else:
-            with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1), thread_name_prefix="digest") as pool:
-                blocks = list(pool.map(block, starts))
+    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="digest") as pool:
+        blocks = pool.map(block, range(0, os.path.getsize(path), _BLOCK))
     return hashlib.sha256(b"".join(blocks)).hexdigest()
 
 
@@ -115,8 +101,8 @@ def array_sha256(array: np.ndarray[Any, Any]) -> str:
 def row_digests(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the first 16 bytes of the SHA-256 of each row of an array (n, k), as (n, 16) uint8."""
     content = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1)
-    found = b"".join(hashlib.sha256(row.data).digest()[:16] for row in content)
-    return np.frombuffer(found, dtype=np.uint8).reshape(-1, 16)
+    digests = b"".join(hashlib.sha256(row.data).digest()[:16] for row in content)
+    return np.frombuffer(digests, dtype=np.uint8).reshape(-1, 16)
 
 
 def _canonical(value: Any) -> Any:
@@ -146,7 +132,7 @@ def _canonical(value: Any) -> Any:
 
 
 def _raised_version(cls: type) -> dict[str, int]:
-    """The `version` of a dataclass if it is not a field; version 1 is left out, so that names stay."""
+    """The `version` of a dataclass if it is not a field and above 1."""
     version = getattr(cls, "version", 1)
     has_field = any(f.name == "version" for f in dataclasses.fields(cls))
     return {} if has_field or version == 1 else {"__version__": version}

@@ -1,4 +1,4 @@
-"""The exceptions a user can meet. Each message says what is wrong, what was found, what is allowed, what to do."""
+"""Exceptions. A message says what is wrong and, after a dash, what to do."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ class NotApplicableError(ConfigError):
 
 
 class StochasticError(ConfigError):
-    """A network makes other outputs of the same images each time."""
+    """A network has different outputs for the same images."""
 
 
 class DataError(OpenbenchError):
@@ -53,7 +53,7 @@ class TrainingError(OpenbenchError):
 
 
 class CacheError(OpenbenchError):
-    """A cached column is not what was written; deleting it is always safe."""
+    """A cached column is damaged; deleting it is always safe."""
 
 
 class MetricError(OpenbenchError, ValueError):
@@ -77,19 +77,19 @@ class RecordError(OpenbenchError):
 
 
 class NotReproducedError(RecordError):
-    """A record was computed again, and its numbers did not come out."""
+    """A record was computed again with other numbers."""
 
 
 def check_known(
     keys: Iterable[str], allowed: Iterable[str], where: str, error: type[OpenbenchError] | None = None
 ) -> None:
-    """Raise unless every key is one of those allowed.
+    """Raise an error for a key that is not allowed.
 
     Args:
-        keys: as found.
-        allowed: all that there may be.
-        where: what has the keys, e.g. `benchmark.id`.
-        error: what to raise; None for ConfigError.
+        keys: the keys of a mapping.
+        allowed: the keys that it may have.
+        where: name of the mapping, e.g. `benchmark.id`.
+        error: class of the error; None for ConfigError.
     """
     choices = list(allowed)
     for key in keys:
@@ -108,7 +108,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 
 
 def available(choices: Iterable[str], name: str = "") -> str:
-    """Return what may be chosen as a text: a dozen at most, of more the five whose spelling is nearest to `name`."""
+    """Return names as text: up to twelve, of more the five nearest to `name` in spelling."""
     names = list(choices)
     if len(names) <= _LISTED:
         return ", ".join(names) or "none"
@@ -131,11 +131,11 @@ def not_found(what: str, name: str, choices: Iterable[str], command: str = "") -
     return f"{what}{'' if 'not found' in what else ' not found'}{hint}{listed}"
 
 
-def check_choice(key: str, found: object, allowed: Sequence[str]) -> None:
+def check_choice(key: str, value: object, allowed: Sequence[str]) -> None:
     """Check that the config's `key` has one of the values `allowed`.
 
     Raises:
         ConfigError: it has another value.
     """
-    if found not in allowed:
-        raise ConfigError(f"{key} — found {found!r} — allowed: {', '.join(allowed)}{did_you_mean(str(found), allowed)}")
+    if value not in allowed:
+        raise ConfigError(f"{key} — found {value!r} — allowed: {', '.join(allowed)}{did_you_mean(str(value), allowed)}")

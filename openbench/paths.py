@@ -1,4 +1,4 @@
-"""The only module that knows where things live on disk."""
+"""Folders: configs, manifests, data, cache and results."""
 
 import os
 from pathlib import Path
@@ -52,21 +52,18 @@ def results_dir() -> Path:
 
 
 def writable(folder: Path, key: str) -> Path:
-    """Return a folder that is written to, after checking that no file is in its place.
+    """Return a folder to write to; it need not exist.
 
     Args:
-        folder: as it was named; it need not exist.
-        key: what named it, for the message.
+        folder: the folder.
+        key: where it was named, for the message.
 
     Raises:
-        ConfigError: it, or a part of the way to it, is a file.
+        ConfigError: it, or a part of the path to it, is a file.
     """
-    there = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), None)
-    if there is not None and not os.path.isdir(there):
-        inside = "" if there == folder else f" — found '{folder}', inside it"
-        raise ConfigError(
-            f"{key}: '{there}' is not a folder{inside} — allowed: a folder, which is made if it is missing"
-        )
+    present = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), None)
+    if present is not None and not os.path.isdir(present):
+        raise ConfigError(f"{key}: '{folder}' cannot be made, as '{present}' is not a folder — name another folder")
     return folder
 
 
@@ -75,6 +72,6 @@ def _shipped(name: str) -> Path:
         if candidate.is_dir():
             return candidate
     raise ConfigError(
-        f"folder '{name}' not found beside the package in {_PACKAGE} — the installation is incomplete; "
-        f"install again ({pip_install('', '--force-reinstall')})"
+        f"folder '{name}' not found in {_PACKAGE}: the installation is incomplete — "
+        f"install again: {pip_install('', '--force-reinstall')}"
     )

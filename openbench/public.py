@@ -1,4 +1,4 @@
-"""Public names: what openbench ships is named without the module that its code is in."""
+"""Public names: classes that openbench ships, without their module."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,10 +12,7 @@ _OURS = f"{_PACKAGE.name}."
 
 
 def public_name(target: str) -> str:
-    """Return the name of what a dotted path means: `KNN` for `openbench.methods.knn.KNN`, other paths as they are.
-
-    A name without a dot is therefore shipped with openbench.
-    """
+    """Return `KNN` for `openbench.methods.knn.KNN`; paths of other packages as they are."""
     return target.rpartition(".")[2] if target.startswith(_OURS) else target
 
 
@@ -42,9 +39,9 @@ def public(node: Any) -> Any:
 def modules_defining(name: str) -> tuple[str, ...]:
     """Return the modules of openbench that define a class or function at their top level; nothing is imported."""
     defined = re.compile(rf"^(?:class|def) {re.escape(name)}\b", re.MULTILINE)
-    found = []
+    modules = []
     for file in sorted(_PACKAGE.rglob("*.py")):
         if defined.search(file.read_text(encoding="utf-8")):
             parts = file.relative_to(_PACKAGE.parent).with_suffix("").parts
-            found.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
-    return tuple(found)
+            modules.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return tuple(modules)

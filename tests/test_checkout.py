@@ -136,7 +136,7 @@ def test_an_installed_package_has_no_checkout(elsewhere):
 
 def test_a_checkout_that_git_does_not_read_reuses_nothing(elsewhere):
     (elsewhere / ".git").mkdir()
-    with pytest.raises(ConfigError, match=r"git cannot say what .* — fatal: not a git repository.* safe\.directory"):
+    with pytest.raises(ConfigError, match=r"git cannot say what .*fatal: not a git repository.* safe\.directory"):
         checkout.uncommitted("openbench.engine.run")
     assert (checkout.commit(), checkout.dirty()) == (None, None)
 
@@ -144,5 +144,5 @@ def test_a_checkout_that_git_does_not_read_reuses_nothing(elsewhere):
 def test_a_checkout_without_git_says_what_is_missing(elsewhere, monkeypatch):
     (elsewhere / ".git").mkdir()
     monkeypatch.setenv("PATH", str(elsewhere))
-    with pytest.raises(ConfigError, match=r"No such file or directory: .git. — .* — install git"):
+    with pytest.raises(ConfigError, match=r"No such file or directory: .git.* — install git"):
         checkout.uncommitted("openbench.engine.run")

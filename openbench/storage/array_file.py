@@ -1,8 +1,6 @@
-"""Arrays of any size: written whole, row by row; read from a folder of `.npy` files or an `.npz`, memory-mapped."""
+"""Array files: `.npy` written row by row; a folder of `.npy` files or an `.npz` read as named arrays."""
 
-import math
 import os
-import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -18,23 +16,25 @@ from openbench.errors import DataError
 from openbench.storage.checksum import DAMAGED, content_digest, remember
 from openbench.storage.files import replacing
 
-_LOCAL = struct.Struct("<26xHH")  # of a zip member's own header: the lengths of its name and of what follows the name
 _NPY = ".npy"
-_UNREADABLE = (*DAMAGED, zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, RuntimeError)
+_UNREADABLE = (*DAMAGED, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 
 
 def open_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Return the arrays below a folder, or in an `.npz`, by name: `near/svhn/features` for `near/svhn/features.npy`.
 
-    Compressed members of an `.npz` are read into memory; all other arrays are memory-mapped, read-only.
+    The files of a folder are memory-mapped, read-only; an `.npz` is read into memory.
 
     Raises:
-        DataError: no such place, a file that cannot be read, or arrays of Python objects.
+        DataError: no such file or folder, a file that cannot be read, or arrays of Python objects.
     """
     if path.is_dir():
-        return {_name(file, path): _checked(file, lambda f=file: _loaded(f)) for file in sorted(path.rglob("*.npy"))}
+        return {
+            _name(file, path): _checked(file, lambda f=file: np.load(f, mmap_mode="r", allow_pickle=False))
+            for file in sorted(path.rglob("*.npy"))
+        }
     if not path.is_file():
-        raise DataError(f"'{path}' not found — expected: an .npz file, or a folder of .npy files")
+        raise DataError(f"'{path}' not found — name an .npz file or a folder of .npy files")
     return _checked(path, lambda: _members(path))  # type: ignore[no-any-return]
 
 
@@ -50,9 +50,9 @@ def arrays_digest(path: Path) -> str:
 
 @contextmanager
 def writing_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Iterator["ArrayWriter"]:
-    """Yield what appends rows to a new `.npy` file, which appears whole when the block ends without an exception.
+    """Yield a writer of a new `.npy` file, which appears whole when the block ends without an exception.
 
-    It is written from start to end, not into a map of an empty file: a full disk is then an error, not a signal.
+    The file is not memory-mapped: a full disk is then an error, not a signal.
 
     Args:
         path: the file.
@@ -88,7 +88,7 @@ class ArrayWriter:
         self._stream.write(content)
 
     def sync(self) -> int:
-        """Have everything on the disk, and return how many bytes that is."""
+        """Flush to the disk and return the number of bytes."""
         self._stream.flush()
         os.fsync(self._stream.fileno())
         return self._stream.tell()
@@ -99,51 +99,20 @@ def _checked(file: Path, read: Any) -> Any:
         return read()
     except _UNREADABLE as error:
         reason = str(error) or type(error).__name__
-        raise DataError(
-            f"'{file}' cannot be read — {reason} — expected: arrays of numbers or text as numpy.save and numpy.savez "
-            "write them"
-        ) from error
+        raise DataError(f"'{file}' cannot be read ({reason}) — write it with numpy.save or numpy.savez") from error
 
 
 def _name(file: Path, folder: Path) -> str:
     return file.relative_to(folder).with_suffix("").as_posix()
 
 
-def _loaded(file: Path) -> NDArray[Any]:
-    found: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
-    return found
-
-
 def _members(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an `.npz`; other files in it, such as a note to the reader, are left alone."""
-    with zipfile.ZipFile(path) as pack, open(path, "rb") as stream:
-        return {
-            member.filename.removesuffix(_NPY): (
-                _mapped(path, stream, member) if member.compress_type == zipfile.ZIP_STORED else _unpacked(pack, member)
-            )
-            for member in pack.infolist()
-            if member.filename.endswith(_NPY)
-        }
+    """The arrays of an `.npz`; other files in it, such as a README, are ignored."""
+    with zipfile.ZipFile(path) as pack:
+        return {name.removesuffix(_NPY): _member(pack, name) for name in pack.namelist() if name.endswith(_NPY)}
 
 
-def _unpacked(pack: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
-    """The array of a compressed member."""
-    with pack.open(member) as stream:
-        found: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
-    return found
-
-
-def _mapped(path: Path, stream: Any, member: zipfile.ZipInfo) -> NDArray[Any]:
-    """The array of a member that is not compressed, where it lies in the file."""
-    stream.seek(member.header_offset)
-    begin = stream.seek(sum(_LOCAL.unpack(stream.read(_LOCAL.size))), 1)
-    version = np.lib.format.read_magic(stream)
-    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = header(stream)
-    if dtype.hasobject:
-        raise ValueError(f"'{member.filename}' holds Python objects")
-    if stream.tell() - begin + math.prod(shape) * dtype.itemsize > member.file_size:
-        raise ValueError(f"'{member.filename}' is too short for {shape} of {dtype}")
-    if not math.prod(shape):
-        return np.empty(shape, dtype)
-    return np.memmap(path, dtype, "r", stream.tell(), shape, "F" if fortran else "C")
+def _member(pack: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    with pack.open(name) as stream:
+        array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    return array

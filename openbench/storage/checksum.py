@@ -1,4 +1,4 @@
-"""Files with the digest of their content, so that a changed byte is noticed: sealed bytes, stated JSON, large files."""
+"""Files with a digest of their content: sealed bytes, JSON that states its digest, and large files."""
 
 import json
 import os
@@ -24,14 +24,14 @@ _known: dict[tuple[Path, _State], str] = {}
 
 
 class DamagedError(ValueError):
-    """A file does not hold what was written; it is treated as missing, and the reader says so."""
+    """A file is damaged; it is treated as missing, and the reader reports it."""
 
 
 def write_sealed(path: Path, content: bytes) -> None:
     """Write content under its digest, whole or not at all.
 
     Args:
-        path: the file; its folder is made if it is missing.
+        path: the file; a missing folder is created.
         content: any bytes.
 
     Raises:
@@ -91,12 +91,12 @@ def content_digest(path: Path) -> str:
     """
     place = path.absolute()
     state = _state(place)
-    found = _known.get((place, state))
-    if found is None:
-        found = file_digest(place)
+    digest = _known.get((place, state))
+    if digest is None:
+        digest = file_digest(place)
         if _state(place) == state:  # otherwise it changed while it was read, and the digest belongs to neither state
-            _known[place, state] = found
-    return found
+            _known[place, state] = digest
+    return digest
 
 
 def remember(path: Path, digest: str) -> None:

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and small ones from elsewhere read with a bound."""
+"""Atomic file writes, and reads of small files with a bound on their size."""
 
 import errno
 import glob
@@ -21,7 +21,7 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that readers see the old content or the new, never a mixture.
 
     Args:
-        path: the file; its folder is made if it is missing.
+        path: the file; a missing folder is created.
         content: all of it.
 
     Raises:
@@ -32,12 +32,10 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def replacing(path: Path) -> AbstractContextManager[BinaryIO]:
-    """Return a stream; what was written to it replaces `path` when the block ends without an exception.
-
-    The content is on the disk before it gets its name.
+    """Return a stream to a temporary file, which replaces `path` when the block ends without an exception.
 
     Args:
-        path: the file; its folder is made if it is missing.
+        path: the file; a missing folder is created.
 
     Raises:
         OSError: as for `write_whole`.
@@ -46,13 +44,13 @@ def replacing(path: Path) -> AbstractContextManager[BinaryIO]:
 
 
 def creating(path: Path) -> AbstractContextManager[BinaryIO]:
-    """Return a stream; what was written to it becomes the new file `path` when the block ends without an exception.
+    """Return a stream to a temporary file, which becomes the new file `path` when the block ends without an exception.
 
     Args:
-        path: a file that does not exist; its folder is made if it is missing.
+        path: a file that does not exist; a missing folder is created.
 
     Raises:
-        FileExistsError: it exists, perhaps made by another process just now; it is not touched.
+        FileExistsError: it exists, and is not changed.
         OSError: as for `write_whole`, or the file system has no hard links.
     """
     return _temporary(path, os.link)
@@ -60,7 +58,7 @@ def creating(path: Path) -> AbstractContextManager[BinaryIO]:
 
 @contextmanager
 def _temporary(path: Path, rename: Callable[[Path, Path], None]) -> Iterator[BinaryIO]:
-    """A stream to a file beside `path`, which gets its name if the block ends without an exception."""
+    """A stream to a temporary file, which is renamed to `path` if the block ends without an exception."""
     path.parent.mkdir(parents=True, exist_ok=True)
     delete_old(path.parent, f".{glob.escape(path.name)}.*{_SUFFIX}")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{_SUFFIX}")
@@ -80,7 +78,7 @@ def _temporary(path: Path, rename: Callable[[Path, Path], None]) -> Iterator[Bin
 
 
 def delete_old(folder: Path, pattern: str) -> None:
-    """Delete what killed processes have left: files and folders of a pattern that have not changed for a day.
+    """Delete temporary files and folders of killed processes: those of a pattern that have not changed for a day.
 
     Args:
         folder: may be missing.
@@ -97,9 +95,9 @@ def delete_old(folder: Path, pattern: str) -> None:
 
 @contextmanager
 def output(path: Path) -> Iterator[TextIO]:
-    """Yield a stream of UTF-8 text for a file that a user named; the file appears whole or stays as it was.
+    """Yield a stream of UTF-8 text to a file that a user named; the file is replaced as a whole.
 
-    A device or a pipe (`/dev/stdout`) is written to as it is, and a link keeps pointing where it points.
+    A device or a pipe (`/dev/stdout`) is written to directly, and a link is followed.
 
     Args:
         path: its folder must be there.
@@ -121,7 +119,7 @@ def output(path: Path) -> Iterator[TextIO]:
 
 
 def forbidden(error: BaseException | None) -> bool:
-    """Whether a file could not be written because this process may not write there; a full disk does not count."""
+    """Return whether a file could not be written for lack of permission; a full disk does not count."""
     return isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
 
 

@@ -15,8 +15,8 @@ def only_one(path: Path, what: str) -> Iterator[None]:
     """Hold a lock within the block; say so before waiting for another process that holds it.
 
     Args:
-        path: of the lock's file, which stays.
-        what: the other one makes.
+        path: the lock's file, which is not deleted.
+        what: what the other process computes, for the log.
 
     Raises:
         OSError: the folder is missing or cannot be written.
@@ -31,16 +31,3 @@ def only_one(path: Path, what: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def held(path: Path) -> bool:
-    """Return whether a living process holds the lock of a path; it is taken for a moment if it is free."""
-    try:
-        if path.exists():
-            with FileLock(path, timeout=0):
-                pass
-    except Timeout:
-        return True
-    except OSError:
-        return False
-    return False

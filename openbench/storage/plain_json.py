@@ -1,4 +1,4 @@
-"""Values as JSON: strict ones, which a record may hold, in their one spelling on disk; and ones for people to read."""
+"""JSON: strict values for records, with one spelling, and lenient ones for people."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from openbench.public import TARGET, name_of
 
 LARGEST = 1 << 24  # bytes of a record's file that are read; records have some ten thousand
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a pair can be written as an escape only
-_SHOWN = 60  # characters of what is wrong in a message
+_LENGTH = 60  # characters of the fault in a message
 
 
 def plain(value: Any, key: str = "") -> Any:
@@ -24,45 +24,34 @@ def plain(value: Any, key: str = "") -> Any:
         key: the dotted name of the value, for messages.
 
     Raises:
-        RecordError: a number is not finite, a mapping has a key that is not a string, or a type has no JSON form.
+        RecordError: a number is not finite, a key is not a string, or a type has no JSON form.
     """
     where = key or "the record"
     if isinstance(value, Enum):
         return plain(value.value, key)
-    if isinstance(value, str):
-        return _encodable(value, where)
-    if value is None or isinstance(value, bool):
+    if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise RecordError(
-                f"{where} cannot be recorded — found {float(value)} — allowed: finite numbers; "
-                "a metric without a value is the string 'unable'"
-            )
+            raise RecordError(f"{where} cannot be recorded: {float(value)} — a metric without a value is 'unable'")
         return float(value)
     if isinstance(value, Mapping):
-        for name in value:
-            if not isinstance(name, str):
-                raise RecordError(f"{where} cannot be recorded — found the key {name!r} — allowed: strings as keys")
-        return {
-            _encodable(str(name), where): plain(child, f"{key}.{name}" if key else name)
-            for name, child in value.items()
-        }
+        if keys := [name for name in value if not isinstance(name, str)]:
+            raise RecordError(f"{where} cannot be recorded: the key {keys[0]!r} is not a string")
+        return {str(name): plain(child, f"{key}.{name}" if key else name) for name, child in value.items()}
     if isinstance(value, list | tuple):
         return [plain(child, f"{key}[{index}]") for index, child in enumerate(value)]
     if _is_scalar_array(value):
         return plain(value.item(), key)
-    raise RecordError(
-        f"{where} cannot be recorded — found a {type(value).__name__} — allowed: numbers, strings, lists, mappings"
-    )
+    raise RecordError(f"{where} cannot be recorded: a {type(value).__name__} has no JSON form")
 
 
 def readable(value: Any) -> Any:
-    """Return a value as JSON types, for files that people read; numbers that are not finite become text, e.g. `inf`.
+    """Return a value as JSON types for people: numbers that are not finite become text, e.g. `inf`.
 
-    A dataclass becomes a mapping with the public name of its class; what else has no JSON form becomes its text.
+    A dataclass becomes a mapping with the public name of its class; other objects become their text.
 
     Args:
         value: a tree of mappings, sequences, dataclasses and scalars.
@@ -74,8 +63,8 @@ def readable(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(float(value))
     if is_dataclass(value) and not isinstance(value, type):
-        own = {field.name: readable(getattr(value, field.name)) for field in fields(value)}
-        return {TARGET: name_of(type(value)), **own}
+        attributes = {field.name: readable(getattr(value, field.name)) for field in fields(value)}
+        return {TARGET: name_of(type(value)), **attributes}
     if isinstance(value, Mapping):
         return {str(name): readable(child) for name, child in value.items()}
     if isinstance(value, list | tuple):
@@ -88,25 +77,22 @@ def _is_scalar_array(value: object) -> bool:
     return hasattr(value, "dtype") and hasattr(value, "item") and getattr(value, "ndim", None) == 0
 
 
-def _encodable(text: str, where: str) -> str:
-    if not text.isascii() and any("\ud800" <= sign <= "\udfff" for sign in text):
-        raise RecordError(
-            f"{where[:_SHOWN]!r} cannot be recorded — found half of a surrogate pair — allowed: Unicode text"
-        )
-    return text
-
-
 def dumps(value: Any) -> str:
     """Return the one JSON spelling of a value: sorted keys, floats that read back bit for bit, a final newline.
 
     Raises:
         RecordError: the value has no strict JSON form.
     """
-    return json.dumps(plain(value), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(plain(value), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RecordError("the record cannot be written: it has text that is not Unicode") from error
+    return text
 
 
 def loads(text: str, where: str) -> Any:
-    """Return parsed JSON, refusing what Python's parser would accept: NaN, Infinity, 1e400, and a key that comes twice.
+    """Return strict JSON: no NaN, Infinity or 1e400, and no key twice in an object.
 
     Args:
         text: a whole document.
@@ -117,28 +103,26 @@ def loads(text: str, where: str) -> Any:
     """
 
     def refuse(constant: str) -> float:
-        raise RecordError(f"{where}: found {constant[:_SHOWN]} — JSON knows finite numbers only; the file was edited")
+        raise RecordError(f"{where} has {constant[:_LENGTH]} for a number — the file was edited; restore it")
 
     def number(digits: str) -> float:
         value = float(digits)
         return value if math.isfinite(value) else refuse(digits)
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        values = dict(pairs)
+        if len(values) < len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
-            raise RecordError(f"{where}: key {twice[:_SHOWN]!r} comes twice in one object — the file was edited")
-        return found
+            raise RecordError(f"{where} has the key {twice[:_LENGTH]!r} twice — the file was edited; restore it")
+        return values
 
     try:
-        found = json.loads(text, parse_constant=refuse, parse_float=number, object_pairs_hook=mapping)
+        value = json.loads(text, parse_constant=refuse, parse_float=number, object_pairs_hook=mapping)
         if _SURROGATE.search(text):
-            json.dumps(found, ensure_ascii=False).encode()
-        return found
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except RecursionError as error:
         raise RecordError(f"{where}: nested too deeply for a record — restore the file, or delete it") from error
     except ValueError as error:
-        raise RecordError(
-            f"{where}: not valid JSON — {error} — restore the file, or delete it and repeat the run"
-        ) from error
+        raise RecordError(f"{where}: not valid JSON ({error}) — restore the file, or repeat the run") from error

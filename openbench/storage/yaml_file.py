@@ -1,4 +1,4 @@
-"""YAML as plain values: no other types, no key twice, nothing that grows without end when its aliases are followed."""
+"""YAML as plain values: no other types, no key twice, and aliases that cannot grow without end."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ _NUMBERS = {
         |\.(?:nan|NaN|NAN))$""",
     "int": r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$",
 }
-_Base: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first where libyaml is
+_Base: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first where libyaml is installed
 
 
 class _Loader(_Base):  # type: ignore[misc]
@@ -30,8 +30,8 @@ class _Loader(_Base):  # type: ignore[misc]
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag.removeprefix(_TAG) in ("bool", "null", "merge")]
-    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.removeprefix(_TAG) in ("bool", "null", "merge")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 for _name, _pattern in _NUMBERS.items():
     _Loader.add_implicit_resolver(_TAG + _name, re.compile(_pattern, re.VERBOSE), list("-+0123456789."))
@@ -47,7 +47,7 @@ def read_yaml(path: Path) -> Any:
         text = read_regular(path, _MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "the bytes are not UTF-8"
-        raise ConfigError(f"'{path}' cannot be read — {reason} — correct the file") from error
+        raise ConfigError(f"'{path}' cannot be read — {reason}") from error
     return parse_yaml(text, f"'{path}'")
 
 
@@ -56,13 +56,12 @@ def parse_yaml(text: str, where: str) -> Any:
 
     Args:
         text: one document.
-        where: what holds it, for messages.
+        where: its file or place, for messages.
 
     Raises:
         ConfigError: not YAML, several documents, a key twice in a mapping, a tag of anything but a plain value, more
-            values than 10,000 where aliases are followed, or deeper than 64.
+            than 10,000 values when aliases are followed, or values nested deeper than 64.
     """
-    loader: Any = None
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -70,33 +69,30 @@ def parse_yaml(text: str, where: str) -> Any:
             return None
         _check(loader, node, where)
         return loader.construct_document(node)
-    except (yaml.YAMLError, ValueError, LookupError) as error:  # the last two of a text tagged as a number
-        raise ConfigError(f"{where} is not valid YAML — {_one_line(error)} — correct it") from error
-    except RecursionError as error:
-        raise ConfigError(f"{where} — found values nested deeper than {DEEPEST} — write them flatter") from error
-    finally:
-        if loader is not None:
-            loader.dispose()
+    # Text that is tagged as a number raises ValueError or LookupError.
+    except (yaml.YAMLError, ValueError, LookupError, RecursionError) as error:
+        reason = re.sub(r"\s+", " ", str(error)).strip().rstrip(".")
+        raise ConfigError(f"{where} is not valid YAML — {reason}") from error
 
 
 def _check(loader: Any, root: yaml.Node, where: str) -> None:
-    """Raise ConfigError for what YAML allows and a plain value is not; an alias is followed wherever it is used."""
-    waiting, seen = [(root, 0)], 0
-    while waiting:
-        node, depth = waiting.pop()
-        seen += 1
-        at = f"{where} line {node.start_mark.line + 1} — found"
+    """Raise ConfigError for what YAML allows and plain values do not have; aliases are followed."""
+    pending, count = [(root, 0)], 0
+    while pending:
+        node, depth = pending.pop()
+        count += 1
+        at = f"{where} line {node.start_mark.line + 1}"
         if node.tag not in _PLAIN:
-            raise ConfigError(f"{at} the tag {node.tag} — allowed: plain values — leave the tag out")
-        if seen > MOST_VALUES:
-            raise ConfigError(f"{at} more than {MOST_VALUES:,} values, aliases followed — write fewer values")
+            raise ConfigError(f"{at} has the tag {node.tag} — leave it out")
+        if count > MOST_VALUES:
+            raise ConfigError(f"{at}: more than {MOST_VALUES:,} values, aliases followed — write fewer values")
         if depth > DEEPEST:
-            raise ConfigError(f"{at} values nested deeper than {DEEPEST}, aliases followed — write them flatter")
+            raise ConfigError(f"{at}: values nested deeper than {DEEPEST}, aliases followed — write them flatter")
         if isinstance(node, yaml.MappingNode):
             _check_keys(loader, node, where)
-            waiting += [(part, depth + 1) for pair in node.value for part in pair]
+            pending += [(part, depth + 1) for pair in node.value for part in pair]
         elif isinstance(node, yaml.SequenceNode):
-            waiting += [(part, depth + 1) for part in node.value]
+            pending += [(part, depth + 1) for part in node.value]
 
 
 def _check_keys(loader: Any, node: yaml.MappingNode, where: str) -> None:
@@ -104,10 +100,5 @@ def _check_keys(loader: Any, node: yaml.MappingNode, where: str) -> None:
     for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
         value = key.value if key.tag == _TAG + "merge" else loader.construct_object(key)
         if value in keys:
-            line = key.start_mark.line + 1
-            raise ConfigError(f"{where} line {line} — found the key '{key.value}' twice — keep one of them")
+            raise ConfigError(f"{where} line {key.start_mark.line + 1} has the key '{key.value}' twice — keep one")
         keys.add(value)
-
-
-def _one_line(error: Exception) -> str:
-    return re.sub(r"\s+", " ", str(error)).strip().rstrip(".")

@@ -73,15 +73,15 @@ BAD = {
         "is 0 — allowed: a whole number ≥ 1",
     ),
     "trial above one": (changed("trials", [{"params": {}, "auroc": 7.0}]), "key 'trials.0.auroc' of the record"),
-    "NaN": (TEXT.replace("0.75", "NaN"), "found NaN"),
+    "NaN": (TEXT.replace("0.75", "NaN"), "has NaN"),
     "threads with a command": (changed("provenance.threads", "1; touch X; echo"), "key 'provenance.threads'"),
     "set that moves the cursor": (changed("metrics", {"\x1b[2J": {}}), r"key 'metrics.\x1b[2J"),
     "training of right to left": (changed("backbone.training", "\u202eabc"), r"is '\u202eabc'"),
     "unknown key": (changed("surprise", 1), "unknown keys ['surprise']"),
     "deep config": (changed("config.x", json.loads("[" * 40 + "]" * 40)), "at most 32 levels"),
     "deep JSON": ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested too deeply"),
-    "key twice": (TEXT.replace('"seed": 0', '"seed": 0, "seed": 1'), "key 'seed' comes twice"),
-    "infinite": (TEXT.replace("0.75", "1e400"), "found 1e400"),
+    "key twice": (TEXT.replace('"seed": 0', '"seed": 0, "seed": 1'), "the key 'seed' twice"),
+    "infinite": (TEXT.replace("0.75", "1e400"), "has 1e400"),
     "half a pair": (changed("header", "\ud800"), "surrogates not allowed"),
     "Latin-1": ('{"a": "é"}'.encode("latin-1"), "not UTF-8 text"),
     "empty": ("", "not valid JSON"),
@@ -201,7 +201,7 @@ def test_a_page_that_is_a_link_is_replaced_and_what_it_led_to_is_kept(tmp_path):
 def test_what_could_not_be_read_back_is_not_written(tmp_path):
     with pytest.raises(RecordError, match=r"key 'metrics\.a.*' of the record is .* — allowed: a name on one line"):
         RecordStore(tmp_path).write(make_record(metrics={"a\nb": {"auroc": 0.5}}))
-    with pytest.raises(RecordError, match="cannot be recorded — found half of a surrogate pair"):
+    with pytest.raises(RecordError, match="cannot be written: it has text that is not Unicode"):
         RecordStore(tmp_path).write(make_record(header="\ud800"))
 
 

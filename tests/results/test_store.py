@@ -94,10 +94,10 @@ def test_what_a_killed_writer_leaves_is_no_record_and_does_not_stand_in_the_way(
 @pytest.mark.parametrize(
     ("value", "named"),
     [
-        ({"near": {"auroc": math.nan}}, "metrics.near.auroc cannot be recorded — found nan"),
-        ({"near": {"auroc": np.float32("inf")}}, "metrics.near.auroc cannot be recorded — found inf"),
-        ({"near": {1: 0.5}}, "metrics.near cannot be recorded — found the key 1"),
-        ({"near": {"auroc": {0.5}}}, "metrics.near.auroc cannot be recorded — found a set"),
+        ({"near": {"auroc": math.nan}}, "metrics.near.auroc cannot be recorded: nan"),
+        ({"near": {"auroc": np.float32("inf")}}, "metrics.near.auroc cannot be recorded: inf"),
+        ({"near": {1: 0.5}}, "metrics.near cannot be recorded: the key 1"),
+        ({"near": {"auroc": {0.5}}}, "metrics.near.auroc cannot be recorded: a set"),
     ],
 )
 def test_what_is_not_json_is_refused_by_its_key_and_leaves_no_file(tmp_path, value, named):

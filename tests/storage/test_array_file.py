@@ -18,16 +18,15 @@ def as_npy(array):
     return stream.getvalue()
 
 
-def packed(path, members, how):
-    with zipfile.ZipFile(path, "w", how) as pack:
+def packed(path, members):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as pack:
         for name, content in members.items():
             pack.writestr(name, content)
     return path
 
 
-@pytest.mark.parametrize("how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_what_is_no_array_in_an_npz_is_left_alone(tmp_path, how):
-    path = packed(tmp_path / "f.npz", {"README.txt": b"a note", "a.npy": as_npy(X), "a": b"a file"}, how)
+def test_what_is_no_array_in_an_npz_is_ignored(tmp_path):
+    path = packed(tmp_path / "f.npz", {"README.txt": b"a note", "a.npy": as_npy(X), "a": b"a file"})
     found = open_arrays(path)
     assert list(found) == ["a"]
     np.testing.assert_array_equal(found["a"], X)
@@ -45,12 +44,11 @@ def test_the_digest_of_a_folder_is_that_of_its_arrays_and_their_places(tmp_path)
     assert len({first, changed, arrays_digest(tmp_path)}) == 3
 
 
-@pytest.mark.parametrize("how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize(
-    "content", [b"no array", as_npy(X)[:-5], np.array([None]).dumps()], ids=["text", "cut", "pickle"]
+    "content", [b"no array", as_npy(X)[:-5], as_npy(np.array([None]))], ids=["text", "cut", "pickle"]
 )
-def test_a_member_that_is_called_an_array_and_is_none_is_refused(tmp_path, how, content):
-    path = packed(tmp_path / "f.npz", {"a.npy": content}, how)
+def test_a_member_that_is_called_an_array_and_is_none_is_refused(tmp_path, content):
+    path = packed(tmp_path / "f.npz", {"a.npy": content})
     with pytest.raises(DataError, match="cannot be read"):
         open_arrays(path)
 
