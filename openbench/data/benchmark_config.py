@@ -1,7 +1,7 @@
-"""The `benchmark` config node, parsed once: its sets, classes and promises, for everything that reads it.
+"""The `benchmark` config node, parsed: its sets, classes and promises.
 
-A benchmark may name its sets, take them as a group of a collection of sets that take turns at being ID and OOD, or
-split the classes of one set into known and unknown ones.
+A benchmark names its sets, takes them as a group of a collection in which sets take turns as ID and OOD, or splits the
+classes of one set into known and unknown ones.
 """
 
 from collections import Counter
@@ -36,10 +36,10 @@ class SetNode:
     """One data set of a benchmark node.
 
     Args:
-        path: where it stands below `benchmark`, e.g. `far.svhn`.
-        role: what it is for.
+        path: its path below `benchmark`, e.g. `far.svhn`.
+        role: its role.
         node: its config.
-        member: its name where several ID sets are joined; empty where a part is one set.
+        member: its name among joined ID sets; empty where a part is one set.
     """
 
     path: str
@@ -50,7 +50,7 @@ class SetNode:
 
 @dataclass(frozen=True)
 class _Node:
-    """The keys of a `benchmark` node, once its group of a collection is arranged."""
+    """The keys of a `benchmark` node whose collection is expanded."""
 
     name: str
     id: Mapping[str, _Set]
@@ -72,18 +72,15 @@ class _Node:
     draw: Seed = 0
 
     def __post_init__(self) -> None:
-        """Check that it is said which classes are ID, and that there are ID sets."""
+        """Check that the ID classes and the ID sets are named."""
         if bool(self.classes) == bool(self.openset):
-            raise ConfigError("benchmark: give either `classes` or `openset`, not both — each says what is ID")
+            raise ConfigError("benchmark: give either `classes` or `openset`, not both")
         check_known(self.id, _ID, "benchmark.id")
         if missing := [f"id.{part}" for part in _ID if not self.id.get(part)]:
-            raise ConfigError(
-                f"benchmark: missing {', '.join(missing)} — every benchmark has them. Training "
-                "images need not be on disk for a method that is not fitted on them"
-            )
+            raise ConfigError(f"benchmark: missing {', '.join(missing)}, which every benchmark has")
 
     def sets(self) -> Iterator[SetNode]:
-        """The sets, in the order of roles."""
+        """Yield the sets in the order of roles."""
         for part, role in _ID.items():
             for name, entry in self.id[part].get("joined", {"": self.id[part]}).items():
                 yield SetNode(f"id.{part}.{name}".removesuffix("."), role, entry, name)
@@ -97,20 +94,20 @@ class _Node:
 
 @dataclass(frozen=True, eq=False)
 class BenchmarkConfig:
-    """A `benchmark` node, checked.
+    """A parsed `benchmark` node.
 
     Args:
-        name: the benchmark's.
+        name: name of the benchmark.
         typed: what users type after `+benchmark=`.
-        sets: every set of it, in the order of roles.
+        sets: every set, in the order of roles.
         classes: the ID classes in label order.
-        members: where several ID sets are joined, the classes of each as its manifests name them.
-        preprocess: how its images become input.
-        declared: the paths of all sets that make up the benchmark.
+        members: where several ID sets are joined, the classes of each.
+        preprocess: how images become input.
+        declared: paths of all sets that make up the benchmark.
         disjoint: pairs of roles whose classes must not meet.
         known_overlap: class names for which the published lists break that promise.
         known_id_overlap: ID classes that the published OOD test lists have too.
-        incomplete: what happens where sets are missing.
+        incomplete: what happens if sets are missing.
     """
 
     name: str
@@ -126,8 +123,8 @@ class BenchmarkConfig:
     incomplete: Incomplete
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> "BenchmarkConfig":
-        """Check a plain, resolved `benchmark` node and return what it says.
+    def parse(cls, raw: Mapping[str, Any]) -> "BenchmarkConfig":
+        """Return a plain, resolved `benchmark` node parsed.
 
         It holds `name`, `classes` (a class list's name, or the names; or `openset`, see `class_split`), `id`
         (`train`, `val`, `test`: each is a set, or has several named sets below `joined`, and `classes` then has a class
@@ -140,20 +137,19 @@ class BenchmarkConfig:
         Raises:
             ConfigError: an unknown or missing key, or a value of another kind.
         """
-        arrange = {key: value for key, value in arranged(given).items() if value is not None}
-        node = from_node(_Node, arrange, "benchmark")
+        node = from_node(_Node, {k: v for k, v in arranged(raw).items() if v is not None}, "benchmark")
         sets, members = tuple(node.sets()), dict[str, tuple[str, ...]]()
         if node.openset:
             parts = class_split(node.openset)
-            sets, classes = tuple(_kept(entry, parts) for entry in sets), parts["known"]
+            sets, classes = tuple(_with_classes(entry, parts) for entry in sets), parts["known"]
         elif isinstance(node.classes, Mapping):
-            members = {name: _listed(of) for name, of in node.classes.items()}
+            members = {name: _class_names(of) for name, of in node.classes.items()}
             classes = tuple(name for names in joined_classes(members).values() for name in names)
         else:
-            classes = _listed(node.classes)
+            classes = _class_names(node.classes)
         return cls(
             name=node.name,
-            typed=typed(given),
+            typed=typed(raw),
             sets=sets,
             classes=classes,
             members=members,
@@ -177,8 +173,8 @@ class BenchmarkConfig:
         return [path for path in self.declared if path not in present]
 
 
-def _kept(entry: SetNode, parts: Mapping[str, tuple[str, ...]]) -> SetNode:
-    """A set of an open-set benchmark, with the classes for which `keep` stands."""
+def _with_classes(entry: SetNode, parts: Mapping[str, tuple[str, ...]]) -> SetNode:
+    """A set of an open-set benchmark, its `keep: known` or `keep: unknown` replaced by the classes."""
     keep = entry.node.get("keep")
     if not isinstance(keep, str):
         return entry
@@ -187,10 +183,10 @@ def _kept(entry: SetNode, parts: Mapping[str, tuple[str, ...]]) -> SetNode:
 
 
 def typed(node: Mapping[str, Any]) -> str:
-    """Return what users type after `+benchmark=`: the name, and as an override the choice that the name ends in.
+    """Return what users type after `+benchmark=`, e.g. `adbench benchmark.table=cardio`.
 
     Args:
-        node: as it is configured; once its collection is arranged, the group is no longer known.
+        node: with its collection not yet expanded.
     """
     for key, choice in (
         ("table", node.get("table")),
@@ -202,7 +198,7 @@ def typed(node: Mapping[str, Any]) -> str:
     return str(node["name"])
 
 
-def _listed(classes: str | Sequence[object]) -> tuple[str, ...]:
+def _class_names(classes: str | Sequence[object]) -> tuple[str, ...]:
     if isinstance(classes, str):
         return load_classes(classes)
     names = tuple(str(name) for name in classes)
@@ -211,7 +207,7 @@ def _listed(classes: str | Sequence[object]) -> tuple[str, ...]:
 
 
 def joined_classes(classes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Return the class names of each set, none of them twice: a name that several sets have gets its set's name added.
+    """Return the class names of each set; a name that several sets have gets its set's name added.
 
     Args:
         classes: the class names of each set, by the set's name, in label order.
@@ -228,8 +224,8 @@ class Collection(Checked):
     """The config node `benchmark.collection`.
 
     Args:
-        id: how many sets are ID together.
-        ood: how many are OOD together.
+        id: number of ID sets in a group.
+        ood: number of OOD sets in a group.
         declared: the names of all sets of the collection.
         sets: the node of each set: a data set's, and `classes`; `manifest` is the name to which `/train`, `/val` and
             `/test` are appended, or holds the three names under these keys.
@@ -246,18 +242,17 @@ class Collection(Checked):
         """Check that there are groups, and that every set is declared."""
         if self.id + self.ood > len(self.declared):
             raise ConfigError(
-                f"benchmark.collection — found {self.id} ID and {self.ood} OOD sets — allowed: together at most "
-                f"the {len(self.declared)} of the collection"
+                f"benchmark.collection: {self.id} ID and {self.ood} OOD sets of {len(self.declared)} — write fewer"
             )
         for name in self.sets:
             if name not in self.declared:
                 raise ConfigError(
-                    f"benchmark.collection.sets has '{name}'{did_you_mean(name, self.declared)} — allowed: the sets "
-                    f"declared, {', '.join(self.declared)}"
+                    f"benchmark.collection.sets has '{name}', which is not declared{did_you_mean(name, self.declared)} "
+                    f"(declared: {', '.join(self.declared)})"
                 )
 
     def groups(self) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Every choice of ID sets and of OOD sets among the others, in the order of `declared`."""
+        """Yield every choice of ID sets and of OOD sets among the others, in the order of `declared`."""
         for inside in combinations(self.declared, self.id):
             rest = [name for name in self.declared if name not in inside]
             yield from ((inside, outside) for outside in combinations(rest, self.ood))
@@ -271,8 +266,7 @@ def group_name(inside: Sequence[str], outside: Sequence[str]) -> str:
 def arranged(node: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a `benchmark` node with `id`, `far`, `classes` and `declared` for its group of its collection.
 
-    The sets that are ID together are joined (see `build.join`). Those that are OOD together are sets of `far`; its
-    pooled values are computed on the pooled sets. A set that is OOD in the group and was taken out of
+    The ID sets are joined (see `build.join`); the OOD sets become sets of `far`. An OOD set that was removed from
     `collection.sets` counts as dropped. A node without a collection is returned as it is.
 
     Args:
@@ -285,60 +279,46 @@ def arranged(node: Mapping[str, Any]) -> Mapping[str, Any]:
         return node
     for key in ("id", "near", "far", "classes", "declared"):
         if node.get(key):
-            raise ConfigError(
-                f"benchmark.{key} and benchmark.collection both say what is {key} — leave one of them out"
-            )
+            raise ConfigError(f"benchmark: give either `{key}` or `collection`, not both")
     collection = from_node(Collection, node["collection"], "benchmark.collection")
     inside, outside = _members(node.get("group"), collection)
     if absent := [name for name in inside if name not in collection.sets]:
         raise ConfigError(f"benchmark.group: ID set {', '.join(absent)} was dropped — choose a group without it as ID")
     rest = {key: value for key, value in node.items() if key not in ("collection", "group")}
+    classes = {name: collection.sets[name].get("classes") for name in inside}
+    if lacking := [name for name, names in classes.items() if not names]:
+        raise ConfigError(f"benchmark.collection.sets.{lacking[0]}: `classes` is missing — name the set's class list")
+    alone = inside[0] if len(inside) == 1 else ""
+
+    def id_part(part: str) -> Mapping[str, Any]:
+        nodes = {name: _set_of(collection.sets[name], part) for name in inside}
+        return nodes[alone] if alone else {"joined": nodes}
+
     return {
         **rest,
-        "id": {part: _id_part(collection, inside, part) for part in _ID},
+        "id": {part: id_part(part) for part in _ID},
         "far": {name: _set_of(collection.sets[name], "test") for name in outside if name in collection.sets},
-        "classes": _classes(collection, inside),
+        "classes": classes[alone] if alone else classes,
         "declared": [f"far.{name}" for name in outside],
     }
 
 
 def _members(group: object, collection: Collection) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The ID and the OOD sets of a group, which may be written in any order."""
-    sides = str(group).split(AGAINST)
-    named = [tuple(side.split(AND)) for side in sides]
-    for name in (name for side in named for name in side):
-        if name not in collection.declared:
-            raise ConfigError(
-                f"benchmark.group '{group}': set '{name}' not found{did_you_mean(name, collection.declared)} — "
-                f"{_groups_line(collection)}"
-            )
-    if len(named) != 2 or (frozenset(named[0]), frozenset(named[1])) not in {
-        (frozenset(inside), frozenset(outside)) for inside, outside in collection.groups()
-    }:
-        raise ConfigError(f"benchmark.group — found '{group}' — {_groups_line(collection)}")
-    inside, outside = (tuple(name for name in collection.declared if name in side) for side in named)
-    return inside, outside
-
-
-def _groups_line(collection: Collection) -> str:
-    names = [group_name(*group) for group in collection.groups()]
-    first = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-    return (
-        f"allowed: {collection.id} of {', '.join(collection.declared)} against {collection.ood} others, joined by "
-        f"'{AND}': {len(names)} groups, {first}"
+    sides = [tuple(side.split(AND)) for side in str(group).split(AGAINST)]
+    names = [group_name(*groups) for groups in collection.groups()]
+    allowed = (
+        f"{collection.id} of {', '.join(collection.declared)} against {collection.ood} others, joined by '{AND}': "
+        f"{len(names)} groups, {' to '.join(dict.fromkeys((names[0], names[-1])))}"
     )
-
-
-def _id_part(collection: Collection, inside: Sequence[str], part: str) -> Mapping[str, Any]:
-    nodes = {name: _set_of(collection.sets[name], part) for name in inside}
-    return nodes[inside[0]] if len(inside) == 1 else {"joined": nodes}
-
-
-def _classes(collection: Collection, inside: Sequence[str]) -> Any:
-    found = {name: collection.sets[name].get("classes") for name in inside}
-    if lacking := [name for name, classes in found.items() if not classes]:
-        raise ConfigError(f"benchmark.collection.sets.{lacking[0]}: `classes` is missing — name the set's class list")
-    return found[inside[0]] if len(inside) == 1 else found
+    for name in (name for side in sides for name in side):
+        if name not in collection.declared:
+            hint = did_you_mean(name, collection.declared)
+            raise ConfigError(f"benchmark.group '{group}': set '{name}' not found{hint} — allowed: {allowed}")
+    if len(sides) != 2 or [set(side) for side in sides] not in [[set(a), set(b)] for a, b in collection.groups()]:
+        raise ConfigError(f"benchmark.group '{group}' not found — allowed: {allowed}")
+    inside, outside = (tuple(name for name in collection.declared if name in side) for side in sides)
+    return inside, outside
 
 
 def _set_of(node: Mapping[str, Any], part: str) -> Mapping[str, Any]:
@@ -368,10 +348,7 @@ def class_split(node: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     drawing = from_node(_Drawing, node, "benchmark.openset")
     names = load_classes(drawing.of)
     if not 2 <= drawing.known < len(names):
-        raise ConfigError(
-            f"benchmark.openset.known — found {drawing.known} — allowed: 2 to {len(names) - 1}, so that "
-            "some classes are left to be unknown"
-        )
+        raise ConfigError(f"benchmark.openset.known is {drawing.known} — allowed: 2 to {len(names) - 1}")
     known = {names[i] for i in np.random.default_rng(drawing.seed).permutation(len(names))[: drawing.known]}
     return {
         "known": tuple(name for name in names if name in known),

@@ -1,4 +1,4 @@
-"""From the resolved `benchmark` config node to a Benchmark: its sets found, joined, or said to be missing."""
+"""Building a Benchmark from its config node: search and join its sets, and report missing ones."""
 
 import os
 from bisect import bisect_right
@@ -33,16 +33,16 @@ _OTHERS = "dataset@outliers=NAME (python -m openbench list dataset)"
 
 @dataclass(frozen=True)
 class SetStatus:
-    """What was found of one data set.
+    """How much of a data set is on the disk.
 
     Args:
-        path: where it stands below `benchmark`.
+        path: its path below `benchmark`.
         name: the data set.
-        role: what it is for.
-        found: images found.
-        expected: images listed.
-        searched: every place that was looked at.
-        error: why it could not be looked for; empty if it was.
+        role: its role.
+        found: number of images found.
+        expected: number of images listed.
+        searched: every path that was searched.
+        error: why it could not be searched; empty if it was.
     """
 
     path: str
@@ -69,18 +69,10 @@ class SetStatus:
 
 
 @dataclass(frozen=True, eq=False)
-class OpenSet:
-    """One data set of a benchmark, and what was found of it.
-
-    Args:
-        entry: its node.
-        config: the same, checked.
-        located: what was found; None if it was not looked for, because nothing reads it.
-    """
-
+class _OpenSet:
     entry: SetNode
     config: SetConfig
-    located: Located | None
+    located: Located | None  # None if nothing reads the set, so that it was not searched
 
 
 def build_benchmark(node: Mapping[str, Any], reader: str | None = None) -> Benchmark:
@@ -88,64 +80,71 @@ def build_benchmark(node: Mapping[str, Any], reader: str | None = None) -> Bench
 
     Args:
         node: as `BenchmarkConfig.parse` takes it.
-        reader: what reads the ID training images.
+        reader: see `open_benchmark`.
     """
     return open_benchmark(BenchmarkConfig.parse(node), reader)
 
 
-def open_benchmark(config: BenchmarkConfig, reader: str | None = None, sampled: Fingerprint = fingerprint) -> Benchmark:
-    """Return the benchmark of a parsed node, with its sets found and compared with their manifests.
+def open_benchmark(
+    config: BenchmarkConfig, reader: str | None = None, sampled: Fingerprint = fingerprint, backbone: str = ""
+) -> Benchmark:
+    """Return the benchmark of a parsed node, with its sets located and compared with their manifests.
 
     Args:
         config: the node, parsed.
         reader: what reads the ID training images, for the message if they are missing, e.g. `method 'knn', which is
-            fitted on it`; empty = nothing does, so they need not be there; None = not known, so they must be.
+            fitted on it`; empty = nothing does, so they may be missing; None = not known, so they may not.
         sampled: picks the images of each set whose pixels enter its digest.
+        backbone: the backbone whose weights are missing too, for the message; empty = none.
 
     Raises:
         ConfigError: an unknown or missing key of a set.
         DataError: sets are missing or incomplete, all of them in one message, or one is unreadable.
         LeakageError: two sets share classes, and must not.
     """
-    classes, own = config.classes, config.members
-    dropped = config.removed
-    opened: dict[str, Split] = {}
+    classes, dropped = config.classes, config.removed
+    splits: dict[str, Split] = {}
     members: dict[str, dict[str, Split]] = {}
-    sets = [_looked_for(entry, reader) for entry in config.sets]
-    statuses = [_status(found.entry, found.config, found.located) for found in sets if found.located is not None]
+    sets = [_open_set(entry, reader) for entry in config.sets]
+    statuses = [_status(one.entry, one.config, one.located) for one in sets if one.located is not None]
     gaps = [status for status in statuses if status.missing]
     if config.incomplete == "allow":
         gaps = [gap for gap in gaps if not gap.found and gap.path.startswith("id.")]
     if gaps:
-        texts = [missing_sets(gaps, len(sets), config.typed, reader or "", python) for python in (False, True)]
+        texts = [
+            missing_sets(gaps, len(sets), config.typed, reader or "", backbone=backbone, python=python)
+            for python in (False, True)
+        ]
         raise MissingSetsError(*texts)
-    for found in sets:
-        entry = found.entry
-        if found.located is None:
-            opened[entry.path] = unread_split(found.config, entry.role, classes)
-            continue
-        if found.located.count == 0:
-            dropped.append(entry.path)
-            continue
-        where = f"benchmark.{entry.path}"
-        of = own.get(entry.member, classes)
-        split = split_of(found.config, found.located, entry.role, of, where, sampled=sampled)
-        if entry.member:
-            members.setdefault(entry.path.removesuffix(f".{entry.member}"), {})[entry.member] = split
+    for one in sets:
+        path, role, member = one.entry.path, one.entry.role, one.entry.member
+        if one.located is None:
+            splits[path] = unread_split(one.config, role, classes)
+        elif one.located.count == 0:
+            dropped.append(path)
         else:
-            opened[entry.path] = split if entry.path in config.defined else _added(split)
-    opened |= {path: join(parts, joined_classes(own)) for path, parts in members.items()}
+            names = config.members.get(member, classes)
+            split = split_of(one.config, one.located, role, names, f"benchmark.{path}", sampled=sampled)
+            if member:
+                members.setdefault(path.removesuffix(f".{member}"), {})[member] = split
+            else:
+                splits[path] = split if path in config.defined else _added(split)
+    splits |= {path: join(parts, joined_classes(config.members)) for path, parts in members.items()}
+    groups = {
+        group: {path.partition(".")[2]: split for path, split in splits.items() if path.startswith(f"{group}.")}
+        for group in ("near", "far", "csid")
+    }
     return Benchmark(
         name=config.name,
         classes=classes,
-        id_train=opened["id.train"],
-        id_val=opened["id.val"],
-        id_test=opened["id.test"],
-        near=_group(opened, "near"),
-        far=_group(opened, "far"),
-        csid=_group(opened, "csid"),
-        ood_val=opened.get("ood_val"),
-        ood_train=opened.get("ood_train"),
+        id_train=splits["id.train"],
+        id_val=splits["id.val"],
+        id_test=splits["id.test"],
+        near=groups["near"],
+        far=groups["far"],
+        csid=groups["csid"],
+        ood_val=splits.get("ood_val"),
+        ood_train=splits.get("ood_train"),
         preprocess=config.preprocess,
         disjoint=config.disjoint,
         known_overlap=config.known_overlap,
@@ -154,22 +153,22 @@ def open_benchmark(config: BenchmarkConfig, reader: str | None = None, sampled: 
     )
 
 
-def _looked_for(entry: SetNode, reader: str | None) -> OpenSet:
-    """A set and what was found of it; a set that nothing reads is used only if all of it is there."""
+def _open_set(entry: SetNode, reader: str | None) -> _OpenSet:
+    """A set, located unless nothing reads it; a set that nothing reads is used only if it is complete."""
     config = SetConfig.from_node(entry.node, f"benchmark.{entry.path}")
     unread = entry.path == "id.train" and reader == ""
     if unread and config.digest_of == "list" and config.limit is None:
-        return OpenSet(entry, config, None)
+        return _OpenSet(entry, config, None)
     located = locate(config)
-    return OpenSet(entry, config, None if unread and _status(entry, config, located).missing else located)
+    return _OpenSet(entry, config, None if unread and _status(entry, config, located).missing else located)
 
 
-def _status(entry: SetNode, config: SetConfig, found: Located) -> SetStatus:
-    return SetStatus(entry.path, config.name, entry.role, found.count, found.wanted, found.searched)
+def _status(entry: SetNode, config: SetConfig, located: Located) -> SetStatus:
+    return SetStatus(entry.path, config.name, entry.role, located.count, located.expected, located.searched)
 
 
 def survey(benchmark: BenchmarkConfig) -> list[SetStatus]:
-    """Return what is found of every set of a benchmark, without refusing anything that is missing.
+    """Return the status of every set of a benchmark; missing sets are no error.
 
     Raises:
         ConfigError: an unknown or missing key of a set.
@@ -189,61 +188,61 @@ def _added(split: Split) -> Split:
     return replace(split, deviations=(*split.deviations, "not part of the benchmark as defined"))
 
 
-def _group(opened: Mapping[str, Split], group: str) -> dict[str, Split]:
-    return {path.partition(".")[2]: split for path, split in opened.items() if path.startswith(f"{group}.")}
-
-
-def missing_sets(gaps: Sequence[SetStatus], total: int, benchmark: str, reader: str = "", python: bool = False) -> str:
-    """Return one message on all sets that are missing: a first line that can be read alone, and the details below.
+def missing_sets(
+    gaps: Sequence[SetStatus], total: int, benchmark: str, reader: str = "", *, backbone: str = "", python: bool = False
+) -> str:
+    """Return one message on all that is missing: a summary with the command that helps, and details below.
 
     Args:
         gaps: the sets that are missing or incomplete.
-        total: how many sets were looked for.
-        benchmark: what users type after `+benchmark=`.
+        total: number of all sets.
+        benchmark: the benchmark as typed after `+benchmark=`.
         reader: what reads the ID training images, e.g. `method 'knn', which is fitted on it`; empty = not known.
+        backbone: the backbone whose weights are missing too; empty = none.
         python: whether to name arguments of `ob.evaluate` instead of overrides.
     """
     train = [gap.path for gap in gaps if gap.role == Role.ID_TRAIN and reader]
     named = ", ".join(gap.path + f" (needed by {reader})" * (gap.path in train[-1:]) for gap in gaps)
     verb = "is" if len(gaps) == 1 else "are"
-    first = f"benchmark '{benchmark}': {len(gaps)} of {total} data sets {verb} missing or incomplete: {named}"
-    if _shipped(benchmark):
-        first += f" — `python -m openbench data list {benchmark}` says how to get what is missing"
-    return "\n".join([first, *(f"  {gap}" for gap in gaps), *advice(gaps, benchmark, python)])
+    summary = f"benchmark '{benchmark}': {len(gaps)} of {total} data sets {verb} missing or incomplete: {named}"
+    summary += f"; and the weights of backbone '{backbone}'" if backbone else ""
+    words = [benchmark] * _is_shipped(benchmark) + [f"backbone={backbone}"] * bool(backbone)
+    if words:
+        summary += f" — python -m openbench data prepare {' '.join(words)}"
+    return "\n".join([summary, *(f"  {gap}" for gap in gaps), *advice(gaps, benchmark, python)])
 
 
 def advice(gaps: Sequence[SetStatus], benchmark: str, python: bool = False) -> list[str]:
-    """Return the lines that say where the sets were searched, each place once, and what can be done.
+    """Return the lines on where the sets were searched, each path once, and what can be done.
 
     Args:
         gaps: the sets that are missing or incomplete.
-        benchmark: what users type after `+benchmark=`.
+        benchmark: the benchmark as typed after `+benchmark=`.
         python: whether to name arguments of `ob.evaluate` instead of overrides.
     """
     lines = [*_places(place for gap in gaps for place in gap.searched), "what to do:"]
-    if _shipped(benchmark):
+    if _is_shipped(benchmark):
         lines.append(f"  download what may be downloaded: python -m openbench data prepare {benchmark}")
-    named = "" if os.environ.get("OPENBENCH_DATA") else " (it is not set)"
-    lines.append(f"  put the sets into one of these places; OPENBENCH_DATA names the folder of all data{named}")
+    unset = "" if os.environ.get("OPENBENCH_DATA") else " (it is not set)"
+    lines.append(f"  put the sets into one of these places; OPENBENCH_DATA names the folder of all data{unset}")
     droppable = [f"~benchmark.{gap.path}" for gap in gaps if gap.droppable]
     if droppable:
         dropped = f"overrides={droppable}" if python else " ".join(droppable)
-        lines.append(f"  or go on without them, which is recorded: {dropped}")
+        lines.append(f"  or leave these sets out, which is recorded: {dropped}")
     if droppable or any(gap.found for gap in gaps):
         allowed = 'incomplete="allow"' if python else "benchmark.incomplete=allow"
-        lines.append(f"  or go on with the images that are here, which is recorded: {allowed}")
+        lines.append(f"  or use the images that are there, which is recorded: {allowed}")
     if any(gap.path == "id.train" for gap in gaps):
         lines.append("  or use a network with weights and a method that is not fitted on id.train, e.g. energy")
     return lines
 
 
-def _shipped(benchmark: str) -> bool:
-    """Whether the commands find the benchmark by its name alone."""
+def _is_shipped(benchmark: str) -> bool:
     return (paths.config_dir() / "benchmark" / f"{benchmark.split()[0]}.yaml").is_file()
 
 
 def _places(places: Iterable[Path]) -> list[str]:
-    """The places searched: those below the data roots once for all roots, others by themselves."""
+    """The paths that were searched: those below the data roots once for all roots."""
     roots = [root.absolute() for root in paths.data_roots()]
     below: dict[str, None] = {}
     others: dict[str, None] = {}
@@ -256,11 +255,7 @@ def _places(places: Iterable[Path]) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class JoinedItems:
-    """The images of several sets, one set after another.
-
-    Args:
-        parts: the sets.
-    """
+    """The images of several sets, one set after another."""
 
     parts: Sequence[Items]
 
@@ -276,10 +271,10 @@ class JoinedItems:
         return items[position]
 
     def located(self, index: int) -> tuple[Items, int]:
-        """Return the set that an image is of, and its position there.
+        """Return the set of an image, and its position in the set.
 
         Args:
-            index: of the image among all, from 0.
+            index: position of the image among all.
 
         Raises:
             IndexError: there are fewer images.
@@ -302,10 +297,10 @@ def join(parts: Mapping[str, Split], classes: Mapping[str, Sequence[str]]) -> Sp
     """
     lacking = [name for name in classes if name not in parts]
     if lacking:
-        raise DataError(f"joined ID sets: no images for {', '.join(lacking)} — every set with classes needs some")
+        raise DataError(f"joined ID sets: {', '.join(lacking)} has classes and no images")
     splits = [parts[name] for name in classes]
     if len({split.as_stored for split in splits}) > 1:
-        raise DataError("joined ID sets: some are used as stored, others are cropped — the same for all expected")
+        raise DataError("joined ID sets: `as_stored` is true for some and false for others — set it alike")
     starts = [0, *accumulate(len(names) for names in classes.values())]
     return replace(
         splits[0],
@@ -337,20 +332,8 @@ def with_outliers(benchmark: Benchmark, node: Mapping[str, Any]) -> Benchmark:
     located = locate(config)
     status = _status(SetNode(WHERE, Role.OOD_TRAIN, node), config, located)
     if status.missing:
-        lines = [f"{status} found — a training may learn from other outliers: {_OTHERS}", *_places(status.searched)]
-        raise DataError("\n".join(lines))
+        raise DataError("\n".join([f"{status} found — choose other outliers: {_OTHERS}", *_places(status.searched)]))
     outliers = split_of(config, located, Role.OOD_TRAIN, (), WHERE)
-    _check_apart(benchmark, outliers)
-    return replace(benchmark, ood_train=outliers)
-
-
-def outliers_name(split: Split) -> str:
-    """Return the name of a set of outliers for records: what it is called, and how many there are if not all."""
-    part = len(split) < split.expected
-    return f"{split.name} ({len(split)} of {split.expected})" if part else split.name
-
-
-def _check_apart(benchmark: Benchmark, outliers: Split) -> None:
     known = {canonical(name) for name in benchmark.known_overlap}
     names = {canonical(name) for name in outliers.classes}
     tested = [split for role in (Role.OOD_VAL, Role.NEAR, Role.FAR) for split in benchmark.of_role(role)]
@@ -361,6 +344,13 @@ def _check_apart(benchmark: Benchmark, outliers: Split) -> None:
         if shared:
             raise LeakageError(
                 f"outliers '{outliers.name}' and {where} of benchmark '{benchmark.name}' share the classes "
-                f"{sorted(shared)} — a training must not have seen what it is tested on — choose other outliers, "
-                f"{_OTHERS}, or name the classes to learn from: +outliers.keep=[…]"
+                f"{sorted(shared)} — choose other outliers, {_OTHERS}, or name the classes to learn from: "
+                "+outliers.keep=[…]"
             )
+    return replace(benchmark, ood_train=outliers)
+
+
+def outliers_name(split: Split) -> str:
+    """Return the name of a set of outliers for records, with their number if it is not complete."""
+    part = len(split) < split.expected
+    return f"{split.name} ({len(split)} of {split.expected})" if part else split.name

@@ -1,4 +1,4 @@
-"""From a data set's config node to a Split: find the container, match it with the manifest, fingerprint the pixels."""
+"""Opening a data set: locate its container, match it with the manifest, digest the pixels."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -38,8 +38,8 @@ class SetConfig(Checked):
     Args:
         name: the data set, for messages and as the name of ID splits.
         manifest: name of its list, e.g. `cifar10/test`, or of its rule, or path of the user's own images or list.
-        sources: containers by name in which it may come, tried in this order; the first complete one is used, else
-            the one that has the most. They are never mixed: they may hold different versions of the same image.
+        sources: containers that it may come in, tried in this order; the first complete one is used, else the one with
+            the most images. They are never mixed, as they may have different versions of the same image.
         size: (height, width) of every image as published, or None if it varies.
         min_side: least length of the shorter side as published, or None.
         limit: keep a random subset of that many images, or None for all.
@@ -72,8 +72,8 @@ class SetConfig(Checked):
         for key in ("name", "manifest", "sources"):
             if not node.get(key):
                 raise ConfigError(
-                    f"{where}: `{key}` is missing — a set needs a dataset config and a manifest: add "
-                    f"`/dataset@{where}: NAME` to the defaults and `manifest:` below; to remove a set use `~{where}`"
+                    f"{where}: `{key}` is missing — add `/dataset@{where}: NAME` to the defaults and `manifest:` "
+                    f"below, or remove the set: `~{where}`"
                 )
         check_value(node["sources"], Mapping[str, Mapping[str, Any]], f"{where}.sources")
         sources = {name: build(source, f"{where}.sources.{name}", Source) for name, source in node["sources"].items()}
@@ -81,54 +81,54 @@ class SetConfig(Checked):
         return cls(**{**node, "sources": sources})
 
     def listing(self) -> Manifest | FolderRule:
-        """The manifest or rule of the set, limited to the classes kept.
+        """Return the manifest or rule of the set, limited to the classes in `keep`.
 
         Raises:
-            DataError: no such thing, one that cannot be read, or a class to keep that it does not have.
+            DataError: there is none, it cannot be read, or it lacks a class in `keep`.
         """
         whole = load_listing(self.manifest)
         if self.keep is None:
             return whole
-        kept = load_classes(self.keep) if isinstance(self.keep, str) else self.keep
-        lacking = sorted(set(kept) - set(whole.class_names()))
+        classes = load_classes(self.keep) if isinstance(self.keep, str) else self.keep
+        lacking = sorted(set(classes) - set(whole.class_names()))
         if lacking:
             raise DataError(
                 f"data set '{self.name}': manifest '{self.manifest}' has no images of the classes {lacking} — "
                 "leave them out of `keep`"
             )
-        return whole.only(kept)
+        return whole.only(classes)
 
     def identity(self) -> str:
-        """Return what stands for the whole set without its images: a digest of its list or rule."""
+        """Return a digest of the set's list or rule, which does not need its images."""
         listing = self.listing()
-        # How the other classes are counted is no part of the set.
+        # The count of the other classes is not part of the set.
         listed = listing.digest if isinstance(listing, Manifest) else replace(listing, part_of=None)
         return digest({"list": listed, "limit": self.limit})
 
 
 @dataclass(frozen=True, eq=False)
 class Located:
-    """Where a set was found, if anywhere.
+    """The place of a set.
 
     Args:
-        manifest: what was looked for, after `limit`.
-        listed: how many images the manifest lists.
-        wanted: how many of them are to be found, after `limit`.
-        found: what the best place has; None if no place has anything.
+        manifest: the images that were searched, after `limit`.
+        listed: number of images in the manifest.
+        expected: number of images expected, after `limit`.
+        found: the images of the best place; None if no place has any.
         source: the source of `found`.
-        searched: every place that was looked at.
+        searched: every path that was searched.
     """
 
     manifest: Manifest
     listed: int
-    wanted: int
+    expected: int
     found: Found | None = None
     source: Source | None = None
     searched: tuple[Path, ...] = ()
 
     @property
     def count(self) -> int:
-        """How many images were found."""
+        """Number of images found."""
         return 0 if self.found is None else self.found.count
 
 
@@ -144,24 +144,24 @@ def load_listing(name: str) -> Manifest | FolderRule:
 
 
 def locate(config: SetConfig) -> Located:
-    """Look for a set in every place that its sources name below `paths.data_roots()`.
+    """Return the place of a set, searched in every path that its sources name below `paths.data_roots()`.
 
     Raises:
-        DataError: no such manifest, or a container is there and is not what it should be.
+        DataError: no such manifest, or a damaged container.
     """
     listing = config.listing()
-    best = nothing = _wanted(listing, lambda folder: (), config)
+    best = nothing = _expected(listing, lambda folder: (), config)
     searched: list[Path] = []
     for source in config.sources.values():
         for place in source.places(paths.data_roots()):
             searched.append(place)
-            # A rule needs the files: only they say which images there are.
+            # The images of a rule are known from the files only.
             ruled = isinstance(listing, FolderRule) and place.exists()
-            looked = _wanted(listing, partial(source.names_in, place), config) if ruled else nothing
-            has = source.find(place, looked.manifest.keys) if len(looked.manifest) else None
-            if has is not None and has.count > best.count:
-                best = replace(looked, found=has, source=source)
-            if best.count == best.wanted:
+            here = _expected(listing, partial(source.names_in, place), config) if ruled else nothing
+            found = source.find(place, here.manifest.keys) if len(here.manifest) else None
+            if found is not None and found.count > best.count:
+                best = replace(here, found=found, source=source)
+            if best.count == best.expected:
                 return replace(best, searched=tuple(searched))
     return replace(best, searched=tuple(searched))
 
@@ -176,12 +176,12 @@ def fingerprint(items: Items) -> dict[int, NDArray[Any]]:
 
 
 def readable_fingerprint(items: Items) -> dict[int, NDArray[Any]]:
-    """Return those of the same images that can be read: for a check, which names the others itself."""
-    found = {}
+    """Return those of the same images that can be read, for a check that reports the others itself."""
+    images = {}
     for position in _positions(items):
         with suppress(DataError):
-            found[position] = items[position]
-    return found
+            images[position] = items[position]
+    return images
 
 
 def _positions(items: Items) -> list[int]:
@@ -198,55 +198,61 @@ def split_of(
     *,
     sampled: Fingerprint = fingerprint,
 ) -> Split:
-    """Return the split made of what was found.
+    """Return the split of a located set.
 
     Args:
         config: the set.
-        located: what was found of it.
-        role: what the images are for.
+        located: its place.
+        role: its role.
         classes: ID class names in label order.
         where: its path in the config.
         sampled: picks the images whose pixels enter the digest.
 
     Raises:
-        DataError: nothing was found, a class of an ID set is unknown, or an image of the fingerprint is unreadable.
+        DataError: there are no images, a class of an ID set is unknown, or a sampled image is unreadable.
     """
     if located.found is None:
-        raise DataError(f"{where}: data set '{config.name}' has none of its {located.wanted:,} images")
-    kept = np.flatnonzero(located.found.present)
-    whole = config.limit is None and located.count == located.wanted
-    keys = [located.manifest.keys[i] for i in kept]
-    shown = [located.manifest.classes[i] for i in kept]
+        raise DataError(f"{where}: data set '{config.name}' has none of its {located.expected:,} images")
+    rows = np.flatnonzero(located.found.present)
+    keys = [located.manifest.keys[i] for i in rows]
+    names = [located.manifest.classes[i] for i in rows]
     items = located.found.items
     sample = sampled(items)
     contents = located.found.contents
     if contents is None and located.found.files:
         contents = contents_of(located.found.files)
     if isinstance(items, FileItems):
-        # What is decoded later must match what enters the digest now.
-        known = {position: array_sha256(image) for position, image in sample.items()}
-        items = replace(items, contents=contents, pixels=known)
-    seen = _content(config, keys, shown, sample.values())
+        # Images that are decoded later must equal those in the digest.
+        pixels = {position: array_sha256(image) for position, image in sample.items()}
+        items = replace(items, contents=contents, pixels=pixels)
+    content: dict[str, Any] = {
+        "keys": keys,
+        "classes": names,
+        "pixels": [array_sha256(image) for image in sample.values()],
+    }
+    if config.as_stored:  # only where it is true, so that older digests stay valid
+        content |= {"as_stored": True}
     named_by_group = role in (Role.NEAR, Role.FAR, Role.CSID) and "." in where
+    complete = config.limit is None and located.count == located.expected
     return Split(
         name=where.rpartition(".")[2] if named_by_group else config.name,
         role=role,
         items=items,
-        labels=_labels(shown, role, classes, where),
+        labels=_labels(names, role, classes, where),
         keys=keys,
-        # An OOD set as it is defined shares no class with ID, whether or not all of it was found.
+        # Classes of the whole OOD set, whether or not all of it was found: none of them may be an ID class.
         classes=tuple(classes) if role.is_id else config.listing().class_names(),
-        digest=digest(seen | _whole(items, contents) | _read_by(located.source)),
+        digest=digest(content | _all_bytes(items, contents) | _code(located.source)),
         expected=located.listed,
         as_stored=config.as_stored,
         deviations=tuple(_deviations(config, located, sample.values())),
-        identity=config.identity() if whole and config.digest_of == "list" else "",
+        identity=config.identity() if complete and config.digest_of == "list" else "",
         source=located.source,
     )
 
 
 def unread_split(config: SetConfig, role: Role, classes: Sequence[str]) -> Split:
-    """Return the split of a set that nothing reads: its images are not looked for.
+    """Return the split of a set that nothing reads, without its images.
 
     Args:
         config: the set.
@@ -270,8 +276,8 @@ def unread_split(config: SetConfig, role: Role, classes: Sequence[str]) -> Split
     )
 
 
-def _wanted(listing: Manifest | FolderRule, names_in: Callable[[str], Iterable[str]], config: SetConfig) -> Located:
-    """What is to be found of a manifest or rule; nothing has been found yet."""
+def _expected(listing: Manifest | FolderRule, names_in: Callable[[str], Iterable[str]], config: SetConfig) -> Located:
+    """The images to search of a manifest or rule."""
     whole, listed = (listing, len(listing)) if isinstance(listing, Manifest) else listing.expand(names_in)
     return Located(_limited(whole, config), listed, min(listed, config.limit or listed))
 
@@ -279,66 +285,56 @@ def _wanted(listing: Manifest | FolderRule, names_in: Callable[[str], Iterable[s
 def _limited(manifest: Manifest, config: SetConfig) -> Manifest:
     if config.limit is None or config.limit >= len(manifest):
         return manifest
-    kept = np.sort(np.random.default_rng(config.seed).permutation(len(manifest))[: config.limit])
-    return Manifest(manifest.name, tuple(manifest.keys[i] for i in kept), tuple(manifest.classes[i] for i in kept))
+    rows = np.sort(np.random.default_rng(config.seed).permutation(len(manifest))[: config.limit])
+    return Manifest(manifest.name, tuple(manifest.keys[i] for i in rows), tuple(manifest.classes[i] for i in rows))
 
 
-def _labels(shown: Sequence[str], role: Role, classes: Sequence[str], where: str) -> NDArray[np.int64]:
+def _labels(names: Sequence[str], role: Role, classes: Sequence[str], where: str) -> NDArray[np.int64]:
     if not role.is_id:
-        return np.full(len(shown), -1, dtype=np.int64)
+        return np.full(len(names), -1, dtype=np.int64)
     index = {name: i for i, name in enumerate(classes)}
-    unknown = sorted(set(shown) - set(index))
+    unknown = sorted(set(names) - set(index))
     if unknown:
         raise DataError(f"{where}: classes {unknown[:5]} of the manifest are not ID classes — allowed: {list(classes)}")
-    return np.array([index[name] for name in shown], dtype=np.int64)
+    return np.array([index[name] for name in names], dtype=np.int64)
 
 
-def _content(
-    config: SetConfig, keys: Sequence[str], shown: Sequence[str], sample: Iterable[NDArray[np.uint8]]
-) -> dict[str, Any]:
-    """Everything that decides what a network is shown; `as_stored` only where it is true, so that digests stay."""
-    content = {"keys": keys, "classes": shown, "pixels": [array_sha256(image) for image in sample]}
-    return {**content, "as_stored": True} if config.as_stored else content
+def _all_bytes(items: Items, contents: Contents | None) -> dict[str, str]:
+    """A digest of all images where it is at hand, for files of the user's own and rows in memory.
 
-
-def _whole(items: Items, contents: Contents | None) -> dict[str, str]:
-    """All that is read, where that is at hand: bytes of files that their owner may change, and rows in memory.
-
-    A sample could miss a change. Published sets of images have neither.
+    A sample could miss a change.
     """
     rows = {"rows": array_sha256(items.values[items.rows])} if isinstance(items, VectorItems) else {}
     return rows if contents is None else {**rows, "bytes": digest_of(contents)}
 
 
-def _read_by(source: Source | None) -> dict[str, Any]:
-    """The code that makes the images, unless openbench ships it in version 1: a sample could miss a change."""
-    made = {} if source is None else {"versions": raised_versions(source), "sources": foreign_sources(source)}
-    return {key: of for key, of in made.items() if of}
+def _code(source: Source | None) -> dict[str, Any]:
+    """The code of a source, unless openbench ships it in version 1: a sample could miss a change."""
+    code = {} if source is None else {"versions": raised_versions(source), "sources": foreign_sources(source)}
+    return {key: value for key, value in code.items() if value}
 
 
 def _derived(config: SetConfig) -> list[str]:
-    """Why a set's rule does not give what was published, if it does not."""
+    """Why the images of a set's rule are not the published ones, if they are not."""
     listing = load_listing(config.manifest)
     return [f"derived: {listing.derived}"] if isinstance(listing, FolderRule) and listing.derived else []
 
 
 def _deviations(config: SetConfig, located: Located, sample: Iterable[NDArray[np.uint8]]) -> list[str]:
-    found = []
-    if located.source is not None and located.source.deviation:
-        found.append(located.source.deviation)
-    found += _derived(config)
-    if located.wanted < located.listed:
-        found.append(f"limited to {located.wanted} of {located.listed} images (seed {config.seed})")
-    if located.count < located.wanted:
-        found.append(f"{located.count} of {located.wanted} images found")
+    source = located.source
+    texts = [source.deviation] if source is not None and source.deviation else []
+    texts += _derived(config)
+    if located.expected < located.listed:
+        texts.append(f"limited to {located.expected} of {located.listed} images (seed {config.seed})")
+    if located.count < located.expected:
+        texts.append(f"{located.count} of {located.expected} images found")
     if config.size is None and config.min_side is None:
-        return found
-    # If no image can be read, a check reports that alone.
+        return texts
+    # Empty if no image can be read, which a check reports alone.
     sizes = sorted({(image.shape[0], image.shape[1]) for image in sample})
     if sizes and config.size is not None and any(size != tuple(config.size) for size in sizes):
-        seen = ", ".join(f"{h}×{w}" for h, w in sizes[:3])
-        found.append(f"images are {seen}; {config.size[0]}×{config.size[1]} expected")
-    elif sizes and config.min_side is not None and min(min(size) for size in sizes) < config.min_side:
-        least = min(min(size) for size in sizes)
-        found.append(f"shorter side of {least} pixels; at least {config.min_side} expected")
-    return found
+        sides = ", ".join(f"{h}×{w}" for h, w in sizes[:3])
+        texts.append(f"images are {sides}; {config.size[0]}×{config.size[1]} expected")
+    elif sizes and config.min_side is not None and (least := min(map(min, sizes))) < config.min_side:
+        texts.append(f"shorter side of {least} pixels; at least {config.min_side} expected")
+    return texts

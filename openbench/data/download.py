@@ -1,4 +1,4 @@
-"""Data sets that are downloaded: the sources file, resumable downloads by pooch, and unpacking."""
+"""Downloads of data sets: the sources file, resumable downloads, and unpacking."""
 
 import logging
 import shutil
@@ -30,16 +30,16 @@ _BUSY = (408, 425, 429)
 
 @dataclass(frozen=True)
 class RemoteFile(Checked):
-    """One file to download, and what it becomes below the data root.
+    """One file to download.
 
     Args:
         url: its address, or those of mirrors, tried in this order.
-        gives: what exists afterwards, relative to the data root: the file itself, or a folder from the archive.
+        gives: path of the file, or of the folder from the archive, below the data root.
         size: in bytes, or None if not published.
         md5: 32 hex digits, or None.
         sha256: 64 hex digits, or None.
-        unpack: `tar` (compressed or not) or `zip`; None = the file is kept as it is.
-        member: which part of the archive becomes `gives`; `.` = all of it.
+        unpack: `tar` (compressed or not) or `zip`; None = it is not an archive.
+        member: the part of the archive that becomes `gives`; `.` = all of it.
         holds: MD5 by path below `gives`, where published.
     """
 
@@ -59,23 +59,23 @@ class RemoteFile(Checked):
 
     @property
     def name(self) -> str:
-        """The name under which it is downloaded."""
+        """Its name while it is downloaded."""
         return self.urls[0].partition("?")[0].rpartition("/")[2]
 
     def wrong(self, path: Path) -> str:
-        """Return how a file differs from the published one, or an empty string; without a hash, only size counts."""
+        """Return how a file differs from the published one in size or hash; empty if it does not."""
         import pooch
 
         if self.size is not None and (size := path.stat().st_size) != self.size:
             return f"{size} bytes, {self.size} published"
         for name, published in (("sha256", self.sha256), ("md5", self.md5)):
             if published is not None:
-                found = pooch.file_hash(str(path), name)
-                return "" if found == published else f"{name} {found}, {published} published"
+                actual = pooch.file_hash(str(path), name)
+                return "" if actual == published else f"{name} {actual}, {published} published"
         return ""
 
     def problem(self, target: Path) -> str:
-        """Return what is wrong with what stands at `gives`, or an empty string, as far as hashes are published."""
+        """Return how the file or folder at `gives` differs from the published one; empty if it does not."""
         import pooch
 
         if self.unpack is None:
@@ -94,12 +94,12 @@ class DataSource:
 
     Args:
         name: as in configs/dataset.
-        title: what it is.
+        title: its name in full.
         licence: as its authors state it.
-        page: where it is described.
-        files: what can be downloaded; empty if nothing may or can be.
-        by_hand: what a person has to do, and where the result goes.
-        note: what a person should know about the download.
+        page: address of its description.
+        files: the files to download; empty if none may be.
+        by_hand: how a person gets it, and its path below the data root.
+        note: a remark on the download.
     """
 
     name: str
@@ -149,21 +149,19 @@ def parse_source(name: str, entry: Mapping[str, Any], file_name: str = _FILE) ->
         files = tuple(RemoteFile(**file) for file in entry.get("files", ()))
         source = DataSource(name, **{**entry, "files": files})
     except (TypeError, ConfigError) as error:
-        raise DataError(
-            f"{file_name}: '{name}' — {error} — allowed: title, licence, page, files, by_hand, note"
-        ) from error
+        raise DataError(f"{file_name}: '{name}': {error} — see the other entries") from error
     if not source.files and not source.by_hand:
-        raise DataError(f"{file_name}: '{name}' has neither files nor by_hand — one of them says how to get it")
+        raise DataError(f"{file_name}: '{name}' has neither files nor by_hand")
     return source
 
 
 def fetch(file: RemoteFile, target: Path) -> None:
-    """Download a file to `target`, which exists afterwards only if it is what was published.
+    """Download a file to `target`, which exists afterwards only if its hash is the published one.
 
-    What has arrived is kept in `target` + `.part`: the next call goes on from there, whatever ended this one.
+    A partial download is kept in `target` + `.part`, and the next call resumes it.
 
     Raises:
-        DataError: no mirror gave the file, or what it gave is not what was published.
+        DataError: no mirror sent the published file.
     """
     part, failures = _part_of(target), []
     for url in file.urls:
@@ -173,13 +171,13 @@ def fetch(file: RemoteFile, target: Path) -> None:
             return
         failures.append(f"\n  {url}: {problem}")
     raise DataError(
-        f"'{target.name}' could not be downloaded:{''.join(failures)}\ntry again later (what has arrived is kept), or "
+        f"'{target.name}' could not be downloaded:{''.join(failures)}\ntry again later (the download is resumed), or "
         f"get the file by other means and put it at {target}"
     )
 
 
 def _from_mirror(url: str, file: RemoteFile, part: Path) -> str:
-    """Fetch what is missing from one mirror; return why that failed, or an empty string. Wrong bytes are deleted."""
+    """Download the missing bytes from one mirror; return why that failed, or an empty string."""
     failures, problem = 0, ""
     while failures < _ATTEMPTS:
         time.sleep(min(30.0, 2.0**failures - 1))
@@ -191,14 +189,14 @@ def _from_mirror(url: str, file: RemoteFile, part: Path) -> str:
             if not problem:
                 return ""
             part.unlink()
-            if not before:  # else what had arrived earlier may be the fault
+            if not before:  # else the bytes from before may be the wrong ones
                 return problem
-        except ValueError as error:  # an address that is none
+        except ValueError as error:  # not an address
             return str(error)
         except OSError as error:  # as all errors of requests are
             status = getattr(getattr(error, "response", None), "status_code", 0)
             problem = f"{type(error).__name__}: {error}"
-            if status == 416:  # there is no more than has arrived
+            if status == 416:  # the file has no more bytes
                 part.unlink()
             elif 400 <= status < 500 and status not in _BUSY:
                 return problem
@@ -207,7 +205,7 @@ def _from_mirror(url: str, file: RemoteFile, part: Path) -> str:
 
 
 def _append(url: str, part: Path) -> None:
-    """Ask for the bytes that have not arrived. If the server sends all of them, the file is wrong, and begun again."""
+    """Append the missing bytes. A server that sends all bytes makes the file wrong, and it is begun again."""
     from pooch import HTTPDownloader
 
     headers = {"User-Agent": f"openbench/{__version__}", "Accept-Encoding": "identity"}
@@ -225,11 +223,10 @@ def _length(part: Path) -> int:
 def prepare_file(file: RemoteFile, root: Path) -> str:
     """Download and unpack one file below a data root, unless it is there; return what was done.
 
-    A folder or file gets its name in one step, when it is complete, so everything that this function puts below the
-    root is whole. Of two processes, the second waits and finds the work done.
+    A folder or file gets its name when it is complete. Of two processes, the second waits.
 
     Raises:
-        DataError: something else stands there already, the download fails, or the archive is not what it should be.
+        DataError: another file is in its place, the download fails, or the archive is damaged.
     """
     store = root / DOWNLOADS
     store.mkdir(parents=True, exist_ok=True)
@@ -237,9 +234,7 @@ def prepare_file(file: RemoteFile, root: Path) -> str:
     with FileLock(store / f"{file.name}.lock"):
         if target.exists():
             if problem := file.problem(target):
-                raise DataError(
-                    f"'{target}' is there, but {problem} — nothing was changed; move it away and run this again"
-                )
+                raise DataError(f"'{target}' is there, but {problem} — move it away and run this again")
             done = "is there"
         else:
             _check_space(file, root)
@@ -255,49 +250,40 @@ def prepare_file(file: RemoteFile, root: Path) -> str:
                 logger.info(f"unpack {archive.name}")
                 _unpack(file, archive, target)
                 done = "downloaded and unpacked"
-        for left in (archive, _part_of(archive)):
-            left.unlink(missing_ok=True)
-        shutil.rmtree(_workplace(archive), ignore_errors=True)
+        for leftover in (archive, _part_of(archive)):
+            leftover.unlink(missing_ok=True)
         return f"{target}: {done}"
 
 
 def _part_of(target: Path) -> Path:
-    """Where what has arrived of a file is kept."""
+    """The file of a partial download."""
     return target.with_name(target.name + ".part")
 
 
-def _workplace(archive: Path) -> Path:
-    return archive.with_name(archive.name + ".unpacking")
-
-
 def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
-    """Extract into a folder that nothing reads, check, then rename."""
-    workplace = _workplace(archive)
-    shutil.rmtree(workplace, ignore_errors=True)  # a process that was killed may have left one
-    workplace.mkdir()
+    """Extract into a temporary folder, check, then rename."""
+    folder = archive.with_name(archive.name + ".unpacking")
+    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+    folder.mkdir()
     try:
         if file.unpack == "zip":
             with zipfile.ZipFile(archive) as pack:
-                pack.extractall(workplace)
+                pack.extractall(folder)
         else:
             with tarfile.open(archive) as pack:
-                pack.extractall(workplace, filter="data")
-        found = workplace / file.member
-        if not found.is_dir():
-            inside = sorted(path.name for path in workplace.iterdir())[:5]
-            raise DataError(f"archive '{archive.name}' holds {inside} — '{file.member}' expected — {archive} was kept")
-        if problem := file.problem(found):
-            raise DataError(f"archive '{archive.name}': {problem} — delete {archive}")
-        found.replace(target)
+                pack.extractall(folder, filter="data")
+        member = folder / file.member
+        problem = file.problem(member) if member.is_dir() else f"it has no folder '{file.member}'"
+        if problem:
+            raise DataError(f"archive '{archive}': {problem} — delete it, and run this again")
+        member.replace(target)
     except DataError:
         raise
-    except Exception as error:  # a damaged archive can fail in any way
-        way = "make room, or choose another --root" if getattr(error, "errno", None) else f"delete {archive}"
-        raise DataError(
-            f"archive '{archive}' cannot be unpacked below '{workplace.parent}' — {error} — {way}, and run this again"
-        ) from error
+    except Exception as error:  # a damaged archive raises any kind of error
+        way = "make room, or choose another --root" if getattr(error, "errno", None) else "delete it"
+        raise DataError(f"archive '{archive}' cannot be unpacked ({error}) — {way}, and run this again") from error
     finally:
-        shutil.rmtree(workplace, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_space(file: RemoteFile, root: Path) -> None:
@@ -306,6 +292,6 @@ def _check_space(file: RemoteFile, root: Path) -> None:
     free = shutil.disk_usage(root).free
     if free < needed:
         raise DataError(
-            f"{file.name} needs about {needed / 1e9:.1f} GB — {free / 1e9:.1f} GB are free at '{root}' — make room, or "
-            "set OPENBENCH_DATA to another disk"
+            f"{file.name} needs about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free at '{root}' — make room, "
+            "or set OPENBENCH_DATA to another disk"
         )

@@ -1,4 +1,4 @@
-"""Sets that are "every image of these folders": they are too large to list, so a rule and counts replace the list."""
+"""Rules: sets of all images in some folders, too large for a list."""
 
 import hashlib
 import tomllib
@@ -25,15 +25,14 @@ class FolderRule:
         key: pattern of the keys with `{folder}` and, as its last part, `{name}`.
         folders: one folder per class.
         classes: the class of each folder.
-        suffix: how the names of images end.
-        count: how many images the folders have altogether, or None if that is not known.
-        per_class: images taken of each folder: those whose keys have the smallest SHA-256, so that the choice does not
-            depend on what else is there; None for all.
-        derived: why the set is not the one that was published; empty = it is.
-        span: from and to which percentage of each folder's images the set reaches, in the order of the keys' SHA-256:
-            of n images those from ⌊n·from/100⌋ to ⌊n·to/100⌋. Spans that do not overlap share no image.
-        counts: how many images each folder has, where they differ and that is known: only then is the size of a part,
-            or of some of the classes, known too. Their sum is `count`.
+        suffix: the end of the images' names.
+        count: number of images in all folders, or None if it is not known.
+        per_class: number of images of each folder: those whose keys have the smallest SHA-256, so that the choice does
+            not depend on other files; None for all.
+        derived: why the set is not the published one; empty = it is.
+        span: percentages from and to which the set reaches in each folder, in the order of the keys' SHA-256: of n
+            images those from ⌊n·from/100⌋ to ⌊n·to/100⌋. Sets with disjoint spans share no image.
+        counts: number of images in each folder, where they differ and are known; their sum is `count`.
         part_of: the rule for all classes, where this one is for some and its `count` is not known.
     """
 
@@ -51,7 +50,7 @@ class FolderRule:
 
     @property
     def size(self) -> int | None:
-        """How many images the set has; None if that is not known, as of a part of folders that differ in size."""
+        """Number of images; None if it is not known, e.g. for a part of folders that differ in size."""
         if self.count is None or self.span == _WHOLE:
             return self.count
         if self.counts:
@@ -62,16 +61,16 @@ class FolderRule:
         return len(self.folders) * (last - first)
 
     def only(self, classes: Iterable[str]) -> "FolderRule":
-        """The rule for some of the classes; how many images it has may then not be known."""
-        wanted = set(classes)
-        kept = [i for i, name in enumerate(self.classes) if name in wanted]
-        count = sum(self.counts[i] for i in kept) if self.counts else self._count_of(len(kept))
+        """The rule for some of the classes."""
+        chosen = set(classes)
+        rows = [i for i, name in enumerate(self.classes) if name in chosen]
+        count = sum(self.counts[i] for i in rows) if self.counts else self._count_of(len(rows))
         return replace(
             self,
-            folders=tuple(self.folders[i] for i in kept),
-            classes=tuple(self.classes[i] for i in kept),
+            folders=tuple(self.folders[i] for i in rows),
+            classes=tuple(self.classes[i] for i in rows),
             count=count,
-            counts=tuple(self.counts[i] for i in kept) if self.counts else (),
+            counts=tuple(self.counts[i] for i in rows) if self.counts else (),
             part_of=self.part_of or self if count is None else None,
         )
 
@@ -82,56 +81,51 @@ class FolderRule:
     def expand(self, names_in: Callable[[str], Iterable[str]]) -> tuple[Manifest, int]:
         """Return the manifest of the images in one place, and how many images there should be.
 
-        Where the count is not known, every folder should have at least one image. Of a part of unequal folders all
-        images are counted, and those that the folders lack are missing from the part. Of some of the classes whose
-        images are not counted one by one, those that the folders of all classes lack are missing.
+        Where the count is not known, every folder should have at least one image. Of a part of unequal folders, and of
+        some of the classes, the images that all folders lack count as missing from the set.
 
         Args:
-            names_in: gives the file names in a folder, e.g. `imagenet_1k/train/n01440764`; empty if it is not there.
+            names_in: returns the file names in a folder, e.g. `imagenet_1k/train/n01440764`.
 
         Raises:
             DataError: there are more images than the rule counts.
         """
         keys: list[str] = []
         classes: list[str] = []
-        empty = whole = 0
-        for at, (folder, class_name) in enumerate(zip(self.folders, self.classes, strict=True)):
-            there = self._of(folder, names_in)
-            if self.counts and len(there) > self.counts[at]:
-                raise DataError(
-                    f"rule '{self.name}': {len(there)} images ending in '{self.suffix}' in '{folder}' — "
-                    f"{self.counts[at]} are published — remove what does not belong there"
-                )
-            whole += len(there)
-            found = self._part(there)
-            keys += found
-            classes += [class_name] * len(found)
-            empty += not found
-        if self.count is not None and whole > self.count:
+        empty = total = 0
+        counts = self.counts or (None,) * len(self.folders)
+        for folder, class_name, count in zip(self.folders, self.classes, counts, strict=True):
+            images = self._keys_in(folder, names_in)
+            self._check_count(len(images), count, f"'{folder}'")
+            total += len(images)
+            part = self._part(images)
+            keys += part
+            classes += [class_name] * len(part)
+            empty += not part
+        self._check_count(total, self.count, "its folders")
+        missing = max(empty, 0 if self.count is None else self.count - total)
+        if self.part_of is not None:
+            manifest, expected = self.part_of.expand(names_in)
+            missing = max(missing, expected - len(manifest))
+        return Manifest(self.name, tuple(keys), tuple(classes)), self.size or len(keys) + missing
+
+    def _check_count(self, images: int, count: int | None, where: str) -> None:
+        if count is not None and images > count:
             raise DataError(
-                f"rule '{self.name}': {whole} images ending in '{self.suffix}' in its folders — {self.count} are "
-                "published — remove what does not belong there"
+                f"rule '{self.name}': {images} images ending in '{self.suffix}' in {where}, {count} are published — "
+                "remove what does not belong there"
             )
-        lacking = max(empty, 0 if self.count is None else self.count - whole, self._lacked_by_all(names_in))
-        return Manifest(self.name, tuple(keys), tuple(classes)), self.size or len(keys) + lacking
 
-    def _lacked_by_all(self, names_in: Callable[[str], Iterable[str]]) -> int:
-        """How many images the folders of all classes lack together, where this rule is of some of them."""
-        if self.part_of is None:
-            return 0
-        manifest, expected = self.part_of.expand(names_in)
-        return expected - len(manifest)
-
-    def _of(self, folder: str, names_in: Callable[[str], Iterable[str]]) -> list[str]:
+    def _keys_in(self, folder: str, names_in: Callable[[str], Iterable[str]]) -> list[str]:
         inside = self.key.rpartition("/")[0].format(folder=folder)
         keys = [f"{inside}/{name}" for name in names_in(inside) if name.endswith(self.suffix)]
-        return sorted(keys) if self.per_class is None else sorted(sorted(keys, key=_place)[: self.per_class])
+        return sorted(keys) if self.per_class is None else sorted(sorted(keys, key=_order)[: self.per_class])
 
     def _part(self, keys: list[str]) -> list[str]:
         if self.span == _WHOLE:
             return keys
         first, last = self._bounds(len(keys))
-        return sorted(sorted(keys, key=_place)[first:last])
+        return sorted(sorted(keys, key=_order)[first:last])
 
     def _bounds(self, images: int) -> tuple[int, int]:
         return images * self.span[0] // 100, images * self.span[1] // 100
@@ -145,7 +139,7 @@ class FolderRule:
         return self.count // len(self.folders) * folders
 
 
-def _place(key: str) -> bytes:
+def _order(key: str) -> bytes:
     """The sort key of the images of a folder: a random order that is the same everywhere."""
     return hashlib.sha256(key.encode()).digest()
 
@@ -171,8 +165,8 @@ def _read(path: Path, name: str, part: str) -> FolderRule:
     spans, within = values.pop("parts", {"": _WHOLE}), values.pop("within", [])
     if part not in spans:
         raise DataError(
-            f"rule '{name}' is not a set — '{path}' has the parts {', '.join(filter(None, spans)) or 'none'}"
-            f"{did_you_mean(part, spans)} — name one of them after a slash"
+            f"rule '{name}' has no part '{part}'{did_you_mean(part, spans)} — name one of "
+            f"{', '.join(filter(None, spans)) or 'none'} after a slash"
         )
     folders, classes = load_classes(values.pop("folders")), load_classes(values.pop("classes"))
     return FolderRule(

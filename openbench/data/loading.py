@@ -1,4 +1,4 @@
-"""Batches of a split as network input, in manifest order, prepared while the network computes if asked."""
+"""Batches of a split as network input, in manifest order, prepared by threads while the network computes."""
 
 import itertools
 from collections import deque
@@ -39,7 +39,7 @@ def batches(split: Split, preprocess: Preprocess, batch_size: int, workers: int 
         DataError: an image that cannot be read; the message names the file.
     """
     if batch_size < 1 or workers < 0:
-        raise ConfigError(f"batches: batch_size ≥ 1 and workers ≥ 0 expected — found {batch_size}, {workers}")
+        raise ConfigError(f"batches: batch_size is {batch_size}, workers {workers} — write at least 1 and 0")
     if split.as_stored:
         preprocess = replace(preprocess, resize=preprocess.crop)
     spans = [(start, min(start + batch_size, len(split))) for start in range(0, len(split), batch_size)]
@@ -81,8 +81,7 @@ def _crops(split: Split, preprocess: Preprocess, start: int, stop: int) -> NDArr
     items = split.items
     if isinstance(items, RowItems):
         return items.gather(start, stop)
-    own = isinstance(preprocess, OwnPreprocess)
-    if isinstance(items, ArrayItems) and not own and _as_stored(items, preprocess):
+    if isinstance(items, ArrayItems) and not isinstance(preprocess, OwnPreprocess) and _as_stored(items, preprocess):
         return items.gather(start, stop)
     crops = []
     for index in range(start, stop):
@@ -98,5 +97,5 @@ def _as_stored(items: ArrayItems, preprocess: Preprocess) -> bool:
     """Whether the stored images are already what the network takes, so that none needs any work."""
     height, width, *channels = items.pixels.shape[1:]
     side = preprocess.crop
-    kept = height == width == side and resized_shape(height, width, preprocess.resize) == (side, side)
-    return kept and (not channels or preprocess.channels == 3)
+    same = height == width == side and resized_shape(height, width, preprocess.resize) == (side, side)
+    return same and (not channels or preprocess.channels == 3)

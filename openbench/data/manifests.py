@@ -1,4 +1,4 @@
-"""Lists of images: which image belongs to a set, and which class it shows. Lists of classes, words and known pairs.
+"""Lists: the images of a set with their classes, class lists, word lists, and known pairs of equal images.
 
 A list is a CSV file with the columns `path` and `label`: an image's key and its class, `-` where the source names none.
 Those of openbench are compressed: `xzcat data_manifests/cifar10/test.csv.xz` prints one, and
@@ -6,7 +6,7 @@ Those of openbench are compressed: `xzcat data_manifests/cifar10/test.csv.xz` pr
 matters. Sets that are too large for that have a rule; see `folder_rule.py`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -49,9 +49,9 @@ class Manifest:
 
     def only(self, classes: Iterable[str]) -> "Manifest":
         """The images of some classes, in the same order."""
-        wanted = set(classes)
-        kept = [(key, name) for key, name in zip(self.keys, self.classes, strict=True) if name in wanted]
-        return Manifest(self.name, tuple(key for key, _ in kept), tuple(name for _, name in kept))
+        chosen = set(classes)
+        rows = [row for row in zip(self.keys, self.classes, strict=True) if row[1] in chosen]
+        return Manifest(self.name, tuple(key for key, _ in rows), tuple(name for _, name in rows))
 
     def class_names(self) -> tuple[str, ...]:
         """The classes that occur, sorted; empty where the source names none."""
@@ -72,15 +72,14 @@ def load_manifest(name: str) -> Manifest:
     shipped = folder / f"{name}{LIST}"
     if shipped.is_file():
         return _shipped(shipped, name)
-    own = own_path(name)
-    if own is None:
+    path = own_path(name)
+    if path is None:
         known = sorted(p.relative_to(folder).as_posix().removesuffix(LIST) for p in folder.rglob(f"*{LIST}"))
         raise DataError(
-            f"manifest '{name}' not found — looked for {shipped}{did_you_mean(name, known)} — write the name of a list "
-            f"in data_manifests without `{LIST}`, or the path of your own: a .csv with the columns path,label, an "
-            ".npz, or a folder of images"
+            f"manifest '{name}' not found in {folder}{did_you_mean(name, known)} — name a list there without `{LIST}`, "
+            "or your own: a .csv with the columns path,label, an .npz, or a folder of images"
         )
-    return _manifest(name, read_rows(own))  # not cached: images may be added between two calls
+    return _manifest(name, read_rows(path))  # not cached: images may be added between two calls
 
 
 @lru_cache(maxsize=256)  # more than openbench ships
@@ -101,18 +100,20 @@ def load_classes(name: str) -> tuple[str, ...]:
     """
     path = paths.manifest_dir() / f"{name}.txt"
     if not path.is_file():
-        raise DataError(f"class list '{name}' not found — looked for {path} — one class name a line, in label order")
-    lines = (line.strip() for line in _text(path, f"class list '{name}'").splitlines())
-    found = tuple(line for line in lines if line and not line.startswith("#"))
-    check_distinct(found, f"class list '{name}'")
-    return found
+        raise DataError(f"class list '{name}' not found — write {path}, one class name a line, in label order")
+    classes = tuple(_lines(path))
+    check_distinct(classes, f"class list '{name}'")
+    return classes
 
 
-def _text(path: Path, what: str) -> str:
+def _lines(path: Path, comments: str = "#") -> Iterator[str]:
+    """The lines of a text file, without empty ones and comments."""
     try:
-        return read_regular(path, _MOST_BYTES).decode("utf-8")
+        text = read_regular(path, _MOST_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{what}: '{path}' cannot be read — {error} — text in UTF-8 expected") from error
+        raise DataError(f"'{path}' cannot be read ({error}) — write it as text in UTF-8") from error
+    stripped = (line.strip() for line in text.splitlines())
+    return (line for line in stripped if line and not (comments and line.startswith(comments)))
 
 
 @lru_cache(maxsize=1)
@@ -123,13 +124,10 @@ def known_pairs() -> frozenset[frozenset[str]]:
         DataError: a line that is not such a pair.
     """
     pairs = set()
-    text = (paths.manifest_dir() / _OVERLAPS).read_text(encoding="utf-8")
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
+    for line in _lines(paths.manifest_dir() / _OVERLAPS):
         first, equals, second = (part.strip() for part in line.partition("="))
         if not (first and equals and second):
-            raise DataError(f"{_OVERLAPS} line {number}: found {line!r} — `key = key` expected")
+            raise DataError(f"{_OVERLAPS}: the line {line!r} is not `key = key`")
         pairs.add(frozenset((first, second)))
     return frozenset(pairs)
 
@@ -144,45 +142,37 @@ def load_words(name: str, without: Sequence[str] = ()) -> tuple[str, ...]:
         without: sections to leave out; a section begins with a line `# section NAME`.
 
     Raises:
-        DataError: no such list, one that cannot be read or has no words, or a section that it does not have.
+        DataError: no such list, one that cannot be read or has no words, or an unknown section.
     """
-    sections = _sections(_place(name))
-    unknown = [section for section in without if section not in sections]
-    if unknown:
-        raise DataError(
-            f"word list '{name}' has no section {unknown[0]!r}{did_you_mean(unknown[0], list(sections))} — allowed: "
-            f"{', '.join(filter(None, sections)) or 'none: it is not divided'}"
-        )
-    kept = (words for section, words in sections.items() if section not in without)
-    found = tuple(dict.fromkeys(word for words in kept for word in words))
-    if not found:
-        raise DataError(f"word list '{name}' has no words — at least one is needed — one a line in '{_place(name)}'")
-    return found
-
-
-def _place(name: str) -> Path:
-    shipped = paths.manifest_dir() / "words"
-    known = {path.stem: path for path in sorted(shipped.glob("*.txt"))}
-    if name in known:
-        return known[name]
-    path = Path(name).expanduser()
-    places = [path] if path.is_absolute() else [root / path for root in (*paths.data_roots(), Path.cwd())]
-    for place in places:
-        if place.is_file():
-            return place
-    raise DataError(
-        f"word list '{name}' not found{did_you_mean(name, list(known))} — looked for {', '.join(map(str, places))} — "
-        f"allowed: {', '.join(known)}, or the path of a text file with one word a line"
-    )
-
-
-def _sections(path: Path) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {"": []}
+    path = _word_file(name)
+    sections: dict[str, list[str]] = {"": []}
     section = ""
-    for line in _text(path, "word list").removeprefix("\ufeff").splitlines():
+    for line in _lines(path, comments=""):
         if line.startswith(_SECTION):
             section = line.removeprefix(_SECTION).strip()
-            found.setdefault(section, [])
-        elif line.strip() and not line.startswith("#"):
-            found[section].append(line.strip())
-    return found
+            sections.setdefault(section, [])
+        elif not line.startswith("#"):
+            sections[section].append(line)
+    if unknown := [section for section in without if section not in sections]:
+        raise DataError(
+            f"word list '{name}' has no section {unknown[0]!r}{did_you_mean(unknown[0], list(sections))} — choose from "
+            f"{', '.join(filter(None, sections)) or 'none: it is not divided'}"
+        )
+    chosen = (words for section, words in sections.items() if section not in without)
+    words = tuple(dict.fromkeys(word for words in chosen for word in words))
+    if not words:
+        raise DataError(f"word list '{name}' has no words — write at least one a line in '{path}'")
+    return words
+
+
+def _word_file(name: str) -> Path:
+    known = {path.stem: path for path in sorted((paths.manifest_dir() / "words").glob("*.txt"))}
+    path = Path(name).expanduser()
+    places = [path] if path.is_absolute() else [root / path for root in (*paths.data_roots(), Path.cwd())]
+    file = known.get(name) or next((place for place in places if place.is_file()), None)
+    if file is None:
+        raise DataError(
+            f"word list '{name}' not found{did_you_mean(name, list(known))} in {', '.join(map(str, places))} — "
+            f"choose from {', '.join(known)}, or name a text file with one word a line"
+        )
+    return file

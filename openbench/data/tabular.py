@@ -152,8 +152,8 @@ def table_part(name: str) -> Manifest:
     _, table, protocol, draw, part = name.split("/")
     if not draw.isdigit() or part not in PARTS or protocol not in PROTOCOLS:
         raise DataError(
-            f"'{name}' is not a part of a table — `{FOLDER}/<table>/<protocol>/<draw>/<part>` expected, "
-            f"<protocol> one of {', '.join(PROTOCOLS)}, <part> one of {', '.join(PARTS)}"
+            f"'{name}' is not a part of a table — write {FOLDER}/TABLE/PROTOCOL/DRAW/PART, with PROTOCOL one of "
+            f"{', '.join(PROTOCOLS)} and PART one of {', '.join(PARTS)}"
         )
     anomalous = facts_of(table).anomalous()
     numbers = np.where(anomalous, np.cumsum(anomalous), np.cumsum(~anomalous)) - 1
@@ -206,8 +206,8 @@ class TableFile(Source):
 
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
         """All rows, if the table is there."""
-        wanted = re.compile(rf"(\d+_)?{re.escape(self.table)}\.npz")
-        file = next((f for f in sorted(place.glob("*.npz")) if wanted.fullmatch(f.name)), None)
+        name = re.compile(rf"(\d+_)?{re.escape(self.table)}\.npz")
+        file = next((f for f in sorted(place.glob("*.npz")) if name.fullmatch(f.name)), None)
         if file is None:
             return None
         values, row_of = _scaled(file, self.table, self.protocol, int(self.draw))
@@ -231,23 +231,24 @@ def _scaled(file: Path, table: str, protocol: str, draw: int) -> tuple[NDArray[n
 
 
 def _table(file: Path, table: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    held = read_npz(file, ("X", "y"), "`X` (n, d) and `y` (n,) expected")
-    if {name for name, array in held.items() if array.dtype.kind in "biuf"} != {"X", "y"}:
-        kinds = ", ".join(f"{name} {array.dtype}" for name, array in held.items()) or "neither"
-        raise DataError(f"'{file}': found {kinds} — numbers in `X` (n, d) and `y` (n,) expected")
-    raw, y = held["X"].astype(np.float64), held["y"]
-    facts = facts_of(table)
-    found = (*raw.shape, int((y == 1).sum())) if raw.ndim == 2 and y.shape == raw.shape[:1] else (raw.shape, y.shape)
-    if found != (facts.rows, facts.columns, facts.anomalies):
+    arrays = read_npz(file, ("X", "y"))
+    if {name for name, array in arrays.items() if array.dtype.kind in "biuf"} != {"X", "y"}:
+        kinds = ", ".join(f"{name} {array.dtype}" for name, array in arrays.items()) or "neither"
+        raise DataError(f"'{file}' has {kinds} — write numbers in `X` (n, d) and `y` (n,)")
+    raw, anomalous = arrays["X"].astype(np.float64), arrays["y"] == 1
+    facts, shapes = facts_of(table), (arrays["X"].shape, arrays["y"].shape)
+    if (
+        shapes != ((facts.rows, facts.columns), (facts.rows,))
+        or anomalous.sum() != facts.anomalies
+        or (facts.places and not np.array_equal(facts.anomalous(), anomalous))
+    ):
         raise DataError(
-            f"'{file}': found {found} — {facts.rows} rows of {facts.columns} columns with {facts.anomalies} anomalies "
-            "are published — get the file again"
+            f"'{file}' is not the published table ({facts.rows} rows of {facts.columns} columns, {facts.anomalies} "
+            f"anomalies): X {shapes[0]}, y {shapes[1]} with {anomalous.sum()} anomalies — get the file again"
         )
-    if facts.places and not np.array_equal(facts.anomalous(), y == 1):
-        raise DataError(f"'{file}': its anomalies are not the published rows — get the file again")
     if not np.isfinite(raw).all():
         raise DataError(f"'{file}': {int((~np.isfinite(raw)).sum())} values are NaN or infinite — get the file again")
-    return raw, y == 1
+    return raw, anomalous
 
 
 @dataclass(frozen=True)

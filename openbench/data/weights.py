@@ -1,8 +1,9 @@
-"""Released weights: where they come from, and what their network has seen before it meets a benchmark."""
+"""Released weights: where they come from, and what their network was trained on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from openbench import paths
@@ -19,14 +20,14 @@ _SOURCE = ("title", "licence", "page", "files", "by_hand", "note")
 
 @dataclass(frozen=True)
 class Pretraining:
-    """What a network was trained on when it was released.
+    """The data that a released network was trained on.
 
     Args:
-        images: whose pictures.
-        labels: what it was told about them; `none` where it learnt from pictures alone.
-        classes: names of the class lists that these labels name.
-        wordnet: whether the labels are ImageNet-21k's, so that a class named by a WordNet id was among them.
-        unknown: why it cannot be said of a class whether it was seen; empty = it can.
+        images: the images.
+        labels: their labels; `none` for self-supervised networks.
+        classes: names of the class lists of these labels.
+        wordnet: whether the labels are ImageNet-21k's, which include every WordNet id.
+        unknown: why it is not known whether a class was seen; empty = it is.
     """
 
     images: str
@@ -36,7 +37,7 @@ class Pretraining:
     unknown: str = ""
 
     def labelled(self, classes: Sequence[str]) -> tuple[str, ...]:
-        """Return those of some classes that the labels named, compared as ID and OOD classes are.
+        """Return the classes that were among the labels, compared as ID and OOD classes are.
 
         Args:
             classes: names, of which some may be WordNet ids.
@@ -48,12 +49,12 @@ class Pretraining:
         """Return in words whether the classes of a set were among the labels; the set may name none."""
         if not classes:
             return "the set names no classes"
-        found = len(self.labelled(classes))
-        if self.unknown and not found:
+        count = len(self.labelled(classes))
+        if self.unknown and not count:
             return f"not known: {self.unknown}"
         if self.wordnet and not all(map(_is_wordnet_id, classes)):
-            return f"{found} or more of {len(classes)}: only WordNet ids can be looked up in ImageNet-21k"
-        return f"{found} of {len(classes)}" if found else "none"
+            return f"{count} or more of {len(classes)}: only WordNet ids can be looked up in ImageNet-21k"
+        return f"{count} of {len(classes)}" if count else "none"
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ class Weights:
     """Released weights of a backbone.
 
     Args:
-        source: where they come from, under which licence.
-        pretraining: what the network has seen.
+        source: their origin and licence.
+        pretraining: the data that the network was trained on.
     """
 
     source: DataSource
@@ -80,6 +81,21 @@ def released_weights() -> Mapping[str, Weights]:
     return {name: parse_weights(name, entry) for name, entry in read_yaml(paths.manifest_dir() / _FILE).items()}
 
 
+def are_missing(backbone: Mapping[str, Any]) -> bool:
+    """Return whether the weights of a backbone are known by their file and in no data root or torch hub's cache.
+
+    Args:
+        backbone: its config node.
+    """
+    from torch.hub import get_dir
+
+    weights, entry = str(backbone.get("weights") or ""), released_weights().get(str(backbone.get("name")))
+    files = [weights] if "/" in weights else [f.gives for f in entry.source.files] if entry and weights else []
+    places = [root / file for file in files for root in paths.data_roots()]
+    places += [Path(get_dir()) / "checkpoints" / Path(file).name for file in files]
+    return bool(files) and not any(place.is_file() for place in places)
+
+
 def parse_weights(name: str, entry: Mapping[str, Any]) -> Weights:
     """Return what an entry of the weights file describes.
 
@@ -91,10 +107,7 @@ def parse_weights(name: str, entry: Mapping[str, Any]) -> Weights:
     facts = {key: value for key, value in entry.items() if key not in _SOURCE}
     pretraining = from_node(Pretraining, facts, where)
     if not (pretraining.classes or pretraining.unknown):
-        raise DataError(
-            f"{where} — missing classes or unknown — every entry says what the network was trained on, and which "
-            "classes its labels named or why that is not known"
-        )
+        raise DataError(f"{where} has neither `classes` nor `unknown` — name the classes of its labels, or why not")
     source = parse_source(name, {key: value for key, value in entry.items() if key in _SOURCE}, _FILE)
     # The name is what users type after `data prepare`.
     return Weights(replace(source, name=f"backbone={name}"), pretraining)

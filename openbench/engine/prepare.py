@@ -26,6 +26,7 @@ from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import WHERE as OUTLIERS
 from openbench.data.build import build_benchmark, open_benchmark, with_outliers
 from openbench.data.checking.same_images import refuse_listed_images, refuse_same_images
+from openbench.data.weights import are_missing
 from openbench.digest import digest
 from openbench.engine.compatibility import check_classes, check_training_counts
 from openbench.engine.evaluate import for_layers
@@ -212,12 +213,13 @@ def opened(config: Config, chosen: ChosenMethod) -> Benchmark:
         LeakageError: an image is on two sides.
     """
     parsed, network = BenchmarkConfig.parse(config["benchmark"]), config["backbone"]
-    reader = train_reader(chosen) or head_reader(network)
+    reader, name = train_reader(chosen) or head_reader(network), str(network.get("name"))
+    missing = name if are_missing(network) else ""
     try:
-        benchmark = open_benchmark(parsed, reader)
+        benchmark = open_benchmark(parsed, reader, backbone=missing)
     except DataError:
         if not reader and ("start" in network or ("weights" in network and not network["weights"])):
-            open_benchmark(parsed, _trained_on(str(network.get("name"))))  # lists the training images too
+            open_benchmark(parsed, _trained_on(name), backbone=missing)  # lists the training images too
         raise
     refuse_listed_images(benchmark, parsed)
     refuse_same_images(benchmark)

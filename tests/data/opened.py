@@ -9,6 +9,6 @@ def open_split(node, role, classes=(), incomplete="error", where=""):
     where = where or f"dataset {node.get('name')}"
     config = SetConfig.from_node(node, where)
     located = locate(config)
-    if located.count == 0 or (located.count < located.wanted and incomplete == "error"):
-        raise DataError(f"incomplete — {located.count} of {located.wanted} images found")
+    if located.count == 0 or (located.count < located.expected and incomplete == "error"):
+        raise DataError(f"incomplete — {located.count} of {located.expected} images found")
     return split_of(config, located, role, classes, where)

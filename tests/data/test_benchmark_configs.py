@@ -105,7 +105,7 @@ def test_a_set_is_dropped_on_the_command_line_and_recorded(composed):
 
 
 def test_a_set_dropped_from_the_defaults_alone_is_refused_with_the_right_command(composed):
-    with pytest.raises(ConfigError, match=r"use `~benchmark\.near\.nine`"):
+    with pytest.raises(ConfigError, match=r"remove the set: `~benchmark\.near\.nine`"):
         build_benchmark(composed("+benchmark=digits", "~dataset@benchmark.near.nine"))
 
 

@@ -7,7 +7,7 @@ from PIL import Image as Pillow
 
 from openbench.core.benchmark import Split
 from openbench.core.request import Role
-from openbench.data.checking.contact_sheet import classes_shown, draw, stats_of, table_line
+from openbench.data.checking.contact_sheet import class_of_each, draw, stats_of, table_line
 from openbench.data.sources.items import ArrayItems, VectorItems
 
 from .conftest import noisy
@@ -25,7 +25,7 @@ def test_numbers_are_those_of_the_pixels(split):
     assert found.mean == pytest.approx(pixels.mean(axis=0))
     assert found.std == pytest.approx(pixels.std(axis=0))
     assert found.sizes == (((6, 9), len(split)),)
-    assert found.shown == Counter(f"class {label}" for label in split.labels)
+    assert found.classes == Counter(f"class {label}" for label in split.labels)
     assert found.grey == 0.0
 
 
@@ -40,9 +40,9 @@ def test_grey_is_noticed_however_it_is_stored(split):
 def test_an_ood_image_is_called_after_its_folder_unless_all_share_it(split):
     ood = replace(split, role=Role.FAR, labels=np.full(len(split), -1))
     by_class = replace(ood, keys=[f"set/{'ab'[i % 2]}/{i}.png" for i in range(len(ood))])
-    assert set(classes_shown(by_class, ())) == {"a", "b"}
+    assert set(class_of_each(by_class, ())) == {"a", "b"}
     together = replace(ood, keys=[f"set/test/{i}.png" for i in range(len(ood))], classes=("a", "b"))
-    assert set(classes_shown(together, ())) == {"-"}
+    assert set(class_of_each(together, ())) == {"-"}
     assert "classes not named" in str(stats_of(together, ()))
 
 

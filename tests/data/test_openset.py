@@ -23,8 +23,8 @@ def test_the_first_classes_of_the_seeded_order_are_known():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"known": 10}, "found 10 — allowed: 2 to 9"),
-        ({"known": 1}, "found 1 — allowed: 2 to 9"),
+        ({"known": 10}, "known is 10 — allowed: 2 to 9"),
+        ({"known": 1}, "known is 1 — allowed: 2 to 9"),
         ({"sed": 1}, "no key 'sed'; did you mean 'seed'"),
     ],
 )

@@ -93,13 +93,12 @@ def test_a_csv_names_pictures_relative_to_itself_and_keeps_its_order(photos):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("file,label\na.png,cat\n", "line 1: found the columns"),
-        ("path,label\na.png,cat\nb.png\n", "line 3: 1 values, the header has 2"),
-        ("path,label\na.png,cat\nx, y.png,cat\n", "line 3: 3 values, the header has 2"),
+        ("file,label\na.png,cat\n", "line 1: the columns are"),
+        ("path,label\na.png,cat\nb.png\n", "line 3: 1 values for 2 columns"),
         ("path,label\na.png,cat\n,cat\n", "line 3: path ''"),
         ("path,label\na.png,\n", "line 2: path 'a.png', label ''"),
         ("path,label\na.png,cat\nb.png,cat\na.png,dog\n", "line 4: 'a.png' is on line 2 already"),
-        ("path,label\n", "none found"),
+        ("path,label\n", "has no images"),
     ],
 )
 def test_a_csv_that_is_wrong_names_the_line(tmp_path, text, message):
@@ -131,9 +130,9 @@ def test_channels_may_come_first_and_a_single_one_is_grey(tmp_path):
     [
         ({"images": np.zeros((3, 64))}, "float64"),
         ({"images": np.zeros((3, 64), np.uint8)}, r"uint8 \(3, 64\)"),
-        ({"images": np.zeros((3, 4, 4, 2), np.uint8)}, "1 or 3 channels"),
-        ({"pixels": np.zeros((3, 4, 4), np.uint8)}, "holds no images"),
-        ({"images": np.zeros((3, 4, 4), np.uint8), "labels": [0, 1]}, "one label per image"),
+        ({"images": np.zeros((3, 4, 4, 2), np.uint8)}, r"uint8 \(3, 4, 4, 2\)"),
+        ({"pixels": np.zeros((3, 4, 4), np.uint8)}, "has no images"),
+        ({"images": np.zeros((3, 4, 4), np.uint8), "labels": [0, 1]}, "one whole number or text per image"),
         ({"images": np.zeros((2, 4, 4), np.uint8), "labels": [0.5, 1]}, "labels are float64"),
         ({"images": np.zeros((2, 4, 4), np.uint8), "labels": [0, 2], "classes": ["a", "b"]}, "from 0 to 2"),
     ],
@@ -239,5 +238,5 @@ def test_a_name_that_is_not_text_is_named(photos):
     folder, _ = photos
     write_image(folder / "cat" / "ok.png", noisy((4, 4)))
     os.rename(folder / "cat" / "ok.png", os.fsencode(folder) + b"/cat/\xff.png")
-    with pytest.raises(DataError, match=r"b'cat/\\xff\.png' is not UTF-8"):
+    with pytest.raises(DataError, match=r"the name .* is not UTF-8"):
         read_rows(folder)

@@ -107,7 +107,7 @@ def test_a_full_disk_keeps_the_archive_and_does_not_blame_it(offered, server, tm
     file = offered(tar_of(FILES))
     with monkeypatch.context() as patched:
         patched.setattr(download.tarfile.TarFile, "extractall", full)
-        with pytest.raises(DataError, match="No space left on device — make room,"):
+        with pytest.raises(DataError, match=r"No space left on device\) — make room,"):
             run(file, tmp_path)
     asked = len(server.asked)
     run(file, tmp_path)

@@ -63,5 +63,5 @@ def test_lsun_is_every_file_of_its_folder(root, composed):
     from openbench.data.dataset import SetConfig, locate
 
     found = locate(SetConfig.from_node(node, "benchmark.far.lsun"))
-    assert (found.count, found.wanted) == (10_000, 10_000)
+    assert (found.count, found.expected) == (10_000, 10_000)
     assert found.found.items.files[0] == str(folder / "0.jpg")

@@ -30,7 +30,7 @@ def test_torchvisions_weights_have_the_address_that_torchvision_states():
     for name, weights in released_weights().items():
         node = yaml.safe_load((config_dir() / f"backbone/{name}.yaml").read_text())
         node = node.get("start", node)
-        if "from_torchvision" in node["_target_"] and node["weights"]:
+        if "from_torchvision" in node["_target_"] and "/" not in (node["weights"] or "/"):
             stated = models.get_model_weights(node["model"])[node["weights"]].url
             (file,) = weights.source.files
             if (file.url, file.gives) != (stated, f"weights/{stated.rpartition('/')[2]}"):
@@ -55,7 +55,7 @@ def test_imagenet_21k_is_looked_up_by_wordnet_ids_alone():
     ("entry", "message"),
     [
         ({"images": "i", "classes": ["cifar10/classes"]}, "missing labels"),
-        ({"images": "i", "labels": "l"}, "missing classes or unknown"),
+        ({"images": "i", "labels": "l"}, "neither `classes` nor `unknown`"),
         ({"images": "i", "labels": "l", "unknown": "u", "size": 3}, "'size'"),
         (
             {"images": "i", "labels": "l", "unknown": "u", "title": "t", "licence": "l", "page": "p"},

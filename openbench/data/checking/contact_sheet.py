@@ -1,6 +1,7 @@
-"""What a split looks like: a picture of some of its images with their labels, and the numbers that reveal mistakes."""
+"""Contact sheets of splits: some of the images with their labels, and numbers that reveal mistakes."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from openbench.core.benchmark import Image, Split
 from openbench.data.manifests import UNNAMED
+from openbench.data.sources.transforms import channel_statistics
 
 _COLUMNS, _ROWS = 12, 6
 _TILE = 0.78  # of a square's side, for the longer side of an image
@@ -21,21 +23,21 @@ _BARS = 40
 
 @dataclass(frozen=True)
 class SplitStats:
-    """Numbers of a split.
+    """Statistics of a split; sizes and colours are those of up to 500 evenly spaced images.
 
     Args:
         where: `role/name`.
-        count: images.
-        shown: class of each image as its labels or its key's folder say.
-        sizes: (height, width) and how many of the images looked at have it, most frequent first.
-        mean: per channel, in [0, 1], of the images looked at.
-        std: likewise.
-        grey: share of the images looked at that have no colour.
+        count: number of images.
+        classes: number of images per class.
+        sizes: (height, width) and number of images, most frequent first.
+        mean: per channel, in [0, 1].
+        std: per channel.
+        grey: share of images without colour.
     """
 
     where: str
     count: int
-    shown: Counter[str]
+    classes: Counter[str]
     sizes: tuple[tuple[tuple[int, int], int], ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -45,15 +47,15 @@ class SplitStats:
         height, width = self.sizes[0][0]
         size = f"{height}×{width}" if len(self.sizes) == 1 else f"{len(self.sizes)} sizes, mostly {height}×{width}"
         rgb = f"mean {_numbers(self.mean)}, std {_numbers(self.std)}"
-        few, many = min(self.shown.values()), max(self.shown.values())
-        several = len(self.shown) > 1
-        classes = f"{len(self.shown)} classes of {few} to {many}" if several else f"1 class of {many}"
-        classes = "classes not named" if set(self.shown) == {UNNAMED} else classes
+        few, many = min(self.classes.values()), max(self.classes.values())
+        several = len(self.classes) > 1
+        classes = f"{len(self.classes)} classes of {few} to {many}" if several else f"1 class of {many}"
+        classes = "classes not named" if set(self.classes) == {UNNAMED} else classes
         grey = f", {self.grey:.0%} grey" if self.grey else ""
         return f"{self.where}: {self.count} images, {size}, {rgb}{grey}; {classes}"
 
 
-def classes_shown(split: Split, names: tuple[str, ...]) -> list[str]:
+def class_of_each(split: Split, names: tuple[str, ...]) -> list[str]:
     """Return a class per image: the ID class where there is one, else the set's only class, else the key's folder.
 
     Args:
@@ -65,47 +67,46 @@ def classes_shown(split: Split, names: tuple[str, ...]) -> list[str]:
     if len(split.classes) == 1:
         return list(split.classes) * len(split)
     folders = [key.rpartition("/")[0].rpartition("/")[2] for key in split.keys]
-    # A folder that all images share is a part of the data set, such as `test`, rather than a class.
+    # A folder of all images is a part of the data set, such as `test`.
     return folders if len(set(folders)) > 1 else [UNNAMED] * len(folders)
 
 
 def stats_of(split: Split, names: tuple[str, ...]) -> SplitStats:
-    """Return the numbers of a split; sizes and colours come from up to 500 evenly spaced images.
+    """Return the statistics of a split.
 
     Raises:
-        DataError: one of these images cannot be read.
+        DataError: one of its images cannot be read.
     """
     sizes: Counter[tuple[int, int]] = Counter()
-    total, squares, pixels, grey = np.zeros(3), np.zeros(3), 0, 0
+    grey = 0
     chosen = spaced(len(split), _SAMPLE)
-    for index in chosen:
-        image = split.items[int(index)]
-        sizes[image.shape[0], image.shape[1]] += 1
-        colour = _colour(image) / 255.0
-        grey += bool(np.ptp(colour, axis=2).max() == 0)
-        total += colour.sum(axis=(0, 1))
-        squares += (colour**2).sum(axis=(0, 1))
-        pixels += colour.shape[0] * colour.shape[1]
-    mean = total / pixels
-    std = np.sqrt(np.maximum(squares / pixels - mean**2, 0.0))
+
+    def images() -> Iterator[Image]:
+        nonlocal grey
+        for index in chosen:
+            image = split.items[int(index)]
+            sizes[image.shape[0], image.shape[1]] += 1
+            grey += image.ndim == 2 or not np.ptp(image, axis=2).any()
+            yield image
+
+    mean, std = channel_statistics(images())
     return SplitStats(
         where=f"{split.role}/{split.name}",
         count=len(split),
-        shown=Counter(classes_shown(split, names)),
+        classes=Counter(class_of_each(split, names)),
         sizes=tuple(sizes.most_common()),
-        mean=tuple(float(v) for v in mean),
-        std=tuple(float(v) for v in std),
+        mean=tuple(map(float, mean)),
+        std=tuple(map(float, std)),
         grey=grey / len(chosen),
     )
 
 
 def table_line(split: Split) -> str:
-    """Return the numbers of a split of rows (d,) in words; the range is that of up to 10,000 evenly spaced rows."""
+    """Return the statistics of up to 10,000 evenly spaced rows (d,) of a split as text."""
     rows = np.stack([np.asarray(split.items[int(index)]) for index in spaced(len(split), 10_000)])
     constant = int((np.ptp(rows, axis=0) == 0).sum())
-    told = f", {constant} constant" if constant else ""
-    shown = f"{rows.shape[1]} columns in [{rows.min():.4g}, {rows.max():.4g}]{told}"
-    return f"{split.role}/{split.name}: {len(split)} rows, {shown}"
+    columns = f"{rows.shape[1]} columns in [{rows.min():.4g}, {rows.max():.4g}]"
+    return f"{split.role}/{split.name}: {len(split)} rows, {columns}" + (f", {constant} constant" if constant else "")
 
 
 def draw(split: Split, names: tuple[str, ...], stats: SplitStats, path: Path) -> None:
@@ -121,12 +122,12 @@ def draw(split: Split, names: tuple[str, ...], stats: SplitStats, path: Path) ->
     FigureCanvasAgg(figure)
     top, bottom = np.ravel(np.asarray(figure.subfigures(2, 1, height_ratios=(8, 2.2))))
     figure.suptitle(str(stats), fontsize=11, wrap=True)
-    _tiles(top.subplots(), split, classes_shown(split, names))
+    _tiles(top.subplots(), split, class_of_each(split, names))
     _histogram(bottom.subplots(), stats)
     figure.savefig(path, dpi=100)
 
 
-def _tiles(axis: Axes, split: Split, shown: list[str]) -> None:
+def _tiles(axis: Axes, split: Split, classes: list[str]) -> None:
     """Draw images in squares of side 1, their labels above; axes of their own would take five times as long."""
     for place, index in enumerate(spaced(len(split), _ROWS * _COLUMNS)):
         row, column = divmod(place, _COLUMNS)
@@ -135,14 +136,14 @@ def _tiles(axis: Axes, split: Split, shown: list[str]) -> None:
         middle, low = column + 0.5, row + 1
         extent = (middle - width / 2, middle + width / 2, low, low - height)
         axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest", extent=extent)
-        label = f"{_short(shown[index])}\n{image.shape[0]}×{image.shape[1]}"
+        label = f"{_short(classes[index])}\n{image.shape[0]}×{image.shape[1]}"
         axis.text(middle, low - height - 0.02, label, fontsize=7, ha="center", va="bottom")
     axis.set(xlim=(0, _COLUMNS), ylim=(_ROWS, 0), aspect="equal")
     axis.axis("off")
 
 
 def _histogram(axis: Axes, stats: SplitStats) -> None:
-    ranked = stats.shown.most_common()
+    ranked = stats.classes.most_common()
     if len(ranked) > _BARS:
         axis.bar(range(len(ranked)), [n for _, n in ranked], width=1.0)
         axis.set_xlabel(f"{len(ranked)} classes, most frequent first", fontsize=8)
@@ -153,14 +154,9 @@ def _histogram(axis: Axes, stats: SplitStats) -> None:
     axis.tick_params(labelsize=7)
 
 
-def spaced(count: int, wanted: int) -> NDArray[np.int64]:
-    """Return at most `wanted` of `count` positions, evenly spaced, first and last among them."""
-    return np.unique(np.linspace(0, count - 1, min(count, wanted)).round().astype(np.int64))
-
-
-def _colour(image: Image) -> NDArray[np.float64]:
-    planes = np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image
-    return planes.astype(np.float64)
+def spaced(count: int, most: int) -> NDArray[np.int64]:
+    """Return at most `most` of `count` positions, evenly spaced, with the first and the last."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
 
 
 def _numbers(values: tuple[float, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Images that look alike though their bytes differ: saved again, scaled, made lighter; found by perceptual hash."""
+"""Near-duplicates: images that were saved again, scaled or made lighter, found by a perceptual hash."""
 
 import logging
 from contextlib import suppress
@@ -26,12 +26,12 @@ _ROWS = 1 << 12
 
 @dataclass(frozen=True)
 class Lookalike:
-    """Two images on sides that must be apart.
+    """Two similar images in splits that must not share any.
 
     Args:
         first: `role/name` and key of one.
-        second: of the other.
-        difference: root mean square difference of their thumbnails, in grey levels of 255; 0 = the same picture.
+        second: `role/name` and key of the other.
+        difference: root mean square difference of their thumbnails, in grey levels of 255.
     """
 
     first: tuple[str, str]
@@ -43,41 +43,41 @@ class Lookalike:
 
 
 def lookalikes(benchmark: Benchmark) -> list[Lookalike]:
-    """Return the pairs of images that look alike across splits that must be apart, most alike first.
+    """Return the pairs of similar images across splits that must not share any, most similar first.
 
     A hash of 64 bits, one per low frequency, proposes a pair; the difference of the thumbnails decides.
     """
-    looks = []
+    prepared = []
     for split in benchmark.splits():
         where = f"{split.role}/{split.name}"
         logger.info(f"look at {where}: {len(split)} images")
         rows, thumbnails = _thumbnails(split)
-        looks.append((where, split, rows, thumbnails, perceptual_hash(thumbnails)))
-    found = []
-    for (a, first, rows_a, images_a, bits_a), (b, second, rows_b, images_b, bits_b) in combinations(looks, 2):
+        prepared.append((where, split, rows, thumbnails, perceptual_hash(thumbnails)))
+    pairs = []
+    for (a, first, rows_a, images_a, bits_a), (b, second, rows_b, images_b, bits_b) in combinations(prepared, 2):
         if not must_differ(first.role, second.role):
             continue
         step = max(1, (1 << 25) // max(1, len(bits_b)))  # a block of at most 2**25 pairs at a time
         for start in range(0, len(bits_a), step):
-            apart = np.bitwise_count(bits_a[start : start + step, None] ^ bits_b[None, :])
-            for i, j in zip(*np.nonzero(apart <= _BITS), strict=True):
+            distance = np.bitwise_count(bits_a[start : start + step, None] ^ bits_b[None, :])
+            for i, j in zip(*np.nonzero(distance <= _BITS), strict=True):
                 difference = _difference(images_a[start + i], images_b[j])
                 if difference <= _LEVELS:
                     keys = first.keys[rows_a[start + i]], second.keys[rows_b[j]]
-                    found.append(Lookalike((a, keys[0]), (b, keys[1]), difference))
-    return sorted(found, key=lambda pair: pair.difference)
+                    pairs.append(Lookalike((a, keys[0]), (b, keys[1]), difference))
+    return sorted(pairs, key=lambda pair: pair.difference)
 
 
 def _thumbnails(split: Split) -> tuple[list[int], NDArray[np.uint8]]:
     """Positions and thumbnails of the images with some content; unreadable ones are left to the other checks."""
-    rows, found = list[int](), [np.zeros((0, _SIDE, _SIDE), np.uint8)]
+    rows, thumbnails = list[int](), [np.zeros((0, _SIDE, _SIDE), np.uint8)]
     for index in range(len(split)):
         with suppress(DataError):
             small = thumbnail(split.items[index])
             if small.std() >= _PLAIN:
                 rows.append(index)
-                found.append(small[None])
-    return rows, np.concatenate(found)
+                thumbnails.append(small[None])
+    return rows, np.concatenate(thumbnails)
 
 
 def thumbnail(image: Image) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""Images that a benchmark reads twice, from the same place of the same file: found without decoding any."""
+"""Leakage of images: the same file or row in two splits that must not share any, found without decoding."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ from openbench.errors import LeakageError
 
 
 def refuse_same_images(benchmark: Benchmark) -> None:
-    """Check that no image is on two sides: both ID and OOD, or both tested and learnt or tuned from.
+    """Check that no image is both ID and OOD, or both tested and learnt or tuned from.
 
-    Two images are the same here if they are the same file, or the same row of one array or Arrow folder. Two of a
-    user's own files, whose digests are known, are also the same if their bytes are. Nothing is decoded: published
-    images that are the same in two files are found by `check`. For sets that nothing reads see `refuse_listed_images`.
+    Two images are the same if they are the same file, or the same row of one array or Arrow folder; files of the user's
+    own also if their bytes are equal. Nothing is decoded: `check` finds equal images in two published files. For sets
+    that nothing reads see `refuse_listed_images`.
 
     Raises:
-        LeakageError: an image is on two sides.
+        LeakageError: an image is in two such splits.
     """
     places = [(split, _places(split.items)) for split in benchmark.splits() if not split.unread]
     for (a, first), (b, second) in combinations(places, 2):
@@ -37,14 +37,13 @@ def refuse_same_images(benchmark: Benchmark) -> None:
 
 
 def refuse_listed_images(benchmark: Benchmark, config: BenchmarkConfig) -> None:
-    """Check that no image of a list that nothing reads is tested or tuned on: a network may have learnt from it.
+    """Check that no image of a set that nothing reads is tested or tuned on: a network may have learnt from it.
 
-    Only lists are compared, and only those of sets with the same sources: the images need not be there. A set that is
-    given by a rule has no list until its files are there.
+    The lists of sets with the same sources are compared, without the images. A rule has no list.
 
     Args:
-        benchmark: as opened.
-        config: what it was built from.
+        benchmark: the benchmark.
+        config: its config.
 
     Raises:
         LeakageError: an image of the list is tested or tuned on.
@@ -53,16 +52,16 @@ def refuse_listed_images(benchmark: Benchmark, config: BenchmarkConfig) -> None:
         return
     sets = [(entry.role, SetConfig.from_node(entry.node, f"benchmark.{entry.path}")) for entry in config.sets]
     for split in (split for split in benchmark.splits() if split.unread):
-        for (role, own), (other, of) in product(sets, sets):
-            if role == split.role and must_differ(role, other) and own.sources == of.sources:
-                found = {key for tested in benchmark.of_role(other) for key in tested.keys}
-                shared = sorted(found.intersection(_listed(own)).intersection(_listed(of)))
+        for (role, unread), (other, tested) in product(sets, sets):
+            if role == split.role and must_differ(role, other) and unread.sources == tested.sources:
+                keys = {key for one in benchmark.of_role(other) for key in one.keys}
+                shared = sorted(keys.intersection(_keys(unread)).intersection(_keys(tested)))
                 if shared:
                     raise _leak(benchmark.name, (split, benchmark.of_role(other)[0]), shared)
 
 
-def _listed(config: SetConfig) -> Sequence[str]:
-    """The keys of a set's list; none where it is given by a rule."""
+def _keys(config: SetConfig) -> Sequence[str]:
+    """The keys of a set's list; none for a rule."""
     listing = config.listing()
     return listing.keys if isinstance(listing, Manifest) else ()
 
@@ -71,12 +70,12 @@ def _leak(name: str, sides: tuple[Split, Split], shared: Sequence[str]) -> Leaka
     (a, b), images = sides, f"{len(shared):,} images" if len(shared) > 1 else "1 image"
     return LeakageError(
         f"benchmark '{name}': {a.role} {a.name} and {b.role} {b.name} have {images} in common, e.g. '{shared[0]}' — "
-        "what is learnt or tuned from must not be tested, and no image is both ID and OOD — take them out of one list"
+        "remove them from one list: images that are learnt or tuned from must not be tested, and none is ID and OOD"
     )
 
 
 def _places(items: Items) -> Mapping[object, int]:
-    """Position of each image, by what identifies it without decoding it; empty where that is not known."""
+    """The position of each image by its file, row or bytes; empty for other items."""
     if isinstance(items, JoinedItems):
         starts = accumulate((len(part) for part in items.parts), initial=0)
         parts = zip(starts, map(_places, items.parts), strict=False)
@@ -89,9 +88,9 @@ def _places(items: Items) -> Mapping[object, int]:
     if not isinstance(items, FileItems):
         return {}
     real = {folder: os.path.realpath(folder) for folder in set(map(os.path.dirname, items.files))}
-    found = {
+    paths = {
         os.path.join(real[os.path.dirname(path)], os.path.basename(path)): position
         for position, path in enumerate(items.files)
     }
     contents = {} if items.contents is None else {row.tobytes(): i for i, row in enumerate(items.contents)}
-    return {**found, **contents}
+    return {**paths, **contents}

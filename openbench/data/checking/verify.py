@@ -1,4 +1,4 @@
-"""What `check` finds out: is everything there and readable, and is no image on two sides that must be apart?"""
+"""Verifying a benchmark: complete and readable sets, and no image in two splits that must not share any."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ from openbench.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-_SHOWN = 5
+_PAIRS = 5  # in a message
 _LISTED = 20  # unreadable images of one split
 
-# Role pairs on the same side of ID/OOD whose images must differ: what is learnt or tuned from against what is tested.
+# Pairs of ID roles or of OOD roles whose images must differ: training and validation against test.
 _APART = {
     Role.ID_TRAIN: (Role.ID_VAL, Role.ID_TEST, Role.CSID),
     Role.ID_VAL: (Role.ID_TRAIN, Role.ID_TEST, Role.CSID),
@@ -34,16 +34,16 @@ _APART = {
 
 @dataclass(frozen=True)
 class SplitCheck:
-    """What was found of one split.
+    """The findings on one split.
 
     Args:
         where: `role/name`.
-        found: images found.
-        expected: images listed.
+        found: number of images found.
+        expected: number of images listed.
         unreadable: a message per image that cannot be decoded.
-        repeated: images that are identical to an earlier one of the same split.
-        deviations: how the images differ from the set as defined.
-        turned: images with an EXIF orientation, which is not applied.
+        repeated: number of images that are identical to an earlier one of the split.
+        deviations: how the images differ from the published set.
+        turned: number of images with an EXIF orientation, which is not applied.
     """
 
     where: str
@@ -57,12 +57,12 @@ class SplitCheck:
 
 @dataclass(frozen=True)
 class Shared:
-    """Images that are on two sides at once.
+    """Identical images of two splits.
 
     Args:
         first: `role/name` of one split.
-        second: of the other.
-        pairs: keys of identical images, one pair per image of `second`.
+        second: `role/name` of the other.
+        pairs: their keys, one pair per image of `second`.
     """
 
     first: str
@@ -70,9 +70,9 @@ class Shared:
     pairs: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{a} = {b}" for a, b in self.pairs[:_SHOWN])
-        more = f", and {len(self.pairs) - _SHOWN} more" if len(self.pairs) > _SHOWN else ""
-        return f"{self.first} and {self.second} share {len(self.pairs)} identical images: {shown}{more}"
+        pairs = ", ".join(f"{a} = {b}" for a, b in self.pairs[:_PAIRS])
+        more = f", and {len(self.pairs) - _PAIRS} more" if len(self.pairs) > _PAIRS else ""
+        return f"{self.first} and {self.second} share {len(self.pairs)} identical images: {pairs}{more}"
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ class CheckReport:
 
     Args:
         name: the benchmark.
-        splits: per split.
-        shared: identical images on sides that must be apart.
-        known: the same where `data_manifests/known_overlaps.txt` says that the published lists have them.
+        splits: the findings on each split.
+        shared: identical images in splits that must not share any.
+        known: identical images that the published lists have, by `data_manifests/known_overlaps.txt`.
         missing: a line for each set that is missing or incomplete; empty if `incomplete=allow` accepts that.
-        advice: where these were searched and what can be done.
-        dropped: declared sets that are not there.
+        dropped: declared sets that are missing.
+        advice: where these were searched, and what can be done.
     """
 
     name: str
@@ -99,26 +99,25 @@ class CheckReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Everything that stands in the way of trustworthy numbers."""
+        """All faults that make numbers untrustworthy."""
         unreadable = [f"{s.where}: {text}" for s in self.splits for text in s.unreadable]
         return (*self.missing, *unreadable, *(str(shared) for shared in self.shared))
 
     @property
     def verdict(self) -> str:
-        """The closing line: whether all is well, and how much of what was found."""
-        found = [
-            _counted(len(self.missing), "data set missing or incomplete", "data sets missing or incomplete"),
-            _counted(sum(len(s.unreadable) for s in self.splits), "unreadable image", "unreadable images"),
-            _counted(len(self.shared), "pair of sets with identical images", "pairs of sets with identical images"),
-        ]
+        """The closing line: the number of problems of each kind."""
+        counts = {
+            "data set{} missing or incomplete": len(self.missing),
+            "unreadable image{}": sum(len(s.unreadable) for s in self.splits),
+            "pair{} of sets with identical images": len(self.shared),
+        }
+        problems = [f"{count:,} {text.format('s' * (count > 1))}" for text, count in counts.items() if count]
         images = f"{len(self.splits)} sets, {sum(s.found for s in self.splits):,} images"
-        return (
-            f"problems: {', '.join(filter(None, found))} ({images})" if self.problems else f"ok: {images}, no problem"
-        )
+        return f"problems: {', '.join(problems)} ({images})" if problems else f"ok: {images}, no problem"
 
     @property
     def ok(self) -> bool:
-        """Whether there are no problems. Deviations that the config accepts are not problems; they are listed."""
+        """Whether there are no problems; deviations are not problems."""
         return not self.problems
 
     def __str__(self) -> str:
@@ -169,34 +168,22 @@ def verify_benchmark(benchmark: Benchmark) -> CheckReport:
     """Return the findings on a built benchmark; every image is decoded once and compared by content.
 
     Args:
-        benchmark: its classes were checked to be disjoint when it was built.
+        benchmark: with disjoint classes, as it was built.
     """
     checks: list[SplitCheck] = []
-    content: dict[str, list[str | None]] = {}
+    hashes: dict[str, list[str | None]] = {}
     splits = {f"{split.role}/{split.name}": split for split in benchmark.splits()}
     for where, split in splits.items():
         logger.info(f"check {where}: {len(split)} images")
-        hashes, unreadable = _hashes(split)
-        content[where] = hashes
-        readable = [found for found in hashes if found is not None]
+        hashes[where], unreadable = _hashes(split)
+        readable = [value for value in hashes[where] if value is not None]
+        turned = sum(is_turned(split.items, index) for index in range(len(split)))
+        repeated = len(readable) - len(set(readable))
         checks.append(
-            SplitCheck(
-                where,
-                len(split),
-                split.expected,
-                tuple(unreadable),
-                len(readable) - len(set(readable)),
-                split.deviations,
-                sum(is_turned(split.items, index) for index in range(len(split))),
-            )
+            SplitCheck(where, len(split), split.expected, tuple(unreadable), repeated, split.deviations, turned)
         )
-    shared, known = _shared(splits, content)
+    shared, known = _shared(splits, hashes)
     return CheckReport(benchmark.name, tuple(checks), tuple(shared), tuple(known), dropped=benchmark.dropped)
-
-
-def _counted(count: int, one: str, several: str) -> str:
-    """A number of things in words; empty if there are none."""
-    return f"{count:,} {one if count == 1 else several}" if count else ""
 
 
 def _path(status: SetStatus) -> str:
@@ -220,32 +207,26 @@ def _hashes(split: Split) -> tuple[list[str | None], list[str]]:
 
 
 def _plane(image: Image) -> Image:
-    """Grey that is stored in three equal channels, as one: the same picture must have the same hash."""
-    if (
-        image.ndim == 3
-        and np.array_equal(image[..., 0], image[..., 1])
-        and np.array_equal(image[..., 0], image[..., 2])
-    ):
-        return image[..., 0]
-    return image
+    """The image, without its copies where three channels are equal: one picture has one hash."""
+    return image[..., 0] if image.ndim == 3 and not np.ptp(image, axis=2).any() else image
 
 
 def _shared(
-    splits: Mapping[str, Split], content: Mapping[str, Sequence[str | None]]
+    splits: Mapping[str, Split], hashes: Mapping[str, Sequence[str | None]]
 ) -> tuple[list[Shared], list[Shared]]:
-    """Identical images on sides that must be apart: those that nobody knows of, and those that are known."""
-    found: tuple[list[Shared], list[Shared]] = [], []
+    """Identical images in splits that must not share any: new ones, and known ones."""
+    lists: tuple[list[Shared], list[Shared]] = [], []
     for (a, first), (b, second) in combinations(splits.items(), 2):
         if not must_differ(first.role, second.role):
             continue
-        key_of = {of: key for of, key in zip(reversed(content[a]), reversed(first.keys), strict=True) if of is not None}
-        pairs = [(key_of[of], key) for of, key in zip(content[b], second.keys, strict=True) if of in key_of]
-        for side, known in zip(found, (False, True), strict=True):
+        key_of = {of: key for of, key in zip(reversed(hashes[a]), reversed(first.keys), strict=True) if of is not None}
+        pairs = [(key_of[of], key) for of, key in zip(hashes[b], second.keys, strict=True) if of in key_of]
+        for shared, known in zip(lists, (False, True), strict=True):
             if chosen := tuple(pair for pair in pairs if (frozenset(pair) in known_pairs()) == known):
-                side.append(Shared(a, b, chosen))
-    return found
+                shared.append(Shared(a, b, chosen))
+    return lists
 
 
 def must_differ(first: Role, second: Role) -> bool:
-    """Whether no image may be in splits of both roles."""
+    """Return whether no image may be in splits of both roles."""
     return first.is_id != second.is_id or second in _APART.get(first, ()) or first in _APART.get(second, ())

@@ -1,4 +1,4 @@
-"""A benchmark of a user's own images, written as a config folder: ten lines of yaml, and a list per split."""
+"""A benchmark of a user's own images, written as a config folder: a yaml file, and a list per split."""
 
 import csv
 import io
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from openbench import paths
 from openbench.config.overrides import is_name
@@ -20,7 +19,7 @@ from openbench.core.benchmark import check_distinct
 from openbench.core.preprocess import Preprocess
 from openbench.data.own.images import NO_CLASS, OwnImages, Row, own_path, read_rows
 from openbench.data.sources.items import ADVICE, is_turned, not_applied
-from openbench.data.sources.transforms import cropped
+from openbench.data.sources.transforms import channel_statistics, cropped
 from openbench.errors import ConfigError, DataError, LeakageError
 from openbench.storage.files import read_regular, write_whole
 
@@ -73,31 +72,34 @@ class OwnBenchmark:
     epochs: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a name that cannot be typed, and sets on which no classifier can be trained and tested."""
+        """Check the name, and that a classifier can be trained and tested on the sets."""
         if not self.name.replace("_", "").isalnum() or not self.name.isascii():
-            raise ConfigError(f"benchmark name '{self.name}' — letters, digits and underscores are allowed")
+            raise ConfigError(f"benchmark name '{self.name}' — use letters, digits and underscores")
         for what, name in [("benchmark", self.name), *(("set", where.partition(".")[2]) for where in self.ood)]:
             if not is_name(name):
                 raise ConfigError(f"{what} name '{name}' is read by yaml as a number or another value — choose another")
         if not any(where.startswith(("near.", "far.")) for where in self.ood):
             raise ConfigError("no OOD test set — give at least one: --near NAME=PATH or --far NAME=PATH")
-        classes = self.classes
+        classes, train = self.classes, self.id_sets["train"].at
         if len(classes) < 2:
-            raise DataError(
-                f"'{self.id_sets['train'].at}': found the classes {list(classes)} — at least two are needed"
-            )
-        check_distinct(classes, f"'{self.id_sets['train'].at}'")
-        for part, found in self.id_sets.items():
-            odd = sorted({label for _, label in found.rows} - set(classes))
-            if odd:
-                raise DataError(f"'{found.at}' ({part}): classes {odd[:5]} are not among the training classes")
-        for where, found in self.ood.items():
-            shared = sorted(set(found.classes) & set(classes))
+            raise DataError(f"'{train}' has the classes {list(classes)} — at least two are needed")
+        check_distinct(classes, f"'{train}'")
+        for part, images in self.id_sets.items():
+            unknown = sorted({label for _, label in images.rows} - set(classes))
+            if unknown:
+                raise DataError(f"'{images.at}' ({part}): classes {unknown[:5]} are not among the training classes")
+        for where, images in self.ood.items():
+            shared = sorted(set(images.classes) & set(classes))
             if shared:
                 raise LeakageError(
-                    f"{where} '{found.at}' and ID share the classes {shared[:5]} — OOD images show none of the ID "
-                    "classes; remove these images, or rename the folders if they are other classes"
+                    f"{where} '{images.at}' and ID share the classes {shared[:5]} — remove these images, or rename the "
+                    "folders if they are other classes"
                 )
+
+    @property
+    def sets(self) -> dict[str, OwnSet]:
+        """All sets by their path below `benchmark`."""
+        return {**{f"id.{part}": images for part, images in self.id_sets.items()}, **self.ood}
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -111,11 +113,10 @@ def read_set(path: str) -> OwnSet:
     Raises:
         DataError: no such place, or no images in it.
     """
-    found = own_path(path)
-    if found is None:
-        raise DataError(f"'{path}' not found — expected: a folder of images, a .csv, an .npz, or a save_to_disk folder")
-    found = found.resolve()
-    return OwnSet(found, tuple(read_rows(found)))
+    place = own_path(path)
+    if place is None:
+        raise DataError(f"'{path}' not found — name a folder of images, a .csv, an .npz, or a save_to_disk folder")
+    return OwnSet(place.resolve(), tuple(read_rows(place.resolve())))
 
 
 def read_id(path: str, seed: int = 0) -> dict[str, OwnSet]:
@@ -127,13 +128,12 @@ def read_id(path: str, seed: int = 0) -> dict[str, OwnSet]:
     Raises:
         DataError: no such place, no images, or a class with fewer than three.
     """
-    found = own_path(path)
-    if found is None or not all((found / part).is_dir() for part in ("train", "test")):
-        whole = read_set(path)
-        return dict(zip(PARTS, split(whole, SHARES, seed), strict=True))
-    train, test = read_set(str(found / "train")), read_set(str(found / "test"))
-    if (found / "val").is_dir():
-        return {"train": train, "val": read_set(str(found / "val")), "test": test}
+    folder = own_path(path)
+    if folder is None or not all((folder / part).is_dir() for part in ("train", "test")):
+        return dict(zip(PARTS, split(read_set(path), SHARES, seed), strict=True))
+    train, test = read_set(str(folder / "train")), read_set(str(folder / "test"))
+    if (folder / "val").is_dir():
+        return {"train": train, "val": read_set(str(folder / "val")), "test": test}
     train, val = split(train, (0.9, 0.1), seed)
     return {"train": train, "val": val, "test": test}
 
@@ -152,21 +152,14 @@ def split(whole: OwnSet, shares: Sequence[float], seed: int) -> list[OwnSet]:
         positions = np.array(of_class[label])
         if len(positions) < len(shares):
             raise DataError(
-                f"'{whole.at}': class '{label}' has {len(positions)} images — at least {len(shares)} are needed, "
-                "one for each part"
+                f"'{whole.at}': class '{label}' has {len(positions)} images — each of the {len(shares)} parts needs one"
             )
         # Each class has its own generator: adding a class does not change the others.
         order = np.random.default_rng([seed, *label.encode()]).permutation(positions)
-        for part, piece in enumerate(np.split(order, _edges(len(order), shares))):
+        sizes = [max(1, math.floor(len(order) * share)) for share in shares[1:]]
+        for part, piece in enumerate(np.split(order, np.cumsum([len(order) - sum(sizes), *sizes])[:-1])):
             chosen[part] += piece.tolist()
     return [OwnSet(whole.at, tuple(whole.rows[i] for i in sorted(part))) for part in chosen]
-
-
-def _edges(count: int, shares: Sequence[float]) -> list[int]:
-    """Where to cut: by the shares, with at least one image for each part."""
-    sizes = [max(1, math.floor(count * share)) for share in shares[1:]]
-    result: list[int] = np.cumsum([count - sum(sizes), *sizes])[:-1].tolist()
-    return result
 
 
 def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
@@ -181,26 +174,24 @@ def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
     if (paths.config_dir() / "benchmark" / yaml_file.name).exists():
         raise ConfigError(f"'{benchmark.name}' is a benchmark that openbench ships — choose another name")
     lists = folder / "lists" / benchmark.name
-    sets = {**{f"id.{part}": found for part, found in benchmark.id_sets.items()}, **benchmark.ood}
-    contents = {lists / f"{where}.csv": _as_csv(found.rows) for where, found in sets.items()}
+    contents = {lists / f"{where}.csv": _as_csv(images.rows) for where, images in benchmark.sets.items()}
     contents[yaml_file] = _as_yaml(benchmark, folder, lists, mean_and_std(benchmark))
-    missing = {file: text.encode() for file, text in contents.items() if not _holds(file, text.encode())}
-    other = [file for file in missing if file.exists()]
-    if other:
-        raise ConfigError(f"'{other[0]}' exists — nothing was written; delete it, or choose another name or folder")
+    new = {file: text.encode() for file, text in contents.items() if not _holds(file, text.encode())}
+    if other := [file for file in new if file.exists()]:
+        raise ConfigError(f"'{other[0]}' exists, so nothing was written — delete it, or choose another name or folder")
     try:
-        for file, content in missing.items():
+        for file, content in new.items():
             write_whole(file, content)
     except OSError as error:
         raise ConfigError(
-            f"benchmark '{benchmark.name}' cannot be written to '{folder}' — {error.strerror or error} — make room "
-            "there, or choose another folder: --to DIR; the same command goes on"
+            f"benchmark '{benchmark.name}' cannot be written to '{folder}' ({error.strerror or error}) — make room, or "
+            "choose another folder: --to DIR"
         ) from error
     return list(contents)
 
 
 def _holds(file: Path, content: bytes) -> bool:
-    """Whether a file already holds what would be written: the same command was killed, or is run a second time."""
+    """Whether a file already has this content, because the same command was run before."""
     try:
         return read_regular(file, len(content)) == content
     except OSError:
@@ -208,69 +199,60 @@ def _holds(file: Path, content: bytes) -> bool:
 
 
 def check_readable(benchmark: OwnBenchmark) -> None:
-    """Decode every image once, and say how many carry an orientation that is not applied.
+    """Decode every image once, and log how many carry an orientation that is not applied.
 
     Args:
         benchmark: not yet written.
 
     Raises:
-        DataError: images that are not there or cannot be read; the message lists them.
+        DataError: images are missing or cannot be read; the message lists them.
     """
-    broken: list[str] = []
-    turned: dict[str, int] = {}
-    sets = {**{f"id.{part}": found for part, found in benchmark.id_sets.items()}, **benchmark.ood}
-    for where, own in sets.items():
+    faults: list[str] = []
+    notes: list[str] = []
+    for where, own in benchmark.sets.items():
         logger.info(f"read {where}: {len(own.rows)} images")
-        found = OwnImages(str(own.at)).find(own.at, [key for key, _ in own.rows])
-        present = np.zeros(len(own.rows), dtype=bool) if found is None else found.present
-        broken += [f"{where} '{own.rows[i][0]}': not found below '{own.at}'" for i in np.flatnonzero(~present)]
-        for index, row in enumerate(np.flatnonzero(present)):
+        keys = [key for key, _ in own.rows]
+        found = OwnImages(str(own.at)).find(own.at, keys)
+        if found is None:
+            faults += [f"{where} '{key}': not found below '{own.at}'" for key in keys]
+            continue
+        faults += [f"{where} '{keys[row]}': not found below '{own.at}'" for row in np.flatnonzero(~found.present)]
+        turned = 0
+        for index, row in enumerate(np.flatnonzero(found.present)):
             try:
-                found.items[index]  # type: ignore[union-attr]
-                turned[where] = turned.get(where, 0) + is_turned(found.items, index)  # type: ignore[union-attr]
+                found.items[index]
+                turned += is_turned(found.items, index)
             except DataError as error:
-                broken.append(f"{where} '{own.rows[row][0]}': {str(error).rpartition(' — ')[0] or error}")
-    if broken:
-        total = sum(len(own.rows) for own in sets.values())
-        lines = "\n  ".join(broken[:_LISTED])
-        more = f"\n  and {len(broken) - _LISTED:,} more" if len(broken) > _LISTED else ""
+                faults.append(f"{where} '{keys[row]}': {str(error).rpartition(' — ')[0] or error}")
+        notes += [f"{where}: {not_applied(turned)}"] * bool(turned)
+    if faults:
+        lines = "\n  ".join(faults[:_LISTED])
+        more = f"\n  and {len(faults) - _LISTED:,} more" if len(faults) > _LISTED else ""
         raise DataError(
-            f"{len(broken):,} of {total:,} images cannot be read — nothing was written; get these files again, or "
-            f"remove them:\n  {lines}{more}"
+            f"{len(faults):,} of {sum(len(own.rows) for own in benchmark.sets.values()):,} images cannot be read, so "
+            f"nothing was written — get these files again, or remove them:\n  {lines}{more}"
         )
-    said = [f"{where}: {not_applied(count)}" for where, count in turned.items() if count]
-    for line in [*said, ADVICE] if said else ():
+    for line in [*notes, ADVICE] if notes else ():
         logger.info(line)
 
 
 def mean_and_std(benchmark: OwnBenchmark) -> tuple[list[float], list[float]]:
-    """Return the channel means and deviations of training images as the network gets them, of up to 2 000 of them."""
+    """Return the channel means and deviations of up to 2,000 training images in the network's size."""
     train = benchmark.id_sets["train"]
-    chosen = np.unique(np.linspace(0, len(train.rows) - 1, min(_SAMPLE, len(train.rows))).round().astype(int))
-    found = OwnImages(str(train.at)).find(train.at, [train.rows[i][0] for i in chosen])
-    if found is None or found.count < len(chosen):
-        raise DataError(f"'{train.at}': {0 if found is None else found.count} of {len(chosen)} listed images found")
+    rows = np.unique(np.linspace(0, len(train.rows) - 1, min(_SAMPLE, len(train.rows))).round().astype(int))
+    found = OwnImages(str(train.at)).find(train.at, [train.rows[i][0] for i in rows])
+    if found is None or found.count < len(rows):
+        raise DataError(f"'{train.at}': {0 if found is None else found.count} of {len(rows)} listed images found")
     geometry = Preprocess(resize=benchmark.side, crop=benchmark.side, mean=(0.0,) * 3, std=(1.0,) * 3)
-    sums, squares, pixels = np.zeros(3), np.zeros(3), 0
-    for index in range(len(found.items)):
-        image = _three(cropped(found.items[index], geometry)) / 255.0
-        sums += image.sum(axis=(0, 1))
-        squares += (image**2).sum(axis=(0, 1))
-        pixels += image.shape[0] * image.shape[1]
-    mean = sums / pixels
+    mean, std = channel_statistics(cropped(found.items[index], geometry) for index in range(len(rows)))
     # Black images would divide by zero; one grey level is the smallest step there is.
-    std = np.maximum(np.sqrt(np.maximum(squares / pixels - mean**2, 0.0)), 1 / 255)
-    return [round(float(v), 4) for v in mean], [round(float(v), 4) for v in std]
+    return [round(float(v), 4) for v in mean], [round(float(v), 4) for v in np.maximum(std, 1 / 255)]
 
 
 def command(benchmark: OwnBenchmark, folder: Path, name: str = "run") -> str:
     """Return the command line that uses a written benchmark."""
     tuning = "" if "ood_val" in benchmark.ood or name == "check" else " tune=none"
     return f"python -m openbench {name} --config-dir {shlex.quote(str(folder))} +benchmark={benchmark.name}{tuning}"
-
-
-def _three(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image
 
 
 def _as_csv(rows: Iterable[Row]) -> str:
@@ -283,8 +265,7 @@ def _as_csv(rows: Iterable[Row]) -> str:
 
 def _as_yaml(benchmark: OwnBenchmark, folder: Path, lists: Path, statistics: tuple[list[float], list[float]]) -> str:
     """The yaml file. Names are written as JSON, which is YAML and quotes what YAML would read as another value."""
-    sets = {**{f"id.{part}": found for part, found in benchmark.id_sets.items()}, **benchmark.ood}
-    others = [*benchmark.ood, *(["csid.corrupted"] if benchmark.corruptions else [])]
+    declared = [*benchmark.ood, *(["csid.corrupted"] if benchmark.corruptions else [])]
     mean, std = statistics
     lines = [
         "# @package _global_",
@@ -293,7 +274,7 @@ def _as_yaml(benchmark: OwnBenchmark, folder: Path, lists: Path, statistics: tup
         f"# {sum(len(s.rows) for s in benchmark.id_sets.values())} ID images of {len(benchmark.classes)} classes; the "
         f"lists beside this folder, lists/{benchmark.name}/*.csv, say which image is in which split.",
         "defaults:",
-        *(f"  - /dataset@benchmark.{where}: own" for where in sets),
+        *(f"  - /dataset@benchmark.{where}: own" for where in benchmark.sets),
         *(["  - /dataset@benchmark.csid.corrupted: id_corrupted"] if benchmark.corruptions else []),
         "  - _self_",
         f"  - override /backbone: {benchmark.backbone}",
@@ -301,17 +282,17 @@ def _as_yaml(benchmark: OwnBenchmark, folder: Path, lists: Path, statistics: tup
         "benchmark:",
         f"  name: {_json(benchmark.name)}",
         f"  classes: {_json(list(benchmark.classes))}",
-        f"  declared: [{', '.join(others)}]",
+        f"  declared: [{', '.join(declared)}]",
         "  incomplete: error",
     ]
     group = ""
-    for where, found in sets.items():
+    for where, images in benchmark.sets.items():
         inside, _, name = where.rpartition(".")
         lines += [f"  {inside}:"] if inside != group and inside else []
         group = inside
-        shown = benchmark.name if group == "id" else name
-        manifest, at = _json(str((lists / f"{where}.csv").resolve())), _json(str(found.at))
-        value = f"{{name: {_json(shown)}, manifest: {manifest}, sources: {{own: {{path: {at}}}}}}}"
+        title = benchmark.name if group == "id" else name
+        manifest, at = _json(str((lists / f"{where}.csv").resolve())), _json(str(images.at))
+        value = f"{{name: {_json(title)}, manifest: {manifest}, sources: {{own: {{path: {at}}}}}}}"
         lines.append(f"{'    ' if group else '  '}{name}: {value}")
     lines += ["  preprocess:", f"    resize: {benchmark.side}", f"    crop: {benchmark.side}"]
     lines += ["    # Of the training images after resizing.", f"    mean: {mean}", f"    std: {std}"]

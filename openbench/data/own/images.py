@@ -1,10 +1,6 @@
-"""A user's own images: a folder with a subfolder per class, a `.csv`, an `.npz`, or a folder of Hugging Face.
-
-`read_rows` lists them, `OwnImages` is their source, and `contents_of` gives the digests by which they are known.
-"""
+"""A user's own images: a folder with a subfolder per class, a `.csv`, an `.npz`, or a folder of Hugging Face."""
 
 import csv
-import io
 import json
 import lzma
 import os
@@ -12,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +24,10 @@ from openbench.digest import bytes_sha256, digest, file_sha256
 from openbench.errors import DataError
 from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
 
-# Row of a list: the image's key, and its class; `-` where there is none.
-Row = tuple[str, str]
+Row = tuple[str, str]  # key and class of an image
 NO_CLASS = "-"
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
-# (n, 32) uint8: the SHA-256 of each file.
-Contents = NDArray[np.uint8]
+Contents = NDArray[np.uint8]  # (n, 32), the SHA-256 of each file
 _IMAGES = ("images", "X", "x", "data")
 _LABELS = ("labels", "y", "label", "targets")
 _NAMES = ("classes", "names", "label_names")
@@ -53,12 +48,11 @@ class OwnImages(Source):
     deviation: str = ""
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
-        """The path itself, or below each root and the working directory."""
-        given = Path(self.path).expanduser()
-        return [given] if given.is_absolute() else [*(root / given for root in roots), Path.cwd() / given]
+        """Return the path itself, or the path below each root and the working directory."""
+        return _candidates(self.path, roots)
 
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
-        """The keys that are there; files are listed by folder, rows of arrays looked up by number and class."""
+        """Return the images with these keys: files by path, rows of arrays by number and class."""
         if own_path(str(place.absolute())) is None:
             return None
         if place.is_file() and place.suffix != ".csv":
@@ -72,8 +66,8 @@ class OwnImages(Source):
                 return None
             items, files = arrow_items(place, numbers[present])
             return Found(items, present, files)
-        found = ImageFolder().find(place.parent if place.is_file() else place, keys)
-        return replace(found, files=found.items.files) if found and isinstance(found.items, FileItems) else found
+        images = ImageFolder().find(place.parent if place.is_file() else place, keys)
+        return replace(images, files=images.items.files) if images and isinstance(images.items, FileItems) else images
 
 
 def _rows(labels: list[str], keys: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -81,17 +75,20 @@ def _rows(labels: list[str], keys: Sequence[str]) -> np.ndarray[tuple[int], np.d
     return np.array([row_of.get(key, -1) for key in keys], dtype=np.int64)
 
 
+def _candidates(name: str, roots: Sequence[Path]) -> list[Path]:
+    path = Path(name).expanduser()
+    return [path] if path.is_absolute() else [*(root / path for root in roots), Path.cwd() / path]
+
+
 def own_path(name: str) -> Path | None:
-    """Return the folder or file of the user's own images that `name` means, or None if there is no such place.
+    """Return the folder or file of the user's own images with this name; None if there is none.
 
     Args:
         name: an absolute path, one that begins with `~`, or one relative to a data root or the working directory.
     """
-    path = Path(name).expanduser()
-    candidates = [path] if path.is_absolute() else [root / path for root in (*paths.data_roots(), Path.cwd())]
-    for candidate in candidates:
-        if candidate.is_dir() or (candidate.is_file() and candidate.suffix in (".csv", ".npz")):
-            return candidate
+    for path in _candidates(name, paths.data_roots()):
+        if path.is_dir() or (path.is_file() and path.suffix in (".csv", ".npz")):
+            return path
     return None
 
 
@@ -114,9 +111,8 @@ def read_rows(path: Path) -> list[Row]:
         rows = _folder_rows(path)
     if not rows:
         raise DataError(
-            f"own images: none found in '{path}' — expected: a folder with a subfolder per class "
-            f"({', '.join(sorted(SUFFIXES))}), a .csv with the columns path and label, an .npz with images and labels, "
-            "or a folder written by Hugging Face's save_to_disk"
+            f"'{path}' has no images — name a folder with a subfolder per class ({', '.join(sorted(SUFFIXES))}), a "
+            ".csv with the columns path and label, an .npz with images and labels, or a folder of Hugging Face"
         )
     return rows
 
@@ -149,85 +145,58 @@ def _identity(folder: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _check_text(key: str, where: str) -> None:
-    try:
-        key.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{where}: the file name {os.fsencode(key)!r} is not UTF-8 — lists of images hold UTF-8 text — rename it"
-        ) from error
-    if not key.isprintable():
-        raise DataError(f"{where}: the name {key!r} has control characters — rename it")
-
-
-def _check_row(row: list[str], columns: list[str], entry: Row, seen: Mapping[str, int], where: str) -> None:
-    key, label = entry
-    if len(row) != len(columns):
-        raise DataError(
-            f"{where}: {len(row)} values, the header has {len(columns)} columns — put quotes around a path that holds "
-            "a comma"
-        )
-    if not key or not label:
-        raise DataError(f"{where}: path {key!r}, label {label!r} — both are needed; `-` = no class")
-    _check_text(key, where)
-    _check_text(label, where)
-    if key in seen:
-        raise DataError(f"{where}: '{key}' is on line {seen[key]} already — list each image once")
+def _check_text(text: str, where: str) -> None:
+    if not text.isprintable():
+        raise DataError(f"{where}: the name {text!r} has control characters or is not UTF-8 — rename it")
 
 
 def read_list(path: Path) -> Iterator[Row]:
     """Yield key and class of each line of a list, in its order.
 
     Args:
-        path: a CSV file, compressed if its name ends in `.xz`. Its columns are `path` and, unless no class is known,
-            `label`; others are not read. Lines that begin with `#` may stand before the header.
+        path: a CSV file, compressed if its name ends in `.xz`, with the column `path` and, unless no class is known,
+            `label`; other columns are ignored. Lines that begin with `#` may stand before the header.
 
     Raises:
-        DataError: it cannot be read, a line is not an entry, or an image is listed twice.
+        DataError: it cannot be read, a line is incomplete, or an image is listed twice.
     """
     try:
         content = path.read_bytes()
         text = (lzma.decompress(content) if path.suffix == ".xz" else content).decode("utf-8-sig")
-        lines = io.StringIO(text, newline="")
-        notes = 0
-        while text.startswith("#", lines.tell()):
-            lines.readline()
-            notes += 1
-        reader = csv.reader(lines)
+        lines = text.splitlines(keepends=True)
+        comments = sum(1 for _ in takewhile(lambda line: line.startswith("#"), lines))
+        reader = csv.reader(lines[comments:])
         columns = [name.strip() for name in next(reader, [])]
         if "path" not in columns:
-            raise DataError(
-                f"'{path}' line {notes + 1}: found the columns {columns} — `path` is needed, and `label` for classes; "
-                "write e.g. path,label"
-            )
+            raise DataError(f"'{path}' line {comments + 1}: the columns are {columns} — write path,label or path")
         of_key, of_label = columns.index("path"), columns.index("label") if "label" in columns else None
-        plain = text.replace("\r", "").replace("\n", "").isprintable()  # else each text is looked at
-        seen: dict[str, int] = {}
+        line_of: dict[str, int] = {}
         for row in filter(None, reader):
-            key, label = row[of_key].strip() if len(row) == len(columns) else "", NO_CLASS
-            if key and of_label is not None:
-                label = row[of_label].strip()
-            line = notes + reader.line_num
-            if not key or not label or not plain or key in seen:
-                _check_row(row, columns, (key, label), seen, f"'{path}' line {line}")
-            seen[key] = line
+            where = f"'{path}' line {comments + reader.line_num}"
+            if len(row) != len(columns):
+                raise DataError(
+                    f"{where}: {len(row)} values for {len(columns)} columns — put quotes around a path with a comma"
+                )
+            key, label = row[of_key].strip(), NO_CLASS if of_label is None else row[of_label].strip()
+            if not key or not label:
+                raise DataError(f"{where}: path {key!r}, label {label!r} — write both, and `-` for no class")
+            _check_text(key, where)
+            _check_text(label, where)
+            if line_of.setdefault(key, reader.line_num) != reader.line_num:
+                raise DataError(f"{where}: '{key}' is on line {comments + line_of[key]} already — list each image once")
             yield key, label
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        byte = error.object[error.start]
-        raise DataError(f"'{path}' line {line}: the byte {byte:#04x} is not UTF-8 — save the list as UTF-8") from error
-    except (OSError, EOFError, lzma.LZMAError, csv.Error) as error:
-        raise DataError(f"'{path}' cannot be read — {error} — text in UTF-8 expected") from error
+    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"'{path}' cannot be read ({error}) — write it as text in UTF-8") from error
 
 
 @dataclass(frozen=True, eq=False)
 class Npz:
-    """The images of an `.npz`, all from one reading of the file.
+    """The images of an `.npz`.
 
     Args:
         pixels: (n, h, w) or (n, h, w, 3) uint8.
         labels: the class of each image, as text; `-` if the file holds no labels.
-        contents: (1, 32) uint8, the SHA-256 of the file that these came from.
+        contents: (1, 32) uint8, the SHA-256 of the file.
     """
 
     pixels: NDArray[np.uint8]
@@ -236,7 +205,7 @@ class Npz:
 
 
 def npz(path: Path) -> Npz:
-    """Return the images of an `.npz`, read again if the file system tells of a change.
+    """Return the images of an `.npz`, which is read again if it has changed.
 
     Raises:
         DataError: the file cannot be read, or its arrays are not images and labels.
@@ -246,48 +215,47 @@ def npz(path: Path) -> Npz:
 
 @lru_cache(maxsize=8)
 def _npz(path: Path, state: str) -> Npz:
-    whole = path.read_bytes()
-    way = "write it with numpy.savez(path, images=..., labels=...)"
-    held = read_npz(path, (*_IMAGES, *_LABELS, *_NAMES), way, whole)
-    pixels, labels, names = (next((held[n] for n in kind if n in held), None) for kind in (_IMAGES, _LABELS, _NAMES))
+    content = path.read_bytes()
+    arrays = read_npz(path, (*_IMAGES, *_LABELS, *_NAMES), content)
+    pixels, labels, names = (
+        next((arrays[n] for n in kind if n in arrays), None) for kind in (_IMAGES, _LABELS, _NAMES)
+    )
     if pixels is None:
-        raise DataError(f"'{path}' holds no images — expected an array named {' or '.join(_IMAGES)}")
+        raise DataError(f"'{path}' has no images — write them with numpy.savez(path, images=..., labels=...)")
     pixels = _as_images(pixels, path)
-    shown = [NO_CLASS] * len(pixels) if labels is None else _named(labels, names, len(pixels), path)
-    return Npz(pixels, tuple(shown), np.frombuffer(bytes.fromhex(bytes_sha256(whole)), dtype=np.uint8)[None])
+    classes = [NO_CLASS] * len(pixels) if labels is None else _classes(labels, names, len(pixels), path)
+    return Npz(pixels, tuple(classes), np.frombuffer(bytes.fromhex(bytes_sha256(content)), dtype=np.uint8)[None])
 
 
 def _as_images(pixels: NDArray[Any], path: Path) -> NDArray[np.uint8]:
-    if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4):
-        raise DataError(
-            f"'{path}': images are {pixels.dtype} {pixels.shape} — uint8 (n, h, w) or (n, h, w, 3) expected; for "
-            "values in [0, 1] save (255 * x).round().astype('uint8'), and reshape rows to images"
-        )
-    if 0 in pixels.shape[1:]:
-        raise DataError(f"'{path}': images of shape {pixels.shape[1:]} — at least one pixel expected")
-    if pixels.ndim == 3:
-        return pixels
-    if pixels.shape[3] not in (1, 3) and pixels.shape[1] in (1, 3):
+    shape, dtype = pixels.shape, pixels.dtype
+    if pixels.ndim == 4 and shape[3] not in (1, 3) and shape[1] in (1, 3):
         pixels = pixels.transpose(0, 2, 3, 1)
-    if pixels.shape[3] not in (1, 3):
-        raise DataError(f"'{path}': images of shape {pixels.shape[1:]} — 1 or 3 channels expected")
-    return pixels[..., 0] if pixels.shape[3] == 1 else pixels
+    colour = pixels.ndim == 4 and pixels.shape[3] in (1, 3)
+    if dtype != np.uint8 or 0 in shape[1:] or not (pixels.ndim == 3 or colour):
+        raise DataError(
+            f"'{path}': images are {dtype} {shape} — write uint8 (n, h, w) or (n, h, w, 3); for values in [0, 1] save "
+            "(255 * x).round().astype('uint8')"
+        )
+    return pixels[..., 0] if pixels.ndim == 4 and pixels.shape[3] == 1 else pixels
 
 
-def _named(labels: NDArray[Any], names: NDArray[Any] | None, count: int, path: Path) -> list[str]:
-    if labels.shape not in ((count,), (count, 1)):
-        raise DataError(f"'{path}': {count} images and labels of shape {labels.shape} — one label per image expected")
+def _classes(labels: NDArray[Any], names: NDArray[Any] | None, count: int, path: Path) -> list[str]:
+    """The class of each image as text."""
+    if labels.shape not in ((count,), (count, 1)) or labels.dtype.kind not in "iuU":
+        raise DataError(
+            f"'{path}': labels are {labels.dtype} {labels.shape} for {count} images — write one whole number or text "
+            "per image"
+        )
     flat = labels.reshape(-1)
-    if flat.dtype.kind not in "iuU":
-        raise DataError(f"'{path}': labels are {flat.dtype} — whole numbers or text expected")
-    if names is not None and (names.ndim != 1 or names.dtype.kind not in "iuUS"):
-        raise DataError(f"'{path}': class names are {names.dtype} {names.shape} — text (c,) expected")
     if names is not None:
+        if names.ndim != 1 or names.dtype.kind not in "iuUS":
+            raise DataError(f"'{path}': class names are {names.dtype} {names.shape} — write text (c,)")
         check_distinct([str(name) for name in names.tolist()], f"'{path}'")
     if names is None or flat.dtype.kind == "U":
         return [str(value) for value in flat.tolist()]
     if len(flat) and (flat.min() < 0 or flat.max() >= len(names)):
-        raise DataError(f"'{path}': labels from {flat.min()} to {flat.max()} — {len(names)} class names are given")
+        raise DataError(f"'{path}': labels from {flat.min()} to {flat.max()}, but {len(names)} class names")
     return [str(names[value]) for value in flat.tolist()]
 
 
@@ -311,27 +279,23 @@ class EncodedItems:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Image:
-        row = int(self.rows[index])
-        content = self.encoded(index)
+        row, content = int(self.rows[index]), self.encoded(index)
         if bytes_sha256(content) != self.contents[row].tobytes().hex():
-            raise DataError(
-                f"'{self.folder}': image {row} has changed since this folder was first read — its bytes no longer "
-                "match its digest — leave the folder alone while a run reads it; write it again and run again"
-            )
+            raise DataError(f"'{self.folder}': image {row} has changed since this run first read it — run it again")
         try:
             return pixels_of(content)
         except UNREADABLE as error:
             raise DataError(
-                f"'{self.folder}': image {row} cannot be read — {error} — write the folder again"
+                f"'{self.folder}': image {row} cannot be read ({error}) — write the folder again"
             ) from error
 
     def encoded(self, index: int) -> bytes:
-        """The compressed image."""
+        """Return the compressed image."""
         return _content(self.column[int(self.rows[index])].as_py(), self.folder)
 
 
 def _content(cell: Mapping[str, Any] | None, folder: Path) -> bytes:
-    """The compressed image of a cell, which may name a file in its place; nothing where there is none."""
+    """The compressed image of a cell, in the cell or in the file that it names."""
     content: bytes | None = cell.get("bytes") if cell else None
     if content is None and cell and cell.get("path"):
         return read_bytes(folder / cell["path"])
@@ -350,17 +314,17 @@ def arrow_labels(folder: Path) -> list[str]:
         DataError: it holds several splits, no image column, or files that cannot be read.
     """
     table, features = _arrow(folder)
-    for name in ("label", "labels", "fine_label"):
-        if name in table.column_names:
-            values, names = table[name].to_pylist(), features.get(name, {}).get("names")
-            check_distinct([str(known) for known in names or ()], f"'{folder}'")
-            try:
-                return [str(names[v]) if names else str(v) for v in values]
-            except (IndexError, TypeError) as error:
-                raise DataError(
-                    f"'{folder}': column '{name}' has labels without a class name — write the folder again"
-                ) from error
-    return ["-"] * len(table)
+    column = next((name for name in ("label", "labels", "fine_label") if name in table.column_names), None)
+    if column is None:
+        return [NO_CLASS] * len(table)
+    names = features.get(column, {}).get("names")
+    check_distinct([str(name) for name in names or ()], f"'{folder}'")
+    try:
+        return [str(names[value]) if names else str(value) for value in table[column].to_pylist()]
+    except (IndexError, TypeError) as error:
+        raise DataError(
+            f"'{folder}': column '{column}' has labels without a class name — write the folder again"
+        ) from error
 
 
 def arrow_items(folder: Path, rows: NDArray[np.int64]) -> tuple[EncodedItems, tuple[Path, ...]]:
@@ -371,17 +335,15 @@ def arrow_items(folder: Path, rows: NDArray[np.int64]) -> tuple[EncodedItems, tu
     """
     table, features = _arrow(folder)
     images = [name for name, feature in features.items() if feature.get("_type") == "Image"]
-    if len(images) != 1 or images[0] not in table.column_names:
-        found = ", ".join(f"{name} ({feature.get('_type', '?')})" for name, feature in features.items())
-        raise DataError(f"'{folder}': found the columns {found or 'none'} — exactly one of type Image expected")
-    column = table[images[0]]
-    place = getattr(column.type, "get_field_index", lambda name: -1)
+    column: Any = table[images[0]] if len(images) == 1 and images[0] in table.column_names else None
+    place = getattr(getattr(column, "type", None), "get_field_index", lambda name: -1)
     if min(place("bytes"), place("path")) < 0:
-        raise DataError(f"'{folder}': column '{images[0]}' is {column.type} — a struct of bytes and path expected")
+        columns = ", ".join(f"{name} ({feature.get('_type', '?')})" for name, feature in features.items())
+        raise DataError(f"'{folder}' has the columns {columns or 'none'} — write one of type Image with bytes and path")
     files = (*_files(folder), *(folder / path for path in _paths(column)))
-    # Read before the digest of the files is taken: a change in between is then found when the image is decoded.
-    rows_of = (bytes_sha256(_content(cell.as_py(), folder)) for cell in column)
-    contents = contents_of(files, len(column), lambda: rows_of)
+    # Read before the digest of the files is taken: a change in between is then noticed when the image is decoded.
+    sha256s = (bytes_sha256(_content(cell.as_py(), folder)) for cell in column)
+    contents = contents_of(files, len(column), lambda: sha256s)
     return EncodedItems(column, rows, folder, contents), files
 
 
@@ -403,24 +365,22 @@ def _arrow(folder: Path) -> tuple[Any, dict[str, dict[str, Any]]]:
     splits = folder / "dataset_dict.json"
     if splits.is_file():
         names = json.loads(splits.read_text(encoding="utf-8")).get("splits", [])
-        raise DataError(
-            f"'{folder}' holds the splits {names} — name one of them, e.g. {folder / (names or ['train'])[0]}"
-        )
+        raise DataError(f"'{folder}' has the splits {names} — name one, e.g. {folder / (names or ['train'])[0]}")
     try:
         return _table(folder, state_of((folder / "state.json", *_files(folder))))
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"'{folder}' cannot be read — {error} — write it again with save_to_disk") from error
+        raise DataError(f"'{folder}' cannot be read ({error}) — write it again with save_to_disk") from error
 
 
 @lru_cache(maxsize=8)
 def _table(folder: Path, state: str) -> tuple[Any, dict[str, dict[str, Any]]]:
     import pyarrow as pa
 
-    held = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    state_file = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     info = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
-    if held.get("_indices_data_files"):
+    if state_file.get("_indices_data_files"):
         raise DataError(f"'{folder}' stores a selection of rows separately — save it again after flatten_indices()")
-    files = [folder / entry["filename"] for entry in held["_data_files"]]
+    files = [folder / entry["filename"] for entry in state_file["_data_files"]]
     table = pa.concat_tables([pa.ipc.open_stream(pa.memory_map(str(file))).read_all() for file in files])
     return table, dict(info.get("features") or {})
 
@@ -428,44 +388,41 @@ def _table(folder: Path, state: str) -> tuple[Any, dict[str, dict[str, Any]]]:
 def contents_of(
     files: Sequence[Path | str], count: int | None = None, read: Callable[[], Iterable[str]] | None = None
 ) -> Contents:
-    """Return the SHA-256 of the bytes of each file, or of each image in files that hold many, (n, 32) uint8.
+    """Return the SHA-256 of each file, or of each image in files with many images, (n, 32) uint8.
 
-    The files are read when they are first seen in a place; afterwards only if the file system reports a change: size,
-    either time stamp, or another file under the same name. The digests are kept in the cache folder; deleting them is
-    safe. When a file is decoded later, its bytes are compared with its digest; see `items.FileItems`.
+    A file is read when it is new in its place, and again when the file system reports a change: its size, a time stamp,
+    or another file under its name. The digests are cached. The bytes that are decoded later are compared with them.
 
     Args:
-        files: all that the images are read from.
-        count: how many images they hold; None = each file is one.
-        read: returns the SHA-256 of each image in files that hold many.
+        files: all files of the images.
+        count: number of images in them; None = each file is one.
+        read: returns the SHA-256 of each image, for files with many images.
 
     Raises:
         DataError: a file cannot be read.
     """
-    wanted = len(files) if count is None else count
+    rows = len(files) if count is None else count
     try:
-        known = paths.cache_dir() / "contents" / f"{state_of(files)}{'-rows' if read else ''}"
+        cached = paths.cache_dir() / "contents" / f"{state_of(files)}{'-rows' if read else ''}"
         with suppress(FileNotFoundError, DamagedError):
-            found = np.frombuffer(read_sealed(known), dtype=np.uint8)
-            if found.size == 32 * wanted:
-                return found.reshape(-1, 32)
+            contents = np.frombuffer(read_sealed(cached), dtype=np.uint8)
+            if contents.size == 32 * rows:
+                return contents.reshape(-1, 32)
         joined = b"".join(map(bytes.fromhex, read() if read else map(file_sha256, files)))
     except OSError as error:
-        raise DataError(
-            f"'{error.filename}' cannot be read — {error.strerror} — get the file again, or list the images again"
-        ) from error
-    with suppress(OSError):  # if the cache cannot be written, the files are read each time
-        write_sealed(known, joined)
+        raise DataError(f"'{error.filename}' cannot be read ({error.strerror}) — get the file again") from error
+    with suppress(OSError):  # a cache that cannot be written
+        write_sealed(cached, joined)
     return np.frombuffer(joined, dtype=np.uint8).reshape(-1, 32)
 
 
 def digest_of(contents: Contents) -> str:
-    """Return one digest of all files in order; it does not depend on where they lie or when they were written."""
+    """Return one digest of all files in order, which does not depend on their places and times."""
     return digest([row.tobytes().hex() for row in contents], 32)
 
 
 def state_of(files: Sequence[Path | str]) -> str:
-    """Return a digest of what the file system reports of files: which they are, their sizes and both time stamps.
+    """Return a digest of the identities, sizes and time stamps of files.
 
     Raises:
         OSError: one is not there.

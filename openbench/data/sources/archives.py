@@ -1,4 +1,4 @@
-"""Sources that hold a set in a few files: CIFAR pickles, MNIST-style idx files, `.npz` packs, SVHN's `.mat`."""
+"""Sources of sets in a few files: CIFAR pickles, MNIST's idx files, `.npz` packs, SVHN's `.mat`."""
 
 import gzip
 import io
@@ -19,17 +19,14 @@ from numpy.typing import NDArray
 from openbench.data.sources.base import Found, Source, rows_found
 from openbench.errors import DataError
 
-# Splits of one run share a container (ID validation and ID test, for one): it is read once.
-_KEPT = 8
-# What Python-2 era pickles of dicts, lists, bytes and numpy arrays name, and nothing else.
+_CACHED = 8  # containers in memory: splits of one run share a container, which is read once
+# What pickles of dicts, lists, bytes and NumPy arrays need, and nothing else; some are from the time of Python 2.
 _ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "_reconstruct"): ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy._core.numeric", "_frombuffer"): ("numpy._core.numeric", "_frombuffer"),
-    ("numpy.core.numeric", "_frombuffer"): ("numpy._core.numeric", "_frombuffer"),
-    ("numpy", "ndarray"): ("numpy", "ndarray"),
-    ("numpy", "dtype"): ("numpy", "dtype"),
-    ("_codecs", "encode"): ("_codecs", "encode"),
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): "numpy._core.multiarray" for core in ("core", "_core")},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): "numpy._core.numeric" for core in ("core", "_core")},
+    ("numpy", "ndarray"): "numpy",
+    ("numpy", "dtype"): "numpy",
+    ("_codecs", "encode"): "_codecs",
 }
 
 
@@ -47,7 +44,7 @@ class CifarPickles(Source):
         label_key: `labels` or `fine_labels`.
         meta: file with the class names.
         names_key: `label_names` or `fine_label_names`.
-        deviation: how these images differ from the set as published.
+        deviation: how these images differ from the published set.
     """
 
     folder: str = "cifar-10-batches-py"
@@ -59,30 +56,25 @@ class CifarPickles(Source):
     deviation: str = ""
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
-        """The folder below each root."""
+        """Return the folder below each root."""
         return [root / self.folder for root in roots]
 
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
-        """The keys' rows; a part (train or test) is there only if all its files are."""
-        if not (place / self.meta).is_file():
-            return None
+        """Return the keys' rows; a part (train or test) is there only if all its files are."""
         parts = {part for key in keys if (part := _part(key)) in ("train", "test")}
-        if len(parts) != 1:
+        files = [place / name for name in (self.train if parts == {"train"} else self.test)]
+        if len(parts) != 1 or not all(file.is_file() for file in (place / self.meta, *files)):
             return None
-        files = self.train if parts == {"train"} else self.test
-        if not all((place / name).is_file() for name in files):
-            return None
-        pixels, labels = _cifar(tuple(place / name for name in files), self.label_key)
-        names = load_pickle(place / self.meta).get(self.names_key)
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise DataError(f"pickle '{place / self.meta}': `{self.names_key}` is not a list of class names")
-        if len(labels) and labels.max() >= len(names):
-            raise DataError(f"'{place}': labels up to {labels.max()} — `{self.meta}` names {len(names)} classes")
+        pixels, labels = _cifar(tuple(files), self.label_key)
+        names: Any = load_pickle(place / self.meta).get(self.names_key)
+        known = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if not known or labels.max(initial=-1) >= len(names):
+            raise DataError(f"'{place / self.meta}': `{self.names_key}` does not name every class — get the file again")
         row_of: dict[tuple[str, int], int] = {}
-        seen: dict[int, int] = defaultdict(int)
+        count: dict[int, int] = defaultdict(int)
         for row, label in enumerate(labels.tolist()):
-            seen[label] += 1
-            row_of[names[label], seen[label]] = row
+            count[label] += 1
+            row_of[names[label], count[label]] = row
         return rows_found(pixels, np.array([row_of.get(_class_and_number(key), -1) for key in keys], dtype=np.int64))
 
 
@@ -96,7 +88,7 @@ class IdxFiles(Source):
     Args:
         at: folders below each root.
         parts: part named in the key → prefix of its two files.
-        deviation: how these images differ from the set as published.
+        deviation: how these images differ from the published set.
     """
 
     at: Sequence[str]
@@ -104,22 +96,18 @@ class IdxFiles(Source):
     deviation: str = ""
 
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
-        """The keys' rows, over the parts whose files are there."""
+        """Return the keys' rows in the parts whose files are there."""
         blocks: list[NDArray[np.uint8]] = []
-        known: dict[tuple[str, str], int] = {}
-        start = 0
+        row_of: dict[tuple[str, str], int] = {}
         for part in self.parts:
-            opened = self._open(place, part)
-            if opened is None:
-                continue
-            pixels, digits = opened
-            known |= {(part, f"{label}_{row}"): start + row for row, label in enumerate(digits.tolist())}
-            blocks.append(pixels)
-            start += len(pixels)
+            if opened := self._open(place, part):
+                start = sum(map(len, blocks))
+                row_of |= {(part, f"{label}_{row}"): start + row for row, label in enumerate(opened[1].tolist())}
+                blocks.append(opened[0])
         if not blocks:
             return None
-        joined = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-        return rows_found(joined, np.array([known.get(self._image(key), -1) for key in keys], dtype=np.int64))
+        pixels = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        return rows_found(pixels, np.array([row_of.get(self._image(key), -1) for key in keys], dtype=np.int64))
 
     def names_in(self, place: Path, folder: str) -> Iterable[str]:
         """The names of a class's images, for `<any>/<train or test>/<label>`; none for other folders."""
@@ -154,18 +142,18 @@ class NpzPack(Source):
 
     Args:
         file: path below each root.
-        deviation: how these images differ from the set as published.
+        deviation: how these images differ from the published set.
     """
 
     file: str
     deviation: str = ""
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
-        """The file below each root."""
+        """Return the file below each root."""
         return [root / self.file for root in roots]
 
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
-        """The keys among `paths`."""
+        """Return the keys among `paths`."""
         if not place.is_file():
             return None
         pixels, paths = _npz(place)
@@ -179,24 +167,24 @@ class SvhnMat(Source):
 
     Args:
         at: folders below each root.
-        deviation: how these images differ from the set as published.
+        deviation: how these images differ from the published set.
     """
 
     at: Sequence[str] = ("svhn", "SVHN", ".")
     deviation: str = ""
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
-        """The test file in each folder below each root."""
+        """Return the test file in each folder below each root."""
         return [root / folder / "test_32x32.mat" for root in roots for folder in self.at]
 
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
-        """The keys' rows."""
+        """Return the keys' rows."""
         if not place.is_file():
             return None
         pixels, digits = _mat(place)
         row_of = {(row + 1, digit): row for row, digit in enumerate(digits.tolist())}
-        wanted = (re.fullmatch(r"(\d+)_(\d)", key.rpartition("/")[2].rpartition(".")[0]) for key in keys)
-        rows = [row_of.get((int(m[1]), int(m[2])), -1) if m else -1 for m in wanted]
+        matches = (re.fullmatch(r"(\d+)_(\d)", key.rpartition("/")[2].rpartition(".")[0]) for key in keys)
+        rows = [row_of.get((int(m[1]), int(m[2])), -1) if m else -1 for m in matches]
         return rows_found(pixels, np.array(rows, dtype=np.int64))
 
 
@@ -210,77 +198,67 @@ def _class_and_number(key: str) -> tuple[str, int]:
     return folder.rpartition("/")[2], int(stem) if stem.isdigit() else -1
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_CACHED)
 def _cifar(files: tuple[Path, ...], label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     pixels, labels = [], []
     for path in files:
         content = load_pickle(path)
-        data, found = content.get("data"), content.get(label_key)
-        if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (3072,):
-            shown = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
-            raise DataError(f"pickle '{path}': `data` is {shown} — uint8 (n, 3072) expected")
-        rows = data.reshape(-1, 3, 32, 32)
-        if not isinstance(found, list) or len(found) != len(rows):
-            raise DataError(
-                f"pickle '{path}': `{label_key}` is not a list of {len(rows)} labels, one per image — "
-                "get the file again"
-            )
-        pixels.append(rows)
-        if any(type(label) is not int or label < 0 for label in found):
-            raise DataError(
-                f"pickle '{path}': `{label_key}` holds something other than whole numbers ≥ 0 — get the file again"
-            )
-        labels.append(np.asarray(found, dtype=np.int64))
-    joined = pixels[0] if len(pixels) == 1 else np.concatenate(pixels)
+        rows, values = content.get("data"), content.get(label_key)
+        if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.shape[1:] != (3072,):
+            raise DataError(f"pickle '{path}': `data` is not uint8 (n, 3072) — get the file again")
+        if (
+            not isinstance(values, list)
+            or len(values) != len(rows)
+            or any(type(label) is not int or label < 0 for label in values)
+        ):
+            raise DataError(f"pickle '{path}': `{label_key}` is not {len(rows)} whole numbers ≥ 0 — get the file again")
+        pixels.append(rows.reshape(-1, 3, 32, 32))
+        labels.append(np.asarray(values, dtype=np.int64))
     # A view: the bytes stay planar, as they are in the file.
-    return joined.transpose(0, 2, 3, 1), np.concatenate(labels)
+    return np.concatenate(pixels).transpose(0, 2, 3, 1), np.concatenate(labels)
 
 
 def _idx_file(folder: Path, name: str) -> Path | None:
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_CACHED)
 def _idx(path: Path, axes_expected: int) -> NDArray[np.uint8]:
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
             raw = stream.read()
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"'{path}' cannot be unpacked — {error} — get the file again") from error
+        raise DataError(f"'{path}' cannot be unpacked ({error}) — get the file again") from error
     # Two zero bytes, the type (8 = uint8), the number of axes, then the axes as big-endian int32.
     axes = raw[3] if len(raw) >= 4 and raw[:3] == b"\x00\x00\x08" else 0
     shape = tuple(np.frombuffer(raw, ">i4", axes, 4).tolist()) if 4 + 4 * axes <= len(raw) else ()
     if axes != axes_expected or min(shape, default=-1) < 0 or len(raw) - 4 - 4 * axes != math.prod(shape):
         raise DataError(
-            f"'{path}' is not a complete idx file of bytes with {axes_expected} axes — found {len(raw)} bytes, axes "
+            f"'{path}' is not a complete idx file of bytes with {axes_expected} axes: it has {len(raw)} bytes, axes "
             f"{shape} — get it again"
         )
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_CACHED)
 def _npz(path: Path) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
-    held = read_npz(path, ("images", "paths"), "`images` and `paths` expected")
-    if set(held) != {"images", "paths"} or held["paths"].ndim != 1:
-        found = ", ".join(f"{name} {array.shape}" for name, array in held.items()) or "neither"
-        raise DataError(f"'{path}': found {found} — `images` and `paths` (n,) expected")
-    pixels, paths = held["images"], tuple(str(p) for p in held["paths"])
-    if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or len(pixels) != len(paths):
-        raise DataError(
-            f"'{path}': images {pixels.dtype} {pixels.shape}, {len(paths)} paths — uint8 (n, h, w[, 3]) and n paths"
-        )
-    return pixels, paths
+    arrays = read_npz(path, ("images", "paths"))
+    pixels, paths = (arrays.get(name, np.zeros(0)) for name in ("images", "paths"))
+    if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or paths.shape != pixels.shape[:1]:
+        shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in arrays.items()) or "neither"
+        raise DataError(f"'{path}' has {shapes} — write `images` uint8 (n, h, w[, 3]) and `paths` (n,)")
+    return pixels, tuple(map(str, paths))
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_CACHED)
 def _mat(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     from scipy.io import loadmat
 
     try:
         content: dict[str, Any] = loadmat(path, variable_names=["X", "y"])
         pixels, digits = content["X"], content["y"].reshape(-1).astype(np.int64)
-    except Exception as error:  # SciPy trusts what a damaged file says, so it can fail in any way
-        raise DataError(f"'{path}' cannot be read — {error} — `X` (32, 32, 3, n) and `y` (n, 1) expected") from error
+    except Exception as error:  # SciPy raises any kind of error for a damaged file
+        raise DataError(f"'{path}' cannot be read ({error}) — get the file again") from error
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape != (32, 32, 3, len(digits)):
         raise DataError(f"'{path}': X is {pixels.dtype} {pixels.shape}, y {digits.shape} — uint8 (32, 32, 3, n), (n,)")
     # The file writes the digit 0 as 10.
@@ -291,7 +269,7 @@ class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(f"it names {module}.{name}")
-        return super().find_class(*_ALLOWED[module, name])
+        return super().find_class(_ALLOWED[module, name], name)
 
 
 def load_pickle(path: Path) -> dict[str, Any]:
@@ -304,35 +282,35 @@ def load_pickle(path: Path) -> dict[str, Any]:
         content = _Restricted(io.BytesIO(path.read_bytes()), encoding="latin1").load()
     except Exception as error:  # a damaged pickle can fail in any way
         raise DataError(
-            f"pickle '{path}' refused — {error or type(error).__name__} — only dicts, lists, text, numbers and arrays "
-            "are allowed; get the original file again"
+            f"pickle '{path}' refused ({error or type(error).__name__}): only dicts, lists, text, numbers and arrays "
+            "are allowed — get the original file again"
         ) from error
     if not isinstance(content, dict):
-        raise DataError(f"pickle '{path}': found a {type(content).__name__} — a dict expected")
+        raise DataError(f"pickle '{path}' holds a {type(content).__name__}, not a dict — get the file again")
     return content
 
 
-def read_npz(path: Path, names: Collection[str], expected: str, whole: bytes | None = None) -> dict[str, NDArray[Any]]:
-    """Return those of the arrays `names` that a file holds.
+def read_npz(path: Path, names: Collection[str], content: bytes | None = None) -> dict[str, NDArray[Any]]:
+    """Return those of the arrays `names` that a file has.
 
     Args:
-        path: of the file.
-        names: of the arrays to read.
-        expected: what the file should be, for the message.
-        whole: its bytes, where they have been read already.
+        path: the file.
+        names: names of the arrays.
+        content: the bytes of the file, if they have been read already.
 
     Raises:
         DataError: no such file, one that cannot be read, or arrays of Python objects.
     """
     try:
-        with np.load(path if whole is None else io.BytesIO(whole), allow_pickle=False) as pack:
+        with np.load(path if content is None else io.BytesIO(content), allow_pickle=False) as pack:
             return {name: _array(pack, name) for name in names if name in pack.files}
-    except Exception as error:  # a damaged file can fail in any way
-        raise DataError(f"'{path}' cannot be read — {error or type(error).__name__} — {expected}") from error
+    except Exception as error:  # NumPy raises any kind of error for a damaged file
+        reason = str(error) or type(error).__name__
+        raise DataError(f"'{path}' cannot be read ({reason}) — write it with numpy.savez") from error
 
 
 def _array(pack: "np.lib.npyio.NpzFile", name: str) -> NDArray[Any]:
-    found: NDArray[Any] | bytes = pack[name]  # bytes of a member that does not begin as an array does
-    if isinstance(found, bytes):
+    array: NDArray[Any] | bytes = pack[name]  # bytes of a member that does not begin as an array does
+    if isinstance(array, bytes):
         raise ValueError(f"'{name}' is not an array")
-    return found
+    return array

@@ -1,4 +1,4 @@
-"""Sources that corrupt what another source has: the 15 common corruptions, drawn per image, or a plain one."""
+"""Sources of corrupted images: the 15 common corruptions, drawn per image, or a plain one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class CommonCorruptions(Source):
         seed: of all that is drawn.
         resize: shorter side before the corruption, whose strength is in pixels; None = as stored.
         crop: side of the centre crop before the corruption; None = as stored.
-        deviation: how these images differ from the set as published.
+        deviation: how these images differ from the published set.
 
     Raises:
         ConfigError: no such corruption or severity.
@@ -52,9 +52,9 @@ class CommonCorruptions(Source):
     deviation: str = ""
 
     def __post_init__(self) -> None:
-        """Check the geometry before anything is read."""
+        """Check the geometry."""
         if (self.resize is None) != (self.crop is None):
-            raise ConfigError(f"corruption — found resize {self.resize} and crop {self.crop} — give both or neither")
+            raise ConfigError(f"corruption: resize is {self.resize} and crop {self.crop} — give both or neither")
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ class Corrupted(Source):
         kind: `gaussian_noise`, `gaussian_blur`, `contrast`, `brightness` or `shift`.
         amount: strength in the unit that the corruption states.
         seed: of the random ones.
-        deviation: how these images differ from the set as published.
+        deviation: how these images differ from the published set.
 
     Raises:
         ConfigError: no such corruption, or no such strength.
@@ -184,11 +184,9 @@ class Corrupted(Source):
         clean = self.of.find(place, keys)
         if clean is None:
             return None
-        positions = np.flatnonzero(clean.present)
-        rows = np.full(len(keys), -1, dtype=np.int64)
-        rows[positions] = np.arange(len(positions))
-        images = np.stack([clean.items[i] for i in range(len(positions))])
-        for row, position in enumerate(positions):
+        rows = np.where(clean.present, np.cumsum(clean.present) - 1, -1)
+        images = np.stack([clean.items[i] for i in range(clean.count)])
+        for row, position in enumerate(np.flatnonzero(clean.present)):
             rng = np.random.default_rng((self.seed, int(position)))
             images[row] = corrupted(images[row], self.kind, self.amount, rng)
         return rows_found(images, rows)

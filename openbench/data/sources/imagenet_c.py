@@ -188,12 +188,12 @@ def zoom_blur(x: Pixels, amount: tuple[float, float], rng: Rng) -> Pixels:
 
 def snow(x: Pixels, amount: tuple[float, float, float, float, int, float, float], rng: Rng) -> Pixels:
     """A whitened image, plus flakes blown along a line, plus the same flakes turned by half a turn."""
-    mean, sigma, zoom, threshold, radius, length, kept = amount
+    mean, sigma, zoom, threshold, radius, length, share = amount
     flakes = zoomed(rng.normal(mean, sigma, (*x.shape[:2], 1)), zoom)[..., 0]
     flakes = np.clip(np.where(flakes < threshold, 0.0, flakes), 0.0, 1.0)
     kernel = motion_kernel(radius, length, angle=float(rng.uniform(-135.0, -45.0)))
     blown = np.rint(ndimage.correlate(flakes, kernel, mode="nearest") * 255.0)[..., None] / 255.0
-    white = kept * x + (1 - kept) * np.maximum(x, _grey(x) * 1.5 + 0.5)
+    white = share * x + (1 - share) * np.maximum(x, _grey(x) * 1.5 + 0.5)
     result: Pixels = white + blown + np.rot90(blown, k=2)
     return result
 

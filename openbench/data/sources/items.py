@@ -1,4 +1,4 @@
-"""Decoded images on demand: rows of an array, or files."""
+"""Images that are decoded when they are read: rows of an array, or files."""
 
 import io
 import os
@@ -77,15 +77,12 @@ class VectorItems:
 
 @dataclass(frozen=True, eq=False)
 class FileItems:
-    """Images that are files, decoded when read.
-
-    Where the digest of a file is known, the bytes that are decoded are compared with it. So a file that is replaced
-    while a run uses it is an error; its image never counts under the digest of another.
+    """Images that are files. A file that is replaced while a run uses it is an error.
 
     Args:
         files: one path per image, in manifest order; text, since a million `Path`s would take half a gigabyte.
         contents: (n, 32) uint8, the SHA-256 of each file; None where it is not known.
-        pixels: position → `array_sha256` of the decoded image, for those that are known.
+        pixels: position → `array_sha256` of the decoded image, where it is known.
     """
 
     files: Sequence[Path | str]
@@ -96,25 +93,18 @@ class FileItems:
         return len(self.files)
 
     def __getitem__(self, index: int) -> Image:
-        path = Path(self.files[index])
+        path = self.encoded(index)
         content = read_bytes(path)
-        if self.contents is not None and bytes_sha256(content) != self.contents[index].tobytes().hex():
-            raise _replaced(path)
         image = decode(path, content)
-        if index in self.pixels and array_sha256(image) != self.pixels[index]:
-            raise _replaced(path)
+        if (self.contents is not None and bytes_sha256(content) != self.contents[index].tobytes().hex()) or (
+            index in self.pixels and array_sha256(image) != self.pixels[index]
+        ):
+            raise DataError(f"image '{path}' has changed since this run first read it — run the command again")
         return image
 
     def encoded(self, index: int) -> Path:
-        """The file of an image."""
+        """Return the file of an image."""
         return Path(self.files[index])
-
-
-def _replaced(path: Path) -> DataError:
-    return DataError(
-        f"image '{path}' has changed since this run first read it — its bytes no longer match its digest — "
-        "leave the images alone while a run reads them, and run the command again"
-    )
 
 
 def read_bytes(path: Path) -> bytes:
@@ -133,7 +123,7 @@ def read_bytes(path: Path) -> bytes:
 
 def _unreadable(path: Path, error: Exception) -> DataError:
     return DataError(
-        f"image '{path}' cannot be read — {error} — get the file again, or delete it and run with "
+        f"image '{path}' cannot be read ({error}) — get the file again, or delete it and run with "
         "benchmark.incomplete=allow, which records it as missing"
     )
 
@@ -167,30 +157,29 @@ def pixels_of(image: bytes) -> Image:
     Raises:
         OSError, SyntaxError, ValueError, DecompressionBombError: one of UNREADABLE; the image cannot be decoded.
     """
-    with Pillow.open(io.BytesIO(image), formats=FORMATS) as found:
-        if found.mode.startswith(DEEP):
+    with Pillow.open(io.BytesIO(image), formats=FORMATS) as picture:
+        if picture.mode.startswith(DEEP):
             raise ValueError(
-                f"its pixels have more than 8 bits (mode {found.mode}) — scale them to 0…255 and save as 8-bit grey"
+                f"its pixels have more than 8 bits (mode {picture.mode}), scale them to 0…255 and save as 8-bit grey"
             )
-        return np.asarray(found if found.mode == "L" else found.convert("RGB"))
+        return np.asarray(picture if picture.mode == "L" else picture.convert("RGB"))
 
 
 def is_turned(items: Items, index: int) -> bool:
     """Whether the image at a position carries an EXIF orientation other than upright; False if it cannot be read."""
-    # Asked of each image of a benchmark, and to ask whether an object follows a Protocol takes longer than to hash one.
-    if located := getattr(items, "located", None):  # they are those of several sets
+    if located := getattr(items, "located", None):  # the items of several sets
         items, index = located(index)
-    if not (encoded := getattr(items, "encoded", None)):  # they are no image files, nor bytes of such
+    if not (encoded := getattr(items, "encoded", None)):  # neither image files nor their bytes
         return False
     try:
         image = encoded(index)
-        with Pillow.open(io.BytesIO(image) if isinstance(image, bytes) else image, formats=FORMATS) as found:
-            return found.getexif().get(_ORIENTATION, _UPRIGHT) in _OTHERS
+        with Pillow.open(io.BytesIO(image) if isinstance(image, bytes) else image, formats=FORMATS) as picture:
+            return picture.getexif().get(_ORIENTATION, _UPRIGHT) in _OTHERS
     except Exception:  # Pillow raises a dozen kinds of error for damaged EXIF data; the pixels may be sound
         return False
 
 
 def not_applied(count: int) -> str:
-    """What is said of so many such images: one or more."""
+    """Return the note on a number of such images."""
     images = "1 image carries" if count == 1 else f"{count:,} images carry"
     return f"{images} an EXIF orientation, which is not applied"

@@ -1,6 +1,6 @@
-"""Applying a Preprocess: torchvision's Resize, CenterCrop, ToTensor and Normalize on a PIL image, bit for bit."""
+"""Preprocessing: torchvision's Resize, CenterCrop, ToTensor and Normalize of a PIL image, bit for bit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -27,10 +27,10 @@ def apply(image: Image, preprocess: Preprocess) -> Tensor:
 
 
 def prepared(image: Image, preprocess: Preprocess) -> NDArray[Any]:
-    """Return an image in the network's size: uint8 pixels, or float32 (c, h, w) as a transform of the user's makes it.
+    """Return an image in the network's size: uint8 pixels, or float32 (c, h, w) from a transform of the user's own.
 
     Raises:
-        DataError: the transform fails, or returns something else than a tensor (c, h, w).
+        DataError: the transform fails, or does not return a tensor (c, h, w).
     """
     if not isinstance(preprocess, OwnPreprocess) or preprocess.own is None:
         return cropped(image, preprocess)
@@ -38,25 +38,25 @@ def prepared(image: Image, preprocess: Preprocess) -> NDArray[Any]:
 
 
 def transformed(image: Image, own: OwnTransform) -> NDArray[np.float32]:
-    """Return what a transform of the user's makes of an image, (channels, h, w) float32.
+    """Return an image after a transform of the user's own, (channels, h, w) float32.
 
     Raises:
-        DataError: it fails, or returns something else than a tensor (c, h, w).
+        DataError: the transform fails, or does not return a tensor (c, h, w).
     """
     picture = Pillow.fromarray(np.ascontiguousarray(image)).convert(own.mode)
     try:
-        made = own(picture)
-    except Exception as error:  # whatever the user's code raises
+        image_tensor = own(picture)
+    except Exception as error:  # the user's code may raise anything
         raise DataError(
-            f"preprocess fails on a {own.mode} image of {picture.width}×{picture.height} pixels — "
+            f"preprocess fails on a {own.mode} image of {picture.width}×{picture.height} pixels: "
             f"{type(error).__name__}: {error} — it must take a PIL image and return a tensor (channels, h, w)"
         ) from error
-    if not isinstance(made, Tensor) or made.ndim != 3:
-        found = f"a tensor {tuple(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
-        raise DataError(
-            f"preprocess returns {found} — a tensor (channels, h, w) expected — end it in ToTensor(), for example"
+    if not isinstance(image_tensor, Tensor) or image_tensor.ndim != 3:
+        kind = (
+            f"tensor {tuple(image_tensor.shape)}" if isinstance(image_tensor, Tensor) else type(image_tensor).__name__
         )
-    pixels: NDArray[np.float32] = made.detach().to("cpu", torch.float32).contiguous().numpy()
+        raise DataError(f"preprocess returns a {kind}, not a tensor (channels, h, w) — end it in ToTensor()")
+    pixels: NDArray[np.float32] = image_tensor.detach().to("cpu", torch.float32).contiguous().numpy()
     return pixels
 
 
@@ -72,6 +72,18 @@ def cropped(image: Image, preprocess: Preprocess) -> NDArray[np.uint8]:
         picture = Pillow.fromarray(np.ascontiguousarray(image))
         image = np.asarray(picture.resize((width, height), _FILTERS[preprocess.interpolation]))
     return centre_crop(image, preprocess.crop)
+
+
+def channel_statistics(images: Iterable[Image]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and standard deviation of each channel over all pixels of images, (3,) in [0, 1]."""
+    sums, squares, pixels = np.zeros(3), np.zeros(3), 0
+    for image in images:
+        colour = (np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image) / 255.0
+        sums += colour.sum(axis=(0, 1))
+        squares += (colour**2).sum(axis=(0, 1))
+        pixels += image.shape[0] * image.shape[1]
+    mean = sums / pixels
+    return mean, np.sqrt(np.maximum(squares / pixels - mean**2, 0.0))
 
 
 def resized_shape(height: int, width: int, resize: int | tuple[int, int]) -> tuple[int, int]:
@@ -131,8 +143,8 @@ def stack(images: Sequence[NDArray[Any]]) -> NDArray[Any]:
         sizes = sorted({image.shape for image in images})
         if len(sizes) > 1:
             raise DataError(
-                f"preprocess returns tensors of {len(sizes)} shapes, e.g. {sizes[0]} and {sizes[-1]} — one for all "
-                "images expected — add Resize and CenterCrop to it"
+                f"preprocess returns tensors of {len(sizes)} shapes, e.g. {sizes[0]} and {sizes[-1]} — add Resize and "
+                "CenterCrop to it"
             )
         return np.stack(images)
     for image in images:
