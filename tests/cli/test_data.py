@@ -1,5 +1,7 @@
 """The `data` command as a user meets it; nothing leaves this machine."""
 
+import re
+
 import numpy as np
 import pytest
 from PIL import Image as Pillow
@@ -223,9 +225,29 @@ def test_stats_writes_a_sheet_per_split(here, photos, capsys, monkeypatch):
     assert "6 classes" in text
 
 
+def test_a_new_benchmark_suggests_what_is_quick_first_with_an_estimate_of_each_time(here, photos, capsys):
+    assert new() == 0
+    lines = capsys.readouterr().out.splitlines()
+    starts = [next(i for i, line in enumerate(lines) if line.startswith(word)) for word in ("quick:", "train:", "run:")]
+    assert starts == sorted(starts)
+    assert "backbone.head=linear_probe method=knn" in lines[starts[0]]
+    assert "backbone=resnet20_cifar training.recipe.epochs=" in lines[starts[1]]
+    assert all(re.match(r" +# about \d+ (s|min|h): ", lines[start + 1]) for start in starts)
+
+
+def test_missing_sets_and_weights_are_one_message_with_one_command(here, capsys, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(here / "hub"))
+    assert main(["run", "+benchmark=cifar10", "backbone=torchvision_resnet50", "method=knn"]) == 2
+    summary = capsys.readouterr().err.splitlines()[0]
+    assert "10 of 10 data sets are missing" in summary
+    assert "and the weights of backbone 'torchvision_resnet50'" in summary
+    assert summary.endswith(" — python -m openbench data prepare cifar10 backbone=torchvision_resnet50")
+
+
 def test_a_new_benchmark_runs_from_the_printed_command(here, photos, capsys):
     assert new("--epochs", "2") == 0
-    [command] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("run:")]
+    lines = capsys.readouterr().out.splitlines()
+    [command] = [line for line in lines if line.startswith("run:")]
     python, option, module, *words = command.removeprefix("run:").split()
     assert (python, option, module) == ("python", "-m", "openbench")
     assert main([*words, "method=knn"]) == 0

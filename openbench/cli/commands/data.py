@@ -1,7 +1,8 @@
 """`data`: what a benchmark needs, getting it, verifying it, looking at it, and bringing your own."""
 
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
     from openbench.data.benchmark_config import BenchmarkConfig
     from openbench.data.build import SetStatus
     from openbench.data.download import DataSource
-    from openbench.data.own.benchmark import OwnSet
+    from openbench.data.own.benchmark import OwnBenchmark, OwnSet
     from openbench.data.weights import Weights
 
 logger = logging.getLogger(__name__)
 
 _GROUPS = ("id", "near", "far", "csid", "overall")  # names in results that no set may have
 _BACKBONE = "backbone="
+# Fast networks: with released weights of ImageNet, best first; and one that is trained in minutes.
+_PRETRAINED, _SMALL = ("torchvision_resnet18", "timm_mobilenetv2_100"), "resnet20_cifar"
 
 
 @click.group(cls=options.Group, no_args_is_help=False)
@@ -84,15 +87,19 @@ def prepare(words: tuple[str, ...], config_dir: Path | None, root: Path | None) 
 
     roots = paths.data_roots()
     root = root.expanduser() if root else next((one for one in roots if one.is_dir()), roots[0])
+    code = OK
     if backbone := _backbone(words):
-        return _prepare_weights(backbone, config_dir, root)
+        code = _prepare_weights(backbone, config_dir, root)
+        words = tuple(word for word in words if not word.startswith(_BACKBONE))
+        if not words:
+            return code
     sources = data_sources()
     if _is_source(words, config_dir, sources):
-        return _prepare_source(sources[words[0]], root)
+        return _prepare_source(sources[words[0]], root) or code
     config = benchmark_config(words, config_dir)
     missing = dict.fromkeys(status.name for status in survey(config) if status.missing)
     failed = [name for name in missing if name in sources and not _fetch(sources[name], root)]
-    return _print_survey(config, survey(config), sources, "console") or (FAILED if failed else OK)
+    return _print_survey(config, survey(config), sources, "console") or (FAILED if failed else code)
 
 
 @data.command
@@ -210,10 +217,83 @@ def new(
     folder = to or Path(name)
     for file in write(benchmark, folder):
         print(f"wrote {file}")
-    for where, images in {**{f"id.{part}": images for part, images in id_sets.items()}, **ood}.items():
-        print(f"  {where}: {len(images.rows)} images")
-    print(f"\nverify: {command(benchmark, folder, 'check')}\nrun:    {command(benchmark, folder)}")
+    print("\n".join(f"  {where}: {len(images.rows)} images" for where, images in benchmark.sets.items()))
+    print(f"\nverify: {command(benchmark, folder, 'check')}")
+    for line in _first_runs(benchmark, command(benchmark, folder)):
+        print(line, flush=True)
     return OK
+
+
+def _first_runs(benchmark: "OwnBenchmark", run: str) -> Iterator[str]:
+    """The commands to run next, the fastest first, with an estimate of the time that each takes on this machine.
+
+    Args:
+        benchmark: as written.
+        run: the command that runs it.
+    """
+    from openbench.config.shipped import shipped
+    from openbench.data.weights import are_missing
+
+    train = len(benchmark.id_sets["train"].rows)
+    images = sum(len(own.rows) for own in benchmark.sets.values())
+    ready = [name for name in _PRETRAINED if not are_missing(shipped("backbone", name) or {})]
+    name = (ready or _PRETRAINED)[0]
+    note = "its features, with a linear head" + ("" if ready else ", once its weights are downloaded")
+    estimate = _estimate(images, _seconds_per_image(name, 224))
+    yield f"quick:  {run} backbone={name} backbone.head=linear_probe method=knn\n        # {estimate}: {note}"
+    epochs = max(5, min(100, 10_000 // train))
+    if benchmark.backbone != _SMALL:
+        estimate = _estimate(epochs * train, _seconds_per_image(_SMALL, benchmark.side, training=True))
+        yield f"train:  {run} backbone={_SMALL} training.recipe.epochs={epochs}\n        # {estimate}: a small network"
+    epochs = benchmark.epochs or (shipped("training", "cross_entropy") or {})["recipe"]["epochs"]
+    estimate = _estimate(epochs * train, _seconds_per_image(benchmark.backbone, benchmark.side, training=True))
+    yield f"run:    {run}\n        # {estimate}: {benchmark.backbone}, {epochs} epochs if it is trained"
+
+
+def _seconds_per_image(name: str, side: int, training: bool = False) -> float | None:
+    """How long a network takes for an image, measured with random weights; None where it cannot be built.
+
+    Args:
+        name: the backbone.
+        side: height and width of the images.
+        training: whether gradients are computed too.
+    """
+    import torch
+
+    from openbench.backbones.base import Backbone
+    from openbench.backbones.device import resolve_device
+    from openbench.config.build import build
+    from openbench.config.shipped import shipped
+    from openbench.core.preprocess import Preprocess
+    from openbench.errors import OpenbenchError
+
+    node = {**(shipped("backbone", name) or {}), "weights": None, "sha256": None, "preprocess": None}
+    preprocess = Preprocess(resize=side, crop=side, mean=(0.5,) * 3, std=(0.25,) * 3)
+    try:
+        built = build(
+            node | dict.fromkeys({"head"} & node.keys()), "backbone", Backbone, num_classes=10, preprocess=preprocess
+        )
+        module = built.initialise(0).to(resolve_device()).module().train(training)
+    except (OpenbenchError, NotImplementedError):
+        return None
+    images = torch.zeros(16, 3, side, side, device=resolve_device())
+    for _ in range(2):  # the first pass is slower
+        start = time.perf_counter()
+        with torch.set_grad_enabled(training):
+            outputs = module(images)
+        if training:
+            outputs.sum().backward()
+        outputs.detach().sum().item()  # waits for a GPU
+    # Reading, resizing and augmenting the images takes about as long again.
+    return 2 * (time.perf_counter() - start) / len(images)
+
+
+def _estimate(images: int, seconds_per_image: float | None) -> str:
+    if seconds_per_image is None:
+        return "time not known"
+    seconds = 10 + images * seconds_per_image  # 10 s to start and for the metrics
+    unit, name = next((unit, name) for unit, name in ((3600, "h"), (60, "min"), (1, "s")) if seconds >= unit)
+    return f"about {seconds / unit:.0f} {name}"
 
 
 def _is_source(words: Sequence[str], config_dir: Path | None, sources: Mapping[str, "DataSource"]) -> bool:
