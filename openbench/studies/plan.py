@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from openbench.results.frame import Run
-from openbench.results.tables.render import Column, Table, to_console
+from openbench.results.tables.render import Column, Table
 from openbench.studies.cells import StudyOptions, planned, states_of
 from openbench.studies.runs import Network, PlannedRun, Records, key_of, network_of
 from openbench.studies.study import Study
@@ -130,8 +130,8 @@ def free_space(folder: Path) -> int | None:
 
 def status(
     study: Study, parts: Sequence[Progress], needs: Mapping[str, Sequence[str]], free: int | None, again: str
-) -> str:
-    """Return the progress of a study as a table with notes.
+) -> tuple[Table, str]:
+    """Return the progress of a study as a table with notes, and a line on what to type next.
 
     Args:
         study: narrowed or not.
@@ -147,7 +147,7 @@ def status(
     table = Table(study.title, columns, rows, notes=tuple(_notes(study, parts, needs, free)))
     missing = sum(len(part.missing) for part in parts)
     last = f"to make them: {again}" if missing else "nothing is to do: add --table"
-    return f"{to_console(table)}{last}\n"
+    return table, last
 
 
 def _row(part: Progress) -> tuple[str | int, ...]:

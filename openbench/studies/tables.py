@@ -31,6 +31,7 @@ from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import rebench_figures, rejection_figures
 from openbench.results.tables.render import Cell as TableCell
 from openbench.results.tables.render import Column, Estimate, Table, cell_text, rendered
+from openbench.storage.plain_json import dumps
 from openbench.studies.cells import NOT_PUBLISHED, Cell, StudyOptions, Verdict, cells, mixture_cells
 from openbench.studies.chart import draw, summary
 from openbench.studies.chart import files as chart_files
@@ -456,9 +457,12 @@ class Outputs:
         self._charts = charts(study, self.cells, scores)
 
     def text(self, form: str) -> str:
-        """Return the tables in a format: console, markdown, latex or csv; the CSV of curves is a file of its own."""
-        if form == "csv":
-            return _cells_csv(self.cells) if self._measured else "\n".join(rendered(self._tables, form))
+        """Return the tables in a format of tables; in CSV and JSON without those of curves."""
+        if form in ("csv", "json"):
+            if not self._measured:
+                return "\n".join(rendered(self._tables, form))
+            rows = [dict(zip(_FACTS, _facts(cell), strict=True)) for line in self.cells for cell in line]
+            return dumps(rows) if form == "json" else _cells_csv(self.cells)
         return "\n".join(rendered([*self._tables, *map(summary, self._charts)], form))
 
     def files(self) -> Iterator[tuple[str, Callable[[], bytes]]]:

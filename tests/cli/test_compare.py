@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -82,6 +83,16 @@ def test_differences_are_those_of_mann_whitney_with_their_signs(compare):
     assert float(rows["near"]["difference [interval]"]) == pytest.approx(near)
     low, high = (float(rows["near"][f"difference [interval] {end}"]) for end in ("low", "high"))
     assert low < near < high
+
+
+def test_json_has_the_numbers_of_all_tables_with_their_intervals(compare):
+    _, said = compare([(record("knn"), scores(1)), (record("msp"), scores(2))], "--format", "json", "--images", "0")
+    differences, configs = json.loads(said.out)
+    for row in differences["rows"]:
+        estimate = row["difference [interval]"]
+        assert estimate["value"] == pytest.approx(row["knn ↑"] - row["msp ↑"])
+        assert estimate["low"] < estimate["value"] < estimate["high"]
+    assert configs["rows"] == [{"key": "config.method._name_", "knn": "knn", "msp": "msp"}]
 
 
 def test_what_differs_in_the_configs_is_listed_and_nothing_else(compare):

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 
 import pytest
@@ -10,6 +11,7 @@ from markdown_it import MarkdownIt
 from openbench.__main__ import main
 from openbench.cli.commands import jobs
 from openbench.errors import ConfigError
+from openbench.results.tables.render import to_console
 from openbench.studies.cells import PublishedTable, StudyOptions, planned
 from openbench.studies.plan import progress, status, sweeps
 from openbench.studies.study import names, study
@@ -38,6 +40,16 @@ def test_the_status_counts_what_is_done_and_says_how_to_go_on(folder, capsys):
     assert re.search(r"benchmark +runs +done +to do +trainings +time", out)
     assert re.search(r"digits +6 +5 +1 +0 +about", out)
     assert f"to make them: python -m openbench study {folder / 'two.yaml'} --run" in out
+
+
+def test_status_and_table_are_json_for_programs(folder, capsys):
+    assert main(["study", str(folder / "two.yaml"), "--format", "json"]) == 0
+    [status] = json.loads(capsys.readouterr().out)
+    assert [(row["benchmark"], row["done"], row["to do"]) for row in status["rows"]] == [("digits", 5, 1)]
+    assert main(["study", str(folder / "two.yaml"), "--table", "--format", "json"]) == 0
+    near = [cell for cell in json.loads(capsys.readouterr().out) if cell["set"] == "near"]
+    assert [(cell["row"], cell["runs"]) for cell in near] == [("MSP", 3), ("KNN", 2)]
+    assert near[0]["value"] == pytest.approx(0.92)
 
 
 def test_only_what_is_missing_is_run_and_a_study_that_is_done_runs_nothing(folder, monkeypatch, capsys):
@@ -82,7 +94,8 @@ def test_a_training_that_released_weights_would_ignore_is_not_to_do_and_its_cell
     (part,) = progress(found, options, lookup(()))
     assert (len(part.missing), len(part.refused), part.trainings) == (3, 3, 0)
     why = "needs a training, and backbone resnet20_cifar10 comes with its weights"
-    said = " ".join(status(found, [part], {}, None, "again").split())  # lines are as wide as the terminal
+    table, line = status(found, [part], {}, None, "again")
+    said = " ".join(f"{to_console(table)} {line}".split())  # lines are as wide as the terminal
     assert f"digits: 3 runs cannot be made: {why} " in said
     assert [line[0].reason for line in of(found, (), options)] == ["nothing was run on digits yet", why]
     augmented = StudyOptions(("backbone=resnet20_cifar10", "+augment=pixmix"))

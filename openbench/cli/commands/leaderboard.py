@@ -212,7 +212,7 @@ def _boards(results: Path, view: str, on_error: OnError) -> list[Board]:
 
 def _tables(found: Sequence[Board], view: str, of: Sequence[str], form: str) -> list[Table]:
     """The tables of a view of boards."""
-    if form == "csv":
+    if form in ("csv", "json"):
         return [raw(list(found)) if view == _BOARD else across_csv(found, view, of)]
     if view == _BOARD:
         return [table for board in found for table in _board_tables(board)]

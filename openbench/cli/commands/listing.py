@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from openbench.cli import options
-from openbench.cli.output import left_out
+from openbench.cli.output import left_out, print_tables
 from openbench.cli.process import OK
 from openbench.cli.registry import Entry, Registry, parameters_of
 from openbench.config.overrides import STREAM
@@ -53,7 +53,7 @@ def _complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) 
 def list_groups(group: str | None, config_dir: Path | None, form: str) -> int:
     """Say what can be chosen: the groups, or the entries of one, e.g. method, benchmark, backbone."""
     registry = Registry.of(config_dir)
-    print(render(overview(registry) if group is None else group_table(registry, group), form), end="")
+    print_tables([overview(registry) if group is None else group_table(registry, group)], form)
     return OK
 
 

@@ -8,7 +8,7 @@ import click
 
 from openbench import paths
 from openbench.cli import options
-from openbench.cli.output import LeftOut, left_out
+from openbench.cli.output import LeftOut, left_out, note, print_tables
 from openbench.cli.process import INTERRUPTED, OK, TERMINATED, writing
 from openbench.compose.config import check_no_clash
 from openbench.config.overrides import command_line, quoted
@@ -16,6 +16,7 @@ from openbench.config.shipped import shipped
 from openbench.results.frame import runs
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.recompute import PUBLISHED
+from openbench.results.tables.render import Table
 from openbench.storage.files import write_whole
 from openbench.studies.cells import StudyOptions, needed
 from openbench.studies.runs import Records
@@ -87,7 +88,9 @@ def study(
         again += ["--results", str(results)] if results else []
         with left_out() as lost:
             records = _records(chosen, store, lost.append)
-            print(_status(chosen, more, records, command_line("study", again, config_dir)), end="")
+            progress, following = _status(chosen, more, records, command_line("study", again, config_dir))
+        print_tables([progress], form)
+        note(following, form)
         return lost.code
     if results is not None:
         runtime.append(f"runtime.results={quoted(str(results))}")
@@ -103,8 +106,8 @@ def _records(study: "Study", store: RecordStore, on_error: OnError) -> Records:
     return Records(runs(store, on_error, needed(study)))
 
 
-def _status(study: "Study", more: StudyOptions, records: Records, again: str) -> str:
-    """What is needed, what is done and what is missing; `again` is the command that makes it."""
+def _status(study: "Study", more: StudyOptions, records: Records, again: str) -> tuple[Table, str]:
+    """A table of what is done and what is missing, and what to type next; `again` makes what is missing."""
     from openbench.studies.plan import free_space, progress, status
 
     parts = progress(study, more, records)

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from openbench.errors import ConfigError, did_you_mean
 from openbench.results import escape
+from openbench.storage.plain_json import readable
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -393,11 +395,41 @@ def _latex_groups(columns: Sequence[Column]) -> list[str]:
     return [" & ".join(cells) + r" \\", " ".join(rules)] if rules else []
 
 
+def to_json(*tables: Table) -> str:
+    """Return tables as a JSON list: title, header, notes, columns and, for each row, {column: value}.
+
+    Numbers have full precision. An uncertain one is {value, low, high, std}, with those that are known; a cell without
+    value is null.
+    """
+    values = [
+        {
+            "title": table.title,
+            "header": table.header,
+            "notes": table.notes,
+            "columns": [column.name or column.title for column in table.columns],
+            "rows": [
+                {column.name or column.title: _value(cell) for column, cell in zip(table.columns, row, strict=True)}
+                for row in table.rows
+            ],
+        }
+        for table in tables
+    ]
+    return json.dumps(readable(values), indent=1, ensure_ascii=True) + "\n"
+
+
+def _value(cell: Cell) -> object:
+    if isinstance(cell, Estimate):
+        known = {end: value for end in ("low", "high", "std") if (value := getattr(cell, end)) is not None}
+        return {"value": cell.value, **known} if known else cell.value
+    return cell.text if isinstance(cell, Link) else cell
+
+
 FORMATS: dict[str, Callable[[Table], str]] = {
     "console": to_console,
     "csv": to_csv,
     "markdown": to_markdown,
     "latex": to_latex,
+    "json": to_json,
 }
 
 
@@ -413,11 +445,13 @@ def render(table: Table, form: str) -> str:
 
 
 def rendered(tables: Sequence[Table], form: str) -> list[str]:
-    """Return tables in one of FORMATS; CSV has no place for titles, so each row of several tables names its table.
+    """Return tables in one of FORMATS: as one text in JSON, and in CSV with a first column that names the table.
 
     Raises:
         ConfigError: no such format.
     """
+    if form == "json":
+        return [to_json(*tables)]
     if form == "csv" and len(tables) > 1:
         tables = [
             replace(t, columns=(Column("table"), *t.columns), rows=tuple((t.title, *row) for row in t.rows))
