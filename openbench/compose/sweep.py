@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import Glob, Override, OverrideType
 from hydra.errors import HydraException
 
 from openbench import paths
-from openbench.config.overrides import quoted
+from openbench.config.overrides import STREAM, quoted
 from openbench.errors import ConfigError, check_choice, did_you_mean
 
 BENCHMARK = "+benchmark"
@@ -119,6 +119,28 @@ def paired(overrides: Sequence[str], config_dir: Path | None, folder: Path) -> l
         named += [_write(folder / "benchmark", name, choice) for choice in itertools.product(*choices)]
     rest = [text for text in overrides if text not in [_typed(o) for o in (benchmark, *pairs.values())]]
     return with_folders([f"{BENCHMARK}={','.join(named)}", *rest], [folder])
+
+
+def without_streams(overrides: Sequence[str], config_dir: Path | None) -> tuple[list[str], list[str]]:
+    """Return overrides with the names that `method=glob(…)` means, but for streaming methods, and the names of these.
+
+    A streaming method scores an image by those before it, so it has no place beside methods that score each by itself.
+
+    Args:
+        overrides: as typed.
+        config_dir: a folder of the user's group files.
+    """
+    globs = [o for o in parse(overrides) if o.key_or_group == "method" and o.is_sweep_override()]
+    globs = [o for o in globs if isinstance(o.value(), Glob)]
+    streams = [name for o in globs for name in _values(o, config_dir) if _streams(name, config_dir)]
+    words = {o.input_line: ",".join(name for name in _values(o, config_dir) if name not in streams) for o in globs}
+    return [f"method={words[text]}" if words.get(text) else text for text in overrides], streams
+
+
+def _streams(method: str, config_dir: Path | None) -> bool:
+    folders = [paths.config_dir(), *([] if config_dir is None else [config_dir])]
+    files = [folder / "method" / f"{method}.yaml" for folder in folders]
+    return any(f"\n{STREAM}:" in file.read_text(encoding="utf-8") for file in files if file.is_file())
 
 
 def _chosen(override: Override, names: Sequence[str], config_dir: Path | None) -> dict[str, list[str]]:

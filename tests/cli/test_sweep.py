@@ -98,6 +98,15 @@ def test_a_pair_that_names_nothing_is_refused(engine, capsys, typed, expected):
     assert engine.asked == []
 
 
+def test_a_glob_over_methods_leaves_out_those_that_score_a_stream(engine, configs, capsys):
+    write(configs / "method/oodd.yaml", "_target_: toy.OODD\n_stream_: {orders: 5}")
+    assert main(["run", "-m", "+benchmark=digits", "method=glob(*)"]) == 0
+    assert ran(engine, "method") == [("knn",), ("msp",)]
+    assert capsys.readouterr().err.count("skipped: oodd, which score a stream of images: name them to run them\n") == 1
+    assert main(["run", "-m", "+benchmark=digits", "method=knn,oodd"]) == 0
+    assert ran(engine, "method")[2:] == [("knn",), ("oodd",)]
+
+
 class Climber(Sweeper):
     """Draws three values of method.k, one after the other, and notes what each of them was worth."""
 

@@ -26,7 +26,7 @@ from openbench.cli.process import BAD_INPUT, FAILED, OK, message_of
 from openbench.compose.composed import composed, nodes
 from openbench.compose.config import VERSION_BASE, check_no_clash, compose_with_hydra, no_benchmark
 from openbench.compose.errors import Typed, explained
-from openbench.compose.sweep import deferred, jobs, label, paired, parse, sharded, swept_keys
+from openbench.compose.sweep import deferred, jobs, label, paired, parse, sharded, swept_keys, without_streams
 from openbench.config.overrides import command_line, quoted
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
 from openbench.progress import messages
@@ -124,6 +124,9 @@ class HydraCommand:
         """Run a sweep, whose jobs leave their outcomes in its folder, and print how they ended."""
         folder = _folder(typed)
         words = sharded(typed.overrides) if self.divided else list(typed.overrides)
+        words, streams = without_streams(words, typed.config_dir)
+        if streams:
+            logger.info(f"skipped: {', '.join(streams)}, which score a stream of images: name them to run them")
         words = paired(words, typed.config_dir, folder / "pairs")
         whole = replace(typed, overrides=words)
         optimised, params = _sweeper(whole)
