@@ -20,7 +20,7 @@ from torch import Tensor
 from openbench.__main__ import main as openbench
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
-from openbench.methods._inputs import classifier, training
+from openbench.methods._stats import classifier, training
 from openbench.methods.core import CORE
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from openbench.core.products import by_rows
+from openbench.core import by_rows
 from openbench.methods._stats import BLOCK, row_normalise
 
 _BANK_CHUNK = 32768
@@ -56,8 +56,8 @@ class Bank:
         index = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
         for start in range(0, len(self), _BANK_CHUNK):
             block = self._block(slice(start, start + _BANK_CHUNK), queries)
-            found, place = _nearest_in(block, queries, k, start if own else None)
-            near, index = torch.cat([near, found], dim=1), torch.cat([index, place + start], dim=1)
+            values, place = _nearest_in(block, queries, k, start if own else None)
+            near, index = torch.cat([near, values], dim=1), torch.cat([index, place + start], dim=1)
             if start:
                 near, chosen = near.topk(min(k, near.shape[1]), dim=1)
                 index = index.gather(1, chosen)
@@ -75,11 +75,11 @@ class Bank:
         """
         k, d = index.shape[1], queries.shape[1]
         rows = max(1, _ENTRIES // (k * d))
-        found = []
+        squares = []
         for q, places in zip(torch.split(queries, rows), torch.split(index, rows), strict=True):
             b = self._read(places.reshape(-1).cpu(), queries).view(len(q), k, d)
-            found.append((q[:, None] - b).square().sum(dim=2))
-        return torch.cat(found)
+            squares.append((q[:, None] - b).square().sum(dim=2))
+        return torch.cat(squares)
 
     def kth_squared_distance(self, queries: Tensor, k: int) -> Tensor:
         """Return the squared distance (n,) of each query (n, d) to its k-th nearest vector, 1 ≤ k ≤ m."""
@@ -95,9 +95,9 @@ class Bank:
         return _Block(self.vectors[rows].to(like), torch.where(inverse > 0, 0.5 / inverse, 0), inverse)
 
     def _read(self, index: slice | Tensor, like: Tensor) -> Tensor:
-        found = self.vectors[index].to(like)
-        found = found if self.origin is None else found - self.origin.to(like)
-        return row_normalise(found) if self.unit else found
+        rows = self.vectors[index].to(like)
+        rows = rows if self.origin is None else rows - self.origin.to(like)
+        return row_normalise(rows) if self.unit else rows
 
 
 def inverse_lengths(vectors: Tensor) -> Tensor | None:
@@ -124,14 +124,14 @@ def _nearest_in(of: _Block, queries: Tensor, k: int, own: int | None) -> tuple[T
     # In single precision malloc keeps the memory of a quarter's products, 16 MiB, for those of the next.
     quick = block.device.type == "cpu" and block.dtype == torch.float32
     rows = max(1, _QUERY_CHUNK // 4) if quick else _QUERY_CHUNK
-    found = []
+    parts = []
     for low, part in enumerate(torch.split(queries, rows)):
         near = by_rows(part, block, -half)
         near = near if inverse is None else near.mul_(inverse)
         if own is not None:
             near.diagonal(low * rows - own).fill_(-torch.inf)
-        found.append(_largest(near, min(k, len(block))) if quick else near.topk(min(k, len(block)), dim=1))
-    return torch.cat([values for values, _ in found]), torch.cat([places for _, places in found])
+        parts.append(_largest(near, min(k, len(block))) if quick else near.topk(min(k, len(block)), dim=1))
+    return torch.cat([values for values, _ in parts]), torch.cat([places for _, places in parts])
 
 
 def _largest(near: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -143,11 +143,11 @@ def _largest(near: Tensor, k: int) -> tuple[Tensor, Tensor]:
     m = near.shape[1]
     if 4 * k * _GROUP > m:
         return near.topk(k, dim=1)
-    apart = m // _GROUP
-    whole = apart * _GROUP
-    maxima = near[:, :whole].view(len(near), _GROUP, apart).amax(dim=1)
+    step = m // _GROUP
+    whole = step * _GROUP
+    maxima = near[:, :whole].view(len(near), _GROUP, step).amax(dim=1)
     best = maxima.topk(k, dim=1, sorted=False).indices
-    columns = (best[:, None] + torch.arange(0, whole, apart)[:, None]).flatten(1)
+    columns = (best[:, None] + torch.arange(0, whole, step)[:, None]).flatten(1)
     columns = torch.cat([columns, torch.arange(whole, m).expand(len(near), -1)], dim=1)
     values, chosen = near.gather(1, columns).topk(k, dim=1)
     return values, columns.gather(1, chosen)

@@ -1,22 +1,103 @@
-"""Maths that several methods share: streamed moments, whitening with a relative cut-off, stable softmax forms."""
+"""Inputs of `fit` and maths that several methods share: draws, class means, moments, whitening, softmax forms."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from openbench.core.features import FeatureSet, Head
+from openbench.core import FeatureSet, Head
 from openbench.errors import MethodError
 
 FIT_BATCH = 4096  # rows converted to float64 at a time: few enough to stay near the processor
 BLOCK = 512  # rows whose copy stays near the processor
+_CONSTANT = 1e-6  # a spread below this part of the mean is the rounding of float32
 _STRIP = 128  # columns of a scatter matrix filled at a time
 _SHORT = 16  # classes below which torch.softmax over rows takes several times as long as over columns
 Scale = Literal["log_odds", "probability"]
+
+
+def training(train: FeatureSet | None, where: str) -> FeatureSet:
+    """Return the split to fit on; `openbench.core.inputs` has checked its rows and labels.
+
+    Raises:
+        MethodError: there is none.
+    """
+    if train is None:
+        raise MethodError(f"{where}.fit: needs the split named by its request, found None — pass a FeatureSet")
+    return train
+
+
+def classifier(head: Head | None, where: str) -> Head:
+    """Return the head.
+
+    Raises:
+        MethodError: there is none.
+    """
+    if head is None:
+        raise MethodError(f"{where}.fit: needs the classifier head, found None — pass head=Head(W, b)")
+    return head
+
+
+def drawn(train: FeatureSet, most: int | None, seed: int) -> FeatureSet:
+    """Return at most `most` samples, drawn without replacement and left in their order; None takes all."""
+    if most is None or len(train) <= most:
+        return train
+    rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:most]
+    return train[rows.sort().values]
+
+
+def true_labels(rows: FeatureSet) -> Tensor:
+    """Return the labels (n,) of a batch."""
+    return rows.labels
+
+
+def plain_features(rows: FeatureSet) -> Tensor:
+    """Return the features (n, d) of a batch."""
+    return rows.features
+
+
+def predictions(rows: FeatureSet) -> Tensor:
+    """Return the predicted classes (n,) of a batch, by its logits."""
+    return rows.logits.argmax(dim=1)
+
+
+def class_means(train: FeatureSet, classes: int, of: Callable[[FeatureSet], Tensor] = true_labels) -> Tensor:
+    """Return the mean feature of each class, (classes, d) float64; a class without samples takes the mean of all.
+
+    Args:
+        train: with features and what `of` reads.
+        classes: number of classes of the head.
+        of: the class (n,) of each row of a batch: `true_labels` or `predictions`.
+    """
+    d = train.features.shape[1]
+    sums = torch.zeros(classes, d, dtype=torch.float64, device=train.device)
+    counts = torch.zeros(classes, dtype=torch.float64, device=train.device)
+    for rows in train.batches():
+        index = of(rows)
+        sums.index_add_(0, index, rows.features.double())
+        counts += torch.bincount(index, minlength=classes)
+    return torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], sums.sum(dim=0) / len(train))
+
+
+def ranks_in_class(labels: Tensor) -> Tensor:
+    """Return how many samples of the same class stand before each sample, (n,) int64."""
+    by_class = labels.argsort(stable=True)
+    sizes = torch.bincount(labels)
+    ranks = torch.empty_like(by_class)
+    ranks[by_class] = torch.arange(len(labels), device=labels.device) - (sizes.cumsum(0) - sizes)[labels[by_class]]
+    return ranks
+
+
+def balanced_draw(labels: Tensor, size: int, seed: int) -> Tensor:
+    """Return the ascending indices (size,) of a draw with equally many samples per class, if there are enough."""
+    labels = labels.cpu()
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    # Shuffled samples sorted by their rank within their class: whole rounds of one per class come first.
+    return order[ranks_in_class(labels[order]).argsort(stable=True)[:size]].sort().values
 
 
 @dataclass(frozen=True)
@@ -65,8 +146,8 @@ class Moments:
         within = _symmetric((self.scatter - (means.T * self.counts[self.present]) @ means) / self.n)
         if float(within.trace()) <= 1e-12 * float(self.scatter.trace()) / self.n:
             raise MethodError(
-                f"{self.where}.fit: training features do not vary within classes — {int(self.n)} samples of "
-                f"{len(means)} classes — distances to class means need classes of several different samples"
+                f"{self.where}.fit: training features do not vary within classes ({int(self.n)} samples of "
+                f"{len(means)} classes) — fit on several different samples of each class"
             )
         return within
 
@@ -84,7 +165,7 @@ class Moments:
 def moments(
     train: FeatureSet,
     where: str,
-    vectors: Callable[[FeatureSet], Tensor] = lambda rows: rows.features,
+    vectors: Callable[[FeatureSet], Tensor] = plain_features,
     by_class: bool = True,
 ) -> Moments:
     """Return the moments of a split in one streaming pass in float64.
@@ -98,31 +179,29 @@ def moments(
     Raises:
         MethodError: the split is empty, or nothing varies.
     """
-    counts = sums = scatter = shift = held = None
+    total: Moments | None = None
+    buffer = torch.empty(0)
     for rows in train.batches(FIT_BATCH):
-        given = vectors(rows)
-        if held is None or len(held) < len(given):
-            held = given.new_empty(given.shape, dtype=torch.float64)  # once: fresh memory takes longer than the copy
-        x = held[: len(given)].copy_(given)
+        batch = vectors(rows)
+        if len(buffer) < len(batch):
+            buffer = batch.new_empty(batch.shape, dtype=torch.float64)  # once: fresh memory takes longer than the copy
+        x = buffer[: len(batch)].copy_(batch)
         labels = rows.labels if by_class else torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        if shift is None or counts is None or sums is None or scatter is None:
-            shift = x.mean(dim=0)
-            counts, sums = x.new_zeros(1), x.new_zeros(1, x.shape[1])
-            scatter = x.new_zeros(x.shape[1], x.shape[1])
-        classes = max(len(counts), int(labels.max()) + 1)
-        counts, sums = _grown(counts, classes), _grown(sums, classes)
-        x.sub_(shift)
-        counts += torch.bincount(labels, minlength=classes)
-        sums.index_add_(0, labels, x)
-        _add_scatter(scatter, x)
-    if shift is None or counts is None or sums is None or scatter is None:
-        raise MethodError(f"{where}.fit: nothing to fit on — the split is empty — pass a split with samples")
-    result = Moments(counts, sums, torch.triu(scatter) + torch.triu(scatter, 1).T, shift, where)
+        if total is None:
+            zeros = x.new_zeros(1, x.shape[1])
+            total = Moments(x.new_zeros(1), zeros, x.new_zeros(x.shape[1], x.shape[1]), x.mean(dim=0), where)
+        classes = max(len(total.counts), int(labels.max()) + 1)
+        total = replace(total, counts=_grown(total.counts, classes), sums=_grown(total.sums, classes))
+        x.sub_(total.shift)
+        total.counts.add_(torch.bincount(labels, minlength=classes))
+        total.sums.index_add_(0, labels, x)
+        _add_scatter(total.scatter, x)
+    if total is None:
+        raise MethodError(f"{where}.fit: the split is empty")
+    result = replace(total, scatter=torch.triu(total.scatter) + torch.triu(total.scatter, 1).T)
     # Different float32 values differ by 6e-8 of their size or more; anything less is the rounding of sums.
     if bool((result.total_covariance().diagonal() <= (1e-12 * result.mean()).square()).all()):
-        raise MethodError(
-            f"{where}.fit: all {len(train)} training features are equal — no covariance — look at the checkpoint"
-        )
+        raise MethodError(f"{where}.fit: all {len(train)} training features are equal, so they have no covariance")
     return result
 
 
@@ -140,9 +219,22 @@ def whitening(covariance: Tensor) -> Tensor:
     """
     values, vectors = torch.linalg.eigh(covariance)
     cut = 10 * len(values) * torch.finfo(values.dtype).eps * values[-1].clamp(min=0)
-    keep = values > cut
-    whitened: Tensor = vectors[:, keep] / values[keep].sqrt()
+    large = values > cut
+    whitened: Tensor = vectors[:, large] / values[large].sqrt()
     return whitened
+
+
+def inverse_spread(mean: Tensor, covariance: Tensor) -> Tensor:
+    """Return 1/σ (d,) of features with this mean and covariance; 0 where a feature does not vary."""
+    spread = covariance.diagonal().clamp(min=0).sqrt()
+    varies = spread > _CONSTANT * mean.abs()
+    return torch.where(varies, 1 / torch.where(varies, spread, 1.0), 0.0)
+
+
+def principal_count(ascending: Tensor, share: float) -> int:
+    """Return how many of the largest eigenvalues hold at least a share of the variance, at most all but one."""
+    variance = ascending.flip(0).clamp(min=0).cumsum(dim=0)
+    return min(int((variance < share * variance[-1]).sum()) + 1, len(variance) - 1)
 
 
 def unit_features(rows: FeatureSet) -> Tensor:
@@ -226,13 +318,13 @@ def softmax_shortfall(logits: Tensor, temperature: float) -> Tensor:
 
 def mean_feature(train: FeatureSet) -> Tensor:
     """Return the mean feature (d,) float64 of a split, read in batches."""
-    # Made once: between what is kept and what is freed, malloc would take new memory for each part.
-    held = torch.empty(BLOCK, train.features.shape[1], dtype=torch.float64, device=train.device)
-    total, ones = held.new_zeros(held.shape[1]), held.new_ones(BLOCK)
+    # Made once: fresh memory for each part takes longer than the copy.
+    buffer = torch.empty(BLOCK, train.features.shape[1], dtype=torch.float64, device=train.device)
+    total, ones = buffer.new_zeros(buffer.shape[1]), buffer.new_ones(BLOCK)
     for rows in train.batches(FIT_BATCH):
         for part in torch.split(rows.features, BLOCK):
             # A product with ones: summing columns in float64 takes ten times as long.
-            total.addmv_(held[: len(part)].copy_(part).T, ones[: len(part)])
+            total.addmv_(buffer[: len(part)].copy_(part).T, ones[: len(part)])
     return total / len(train)
 
 
@@ -243,17 +335,17 @@ def sorted_rows(x: Tensor) -> Tensor:
 
 def percentiles_of_all(values: Tensor, percentiles: Sequence[float]) -> list[float]:
     """Return percentiles of all entries, interpolated linearly between order statistics."""
-    found: list[float] = np.percentile(values.cpu().numpy().reshape(-1), percentiles).tolist()
-    return found
+    thresholds: list[float] = np.percentile(values.cpu().numpy().reshape(-1), percentiles).tolist()
+    return thresholds
 
 
-def gain(total: Tensor, kept: Tensor) -> Tensor:
+def gain(total: Tensor, largest: Tensor) -> Tensor:
     """Return exp(total/kept), 1 where kept = 0.
 
     The exponent is held at 60, whose power products in float32 still carry: signed features get there, where those that
     are kept cancel or are negative.
     """
-    return torch.where(kept == 0, 1.0, (total / kept).clamp(max=60.0).exp())
+    return torch.where(largest == 0, 1.0, (total / largest).clamp(max=60.0).exp())
 
 
 def largest_kept(dim: int, percentile: float) -> int:
@@ -263,7 +355,7 @@ def largest_kept(dim: int, percentile: float) -> int:
 
 def _two_classes(logits: Tensor) -> Tensor:
     if logits.shape[1] < 2:
-        raise MethodError("odds between classes: the classifier has 1 class — at least 2 needed — use another score")
+        raise MethodError("odds between classes need two classes, the classifier has 1 class — use another score")
     return logits
 
 

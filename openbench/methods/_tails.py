@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from openbench.core.features import FeatureSet
+from openbench.core import FeatureSet
 from openbench.methods._stats import FIT_BATCH, mean_feature, sorted_rows
 
 _KEPT = 2**30  # training values that are kept in order, at most: 4 GiB

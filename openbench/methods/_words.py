@@ -1,18 +1,20 @@
-"""What methods with negative labels share: words that lie far from the classes, and their share of a softmax."""
+"""Texts as classifiers: cosines with text embeddings, words far from the classes, and their share of a softmax."""
 
-from collections.abc import Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from openbench.core.features import Head
-from openbench.core.products import by_rows
-from openbench.core.request import Texts
+from openbench.config.constraints import Count, Positive, Probability, Seed, Share
+from openbench.core import CLASSES, Field, Head, Method, Request, Texts, by_rows
 from openbench.errors import MethodError
-from openbench.methods._stats import BLOCK
+from openbench.methods._stats import BLOCK, classifier, row_normalise
 
+FIELDS = frozenset({Field.FEATURES, Field.TEXT})
 _CELLS = 1 << 22  # cosines of words and classes in memory at a time
 
 
@@ -31,31 +33,64 @@ class Far:
     nearest: float = 1.0
 
 
-def two_lists(nouns: Texts, adjectives: str | None, template: str) -> tuple[Texts, ...]:
-    """Return the corpora of NegLabel: nouns, and adjectives where there are any.
+class NegativeLabels(Method):
+    """Negative labels: the words of lists that lie farthest from the classes, in groups."""
 
-    Args:
-        nouns: with their templates.
-        adjectives: a list of words, or None.
-        template: of adjectives.
-    """
-    return (nouns,) if adjectives is None else (nouns, Texts(adjectives, templates=(template,)))
+    needs: ClassVar[Request] = Request(fields=FIELDS, head=True, texts=(Texts(CLASSES),))
+
+    quantile: float
+    share: float
+    groups: int
+    seed: int
+
+    @property
+    @abstractmethod
+    def texts(self) -> tuple[Texts, ...]:
+        """The classes, then the word lists."""
+
+    @property
+    def request(self) -> Request:
+        """The classes and the word lists."""
+        return Request(fields=FIELDS, head=True, texts=self.texts)
+
+    def embedded(self, head: Head | None, nearest: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Return the embeddings of the classes (c, d), and those of the chosen words in groups (g, k, d).
+
+        Args:
+            head: with the embeddings of all texts.
+            nearest: words with a larger cosine to any class are taken last; 1 takes none last.
+        """
+        where = type(self).__name__
+        head = classifier(head, where)
+        classes, *lists = (head.text(texts) for texts in self.texts)
+        classes, far = classes.to(head.weight.device), Far(self.quantile, self.share, nearest)
+        words = torch.cat([far_words(corpus, classes, far, where) for corpus in lists])
+        return classes, grouped(words, self.groups, self.seed)
 
 
-def far_of(head: Head, lists: Iterable[Texts], classes: Tensor, far: Far, where: str) -> Tensor:
-    """Return the embeddings (k, d) float32 of the words of each list that lie farthest from the classes, list by list.
+@dataclass
+class WordNetLabels(NegativeLabels):
+    """Negative labels as NegLabel finds them: nouns, and adjectives with a prompt of their own."""
 
-    Args:
-        head: with the embeddings of the lists.
-        lists: the corpora; of each its own share is taken.
-        classes: (c, d) unit embeddings, on the device that computes.
-        far: which words are taken.
-        where: the method, for errors.
+    nouns: str = "wordnet_nouns"
+    adjectives: str | None = "wordnet_adjectives"
+    leave_out: Sequence[str] = ("animal", "food")
+    template: str = "the nice {}"
+    adjective_template: str = "This is a {} photo"
+    quantile: Probability = 0.95
+    share: Share = 0.15
+    groups: Count = 100
+    scale: Positive = 100.0
+    seed: Seed = 0
 
-    Raises:
-        MethodError: the share leaves no word of a list.
-    """
-    return torch.cat([far_words(head.text(words), classes, far, where) for words in lists])
+    @property
+    def texts(self) -> tuple[Texts, ...]:
+        """The classes, the nouns, and the adjectives where there are any."""
+        prompts = (self.template,)
+        plain = (Texts(CLASSES, templates=prompts), Texts(self.nouns, tuple(self.leave_out), prompts))
+        if self.adjectives is None:
+            return plain
+        return (*plain, Texts(self.adjectives, templates=(self.adjective_template,)))
 
 
 def far_words(corpus: Tensor, classes: Tensor, far: Far, where: str) -> Tensor:
@@ -72,26 +107,19 @@ def far_words(corpus: Tensor, classes: Tensor, far: Far, where: str) -> Tensor:
     Raises:
         MethodError: the share leaves no word.
     """
-    closeness = torch.cat([_closeness(rows, classes, far) for rows in _parts(corpus, classes)])
-    kept = int(len(corpus) * far.share)
-    if not kept:
-        raise MethodError(
-            f"{where}.fit: {far.share:g} of {len(corpus)} words are none — at least one is needed — take a larger "
-            "share or a longer list"
-        )
-    order = closeness.argsort(stable=True)[:kept].cpu()
+    parts = torch.split(corpus, max(1, _CELLS // len(classes)))
+    closeness = torch.cat([_closeness(rows.to(classes.device), classes, far) for rows in parts])
+    size = int(len(corpus) * far.share)
+    if not size:
+        raise MethodError(f"{where}.fit: a share of {far.share:g} of {len(corpus)} words is empty — take a larger one")
+    order = closeness.argsort(stable=True)[:size].cpu()
     return corpus[order].to(classes.device)
 
 
 def _closeness(rows: Tensor, classes: Tensor, far: Far) -> Tensor:
     cosines = rows @ classes.T
-    found = torch.quantile(cosines, far.quantile, dim=1)
-    return torch.where(cosines.amax(dim=1) > far.nearest, torch.ones_like(found), found)
-
-
-def _parts(corpus: Tensor, classes: Tensor) -> Iterator[Tensor]:
-    for rows in torch.split(corpus, max(1, _CELLS // len(classes))):
-        yield rows.to(classes.device)
+    closeness = torch.quantile(cosines, far.quantile, dim=1)
+    return torch.where(cosines.amax(dim=1) > far.nearest, torch.ones_like(closeness), closeness)
 
 
 def grouped(words: Tensor, groups: int, seed: int) -> Tensor:
@@ -100,9 +128,9 @@ def grouped(words: Tensor, groups: int, seed: int) -> Tensor:
     The words left out are the last ones. Fewer words than groups make groups of one word.
     """
     groups = min(groups, len(words))
-    kept = words[: len(words) - len(words) % groups]
-    order = torch.randperm(len(kept), generator=torch.Generator().manual_seed(seed)).to(words.device)
-    return kept[order].view(groups, -1, words.shape[1])
+    words = words[: len(words) - len(words) % groups]
+    order = torch.randperm(len(words), generator=torch.Generator().manual_seed(seed)).to(words.device)
+    return words[order].view(groups, -1, words.shape[1])
 
 
 def negative_odds(features: Tensor, classes: Tensor, groups: Tensor, scale: float) -> Tensor:
@@ -117,15 +145,26 @@ def negative_odds(features: Tensor, classes: Tensor, groups: Tensor, scale: floa
         groups: (g, k, d) unit embeddings.
         scale: s.
     """
-    size = groups.shape[:2]
     bank = torch.cat([classes, groups.flatten(0, 1)])
-    found = []
+    odds = []
     for rows in torch.split(features, BLOCK):
-        lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        logits = scale * by_rows(rows, bank) / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
+        logits = scale * cosines(rows, bank)
         known = torch.logsumexp(logits[:, : len(classes)], dim=1, keepdim=True)
-        negative = torch.logsumexp(logits[:, len(classes) :].unflatten(1, size), dim=2)
+        negative = torch.logsumexp(logits[:, len(classes) :].reshape(-1, *groups.shape[:2]), dim=2)
         lead = (negative - known).double()
-        words, classed = (torch.logsumexp(functional.logsigmoid(odds), dim=1) for odds in (lead, -lead))
-        found.append((words - classed).float())
-    return torch.cat(found)
+        words, classed = (torch.logsumexp(functional.logsigmoid(x), dim=1) for x in (lead, -lead))
+        odds.append((words - classed).float())
+    return torch.cat(odds)
+
+
+def cosines(features: Tensor, directions: Tensor) -> Tensor:
+    """Return the cosines (n, c) of features (n, d) with unit vectors (c, d); 0 for a feature of zeros."""
+    lengths = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+    # Lengths divide the few cosines instead of the many features.
+    quotients: Tensor = by_rows(features, directions) / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
+    return quotients
+
+
+def directions(head: Head | None, where: str) -> Tensor:
+    """Return the directions (c, d) float32 of the head's rows: text embeddings for zero-shot CLIP."""
+    return row_normalise(classifier(head, where).weight.double()).float()

@@ -8,11 +8,9 @@ from annotated_types import Interval
 from torch import Tensor
 
 from openbench.config.constraints import Count, NonNegative, Seed, Share
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Perturb, Request, Role
-from openbench.methods._inputs import classifier, drawn, training
-from openbench.methods._stats import sorted_rows
+from openbench.core import FeatureSet, Field, Head, Perturb, Request, Role
+from openbench.methods._bases import SoftmaxMethod
+from openbench.methods._stats import classifier, drawn, sorted_rows, training
 
 Variant = Literal["a", "l"]
 _Percentile = Annotated[float, Interval(gt=0, lt=100)]
@@ -20,7 +18,7 @@ _Kept = Annotated[float, Interval(gt=0, le=100)]  # per cent
 
 
 @dataclass
-class AdaSCALE(Method):
+class AdaSCALE(SoftmaxMethod):
     """Energy after scaling as in SCALE; the less features move when unimportant pixels do, the stronger the scaling.
 
     score(x) = −log Σ_c exp(z'_c), z' = W (f e^r) + b for variant `a`, r² (W f + b) for `l`;
@@ -86,17 +84,9 @@ class AdaSCALE(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        return -torch.logsumexp(self._scaled_logits(x), dim=1)
+        return -torch.logsumexp(self._class_logits(x), dim=1)
 
-    def class_scores(self, x: FeatureSet) -> Tensor | None:
-        """Return 1 − softmax of the scaled logits, (n, c) float32."""
-        return 1 - torch.softmax(self._scaled_logits(x), dim=1)
-
-    def class_probabilities(self, scores: Tensor) -> Tensor | None:
-        """Return the softmax of the scaled logits, (n, c)."""
-        return 1 - scores
-
-    def _scaled_logits(self, x: FeatureSet) -> Tensor:
+    def _class_logits(self, x: FeatureSet) -> Tensor:
         self.learnt("head_")
         ratio = self._ratio(x.features, self._percentile(x))[:, None]
         if self.variant == "a":
@@ -126,9 +116,9 @@ class AdaSCALE(Method):
     def _ratio(self, features: Tensor, percentile: Tensor) -> Tensor:
         """Return r (n,) float32."""
         d = features.shape[1]
-        kept = d - torch.round(d * percentile / 100).long()
+        count = d - torch.round(d * percentile / 100).long()
         least = d - round(d * self.percentiles[1] / 100)
         self.require(least >= 1, "percentiles", f"percentiles that keep at least one of {d} activations")
         sums = sorted_rows(features.relu()).flip(1).double().cumsum(dim=1)
-        top = sums.gather(1, kept[:, None] - 1)[:, 0]
+        top = sums.gather(1, count[:, None] - 1)[:, 0]
         return (sums[:, -1] / torch.where(top == 0, 1.0, top)).to(features.dtype)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Percentile
-from openbench.core.method import HeadMethod
+from openbench.core import HeadMethod
 from openbench.methods._stats import gain, largest_kept
 
 
@@ -45,6 +45,6 @@ class ASH(HeadMethod):
         if self.variant == "b":
             top = (total / k).expand_as(top)
         elif self.variant == "s":
-            kept = top.sum(dim=1, keepdim=True)
-            top = top * gain(total, kept)
+            largest = top.sum(dim=1, keepdim=True)
+            top = top * gain(total, largest)
         return torch.zeros_like(features).scatter(1, index, top)

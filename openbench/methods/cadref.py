@@ -6,11 +6,9 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
 from openbench.errors import MethodError
-from openbench.methods._inputs import class_means, classifier, predictions, training
+from openbench.methods._stats import class_means, classifier, predictions, training
 
 _SMALLEST_NORM = 1e-12
 _SMALLEST_ENERGY = 1e-6
@@ -45,14 +43,14 @@ class CADRef(Method):
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn the means of features (n, d) per predicted class and the mean energy of logits (n, c)."""
         train, head = training(train, "CADRef"), classifier(head, "CADRef")
-        self.means_ = class_means(train, head.num_classes, "CADRef", predictions).float()
+        self.means_ = class_means(train, head.num_classes, predictions).float()
         self.signs_ = head.weight.sign()
         energy = sum(float(torch.logsumexp(rows.logits.double(), dim=1).sum()) for rows in train.batches())
         self.energy_ = torch.tensor(energy / len(train))
         if self.decoupled and not energy > 0:
             raise MethodError(
-                f"CADRef.fit: the mean energy of training logits is {float(self.energy_):.3g} — above 0 — the score "
-                "divides by energies; use decoupled=false"
+                f"CADRef.fit: the mean energy of training logits is {float(self.energy_):.3g}, which is not "
+                "positive — use decoupled=false"
             )
         return self
 

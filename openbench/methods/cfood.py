@@ -8,11 +8,8 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Seed, Share
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import training
-from openbench.methods._stats import row_normalise, sorted_rows
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
+from openbench.methods._stats import row_normalise, sorted_rows, training
 
 _ENTRIES = 2**24  # of distances handled at a time
 

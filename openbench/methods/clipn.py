@@ -9,14 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from openbench.config.constraints import Positive
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import CLASSES, Field, Request, Texts
-from openbench.methods._inputs import classifier
-from openbench.methods._stats import row_normalise
-
-_FIELDS = frozenset({Field.FEATURES, Field.TEXT})
+from openbench.core import CLASSES, FeatureSet, Head, Method, Request, Texts, by_rows
+from openbench.methods._stats import classifier, row_normalise
+from openbench.methods._words import FIELDS
 
 
 @dataclass
@@ -37,7 +32,7 @@ class CLIPN(Method):
     xmed-lab/CLIPN, whose figures average the prompts of its prompt.txt.
     """
 
-    needs: ClassVar[Request] = Request(fields=_FIELDS, head=True, texts=(Texts(CLASSES), Texts(CLASSES, tower="no")))
+    needs: ClassVar[Request] = Request(fields=FIELDS, head=True, texts=(Texts(CLASSES), Texts(CLASSES, tower="no")))
     reference: ClassVar[str] = "Wang et al., ICCV 2023, arXiv 2308.12213"
     version: ClassVar[int] = 2  # log odds
 
@@ -48,7 +43,7 @@ class CLIPN(Method):
     @property
     def request(self) -> Request:
         """The classes by both towers."""
-        return Request(fields=_FIELDS, head=True, texts=self._texts)
+        return Request(fields=FIELDS, head=True, texts=self._texts)
 
     @property
     def _texts(self) -> tuple[Texts, Texts]:

@@ -8,11 +8,9 @@ from annotated_types import Ge
 from torch import Tensor
 
 from openbench.config.constraints import Count, Seed
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
 from openbench.methods._bank import Bank
-from openbench.methods._inputs import drawn, training
+from openbench.methods._stats import drawn, training
 
 _BLOCK = 512
 
@@ -59,9 +57,9 @@ class COF(Method):
         cost = self.learnt("cost_").to(x.features.device)
         bank = self.bank_.to(x.features.device)
         index = Bank(bank).nearest_exactly(x.features.double(), self.k)
-        own, theirs = self._cost(x.features, index), cost[index].mean(dim=1)
+        own_cost, their_cost = self._cost(x.features, index), cost[index].mean(dim=1)
         # Copies of one sample pay nothing; relative to them, any cost is infinite.
-        relative = torch.where(own > 0, own / theirs, 0.0)
+        relative = torch.where(own_cost > 0, own_cost / their_cost, 0.0)
         return relative.clamp(max=torch.finfo(torch.float32).max).float()
 
     def _cost(self, samples: Tensor, index: Tensor) -> Tensor:
@@ -73,6 +71,6 @@ class COF(Method):
         for start in range(0, len(samples), _BLOCK):
             part = slice(start, start + _BLOCK)
             linked = torch.cat([samples[part, None], bank[index[part]]], dim=1).double()
-            apart = torch.cdist(linked, linked, compute_mode="donot_use_mm_for_euclid_dist")
-            costs.append(apart.masked_fill(~earlier, torch.inf)[:, 1:].amin(dim=2) @ weight)
+            distances = torch.cdist(linked, linked, compute_mode="donot_use_mm_for_euclid_dist")
+            costs.append(distances.masked_fill(~earlier, torch.inf)[:, 1:].amin(dim=2) @ weight)
         return torch.cat(costs)

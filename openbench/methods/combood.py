@@ -9,16 +9,11 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request, Role
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
 from openbench.methods._bank import Bank
-from openbench.methods._inputs import training
-from openbench.methods._stats import FIT_BATCH, moments, row_normalise, unit_features
+from openbench.methods._stats import FIT_BATCH, inverse_spread, moments, row_normalise, training, unit_features
 
 _CLOSEST = 1e-12  # squared distances below it are rounding, and the logarithm of 0 is not a number
-_CONSTANT = 1e-6  # a spread below this part of the mean is the rounding of float32
 # Bounds between which the likelihood is searched; far outside [−2, 4] a feature has one value but for a few samples.
 _GRID = (-16.0, -8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 10.0, 18.0)
 _GOLDEN = (5**0.5 - 1) / 2
@@ -58,7 +53,7 @@ class CombOOD(Method):
         self.require(self.k <= len(train), "k", f"1 to {len(train)}, the number of training samples")
         self.bank_ = Bank(train.features, unit=True)
         plain = moments(train, "CombOOD", unit_features, by_class=False)
-        self.center_, self.scale_ = plain.mean(), _inverse_spread(plain.mean(), plain.total_covariance())
+        self.center_, self.scale_ = plain.mean(), inverse_spread(plain.mean(), plain.total_covariance())
 
         standard = (self._standard(rows.features) for rows in train.batches(FIT_BATCH))
         exponents = best_exponents(standard, len(train))
@@ -66,12 +61,10 @@ class CombOOD(Method):
         self.exponents_ = torch.where(self.scale_.cpu() > 0, exponents, 1.0).to(self.scale_.device)
         shaped = moments(train, "CombOOD", lambda rows: self._shaped(rows.features), by_class=False)
         covariance = shaped.total_covariance()
-        inverse = _inverse_spread(shaped.mean(), covariance)
+        inverse = inverse_spread(shaped.mean(), covariance)
         correlation = covariance * inverse * inverse[:, None] * (len(train) / max(1, len(train) - 1))
-        factor = torch.linalg.cholesky(
-            correlation + torch.eye(len(inverse), dtype=torch.float64, device=inverse.device)
-        )
         identity = torch.eye(len(inverse), dtype=torch.float64, device=inverse.device)
+        factor = torch.linalg.cholesky(correlation + identity)
         self.mean_ = shaped.mean()
         self.whiten_ = inverse[:, None] * torch.linalg.solve_triangular(factor, identity, upper=False).T
         return self
@@ -90,13 +83,6 @@ class CombOOD(Method):
 
     def _shaped(self, features: Tensor) -> Tensor:
         return yeo_johnson(self._standard(features), self.exponents_.to(features.device))
-
-
-def _inverse_spread(mean: Tensor, covariance: Tensor) -> Tensor:
-    """1/σ (d,), 0 where a feature does not vary."""
-    spread = covariance.diagonal().clamp(min=0).sqrt()
-    varies = spread > _CONSTANT * mean.abs()
-    return torch.where(varies, 1 / torch.where(varies, spread, 1.0), 0.0)
 
 
 def yeo_johnson(x: Tensor, exponents: Tensor) -> Tensor:
@@ -189,5 +175,5 @@ class _Table:
 
 def _value(x: Tensor, logs: Tensor, power: Tensor, grown: Tensor) -> Tensor:
     """The transform of x with log(1 + |x|) and (1 + |x|)^power − 1, which keeps its digits for small powers."""
-    found: Tensor = x.sign() * torch.where(power == 0, logs, grown / torch.where(power == 0, 1.0, power))
-    return found
+    value: Tensor = x.sign() * torch.where(power == 0, logs, grown / torch.where(power == 0, 1.0, power))
+    return value

@@ -6,11 +6,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import class_means, classifier, training
-from openbench.methods._stats import BLOCK, row_normalise
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
+from openbench.methods._stats import BLOCK, class_means, classifier, row_normalise, training
 
 
 @dataclass
@@ -43,7 +40,7 @@ class CORE(Method):
         """Learn class residuals, and the mean and deviation of both parts, from features (n, d), logits and labels."""
         train, head = training(train, "CORE"), classifier(head, "CORE")
         directions = row_normalise(head.weight.double())
-        means = class_means(train, head.num_classes, "CORE").to(directions.device)
+        means = class_means(train, head.num_classes).to(directions.device)
         # The mean of residuals is the residual of the mean.
         residuals = means - (means * directions).sum(dim=1, keepdim=True) * directions
         self.directions_ = directions.float()

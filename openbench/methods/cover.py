@@ -8,11 +8,7 @@ import torch
 from annotated_types import Interval, MinLen
 from torch import Tensor
 
-from openbench.core.composite import Composite
-from openbench.core.features import FeatureSet, Head
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
-from openbench.core.request import Corruption, Request, Role
+from openbench.core import Composite, Corruption, FeatureSet, Head, LiveMethod, Method, Request, Role
 from openbench.errors import MethodError
 
 
@@ -84,8 +80,8 @@ class CoVer(Composite):
         """Check that the base's score of a copy can be read from cached columns."""
         if isinstance(self.base, Composite | LiveMethod):
             raise MethodError(
-                f"CoVer: base {type(self.base).__name__} — allowed: a method that reads cached columns and has no "
-                "parts — e.g. method@method.base=mcm"
+                f"CoVer: base {type(self.base).__name__} runs the network or has parts — choose a method that reads "
+                "cached columns, e.g. method@method.base=mcm"
             )
 
     @property

@@ -8,18 +8,14 @@ from annotated_types import Interval, MinLen
 from torch import Tensor
 
 from openbench.config.constraints import Count, Positive, Probability, Seed, Share
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import CLASSES, Field, Request, Texts
-from openbench.methods._inputs import classifier
-from openbench.methods._words import Far, far_of, grouped, negative_odds
+from openbench.core import CLASSES, FeatureSet, Head, Texts
+from openbench.methods._words import NegativeLabels, negative_odds
 
-_FIELDS = frozenset({Field.FEATURES, Field.TEXT})
 Several = Annotated[Sequence[str], MinLen(1)]
 
 
 @dataclass
-class CSP(Method):
+class CSP(NegativeLabels):
     """NegLabel's share of negative words, with adjectives turned into the names of superclasses, as in `red object`.
 
     score(x) = log((1 − p)/p) with p = (1/G) Σ_g Z / (Z + Σ_{w∈g} e^{s cos(f, t_w)}), Z = Σ_c e^{s cos(f, t_c)}, over G
@@ -48,7 +44,6 @@ class CSP(Method):
     they are averaged; the draws are another generator's.
     """
 
-    needs: ClassVar[Request] = Request(fields=_FIELDS, head=True, texts=(Texts(CLASSES),))
     reference: ClassVar[str] = "Chen et al., NeurIPS 2024, arXiv 2410.08611"
     version: ClassVar[int] = 2  # log odds
     read_by_score: ClassVar[frozenset[str]] = frozenset({"scale"})
@@ -74,17 +69,10 @@ class CSP(Method):
     seed: Seed = 0
 
     @property
-    def request(self) -> Request:
-        """The classes, the nouns and the adjectives with their superclasses."""
-        return Request(fields=_FIELDS, head=True, texts=(self._classes, *self._words))
-
-    @property
-    def _classes(self) -> Texts:
-        return Texts(CLASSES, templates=tuple(self.templates))
-
-    @property
-    def _words(self) -> tuple[Texts, Texts]:
+    def texts(self) -> tuple[Texts, ...]:
+        """The classes, the nouns, and the adjectives with their superclasses."""
         return (
+            Texts(CLASSES, templates=tuple(self.templates)),
             Texts(self.nouns, tuple(self.leave_out), tuple(self.templates)),
             Texts(
                 self.adjectives,
@@ -97,10 +85,7 @@ class CSP(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the embeddings of the classes, and those of the chosen words in groups."""
-        head = classifier(head, "CSP")
-        self.classes_ = head.text(self._classes).to(head.weight.device)
-        found = far_of(head, self._words, self.classes_, Far(self.quantile, self.share, self.nearest), "CSP")
-        self.words_ = grouped(found, self.groups, self.seed)
+        self.classes_, self.words_ = self.embedded(head, self.nearest)
         return self
 
     def score(self, x: FeatureSet) -> Tensor:

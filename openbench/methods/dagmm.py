@@ -11,10 +11,8 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from openbench.config.constraints import Count, NonNegative, Positive, Seed
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import training
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
+from openbench.methods._stats import training
 
 # Added to each covariance: a component on few samples would be singular.
 _RIDGE = 1e-6
@@ -71,8 +69,8 @@ class DAGMM(Method):
             network = Compression(whole.features.shape[1], self.latent, self.components).to(device)
             self._train(network, whole)
         network.eval().requires_grad_(False)
-        found = [network(rows.features.float()) for rows in whole.batches()]
-        self.mixture_ = Mixture.of(*(torch.cat([f[i] for f in found]) for i in (0, 1)))
+        outputs = [network(rows.features.float()) for rows in whole.batches()]
+        self.mixture_ = Mixture.of(*(torch.cat([f[i] for f in outputs]) for i in (0, 1)))
         self.network_ = network
         return self
 
@@ -162,8 +160,8 @@ class Mixture:
         z, membership = z.double(), membership.double()
         weight = membership.sum(dim=0).clamp(min=1e-12)
         mean = (membership.T @ z) / weight[:, None]
-        apart = z[:, None] - mean
-        covariance = torch.einsum("nk,nki,nkj->kij", membership, apart, apart) / weight[:, None, None]
+        centred = z[:, None] - mean
+        covariance = torch.einsum("nk,nki,nkj->kij", membership, centred, centred) / weight[:, None, None]
         ridge = _RIDGE * torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
         return cls(weight / len(z), mean, covariance + ridge)
 

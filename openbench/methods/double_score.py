@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import NonNegative, Probability
+from openbench.core import Composite, Method, Request, Role
 from openbench.core.benchmark import Split
-from openbench.core.composite import Composite
-from openbench.core.method import Method
-from openbench.core.request import Request, Role
 from openbench.core.search import SearchContext, Trial, Tuned, with_params
 from openbench.errors import ConfigError, MethodError, did_you_mean
 from openbench.metrics.selective.double_score import (
@@ -68,17 +66,16 @@ class DoubleScore(Composite):
 
     def learn(self, id_val: Mapping[str, Tensor]) -> Self:
         """Find each part's mean and population standard deviation over ID validation."""
-        found = {}
+        self.units_ = {}
         for name, scores in id_val.items():
             s = scores.double()
             mean, std = float(s.mean()), float(s.std(correction=0))
             if not 0 < std < float("inf"):
                 raise MethodError(
-                    f"{type(self).__name__}: the {name} score has mean {mean} and standard deviation {std} on ID "
-                    "validation — a finite mean and a positive, finite deviation are needed — use another part"
+                    f"DoubleScore: the {name} score has mean {mean} and standard deviation {std} on ID validation — "
+                    "use another part"
                 )
-            found[name] = (mean, std)
-        self.units_ = found
+            self.units_[name] = (mean, std)
         return self
 
     def combine(self, scores: Mapping[str, Tensor]) -> Tensor:
@@ -99,31 +96,25 @@ class DoubleScore(Composite):
             MethodError: no weight meets the bounds.
         """
         if set(space) != {"mu"}:
-            raise ConfigError(
-                f"DoubleScore: `_space_` names {', '.join(space)} — allowed: mu — give a part's hyper-parameters as "
-                "values under risk and ood"
-            )
+            raise ConfigError(f"DoubleScore: `_space_` names {', '.join(space)} — allowed: mu")
         bound = self._bound(context)
-        fitted = context.fit(with_params(self, {}))
-        if not isinstance(fitted, DoubleScore):
-            raise MethodError(f"{type(fitted).__name__}: fit must return the method itself")
+        fitted: Any = context.fit(with_params(self, {}))
         id_split, ood_splits = context.sides()
         sets = (_pair(fitted, (id_split,), context), _pair(fitted, ood_splits, context))
         constraint = common_constraint(sets, self.tpr) if bound is None else TprFpr(self.tpr, bound)
         (risk_mean, risk_std), (ood_mean, ood_std) = (fitted.units_[name] for name in ("risk", "ood"))
         standard = Standard(risk_mean, risk_std, ood_mean, ood_std)
         losses = 1.0 - context.correct(id_split)
-        found = weighings(sets, losses, standard, constraint, [float(mu) for mu in space["mu"]])
+        weighed = weighings(sets, losses, standard, constraint, [float(mu) for mu in space["mu"]])
         trials: list[Trial] = []
-        for weighing in found:
+        for weighing in weighed:
             trials.append(_trial(weighing, constraint))
-            context.report(len(trials), len(found), trials[-1])
-        best = best_weighing(found)
+            context.report(len(trials), len(weighed), trials[-1])
+        best = best_weighing(weighed)
         if isinstance(best, str):
             raise MethodError(
-                f"DoubleScore: no weight in `_space_` is feasible on {', '.join(s.name for s in ood_splits)} — "
-                f"{trials[0]['infeasible']} — raise method.fpr, lower method.tpr, or set method.fpr=null for a bound "
-                "that can be met"
+                f"DoubleScore: on {', '.join(s.name for s in ood_splits)}, {trials[0]['infeasible']} — raise "
+                "method.fpr, lower method.tpr, or set method.fpr=null for a bound that can be met"
             )
         chosen = copy.copy(fitted)
         chosen.mu = best.mu
@@ -140,14 +131,13 @@ class DoubleScore(Composite):
         names = [split.name for split in context.sides()[1]]
         if not context.on_test or len(names) > 1:
             raise ConfigError(
-                f"DoubleScore: method.fpr has rates for {', '.join(self.fpr)} — the weight is chosen on "
-                f"{' and '.join(names)} — give one rate or null, or choose a weight per set with tune=oracle_per_set"
+                f"DoubleScore: method.fpr has rates for {', '.join(self.fpr)}, the weight is chosen on "
+                f"{' and '.join(names)} — give one rate or null, or set tune=oracle_per_set"
             )
         if names[0] not in self.fpr:
             raise ConfigError(
                 f"DoubleScore: method.fpr has no rate for the OOD set '{names[0]}'"
-                f"{did_you_mean(names[0], self.fpr)} — found {', '.join(self.fpr)} — give one for every near and far "
-                "set"
+                f"{did_you_mean(names[0], self.fpr)} — give one for every near and far set"
             )
         return float(self.fpr[names[0]])
 

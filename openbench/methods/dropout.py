@@ -7,10 +7,8 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count, Decay, Seed
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request
-from openbench.methods._inputs import classifier
+from openbench.core import FeatureSet, Field, Head, Method, Request
+from openbench.methods._stats import classifier
 
 
 @dataclass

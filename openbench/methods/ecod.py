@@ -5,10 +5,8 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import training
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
+from openbench.methods._stats import training
 from openbench.methods._tails import Tails
 
 

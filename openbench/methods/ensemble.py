@@ -7,9 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from openbench.core.features import FeatureSet
-from openbench.core.method import Method
-from openbench.core.request import Field, Request
+from openbench.core import FeatureSet, Field, Method, Request
 from openbench.errors import MethodError
 
 Uncertainty = Literal["msp", "entropy", "disagreement"]

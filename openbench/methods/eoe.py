@@ -8,14 +8,10 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import NonNegative, Positive
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import CLASSES, Field, Request, Texts
-from openbench.methods._inputs import classifier
-from openbench.methods._stats import BLOCK
+from openbench.core import CLASSES, FeatureSet, Head, Method, Request, Texts, by_rows
+from openbench.methods._stats import BLOCK, classifier
+from openbench.methods._words import FIELDS
 
-_FIELDS = frozenset({Field.FEATURES, Field.TEXT})
 _WORDS = 8192  # compared at a time
 
 
@@ -38,7 +34,7 @@ class EOE(Method):
     near task also drops labels that share a word with a class name: leave such labels out of the file.
     """
 
-    needs: ClassVar[Request] = Request(fields=_FIELDS, head=True, texts=(Texts(CLASSES),))
+    needs: ClassVar[Request] = Request(fields=FIELDS, head=True, texts=(Texts(CLASSES),))
     reference: ClassVar[str] = "Cao et al., ICML 2024, arXiv 2406.00806"
     read_by_score: ClassVar[frozenset[str]] = frozenset({"beta", "temperature"})
 
@@ -51,7 +47,7 @@ class EOE(Method):
     @property
     def request(self) -> Request:
         """The classes and the labels."""
-        return Request(fields=_FIELDS, head=True, texts=self._texts)
+        return Request(fields=FIELDS, head=True, texts=self._texts)
 
     @property
     def _texts(self) -> tuple[Texts, Texts]:
@@ -69,15 +65,15 @@ class EOE(Method):
         classes, outliers = (self.learnt(name).to(x.features.device) for name in ("classes_", "outliers_"))
         # Differences of probabilities just above 1/(C + M) need the digits that float32 has around 0 only.
         even = (1 - self.beta) / (len(classes) + len(outliers))
-        found = []
+        scores = []
         for rows in torch.split(x.features, BLOCK):
             lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
             unit = rows / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
             known, total = self._largest(unit, classes)
             other, of_others = self._largest(unit, outliers)
             total = torch.logaddexp(total, of_others)
-            found.append((even - torch.exp(known - total) + self.beta * torch.exp(other - total)).float())
-        return torch.cat(found)
+            scores.append((even - torch.exp(known - total) + self.beta * torch.exp(other - total)).float())
+        return torch.cat(scores)
 
     def _largest(self, unit: Tensor, bank: Tensor) -> tuple[Tensor, Tensor]:
         """The maximum and the log-sum-exp (n,) float64 of cos/T with the rows of a bank, read in parts."""

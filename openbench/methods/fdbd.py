@@ -6,11 +6,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import classifier, training
-from openbench.methods._stats import mean_feature
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
+from openbench.methods._stats import classifier, mean_feature, training
 
 _SMALLEST = 1e-12
 
@@ -45,8 +42,8 @@ class FDBD(Method):
         """Learn the mean feature, from training features (n, d), and the inverse distances of the head's rows."""
         train, head = training(train, "FDBD"), classifier(head, "FDBD")
         weight = head.weight.double()
-        apart = torch.cdist(weight, weight, compute_mode="donot_use_mm_for_euclid_dist")
-        self.inverse_ = torch.where(apart > 0, 1 / apart, 0.0)
+        distances = torch.cdist(weight, weight, compute_mode="donot_use_mm_for_euclid_dist")
+        self.inverse_ = torch.where(distances > 0, 1 / distances, 0.0)
         self.mean_ = mean_feature(train).float()
         return self
 

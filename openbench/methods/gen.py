@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count, Positive
-from openbench.core.features import FeatureSet
-from openbench.core.method import Method
-from openbench.core.request import Request
+from openbench.core import FeatureSet, Method, Request
 from openbench.methods._stats import softmax, sorted_rows
 
 

@@ -7,12 +7,9 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import NonNegative, Positive
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request
-from openbench.methods._inputs import classifier
-from openbench.methods._stats import row_normalise, softmax_shortfall
+from openbench.core import FeatureSet, Field, Head, Method, Request
+from openbench.methods._stats import softmax_shortfall
+from openbench.methods._words import cosines, directions
 
 _IMAGES = 64  # whose patches are compared at a time
 
@@ -42,7 +39,7 @@ class GLMCM(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the directions of the head's rows."""
-        self.prototypes_ = row_normalise(classifier(head, "GLMCM").weight.double()).float()
+        self.prototypes_ = directions(head, "GLMCM")
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
@@ -57,6 +54,4 @@ class GLMCM(Method):
 
     def _shortfall(self, vectors: Tensor, prototypes: Tensor) -> Tensor:
         """1/C − max_c softmax(cos/T) (m,) of vectors (m, d)."""
-        lengths = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
-        cosines = by_rows(vectors, prototypes) / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
-        return softmax_shortfall(cosines, self.temperature)
+        return softmax_shortfall(cosines(vectors, prototypes), self.temperature)

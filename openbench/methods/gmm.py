@@ -8,12 +8,8 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Positive
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import training
-from openbench.methods._stats import FIT_BATCH, moments
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
+from openbench.methods._stats import FIT_BATCH, moments, training
 
 
 @dataclass

@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import NonNegative
-from openbench.core.features import FeatureSet
-from openbench.core.method import Method
-from openbench.core.request import Perturb, Request
+from openbench.core import FeatureSet, Method, Perturb, Request
 
 Form = Literal["logit", "softmax"]
 

@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Positive
-from openbench.core.features import FeatureSet
-from openbench.core.method import Method
-from openbench.core.request import Field, Request
+from openbench.core import FeatureSet, Field, Method, Request
 from openbench.methods._stats import BLOCK, softmax
 
 

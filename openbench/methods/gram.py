@@ -9,12 +9,9 @@ from annotated_types import Interval, MinLen
 from torch import Tensor
 
 from openbench.config.constraints import Fraction, Seed
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
 from openbench.errors import MethodError
-from openbench.methods._inputs import predictions, training, true_labels
-from openbench.methods._stats import max_softmax
+from openbench.methods._stats import max_softmax, predictions, training, true_labels
 
 Form = Literal["paper", "openood"]
 
@@ -72,57 +69,55 @@ class Gram(Method):
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn ranges per class, layer, row and order, then each layer's mean deviation over the held-out part."""
         train = training(train, "Gram")
-        held = _drawn(len(train), self.held_out, self.seed)
+        held_out = _drawn(len(train), self.held_out, self.seed)
         classes = train.logits.shape[1]
         of = predictions if self.form == "paper" else true_labels
-        self._learn_ranges(_rows(train, ~held), classes, of)
+        self._learn_ranges(_rows(train, ~held_out), classes, of)
         sums = torch.zeros(len(self.low_), dtype=torch.float64, device=train.device)
-        for rows in _rows(train, held):
+        for rows in _rows(train, held_out):
             deviations = self._deviations(rows)
             if self.form == "paper":
                 deviations = deviations / max_softmax(rows.logits).double()[:, None]
             sums += deviations.sum(dim=0)
         # 1e-7 as published: on a layer that no held-out sample leaves, any deviation counts much, but finitely.
-        self.scale_ = sums / int(held.sum()) + 1e-7
+        self.scale_ = sums / int(held_out.sum()) + 1e-7
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        scale, found = self.learnt("scale_"), []
-        for rows in x.batches(_ROWS):
-            total = (self._deviations(rows) / scale.to(rows.logits.device)).sum(dim=1)
-            found.append((total / max_softmax(rows.logits).double()).float())
-        return torch.cat(found)
+        return self._scored(x, lambda rows, scale: (self._deviations(rows) / scale).sum(dim=1, keepdim=True))[:, 0]
 
     def class_scores(self, x: FeatureSet) -> Tensor | None:
         """Return the same with the ranges of each class in place of the predicted one's, (n, c) float32.
 
         Takes c times as long as the scores.
         """
-        scale, found = self.learnt("scale_"), []
+        return self._scored(
+            x, lambda rows, scale: torch.stack([(d / scale).sum(dim=1) for d in self._deviations_by_class(rows)], dim=1)
+        )
+
+    def _scored(self, x: FeatureSet, totals: Callable[[FeatureSet, Tensor], Tensor]) -> Tensor:
+        """Totals (m, k) of batches, divided by p̂, (n, k) float32; `totals` takes a batch and the layers' scales."""
+        scale, scores = self.learnt("scale_").to(x.logits.device), []
         for rows in x.batches(_ROWS):
-            total = torch.stack([(d / scale.to(d.device)).sum(dim=1) for d in self._deviations_by_class(rows)], dim=1)
-            found.append((total / max_softmax(rows.logits).double()[:, None]).float())
-        return torch.cat(found)
+            scores.append((totals(rows, scale) / max_softmax(rows.logits).double()[:, None]).float())
+        return torch.cat(scores)
 
     def _learn_ranges(self, batches: Iterator[FeatureSet], classes: int, of: Callable[[FeatureSet], Tensor]) -> None:
         """Keep the least and largest values (classes, channels · powers) of each layer, in one pass over all layers."""
         low: dict[str, Tensor] = {}
         high: dict[str, Tensor] = {}
         for rows in batches:
-            index = _checked(of(rows), classes)[:, None]
+            index = of(rows)[:, None]
             for layer in self.request.layers:
                 g = self._flat(rows, layer)
                 if layer not in low:
-                    low[layer], high[layer] = (
-                        g.new_full((classes, g.shape[1]), end) for end in (torch.inf, -torch.inf)
-                    )
+                    low[layer] = g.new_full((classes, g.shape[1]), torch.inf)
+                    high[layer] = -low[layer]
                 low[layer].scatter_reduce_(0, index.expand_as(g), g, "amin")
                 high[layer].scatter_reduce_(0, index.expand_as(g), g, "amax")
         if not low:
-            raise MethodError(
-                "Gram.fit: no training sample is left for ranges — at least 2 needed — fit on more, or lower held_out"
-            )
+            raise MethodError("Gram.fit: no training sample is left for ranges — lower held_out")
         self.low_, self.high_ = low, high
         for layer, least in low.items():
             empty = least > high[layer]
@@ -131,21 +126,19 @@ class Gram(Method):
 
     def _deviations(self, rows: FeatureSet) -> Tensor:
         """δ (n, layers) float64 of a batch, against the ranges of its predicted classes."""
-        predicted, found = rows.logits.argmax(dim=1), []
+        predicted, deviations = rows.logits.argmax(dim=1), []
         for layer, low in self.low_.items():
             g = self._flat(rows, layer)
-            found.append(_outside(g, *(bounds.to(g.device)[predicted] for bounds in (low, self.high_[layer]))))
-        return torch.stack(found, dim=1)
+            deviations.append(_outside(g, *(bounds.to(g.device)[predicted] for bounds in (low, self.high_[layer]))))
+        return torch.stack(deviations, dim=1)
 
     def _deviations_by_class(self, rows: FeatureSet) -> Iterator[Tensor]:
         """Yield δ (n, layers) float64 of a batch against the ranges of each class in turn."""
         flat = {layer: self._flat(rows, layer) for layer in self.low_}
         for y in range(rows.logits.shape[1]):
-            found = [
-                _outside(g, *(bounds[layer][y : y + 1].to(g.device) for bounds in (self.low_, self.high_)))
-                for layer, g in flat.items()
-            ]
-            yield torch.stack(found, dim=1)
+            ranges = {layer: (self.low_[layer][y], self.high_[layer][y]) for layer in flat}
+            parts = [_outside(g, *(bound.to(g.device) for bound in ranges[layer])) for layer, g in flat.items()]
+            yield torch.stack(parts, dim=1)
 
     def _flat(self, rows: FeatureSet, layer: str) -> Tensor:
         return rows.map(layer)[:, :, : self.powers].flatten(1)
@@ -160,24 +153,14 @@ def _outside(g: Tensor, below: Tensor, above: Tensor) -> Tensor:
 def _drawn(n: int, share: float, seed: int) -> Tensor:
     """Return which of n samples are held out, (n,) bool: each with probability `share`, at least one."""
     draw = torch.rand(n, generator=torch.Generator().manual_seed(seed))
-    held = draw < share
-    held[draw.argmin()] = True
-    return held
+    chosen = draw < share
+    chosen[draw.argmin()] = True
+    return chosen
 
 
 def _rows(x: FeatureSet, chosen: Tensor) -> Iterator[FeatureSet]:
     """Yield the chosen rows, read in order and a few at a time."""
     for start, rows in enumerate(x.batches(_ROWS)):
-        kept = chosen[start * _ROWS : start * _ROWS + len(rows)]
-        if bool(kept.any()):
-            yield rows[kept.to(x.device)]
-
-
-def _checked(labels: Tensor, classes: int) -> Tensor:
-    wrong = (labels < 0) | (labels >= classes)
-    if bool(wrong.any()):
-        raise MethodError(
-            f"Gram.fit: a training label is {int(labels[wrong][0])} — 0 to {classes - 1} for logits of {classes} "
-            "classes — fit on the ID split that the network was trained on"
-        )
-    return labels
+        part = chosen[start * _ROWS : start * _ROWS + len(rows)]
+        if bool(part.any()):
+            yield rows[part.to(x.device)]

@@ -6,12 +6,10 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
 from openbench.errors import MethodError
 from openbench.methods._bank import Bank
-from openbench.methods._inputs import class_means, training
+from openbench.methods._stats import class_means, training
 
 
 @dataclass
@@ -40,7 +38,7 @@ class GROOD(Method):
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn prototypes from features (n, d) and labels, then gradients of samples that logits (n, c) get right."""
         train = training(train, "GROOD")
-        means = class_means(train, train.logits.shape[1], "GROOD")
+        means = class_means(train, train.logits.shape[1])
         present = torch.bincount(train.labels.cpu(), minlength=len(means)).to(means.device) > 0
         prototypes = means[present]
         self.prototypes_ = torch.cat([prototypes, prototypes.mean(dim=0, keepdim=True)])
@@ -51,13 +49,10 @@ class GROOD(Method):
             pulls[part] = self._pull(rows.features)[:, 0].cpu()
             right[part] = (rows.logits.argmax(dim=1) == rows.labels).cpu()
             done += len(rows)
-        kept = right.nonzero()[:, 0]
-        self.bank_ = _Gradients(train.features, kept, pulls[kept], self.prototypes_[-1].cpu())
+        correct = right.nonzero()[:, 0]
+        self.bank_ = _Gradients(train.features, correct, pulls[correct], self.prototypes_[-1].cpu())
         if not len(self.bank_):
-            raise MethodError(
-                f"GROOD.fit: none of {len(train)} training samples is classified correctly — at least 1 needed — look "
-                "at the checkpoint"
-            )
+            raise MethodError(f"GROOD.fit: none of {len(train)} training samples is classified correctly")
         return self
 
     def score(self, x: FeatureSet) -> Tensor:

@@ -3,17 +3,14 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from torch import Tensor
-
 from openbench.config.constraints import NonNegative, Positive
-from openbench.core.features import FeatureSet
-from openbench.core.method import Method
-from openbench.core.request import Perturb, Request
-from openbench.methods._stats import Scale, probabilities_by_class, shortfall, shortfall_by_class
+from openbench.core import Perturb, Request
+from openbench.methods._bases import OddsMethod
+from openbench.methods._stats import Scale
 
 
 @dataclass
-class IODIN(Method):
+class IODIN(OddsMethod):
     """Odds against the top class at high temperature after moving the most sensitive input element.
 
     score(x) = log Σ_{c≠ŷ} exp((z_c − z_ŷ)/T) − log(C − 1) with z = z(x̃); x̃ differs from x in the one element with the
@@ -48,15 +45,3 @@ class IODIN(Method):
     def request(self) -> Request:
         """The logits at the input perturbed with this T and ε."""
         return replace(self.needs, perturb=Perturb(float(self.temperature), float(self.epsilon), "peak"))
-
-    def score(self, x: FeatureSet) -> Tensor:
-        """Return the scores (n,) float32; larger = more OOD."""
-        return shortfall(x.logits, self.temperature, self.scale)
-
-    def class_scores(self, x: FeatureSet) -> Tensor | None:
-        """Return the same for each class instead of the top one, (n, c) float32."""
-        return shortfall_by_class(x.logits, self.temperature, self.scale)
-
-    def class_probabilities(self, scores: Tensor) -> Tensor | None:
-        """Return softmax(z(x̃)/T), (n, c)."""
-        return probabilities_by_class(scores, self.scale)

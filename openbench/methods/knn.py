@@ -8,13 +8,10 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
 from openbench.digest import LATER
-from openbench.errors import MethodError
 from openbench.methods._bank import Bank, inverse_lengths
-from openbench.methods._stats import row_normalise
+from openbench.methods._stats import row_normalise, training
 
 Index = Literal["exact", "faiss_flat", "ivf", "hnsw"]
 Precision = Literal["float32", "float16"]
@@ -62,8 +59,7 @@ class KNN(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the training features (n, d), memory-mapped as they are; or build faiss' index."""
-        if train is None:
-            raise MethodError("KNN.fit: needs training features — found None")
+        train = training(train, "KNN")
         n = len(train)
         self.require(self.k <= n, "k", f"1 to {n}, the number of training samples")
         self.bank_ = train.features if self.precision == "float32" else self._halved(train)
@@ -130,8 +126,8 @@ class KNN(Method):
         bank = self._among()
         if self.faiss_ is None:
             return bank.nearest(queries, self.k)
-        _, found = self.faiss_.search(queries.cpu().contiguous().numpy(), self.k)
-        index = torch.from_numpy(found).to(queries.device)
+        _, rows = self.faiss_.search(queries.cpu().contiguous().numpy(), self.k)
+        index = torch.from_numpy(rows).to(queries.device)
         # An approximate index may find fewer than k, −1 then stands for "none": these few are searched exactly.
         short = (index < 0).any(dim=1)
         if bool(short.any()):
@@ -143,8 +139,8 @@ class KNN(Method):
 
         d, n = train.features.shape[1], len(train)
         lists = max(1, round(n**0.5))
-        kept = "Flat" if self.precision == "float32" else "SQfp16"
-        recipe = {"faiss_flat": kept, "ivf": f"IVF{lists},{kept}", "hnsw": f"HNSW32,{kept}"}[self.index]
+        storage = "Flat" if self.precision == "float32" else "SQfp16"
+        recipe = {"faiss_flat": storage, "ivf": f"IVF{lists},{storage}", "hnsw": f"HNSW32,{storage}"}[self.index]
         built: Any = faiss.index_factory(d, recipe, faiss.METRIC_L2)
         if not built.is_trained:
             # faiss' own k-means wants about 40 points per list and is deterministic for given points.

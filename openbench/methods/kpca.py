@@ -9,12 +9,8 @@ from annotated_types import Ge
 from torch import Tensor
 
 from openbench.config.constraints import Fraction, Positive, Seed
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import training
-from openbench.methods._stats import BLOCK, moments, row_normalise
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
+from openbench.methods._stats import BLOCK, moments, principal_count, row_normalise, training
 
 
 @dataclass
@@ -59,22 +55,20 @@ class KPCA(Method):
         self.frequencies_ = (math.sqrt(2 * self.gamma) * normal).float()
         phases = 2 * math.pi * torch.rand(size, generator=generator, dtype=torch.float64)
         self.phases_ = phases.float()
-        found = moments(train, "KPCA", lambda rows: self._mapped(rows.features), by_class=False)
-        values, vectors = torch.linalg.eigh(found.total_covariance())  # ascending
-        held = values.flip(0).clamp(min=0).cumsum(dim=0)
-        kept = min(int((held < self.variance * held[-1]).sum()) + 1, len(values) - 1)
-        self.mean_ = found.mean().float()
-        self.principal_ = vectors[:, len(values) - kept :].float()
+        m = moments(train, "KPCA", lambda rows: self._mapped(rows.features), by_class=False)
+        values, vectors = torch.linalg.eigh(m.total_covariance())  # ascending
+        self.mean_ = m.mean().float()
+        self.principal_ = vectors[:, len(values) - principal_count(values, self.variance) :].float()
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         principal, mean = (self.learnt(name).to(x.features.device) for name in ("principal_", "mean_"))
-        found = []
+        errors = []
         for features in torch.split(x.features, BLOCK):  # random features are several times as long
             centred = self._mapped(features) - mean
-            found.append(torch.linalg.vector_norm(centred - by_rows(by_rows(centred, principal.T), principal), dim=1))
-        return torch.cat(found)
+            errors.append(torch.linalg.vector_norm(centred - by_rows(by_rows(centred, principal.T), principal), dim=1))
+        return torch.cat(errors)
 
     def _mapped(self, features: Tensor) -> Tensor:
         unit = row_normalise(features)

@@ -8,11 +8,8 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Percentile, Positive
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import HeadMethod
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import class_means, classifier, training
+from openbench.core import FeatureSet, Field, Head, HeadMethod, Request, Role, by_rows
+from openbench.methods._stats import class_means, classifier, training
 
 _ENTRIES = 2**24  # of weights handled at a time
 
@@ -54,7 +51,7 @@ class LINe(HeadMethod):
         """Learn each class' important neurons and thresholds, from training features (n, d), labels and the head."""
         train, head = training(train, "LINe"), classifier(head, "LINe")
         weight = head.weight.cpu()
-        importance = weight * class_means(train, head.num_classes, "LINe").cpu().float()
+        importance = weight * class_means(train, head.num_classes).cpu().float()
         limit = np.percentile(importance.numpy(), self.activation_percentile, axis=1, keepdims=True)
         self.neurons_ = importance > torch.from_numpy(limit)
         self.importance_ = importance.abs()
@@ -83,7 +80,7 @@ class LINe(HeadMethod):
         logits = features.new_empty(len(features), len(weight))
         # A pruned head (c, d) is made once for all samples of a class, not once for each.
         for c in torch.bincount(predicted).nonzero()[:, 0].tolist():
-            kept = self.importance_[c].to(weight.device) * weight > thresholds[c]
+            important = self.importance_[c].to(weight.device) * weight > thresholds[c]
             rows = (predicted == c).nonzero()[:, 0]
-            logits[rows] = by_rows(features[rows], torch.where(kept, weight, 0.0))
+            logits[rows] = by_rows(features[rows], torch.where(important, weight, 0.0))
         return logits + bias

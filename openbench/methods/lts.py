@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Percentile
-from openbench.core.features import FeatureSet
-from openbench.core.method import Method
-from openbench.core.request import Field, Request
+from openbench.core import FeatureSet, Field, Request
+from openbench.methods._bases import SoftmaxMethod
 from openbench.methods._stats import largest_kept
 
 
 @dataclass
-class LTS(Method):
+class LTS(SoftmaxMethod):
     """Energy of logits scaled by how much of the feature's mass lies in its largest activations.
 
     score(x) = −log Σ_c exp(S z_c), S = (Σ_j a_j divided by the sum of the k largest a_j)², a = max(f, 0),
@@ -38,21 +37,13 @@ class LTS(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        return -torch.logsumexp(self._scaled(x), dim=1)
+        return -torch.logsumexp(self._class_logits(x), dim=1)
 
-    def class_scores(self, x: FeatureSet) -> Tensor | None:
-        """Return 1 − softmax of the scaled logits, (n, c) float32."""
-        return 1 - torch.softmax(self._scaled(x), dim=1)
-
-    def class_probabilities(self, scores: Tensor) -> Tensor | None:
-        """Return the softmax of the scaled logits, (n, c)."""
-        return 1 - scores
-
-    def _scaled(self, x: FeatureSet) -> Tensor:
+    def _class_logits(self, x: FeatureSet) -> Tensor:
         d = x.features.shape[1]
         k = largest_kept(d, self.percentile)
         self.require(k >= 1, "percentile", f"a percentile that keeps at least one of {d} activations")
         active = x.features.clamp(min=0)
-        kept = active.topk(k, dim=1, sorted=False).values.sum(dim=1)
-        ratio = torch.where(kept > 0, active.sum(dim=1) / torch.where(kept > 0, kept, 1.0), 1.0)
+        largest = active.topk(k, dim=1, sorted=False).values.sum(dim=1)
+        ratio = torch.where(largest > 0, active.sum(dim=1) / torch.where(largest > 0, largest, 1.0), 1.0)
         return x.logits * ratio.square()[:, None]

@@ -5,9 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from openbench.core.features import FeatureSet
-from openbench.core.method import Method
-from openbench.core.request import Field, Request
+from openbench.core import FeatureSet, Field, Method, Request
 
 
 @dataclass

@@ -3,16 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-import torch
 from torch import Tensor
 
 from openbench.config.constraints import Positive
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request
-from openbench.methods._inputs import classifier
-from openbench.methods._stats import row_normalise, softmax_shortfall
+from openbench.core import FeatureSet, Field, Head, Method, Request
+from openbench.methods._stats import softmax_shortfall
+from openbench.methods._words import cosines, directions
 
 
 @dataclass
@@ -40,13 +36,10 @@ class MCM(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the directions of the head's rows."""
-        self.prototypes_ = row_normalise(classifier(head, "MCM").weight.double()).float()
+        self.prototypes_ = directions(head, "MCM")
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         prototypes = self.learnt("prototypes_").to(x.features.device)
-        lengths = torch.linalg.vector_norm(x.features, dim=1, keepdim=True)
-        # Lengths divide the few cosines instead of the many features.
-        cosines = by_rows(x.features, prototypes) / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
-        return softmax_shortfall(cosines, self.temperature)
+        return softmax_shortfall(cosines(x.features, prototypes), self.temperature)

@@ -11,16 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openbench.config.constraints import NonNegative
-from openbench.core.composite import Composite
-from openbench.core.features import FeatureSet, Head
-from openbench.core.live import LiveBackbone, LiveMethod
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request, Role
+from openbench.core import Composite, FeatureSet, Field, Head, LiveBackbone, LiveMethod, Method, Request, Role, by_rows
 from openbench.core.search import SearchContext, Trial, Tuned, best_trial, grid, with_params
 from openbench.errors import MethodError
-from openbench.methods._inputs import training
-from openbench.methods._stats import moments, whitening
+from openbench.methods._bases import to_means
+from openbench.methods._stats import moments, training, whitening
 from openbench.metrics.curve import auroc
 
 Distances = NDArray[np.float64]
@@ -57,20 +52,17 @@ class Clusters:
 
     def distance(self, pooled: Tensor) -> Tensor:
         """Return d²(x)/r (n,), d the distance of vectors (n, d) to the nearest mean; to its own it is 1 on average."""
-        device = pooled.device
-        white = by_rows(pooled - self.centre.to(device), self.whiten.to(device).T)
-        means = self.means.to(device)
-        to_means = means.square().sum(dim=1) - 2 * white @ means.T
-        return (white.square().sum(dim=1) + to_means.amin(dim=1)) / white.shape[1]
+        white = by_rows(pooled - self.centre.to(pooled.device), self.whiten.to(pooled.device).T)
+        nearest = to_means(white, self.means.to(pooled.device)).amin(dim=1)
+        return (white.square().sum(dim=1) + nearest) / white.shape[1]
 
 
-@dataclass
-class LayerMDS(Method):
-    """Squared Mahalanobis distance of one layer's channel means to the nearest class, over the rank of the covariance.
+class _OfLayer(Method):
+    """Fits the class means and the shared covariance of one layer.
 
-    Args:
+    Attributes:
         layer: the layer measured.
-        among: layers cached by the same pass: those of the other members of the ensemble.
+        among: all layers of the ensemble, cached by one pass over the training set.
     """
 
     needs: ClassVar[Request] = NEEDS
@@ -81,13 +73,26 @@ class LayerMDS(Method):
 
     @property
     def request(self) -> Request:
-        """Channel means of all layers of the ensemble, so that one pass yields them."""
+        """Channel means of all layers of the ensemble, unperturbed."""
         return replace(self.needs, layers=tuple(self.among))
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn class means and the shared covariance."""
         self.clusters_ = Clusters.of(train, self.layer)
         return self
+
+
+@dataclass
+class LayerMDS(_OfLayer):
+    """Squared Mahalanobis distance of one layer's channel means to the nearest class, over the rank of the covariance.
+
+    Args:
+        layer: the layer measured.
+        among: layers cached by the same pass: those of the other members of the ensemble.
+    """
+
+    layer: str
+    among: Sequence[str]
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -96,7 +101,7 @@ class LayerMDS(Method):
 
 
 @dataclass
-class SteppedLayerMDS(LiveMethod):
+class SteppedLayerMDS(_OfLayer, LiveMethod):
     """The same after a step of the input towards the nearest class: x̃ = x − ε sign(∇ₓ d²)/σ, sign(0) = +1.
 
     Args:
@@ -105,22 +110,9 @@ class SteppedLayerMDS(LiveMethod):
         epsilon: ε in pixel units of [0, 1].
     """
 
-    needs: ClassVar[Request] = NEEDS
-    reference: ClassVar[str] = _REFERENCE
-
     layer: str
     among: Sequence[str]
     epsilon: NonNegative
-
-    @property
-    def request(self) -> Request:
-        """Channel means of all layers of the ensemble, unperturbed, for `fit`."""
-        return replace(self.needs, layers=tuple(self.among))
-
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
-        """Learn class means and the shared covariance."""
-        self.clusters_ = Clusters.of(train, self.layer)
-        return self
 
     def score_images(self, images: Tensor, backbone: LiveBackbone) -> Tensor:
         """Return the scores (n,) float32 of a batch; larger = more OOD."""
@@ -131,21 +123,21 @@ class SteppedLayerMDS(LiveMethod):
                 distance = self.clusters_.distance(self._pooled(x, network, backbone))
                 (gradient,) = torch.autograd.grad(distance.sum(), x)
             std = torch.tensor(backbone.preprocess.std).to(images).view(1, -1, 1, 1)
-            moved = images - self.epsilon * torch.where(gradient >= 0, 1.0, -1.0) / std
+            stepped = images - self.epsilon * torch.where(gradient >= 0, 1.0, -1.0) / std
             with torch.no_grad():
-                return self.clusters_.distance(self._pooled(moved, network, backbone))
+                return self.clusters_.distance(self._pooled(stepped, network, backbone))
 
     def _pooled(self, images: Tensor, network: torch.nn.Module, backbone: LiveBackbone) -> Tensor:
         """The layer's channel means (n, d) for images."""
-        seen: list[Tensor] = []
+        pooled: list[Tensor] = []
 
         def watch(maps: Tensor) -> Tensor:
-            seen.append(maps.float().mean(dim=(2, 3)))
+            pooled.append(maps.float().mean(dim=(2, 3)))
             return maps
 
         with backbone.changing(self.layer, watch):
             network(images)
-        return seen[0]
+        return pooled[0]
 
 
 @dataclass
@@ -198,8 +190,7 @@ class MDSEnsemble(Composite):
         """Refuse weights that are still to be found; the distances need no scaling."""
         if self.weights == "logistic":
             raise MethodError(
-                "MDSEnsemble: weights=logistic are found on ID and OOD validation while tuning — run with "
-                "tune=validation, or give weights=equal or one number per layer"
+                "MDSEnsemble: weights=logistic needs tune=validation — or give weights=equal or one number per layer"
             )
         return self
 
@@ -208,11 +199,9 @@ class MDSEnsemble(Composite):
         names = list(self.fitted_parts)
         weights = [1 / len(names)] * len(names) if isinstance(self.weights, str) else list(self.weights)
         if len(weights) != len(names):
-            raise MethodError(f"MDSEnsemble: {len(weights)} weights for {len(names)} layers — one per layer expected")
-        total = torch.stack([scores[name].double() for name in names], dim=1) @ torch.tensor(
-            weights, dtype=torch.float64, device=scores[names[0]].device
-        )
-        return total.float()
+            raise MethodError(f"MDSEnsemble: {len(weights)} weights for {len(names)} layers — give one for each layer")
+        columns = torch.stack([scores[name].double() for name in names], dim=1)
+        return (columns @ columns.new_tensor(weights)).float()
 
     def search(self, space: Mapping[str, Sequence[Any]], context: SearchContext) -> Tuned:
         """Return the setting of the highest AUROC (ties: the first tried), weights as numbers, and all trials.
@@ -233,8 +222,8 @@ class MDSEnsemble(Composite):
                 if others not in measured:
                     measured[others] = _measured(with_params(self, {**params, "weights": "equal"}), context)
                 fitted, inside, outside = measured[others]
-                found = logistic_weights(inside, outside) if weights == "logistic" else weights
-                chosen = {**params, "weights": found if isinstance(found, str) else list(found)}
+                weights = logistic_weights(inside, outside) if weights == "logistic" else weights
+                chosen = {**params, "weights": weights if isinstance(weights, str) else list(weights)}
                 weighted = fitted.with_weights(chosen["weights"])
                 score = auroc(weighted.combine_columns(inside), weighted.combine_columns(outside))
                 trials.append({"params": chosen, "auroc": score})
@@ -242,8 +231,7 @@ class MDSEnsemble(Composite):
                 trials.append({"params": params, "infeasible": str(error)})
             context.report(len(trials), len(settings), trials[-1])
         best = best_trial(self, trials)["params"]
-        fitted, *_ = measured[_but_weights(best)]
-        return Tuned(dict(best), trials, fitted.with_weights(best["weights"]))
+        return Tuned(dict(best), trials, measured[_but_weights(best)][0].with_weights(best["weights"]))
 
     def with_weights(self, weights: str | Sequence[float]) -> Self:
         """Return the fitted layers with other weights."""
@@ -285,12 +273,10 @@ def _but_weights(params: Mapping[str, Any]) -> str:
 
 def _measured(method: MDSEnsemble, context: SearchContext) -> tuple[MDSEnsemble, Distances, Distances]:
     """Fit, and return the distances (n, layers) of both sides."""
-    fitted = context.fit(method)
-    if not isinstance(fitted, MDSEnsemble):
-        raise MethodError(f"{type(fitted).__name__}: fit must return the method itself")
+    fitted: Any = context.fit(method)
     id_split, ood_splits = context.sides()
-    sides = [
+    inside, outside = (
         np.stack([context.scores(part, splits) for part in fitted.fitted_parts.values()], axis=1).astype(np.float64)
         for splits in ((id_split,), ood_splits)
-    ]
-    return fitted, sides[0], sides[1]
+    )
+    return fitted, inside, outside

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count, Seed, Share
-from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Mixing, Request, Role
+from openbench.core import FeatureSet, Field, Head, Method, Mixing, Request, Role
+from openbench.core.features import DEFAULT_BATCH
 from openbench.methods._bank import Bank
-from openbench.methods._inputs import training
-from openbench.methods._nearest_mean import NearestMean
-from openbench.methods._stats import moments, row_normalise, sorted_rows
+from openbench.methods._bases import NearestMean
+from openbench.methods._stats import moments, row_normalise, sorted_rows, training
 
 _AT_ONCE = 1 << 28  # values sorted at a time, 1 GiB
 SHARES = (0.25, 0.5, 0.75)

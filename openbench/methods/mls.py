@@ -5,9 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from openbench.core.features import FeatureSet
-from openbench.core.method import Method
-from openbench.core.request import Request
+from openbench.core import FeatureSet, Method, Request
 
 
 @dataclass

@@ -6,9 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from openbench.core.features import FeatureSet
-from openbench.core.method import Method
-from openbench.core.request import Request
+from openbench.core import FeatureSet, Method, Request
 from openbench.methods._stats import log_odds_against_top, log_odds_by_class, max_softmax, of_log_odds
 
 

@@ -8,10 +8,8 @@ from annotated_types import Ge, MultipleOf
 from torch import Tensor
 
 from openbench.config.constraints import Count, Positive, Seed
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import balanced_draw, classifier, training
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
+from openbench.methods._stats import balanced_draw, classifier, training
 
 _BASE = 1000.0  # of the logarithm that spaces the intervals
 _ROWS = 4096

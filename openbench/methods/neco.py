@@ -7,14 +7,8 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import training
-from openbench.methods._stats import moments
-
-_CONSTANT = 1e-6  # a spread below this part of the mean is the rounding of float32
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
+from openbench.methods._stats import inverse_spread, moments, principal_count, training
 
 
 @dataclass
@@ -51,17 +45,15 @@ class NECO(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn mean, spread and principal subspace of training features (n, d) in one pass."""
-        found = moments(training(train, "NECO"), "NECO", by_class=False)
-        mean, covariance = found.mean(), found.total_covariance()
-        spread = covariance.diagonal().clamp(min=0).sqrt()
+        m = moments(training(train, "NECO"), "NECO", by_class=False)
+        mean, covariance = m.mean(), m.total_covariance()
         # Constant features stay zero, also where a test sample differs by rounding.
-        alive = spread > _CONSTANT * mean.abs()
-        scale = torch.where(alive, 1 / torch.where(alive, spread, 1.0), 0.0)
+        scale = inverse_spread(mean, covariance)
         if not self.standardise:
             scale = torch.ones_like(scale)
         values, vectors = torch.linalg.eigh(covariance * scale * scale[:, None])  # ascending
         d = len(values)
-        dim = self._enough(values.flip(0)) if self.dim == "auto" else self.dim
+        dim = principal_count(values, 0.9) if self.dim == "auto" else self.dim
         self.require(1 <= dim < d, "dim", f"1 to {d - 1} for features of dimension {d}")
         self.mean_, self.scale_ = mean.float(), scale.float()
         self.principal_ = vectors[:, d - dim :].float()
@@ -75,8 +67,3 @@ class NECO(Method):
         whole: Tensor = torch.linalg.vector_norm(centred if self.standardise else x.features, dim=1)
         share = inside / whole.clamp(min=torch.finfo(whole.dtype).eps)
         return -share * x.logits.amax(dim=1) if self.max_logit else -share
-
-    def _enough(self, descending: Tensor) -> int:
-        """How many eigenvalues hold 90 % of their sum, at most all but one."""
-        held = descending.clamp(min=0).cumsum(dim=0)
-        return min(int((held < 0.9 * held[-1]).sum()) + 1, len(descending) - 1)

@@ -1,23 +1,16 @@
 """Negative labels mined from WordNet."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from torch import Tensor
 
-from openbench.config.constraints import Count, Positive, Probability, Seed, Share
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import CLASSES, Field, Request, Texts
-from openbench.methods._inputs import classifier
-from openbench.methods._words import Far, far_of, grouped, negative_odds, two_lists
-
-_FIELDS = frozenset({Field.FEATURES, Field.TEXT})
+from openbench.core import FeatureSet, Head
+from openbench.methods._words import WordNetLabels, negative_odds
 
 
 @dataclass
-class NegLabel(Method):
+class NegLabel(WordNetLabels):
     """The share of words far from all classes in a softmax over classes and words, averaged over groups of words.
 
     score(x) = log((1 − p)/p) with p = (1/G) Σ_g Z / (Z + Σ_{w∈g} e^{s cos(f, t_w)}), Z = Σ_c e^{s cos(f, t_c)}, over G
@@ -42,42 +35,13 @@ class NegLabel(Method):
     was read first; the draw of groups is another generator's.
     """
 
-    needs: ClassVar[Request] = Request(fields=_FIELDS, head=True, texts=(Texts(CLASSES),))
     reference: ClassVar[str] = "Jiang et al., ICLR 2024, arXiv 2403.20078"
     version: ClassVar[int] = 2  # log odds
     read_by_score: ClassVar[frozenset[str]] = frozenset({"scale"})
 
-    nouns: str = "wordnet_nouns"
-    adjectives: str | None = "wordnet_adjectives"
-    leave_out: Sequence[str] = ("animal", "food")
-    template: str = "the nice {}"
-    adjective_template: str = "This is a {} photo"
-    quantile: Probability = 0.95
-    share: Share = 0.15
-    groups: Count = 100
-    scale: Positive = 100.0
-    seed: Seed = 0
-
-    @property
-    def request(self) -> Request:
-        """The classes, and the two lists."""
-        return Request(fields=_FIELDS, head=True, texts=(self._classes, *self._words))
-
-    @property
-    def _classes(self) -> Texts:
-        return Texts(CLASSES, templates=(self.template,))
-
-    @property
-    def _words(self) -> tuple[Texts, ...]:
-        nouns = Texts(self.nouns, tuple(self.leave_out), (self.template,))
-        return two_lists(nouns, self.adjectives, self.adjective_template)
-
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the embeddings of the classes, and those of the chosen words in groups."""
-        head = classifier(head, "NegLabel")
-        self.classes_ = head.text(self._classes).to(head.weight.device)
-        found = far_of(head, self._words, self.classes_, Far(self.quantile, self.share), "NegLabel")
-        self.words_ = grouped(found, self.groups, self.seed)
+        self.classes_, self.words_ = self.embedded(head)
         return self
 
     def score(self, x: FeatureSet) -> Tensor:

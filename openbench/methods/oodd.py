@@ -7,13 +7,9 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count, Share
-from openbench.core.features import FeatureSet, Head
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request, Role
-from openbench.core.streaming import StreamingMethod
+from openbench.core import FeatureSet, Field, Head, Request, Role, StreamingMethod, by_rows
 from openbench.methods._bank import Bank
-from openbench.methods._inputs import training
-from openbench.methods._stats import max_softmax, row_normalise
+from openbench.methods._stats import max_softmax, ranks_in_class, row_normalise, training
 
 _BLOCK = 256  # images of a stream whose turns are taken at once
 
@@ -107,14 +103,14 @@ class OODD(StreamingMethod[Dictionary]):
 
     def _in_turn(self, unit: Tensor, similarity: Tensor, memory: Dictionary) -> Tensor:
         """cos_{(k₂)}(f̂_i, D_i) (n,) for each image of a block, all turns at once; the memory becomes D_n."""
-        held = memory.features.to(unit.device)
-        entries = torch.cat([held, unit])
+        former = memory.features.to(unit.device)
+        entries = torch.cat([former, unit])
         key = torch.cat([memory.similarity.to(unit.device), similarity])
         came = torch.arange(len(entries), device=unit.device)
-        turn = came[len(held) :]  # the position of each image of the block among all entries
+        turn = came[len(former) :]  # the position of each image of the block among all entries
         # Whether entry k goes before entry j: it is less similar to ID, or as similar and came first.
         before = (key[:, None] < key) | ((key[:, None] == key) & (came[:, None] < came))
-        ahead = before[: len(held)].sum(dim=0) + before[len(held) :].cumsum(dim=0)
+        ahead = before[: len(former)].sum(dim=0) + before[len(former) :].cumsum(dim=0)
         inside = (came <= turn[:, None]) & (ahead < self.queue)
         cosines = by_rows(unit, entries).masked_fill(~inside, -torch.inf)
         ranked = cosines.topk(min(self.k2, len(entries)), dim=1).values
@@ -125,12 +121,8 @@ class OODD(StreamingMethod[Dictionary]):
 
 def _most_confident(confidence: Tensor, labels: Tensor, count: int) -> Tensor:
     """The ascending rows (count,) that a turn of all classes after the other chooses, each its most confident left."""
-    by_confidence = confidence.argsort(descending=True, stable=True)
-    grouped = by_confidence[labels[by_confidence].argsort(stable=True)]
-    sizes = torch.bincount(labels)
-    first = sizes.cumsum(0) - sizes
-    place = torch.empty_like(grouped)
-    place[grouped] = torch.arange(len(grouped)) - first[labels[grouped]]
+    order = confidence.argsort(descending=True, stable=True)
+    place = torch.empty_like(order)
+    place[order] = ranks_in_class(labels[order])
     # One number that orders by place in the class, then by class.
-    order = (place * len(sizes) + labels).argsort()
-    return order[:count].sort().values
+    return (place * (int(labels.max()) + 1) + labels).argsort()[:count].sort().values

@@ -11,11 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, Positive, Seed
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
 from openbench.errors import MethodError
-from openbench.methods._inputs import training
+from openbench.methods._stats import training
 
 Rival = tuple[nn.Sequential, torch.optim.Optimizer]
 _INITIAL_STD, _SLOPE, _BETAS = 0.02, 0.2, (0.5, 0.999)
@@ -69,14 +67,14 @@ class OpenGAN(Method):
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        kept = self.epoch <= self.epochs and (self.epoch % self.every == 0 or self.epoch == self.epochs)
-        self.require(kept, "epoch", f"multiples of every ({self.every}) up to epochs ({self.epochs}), and that")
+        saved = self.epoch <= self.epochs and (self.epoch % self.every == 0 or self.epoch == self.epochs)
+        self.require(saved, "epoch", f"multiples of every ({self.every}) up to epochs ({self.epochs}), and that")
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Train discriminator and generator on training features (n, d)."""
         train = training(train, "OpenGAN")
         if len(train) < 2:
-            raise MethodError(f"OpenGAN.fit: batch norm needs two training features — found {len(train)}")
+            raise MethodError(f"OpenGAN.fit: batch norm needs two training features, found {len(train)}")
         generator = torch.Generator().manual_seed(self.seed)
         d = train.features.shape[1]
         discriminator = _discriminator(d, generator).to(train.device)
@@ -85,7 +83,7 @@ class OpenGAN(Method):
             (discriminator, torch.optim.Adam(discriminator.parameters(), self.lr * _DISCRIMINATOR_RATE, _BETAS)),
             (maker, torch.optim.Adam(maker.parameters(), self.lr, _BETAS)),
         )
-        kept: dict[int, nn.Module] = {}
+        discriminators: dict[int, nn.Module] = {}
         for epoch in range(1, self.epochs + 1):
             with torch.enable_grad():
                 for rows in torch.split(torch.randperm(len(train), generator=generator), self.batch_size):
@@ -93,32 +91,32 @@ class OpenGAN(Method):
                     if len(rows) > 1:
                         _step(train[rows].features.float(), latent, *rivals)
             if epoch % self.every == 0 or epoch == self.epochs:
-                kept[epoch] = copy.deepcopy(discriminator).requires_grad_(False).eval()
+                discriminators[epoch] = copy.deepcopy(discriminator).requires_grad_(False).eval()
         if not all(bool(torch.isfinite(p).all()) for p in discriminator.parameters()):
             raise MethodError("OpenGAN.fit: the discriminator holds NaN or inf — a lower lr is needed")
-        self.discriminators_ = kept
+        self.discriminators_ = discriminators
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        kept: Any = self.learnt("discriminators_")
-        scores: Tensor = -kept[self.epoch].to(x.features.device)(x.features.float())[:, 0]
+        discriminators: Any = self.learnt("discriminators_")
+        scores: Tensor = -discriminators[self.epoch].to(x.features.device)(x.features.float())[:, 0]
         return scores
 
 
 def _step(real: Tensor, latent: Tensor, judge: Rival, forger: Rival) -> None:
     """Move the discriminator by its loss on real and made features, then the generator by its own loss."""
-    (discriminator, its_optimiser), (maker, makers_optimiser) = judge, forger
-    made = maker(latent)
-    its_optimiser.zero_grad()
-    # −log σ(u) = softplus(−u), for real ones apart from made ones: each batch has its own batch-norm statistics.
-    told = functional.softplus(-discriminator(real)).mean() + functional.softplus(discriminator(made.detach())).mean()
-    torch.autograd.backward(told)
-    its_optimiser.step()
-    makers_optimiser.zero_grad()
-    found_out = functional.softplus(-discriminator(made)).mean()
-    torch.autograd.backward(found_out, inputs=list(maker.parameters()))  # the discriminator's would go unused
-    makers_optimiser.step()
+    (discriminator, of_discriminator), (maker, of_generator) = judge, forger
+    fake = maker(latent)
+    of_discriminator.zero_grad()
+    # −log σ(u) = softplus(−u), of real and made features in two batches: each has its own batch-norm statistics.
+    loss = functional.softplus(-discriminator(real)).mean() + functional.softplus(discriminator(fake.detach())).mean()
+    torch.autograd.backward(loss)
+    of_discriminator.step()
+    of_generator.zero_grad()
+    loss = functional.softplus(-discriminator(fake)).mean()
+    torch.autograd.backward(loss, inputs=list(maker.parameters()))  # the discriminator's would go unused
+    of_generator.step()
 
 
 def _discriminator(d: int, generator: torch.Generator) -> nn.Sequential:
@@ -139,14 +137,14 @@ def _generator(latent: int, d: int, generator: torch.Generator) -> nn.Sequential
 
 def _linear(before: int, after: int, generator: torch.Generator, *, bias: bool = False) -> nn.Linear:
     # Made without values first: torch's own would be drawn from the global generator.
-    made: nn.Linear = nn.utils.skip_init(nn.Linear, before, after, bias=bias)  # type: ignore[no-untyped-call]
-    nn.init.normal_(made.weight, 0, _INITIAL_STD, generator)
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, before, after, bias=bias)  # type: ignore[no-untyped-call]
+    nn.init.normal_(layer.weight, 0, _INITIAL_STD, generator)
     if bias:
-        nn.init.uniform_(made.bias, -(before**-0.5), before**-0.5, generator)
-    return made
+        nn.init.uniform_(layer.bias, -(before**-0.5), before**-0.5, generator)
+    return layer
 
 
 def _norm(width: int, generator: torch.Generator) -> nn.BatchNorm1d:
-    made = nn.BatchNorm1d(width)
-    nn.init.normal_(made.weight, 1, _INITIAL_STD, generator)
-    return made
+    layer = nn.BatchNorm1d(width)
+    nn.init.normal_(layer.weight, 1, _INITIAL_STD, generator)
+    return layer

@@ -9,11 +9,9 @@ from annotated_types import Ge
 from torch import Tensor
 
 from openbench.config.constraints import Count
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
 from openbench.errors import MethodError
-from openbench.methods._inputs import training
+from openbench.methods._stats import ranks_in_class, training
 
 _SHIFT = 10_000.0  # libmr's translation of the tail, with which published models were fitted
 _LARGEST_SHAPE = 1e12
@@ -56,8 +54,8 @@ class OpenMax(Method):
             counts += torch.bincount(labels, minlength=classes)
         if not bool(counts.any()):
             raise MethodError(
-                f"OpenMax.fit: no training sample is classified correctly — found 0 of {len(train)} — "
-                "at least one is needed; check that logits and labels belong to the same classes"
+                f"OpenMax.fit: none of {len(train)} training samples is classified correctly — check that logits and "
+                "labels belong to the same classes"
             )
         self.means_ = sums / counts.clamp(min=1)[:, None]
         # Allocated once: parts kept between large temporaries would hold on to their memory.
@@ -66,7 +64,7 @@ class OpenMax(Method):
             part = slice(done, done + len(y))
             distances[part], labels[part] = torch.linalg.vector_norm(z - self.means_[y], dim=1), y
             done += len(y)
-        tails = _largest_per_class(distances, labels, counts, self.tail)
+        tails = _largest_per_class(distances, labels, classes, self.tail)
         self.start_ = tails.nan_to_num(nan=torch.inf).amin(dim=1)
         self.shape_, self.log_scale_ = _weibull(tails - self.start_[:, None])
         self.known_ = counts > 0
@@ -101,16 +99,15 @@ def _correct(train: FeatureSet) -> Iterator[tuple[Tensor, Tensor]]:
         yield rows.logits[right].double(), rows.labels[right]
 
 
-def _largest_per_class(values: Tensor, labels: Tensor, counts: Tensor, size: int) -> Tensor:
+def _largest_per_class(values: Tensor, labels: Tensor, classes: int, size: int) -> Tensor:
     """The `size` largest values of each class (c, size); NaN where a class has fewer."""
     order = values.argsort(descending=True)
-    order = order[labels[order].argsort(stable=True)]
-    starts = counts.cumsum(0) - counts
-    rank = torch.arange(len(values), device=values.device) - starts[labels[order]]
-    found = values.new_full((len(counts), size), torch.nan)
-    keep = rank < size
-    found[labels[order][keep], rank[keep]] = values[order][keep]
-    return found
+    values, labels = values[order], labels[order]
+    rank = ranks_in_class(labels)
+    largest = values.new_full((classes, size), torch.nan)
+    among = rank < size
+    largest[labels[among], rank[among]] = values[among]
+    return largest
 
 
 def _weibull(excess: Tensor) -> tuple[Tensor, Tensor]:

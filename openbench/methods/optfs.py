@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
 from openbench.errors import MethodError
-from openbench.methods._inputs import classifier, training
+from openbench.methods._stats import classifier, training
 
 _TAIL = 1e-3  # share of training activations beyond each end of the intervals
 _LENGTH = 1000.0  # of θ, as in the authors' code; it matters to the energy alone
@@ -48,10 +46,7 @@ class OptFS(Method):
         train, self.head_ = training(train, "OptFS"), classifier(head, "OptFS")
         low, high = _quantiles(train)
         if not low < high:
-            raise MethodError(
-                f"OptFS.fit: the .001 and .999 quantiles of training activations are {low:.6g} and {high:.6g} — "
-                "different ones needed — look at the checkpoint's outputs"
-            )
+            raise MethodError(f"OptFS.fit: the .001 and .999 quantiles of training activations are both {low:.6g}")
         self.bounds_ = torch.linspace(low, high, self.intervals + 1, dtype=torch.float64)
         total = torch.zeros(self.intervals + 2, dtype=torch.float64)
         for rows in train.batches():
@@ -85,20 +80,20 @@ def _quantiles(train: FeatureSet) -> tuple[float, float]:
     """
     position = (train.features.numel() - 1) * _TAIL
     below = int(position)
-    kept = min(below + 2, train.features.numel())
+    size = min(below + 2, train.features.numel())
     least = most = torch.empty(0)
     for rows in train.batches():
         values = rows.features.reshape(-1).cpu()
-        least, most = _smallest(least, values, kept), _smallest(most, -values, kept)
-    least, most = (x.topk(kept, largest=False).values.double() for x in (least, most))
-    low, high = (x[below] + (position - below) * (x[min(below + 1, kept - 1)] - x[below]) for x in (least, most))
+        least, most = _smallest(least, values, size), _smallest(most, -values, size)
+    least, most = (x.topk(size, largest=False).values.double() for x in (least, most))
+    low, high = (x[below] + (position - below) * (x[min(below + 1, size - 1)] - x[below]) for x in (least, most))
     return float(low), -float(high)
 
 
-def _smallest(held: Tensor, values: Tensor, count: int) -> Tensor:
-    """Return at most 2·`count` of what is held and of new values, the `count` smallest among them, in no order."""
-    if len(held) >= count:
-        # Nearly all that comes is larger than the `count`-th: selecting among it would cost the most.
-        values = values[values < held[:count].max()]
-    held = torch.cat([held, values])
-    return held if len(held) <= 2 * count else held.topk(count, largest=False, sorted=False).values
+def _smallest(former: Tensor, values: Tensor, count: int) -> Tensor:
+    """Return at most 2·`count` of former and new values, the `count` smallest among them, in no order."""
+    if len(former) >= count:
+        # Nearly all new values are larger than the `count`-th: selecting among them would cost the most.
+        values = values[values < former[:count].max()]
+    both = torch.cat([former, values])
+    return both if len(both) <= 2 * count else both.topk(count, largest=False, sorted=False).values

@@ -7,12 +7,8 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import class_means, classifier, training
-from openbench.methods._stats import BLOCK
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
+from openbench.methods._stats import BLOCK, class_means, classifier, training
 
 
 @dataclass
@@ -49,7 +45,7 @@ class ORA(Method):
         """Learn μ from training features (n, d) and labels (n,), and the distances between rows of the head."""
         train, head = training(train, "ORA"), classifier(head, "ORA")
         weight = head.weight.double()
-        means = class_means(train, head.num_classes, "ORA")
+        means = class_means(train, head.num_classes)
         present = torch.bincount(train.labels.cpu(), minlength=head.num_classes) > 0
         self.weight_ = weight
         self.mean_ = means[present.to(means.device)].mean(dim=0)
@@ -82,10 +78,10 @@ class ORA(Method):
         a = features.double() - self.mean_.to(device)
         top, predicted = logits.double().max(dim=1, keepdim=True)
         along = by_rows(a, self.weight_.to(device))
-        apart = self.apart_.to(device)[predicted[:, 0]]
-        inverse = torch.where(apart > 0, 1 / apart, 0.0)
+        distances = self.apart_.to(device)[predicted[:, 0]]
+        inverse = torch.where(distances > 0, 1 / distances, 0.0)
         gap = (top - logits.double()) * inverse  # ‖f − f_c‖
         along = (along.gather(1, predicted) - along) * inverse  # a·v/‖v‖
         square = a.square().sum(dim=1, keepdim=True)
         across = (square - along.square()).clamp(min=0).sqrt()
-        return torch.atan2(gap * across, square - gap * along), apart > 0
+        return torch.atan2(gap * across, square - gap * along), distances > 0

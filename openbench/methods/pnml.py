@@ -7,12 +7,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import classifier, training
-from openbench.methods._stats import BLOCK, moments, row_normalise, unit_features, whitening
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
+from openbench.methods._stats import BLOCK, classifier, moments, row_normalise, training, unit_features, whitening
 
 
 @dataclass

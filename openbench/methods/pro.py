@@ -8,7 +8,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from openbench.config.constraints import NonNegative, Positive
-from openbench.core.live import LiveBackbone, LiveMethod
+from openbench.core import LiveBackbone, LiveMethod
 from openbench.methods._stats import log_odds_against_top
 
 Confidence = Literal["msp", "entropy"]

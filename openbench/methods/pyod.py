@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openbench.config.constraints import Seed
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
 from openbench.errors import MethodError, NotApplicableError
 from openbench.installation import pip_install
-from openbench.methods._inputs import training
+from openbench.methods._stats import training
 
 Detector = Literal["IForest", "OCSVM", "CBLOF", "HBOS", "KNN", "LOF", "PCA", "DeepSVDD"]
 _MODULES = {"DeepSVDD": "deep_svdd"}  # others: the name in lower case
@@ -80,8 +78,8 @@ class PyOD(Method):
         if lost:
             raise MethodError(
                 f"PyOD.fit: {self.detector} gives {lost} of {len(features)} training samples a score that is not "
-                "finite — finite ones needed (PCA divides by each direction's variance, and columns that are constant, "
-                "or follow from others, leave directions without any) — omit these columns, or take another detector"
+                "finite (PCA divides by variances, which are 0 for columns that are constant or follow from others) — "
+                "omit these columns, or take another detector"
             )
         self.detector_ = detector
         return self

@@ -9,8 +9,7 @@ from annotated_types import MinLen
 from torch import Tensor
 
 from openbench.config.constraints import Count, Positive
-from openbench.core.live import LiveBackbone, LiveMethod
-from openbench.core.request import STAGES
+from openbench.core import STAGES, LiveBackbone, LiveMethod
 from openbench.errors import NotApplicableError
 
 Solver = Literal["exact", "power"]

@@ -7,11 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import HeadMethod
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import training
-from openbench.methods._stats import BLOCK, sorted_rows
+from openbench.core import FeatureSet, Field, Head, HeadMethod, Request, Role
+from openbench.methods._stats import BLOCK, sorted_rows, training
 
 
 @dataclass

@@ -7,11 +7,8 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Percentage
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import HeadMethod
-from openbench.core.request import Field, Request, Role
-from openbench.errors import MethodError
-from openbench.methods._stats import percentiles_of_all
+from openbench.core import FeatureSet, Field, Head, HeadMethod, Request, Role
+from openbench.methods._stats import percentiles_of_all, training
 
 
 @dataclass
@@ -37,9 +34,8 @@ class ReAct(HeadMethod):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Find the threshold on ID validation features (n, d)."""
-        if train is None:
-            raise MethodError("ReAct.fit: needs ID validation features — found None")
-        self.threshold_ = torch.tensor(percentiles_of_all(train.features, (self.percentile,))[0])
+        values = training(train, "ReAct").features
+        self.threshold_ = torch.tensor(percentiles_of_all(values, (self.percentile,))[0])
         return super().fit(None, head)
 
     def reshape(self, features: Tensor) -> Tensor:

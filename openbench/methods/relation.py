@@ -8,11 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from openbench.config.constraints import NonNegative
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import training
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
+from openbench.methods._stats import training
 
 _BANK_CHUNK = 2048
 _QUERY_CHUNK = 512  # whose relations to a chunk of the bank, 4 MiB, stay near the processor
@@ -62,15 +59,15 @@ class Relation(Method):
                 part = slice(low, low + _QUERY_CHUNK)
                 relation = by_rows(unit[part], bank).mul_(by_rows(p[part], bank_p))
                 # Small relations, and negative ones, become exact zeros.
-                kept = functional.threshold(relation, self.threshold, 0.0, inplace=True)
-                total[part] += self._raised(kept).sum(dim=1)
+                relation = functional.threshold(relation, self.threshold, 0.0, inplace=True)
+                total[part] += self._raised(relation).sum(dim=1)
         return -total.float()
 
-    def _raised(self, kept: Tensor) -> Tensor:
+    def _raised(self, relation: Tensor) -> Tensor:
         """Relations to the power, in place; power 0 counts those that are not zero."""
         if self.power == 0:
-            return kept.sign_()
-        return kept if self.power == 1 else kept.pow_(self.power)
+            return relation.sign_()
+        return relation if self.power == 1 else relation.pow_(self.power)
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -7,12 +7,8 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import classifier, training
-from openbench.methods._stats import logit_origin, minor_directions
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
+from openbench.methods._stats import classifier, logit_origin, minor_directions, training
 
 
 @dataclass

@@ -5,13 +5,10 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request, Role
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
 from openbench.errors import NotApplicableError
-from openbench.methods._inputs import training
-from openbench.methods._stats import Moments, moments, row_normalise, unit_features, whitening
+from openbench.methods._bases import to_means
+from openbench.methods._stats import moments, plain_features, row_normalise, training, unit_features, whitening
 
 
 @dataclass
@@ -43,12 +40,10 @@ class RMDS(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn class means and both covariances from training features (n, d) and labels (n,), in one pass."""
-        m = self._moments(training(train, "RMDS"))
+        vectors = unit_features if self.normalise else plain_features
+        m = moments(training(train, "RMDS"), "RMDS", vectors)
         if int(m.present.sum()) < 2:
-            raise NotApplicableError(
-                "RMDS.fit: training samples of a single class — its distance is the one to all samples, so all scores "
-                "would be 0 — samples of two classes are needed, or method=mds"
-            )
+            raise NotApplicableError("RMDS.fit: with a single class all scores would be 0 — choose method=mds")
         within, total, center = whitening(m.within_covariance()), whitening(m.total_covariance()), m.mean()
         self.center_ = center.float()
         self.within_ = within.float()
@@ -58,14 +53,9 @@ class RMDS(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        f = self._features(x) - self.learnt("center_").to(x.features.device)
-        white, means = by_rows(f, self.learnt("within_").to(f.device).T), self.learnt("means_").to(f.device)
-        nearest = (means.square().sum(dim=1) - 2 * white @ means.T).amin(dim=1)
-        background = by_rows(f, self.learnt("total_").to(f.device).T).square().sum(dim=1)
+        features = row_normalise(x.features) if self.normalise else x.features
+        centred = features - self.learnt("center_").to(features.device)
+        white = by_rows(centred, self.within_.to(centred.device).T)
+        nearest = to_means(white, self.means_.to(centred.device)).amin(dim=1)
+        background = by_rows(centred, self.total_.to(centred.device).T).square().sum(dim=1)
         return white.square().sum(dim=1) + nearest - background
-
-    def _moments(self, train: FeatureSet) -> Moments:
-        return moments(train, "RMDS", unit_features) if self.normalise else moments(train, "RMDS")
-
-    def _features(self, x: FeatureSet) -> Tensor:
-        return row_normalise(x.features) if self.normalise else x.features

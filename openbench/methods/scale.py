@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from openbench.config.constraints import Percentile
-from openbench.core.method import HeadMethod
+from openbench.core import HeadMethod
 from openbench.methods._stats import gain, largest_kept
 
 
@@ -36,5 +36,5 @@ class SCALE(HeadMethod):
         d = features.shape[1]
         k = largest_kept(d, self.percentile)
         self.require(k >= 1, "percentile", f"a percentile that keeps at least one of {d} activations")
-        kept = features.topk(k, dim=1, sorted=False).values.sum(dim=1, keepdim=True)
-        return features * gain(features.sum(dim=1, keepdim=True), kept)
+        largest = features.topk(k, dim=1, sorted=False).values.sum(dim=1, keepdim=True)
+        return features * gain(features.sum(dim=1, keepdim=True), largest)

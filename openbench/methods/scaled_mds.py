@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import NonNegative
-from openbench.core.features import FeatureSet, Head
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import training
-from openbench.methods._nearest_mean import NearestMean
-from openbench.methods._stats import moments
+from openbench.core import FeatureSet, Field, Head, Request, Role
+from openbench.methods._bases import NearestMean
+from openbench.methods._stats import moments, training
 
 
 @dataclass

@@ -6,12 +6,8 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import training
-from openbench.methods._stats import BLOCK, row_normalise
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
+from openbench.methods._stats import BLOCK, row_normalise, training
 
 _FEW = 64  # classes up to which products with all patterns take less time than copying the predicted ones
 Metric = Literal["inner_product", "euclidean", "cosine"]

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import NonNegative
-from openbench.core.features import FeatureSet
-from openbench.core.method import Method
-from openbench.core.request import Field, Request
+from openbench.core import FeatureSet, Field, Request
+from openbench.methods._bases import SoftmaxMethod
 
 
 @dataclass
-class SNGP(Method):
+class SNGP(SoftmaxMethod):
     """Dempster–Shafer uncertainty of the mean-field logits of a Gaussian process.
 
     score(x) = C/(C + Σ_c exp m_c), m_c = z_c/√(1 + λσ²_c), σ² the posterior variance of the logits z.
@@ -37,17 +36,9 @@ class SNGP(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32, in (0, 1]; larger = more OOD."""
-        means = self._means(x)
+        means = self._class_logits(x)
         return torch.sigmoid(math.log(means.shape[1]) - torch.logsumexp(means, dim=1)).float()
 
-    def class_scores(self, x: FeatureSet) -> Tensor | None:
-        """Return 1 − softmax of the mean-field logits, (n, c) float32."""
-        return (1 - torch.softmax(self._means(x), dim=1)).float()
-
-    def class_probabilities(self, scores: Tensor) -> Tensor | None:
-        """Return the softmax of the mean-field logits, (n, c)."""
-        return 1 - scores
-
-    def _means(self, x: FeatureSet) -> Tensor:
+    def _class_logits(self, x: FeatureSet) -> Tensor:
         # One variance may stand for all classes.
         return x.logits.double() / (1 + self.factor * x.map("variance").double()).sqrt()

@@ -10,11 +10,9 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from openbench.config.constraints import Count, Fraction, Seed
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
 from openbench.methods._bank import Bank
-from openbench.methods._inputs import drawn, training
+from openbench.methods._stats import drawn, training
 
 _BLOCK = 512
 
@@ -81,10 +79,10 @@ class SOD(Method):
 
     def _reference(self, part: Tensor, bank: Tensor, lists: csr_matrix) -> Tensor:
         """Rows of the bank (n, l) that share most neighbours with samples (n, d), the nearest first among equals."""
-        own = _incidence(Bank(bank).nearest(part.double(), self.k).cpu(), len(bank))
-        shared = torch.from_numpy((own @ lists).toarray()).to(part.device)
-        apart = torch.cdist(part.double(), bank.double())
-        return (shared - apart / (1 + apart)).topk(self.l, dim=1).indices
+        neighbours = _incidence(Bank(bank).nearest(part.double(), self.k).cpu(), len(bank))
+        shared = torch.from_numpy((neighbours @ lists).toarray()).to(part.device)
+        distances = torch.cdist(part.double(), bank.double())
+        return (shared - distances / (1 + distances)).topk(self.l, dim=1).indices
 
 
 def _incidence(index: Tensor, columns: int) -> csr_matrix:

@@ -8,13 +8,9 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count, Seed
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request, Role
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
 from openbench.errors import MethodError
-from openbench.methods._inputs import drawn, training
-from openbench.methods._stats import FIT_BATCH, moments, row_normalise, unit_features, whitening
+from openbench.methods._stats import FIT_BATCH, drawn, moments, row_normalise, training, unit_features, whitening
 
 _STEPS = 100  # of k-means, at most
 _PER_CENTRE = 256  # samples that k-means sees per cluster, as faiss does
@@ -57,15 +53,15 @@ class SSD(Method):
         self.center_ = whole.mean().float()
         self.inverse_ = torch.where(deviation > 0, 1 / deviation, 0.0).float()
         members = self._members(train)
-        found = [_gaussian(self._batches(train), members, m) for m in sorted(set(members.tolist()))]
-        kept = [(mean, whiten) for mean, whiten in found if whiten.shape[1]]
-        if not kept:
+        gaussians = [_gaussian(self._batches(train), members, m) for m in sorted(set(members.tolist()))]
+        varying = [(mean, whiten) for mean, whiten in gaussians if whiten.shape[1]]
+        if not varying:
             raise MethodError(
-                f"SSD.fit: training features do not vary within clusters — {len(train)} samples in {len(found)} "
-                "clusters — use fewer clusters"
+                f"SSD.fit: training features do not vary within clusters ({len(train)} samples in {len(gaussians)} "
+                "clusters) — use fewer clusters"
             )
-        self.means_ = torch.stack([mean for mean, _ in kept]).float()
-        self.whiten_ = [whiten.float() for _, whiten in kept]
+        self.means_ = torch.stack([mean for mean, _ in varying]).float()
+        self.whiten_ = [whiten.float() for _, whiten in varying]
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
@@ -114,7 +110,7 @@ def _gaussian(batches: Iterator[Tensor], members: Tensor, cluster: int) -> tuple
         total += x.sum(dim=0)
         scatter.addmm_(x.T, x)
     if total is None:
-        raise MethodError("SSD.fit: nothing to fit on — the split is empty — pass a split with samples")
+        raise MethodError(f"SSD.fit: cluster {cluster} is empty")
     offset = total / count
     mean, covariance = origin + offset, scatter / count - torch.outer(offset, offset)
     # Float32 features alike to the last digit leave 1e-14 of their square.

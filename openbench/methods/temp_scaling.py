@@ -10,17 +10,16 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn import functional
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
+from openbench.core import FeatureSet, Field, Head, Request, Role
 from openbench.errors import MethodError
-from openbench.methods._stats import max_softmax
+from openbench.methods._bases import SoftmaxMethod
+from openbench.methods._stats import max_softmax, training
 
 _ROWS = 1024  # whose temporaries stay near the processor with ImageNet's classes
 
 
 @dataclass
-class TempScaling(Method):
+class TempScaling(SoftmaxMethod):
     """Negative maximum softmax probability at the temperature that calibrates ID validation.
 
     score(x) = −max_c softmax(z/T)_c, T minimising the mean negative log-likelihood of ID validation labels.
@@ -42,28 +41,20 @@ class TempScaling(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Find the temperature on ID validation logits (n, c) and labels (n,)."""
-        if train is None:
-            raise MethodError("TempScaling.fit: needs ID validation logits and labels — found None")
-        rows = list(train.batches(_ROWS))
-        found = _lbfgs(rows, len(train)) if self.solver == "lbfgs" else _converged(rows, len(train))
-        if not (np.isfinite(found) and found > 0):
-            raise MethodError(f"TempScaling: temperature {found} after solver={self.solver} — use solver=converged")
-        self.temperature_ = torch.tensor(found, dtype=torch.float32)
+        train = training(train, "TempScaling")
+        solve = _lbfgs if self.solver == "lbfgs" else _converged
+        temperature = solve(list(train.batches(_ROWS)), len(train))
+        if not (np.isfinite(temperature) and temperature > 0):
+            raise MethodError(f"TempScaling: solver={self.solver} ends at T = {temperature} — use solver=converged")
+        self.temperature_ = torch.tensor(temperature, dtype=torch.float32)
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        scaled = x.logits / self.learnt("temperature_").to(x.logits.device)
-        return -max_softmax(scaled)
+        return -max_softmax(self._class_logits(x))
 
-    def class_scores(self, x: FeatureSet) -> Tensor | None:
-        """Return 1 − softmax(z/T), (n, c) float32."""
-        fit: Tensor = torch.softmax(x.logits / self.learnt("temperature_").to(x.logits.device), dim=1)
-        return 1 - fit
-
-    def class_probabilities(self, scores: Tensor) -> Tensor | None:
-        """Return softmax(z/T), (n, c)."""
-        return 1 - scores
+    def _class_logits(self, x: FeatureSet) -> Tensor:
+        return x.logits / self.learnt("temperature_").to(x.logits.device)
 
 
 def _lbfgs(batches: Sequence[FeatureSet], n: int) -> float:

@@ -7,12 +7,9 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request, Role
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
 from openbench.errors import MethodError
-from openbench.methods._stats import logit_origin, minor_directions
+from openbench.methods._stats import classifier, logit_origin, minor_directions, training
 
 
 @dataclass
@@ -42,8 +39,7 @@ class ViM(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn origin, residual subspace and α from training features (n, d) and logits (n, c)."""
-        if train is None or head is None:
-            raise MethodError("ViM.fit: needs training features and logits, and the head — found None")
+        train, head = training(train, "ViM"), classifier(head, "ViM")
         d = head.weight.shape[1]
         dim = (256 if d > 256 else d // 2) if self.dim == "auto" else self.dim
         self.require(dim < d, "dim", f"1 to {d - 1} for features of dimension {d}")
@@ -71,8 +67,5 @@ class ViM(Method):
             whole += float(torch.linalg.vector_norm(rows.features - self.origin_, dim=1).double().sum())
         # Float32 products leave about 1e-7 of the feature in directions that it does not use: α would be their inverse.
         if residual <= 1e-5 * whole:
-            raise MethodError(
-                f"ViM: the residual of {len(train)} training samples is rounding noise — they span a subspace of "
-                f"{self.origin_.shape[0] - self.residual_.shape[1]} dimensions or fewer — lower dim"
-            )
+            raise MethodError(f"ViM: the residual of {len(train)} training samples is rounding noise — lower dim")
         return top / residual

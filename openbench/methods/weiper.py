@@ -9,11 +9,8 @@ from annotated_types import Ge
 from torch import Tensor
 
 from openbench.config.constraints import Count, NonNegative, Seed
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import classifier, training
-from openbench.methods._stats import max_softmax
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
+from openbench.methods._stats import classifier, max_softmax, training
 
 _ENTRIES = 2**23  # of perturbed logits handled at a time
 _EPSILON, _EPSILON_PERTURBED = 0.01, 0.025  # added to densities, as in the authors' code

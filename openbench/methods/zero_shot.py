@@ -7,12 +7,9 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Positive
-from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
-from openbench.core.request import Field, Request
-from openbench.methods._inputs import classifier
-from openbench.methods._stats import log_odds_against_top, row_normalise
+from openbench.core import FeatureSet, Field, Head, Method, Request
+from openbench.methods._stats import log_odds_against_top
+from openbench.methods._words import cosines, directions
 
 
 @dataclass
@@ -43,17 +40,15 @@ class ZeroShot(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the directions of the head's rows."""
-        self.prototypes_ = row_normalise(classifier(head, "ZeroShot").weight.double()).float()
+        self.prototypes_ = directions(head, "ZeroShot")
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        prototypes = self.learnt("prototypes_").to(x.features.device)
-        lengths = torch.linalg.vector_norm(x.features, dim=1, keepdim=True)
-        cosines = by_rows(x.features, prototypes) / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
+        fits = cosines(x.features, self.learnt("prototypes_").to(x.features.device))
         if self.kind == "msp":
-            return log_odds_against_top(cosines, self.temperature)
+            return log_odds_against_top(fits, self.temperature)
         if self.kind == "energy":
-            cosines = self.temperature * torch.logsumexp(cosines.double() / self.temperature, dim=1, keepdim=True)
-        largest: Tensor = cosines.amax(dim=1).float()
+            fits = self.temperature * torch.logsumexp(fits.double() / self.temperature, dim=1, keepdim=True)
+        largest: Tensor = fits.amax(dim=1).float()
         return -largest

@@ -17,8 +17,8 @@ SMALL = {"share": 0.4, "groups": 3, "scale": 12.0, "length": 4, "gap": 0.2}
 
 def labels_of(method: AdaNeg, head) -> tuple[np.ndarray, np.ndarray]:
     """Texts of the classes, and of the words in groups: those that NegLabel takes, which its own test holds."""
-    classes = head.text(method._classes)
-    words = [far_words(head.text(t), classes, Far(method.quantile, method.share), "test") for t in method._words]
+    classes, *lists = map(head.text, method.texts)
+    words = [far_words(corpus, classes, Far(method.quantile, method.share), "test") for corpus in lists]
     return classes.double().numpy(), grouped(torch.cat(words), method.groups, method.seed).double().numpy()
 
 
@@ -68,7 +68,7 @@ def test_equals_one_image_after_the_other(kind, sharpness, monkeypatch):
     found = torch.cat([method.score_next(rows, memory) for rows in of_features(data.test).batches(75)])
     expected, held = image_by_image(method, data)
     assert_equal(found.numpy(), expected, rtol=5e-5)
-    assert {label: len(images) for label, images in memory.held.items()} == {k: len(v) for k, v in held.items()}
+    assert {label: len(images) for label, images in memory.heaps.items()} == {k: len(v) for k, v in held.items()}
     assert max(map(len, held.values())) == method.length - 1, "no label is full: the problem tests too little"
     classes = len(labels_of(method, data.head)[0])
     assert kind != "rectified" or {label < classes for label in held} == {True, False}

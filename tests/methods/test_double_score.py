@@ -234,9 +234,9 @@ def test_a_rate_per_ood_set_bounds_the_choice_on_that_set():
 @pytest.mark.parametrize(
     ("on", "message"),
     [
-        (None, "rates for n, far — the weight is chosen on b — .* tune=oracle_per_set"),
+        (None, "rates for n, far, the weight is chosen on b — .* tune=oracle_per_set"),
         (TestSplits(ID_TEST, (NEAR, FAR)), "chosen on n and f"),
-        (TestSplits(ID_TEST, (FAR,)), "no rate for the OOD set 'f' — found n, far"),
+        (TestSplits(ID_TEST, (FAR,)), "no rate for the OOD set 'f' — give one"),
     ],
 )
 def test_rates_per_ood_set_are_refused_where_the_choice_is_not_made_on_one_of_them(on, message):

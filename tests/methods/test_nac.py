@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from openbench.core.features import FeatureSet, Head
-from openbench.methods._inputs import balanced_draw
+from openbench.methods._stats import balanced_draw
 from openbench.methods.nac import NAC
 
 from .problems import KINDS, f, problem, scores, y, z

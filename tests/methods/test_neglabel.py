@@ -87,7 +87,7 @@ def test_fewer_words_than_groups_make_groups_of_one():
 
 def test_errors_say_what_is_missing():
     texts, _ = problem(nouns=3)
-    with pytest.raises(MethodError, match=r"NegLabel\.fit: 0\.15 of 3 words are none"):
+    with pytest.raises(MethodError, match=r"NegLabel\.fit: a share of 0\.15 of 3 words is empty"):
         fitted(NegLabel(), texts)
     with pytest.raises(FieldError, match="texts of 'classes' read but not there"):
         NegLabel().fit(None, Head(torch.ones(3, 4), torch.zeros(3)))

@@ -91,7 +91,7 @@ def test_no_correct_sample_at_all_is_an_error():
     data = problem()
     wrong = (data.train.logits.argmax(dim=1) + 1) % 6
     train = replace(data.train, columns={**data.train.columns, Field.LABELS: wrong})
-    with pytest.raises(MethodError, match="no training sample is classified correctly"):
+    with pytest.raises(MethodError, match="none of 600 training samples is classified correctly"):
         OpenMax().fit(train, None)
 
 
