@@ -1,4 +1,4 @@
-"""Where in a network the head and the stages are, and how to read them during one forward pass."""
+"""The places of the head and the stages in a network, and hooks that read them during one forward pass."""
 
 import copy
 import math
@@ -48,8 +48,8 @@ class Anatomy:
         head = module.get_submodule(self.head)
         if not isinstance(head, nn.Linear):
             raise ConfigError(
-                f"{type(module).__name__}: the classifier '{self.head}' is {type(head).__name__} — nn.Linear expected, "
-                "since methods need logits = W·features + b — choose a model with a linear classifier"
+                f"{type(module).__name__}: the classifier '{self.head}' is {type(head).__name__}, not nn.Linear — "
+                "choose a model with logits = W·features + b"
             )
         return head
 
@@ -75,7 +75,7 @@ class Anatomy:
         n, t, d = patches.shape
         side = math.isqrt(t)
         if side * side != t:
-            raise ConfigError(f"{t} patch tokens do not form a square grid — maps are defined for square input only")
+            raise ConfigError(f"{t} patch tokens do not form a square grid — use square input")
         return patches.transpose(1, 2).reshape(n, d, side, side)
 
     def with_map(self, output: Tensor, changed: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class Anatomy:
 
 @dataclass
 class Tapped:
-    """What one forward pass showed: features, logits, and the reduced maps by neutral name."""
+    """The features, the logits and the reduced maps (by neutral name) of one forward pass."""
 
     features: Tensor | None = None
     logits: Tensor | None = None
@@ -105,8 +105,8 @@ class Tapped:
 def tapping(module: nn.Module, anatomy: Anatomy, layers: Sequence[str], pool: Pool) -> Iterator[Tapped]:
     """Yield a Tapped that the body's forward pass fills; the network carries no hooks before or after.
 
-    Maps are reduced inside the hook: later layers may overwrite them in place, and whole maps need not be kept. Passes
-    of other threads are not looked at.
+    Maps are reduced inside the hook: later layers may overwrite them in place, and whole maps take more memory. Passes
+    of other threads are ignored.
     """
     tapped, thread = Tapped(), get_ident()
 
@@ -121,19 +121,11 @@ def tapping(module: nn.Module, anatomy: Anatomy, layers: Sequence[str], pool: Po
             tapped.maps[name] = reduce_map(anatomy.as_map(output), pool)
 
     with ExitStack() as hooks:
-        hooks.enter_context(_hook(anatomy.classifier(module), at_head))
+        hooks.enter_context(anatomy.classifier(module).register_forward_hook(at_head))
         for layer in layers:
-            hooks.enter_context(_hook(module.get_submodule(anatomy.stages[layer]), partial(at_stage, layer)))
+            stage = module.get_submodule(anatomy.stages[layer])
+            hooks.enter_context(stage.register_forward_hook(partial(at_stage, layer)))
         yield tapped
-
-
-@contextmanager
-def _hook(module: nn.Module, function: Any) -> Iterator[None]:
-    handle = module.register_forward_hook(function)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 @contextmanager
@@ -143,32 +135,24 @@ def changing(module: nn.Module, anatomy: Anatomy, layer: str, change: Callable[[
     def replaced(_: nn.Module, __: tuple[Any, ...], output: Tensor) -> Tensor:
         return anatomy.with_map(output, change(anatomy.as_map(output)))
 
-    with _hook(module.get_submodule(anatomy.stages[layer]), replaced):
+    with module.get_submodule(anatomy.stages[layer]).register_forward_hook(replaced):
         yield
 
 
-def stages_by_resolution(modules: Sequence[tuple[str, int]]) -> dict[str, str]:
+def choose_stages(modules: Sequence[tuple[str, int]]) -> dict[str, str]:
     """Return neutral name → module: the last module at each of the last four (or fewer) resolutions.
+
+    In a network of one resolution it is the last module of each of four (or fewer) groups of equal size.
 
     Args:
         modules: (dotted name, side of its output) in forward order; a larger number may mean a finer map or a coarser
             reduction, since only changes count.
     """
-    ends = [name for (name, side), (_, following) in pairwise([*modules, ("", -1)]) if side != following]
-    return {f"stage{i}": name for i, name in enumerate(ends[-MAX_STAGES:], start=1)}
-
-
-def stages_by_depth(blocks: Sequence[str]) -> dict[str, str]:
-    """Return neutral name → block: the last block of each of four equal groups, for networks of one resolution."""
-    groups = min(MAX_STAGES, len(blocks))
-    return {f"stage{i}": blocks[math.ceil(len(blocks) * i / groups) - 1] for i in range(1, groups + 1)}
-
-
-def choose_stages(modules: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """Return the stages of a network, by resolution where it changes, else by depth; arguments as above."""
+    ends = [name for (name, side), (_, following) in pairwise([*modules, ("", -1)]) if side != following][-MAX_STAGES:]
     if len({side for _, side in modules}) == 1:
-        return stages_by_depth([name for name, _ in modules])
-    return stages_by_resolution(modules)
+        groups = min(MAX_STAGES, len(modules))
+        ends = [modules[math.ceil(len(modules) * i / groups) - 1][0] for i in range(1, groups + 1)]
+    return {f"stage{i}": name for i, name in enumerate(ends, start=1)}
 
 
 def output_sides(module: nn.Module, names: Sequence[str], shape: tuple[int, int, int], layout: Layout) -> list[int]:
@@ -185,7 +169,7 @@ def output_sides(module: nn.Module, names: Sequence[str], shape: tuple[int, int,
 
     with ExitStack() as hooks, torch.no_grad():
         for name in names:
-            hooks.enter_context(_hook(ghost.get_submodule(name), partial(note, name)))
+            hooks.enter_context(ghost.get_submodule(name).register_forward_hook(partial(note, name)))
         ghost(torch.empty(1, *shape, device="meta"))
     return [sides[name] for name in names]
 
@@ -198,10 +182,7 @@ def last_linear(module: nn.Module) -> str:
     """
     names: list[str] = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
     if not names:
-        raise ConfigError(
-            f"{type(module).__name__} has no nn.Linear — a linear classifier is needed, since methods read its "
-            "weight and bias — choose another model"
-        )
+        raise ConfigError(f"{type(module).__name__} has no nn.Linear — choose a model with a linear classifier")
     return names[-1]
 
 

@@ -1,4 +1,4 @@
-"""The one surface that every network shows: images in, logits, features and reduced maps out."""
+"""The interface of every network: images in, logits, features and reduced maps out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ PromptKind = Literal["coop", "locoop"]  # heads made of learnt prompts
 
 @dataclass(frozen=True)
 class Outputs:
-    """What one batch yields; tensors on the backbone's device.
+    """The outputs of one batch, on the backbone's device.
 
     Args:
         logits: (n, c) float32.
@@ -77,14 +77,14 @@ class Backbone(ABC):
         has_head: whether its logits are known to be a linear function of its features, and `head` says which.
         has_features: whether it shows features; False where its logits stand in for them.
         has_network: whether there is a network to run; False where features come from a file or an array.
-        missing: what to do where a method reads what it does not show.
+        missing: what to choose where a method reads what the backbone does not have.
         features_from: the backbone whose features and maps these are, so that they are cached once; None = its own.
         head_to_fit: the kind of head to be fitted on its features before it is evaluated; None = it is used as it is.
-        fitted_head: what a record says of a head that was fitted on its features; None = there is none.
+        fitted_head: the entry of a record on a head that was fitted on its features; None = there is none.
         has_patches: whether it gives features of image patches in the space of its features.
         draws: how many passes, each with its own seed, an output is the mean of.
-        probe: what it made of a few images, as `engine.probe` noted it; None = it was not asked.
-        text_towers: what embeds text in the space of its features, by name; none in most networks.
+        probe: its outputs of a few images, from `engine.probe`; None before.
+        text_towers: towers that embed text in the space of its features, by name; none in most networks.
     """
 
     name: str
@@ -180,4 +180,4 @@ class Backbone(ABC):
             CheckpointError: missing file, another hash, not a plain state dict, or shapes that do not fit; or there is
                 no network to load them into.
         """
-        raise CheckpointError(f"backbone '{self.name}' takes no weights — '{path}' cannot be loaded — leave it out")
+        raise CheckpointError(f"backbone '{self.name}' takes no weights — leave out '{path}'")

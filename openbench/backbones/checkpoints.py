@@ -1,4 +1,4 @@
-"""Weights on disk: found by name, opened without running code, checked before they are trusted."""
+"""Files of weights: search, safe loading, checks before they enter a network."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -63,10 +63,10 @@ def read_weights(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
     """
     if not path.is_file():
         raise CheckpointError(f"weights '{path}': no such file — give the path of a .safetensors, .pt or .pth file")
-    if sha256 is not None and (found := file_sha256(path)) != sha256.lower():
+    if sha256 is not None and (actual := file_sha256(path)) != sha256.lower():
         raise CheckpointError(
-            f"weights '{path}' are not the expected ones — SHA-256 {found} — expected {sha256} — "
-            "fetch the file again, or correct sha256 in the backbone's yaml if the change is meant"
+            f"weights '{path}' have SHA-256 {actual}, expected {sha256} — fetch the file again, or correct sha256 in "
+            "the backbone's yaml"
         )
     return _plain(_open(path), path)
 
@@ -79,10 +79,10 @@ def _open(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # PyTorch raises a dozen kinds as it follows the content of a damaged file
         if "allocate memory" in str(error):  # nothing is wrong with the file
-            raise MemoryError(f"weights '{path}' — {error}") from error
+            raise MemoryError(f"weights '{path}': {error}") from error
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
-            f"weights '{path}' cannot be read as tensors alone — {reason[:200]} — save them again with "
+            f"weights '{path}' cannot be read as tensors alone ({reason[:200]}) — save them again with "
             "torch.save(model.state_dict(), path) or as .safetensors"
         ) from error
     raise CheckpointError(f"weights '{path}': suffix '{path.suffix}' is unknown — allowed: {', '.join(SUFFIXES)}")
@@ -92,21 +92,19 @@ def _plain(content: Any, path: Path) -> dict[str, Tensor]:
     for key in _WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
-    odd = (
-        [str(k) for k, v in content.items() if not isinstance(v, Tensor) or not isinstance(k, str)]
-        if isinstance(content, Mapping)
-        else ["itself"]
-    )
-    if odd or not content:
-        what = f"{', '.join(odd[:_SHOWN])} other than a name with a tensor" if odd else "nothing"
+    if not isinstance(content, Mapping) or not content:
+        raise CheckpointError(f"weights '{path}' do not hold a plain state dict — save model.state_dict() alone")
+    odd = [str(k) for k, v in content.items() if not isinstance(v, Tensor) or not isinstance(k, str)]
+    if odd:
         raise CheckpointError(
-            f"weights '{path}' do not hold a plain state dict — found {what} — save model.state_dict() alone"
+            f"weights '{path}' do not hold a plain state dict ({_few(odd)} other than a name with a tensor) — save "
+            "model.state_dict() alone"
         )
     unusual = [name for name, value in content.items() if not _is_plain(value)]
     if unusual:
         raise CheckpointError(
-            f"weights '{path}' hold tensors that are sparse, nested, meta, quantised or complex — found "
-            f"{_few(unusual)} — convert them, e.g. with tensor.to_dense() or tensor.dequantize(), and save them again"
+            f"weights '{path}' hold tensors that are sparse, nested, meta, quantised or complex ({_few(unusual)}) — "
+            "convert them, e.g. with tensor.to_dense() or tensor.dequantize(), and save them again"
         )
     prefix = "module."
     # nn.DataParallel puts every key under `module.`; a network that has such a child keeps its other keys.
@@ -134,33 +132,28 @@ def apply_weights(
     Raises:
         CheckpointError: keys missing or unknown, shapes that differ, or values that the network cannot hold.
     """
-    own = module.state_dict()
-    given = {rename(key): value for key, value in state.items()}
-    fitting = [k for k in own if k in given and given[k].shape == own[k].shape]
-    problems = [
-        *_listed("missing", [k for k in own if k not in given and not _is_counter(k)]),
-        *_listed("unknown", [k for k in given if k not in own and not _is_counter(k)]),
-        *_listed(
-            "of another shape",
-            [
-                f"{k} {tuple(given[k].shape)} in the file, {tuple(own[k].shape)} in the network"
-                for k in own
-                if k in given and given[k].shape != own[k].shape
-            ],
-        ),
-        *_listed(
-            "not of floating point", [k for k in fitting if own[k].is_floating_point() > given[k].is_floating_point()]
-        ),
+    current = module.state_dict()
+    new = {rename(key): value for key, value in state.items()}
+    shared = [k for k in current if k in new]
+    fitting = [k for k in shared if new[k].shape == current[k].shape]
+    reshaped = [k for k in shared if new[k].shape != current[k].shape]
+    problems = {
+        "missing": [k for k in current if k not in new and not _is_counter(k)],
+        "unknown": [k for k in new if k not in current and not _is_counter(k)],
+        "of another shape": [
+            f"{k} {tuple(new[k].shape)} in the file, {tuple(current[k].shape)} in the network" for k in reshaped
+        ],
+        "not of floating point": [k for k in fitting if current[k].is_floating_point() > new[k].is_floating_point()],
         # As the network will hold them: 1e300 is infinite in float32.
-        *_listed("not finite", [k for k in fitting if not bool(torch.isfinite(given[k].to(own[k].dtype)).all())]),
-    ]
-    if problems:
+        "not finite": [k for k in fitting if not bool(torch.isfinite(new[k].to(current[k].dtype)).all())],
+    }
+    if any(problems.values()):
+        listed = "; ".join(f"{len(keys)} {problem}: {_few(keys)}" for problem, keys in problems.items() if keys)
         raise CheckpointError(
-            f"weights {where} do not fit {type(module).__name__} — {'; '.join(problems)} — "
-            "choose the backbone config that these weights were made with; backbone.num_classes is their number of "
-            "classes, where it is not the benchmark's"
+            f"weights {where} do not fit {type(module).__name__} ({listed}) — choose the backbone config that these "
+            "weights were made with; backbone.num_classes is their number of classes, where it is not the benchmark's"
         )
-    module.load_state_dict({k: given.get(k, v) for k, v in own.items()})
+    module.load_state_dict({k: new.get(k, v) for k, v in current.items()})
 
 
 def renamer(rules: Mapping[str, str]) -> Callable[[str], str]:
@@ -177,10 +170,6 @@ def renamer(rules: Mapping[str, str]) -> Callable[[str], str]:
 
 def _is_counter(key: str) -> bool:
     return key.endswith("num_batches_tracked")
-
-
-def _listed(what: str, items: list[str]) -> list[str]:
-    return [f"{len(items)} {what}: {_few(items)}"] if items else []
 
 
 def _few(items: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Where and how networks run: devices, arithmetic of a precision, torch's compiler."""
+"""Devices, the arithmetic of a precision, and torch's compiler."""
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,8 +16,8 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _KINDS = ("auto", "cpu", "cuda", "mps")
 Compiled = Sequence[tuple[nn.Module, Callable[..., Any]]]  # parts and the forward passes that stand in for theirs
-_CALLED_BY_NOBODY = (nn.ModuleList, nn.ModuleDict)  # their children are called, they are not
-_TURN = RLock()  # of the thread whose compiled passes run
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # their children are called, they are not
+_LOCK = RLock()  # held by the thread whose compiled passes run
 
 
 def resolve_device(name: str = "auto") -> torch.device:
@@ -29,35 +29,23 @@ def resolve_device(name: str = "auto") -> torch.device:
     Raises:
         ConfigError: an unknown name, or a device that this machine or this build of torch lacks.
     """
-    if not isinstance(name, str):
-        raise ConfigError(f"device — found {name!r} — allowed: auto, cpu, cuda, cuda:<index>, mps")
     if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        best = "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device("cuda" if torch.cuda.is_available() else best)
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         device = None
     if device is None or device.type not in _KINDS:
-        hint = did_you_mean(name, _KINDS)
-        raise ConfigError(f"device '{name}' is unknown{hint} — allowed: auto, cpu, cuda, cuda:<index>, mps")
-    _check_present(device, name)
-    return device
-
-
-def _check_present(device: torch.device, name: str) -> None:
-    if device.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (device.index or 0) >= count:
-            built = "" if torch.version.cuda else f" (torch {torch.__version__} is built without CUDA)"
-            raise ConfigError(
-                f"device '{name}' is absent — found {count} CUDA devices{built} — use runtime.device=auto or cpu"
-            )
+        hint = did_you_mean(str(name), _KINDS)
+        raise ConfigError(f"device {name!r} is unknown{hint} — allowed: auto, cpu, cuda, cuda:<index>, mps")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
+        built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
+        raise ConfigError(f"device '{name}' is absent ({count} CUDA devices{built}) — use runtime.device=auto or cpu")
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError(
-            f"device '{name}' is absent — this torch finds no Metal device — use runtime.device=auto or cpu"
-        )
+        raise ConfigError(f"device '{name}' is absent: torch finds no Metal device — use runtime.device=auto or cpu")
+    return device
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:
@@ -68,8 +56,7 @@ def check_precision(precision: Precision, device: torch.device) -> None:
     """
     if precision == "fp16" and device.type == "cpu":
         raise ConfigError(
-            "backbone.precision=fp16 — the device is 'cpu' — allowed there: fp32, tf32, bf16; "
-            "or choose runtime.device=cuda"
+            "backbone.precision=fp16 needs a GPU — choose fp32, tf32 or bf16 on a CPU, or runtime.device=cuda"
         )
 
 
@@ -122,7 +109,7 @@ def compiled_parts(parts: Sequence[nn.Module], **how: Any) -> Compiled:
         parts: none inside another.
         how: arguments of `torch.compile`.
     """
-    return [(part, torch.compile(_own(part), **how)) for part in parts]
+    return [(part, torch.compile(_with_code_object(part), **how)) for part in parts]
 
 
 def installed(compiled: Compiled) -> AbstractContextManager[None]:
@@ -138,7 +125,7 @@ def installed(compiled: Compiled) -> AbstractContextManager[None]:
 
 @contextmanager
 def _installed(compiled: Compiled) -> Iterator[None]:
-    with _TURN:
+    with _LOCK:
         free = [(part, forward) for part, forward in compiled if "forward" not in vars(part)]
         for part, forward in free:
             part.forward = forward
@@ -172,13 +159,13 @@ def whole_parts(module: nn.Module, anatomy: Anatomy) -> list[nn.Module]:
 def _whole(module: nn.Module, head: nn.Module, read: Container[nn.Module]) -> Iterator[nn.Module]:
     for child in module.children():
         inside = any(part in read for part in child.modules() if part is not child)
-        if inside or isinstance(child, _CALLED_BY_NOBODY):
+        if inside or isinstance(child, _CONTAINERS):
             yield from _whole(child, head, read)
         elif child is not head and any(True for _ in child.parameters()):
             yield child
 
 
-def _own(part: nn.Module) -> MethodType:
+def _with_code_object(part: nn.Module) -> MethodType:
     """A part's forward with its own code object, since torch keeps a limited number of compiled versions for each.
 
     Parts that share a code object, as all Sequentials do, would exceed the limit, and the last would not be compiled.

@@ -1,4 +1,4 @@
-"""Several networks as one: features side by side, logits averaged, and every member's logits to be read as a layer."""
+"""Ensembles of networks: features side by side, logits averaged, the members' logits as a layer."""
 
 import copy
 from collections.abc import Sequence
@@ -38,8 +38,8 @@ class Ensemble(NetworkBackbone):
             )
         if any(member.compile for member in members):
             raise ConfigError(
-                f"backbone '{name}': compile=true of its member '{members[0].name}' — an ensemble reads features "
-                "inside each member, which a compiled one does not show — leave backbone.member.compile out"
+                f"backbone '{name}': a compiled member ('{members[0].name}') hides its features from the ensemble — "
+                "leave backbone.member.compile out"
             )
         self.members = tuple(members)
         first = members[0]
@@ -114,8 +114,8 @@ def ensemble(name: str, member: Backbone, *, members: int = 5, weights: Sequence
     """
     if not isinstance(member, NetworkBackbone):
         raise ConfigError(
-            f"backbone '{name}': its member is a {type(member).__name__} — a network made of a torch module is "
-            "needed — e.g. backbone@backbone.member=resnet18_cifar"
+            f"backbone '{name}': its member is a {type(member).__name__}, not a torch network — choose e.g. "
+            "backbone@backbone.member=resnet18_cifar"
         )
     if member.trained:
         raise ConfigError(
@@ -123,7 +123,7 @@ def ensemble(name: str, member: Backbone, *, members: int = 5, weights: Sequence
             "one whose yaml says `weights: null`, and give files of weights, if there are, as backbone.weights"
         )
     if not isinstance(members, int) or members < 2:
-        raise ConfigError(f"backbone '{name}': members — found {members!r} — allowed: a whole number ≥ 2")
+        raise ConfigError(f"backbone '{name}': members={members!r} — allowed: a whole number ≥ 2")
     if weights is not None and len(weights) != members:
         raise ConfigError(f"backbone '{name}': {len(weights)} files of weights for {members} members — one for each")
     copies = [copy.deepcopy(member) for _ in range(members)]

@@ -1,4 +1,4 @@
-"""Features of a benchmark's images that were computed elsewhere, in a file or folder: `backbone=features`."""
+"""Files of features that were computed elsewhere for a benchmark's images: `backbone=features`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from openbench.backbones.checkpoints import find_file
 from openbench.backbones.rows import Rows
 from openbench.core.benchmark import RowItems, Split
 from openbench.core.features import Head
 from openbench.core.request import Role
 from openbench.digest import digest
 from openbench.errors import ConfigError, DataError, did_you_mean
-from openbench.paths import data_roots
 from openbench.storage.array_file import arrays_digest, open_arrays
 
 FEATURES, LOGITS, NAMES, LABELS = "features", "logits", "names", "labels"
@@ -44,9 +44,8 @@ class FeatureFile(Rows):
         features = [key for key in self._arrays if key.endswith(f"/{FEATURES}")]
         if not features:
             raise DataError(
-                f"'{path}' holds no features — found {_few(list(self._arrays))} — expected: arrays such as "
-                "`id_test/features` and `near/cifar100/features` (n, d); see `python -m openbench show backbone "
-                "features`"
+                f"'{path}' has no arrays such as `id_test/features` (n, d), found {_few(list(self._arrays))} — see "
+                "`python -m openbench show backbone features`"
             )
         for key in features:
             self._check(key)
@@ -79,9 +78,8 @@ class FeatureFile(Rows):
         if features is None:
             known = sorted(_set(key) for key in self._arrays if key.endswith(f"/{FEATURES}"))
             raise DataError(
-                f"'{self.path}' has no `{where}/{FEATURES}`{did_you_mean(where, known)} — found features of "
-                f"{', '.join(known)} — the benchmark has this set; add it, or leave the set out: "
-                f"~benchmark.{where.replace('/', '.')}"
+                f"'{self.path}' has no `{where}/{FEATURES}`{did_you_mean(where, known)} (found features of "
+                f"{', '.join(known)}) — add them, or leave the set out: ~benchmark.{where.replace('/', '.')}"
             )
         rows = self._rows(where, split, len(features))
         self._compare_labels(where, split, rows)
@@ -95,21 +93,20 @@ class FeatureFile(Rows):
             if count == len(split):
                 return None
             raise DataError(
-                f"'{self.path}': `{where}/{FEATURES}` has {count:,} rows — {len(split):,} images were found for this "
-                f"set — give one row for each image in the order of its manifest, or `{where}/{NAMES}` with the "
-                "manifest's name of each row"
+                f"'{self.path}': `{where}/{FEATURES}` has {count:,} rows for {len(split):,} images — give one row for "
+                f"each image in the order of its manifest, or `{where}/{NAMES}` with the manifest's name of each row"
             )
         row_of = {str(name): row for row, name in enumerate(np.asarray(names).tolist())}
         if names.shape != (count,) or len(row_of) != count or names.dtype.kind != "U":
             raise DataError(
-                f"'{self.path}': `{where}/{NAMES}` — found {len(row_of):,} different names in {names.dtype} "
-                f"{names.shape} — allowed: ({count},) text, each name once"
+                f"'{self.path}': `{where}/{NAMES}` has {len(row_of):,} different names in {names.dtype} {names.shape} "
+                f"— allowed: ({count},) text, each name once"
             )
         missing = [key for key in split.keys if key not in row_of]
         if missing:
             raise DataError(
-                f"'{self.path}': `{where}/{NAMES}` lacks {len(missing):,} of the set's {len(split):,} images — "
-                f"{_few(missing)} — it has, e.g., {_few(list(row_of))} — name rows as the manifest names the images"
+                f"'{self.path}': `{where}/{NAMES}` lacks {len(missing):,} of the set's {len(split):,} images, "
+                f"{_few(missing)} (it has {_few(list(row_of))}) — name rows as the manifest names the images"
             )
         return np.array([row_of[key] for key in split.keys], dtype=np.int64)
 
@@ -117,30 +114,27 @@ class FeatureFile(Rows):
         labels = self._arrays.get(f"{where}/{LABELS}")
         if labels is None or not split.role.is_id:
             return
-        found = np.asarray(labels)[slice(None) if rows is None else rows]
-        if found.shape != split.labels.shape or not np.array_equal(found, split.labels):
-            differing = int((found != split.labels).sum()) if found.shape == split.labels.shape else len(split)
+        chosen = np.asarray(labels)[slice(None) if rows is None else rows]
+        if not np.array_equal(chosen, split.labels):
+            differing = int((chosen != split.labels).sum()) if chosen.shape == split.labels.shape else len(split)
             raise DataError(
                 f"'{self.path}': `{where}/{LABELS}` differ from the benchmark's for {differing:,} of {len(split):,} "
-                "images — rows in the order of the manifest expected — give names, or leave the labels out if only "
-                "their numbering differs"
+                "images — give names for rows in another order, or leave the labels out if only their numbering differs"
             )
 
     def _check(self, key: str) -> None:
         array = self._arrays[key]
         if array.ndim != 2 or array.dtype.kind not in "fiu" or 0 in array.shape:
-            raise DataError(f"'{self.path}': `{key}` — found {array.dtype} {array.shape} — allowed: numbers (n, k)")
-        beside = self._arrays.get(f"{_set(key)}/{FEATURES}")
-        if beside is not None and len(beside) != len(array):
-            raise DataError(
-                f"'{self.path}': `{key}` has {len(array):,} rows, the features beside it have {len(beside):,}"
-            )
+            raise DataError(f"'{self.path}': `{key}` is {array.dtype} {array.shape} — allowed: numbers (n, k)")
+        features = self._arrays.get(f"{_set(key)}/{FEATURES}")
+        if features is not None and len(features) != len(array):
+            raise DataError(f"'{self.path}': `{key}` has {len(array):,} rows, its features have {len(features):,}")
 
     def _one_width(self, keys: Sequence[str]) -> int:
         widths = {key: int(self._arrays[key].shape[1]) for key in keys}
         if len(set(widths.values())) > 1:
-            shown = ", ".join(f"{key} {width}" for key, width in widths.items())
-            raise DataError(f"'{self.path}': columns differ — found {shown} — allowed: one number of columns")
+            listed = ", ".join(f"{key} {width}" for key, width in widths.items())
+            raise DataError(f"'{self.path}': arrays have different numbers of columns: {listed}")
         return widths[keys[0]]
 
     def _read_head(self, d: int) -> Head | None:
@@ -168,18 +162,10 @@ def features(name: str, path: str | None = None) -> FeatureFile:
     """
     if path is None:
         raise ConfigError(
-            f"backbone '{name}': path — found null — the file with the features is needed: backbone.path=FILE.npz "
-            "(python -m openbench show backbone features says what it holds)"
+            f"backbone '{name}' needs a file with features: backbone.path=FILE.npz (python -m openbench show backbone "
+            "features describes it)"
         )
-    given = Path(path).expanduser()
-    places = [given] if given.is_absolute() else [given, *(root / given for root in data_roots())]
-    found = next((place for place in places if place.exists()), None)
-    if found is None:
-        searched = ", ".join(f"'{place}'" for place in places)
-        raise DataError(
-            f"backbone '{name}': path '{path}' not found — searched: {searched} — give the file's full path"
-        )
-    return FeatureFile(name, found)
+    return FeatureFile(name, find_file(path, f"backbone '{name}': path", DataError))
 
 
 def _set(key: str) -> str:

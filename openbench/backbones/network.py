@@ -1,4 +1,4 @@
-"""Any classifier that ends in nn.Linear, shown through the one surface: features, head, logits, maps, input steps."""
+"""Backbones made of a torch module that ends in nn.Linear: features, head, logits, maps, input steps."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -121,8 +121,7 @@ class NetworkBackbone(Backbone):
         """
         if not self.trained:
             raise CheckpointError(
-                f"backbone '{self.name}' has random weights — nothing can be extracted from it — train it "
-                "(python -m openbench train) or load weights"
+                f"backbone '{self.name}' has random weights — train it (python -m openbench train) or load weights"
             )
         return digest(
             {
@@ -183,9 +182,15 @@ class NetworkBackbone(Backbone):
             anatomy: where its head and stages are.
             architecture: the module in one line, without its weights.
         """
-        made = partial(copy.deepcopy, module)
-        given = {"preprocess": self.preprocess, "precision": self.precision, "compile": self.compile}
-        other = NetworkBackbone(self.name, architecture, made, lambda _: anatomy, **given)  # type: ignore[arg-type]
+        other = NetworkBackbone(
+            self.name,
+            architecture,
+            partial(copy.deepcopy, module),
+            lambda _: anatomy,
+            preprocess=self.preprocess,
+            precision=self.precision,
+            compile=self.compile,
+        )
         note_maker(other, NetworkBackbone, (self,))
         return other.load_state(module.state_dict(), f"of {architecture}").to(self._device)
 
@@ -205,11 +210,8 @@ class NetworkBackbone(Backbone):
             self.passes += len(inputs[0])
 
         counting = self._module.register_forward_pre_hook(count)
-        try:
-            with evaluating(self._module), arithmetic(self._full, self._device):
-                yield self._module
-        finally:
-            counting.remove()
+        with counting, evaluating(self._module), arithmetic(self._full, self._device):
+            yield self._module
 
     def changing(self, layer: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
         """While open, the layers after `layer` receive its map (n, c, h, w) as `change` returns it.
@@ -286,8 +288,8 @@ class NetworkBackbone(Backbone):
         if tapped.features is None or tapped.logits is None or tapped.features.ndim != 2:
             shape = None if tapped.features is None else tuple(tapped.features.shape)
             raise ConfigError(
-                f"backbone '{self.name}': its head '{self._anatomy.head}' receives {shape} — (n, d) expected, one "
-                "vector per image — choose another model"
+                f"backbone '{self.name}': its head '{self._anatomy.head}' receives {shape}, not one vector (n, d) per "
+                "image — choose another model"
             )
         return Outputs(tapped.logits.detach(), tapped.features.detach(), tapped.maps)
 
@@ -416,37 +418,34 @@ def finetuned(
     check_choice(f"backbone '{name}': head", head, get_args(HeadStart))
     if not isinstance(start, NetworkBackbone) or not start.trained:
         raise ConfigError(
-            f"backbone '{name}': start is {getattr(start, 'name', type(start).__name__)}, without weights — a network "
-            "with released weights is expected — name its weights or checkpoint, or train it without `start`"
+            f"backbone '{name}': start is {getattr(start, 'name', type(start).__name__)}, without weights — give it a "
+            "released name or a file (backbone.start.weights)"
         )
     if num_classes is None or preprocess is None:
-        raise ConfigError(f"backbone '{name}': num_classes and preprocess — found null — give both, or a benchmark")
+        raise ConfigError(f"backbone '{name}': num_classes or preprocess is null — give both, or a benchmark")
     if head == "kept" and start.num_classes != num_classes:
         raise ConfigError(
-            f"backbone '{name}': head=kept — '{start.name}' has {start.num_classes} classes, {num_classes} are needed "
-            "— write backbone.head=new"
+            f"backbone '{name}': head=kept, but '{start.name}' has {start.num_classes} classes instead of "
+            f"{num_classes} — write backbone.head=new"
         )
-    classes = num_classes
-    given = copy.deepcopy(start.module())
-    anatomy = start.anatomy
+    classes, released, anatomy = num_classes, copy.deepcopy(start.module()), start.anatomy
 
     def make() -> nn.Module:
-        module = copy.deepcopy(given)
-        if head == "kept":
-            return module
-        old = anatomy.linear(module)
-        module.set_submodule(anatomy.head, nn.Linear(old.in_features, classes, bias=old.bias is not None))
+        module = copy.deepcopy(released)
+        if head == "new":
+            old = anatomy.linear(module)
+            module.set_submodule(anatomy.head, nn.Linear(old.in_features, classes, bias=old.bias is not None))
         return module
 
-    made = NetworkBackbone(
+    kind = "head kept" if head == "kept" else f"new head of {classes}"
+    backbone = NetworkBackbone(
         name,
-        f"{start.architecture}, {'head kept' if head == 'kept' else f'new head of {classes}'}, "
-        f"started from weights {start.weights_sha256}",
+        f"{start.architecture}, {kind}, started from weights {start.weights_sha256}",
         make,
         lambda _: anatomy,
         preprocess=start.preprocess if preprocess == START else preprocess,
         precision=precision,
         compile=compile,
     )
-    made.starts_trained = head == "kept"
-    return made
+    backbone.starts_trained = head == "kept"
+    return backbone

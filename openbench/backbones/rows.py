@@ -1,4 +1,4 @@
-"""Vectors in place of a network: features that were computed elsewhere, and the columns of a table."""
+"""Backbones without a network: features that were computed elsewhere, and the columns of a table."""
 
 from typing import Self
 
@@ -97,8 +97,8 @@ class Identity(Rows):
         """
         if columns is None:
             raise ConfigError(
-                f"backbone '{name}' passes vectors on as features — the benchmark's items are images — choose a "
-                "network (python -m openbench list backbone)"
+                f"backbone '{name}' passes vectors on as features, the benchmark has images — choose a network (python "
+                "-m openbench list backbone)"
             )
         super().__init__(name, columns, head=Head(torch.zeros(1, columns), torch.zeros(1)))
         self.preprocess, self.classifies = preprocess, False
@@ -107,9 +107,8 @@ class Identity(Rows):
 
     def outputs(self, images: Tensor, request: Request) -> Outputs:
         """Return the vectors (n, d) as features, and count them."""
-        found = super().outputs(images, request)
         self.passes += len(images)
-        return found
+        return super().outputs(images, request)
 
     def module(self) -> nn.Module:
         """Nothing to train."""

@@ -21,7 +21,7 @@ def test_unknown_device_names_the_nearest() -> None:
 
 
 def test_absent_cuda_device_is_refused_before_anything_runs() -> None:
-    with pytest.raises(ConfigError, match=r"'cuda:99' is absent — found \d+ CUDA devices"):
+    with pytest.raises(ConfigError, match=r"'cuda:99' is absent .\d+ CUDA devices"):
         resolve_device("cuda:99")
 
 

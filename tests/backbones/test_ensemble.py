@@ -83,8 +83,8 @@ def test_files_of_weights_make_the_members(tmp_path, images: Tensor) -> None:
     ("member", "options", "message"),
     [
         (network(0), {}, "comes with weights"),
-        (network(None), {"members": 1}, "members — found 1"),
-        (network(None), {"members": 2.5}, "members — found 2.5"),
+        (network(None), {"members": 1}, "members=1"),
+        (network(None), {"members": 2.5}, "members=2.5"),
         (network(None), {"members": 2, "weights": ["a.pt"]}, "1 files of weights for 2 members"),
         (Identity("identity", PREPROCESS, 4), {}, "member is a Identity"),
     ],

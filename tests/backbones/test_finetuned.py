@@ -51,7 +51,7 @@ def test_a_start_without_weights_is_refused() -> None:
     untrained = resnet("tiny", model="resnet8", num_classes=4, preprocess=SMALL)
     with pytest.raises(ConfigError, match="start is tiny, without weights"):
         finetuned("tuned", untrained, num_classes=6, preprocess=SMALL)
-    with pytest.raises(ConfigError, match="num_classes and preprocess — found null"):
+    with pytest.raises(ConfigError, match="num_classes or preprocess is null"):
         finetuned("tuned", released(), num_classes=6)
 
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from openbench.backbones.anatomy import Anatomy, stages_by_depth, stages_by_resolution
+from openbench.backbones.anatomy import Anatomy, choose_stages
 from openbench.backbones.cifar import resnet
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
@@ -123,18 +123,18 @@ def test_network_without_a_linear_classifier_is_refused() -> None:
     def make() -> nn.Module:
         return nn.Sequential(nn.Conv2d(3, 4, 8), nn.Flatten())
 
-    with pytest.raises(ConfigError, match=r"'0' is Conv2d — nn\.Linear expected"):
+    with pytest.raises(ConfigError, match=r"'0' is Conv2d, not nn\.Linear"):
         NetworkBackbone("bad", "bad", make, lambda _: Anatomy("0"), preprocess=PREPROCESS)
 
 
 def test_stages_end_where_the_resolution_changes() -> None:
     modules = [("stem", 112), ("a", 56), ("b", 56), ("c", 28), ("d", 14), ("e", 14), ("f", 7)]
-    assert stages_by_resolution(modules) == {"stage1": "b", "stage2": "c", "stage3": "e", "stage4": "f"}
-    assert stages_by_resolution(modules[:4]) == {"stage1": "stem", "stage2": "b", "stage3": "c"}
+    assert choose_stages(modules) == {"stage1": "b", "stage2": "c", "stage3": "e", "stage4": "f"}
+    assert choose_stages(modules[:4]) == {"stage1": "stem", "stage2": "b", "stage3": "c"}
 
 
 def test_stages_are_equal_groups_of_blocks() -> None:
-    twelve = [f"b{i}" for i in range(12)]
-    assert list(stages_by_depth(twelve).values()) == ["b2", "b5", "b8", "b11"]
-    assert list(stages_by_depth(twelve[:3]).values()) == ["b0", "b1", "b2"]
-    assert list(stages_by_depth(twelve[:6]).values()) == ["b1", "b2", "b4", "b5"]
+    twelve = [(f"b{i}", 1) for i in range(12)]
+    assert list(choose_stages(twelve).values()) == ["b2", "b5", "b8", "b11"]
+    assert list(choose_stages(twelve[:3]).values()) == ["b0", "b1", "b2"]
+    assert list(choose_stages(twelve[:6]).values()) == ["b1", "b2", "b4", "b5"]

@@ -58,5 +58,5 @@ def test_features_of_another_precision_are_not_taken_for_the_same():
 
 
 def test_fp16_is_refused_on_a_cpu():
-    with pytest.raises(ConfigError, match=r"precision=fp16 — the device is 'cpu' — allowed there: fp32, tf32, bf16"):
+    with pytest.raises(ConfigError, match=r"precision=fp16 needs a GPU — choose fp32, tf32 or bf16"):
         network("fp16").outputs(IMAGES, Request())

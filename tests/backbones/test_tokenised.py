@@ -48,5 +48,5 @@ def test_a_model_refuses_class_names_words_and_vectors_that_do_not_fit():
     tower = backbone(("dog", " ".join(["cat"] * 12)), templates=("{}",)).text_towers["text"]
     with pytest.raises(ConfigError, match=r"prompt 'cat .*' is too long"):
         tower.embed(["dog", long])
-    with pytest.raises(ConfigError, match=r"12 vectors and the class name 'cat .*' are too long"):
+    with pytest.raises(ConfigError, match=r"12 vectors and the class name 'cat .*' exceed its 24 tokens"):
         tower.embed_context(torch.zeros(12, tower.width))

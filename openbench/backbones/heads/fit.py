@@ -131,8 +131,8 @@ class _Problem:
         if len(counts) > classes or int(counts.min()) == 0:
             absent = [c for c, count in enumerate(counts.tolist()) if not count]
             raise DataError(
-                f"a head for {classes} classes — found {len(counts) - len(absent)} of them among the training labels, "
-                f"none of class {absent[0] if absent else classes} — samples of each class are needed"
+                f"a head for {classes} classes needs training samples of each, found {len(counts) - len(absent)} "
+                f"classes and none of class {absent[0] if absent else classes}"
             )
         sums, square = torch.zeros(classes, d, dtype=torch.float64), 0.0
         for rows in train.batches(_BATCH):

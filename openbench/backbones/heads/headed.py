@@ -66,13 +66,11 @@ class Headed(Backbone):
         self._network = network
 
     @classmethod
-    def fitted(
-        cls, network: NetworkBackbone, kind: HeadKind | PromptKind, found: FittedHead, fitted_on: Any
-    ) -> "Headed":
+    def fitted(cls, network: NetworkBackbone, kind: HeadKind | PromptKind, fit: FittedHead, fitted_on: Any) -> "Headed":
         """Return a network with a linear head, and with what a record says of it."""
-        made = cls(network, kind, found.head, classes=found.head.num_classes, fitted_on=fitted_on)
-        made.fitted_head = {**(made.fitted_head or {}), **found.about}
-        return made
+        headed = cls(network, kind, fit.head, classes=fit.head.num_classes, fitted_on=fitted_on)
+        headed.fitted_head = {**(headed.fitted_head or {}), **fit.about}
+        return headed
 
     @property
     def made_of(self) -> tuple[object, ...]:
@@ -121,8 +119,8 @@ class Headed(Backbone):
         """
         if request.perturb is not None:
             return self._whole.outputs(images, request)
-        found = self._network.outputs(images, request)
-        return replace(found, logits=self.classify(found.features))
+        outputs = self._network.outputs(images, request)
+        return replace(outputs, logits=self.classify(outputs.features))
 
     def frozen(self) -> AbstractContextManager[nn.Module]:
         """The network with the head, in eval mode without parameter gradients.
@@ -145,8 +143,8 @@ class Headed(Backbone):
         """One network with the head where it has none; made when a method runs it itself."""
         if not isinstance(self._classify, Head):
             raise NotApplicableError(
-                f"backbone '{self.name}': its head is not a linear layer of the network, so there are no gradients — "
-                "choose a method that reads features or logits, or backbone.head=linear_probe"
+                f"backbone '{self.name}': its head is not linear, so it has no gradients — choose a method that reads "
+                "features or logits, or backbone.head=linear_probe"
             )
         module, head, anatomy = copy.deepcopy(self._network.module()), self._classify, self._network.anatomy
         linear = nn.Linear(self.feature_dim, self.num_classes)
@@ -184,10 +182,10 @@ class NearestNeighbours:
         voters = torch.empty(len(features), 0, dtype=torch.int64, device=features.device)
         for start in range(0, len(self.train), _BANK):
             bank = _unit(self.train.features[start : start + _BANK].to(features.device))
-            found, place = (queries @ bank.T).topk(min(k, len(bank)), dim=1)
-            near, voters = torch.cat([near, found], dim=1), torch.cat([voters, labels[place + start]], dim=1)
-            near, kept = near.topk(min(k, near.shape[1]), dim=1)
-            voters = voters.gather(1, kept)
+            cosines, place = (queries @ bank.T).topk(min(k, len(bank)), dim=1)
+            near, voters = torch.cat([near, cosines], dim=1), torch.cat([voters, labels[place + start]], dim=1)
+            near, nearest = near.topk(min(k, near.shape[1]), dim=1)
+            voters = voters.gather(1, nearest)
         votes = torch.softmax(near / TEMPERATURE, dim=1)
         shares = torch.zeros(len(features), self.classes, device=features.device).scatter_add_(1, voters, votes)
         return torch.log((k * shares + 1 / self.classes) / (k + 1))

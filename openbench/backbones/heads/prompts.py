@@ -84,10 +84,7 @@ class PromptLearning:
         """
         top = max(1, classes // 5) if self.top is None else self.top
         if top >= classes:
-            raise ConfigError(
-                f"prompt learning: top={top} of {classes} classes — allowed: 1 to {classes - 1}, since a patch counts "
-                "as background if its `top` most probable classes lack the label"
-            )
+            raise ConfigError(f"prompt learning: top={top} of {classes} classes — allowed: 1 to {classes - 1}")
         return top
 
     def drawn(self, labels: Tensor) -> Tensor:
@@ -95,8 +92,8 @@ class PromptLearning:
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(self.seed))
         if self.shots is None:
             return order.sort().values
-        kept = [order[labels[order] == c][: self.shots] for c in range(int(labels.max()) + 1)]
-        return torch.cat(kept).sort().values
+        shots = [order[labels[order] == c][: self.shots] for c in range(int(labels.max()) + 1)]
+        return torch.cat(shots).sort().values
 
 
 def learnt_prompts(tower: PromptTower, train: FeatureSet, val: FeatureSet, how: PromptLearning) -> FittedHead:
@@ -138,7 +135,7 @@ def learnt_prompts(tower: PromptTower, train: FeatureSet, val: FeatureSet, how: 
             optimiser.step()
             total += float(loss.detach()) * len(rows)
         if not math.isfinite(total):
-            raise DataError(f"prompts: the loss is {total} in epoch {epoch + 1} — a finite one expected — lower lr")
+            raise DataError(f"prompts: the loss is {total} in epoch {epoch + 1} — lower lr")
         logger.info(f"prompts: epoch {epoch + 1} of {how.epochs}: loss {total / len(train):.4f}")
     with torch.no_grad():
         weight = (tower.scale * tower.embed_context(context)).float().cpu()

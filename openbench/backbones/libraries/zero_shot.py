@@ -58,8 +58,8 @@ class OpenClipText:
             ConfigError: a text that is longer than the model's context.
         """
         with evaluating(self.model), torch.no_grad():
-            found = self.model.encode_text(tokenised(self.tokenizer, prompts).to(self.device))
-        return functional.normalize(found.float(), dim=-1).cpu()
+            embeddings = self.model.encode_text(tokenised(self.tokenizer, prompts).to(self.device))
+        return functional.normalize(embeddings.float(), dim=-1).cpu()
 
     @property
     def width(self) -> int:
@@ -87,17 +87,16 @@ class OpenClipText:
         tokens, cut = tokens_and_cut(self.tokenizer, [" ".join([filler] * k + [f"{name}."]) for name in names])
         if k + 3 > tokens.shape[1]:  # the start, one token of the name at least, and the end
             raise ConfigError(
-                f"open_clip's {self.name}: {k} vectors — allowed: up to {tokens.shape[1] - 3}, since a prompt has "
-                f"{tokens.shape[1]} tokens — choose a smaller prompt_learning.context"
+                f"open_clip's {self.name}: {k} vectors do not fit its prompts of {tokens.shape[1]} tokens — allowed: "
+                f"prompt_learning.context up to {tokens.shape[1] - 3}"
             )
         start, first = tokens[:, :1], tokens[:1, 1:2]
         if bool((start == first).any()) or bool((tokens[:, 1 : 1 + k] != first).any()):
             raise self._fixed()
         if cut is not None:
             raise ConfigError(
-                f"open_clip's {self.name}: {k} vectors and the class name {names[cut]!r} are too long for its text "
-                f"tower — allowed: up to {tokens.shape[1]} tokens, start and end among them — choose a smaller "
-                "prompt_learning.context, or a shorter name in backbone.classes"
+                f"open_clip's {self.name}: {k} vectors and the class name {names[cut]!r} exceed its {tokens.shape[1]} "
+                "tokens — choose a smaller prompt_learning.context, or a shorter name in backbone.classes"
             )
 
         parts = torch.split(tokens, _CLASSES)
@@ -110,24 +109,20 @@ class OpenClipText:
         """Unit embeddings (m, d) of tokens (m, length), vectors (k, width) in place of those after the start."""
         k = len(context)
 
-        def replaced(_: nn.Module, __: tuple[Any, ...], found: Tensor) -> Tensor:
-            vectors = context.to(found.dtype).expand(len(found), -1, -1)
-            return torch.cat([found[:, :1], vectors, found[:, 1 + k :]], dim=1)
+        def replaced(_: nn.Module, __: tuple[Any, ...], rows: Tensor) -> Tensor:
+            vectors = context.to(rows.dtype).expand(len(rows), -1, -1)
+            return torch.cat([rows[:, :1], vectors, rows[:, 1 + k :]], dim=1)
 
-        hook = self._tokens.register_forward_hook(replaced)
-        try:
-            with evaluating(self.model):
-                return functional.normalize(self.model.encode_text(tokens.to(self.device)).float(), dim=-1)
-        finally:
-            hook.remove()
+        with self._tokens.register_forward_hook(replaced), evaluating(self.model):
+            return functional.normalize(self.model.encode_text(tokens.to(self.device)).float(), dim=-1)
 
     @property
     def _tokens(self) -> nn.Embedding:
         """The module that makes vectors of tokens."""
-        found = getattr(getattr(self.model, "text", self.model), "token_embedding", None)
-        if not isinstance(found, nn.Embedding):
+        embedding = getattr(getattr(self.model, "text", self.model), "token_embedding", None)
+        if not isinstance(embedding, nn.Embedding):
             raise self._fixed()
-        return found
+        return embedding
 
     def _fixed(self) -> NotApplicableError:
         return NotApplicableError(
@@ -178,14 +173,11 @@ class ZeroShotBackbone(NetworkBackbone):
                 f"backbone '{self.name}': its image tower is a {type(self._module.visual).__name__} without a known "
                 "projection of patches — choose a method that reads features, or one of CLIP's own architectures"
             )
-        found: list[Tensor] = []
-        hook = source.module.register_forward_pre_hook(lambda _, inputs: found.append(source.project(inputs[0])))
-        try:
+        projected: list[Tensor] = []
+        with source.module.register_forward_pre_hook(lambda _, inputs: projected.append(source.project(inputs[0]))):
             outputs = super().outputs(images, request)
-        finally:
-            hook.remove()
         # With an input step, the pass that is read comes last.
-        return replace(outputs, patches=functional.normalize(found[-1].detach().float(), dim=-1).half())
+        return replace(outputs, patches=functional.normalize(projected[-1].detach().float(), dim=-1).half())
 
     def to(self, device: torch.device) -> Self:
         """Move the network and its text towers; return self."""
@@ -257,9 +249,8 @@ def tokenised(tokenizer: Any, prompts: Sequence[str]) -> Tensor:
     if cut is not None:
         prompt = prompts[cut] if len(prompts[cut]) <= _SHOWN else f"{prompts[cut][:_SHOWN]}…"
         raise ConfigError(
-            f"prompt {prompt!r} is too long for the text tower, which would not read its end — found more than "
-            f"{tokens.shape[1]} tokens — allowed: up to {tokens.shape[1]}, start and end among them — shorten the "
-            "template, or the class name or word in it"
+            f"prompt {prompt!r} is too long for the text tower, which reads {tokens.shape[1]} tokens, start and end "
+            "among them — shorten the template, or the class name or word in it"
         )
     return tokens
 
@@ -306,9 +297,9 @@ def no_tower(model: Any, weights: Mapping[str, Tensor], where: str) -> Any:
     """
     visual, model.visual = model.visual, torch.nn.Identity()
     try:
-        found = copy.deepcopy(model)
+        tower = copy.deepcopy(model)
     finally:
         model.visual = visual
-    rest = {key: value for key, value in found.state_dict().items() if key.startswith("logit_")}
-    apply_weights(found, {**rest, **weights}, where)
-    return found
+    rest = {key: value for key, value in tower.state_dict().items() if key.startswith("logit_")}
+    apply_weights(tower, {**rest, **weights}, where)
+    return tower
