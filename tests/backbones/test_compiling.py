@@ -99,17 +99,6 @@ def test_threads_take_turns_in_a_compiled_network(monkeypatch: pytest.MonkeyPatc
     assert all(len(set(inside[start : start + 5])) == 1 for start in (0, 5, 10))
 
 
-def test_what_the_compiler_cannot_do_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*_: object) -> Tensor:
-        raise torch._dynamo.exc.TorchDynamoException("InvalidCxxCompiler: none works\n\nSet TORCH_LOGS")
-
-    monkeypatch.setattr(torch, "compile", lambda *_, **__: failing)
-    backbone = nested(compile=True)
-    with pytest.raises(ConfigError, match=r"^torch.compile failed: InvalidCxxCompiler: none works — leave"):
-        backbone.outputs(torch.rand(1, 3, 4, 4), Request())
-    assert not any("forward" in vars(part) for part in backbone.network.modules())
-
-
 def test_compiled_features_have_an_entry_of_their_own_in_the_cache() -> None:
     assert nested(compile=True).digest != nested(compile=False).digest
     given = resnet("tiny", "resnet8", num_classes=4, preprocess=Preprocess(8, 8), compile=True)

@@ -16,7 +16,7 @@ from openbench.backbones.libraries.from_timm import timm_model
 from openbench.backbones.libraries.from_torchvision import torchvision_model
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
-from openbench.core.request import Perturb, Request
+from openbench.core.request import Request
 
 from . import narrow  # noqa: F401 — registers networks
 
@@ -117,11 +117,6 @@ def test_logits_are_the_networks_own(backbone: NetworkBackbone, images: Tensor) 
     torch.testing.assert_close(outputs.logits, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_there_are_four_stages_or_the_networks_three(backbone: NetworkBackbone) -> None:
-    count = 3 if backbone.name == "resnet20" else 4
-    assert backbone.layers == tuple(f"stage{i}" for i in range(1, count + 1))
-
-
 def test_maps_are_square_and_get_no_finer(backbone: NetworkBackbone, images: Tensor) -> None:
     maps = backbone.outputs(images, Request(layers=backbone.layers)).maps
     sides = [maps[layer].shape[-1] for layer in backbone.layers]
@@ -172,17 +167,3 @@ def test_outputs_repeat_bit_for_bit_and_leave_images_alone(backbone: NetworkBack
     first = backbone.outputs(images, Request())
     assert torch.equal(first.logits, backbone.outputs(images, Request()).logits)
     assert torch.equal(images, before)
-
-
-def test_an_input_step_moves_the_outputs(backbone: NetworkBackbone, images: Tensor) -> None:
-    plain = backbone.outputs(images, Request()).logits
-    stepped = backbone.outputs(images, Request(perturb=Perturb(1000.0, 0.01))).logits
-    assert torch.isfinite(stepped).all()
-    assert ((stepped - plain).abs().amax(dim=1) > 1e-6).all()
-
-
-@pytest.mark.parametrize("family", ["cifar-resnet20", "torchvision-vit_b_16", "timm-vit_tiny"])
-def test_weights_depend_on_the_seed_alone(family: str, tmp_path: Path) -> None:
-    one, other = (FAMILIES[family](tmp_path).initialise(3) for _ in range(2))
-    assert one.weights_sha256 == other.weights_sha256
-    assert not one.trained

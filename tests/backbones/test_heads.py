@@ -43,18 +43,6 @@ def test_linear_probe_is_scikit_learns_at_the_chosen_weight():
     assert found.about["id_val_accuracy"] == pytest.approx(float((answers == VAL.labels).float().mean()))
 
 
-@pytest.mark.parametrize("weight", [1e-6, 1e-3])
-def test_a_probe_of_separable_classes_has_converged_at_any_weight(weight, monkeypatch):
-    monkeypatch.setattr(fit, "LAMBDAS", (10.0, weight))
-    train, val = drawn(0, spread=0.2), drawn(1, spread=0.2)
-    found = [trial["cross_entropy"] for trial in linear_probe(train, val, CLASSES).about["trials"]][1]
-    x, y = train.features.numpy().astype(np.float64), train.labels.numpy()
-    mean, scale = x.mean(0), np.sqrt(((x - x.mean(0)) ** 2).mean())
-    oracle = LogisticRegression(C=1 / (len(x) * weight), tol=1e-10, max_iter=100_000).fit((x - mean) / scale, y)
-    p = oracle.predict_proba((val.features.numpy() - mean) / scale)[np.arange(len(val)), val.labels.numpy()]
-    assert np.log(found) == pytest.approx(np.log(-np.log(p).mean()), abs=0.01)
-
-
 @pytest.mark.parametrize(("steps", "early"), [(3000, False), (3, True)])
 def test_what_is_left_of_the_gradient_is_recorded_and_said_where_it_is_too_much(steps, early, monkeypatch):
     monkeypatch.setattr(fit, "LAMBDAS", (0.1,))

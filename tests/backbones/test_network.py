@@ -114,11 +114,6 @@ def test_unknown_layer_names_the_nearest_and_all(backbone: NetworkBackbone) -> N
         backbone.outputs(torch.randn(1, 3, 8, 8), Request(layers=("stage4",)))
 
 
-def test_unknown_precision_is_refused() -> None:
-    with pytest.raises(ConfigError, match="allowed: fp32, tf32, bf16, fp16"):
-        untrained(precision="fp8")
-
-
 def test_network_without_a_linear_classifier_is_refused() -> None:
     def make() -> nn.Module:
         return nn.Sequential(nn.Conv2d(3, 4, 8), nn.Flatten())

@@ -50,13 +50,6 @@ def test_tokens_are_those_of_the_normalised_blocks(model, tmp_path):
     assert len({made(model, t, weights=str(tmp_path / "vit.pt")).digest for t in expected}) == 5
 
 
-def test_maps_are_read_as_without_tokens(tmp_path):
-    torch.save(made().initialise(1).module().state_dict(), tmp_path / "vit.pt")
-    maps = Request(fields=frozenset({Field.MAPS}), layers=("stage2",))
-    plain, chosen = (made(tokens=t, weights=str(tmp_path / "vit.pt")) for t in (None, "cls"))
-    assert torch.equal(plain.outputs(IMAGES, maps).maps["stage2"], chosen.outputs(IMAGES, maps).maps["stage2"])
-
-
 @pytest.mark.parametrize(
     ("model", "tokens", "depth", "words"),
     [

@@ -34,11 +34,6 @@ def test_state_dicts_are_found_in_their_usual_wrappers(net: nn.Module, tmp_path:
     assert all(torch.equal(read[k], state[k]) for k in state)
 
 
-def test_safetensors_are_read(net: nn.Module, tmp_path: Path) -> None:
-    save_file(net.state_dict(), tmp_path / "w.safetensors")
-    assert torch.equal(read_weights(tmp_path / "w.safetensors")["3.weight"], net.state_dict()["3.weight"])
-
-
 def test_another_hash_is_refused_with_both_hashes(net: nn.Module, tmp_path: Path) -> None:
     path = tmp_path / "w.pt"
     torch.save(net.state_dict(), path)
@@ -182,17 +177,3 @@ def test_weight_files_of_odd_content_are_refused_by_name(content: bytes, suffix:
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=rf"w{suffix}'"):
         read_weights(path)
-
-
-def test_a_pickled_file_with_any_byte_changed_gives_tensors_or_an_error(tmp_path: Path) -> None:
-    torch.save({"w": torch.ones(2)}, tmp_path / "w.pt")
-    whole, refused = (tmp_path / "w.pt").read_bytes(), 0
-    for place in range(0, len(whole), 11):
-        changed = bytearray(whole)
-        changed[place] ^= 0xFF
-        (tmp_path / "x.pt").write_bytes(changed)
-        try:
-            read_weights(tmp_path / "x.pt")
-        except CheckpointError:
-            refused += 1
-    assert refused

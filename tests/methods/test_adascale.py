@@ -6,7 +6,7 @@ import torch
 from scipy.special import logsumexp, softmax
 
 from openbench.core.features import FeatureSet, Head
-from openbench.core.request import Field, Perturb
+from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.adascale import AdaSCALE
 
@@ -91,36 +91,7 @@ def test_a_sample_is_among_those_with_a_shift_at_most_as_large_as_its_own():
     assert both == least
 
 
-def test_few_features_still_measure_a_shift():
-    data = with_moved("rectified")
-    assert not np.allclose(scores(AdaSCALE(k2=0.5, weight=10), data), scores(AdaSCALE(k2=0.5, weight=0), data))
-
-
-def test_a_draw_of_id_validation_is_seeded_and_close_to_all():
-    data = with_moved("rectified")
-    everything = AdaSCALE().fit(data.val, data.head).shifts_
-    assert len(everything) == 200
-    first, again, other = (AdaSCALE(samples=120, seed=s).fit(data.val, data.head).shifts_ for s in (0, 0, 1))
-    assert len(first) == 120
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert bool(torch.isin(first, everything).all())
-    assert abs(float(first.median() - everything.median())) < 0.2 * float(everything.std())
-
-
-def test_a_sample_without_activations_scores_the_energy_of_the_bias():
-    data = with_moved("rectified")
-    zeros = FeatureSet({Field.FEATURES: torch.zeros(2, 24), Field.PERTURBED: torch.zeros(2, 24)})
-    found = AdaSCALE().fit(data.val, data.head).score(zeros)
-    torch.testing.assert_close(found, (-torch.logsumexp(data.head.bias, dim=0)).expand(2))
-
-
 def test_a_percentile_that_keeps_nothing_is_refused():
     data = with_moved("rectified")
     with pytest.raises(MethodError, match="at least one of 24"):
         scores(AdaSCALE(percentiles=(60, 99)), data)
-
-
-def test_request_names_the_step_of_this_instance_and_not_the_percentiles():
-    assert AdaSCALE(share=0.1, epsilon=1).request.second_pass == Perturb(1.0, 1.0, "flat", 0.1)
-    assert AdaSCALE().request == AdaSCALE.needs == AdaSCALE("l", [60, 65]).request

@@ -5,10 +5,9 @@ from scipy.special import logsumexp
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods.ash import ASH
 
-from .problems import KINDS, assert_equal, f, problem, scores
+from .problems import assert_equal, f, problem, scores
 
 
 def one_by_one(features: np.ndarray, percentile: float, variant: str) -> np.ndarray:
@@ -41,12 +40,6 @@ def test_equals_shaping_sample_by_sample(kind, percentile, variant):
     assert_equal(found[clear], expected[clear], rtol=1e-4 if (kind, variant) == ("signed", "s") else 1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_removed_by_p_is_the_energy(kind):
-    data = problem(kind)
-    assert_equal(scores(ASH(0, "p"), data), -logsumexp(f(data.test) @ data.weight.T + data.bias, axis=1))
-
-
 @pytest.mark.parametrize("variant", ["b", "p", "s"])
 def test_a_sample_without_activations_scores_the_energy_of_the_bias(variant):
     data = problem()
@@ -59,8 +52,3 @@ def test_halves_of_the_kept_count_round_to_even():
     """d = 5 at 50 %: 2.5 removed rounds to 2, so 3 of 5 stay."""
     shaped = ASH(50, "p").reshape(torch.tensor([[5.0, 1.0, 4.0, 2.0, 3.0]]))
     assert shaped.tolist() == [[5.0, 0.0, 4.0, 0.0, 3.0]]
-
-
-def test_a_percentile_that_keeps_nothing_is_an_error():
-    with pytest.raises(MethodError, match="at least one of 24"):
-        ASH(99).fit(None, problem().head).score(problem().test)

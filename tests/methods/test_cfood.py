@@ -4,7 +4,6 @@ import torch
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods import cfood
 from openbench.methods.cfood import CFOOD
 
@@ -62,15 +61,3 @@ def test_blocks_leave_no_trace(monkeypatch):
     whole = scores(CFOOD(1), data)
     monkeypatch.setattr(cfood, "_ENTRIES", 1000)
     assert_equal(scores(CFOOD(1), data), whole)
-
-
-@pytest.mark.parametrize("n", [2, 3, 15])
-def test_few_references_still_give_scores_between_zero_and_one(n):
-    train = FeatureSet({Field.FEATURES: problem(n=20).train.features[:n]})
-    found = CFOOD(1.0).fit(train, None).score(FeatureSet({Field.FEATURES: problem(n=20).test.features}))
-    assert bool(((found > 0) & (found <= 1)).all())
-
-
-def test_too_few_samples_for_two_references_are_refused():
-    with pytest.raises(MethodError, match=r"alpha — found 0\.1 — allowed: at least 0\.133 for 15 samples"):
-        CFOOD().fit(FeatureSet({Field.FEATURES: torch.arange(60.0).reshape(15, 4)}), None)

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from scipy.spatial.distance import cdist
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods.cof import COF
 
 from .problems import assert_equal, f, problem, scores
@@ -57,30 +55,9 @@ def test_equals_pyod_where_the_samples_are_no_neighbours_of_the_training_samples
     assert_equal(COF().fit(features(train), None).score(features(far)).numpy(), expected)
 
 
-def test_a_sample_off_a_line_scores_higher_than_one_on_it():
-    """The pattern that COF was made for: density alone does not tell the two apart."""
-    line = np.stack([np.linspace(0, 1, 101), np.zeros(101)], axis=1)
-    on, off = [0.505, 0.0], [0.5, 0.05]
-    found = COF(k=10).fit(features(line), None).score(features([on, off]))
-    assert found[0] < 1.2 < found[1]
-
-
 def test_copies_of_a_sample_pay_nothing():
     """Eight copies of 0 and one sample at 1: beside the copies anything is infinitely far, a copy is not."""
     train = [[0.0]] * 8 + [[1.0]]
     found = COF(k=3).fit(features(train), None).score(features([[0.0], [0.5]]))
     assert found[0] == 0
     assert found[1] == torch.finfo(torch.float32).max
-
-
-def test_a_bounded_bank_is_a_seeded_subset():
-    data = problem("signed")
-    small, other = COF(max_train=60), COF(max_train=60, seed=1)
-    assert len(small.fit(data.train, None).bank_) == 60
-    assert cdist(small.bank_.numpy(), f(data.train)).min(axis=1).max() < 1e-6
-    assert not torch.equal(other.fit(data.train, None).bank_, small.bank_)
-
-
-def test_more_neighbours_than_other_samples_are_refused():
-    with pytest.raises(MethodError, match="allowed: 1 to 79"):
-        COF(k=80).fit(problem(n=80).train, None)

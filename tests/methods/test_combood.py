@@ -7,7 +7,6 @@ from sklearn.preprocessing import PowerTransformer, StandardScaler
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods.combood import CombOOD, best_exponents, yeo_johnson
 
 from .problems import assert_equal, f, problem, scores, unit
@@ -64,21 +63,6 @@ def test_exponents_maximise_the_likelihood():
     np.testing.assert_allclose(found, [yeojohnson_normmax(column) for column in x.T], atol=1e-3)
 
 
-def test_the_fit_reads_the_features_three_times():
-    """For two covariances and the exponents: the search for these used to take 41 passes of hours."""
-    rows = []
-
-    class Counted(FeatureSet):
-        def batches(self, size=4096):
-            for part in super().batches(size):
-                rows.append(len(part))
-                yield part
-
-    data = problem(n=5000)
-    CombOOD().fit(Counted({Field.FEATURES: data.train.features}), None)
-    assert sum(rows) == 3 * 5000
-
-
 def test_exponents_do_not_depend_on_how_samples_are_parted():
     x = torch.randn(3000, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64).exp()
     x = (x - x.mean(dim=0)) / x.std(dim=0, correction=0)
@@ -101,19 +85,3 @@ def test_constant_features_count_for_nothing():
     torch.testing.assert_close(
         mahalanobis_part[0] - mahalanobis_part[1], (24**0.5 - 22**0.5) * far, rtol=1e-3, atol=1e-3
     )
-
-
-def test_a_training_sample_and_far_samples_have_finite_scores():
-    data = problem()
-    fitted = CombOOD(1).fit(data.train, None)
-    rows = torch.cat([data.train.features[:3], -1e4 * data.train.features[:3], torch.zeros(1, 24)])
-    found = fitted.score(FeatureSet({Field.FEATURES: rows}))
-    assert bool(found.isfinite().all())
-    assert found[:3].max() < found[3:].min()
-
-
-@pytest.mark.parametrize("k", [0, 601])
-def test_impossible_neighbours_are_refused(k):
-    train = problem().train
-    with pytest.raises(MethodError, match="k — found"):
-        CombOOD(k).fit(train, None)

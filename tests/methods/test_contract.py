@@ -190,21 +190,6 @@ def test_what_a_method_overwrites_is_not_what_the_next_is_held_to(wrong):
     assert torch.equal(shared().head.weight, clean.head.weight)
 
 
-def test_a_right_method_is_fitted_for_what_asks_how():
-    assert failures(Right) == {}
-    fits = []
-
-    class Counted(Right):
-        def fit(self, train, head):
-            fits.append(self)
-            return super().fit(train, head)
-
-    failures(Counted)
-    # One for all, one for what it returns, two for a refit, one under another random state, and one each while data and
-    # state are looked at.
-    assert len(fits) == 7
-
-
 def test_defaults_of_yaml_and_class_agree():
     """A library user who writes KNN() runs what `method=knn` runs."""
     own = sorted(set(NODES) - COMPOSITES - PRESETS)

@@ -19,13 +19,11 @@ from openbench.errors import ConfigError, FieldError, MethodError
 from openbench.features.changed_images import corrupted
 from openbench.features.store import FeatureStore
 from openbench.methods import cover
-from openbench.methods.cover import CoVer, OnCorrupted
+from openbench.methods.cover import CoVer
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.energy import Energy
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
-from openbench.methods.neglabel import NegLabel
-from openbench.methods.odin import ODIN
 
 from ..features.feature_toys import toy_backbone, toy_split  # noqa: TID252 — the tests are no package
 
@@ -147,11 +145,3 @@ def test_what_cannot_be_copied_is_refused(store):
         Corruption("fog", 0)
     with pytest.raises(ConfigError, match=r"corruption — found 'fogg' — allowed: .*fog"):
         store.get(toy_backbone(), toy_split(), Request(FEATURES, corruption=Corruption("fogg", 1)))
-
-
-def test_parts_keep_what_their_base_reads():
-    texts = NegLabel().request.texts
-    assert CoVer(NegLabel()).request.texts == texts
-    assert DoubleScore(MSP(), NegLabel()).request.texts == texts
-    copy = OnCorrupted(ODIN(), "fog", 2)
-    assert (copy.request.perturb, copy.request.corruption) == (ODIN().request.perturb, Corruption("fog", 2))

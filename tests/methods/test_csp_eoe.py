@@ -68,9 +68,3 @@ def test_eoe_is_the_class_probability_less_a_part_of_the_outliers(beta, temperat
         total = known.sum() + other.sum()
         expected.append(-(known.max() / total - beta * other.max() / total))
     np.testing.assert_allclose(found - (1 - beta) / 38, expected, rtol=1e-4, atol=2e-6)
-
-
-def test_eoe_knows_an_envisioned_image():
-    eye = np.eye(6)
-    found = scored(EOE("labels", beta=0.25, temperature=0.05), {"classes": eye[:3], "labels": eye[3:5]}, eye)
-    assert found[:3].max() < found[5] < found[3:5].min()

@@ -9,17 +9,16 @@ import torch
 from sklearn.metrics import roc_curve
 
 from openbench.core.benchmark import Split, Validation
-from openbench.core.composite import leaves, version_of
+from openbench.core.composite import version_of
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Perturb, Request, Role
 from openbench.core.search import with_params
-from openbench.engine.evaluate import Fitting, Scoring, class_scores, fit, score_split
+from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
 from openbench.engine.tune import TestSplits, TuneContext
 from openbench.errors import ConfigError, MethodError, NotFittedError
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
-from openbench.methods.mds import MDS
 from openbench.methods.msp import MSP
 from openbench.methods.odin import ODIN
 
@@ -103,13 +102,6 @@ def test_scores_are_the_weighted_sum_of_standard_scores():
     )
 
 
-def test_a_feature_set_with_all_columns_can_be_scored_at_once():
-    source = Source()
-    fitted = fit(DoubleScore(MSP(), KNN(k=3), mu=0.4), FITTING, source, CPU)
-    x = source(FAR, Request(fields=frozenset({Field.LOGITS, Field.FEATURES})))
-    np.testing.assert_allclose(fitted.score(x), score_split(fitted, FAR, Scoring(source, CPU, 7)), atol=1e-5)
-
-
 def test_each_part_is_fitted_on_its_own_split_and_reads_its_own_inputs():
     source = Source()
     fitted = fit(DoubleScore(ODIN(10.0, 0.1), KNN(k=3)), FITTING, source, CPU)
@@ -136,14 +128,6 @@ def test_parts_that_read_differently_moved_features_are_not_scored_on_one_featur
         DoubleScore(Moved(0, 0.1), Moved(1, 0.2)).score(x)
     with pytest.raises(NotFittedError):  # of one step they can be scored together, once fitted
         DoubleScore(Moved(0, 0.1), Moved(1, 0.1)).score(x)
-
-
-def test_fitting_leaves_the_parts_that_were_given_unfitted():
-    given = DoubleScore(MSP(), KNN(k=3))
-    fitted = fit(with_params(given, {"mu": 2.0}), FITTING, Source(), CPU)
-    with pytest.raises(NotFittedError):
-        given.ood.score(Source()(FAR, Request(fields=frozenset({Field.FEATURES}))))
-    assert fitted.params() == {**given.params(), "mu": 2.0}
 
 
 @pytest.mark.parametrize("fpr", [None, 0.75])
@@ -280,11 +264,6 @@ def test_a_constant_part_is_refused():
         fit(DoubleScore(Column(0), Constant()), FITTING, Source(), CPU)
 
 
-def test_a_composite_is_not_fitted_from_one_split():
-    with pytest.raises(MethodError, match="call fit_parts"):
-        DoubleScore(MSP(), MSP()).fit(None, None)
-
-
 def test_a_part_of_a_newer_version_makes_a_newer_composite():
     @dataclass
     class Newer(Column):
@@ -294,20 +273,3 @@ def test_a_part_of_a_newer_version_makes_a_newer_composite():
     assert version_of(DoubleScore(Column(0), Column(1))) == DoubleScore.version
     assert version_of(DoubleScore(Column(0), Newer(1))) == DoubleScore.version + 2
     assert version_of(DoubleScore(DoubleScore(Column(0), Newer(1)), Newer(1))) == DoubleScore.version + 4
-
-
-def test_parts_may_be_composites():
-    inner = DoubleScore(Column(0), Column(1), mu=0.0)
-    source = Source()
-    fitted = fit(DoubleScore(inner, Column(2), mu=0.0), FITTING, source, CPU)
-    assert [type(leaf) for leaf in leaves(fitted)] == [Column, Column, Column]
-    found = score_split(fitted, FAR, Scoring(source, CPU, 7))
-    np.testing.assert_allclose(found, combined(source, FAR, 0.0), atol=1e-5)
-
-
-def test_a_composite_has_no_class_conditional_form_and_reads_nothing_for_it():
-    source = Source()
-    fitted = fit(DoubleScore(MSP(), MDS()), FITTING, source, CPU)
-    source.asked.clear()
-    assert class_scores(fitted, ID_TEST, Scoring(source, CPU, 7)) is None
-    assert source.asked == []

@@ -1,11 +1,8 @@
 import numpy as np
 import pytest
-import torch
 from scipy.spatial.distance import cdist
 from scipy.special import softmax
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods import gl_mcm
 from openbench.methods.gl_mcm import GLMCM
 from openbench.methods.mcm import MCM
@@ -32,13 +29,3 @@ def test_equals_softmax_of_scipys_cosines_patch_by_patch(temperature, weight, mo
 def test_without_patches_it_is_mcm():
     data = problem()
     assert_equal(scores(GLMCM(weight=0.0), data), scores(MCM(), data))
-
-
-def test_one_patch_that_shows_a_class_makes_an_image_known():
-    data = problem()
-    prototypes = torch.nn.functional.normalize(data.head.weight, dim=1)
-    patches = -prototypes.mean(dim=0).expand(2, 4, -1).clone()
-    patches[1, 2] = prototypes[3]
-    features = data.test.features[:1].expand(2, -1)
-    found = GLMCM().fit(None, data.head).score(FeatureSet({Field.FEATURES: features, Field.PATCHES: patches.half()}))
-    assert found[1] < found[0]

@@ -49,21 +49,6 @@ def test_classes_of_their_own_spread_are_told_apart_where_one_covariance_cannot(
     assert float(found[0]) > float(found[1])
 
 
-def test_scale_and_offset_of_the_features_move_all_scores_alike():
-    data = problem("signed")
-    plain = scores(GMM(), data)
-    x = [FeatureSet({Field.FEATURES: 100 * s.features + 7, Field.LABELS: s.labels}) for s in (data.train, data.test)]
-    moved = GMM().fit(x[0], None).score(x[1].without_labels()).numpy()
-    np.testing.assert_allclose(moved - plain, 24 * np.log(100), rtol=1e-3)
-
-
-def test_features_that_do_not_vary_within_classes_are_refused():
-    labels = torch.arange(10) % 2
-    train = FeatureSet({Field.FEATURES: labels[:, None].float().repeat(1, 3), Field.LABELS: labels})
-    with pytest.raises(MethodError, match="do not vary within classes"):
-        GMM().fit(train, None)
-
-
 def test_a_ridge_that_rounding_swallows_is_refused():
     train = FeatureSet({Field.FEATURES: torch.tensor([[1.0, 1, 1], [3, 3, 3]]), Field.LABELS: torch.tensor([0, 0])})
     with pytest.raises(MethodError, match=r"GMM.ridge — found 1e-30 — allowed: larger ones: the covariance of 2 sampl"):

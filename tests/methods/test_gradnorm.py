@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.errors import MethodError
 from openbench.methods.gradnorm import GradNorm
 
 from .problems import KINDS, Problem, assert_equal, problem, scores
@@ -31,8 +30,3 @@ def test_equals_autograd(kind, temperature):
 def test_mean_divides_by_the_number_of_classes():
     data = problem(n=120)
     assert_equal(scores(GradNorm(mean=True), data), -by_autograd(data, 1.0) / 6)
-
-
-def test_temperature_must_be_positive():
-    with pytest.raises(MethodError, match="temperature"):
-        GradNorm(0.0)

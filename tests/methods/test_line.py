@@ -39,21 +39,6 @@ def test_equals_masks_sample_by_sample(kind, weights, neurons, clip):
     assert_equal(scores(LINe(weights, neurons, clip), data), expected, rtol=1e-4)
 
 
-def test_equals_masks_sample_by_sample_for_a_thousand_classes():
-    data = problem("many_classes", n=30)
-    expected = -logsumexp(by_samples(data, 10, 10, 0.8), axis=1)
-    assert_equal(scores(LINe(), data), expected, rtol=1e-4)
-
-
-def test_nothing_removed_and_nothing_clipped_loses_only_the_least_entries():
-    """At percentile 0 the strict comparison still drops each class' least neuron and weight."""
-    data = problem(n=200)
-    importance = contributions(data)
-    fitted = LINe(0, 0, 1e9).fit(data.train, data.head)
-    assert fitted.neurons_.sum() == 6 * 23
-    np.testing.assert_array_equal((~fitted.neurons_).int().argmax(dim=1), importance.argmin(axis=1))
-
-
 def test_class_scores_are_what_probabilities_of_pruned_logits_lack():
     data = problem(n=100)
     found = LINe().fit(data.train, data.head).class_scores(data.test)

@@ -4,8 +4,8 @@ import torch
 from sklearn.covariance import EmpiricalCovariance
 
 from openbench.core.features import FeatureSet
-from openbench.core.request import Field, Role
-from openbench.errors import MethodError, NotFittedError
+from openbench.core.request import Field
+from openbench.errors import MethodError
 from openbench.methods.mds_ensemble import LayerMDS, MDSEnsemble, SteppedLayerMDS
 
 from .problems import small_network
@@ -111,14 +111,6 @@ def test_the_step_goes_towards_the_nearest_class_of_that_layer(network, number, 
     assert bool((found < still).all()), "it goes towards the class"
 
 
-def test_a_step_makes_the_parts_run_the_network():
-    assert {type(part) for part in MDSEnsemble().parts.values()} == {LayerMDS}
-    assert {type(part) for part in MDSEnsemble(epsilon=0.1).parts.values()} == {SteppedLayerMDS}
-    for part in MDSEnsemble(["stage2", "stage3"], epsilon=0.1).parts.values():
-        assert part.request.layers == ("stage2", "stage3")
-        assert (part.request.pool, part.request.fit_on) == ("mean", Role.ID_TRAIN)
-
-
 def test_weights_to_be_found_are_refused_without_tuning():
     with pytest.raises(MethodError, match="tune=validation"):
         fitted(MDSEnsemble(list(WIDTHS), "logistic"), columns(50, 3, 0))
@@ -131,10 +123,3 @@ def test_one_weight_per_layer_is_needed():
     method.parts_ = {"a": None, "b": None, "c": None}
     with pytest.raises(MethodError, match="2 weights for 3 layers"):
         method.combine({name: torch.zeros(2) for name in "abc"})
-
-
-def test_parts_score_after_fit_only(network):
-    with pytest.raises(NotFittedError):
-        LayerMDS("stage1", ["stage1"]).score(columns(5, 2, 0))
-    with pytest.raises(NotFittedError):
-        SteppedLayerMDS("stage1", ["stage1"], 0.1).score_images(torch.zeros(1, 3, 12, 12), network)

@@ -69,15 +69,6 @@ def test_weights_minimise_the_balanced_penalised_log_loss():
     np.testing.assert_allclose(logistic_weights(inside, outside), best[1:] / x.std(axis=0), rtol=1e-3)
 
 
-def test_a_constant_distance_gets_no_weight():
-    rng = np.random.default_rng(0)
-    inside, outside = rng.normal(size=(20, 2)), rng.normal(size=(20, 2)) + 1
-    inside[:, 1] = outside[:, 1] = 3.0
-    found = logistic_weights(inside, outside)
-    assert found[1] == 0
-    assert found[0] > 0
-
-
 def test_regression_beats_equal_weights_and_is_recorded_as_numbers():
     reports = []
     tuned = MDSEnsemble(LAYERS).search({"weights": ["equal", "logistic"]}, context(Source(), reports))

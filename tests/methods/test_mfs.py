@@ -11,7 +11,7 @@ from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field, Mixing, Request, Role
 from openbench.engine.evaluate import Fitting, fit
-from openbench.errors import ConfigError, FieldError
+from openbench.errors import ConfigError
 from openbench.methods.mfs import MFSKNN, MFSMDS, marginal_distances
 
 from ..features.feature_toys import toy_backbone, toy_split  # noqa: TID252 — the tests are no package
@@ -109,10 +109,3 @@ def test_the_engine_gives_fit_the_mixed_copies_and_score_nothing_of_them():
     assert asked == [(train.name, None), (proxy.name, Mixing((0.25, 0.5, 0.75), 4))]
     with pytest.raises(ConfigError, match="mixed with images of OOD validation — there are none"):
         fit(MFSKNN(), Fitting(train, val, toy_backbone().head), Source(), torch.device("cpu"))
-
-
-def test_the_field_and_the_mixing_belong_together():
-    with pytest.raises(FieldError, match="need both"):
-        Request(fields=frozenset({Field.MIXED}))
-    with pytest.raises(FieldError, match="between 0 and 1"):
-        Mixing((0.5, 1.0))

@@ -9,6 +9,18 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Role
 from openbench.errors import MethodError
+from openbench.methods.ash import ASH
+from openbench.methods.cfood import CFOOD
+from openbench.methods.cof import COF
+from openbench.methods.combood import CombOOD
+from openbench.methods.knn import KNN
+from openbench.methods.lts import LTS
+from openbench.methods.neco import NECO
+from openbench.methods.oodd import OODD
+from openbench.methods.residual import Residual
+from openbench.methods.scale import SCALE
+from openbench.methods.sod import SOD
+from openbench.methods.vim import ViM
 
 from .discovered import NODES, reading_columns, scores
 from .problems import problem
@@ -64,3 +76,26 @@ def test_what_is_learnt_does_not_depend_on_the_size_of_batches(name, monkeypatch
     assert len(list(data.train.batches())) > 2
     parts = scores(again(name).fit(data.train, data.head), data.test)
     torch.testing.assert_close(parts, whole, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (KNN(k=601), "k — found 601 — allowed: 1 to 600"),
+        (CombOOD(k=601), "k — found 601 — allowed: 1 to 600"),
+        (COF(k=600), "k — found 600 — allowed: 1 to 599"),
+        (SOD(k=600), "k — found 600 — allowed: 1 to 599"),
+        (OODD(k1=301), "k1 — found 301 — allowed: 1 to 300"),
+        (CFOOD(alpha=0.001), "alpha — found 0.001 — allowed: at least 0.00333 for 600 samples"),
+        (ViM(dim=24), "dim — found 24 — allowed: 1 to 23"),
+        (Residual(dim=24), "dim — found 24 — allowed: 1 to 23"),
+        (NECO(dim=24), "dim — found 24 — allowed: 1 to 23"),
+        (ASH(percentile=99.0), "a percentile that keeps at least one of 24"),
+        (LTS(percentile=99.0), "a percentile that keeps at least one of 24"),
+        (SCALE(percentile=99.0), "a percentile that keeps at least one of 24"),
+    ],
+)
+def test_parameters_that_do_not_fit_the_data_are_refused_with_the_range(method, words):
+    data = problem()
+    with pytest.raises(MethodError, match=re.escape(words)):
+        scores(method.fit(data.train, data.head), data.test)

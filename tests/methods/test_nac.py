@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from openbench.core.features import FeatureSet, Head
-from openbench.methods._stats import balanced_draw
 from openbench.methods.nac import NAC
 
-from .problems import KINDS, f, problem, scores, y, z
+from .problems import KINDS, f, problem, scores, z
 
 
 def tilted(kind: str):
@@ -61,13 +60,6 @@ def test_equals_histograms_of_gradients_by_autograd(kind, bins, full, steepness)
     data = tilted(kind)
     found = scores(NAC(bins, full, steepness, samples=600), data)
     agree(found, by_loops(data, bins, full, steepness, np.arange(600)), full)
-
-
-def test_only_the_drawn_samples_count():
-    data = problem()
-    chosen = balanced_draw(data.train.labels, 100, 3).numpy()
-    assert set(np.bincount(y(data.train)[chosen])) == {0, 20}
-    agree(scores(NAC(samples=100, full=5, seed=3), data), by_loops(data, 50, 5, 100.0, chosen), 5)
 
 
 def test_bounds_reach_from_zero_over_one_half_to_beyond_one():

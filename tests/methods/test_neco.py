@@ -42,13 +42,6 @@ def test_auto_takes_the_fewest_directions_that_hold_nine_tenths(kind):
     assert_equal(scores(NECO(), data), scores(NECO(dim), data))
 
 
-def test_auto_leaves_one_direction_out():
-    """Of two independent features it takes two to hold nine tenths."""
-    features = torch.randn(50, 2, generator=torch.Generator().manual_seed(0))
-    x = FeatureSet({Field.FEATURES: features, Field.LOGITS: torch.ones(50, 2)})
-    assert NECO().fit(x, None).principal_.shape == (2, 1)
-
-
 def test_constant_features_count_for_nothing_whatever_a_sample_has_there():
     data = problem("dead")
     fitted = NECO().fit(data.train, None)
@@ -71,12 +64,6 @@ def test_a_feature_without_length_scores_nothing(standardise):
     found = fitted.score(FeatureSet({Field.FEATURES: point, Field.LOGITS: torch.ones(1, 2)}))
     assert bool(found.isfinite().all())
     assert not standardise or found.item() == 0
-
-
-def test_one_feature_has_no_subspace():
-    rows = FeatureSet({Field.FEATURES: torch.arange(9.0)[:, None], Field.LOGITS: torch.eye(9)})
-    with pytest.raises(MethodError, match="dim — found 'auto' — allowed: 1 to 0 for features of dim"):
-        NECO().fit(rows, None)
 
 
 @pytest.mark.parametrize("dim", [0, 24, 100])

@@ -58,19 +58,6 @@ def test_words_are_read_in_parts_with_the_same_outcome(monkeypatch):
     assert torch.equal(fitted(NegLabel(groups=5), texts).words_, whole)
 
 
-def test_images_of_other_words_score_higher_and_near_words_are_not_taken():
-    """Orthogonal directions: classes, words equal to them, and words of their own; the answer is known."""
-    eye = np.eye(12)
-    texts = {"classes": eye[:4], "wordnet_nouns": eye, "wordnet_adjectives": eye[4:]}
-    method = fitted(NegLabel(share=0.6, groups=2, quantile=1.0, adjectives=None), texts)
-    assert torch.equal(method.words_.flatten(0, 1).sum(dim=0)[:4], torch.zeros(4))
-    images = torch.tensor(np.vstack([eye[:4], eye[4:10]]), dtype=torch.float32)
-    found = method.score(FeatureSet({Field.FEATURES: images}))
-    assert float(found[:4].max()) < -80
-    # One of the two groups of three words has it; in the other, nothing is like it: 3 of 4 + 3 equal directions.
-    torch.testing.assert_close(torch.sigmoid(found[4:8]), torch.full((4,), (1 + 3 / 7) / 2), rtol=1e-5, atol=0)
-
-
 def test_images_near_words_or_near_classes_do_not_tie():
     eye = np.eye(8)
     method = fitted(NegLabel(share=1.0, groups=2, adjectives=None), {"classes": eye[:4], "wordnet_nouns": eye[4:]})
@@ -78,11 +65,6 @@ def test_images_near_words_or_near_classes_do_not_tie():
     for images in (eye[4:].sum(axis=0) + away * eye[0], eye[:4].sum(axis=0) + away * eye[4]):
         found = method.score(FeatureSet({Field.FEATURES: torch.tensor(images, dtype=torch.float32)}))
         assert len(found.unique()) == 60
-
-
-def test_fewer_words_than_groups_make_groups_of_one():
-    texts, _ = problem(nouns=20, adjectives=20)
-    assert fitted(NegLabel(), texts).words_.shape == (6, 1, 24)
 
 
 def test_errors_say_what_is_missing():

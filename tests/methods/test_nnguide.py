@@ -49,12 +49,6 @@ def test_a_balanced_bank_holds_equally_many_of_each_class(seed):
     assert set(counts[[0, 1, 2, 4, 5]]) == {20}
 
 
-def test_another_seed_draws_another_bank():
-    data = problem()
-    first, second = (bank_of(NNGuide(seed=s), data) for s in (0, 1))
-    assert set(first) != set(second)
-
-
 def test_guidance_of_the_balanced_bank_equals_loops():
     data = problem()
     method = NNGuide(20, 0.1)

@@ -7,7 +7,6 @@ from scipy.special import softmax
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods import oodd
 from openbench.methods.oodd import OODD
 
@@ -54,8 +53,3 @@ def test_of_equally_similar_images_the_first_stays():
     first = [method.score_next(same, memory) for _ in range(4)]
     assert len(memory.features) == 2
     assert len({float(score) for score in first}) == 1
-
-
-def test_a_bank_of_fewer_samples_than_neighbours_is_refused():
-    with pytest.raises(MethodError, match="k1 — found 5 — allowed: 1 to 3, the number of samples in the bank"):
-        OODD(share=0.005).fit(problem().train, None)

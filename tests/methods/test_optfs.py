@@ -48,13 +48,6 @@ def test_quantiles_of_streamed_activations_are_numpys(n):
     np.testing.assert_allclose(fitted.bounds_[[0, -1]], ends, rtol=1e-9)
 
 
-def test_activations_beyond_the_quantiles_count_for_nothing():
-    data = problem()
-    fitted = OptFS().fit(data.train, data.head)
-    rows = FeatureSet({Field.FEATURES: torch.full((2, 24), 1e6), Field.LOGITS: data.test.logits[:2]})
-    assert fitted.score(rows).tolist() == [0.0, 0.0]
-
-
 def test_a_bound_belongs_to_the_interval_above():
     data = problem()
     fitted = OptFS(2).fit(data.train, data.head)

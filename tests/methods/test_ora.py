@@ -34,11 +34,6 @@ def test_equals_angles_to_projections(kind, aggregation, over):
     assert_equal(scores(ORA(aggregation), data), by_projection(data, over), rtol=5e-6)
 
 
-def test_a_thousand_classes_of_which_most_have_no_sample():
-    data = problem("many_classes", n=40)
-    assert_equal(scores(ORA(), data), by_projection(data), rtol=2e-6)
-
-
 def test_scores_keep_when_everything_grows_or_moves():
     """Scale and translation of the feature space, with the head that makes the same logits of it."""
     data = problem("signed")

@@ -68,13 +68,6 @@ def test_equals_an_implementation_of_its_own_up_to_a_constant(name):
 
 
 @installed
-def test_another_seed_draws_other_trees():
-    first, again, other = (scores(PyOD("IForest", seed), DATA) for seed in (0, 0, 1))
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, other)
-
-
-@installed
 def test_what_a_detector_refuses_is_a_method_error_that_names_it():
     """Four planted clusters of equal size: none is large beside the others."""
     with pytest.raises(MethodError, match=r"CBLOF refuses \(480, 32\) features"):
@@ -104,10 +97,3 @@ def test_a_detector_is_fitted_on_a_seeded_subset_where_there_are_more_samples():
     assert_equal(fitted.score(DATA.test), expected)
     other = PyOD("KNN", seed=1, max_train=50).fit(DATA.train, None)
     assert not torch.equal(fitted.score(DATA.test), other.score(DATA.test))
-
-
-@installed
-def test_two_samples_are_the_smallest_subset():
-    fitted = PyOD("IForest", max_train=2).fit(DATA.train, DATA.head)
-    assert fitted.detector_.decision_scores_.shape == (2,)
-    assert fitted.score(DATA.test).isfinite().all()

@@ -29,13 +29,6 @@ def mean_of_sorted(features):
     return total / len(features)
 
 
-def test_a_feature_counts_by_its_order_alone():
-    data = problem("signed")
-    method = RAS().fit(data.train, data.head)
-    grown = FeatureSet({Field.FEATURES: (3 * data.test.features).exp()})
-    torch.testing.assert_close(method.score(grown), method.score(data.test), rtol=0, atol=0)
-
-
 def test_among_equal_features_the_earlier_takes_the_smaller_value():
     train = FeatureSet({Field.FEATURES: torch.tensor([[4.0, 0.0, 2.0], [2.0, 4.0, 0.0]])})
     head = Head(torch.eye(3), torch.zeros(3))

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.errors import MethodError
 from openbench.methods.residual import Residual
 
 from .problems import KINDS, assert_equal, f, problem, scores
@@ -25,10 +24,3 @@ def test_auto_leaves_residual_directions(d, kept):
     head = type(data.head)(torch.randn(3, d, generator=generator), torch.zeros(3))
     split = type(data.val)({"features": torch.randn(50, d, generator=generator)})
     assert Residual().fit(split, head).residual_.shape == (d, kept)
-
-
-@pytest.mark.parametrize("dim", [24, 512])
-def test_a_subspace_as_large_as_the_feature_space_is_an_error(dim):
-    data = problem()
-    with pytest.raises(MethodError, match="1 to 23"):
-        Residual(dim).fit(data.val, data.head)

@@ -23,12 +23,6 @@ def test_equals_scaling_sample_by_sample(kind, percentile):
     assert_equal(scores(SCALE(percentile), data), expected)
 
 
-def test_a_sample_without_activations_scores_the_energy_of_the_bias():
-    data = problem()
-    found = SCALE().fit(None, data.head).score(FeatureSet({Field.FEATURES: torch.zeros(2, 24)}))
-    torch.testing.assert_close(found, (-torch.logsumexp(data.head.bias, dim=0)).expand(2))
-
-
 @pytest.mark.parametrize("shift", [-10.0, -3.0, -1.0, 0.0])
 @pytest.mark.parametrize("percentile", [65, 85, 95])
 def test_signed_features_whose_kept_part_cancels_have_finite_scores(shift, percentile):

@@ -6,7 +6,6 @@ import torch
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods.sod import SOD
 
 from .problems import assert_equal, f, problem, scores
@@ -73,8 +72,3 @@ def test_without_a_tight_feature_the_score_is_zero():
     """One feature: its variance is the mean variance, hence never below α times it."""
     train = np.random.default_rng(0).normal(size=(50, 1))
     assert SOD().fit(features(train), None).score(features([[9.0]])).item() == 0
-
-
-def test_more_neighbours_than_other_samples_are_refused():
-    with pytest.raises(MethodError, match="allowed: 1 to 79"):
-        SOD(k=80).fit(problem(n=80).train, None)

@@ -4,8 +4,6 @@ import torch
 from scipy.special import softmax
 from scipy.stats import entropy
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods import weiper
 from openbench.methods.weiper import WeiPer
 
@@ -66,12 +64,6 @@ def test_perturbations_have_the_stated_length_and_random_directions():
     torch.testing.assert_close(fitted.biases_.reshape(40, 6), data.head.bias.double().expand(40, 6))
 
 
-def test_no_perturbation_is_maximum_softmax_probability():
-    data = problem()
-    p = softmax(f(data.test) @ data.weight.T + data.bias, axis=1).max(axis=1)
-    assert_equal(scores(WeiPer("msp", repeats=3, distance=0.0), data), -p)
-
-
 def test_blocks_leave_no_trace(monkeypatch):
     data = problem()
     whole = scores(WeiPer(**SMALL), data)
@@ -86,21 +78,3 @@ def test_densities_see_no_more_samples_than_allowed():
     assert part.bounds_[0, -1] < whole.bounds_[0, -1]
     every = WeiPer(max_train=None, **SMALL).fit(data.train, data.head)
     assert torch.equal(every.density_, whole.density_)
-
-
-def test_values_outside_the_range_of_training_are_far():
-    data = problem()
-    fitted = WeiPer(**SMALL).fit(data.train, data.head)
-    rows = FeatureSet({Field.FEATURES: torch.cat([data.test.features[:50], 1e6 + data.test.features[:50]])})
-    found = fitted.score(rows)
-    assert bool(found.isfinite().all())
-    assert found[50:].min() > found[:50].max()
-
-
-def test_two_bins_are_enough_for_a_histogram():
-    data = problem(n=150)
-    method = WeiPer(lambda_1=1.0, lambda_2=0.0, repeats=5, bins=2, smoothing=2, smoothing_perturbed=1)
-    expected = scores(method, data)
-    train, test = perturbed(method, f(data.train)), perturbed(method, f(data.test))
-    by_hand = divergences(f(data.train), f(data.test), 2, 2, 0.01) + divergences(train, test, 2, 1, 0.025)
-    assert_equal(expected, by_hand, rtol=1e-5)
