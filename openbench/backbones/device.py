@@ -112,19 +112,18 @@ def compiled_parts(parts: Sequence[nn.Module], **how: Any) -> Compiled:
     return [(part, torch.compile(_with_code_object(part), **how)) for part in parts]
 
 
-def installed(compiled: Compiled) -> AbstractContextManager[None]:
-    """Let parts run compiled while the body does; afterwards they are as before. Other threads wait for their turn.
+@contextmanager
+def installed(compiled: Compiled) -> Iterator[None]:
+    """Let parts run compiled while the body does; afterwards they are as before. Other threads wait.
 
     A part with a forward pass of its own, in place of its class's, keeps it.
 
     Raises:
         ConfigError: torch's compiler failed.
     """
-    return _installed(compiled) if compiled else nullcontext()
-
-
-@contextmanager
-def _installed(compiled: Compiled) -> Iterator[None]:
+    if not compiled:
+        yield
+        return
     with _LOCK:
         free = [(part, forward) for part, forward in compiled if "forward" not in vars(part)]
         for part, forward in free:
@@ -132,7 +131,7 @@ def _installed(compiled: Compiled) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
-            if "dynamo" not in type(error).__module__:  # the network's own, such as want of memory
+            if "dynamo" not in type(error).__module__:  # the network's own, such as lack of memory
                 raise
             reason = str(error).strip().split("\n")[0]
             raise ConfigError(
@@ -144,7 +143,7 @@ def _installed(compiled: Compiled) -> Iterator[None]:
 
 
 def whole_parts(module: nn.Module, anatomy: Anatomy) -> list[nn.Module]:
-    """Return the largest parts of a network that have weights and whose inside nobody reads, each once.
+    """Return the largest parts of a network with weights and without a module that is read, each once.
 
     Features and maps are read by hooks; a part compiled as a whole would not call those inside it.
 

@@ -40,7 +40,7 @@ START: Literal["start"] = "start"
 
 
 class NetworkBackbone(Backbone):
-    """A torch module and the anatomy that says where its head and stages are.
+    """A torch module and the places of its head and stages.
 
     Args:
         name: what users type after `backbone=`.
@@ -137,7 +137,7 @@ class NetworkBackbone(Backbone):
 
     @property
     def made_of(self) -> tuple[object, ...]:
-        """The classes of the network's modules and the functions that made it; their source may enter an identity."""
+        """The classes of the network's modules and the functions that made it; their source enters the identity."""
         return (*{type(module) for module in self._module.modules()}, self._make, self._find)
 
     def to(self, device: torch.device) -> Self:
@@ -166,7 +166,7 @@ class NetworkBackbone(Backbone):
 
     @property
     def network(self) -> nn.Module:
-        """The network, to be looked at only; `module` is for training."""
+        """The network, for reading only; `module` is for training."""
         return self._module
 
     @property
@@ -233,7 +233,7 @@ class NetworkBackbone(Backbone):
         if request.perturb is not None and not self.num_classes:
             raise NotApplicableError(f"backbone '{self.name}' has no classifier, so its loss has no input gradient")
         images = as_input(images, self._device)
-        # A walk through all modules takes a fifth of the pass of an image: nobody changes a network not handed out.
+        # A walk through all modules takes a fifth of the pass of an image, and only `module()` lets others change them.
         with evaluating(self._module) if self._handed_out else nullcontext():
             if request.perturb is not None:
                 with arithmetic(self._full, self._device):
@@ -400,7 +400,7 @@ def finetuned(
     """Return an untrained backbone whose weights are those of `start` whenever they are drawn.
 
     A new head is drawn from the seed as torch draws any linear layer; batch norm's statistics come with the weights.
-    With its head kept the network already is a trained classifier, so fine-tunings start from it directly.
+    With head=kept the network already is a trained classifier, so fine-tunings start from it directly.
 
     Args:
         name: what users type after `backbone=`.

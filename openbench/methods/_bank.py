@@ -16,7 +16,7 @@ _GROUP = 16  # columns of which the largest is looked at first
 
 
 class Vectors(Protocol):
-    """What a bank reads: a tensor, or an object that makes its rows on request."""
+    """The vectors of a bank: a tensor, or an object that makes its rows on request."""
 
     def __len__(self) -> int: ...
 
@@ -50,7 +50,7 @@ class Bank:
         Args:
             queries: (n, d), where the vectors are when they are read.
             k: 1 to m; to m − 1 if `own`.
-            own: the queries are the vectors themselves, and a vector is not its own neighbour.
+            own: whether the queries are the vectors themselves; a vector is then not its own neighbour.
         """
         near = queries.new_empty(len(queries), 0)
         index = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
@@ -108,7 +108,7 @@ def inverse_lengths(vectors: Tensor) -> Tensor | None:
 
 
 class _Block(NamedTuple):
-    """Vectors (m, d), what is subtracted from their products, and what these are multiplied by then: 1 if None."""
+    """Vectors (m, d), the halves of their squared lengths, and the inverse lengths that scale products (None: 1)."""
 
     vectors: Tensor
     half: Tensor

@@ -6,14 +6,7 @@ import torch
 from torch import Tensor
 
 from openbench.core import FeatureSet, Method, Request, by_rows
-from openbench.methods._stats import (
-    Moments,
-    Scale,
-    probabilities_by_class,
-    shortfall,
-    shortfall_by_class,
-    whitening,
-)
+from openbench.methods._stats import Moments, Scale, probabilities_by_class, shortfall, shortfall_by_class, whitening
 
 
 class NearestMean(Method):

@@ -109,7 +109,7 @@ class Moments:
         sums: (c, d) sums per class, of vectors less `shift`.
         scatter: (d, d) Σ (x − shift)(x − shift)ᵀ over all vectors.
         shift: (d,) subtracted before accumulating, so that large means do not cost digits.
-        where: the method that they are for; errors name it.
+        where: the method, for errors.
     """
 
     counts: Tensor
@@ -172,9 +172,9 @@ def moments(
 
     Args:
         train: with features, and labels if `by_class`.
-        where: the method that they are for; errors name it.
-        vectors: what is taken from each batch, (n, d); features by default.
-        by_class: whether sums are kept per label; otherwise all vectors form one class.
+        where: the method, for errors.
+        vectors: the vectors (n, d) of a batch; its features by default.
+        by_class: whether sums are per label; otherwise all vectors form one class.
 
     Raises:
         MethodError: the split is empty, or nothing varies.
@@ -340,10 +340,10 @@ def percentiles_of_all(values: Tensor, percentiles: Sequence[float]) -> list[flo
 
 
 def gain(total: Tensor, largest: Tensor) -> Tensor:
-    """Return exp(total/kept), 1 where kept = 0.
+    """Return exp(total/largest), 1 where `largest` is 0.
 
-    The exponent is held at 60, whose power products in float32 still carry: signed features get there, where those that
-    are kept cancel or are negative.
+    The exponent is at most 60, whose power float32 still holds: signed features reach it, where the largest ones cancel
+    or are negative.
     """
     return torch.where(largest == 0, 1.0, (total / largest).clamp(max=60.0).exp())
 

@@ -1,15 +1,17 @@
-"""How far out in the tail of each feature a sample lies, by training samples."""
+"""Empirical tail probabilities of features, from training samples."""
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from openbench.core import FeatureSet
-from openbench.methods._stats import FIT_BATCH, mean_feature, sorted_rows
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role
+from openbench.methods._stats import FIT_BATCH, mean_feature, sorted_rows, training
 
-_KEPT = 2**30  # training values that are kept in order, at most: 4 GiB
+_SORTED_IN_MEMORY = 2**30  # training values in a sorted copy, at most: 4 GiB
 _SORTED = 2**25  # values sorted at a time
 
 
@@ -21,7 +23,7 @@ class Tails:
         values: (d, n) training values of each feature in ascending order; or, where these would fill the memory, the
             training features (n, d) as they are, memory-mapped or not.
         skew: (d,) sign of each feature's skewness; 0 where it is symmetric or constant.
-        ordered: which of both `values` is.
+        ordered: whether `values` is the sorted copy.
     """
 
     values: Tensor
@@ -32,7 +34,7 @@ class Tails:
     def of(cls, train: FeatureSet) -> "Tails":
         """The tails of training features (n, d), finite, read in batches."""
         skew, features = _skewness(train), train.features
-        if features.numel() > _KEPT:
+        if features.numel() > _SORTED_IN_MEMORY:
             return cls(features, skew, ordered=False)
         n, d = features.shape
         ordered = torch.empty(d, n, dtype=features.dtype, device=train.device)
@@ -63,6 +65,26 @@ class Tails:
             return
         for rows in torch.split(self.values, max(1, _SORTED // self.values.shape[1])):
             yield sorted_rows(rows.to(device).T.contiguous())
+
+
+class TailMethod(Method):
+    """A score made of the tail probabilities of each feature."""
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
+
+    @abstractmethod
+    def _combined(self, left: Tensor, right: Tensor, skewed: Tensor) -> Tensor:
+        """The summands (n, d) of −log of the left tail, of the right tail and of the tail on the long side."""
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Keep the training values of each feature in order, (d, n), or training features (n, d) where they are."""
+        self.tails_ = Tails.of(training(train, type(self).__name__))
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        self.learnt("tails_")
+        return self._combined(*self.tails_.surprise(x.features)).sum(dim=1)
 
 
 def _skewness(train: FeatureSet) -> Tensor:

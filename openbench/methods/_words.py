@@ -20,11 +20,11 @@ _CELLS = 1 << 22  # cosines of words and classes in memory at a time
 
 @dataclass(frozen=True)
 class Far:
-    """Which words of a corpus are taken.
+    """The choice of words of a corpus.
 
     Args:
         quantile: of a word's cosines with the classes, from which its closeness is read.
-        share: of the words that is kept, those of the lowest closeness.
+        share: of the words, those of the lowest closeness.
         nearest: words with a larger cosine to any class are taken last; 1 takes none last.
     """
 

@@ -24,7 +24,7 @@ class COF(Method):
 
     Args:
         k: neighbours; 20 by default, as in PyOD.
-        max_train: at most that many training samples are kept, drawn without replacement; None keeps all.
+        max_train: number of training samples to draw without replacement, at most; None takes all.
         seed: of that draw.
 
     Raises:

@@ -54,7 +54,7 @@ class CORE(Method):
         first, second = total / len(train)
         deviation = (second - first.square()).clamp(min=0).sqrt()
         self.center_ = first + shift.cpu()
-        # What does not vary says nothing: with one feature there is no residual.
+        # A part that does not vary is left out: with one feature there is no residual.
         self.scale_ = torch.where(deviation > 0, 1 / deviation, 0.0)
         return self
 

@@ -98,7 +98,7 @@ class DAGMM(Method):
         return total
 
     def _batches(self, whole: FeatureSet) -> Iterator[Tensor]:
-        """Batches in random order; what is left over would make poor moments, so it waits for another epoch."""
+        """Batches in random order; a rest would make poor moments, so it waits for another epoch."""
         size = min(self.batch, len(whole))
         order = torch.randperm(len(whole))
         for start in range(0, len(whole) - size + 1, size):

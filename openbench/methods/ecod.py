@@ -1,17 +1,15 @@
 """Empirical tail probabilities, feature by feature."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from torch import Tensor
 
-from openbench.core import FeatureSet, Field, Head, Method, Request, Role
-from openbench.methods._stats import training
-from openbench.methods._tails import Tails
+from openbench.methods._tails import TailMethod
 
 
 @dataclass
-class ECOD(Method):
+class ECOD(TailMethod):
     """Sum over features of the surprise at lying so far out in the tail.
 
     score(x) = Σ_j max(l, r, s), with l = −log P(X_j ≤ f_j), r = −log P(X_j ≥ f_j) over training
@@ -27,16 +25,7 @@ class ECOD(Method):
     each batch that is scored takes a pass over all of them, minutes long.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Li et al., TKDE 2022, arXiv 2201.00382"
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
-        """Keep the training values of each feature in order, (d, n), or training features (n, d) where they are."""
-        self.tails_ = Tails.of(training(train, "ECOD"))
-        return self
-
-    def score(self, x: FeatureSet) -> Tensor:
-        """Return the scores (n,) float32; larger = more OOD."""
-        tails: Tails = self.learnt("tails_")  # type: ignore[assignment]
-        left, right, skewed = tails.surprise(x.features)
-        return left.maximum(right).maximum(skewed).sum(dim=1)
+    def _combined(self, left: Tensor, right: Tensor, skewed: Tensor) -> Tensor:
+        return left.maximum(right).maximum(skewed)

@@ -1,4 +1,4 @@
-"""Envisioned outliers: class names that somebody, or a language model, expects beside the ID classes."""
+"""Envisioned outliers: names of OOD classes that a user or a language model expects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

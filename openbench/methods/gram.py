@@ -41,8 +41,8 @@ class Gram(Method):
     Reference: Sastry & Oore, Detecting Out-of-Distribution Examples with Gram Matrices, ICML 2020, arXiv 1912.12510.
     The authors read every convolution and activation and take E over a tenth of the test set; OpenOOD reads them too,
     and draws another tenth of the training set in each run. Here layers are the stages, whose row sums alone are
-    cached, and the draw is seeded. A class without training samples takes the range of all classes. Ranges are kept,
-    Gram rows of the training set are not. Samples that stay within all ranges tie at 0; with few channels there are
+    cached, and the draw is seeded. A class without training samples takes the range of all classes. Gram rows of the
+    training set are not stored. Samples that stay within all ranges tie at 0; with few channels there are
     many of these.
     """
 

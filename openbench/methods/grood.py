@@ -42,13 +42,11 @@ class GROOD(Method):
         present = torch.bincount(train.labels.cpu(), minlength=len(means)).to(means.device) > 0
         prototypes = means[present]
         self.prototypes_ = torch.cat([prototypes, prototypes.mean(dim=0, keepdim=True)])
-        pulls, right = torch.empty(len(train), dtype=torch.float64), torch.empty(len(train), dtype=torch.bool)
-        done = 0
-        for rows in train.batches():
-            part = slice(done, done + len(rows))
-            pulls[part] = self._pull(rows.features)[:, 0].cpu()
-            right[part] = (rows.logits.argmax(dim=1) == rows.labels).cpu()
-            done += len(rows)
+        parts = [
+            (self._pull(rows.features)[:, 0].cpu(), (rows.logits.argmax(dim=1) == rows.labels).cpu())
+            for rows in train.batches()
+        ]
+        pulls, right = (torch.cat(part) for part in zip(*parts, strict=True))
         correct = right.nonzero()[:, 0]
         self.bank_ = _Gradients(train.features, correct, pulls[correct], self.prototypes_[-1].cpu())
         if not len(self.bank_):

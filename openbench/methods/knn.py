@@ -33,8 +33,8 @@ class KNN(Method):
         normalise: whether features are brought to unit length, as in the paper. Without it the score is ‖f − f₍k₎‖²,
             the distance of classical outlier detection (Ramaswamy et al., SIGMOD 2000); for tables, whose rows have
             lengths that count.
-        precision: in which the training features are kept on disk, and in faiss' indices also in memory; `float16`
-            takes half the room and moves scores in the fourth digit or so. It is for features of unit length only.
+        precision: of the stored training features, and of faiss' indices in memory; `float16` takes half the space and
+            changes scores in the fourth digit or so. It needs features of unit length.
 
     Raises:
         MethodError: k < 1, an unknown index or precision, or fewer than k training samples.

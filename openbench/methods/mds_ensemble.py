@@ -206,8 +206,7 @@ class MDSEnsemble(Composite):
     def search(self, space: Mapping[str, Sequence[Any]], context: SearchContext) -> Tuned:
         """Return the setting of the highest AUROC (ties: the first tried), weights as numbers, and all trials.
 
-        Distances are taken once for all ways to weigh them; `logistic` among the weights stands for those that the
-        regression finds.
+        Distances are computed once for all weights; `logistic` stands for the weights that the regression finds.
 
         Raises:
             ConfigError: the space names something that is not a hyper-parameter.

@@ -23,7 +23,8 @@ class MFS(Method):
     """A distance in the features whose values change most when images are mixed with others.
 
     Training images are mixed with images of OOD validation, x̃ = λ·x + (1 − λ)·o, and the features are ordered by
-    W₁(f_j, f̃_j), the Wasserstein distance between their values on x and on x̃. The first share of them is kept.
+    W₁(f_j, f̃_j), the Wasserstein distance between their values on x and on x̃. The distance is
+    measured in the first share of them.
     """
 
     needs: ClassVar[Request] = Request(
@@ -98,7 +99,7 @@ class MFSMDS(MFS, NearestMean):
     images and x̃ = λ·x + (1 − λ)·o, o an image of OOD validation and λ one of .25, .5, .75.
 
     Args:
-        share: of the features that is kept, rounded down, at least one.
+        share: of the features, rounded down, at least one.
         seed: of the draws of o and λ.
         normalise: whether features are brought to unit length first (MDS++); without it W₁ is divided by the range of a
             feature in training.
@@ -135,7 +136,7 @@ class MFSKNN(MFS):
     images and x̃ = λ·x + (1 − λ)·o, o an image of OOD validation and λ one of .25, .5, .75.
 
     Args:
-        share: of the features that is kept, rounded down, at least one.
+        share: of the features, rounded down, at least one.
         seed: of the draws of o and λ.
         k: which neighbour.
 

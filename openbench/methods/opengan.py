@@ -37,14 +37,15 @@ class OpenGAN(Method):
         epochs: passes over the training features; 100. One over 1.28 million features of 2,048 takes minutes, 100 take
             hours: fewer suffice there.
         epoch: whose discriminator scores; 100, the last.
-        every: a discriminator is kept each time this many epochs have passed, and after the last; 5 (the paper: 1).
+        every: epochs between two saved discriminators, the last one is always saved; 5 (the paper: 1).
         lr: of G; 1e-4. D has two thirds of it.
         batch_size: features per step; 128. A single left-over feature is not used for a step.
         latent: dimensions of u; 100.
         seed: of weights, order and u.
 
     Raises:
-        MethodError: an epoch that is not kept, fewer than two training features, or features that are not finite.
+        MethodError: an epoch whose discriminator is not saved, fewer than two training features, or features that
+            are not finite.
 
     Reference: Kong & Ramanan, OpenGAN: Open-Set Recognition via Open Data Generation, ICCV 2021, arXiv 2104.02939. The
     form on features and without real outliers in training, as in OpenOOD. The score is the logit, not its sigmoid,

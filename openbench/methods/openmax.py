@@ -58,7 +58,7 @@ class OpenMax(Method):
                 "labels belong to the same classes"
             )
         self.means_ = sums / counts.clamp(min=1)[:, None]
-        # Allocated once: parts kept between large temporaries would hold on to their memory.
+        # Allocated once: parts between large temporaries would keep their memory from being freed.
         distances, labels, done = sums.new_empty(int(counts.sum())), counts.new_empty(int(counts.sum())), 0
         for z, y in _correct(train):
             part = slice(done, done + len(y))

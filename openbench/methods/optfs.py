@@ -76,7 +76,7 @@ class OptFS(Method):
 def _quantiles(train: FeatureSet) -> tuple[float, float]:
     """The .001 and .999 quantiles of all training activations, exact and interpolated linearly.
 
-    Only the activations beyond them are kept while batches pass.
+    Only the activations beyond them stay in memory.
     """
     position = (train.features.numel() - 1) * _TAIL
     below = int(position)

@@ -23,7 +23,7 @@ class PNML(Method):
 
     Reference: Bibas et al., Single Layer Predictive Normalized Maximum Likelihood for Out-of-Distribution Detection,
     NeurIPS 2021, arXiv 2110.09246; `PNML` of pytorch-ood. Probabilities are not clamped: in float64, with 1 − p_c
-    summed from the other classes, the order of sure predictions is kept.
+    summed from the other classes, sure predictions keep their order.
     """
 
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN, head=True)
@@ -50,7 +50,7 @@ class PNML(Method):
         others = torch.logsumexp(log_p.scatter(1, top, -torch.inf), dim=1, keepdim=True)
         log_rest = torch.log1p(-log_p.exp()).scatter(1, top, others)
         odds = log_p / (1 + g) - log_rest  # of each term, p / (p + (1 − p) p^κ): 1 − κ = 1/(1 + g)
-        # The top term is near 1: what is missing to it, and the others, keep their digits.
+        # The top term is near 1: its complement and the other terms keep their digits.
         missing = torch.sigmoid(-odds.gather(1, top))[:, 0]
         rest = torch.sigmoid(odds).scatter(1, top, 0.0).sum(dim=1)
         regret: Tensor = torch.log1p(rest - missing) / math.log(max(2, log_p.shape[1]))

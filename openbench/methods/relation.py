@@ -64,7 +64,7 @@ class Relation(Method):
         return -total.float()
 
     def _raised(self, relation: Tensor) -> Tensor:
-        """Relations to the power, in place; power 0 counts those that are not zero."""
+        """Relations to the power, in place; power 0 counts the ones above 0."""
         if self.power == 0:
             return relation.sign_()
         return relation if self.power == 1 else relation.pow_(self.power)

@@ -28,7 +28,7 @@ class SOD(Method):
         k: neighbours that are compared; 20 by default, as in PyOD.
         l: samples in the reference set; 10 by default, as in PyOD.
         alpha: α; 0.8 in the paper.
-        max_train: at most that many training samples are kept, drawn without replacement; None keeps all.
+        max_train: number of training samples to draw without replacement, at most; None takes all.
         seed: of that draw.
 
     Raises:

@@ -120,12 +120,9 @@ class WeiPer(Method):
         least, largest = low_high[:, :, 0].amin(dim=0), low_high[:, :, 1].amax(dim=0)
         self.bounds_ = torch.stack([torch.linspace(0, 1, self.bins + 1, dtype=torch.float64)] * 2)
         self.bounds_ = least[:, None] + self.bounds_ * (largest + 1e-8 - least)[:, None]
-        totals = [torch.zeros(self.bins, dtype=torch.float64), torch.zeros(self.bins, dtype=torch.float64)]
+        totals = torch.zeros(2, self.bins, dtype=torch.float64)
         for values in self._values(train):
-            totals = [
-                total + self._histogram(v, kind).sum(dim=0).cpu()
-                for kind, (total, v) in enumerate(zip(totals, values, strict=True))
-            ]
+            totals += torch.stack([self._histogram(v, kind).sum(dim=0).cpu() for kind, v in enumerate(values)])
         self.density_, self.density_perturbed_ = (total / len(train) for total in totals)
 
     def _histogram(self, values: Tensor, kind: int) -> Tensor:

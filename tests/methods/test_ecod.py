@@ -51,7 +51,7 @@ def test_equals_tails_counted_one_by_one(cls, kind):
 def test_training_values_too_many_to_be_copied_count_the_same(cls, kind, monkeypatch):
     """Rectified and constant features repeat values in several blocks."""
     data = problem(kind, n=80)
-    monkeypatch.setattr(_tails, "_KEPT", 80 * 24 - 1)
+    monkeypatch.setattr(_tails, "_SORTED_IN_MEMORY", 80 * 24 - 1)
     monkeypatch.setattr(_tails, "_SORTED", 7 * 24)  # blocks of 7 of the 80
     fitted = cls().fit(data.train, None)
     assert_equal(fitted.score(data.test.without_labels()), counted(f(data.train), f(data.test), cls is ECOD))

@@ -63,7 +63,7 @@ def columns(n: int, head: Head, generator: torch.Generator) -> FeatureSet:
 @pytest.mark.parametrize("name", METHODS)
 def test_training_columns_are_never_copied_whole(name, monkeypatch):
     # What is small enough to be copied, or handled at once, must not hide what would be at any size.
-    monkeypatch.setattr(_tails, "_KEPT", N * D - 1)
+    monkeypatch.setattr(_tails, "_SORTED_IN_MEMORY", N * D - 1)
     monkeypatch.setattr(_tails, "_SORTED", 4096 * D)
     monkeypatch.setattr(mfs, "_AT_ONCE", 4 * N)
     for module in (_bank, relation):

@@ -101,7 +101,7 @@ def learnt_prompts(tower: PromptTower, train: FeatureSet, val: FeatureSet, how: 
 
     The loss is CE(s cos(f, t), y), plus −λ H of the patches whose K most probable classes lack y where `train` has
     patches (LoCoOp); t are the embeddings of `[v1] … [vk] class.`, s the model's scale, H the mean entropy of
-    softmax(s cos(z, t)). SGD with momentum; the last epoch's vectors are kept.
+    softmax(s cos(z, t)). SGD with momentum; the vectors are those of the last epoch.
 
     Args:
         tower: the text side, whose weights stay as they are.

@@ -85,7 +85,7 @@ def open_clip_model(
             weights, without a text tower.
         sha256: the hash that the file must have.
         classes: class names in label order, underscores read as spaces; the benchmark's where the yaml leaves it null;
-            `openai_imagenet` = those that CLIP's authors cleaned.
+            `openai_imagenet` = the names that CLIP's authors cleaned.
         templates: prompts with one `{}` for the class name; their normalised embeddings are averaged.
             `openai_imagenet` = the 80 published ones, `simple_imagenet` = 7 of them, `openai_cifar` = CIFAR's 18; or a
             text file with one a line.
@@ -286,7 +286,7 @@ def class_names_of(
     Args:
         library: open_clip.
         where: the backbone, for messages.
-        classes: the names; or `openai_imagenet`: those that CLIP's authors cleaned, for the benchmark's classes.
+        classes: the names; or `openai_imagenet`: the names that CLIP's authors cleaned, for the benchmark's classes.
         benchmark: the classes of the benchmark in label order; read for `openai_imagenet`.
 
     Raises:
