@@ -87,7 +87,7 @@ def test_metrics_are_a_family_or_keys_or_all(results):
         assert (value == "unable" and np.isnan(near[key])) or near[key] == value
     with pytest.raises(RecordError, match="metric 'aurok' is in no record"):
         ob.records(metrics=["aurok"])
-    with pytest.raises(RecordError, match="metrics is a int — a family"):
+    with pytest.raises(RecordError, match="metrics is a int — pass a family"):
         ob.records(results, metrics=3)
     with pytest.raises(RecordError, match="'rankin' not found; did you mean 'ranking'"):
         ob.records(metrics="rankin")
@@ -164,10 +164,10 @@ def test_a_run_without_scores_says_so_and_a_damaged_file_of_scores_warns(results
     assert "not the scores of a run" in damaged.warnings[0]
     file.unlink()
     missing = ob.load(record.run_id)
-    assert "repeat the run to compute them" in missing.notes[0]
+    assert "run it again to compute them" in missing.notes[0]
     with pytest.raises(CacheError, match="no scores per image"):
         missing.images()
-    with pytest.raises(RecordError, match="run — found '' — allowed: a run id"):
+    with pytest.raises(RecordError, match="run '' — allowed: a run id"):
         ob.load("", results)
     with pytest.raises(RecordError, match="record '0000000' not found"):
         ob.load("0000000")

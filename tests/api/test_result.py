@@ -128,7 +128,7 @@ def test_the_weights_of_a_users_model_are_not_called_released():
 
 
 def test_a_result_that_is_not_there_says_which_are():
-    with pytest.raises(KeyError, match=r"result 'kn' not found; did you mean 'knn'.*there are: knn"):
+    with pytest.raises(KeyError, match=r"result 'kn' not found; did you mean 'knn'.*available: knn"):
         Results({"knn": evaluated()})["kn"]
     assert "kn" not in Results({"knn": evaluated()})
 
@@ -164,7 +164,7 @@ def changed(result, role, **changes):
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (lambda r: replace(r, scores=()), "has no scores per image — they were not kept"),
+        (lambda r: replace(r, scores=()), "has no scores per image"),
         (lambda r: replace(r, scores=r.scores[:2]), "only one has far/c, near/a —"),
         (lambda r: changed(r, Role.NEAR, scores=np.zeros(3), labels=None), "near/a has 42 and 3 images"),
         (lambda r: changed(r, Role.ID_TEST, labels=np.full(40, 7)), "id_test/toy: 40 of 40 images have other labels"),
@@ -229,7 +229,7 @@ def test_several_results_are_compared_per_set_and_no_two_lines_look_alike():
     [
         (lambda: evaluated().plot("rock"), "plot 'rock' not found; did you mean 'roc'.*roc, pr, scores, threshold"),
         (lambda: replace(evaluated(), scores=()).plot(), "no scores per image"),
-        (lambda: Results({}).plot(), "0 results — a picture holds 1 to 24"),
+        (lambda: Results({}).plot(), "0 results, where a figure holds 1 to 24"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(call, words):
