@@ -1,7 +1,7 @@
 """The types that everything else uses, and the names that the file of a method imports.
 
 `request` (what a method needs), `features` (cached tensors of a split), `method` with its kinds `composite`, `live` and
-`streaming`, `search` (of hyper-parameters), `inputs` (what methods refuse), `benchmark` (splits), `preprocess`,
+`streaming`, `search` (of hyper-parameters), `inputs` (checks of arguments), `benchmark` (splits), `preprocess`,
 `scores` (of a set), `record` (of a run), `products` (of matrices).
 """
 

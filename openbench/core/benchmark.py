@@ -1,4 +1,4 @@
-"""Splits and benchmarks: which images play which role, with leakage refused at construction."""
+"""Splits and benchmarks: the images of each role; leakage is an error at construction."""
 
 import re
 from collections import Counter
@@ -37,20 +37,18 @@ class Split:
         name: the data set's name in the benchmark, e.g. `tin`; unique within its role.
         role: what the images are for.
         items: decoded images in manifest order.
-        labels: (n,) int64 index into the benchmark's ID classes; −1 for OOD roles, and throughout an ID split whose
-            labels are not known.
+        labels: (n,) int64 index into the benchmark's ID classes; −1 for OOD roles and in ID splits without labels.
         keys: (n,) the manifest's path of each image, for messages.
         classes: names of the classes that occur (ID: all, in index order); empty where the source has none.
-        digest: covers the manifest and a fingerprint of the pixels found: equal digests, equal images.
-        expected: how many images the manifest lists; more than n only if `incomplete=allow` dropped missing ones.
-        deviations: how the images found differ from the set as defined (missing files, another
-            size); empty = as defined.
+        digest: covers the manifest and a fingerprint of the pixels: equal digests, equal images.
+        expected: number of images in the manifest; more than n only if `incomplete=allow` dropped missing ones.
+        deviations: how the images differ from the set as defined (missing files, another size); empty = as defined.
         as_stored: the images are published at the size that networks take: the shorter side becomes the crop's side,
             whatever `Preprocess.resize` says, so nothing is cut off.
-        identity: represents this split in the benchmark's digest where only its list of images counts, so that the
-            digest is the same with and without the images; empty = `digest` and the number of images are used.
-        unread: nothing in this run reads the images: they were not opened, and there are no rows.
-        source: the object that reads the images, where it is known; its code decides what they look like.
+        identity: stands for this split in the benchmark's digest where only its list of images counts, so that the
+            digest is the same with and without the images; empty = `digest` and the number of images.
+        unread: whether no part of the run reads the images; there are no rows then.
+        source: the object that reads the images, if known; its code shapes them.
     """
 
     name: str
@@ -85,7 +83,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """All that tuning can see: ID validation and OOD validation. Test splits cannot be reached from here."""
+    """The splits that tuning can see. Test splits cannot be reached from here."""
 
     id_val: Split
     ood_val: Split
@@ -93,7 +91,7 @@ class Validation:
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """ID splits, OOD splits and what the benchmark promises about them.
+    """ID splits, OOD splits and the promises about them.
 
     Args:
         name: what users type after `+benchmark=`.
@@ -143,13 +141,13 @@ class Benchmark:
         for split in self.splits():
             self._check_labels(split)
             if not split.role.is_id:
-                self._check_disjoint(f"ID {self.id_test.name}", self._held_from(split), split)
+                self._check_disjoint(f"ID {self.id_test.name}", self._forbidden_in(split), split)
         known = {canonical(name) for name in self.known_overlap}
         for first, second in self.disjoint:
             for a in self.of_role(first):
-                held = [name for name in a.classes if canonical(name) not in known]
+                classes = [name for name in a.classes if canonical(name) not in known]
                 for b in self.of_role(second):
-                    self._check_disjoint(f"{a.role} {a.name}", held, b)
+                    self._check_disjoint(f"{a.role} {a.name}", classes, b)
 
     @property
     def columns(self) -> int | None:
@@ -181,16 +179,16 @@ class Benchmark:
         """
         if self.ood_val is None:
             raise DataError(
-                f"benchmark '{self.name}' has no OOD validation set, so nothing can be tuned — run with tune=none "
-                "to use each method's default hyper-parameters"
+                f"benchmark '{self.name}' has no OOD validation set to tune on — use tune=none, which takes each "
+                "method's default hyper-parameters"
             )
         return Validation(self.id_val, self.ood_val)
 
     @property
     def deviations(self) -> tuple[str, ...]:
         """Everything by which this differs from the benchmark as defined; empty = pristine."""
-        found = [f"{split.name} ({split.role}): {text}" for split in self.splits() for text in split.deviations]
-        return (*(f"{name}: dropped" for name in self.dropped), *found)
+        of_splits = (f"{split.name} ({split.role}): {text}" for split in self.splits() for text in split.deviations)
+        return (*(f"{name}: dropped" for name in self.dropped), *of_splits)
 
     @property
     def pristine(self) -> bool:
@@ -203,7 +201,7 @@ class Benchmark:
         parts: dict[str, Any] = {f"{s.role}/{s.name}": s.identity or (s.digest, len(s)) for s in self.splits()}
         return digest({"classes": self.classes, "splits": parts, "deviations": self.deviations})
 
-    def _held_from(self, ood: Split) -> list[str]:
+    def _forbidden_in(self, ood: Split) -> list[str]:
         """The ID classes that an OOD split must not have; only test sets may have those of `known_id_overlap`."""
         known = {canonical(name) for name in self.known_id_overlap} if ood.role in (Role.NEAR, Role.FAR) else set()
         return [name for name in self.classes if canonical(name) not in known]
@@ -229,14 +227,12 @@ class Benchmark:
 
 
 def canonical(name: str) -> str:
-    """Return a class name in the form that is compared: lower case, words joined by single underscores."""
+    """Return a class name in lower case, words joined by single underscores; names are compared in this form."""
     return re.sub(r"[^0-9a-z]+", "_", name.lower()).strip("_")
 
 
 def check_distinct(classes: Sequence[str], where: str) -> None:
-    """Check that no class is named twice: two labels would stand for the same images.
-
-    Names that differ only in case, spaces or punctuation are the same, as where ID and OOD classes are compared.
+    """Check that no class is named twice. Names that differ only in case, spaces or punctuation are the same.
 
     Raises:
         DataError: a class is named twice.
@@ -245,13 +241,13 @@ def check_distinct(classes: Sequence[str], where: str) -> None:
     twice = sorted({name for name in classes if count[canonical(name)] > 1 and canonical(name)})
     if twice:
         raise DataError(
-            f"{where}: two classes have the same name — found {', '.join(map(repr, twice[:5]))} among {len(classes)} "
-            "class names — one name for each class — rename one of the two, or merge them"
+            f"{where}: of {len(classes)} classes, several have the name {', '.join(map(repr, twice[:5]))} — rename or "
+            "merge them"
         )
 
 
 class Array(Protocol):
-    """What rows are read from: an array in memory, a memory-mapped one, or an object that reads a file."""
+    """An array in memory, a memory-mapped one, or an object that reads rows from a file."""
 
     @property
     def shape(self) -> Sequence[int]:
@@ -265,7 +261,7 @@ class Array(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class RowItems:
-    """Rows of one array, or of several side by side; nothing but the batch that is read is copied.
+    """Rows of one array, or of several side by side; only the batch that is read is copied.
 
     Args:
         parts: arrays (N, k) of numbers; an item is a row of the first, then of the second, and so on.
@@ -291,6 +287,6 @@ class RowItems:
             chosen = self.rows[start:stop]
             consecutive = len(chosen) and bool((np.diff(chosen) == 1).all())
             index = slice(int(chosen[0]), int(chosen[-1]) + 1) if consecutive else chosen
-        with np.errstate(over="ignore"):  # a number that float32 does not hold is infinite, and refused as such
+        with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, which is refused
             parts = [np.asarray(part[index]).astype(np.float32) for part in self.parts]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

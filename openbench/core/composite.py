@@ -14,10 +14,10 @@ from openbench.errors import MethodError, NotFittedError
 
 
 class Composite(Method):
-    """Combines the scores of methods that know nothing of one another.
+    """Combines the scores of independent methods.
 
     `fit_parts` fits a fresh copy of each part on the split that the part names. `learn` then gets the fitted parts'
-    scores of ID validation, e.g. to bring them to one unit. It sees no labels and no OOD samples.
+    scores of ID validation, e.g. to standardise them. It sees no labels and no OOD samples.
     """
 
     @property
@@ -56,10 +56,10 @@ class Composite(Method):
         Raises:
             NotFittedError: before `fit_parts`.
         """
-        found: Mapping[str, Method] | None = getattr(self, "parts_", None)
-        if found is None:
+        parts: Mapping[str, Method] | None = getattr(self, "parts_", None)
+        if parts is None:
             raise NotFittedError(f"{type(self).__name__} used before its parts were fitted — call fit_parts first")
-        return found
+        return parts
 
     def fit_parts(self, fit: Callable[[Method], Method], score: Callable[[Method], Tensor]) -> Self:
         """Fit the parts, then learn from their scores of ID validation; return self.
@@ -108,5 +108,5 @@ def leaves(method: Method) -> Iterator[Method]:
 
 def version_of(method: Method) -> int:
     """Return a method's version; a composite's version rises with that of any part."""
-    own = type(method).version
-    return own + sum(version_of(p) - 1 for p in method.parts.values()) if isinstance(method, Composite) else own
+    parts = method.parts.values() if isinstance(method, Composite) else ()
+    return type(method).version + sum(version_of(part) - 1 for part in parts)

@@ -20,7 +20,7 @@ _FITTED = (("weight", "bias"), ("coef_", "intercept_"))  # torch.nn.Linear, scik
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """Columns of n samples. Reading an absent column raises FieldError, so undeclared use cannot go unnoticed.
+    """Columns of n samples. Reading an absent column raises FieldError, so undeclared use is an error.
 
     Tensors may be memory-mapped and far larger than RAM: read them through `batches`.
 
@@ -45,10 +45,10 @@ class FeatureSet:
             expected = _DTYPES.get(name, torch.float32)
             _check_tensor(column, expected, f"FeatureSet: '{name}'")
             shape = column.shape
-            axes, wanted = _SHAPES.get(name, (2, "(n, d) with d ≥ 1"))
+            axes, allowed = _SHAPES.get(name, (2, "(n, d) with d ≥ 1"))
             fits = len(shape) == axes or (name in self.maps and shape)
             if not fits or 0 in shape[1:]:
-                raise FieldError(f"FeatureSet: '{name}' has the shape {tuple(shape)} — {wanted} expected")
+                raise FieldError(f"FeatureSet: '{name}' has the shape {tuple(shape)} — {allowed} expected")
 
     def __len__(self) -> int:
         return len(next(iter(self.named().values())))
@@ -158,7 +158,7 @@ class Head:
             )
         for name in ("weight", "bias"):
             if not bool(getattr(self, name).isfinite().all()):
-                raise FieldError(f"Head: {name} holds NaN or infinity — finite numbers expected — look at the weights")
+                raise FieldError(f"Head: {name} has NaN or infinity — check the weights")
 
     @property
     def num_classes(self) -> int:
@@ -171,7 +171,7 @@ class Head:
         return by_rows(features, self.weight.to(device), self.bias.to(device))
 
     def to(self, device: torch.device) -> "Head":
-        """The same head on a device, in memory of its own: who changes it changes no other method's."""
+        """The same head on a device, copied, so that changing it does not change another method's."""
         return replace(self, weight=self.weight.to(device, copy=True), bias=self.bias.to(device, copy=True))
 
     def text(self, texts: Texts) -> Tensor:
@@ -185,30 +185,30 @@ class Head:
                 f"texts of '{texts.words}' read but not there — present: {[t.words for t in self.texts]}; declare the "
                 "corpus in the method's needs, or pass Head(W, b, texts={corpus: embeddings})"
             )
-        found = self.texts[texts]
-        _check_tensor(found, torch.float32, f"Head: texts of '{texts.words}'")
-        if found.ndim != 2 or found.shape[1] != self.weight.shape[1] or not len(found):
+        embeddings = self.texts[texts]
+        _check_tensor(embeddings, torch.float32, f"Head: texts of '{texts.words}'")
+        if embeddings.ndim != 2 or embeddings.shape[1] != self.weight.shape[1] or not len(embeddings):
             raise FieldError(
-                f"Head: texts of '{texts.words}' have the shape {tuple(found.shape)} — (m, {self.weight.shape[1]}) "
-                "with m ≥ 1 expected, in the space of the features"
+                f"Head: texts of '{texts.words}' have the shape {tuple(embeddings.shape)} — pass "
+                f"(m, {self.weight.shape[1]}) with m ≥ 1, in the space of the features"
             )
-        return found
+        return embeddings
 
 
 def _check_tensor(value: object, expected: torch.dtype, where: str) -> None:
-    """Check that a value is a tensor of the expected dtype; converting it here would hide precision lost before."""
+    """Check that a value is a tensor of the expected dtype; converting it would hide a loss of precision."""
     if not isinstance(value, Tensor):
-        found = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise FieldError(f"{where} is a {found} — a torch.Tensor of {expected} expected — torch.as_tensor(…) makes one")
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise FieldError(f"{where} is a {kind} — pass a torch.Tensor of {expected}: torch.as_tensor(…)")
     if value.dtype != expected:
-        raise FieldError(f"{where} is {value.dtype} — {expected} expected — pass tensor.to({expected})")
+        raise FieldError(f"{where} is {value.dtype} — pass tensor.to({expected})")
 
 
 def fitted_pair(head: Any) -> Any:
     """Return (W, b) of a torch.nn.Linear or of a fitted linear model with `coef_`; anything else as it is.
 
     Args:
-        head: what a caller gives as a classifier.
+        head: the argument of a call.
     """
     names = ((w, b) for w, b in _FITTED if hasattr(head, w) and hasattr(head, b))
     return next(((getattr(head, w), getattr(head, b)) for w, b in names), head)

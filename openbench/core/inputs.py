@@ -1,4 +1,4 @@
-"""What a method accepts: finite float32 rows, with labels that are class numbers."""
+"""Checks of what methods are given: finite rows, and labels that are class numbers."""
 
 import inspect
 import math
@@ -18,20 +18,20 @@ MOST_CLASSES = 1_000_000  # where neither head nor logits say how many there are
 _AT_ONCE = 4096  # rows compared at a time
 
 
-def hold(cls: type, **held: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Wrap the methods that a class defines itself; those that it inherits are wrapped already.
+def guard(cls: type, **wrappers: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Wrap the methods that a class defines itself; inherited ones are wrapped already.
 
     Args:
-        cls: a new subclass of a contract.
-        held: method → what wraps it.
+        cls: a new subclass of `Method`.
+        wrappers: name of a method → its wrapper.
     """
-    for name, wrap in held.items():
-        own = vars(cls).get(name)
-        if inspect.isfunction(own):
-            setattr(cls, name, wrap(own))
+    for name, wrap in wrappers.items():
+        function = vars(cls).get(name)
+        if inspect.isfunction(function):
+            setattr(cls, name, wrap(function))
 
 
-def held_to_finite(function: Callable[..., Any]) -> Callable[..., Any]:
+def check_finite(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `score` or `class_scores`, wrapped so that it refuses empty input and rows that are NaN or infinite."""
 
     @wraps(function)
@@ -42,11 +42,11 @@ def held_to_finite(function: Callable[..., Any]) -> Callable[..., Any]:
     return on_finite
 
 
-def held_to_training(function: Callable[..., Any]) -> Callable[..., Any]:
+def check_training(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `fit`, wrapped so that it refuses training sets from which nothing can be learnt.
 
     It refuses a set without rows, values that are NaN, infinite or beyond 1e15, rows that are all equal, and labels
-    that are not classes of the head (of the logits where there is no head). The message names the method and the cause.
+    that are not classes of the head (of the logits where there is no head).
     """
 
     @wraps(function)
@@ -76,13 +76,13 @@ def _check_training(columns: Mapping[str, Tensor], where: str) -> None:
             _refuse_not_finite(name, column, where)
         if reached > LARGEST:
             raise MethodError(
-                f"{where}: training {name} reach {reached:.3g} — allowed: up to {LARGEST:g}, since squares of "
-                "larger values overflow — look at the network's outputs"
+                f"{where}: training {name} reach {reached:.3g}, and squares of values above {LARGEST:g} overflow — "
+                "check the network's outputs"
             )
     if columns and all(_is_one_row(column) for column in columns.values()):
         raise MethodError(
-            f"{where}: all {len(next(iter(columns.values())))} training {' and '.join(sorted(columns))} are equal — at "
-            "least two that differ are needed — look at the network's outputs"
+            f"{where}: all {len(next(iter(columns.values())))} training {' and '.join(sorted(columns))} are equal — "
+            "check the network's outputs"
         )
 
 
@@ -96,7 +96,7 @@ def _check_labels(train: FeatureSet, head: Head | None, where: str) -> None:
     if labels is None:
         return
     if int(labels.min()) < 0:
-        raise MethodError(f"{where}: label {int(labels.min())} — allowed: classes from 0 — leave other rows out")
+        raise MethodError(f"{where}: label {int(labels.min())} — allowed: classes from 0")
     if head is not None:
         classes, of = head.num_classes, "the head's classes"
     elif Field.LOGITS in train:
@@ -105,7 +105,7 @@ def _check_labels(train: FeatureSet, head: Head | None, where: str) -> None:
         classes, of = MOST_CLASSES, "classes"
     if int(labels.max()) >= classes:
         raise MethodError(
-            f"{where}: label {int(labels.max())} — allowed: {of}, 0 to {classes - 1} — fit on the ID split that the "
+            f"{where}: label {int(labels.max())} — allowed: {of}, 0 to {classes - 1}, as in the ID split that the "
             "network was trained on"
         )
 
@@ -125,6 +125,6 @@ def _refuse_not_finite(name: str, column: Tensor, where: str) -> None:
     if bool(bad.any()):
         first = int(torch.nonzero(bad)[0])
         raise MethodError(
-            f"{where}: {int(bad.sum())} of {len(column)} rows of '{name}' are not finite (first: row {first}) "
-            "— finite numbers expected — find the inputs for which the network returns these values"
+            f"{where}: {int(bad.sum())} of {len(column)} rows of '{name}' are not finite (first: row {first}) — find "
+            "the inputs for which the network returns these values"
         )

@@ -1,4 +1,4 @@
-"""The escape hatch: methods that run the network themselves, because cached columns do not hold what they need."""
+"""Live methods, which run the network themselves where cached columns are not enough."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from openbench.source import foreign_sources
 
 
 class LiveOutputs(Protocol):
-    """What one pass yields."""
+    """The outputs of one pass."""
 
     @property
     def logits(self) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from openbench.config.constraints import Checked
 from openbench.core.features import FeatureSet, Head
-from openbench.core.inputs import held_to_finite, held_to_training, hold
+from openbench.core.inputs import check_finite, check_training, guard
 from openbench.core.request import Field, Request
 from openbench.errors import MethodError, NotFittedError, OpenbenchError
 
@@ -33,16 +33,16 @@ class Method(Checked, ABC):
     version: ClassVar[int] = 1  # raised by every change that moves scores: it enters the run id
     # Hyper-parameters that `fit` does not read: a search fits once for all their values.
     read_by_score: ClassVar[frozenset[str]] = frozenset()
-    # In words, the objects that `fit` learns and that are not made of numbers and tensors: a detector cannot keep them.
+    # In words, the objects that `fit` learns which are not numbers or tensors: a detector cannot save them.
     learns_objects: ClassVar[str] = ""
-    # Whether `search` asks which predictions of the network are right.
+    # Whether `search` reads which predictions of the network are right.
     search_reads_predictions: ClassVar[bool] = False
 
     def __init_subclass__(cls, **rest: Any) -> None:
-        """Make the methods of a subclass refuse input that they cannot work with."""
+        """Check what the methods of a subclass are given."""
         super().__init_subclass__(**rest)
-        scoring = dict.fromkeys(("score", "score_next", "class_scores"), held_to_finite)
-        hold(cls, fit=held_to_training, **scoring)
+        scoring = dict.fromkeys(("score", "score_next", "class_scores"), check_finite)
+        guard(cls, fit=check_training, **scoring)
 
     @property
     def request(self) -> Request:
@@ -117,7 +117,7 @@ class HeadMethod(Method):
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the head."""
         if head is None:
-            raise MethodError(f"{type(self).__name__}: needs the classifier head — found None — pass head=Head(W, b)")
+            raise MethodError(f"{type(self).__name__} needs the classifier head — pass head=Head(W, b)")
         self.head_ = head
         return self
 

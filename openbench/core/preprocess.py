@@ -35,12 +35,12 @@ class Preprocess(Checked):
 
 @dataclass(frozen=True)
 class OwnTransform:
-    """A function of the user's own that turns a decoded image into the network's input; its fields tell what it does.
+    """A user's function from a decoded image to the network's input.
 
     Args:
         text: its source or repr, shortened.
-        content: a digest of all that shapes what it does.
-        mode: of the PIL images that it is given, `RGB` or `L`.
+        content: digest of its code and settings.
+        mode: of the PIL images, `RGB` or `L`.
         function: PIL image → tensor (channels, h, w).
     """
 
@@ -60,10 +60,10 @@ class OwnTransform:
 
 @dataclass(frozen=True)
 class OwnPreprocess(Preprocess):
-    """A transform that the fields of Preprocess cannot express: it is run as it is.
+    """A transform that the fields of Preprocess cannot express; it is run as it is.
 
     Args:
-        resize: side of the network's input, as found.
+        resize: side of the network's input, as measured.
         crop: the same.
         mean: per channel, measured on a black and a white image.
         std: likewise; methods that move an image by pixels divide by it.

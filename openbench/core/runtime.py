@@ -1,4 +1,4 @@
-"""What must not change a number: devices, folders, batch sizes, policies. No part of this enters a digest."""
+"""How a run is carried out: devices, folders, batch sizes, policies. None of this enters a digest."""
 
 import os
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ def under_torchrun() -> bool:
 
 @dataclass(frozen=True)
 class Sharding:
-    """Among how many jobs a pass is divided.
+    """The share of this job in a pass.
 
     Args:
-        count: of jobs; one: a job makes the whole, and others wait.
-        first: 0 … count − 1, which of them this is: it begins with another part of the images.
+        count: number of jobs.
+        first: 0 … count − 1, the part of the images with which this job begins.
     """
 
     count: int = 1
@@ -75,16 +75,10 @@ class Runtime(Checked):
 
     def __post_init__(self) -> None:
         """Resolve the folders."""
-        object.__setattr__(
-            self,
-            "cache",
-            paths.writable(Path(self.cache).expanduser(), "runtime.cache") if self.cache else paths.cache_dir(),
-        )
-        object.__setattr__(
-            self,
-            "results",
-            paths.writable(Path(self.results).expanduser(), "runtime.results") if self.results else paths.results_dir(),
-        )
+        for name, default in (("cache", paths.cache_dir), ("results", paths.results_dir)):
+            given = getattr(self, name)
+            folder = paths.writable(Path(given).expanduser(), f"runtime.{name}") if given else default()
+            object.__setattr__(self, name, folder)
 
     @classmethod
     def from_config(cls, node: Mapping[str, Any]) -> "Runtime":
@@ -104,15 +98,12 @@ class Runtime(Checked):
         count = self.shards or size
         if self.shard is None and count < size:
             raise ConfigError(
-                f"runtime.shards — found {count}, and torchrun started {size} processes, each of which begins with a "
-                f"shard of its own — allowed: {size} or more, or null for as many as there are processes — leave "
+                f"runtime.shards is {count}, and torchrun started {size} processes, each with its own shard — leave "
                 f"runtime.shards out, or start fewer processes (torchrun --nproc_per_node={count})"
             )
         first = self.shard if self.shard is not None else int(os.environ["RANK"]) if joined else 0
         if first >= count:
-            raise ConfigError(
-                f"runtime.shard — found {first} — allowed: 0 to {count - 1}, as runtime.shards is {count}"
-            )
+            raise ConfigError(f"runtime.shard is {first} — allowed: 0 to {count - 1}, as runtime.shards is {count}")
         return Sharding(count, first)
 
     @property
@@ -145,12 +136,8 @@ class Runtime(Checked):
     @property
     def records(self) -> Path:
         """The results folder."""
-        if self.results is None:
-            raise ConfigError("runtime.results was not resolved")
-        return self.results
+        return Path(self.results)  # type: ignore[arg-type]
 
     @property
     def _cache(self) -> Path:
-        if self.cache is None:
-            raise ConfigError("runtime.cache was not resolved")
-        return self.cache
+        return Path(self.cache)  # type: ignore[arg-type]

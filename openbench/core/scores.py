@@ -1,4 +1,4 @@
-"""Per-sample scores of one set: what metrics read, and what is kept so that new metrics need no model."""
+"""Per-sample scores of one set; new metrics need no model."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Searching hyper-parameters: the settings of a space, what a search may touch, and its outcome."""
+"""Search of hyper-parameters: settings of a space, the data that a search may use, and its outcome."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ class Tuned:
 
 
 class SearchContext(Protocol):
-    """What a search may touch: splits to fit on, and the two sides that settings are compared on."""
+    """The data that a search may use: splits to fit on, and the two sides on which settings are compared."""
 
     @property
     def report(self) -> Callable[[int, int, Trial], None]:
@@ -65,7 +65,7 @@ class SearchContext(Protocol):
 
 @dataclass(frozen=True)
 class ChosenMethod:
-    """An unfitted method, and what stands for it in a record.
+    """An unfitted method with its config.
 
     Args:
         name: what users type, or the class's name in lower case.
@@ -116,11 +116,11 @@ def grid(space: Mapping[str, Sequence[Any]], parameters: Sequence[str], where: s
 
 def settings_of(method: Method, space: Mapping[str, Any]) -> list[Method]:
     """Return a method at each setting of a space, unfitted; without those that it refuses, which tuning leaves out."""
-    found = []
+    settings = []
     for params in grid(space, list(method.params())):
         with suppress(MethodError):
-            found.append(with_params(method, params))
-    return found
+            settings.append(with_params(method, params))
+    return settings
 
 
 def best_trial(method: Method, trials: Sequence[Trial]) -> Trial:
@@ -132,7 +132,7 @@ def best_trial(method: Method, trials: Sequence[Trial]) -> Trial:
     feasible = [t for t in trials if "auroc" in t]
     if not feasible:
         raise MethodError(
-            f"{type(method).__name__}: none of the {len(trials)} settings in `_space_` is feasible — "
-            f"first reason: {trials[0]['infeasible']} — change `_space_` or run with tune=none"
+            f"{type(method).__name__}: none of the {len(trials)} settings in `_space_` is feasible "
+            f"({trials[0]['infeasible']}) — change `_space_`, or use tune=none"
         )
     return max(feasible, key=lambda t: t["auroc"])  # max keeps the first of equals

@@ -1,4 +1,4 @@
-"""Methods that learn from the test images they have scored, and the streams of images that they score."""
+"""Streaming methods, which learn from the test images that they have scored, and the streams of images."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -45,14 +45,14 @@ class StreamPlan(Checked):
         rng = np.random.default_rng([self.seed, number])
         inside, outside = np.arange(id_images), np.arange(id_images, id_images + ood_images)
         if self.ood_per_id is not None:
-            kept = min(id_images, int(ood_images / self.ood_per_id))
-            wanted = min(ood_images, round(kept * self.ood_per_id))
-            if not kept or not wanted:
+            n = min(id_images, int(ood_images / self.ood_per_id))
+            m = min(ood_images, round(n * self.ood_per_id))
+            if not n or not m:
                 raise ConfigError(
-                    f"{self.named}.ood_per_id — found {self.ood_per_id:g} — of {id_images} ID and {ood_images} OOD "
-                    "images no image of one side would be left — choose a ratio nearer to theirs, or leave it out"
+                    f"{self.named}.ood_per_id is {self.ood_per_id:g}, which leaves no image of one side of {id_images} "
+                    f"ID and {ood_images} OOD images — choose a ratio nearer to theirs, or leave it out"
                 )
-            inside, outside = rng.choice(inside, kept, replace=False), rng.choice(outside, wanted, replace=False)
+            inside, outside = rng.choice(inside, n, replace=False), rng.choice(outside, m, replace=False)
         return rng.permutation(np.concatenate([inside, outside]))
 
 
