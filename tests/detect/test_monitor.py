@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from scipy.stats import binom
 
 from openbench.detect.monitor.martingale import Capital, Martingale, OnlineRanks, ScoreCells
-from openbench.detect.monitor.monitor import CapitalCurve, Monitor, MonitorRules, window_of
+from openbench.detect.monitor.monitor import CapitalCurve, Monitor, window_of
 from openbench.errors import ConfigError, DataError
 
 P_VALUES = (Fraction(1, 8), Fraction(3, 4), Fraction(1, 16), Fraction(1), Fraction(1, 2), Fraction(1, 32))
@@ -65,11 +65,6 @@ def test_money_put_in_later_bets_from_then_on(bets):
     jump = Fraction(1, 4)
     expected = kept[-1] + sum((kept[k] - kept[k + 1]) * float(one(P_VALUES[k:], jump)) for k in range(len(P_VALUES)))
     assert log_wealths(Martingale(bets, float(jump)), P_VALUES)[-1] == pytest.approx(math.log(expected), abs=1e-9)
-
-
-def test_both_is_half_of_each():
-    one, other, both = (log_wealths(Martingale(bets), P_VALUES)[-1] for bets in ("mixture", "jumper", "both"))
-    assert math.exp(both) == pytest.approx((math.exp(one) + math.exp(other)) / 2)
 
 
 def test_capital_neither_overflows_nor_runs_dry():
@@ -195,10 +190,6 @@ def test_a_window_is_compared_with_the_calibration_set():
     assert (found.first, found.images) == (11, 4)
 
 
-def test_the_command_and_the_class_have_the_same_defaults():
-    assert Monitor(19).rules == MonitorRules()
-
-
 def test_windows_follow_one_another():
     monitor = Monitor(19, window=3)
     monitor.update([k / 20 for k in (1, 10, 20, 5, 6, 7, 8)])
@@ -249,11 +240,6 @@ def test_what_a_detector_cannot_have_given_is_refused(p):
         Monitor(10, alpha=0.1).update([1.0, p])
 
 
-def test_a_rule_out_of_range_is_named_as_it_is_given():
-    with pytest.raises(ConfigError, match=r"monitor\.level — found 2"):
-        Monitor(30, level=2)
-
-
 def test_equal_calibration_scores_need_scores():
     monitor = Monitor([1.0, *[2.0] * 20])
     with pytest.raises(DataError, match="1 scores occur more than once among the 21 calibration scores — give scores"):
@@ -274,3 +260,8 @@ def test_the_curve_of_a_long_life_stays_short():
         curve.add(images, float(images))
     assert len(curve.log10) < 4096
     assert curve.log10 == [float(at) for at in range(curve.stride, 10_001, curve.stride)]
+
+
+def test_both_is_half_of_each():
+    one, other, both = (log_wealths(Martingale(bets), P_VALUES)[-1] for bets in ("mixture", "jumper", "both"))
+    assert math.exp(both) == pytest.approx((math.exp(one) + math.exp(other)) / 2)

@@ -160,18 +160,6 @@ def test_a_graph_that_names_other_files_is_refused():
         _of_graph(b"\x0a\x03abc", PART, None, {})
 
 
-def test_a_graph_of_other_outputs_is_refused():
-    pytest.importorskip("onnxruntime", reason="extra onnx")
-
-    class Means(torch.nn.Module):
-        def forward(self, x):
-            return x.mean(dim=(2, 3)), x.mean(dim=(1, 2, 3))
-
-    graph = traced(Means(), torch.zeros(2, 3, 8, 8), ("logits", "features"))
-    with pytest.raises(CheckpointError, match=r"outputs of the shapes \[\(2, 3\), \(2,\)\] for 2 images — logits and"):
-        _of_graph(graph, PART, None, {})
-
-
 def test_groups_weights_and_the_terms_come_back(tmp_path):
     held = images(99, 1)[0]
     grouped = detector("mls").calibrate(held, alpha=0.1, groups=["a", "b", "b"] * 33, delta=0.2, coverage=0.7)
@@ -341,3 +329,15 @@ def test_a_method_that_learnt_an_object_is_refused():
     method.network_ = torch.nn.Linear(2, 2)
     with pytest.raises(NotApplicableError, match=r"'method.network_' is a torch.nn.*never pickled"):
         packed_method(method, {})
+
+
+def test_a_graph_of_other_outputs_is_refused():
+    pytest.importorskip("onnxruntime", reason="extra onnx")
+
+    class Means(torch.nn.Module):
+        def forward(self, x):
+            return x.mean(dim=(2, 3)), x.mean(dim=(1, 2, 3))
+
+    graph = traced(Means(), torch.zeros(2, 3, 8, 8), ("logits", "features"))
+    with pytest.raises(CheckpointError, match=r"outputs of the shapes \[\(2, 3\), \(2,\)\] for 2 images — logits and"):
+        _of_graph(graph, PART, None, {})

@@ -139,19 +139,6 @@ def test_a_p_value_that_equals_its_bound_is_a_discovery(level):
     assert discoveries(PooledCurve.of([0.0], np.full(8, 1.5)), [0.0] * (k - 1) + [-1.0] * (10 - k), level) == (1, 8)
 
 
-def test_discoveries_find_most_of_a_distant_set():
-    rng = np.random.default_rng(5)
-    calibration, ids, ood = rng.normal(size=2000), rng.normal(size=900), rng.normal(6, 1, 300)
-    alarms, found = discoveries(PooledCurve.of(ids, ood), calibration, 0.1)
-    flagged = benjamini_hochberg(p_values(calibration, np.concatenate([ids, ood])), 0.1)
-    assert (alarms, found) == (flagged[:900].sum(), flagged[900:].sum())
-    assert found > 290
-
-
-def test_benjamini_hochberg_flags_nothing_when_nothing_is_small():
-    assert not benjamini_hochberg(np.full(5, 0.9), 0.1).any()
-
-
 @pytest.mark.parametrize(
     ("p", "level"), [([0.5, 1.5], 0.1), ([-0.1], 0.1), ([0.5], 0.0), ([0.5], 1.0), ([np.nan], 0.1)]
 )

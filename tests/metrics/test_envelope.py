@@ -77,14 +77,6 @@ def test_without_ties_accuracy_and_precision_are_the_best_that_any_weight_counts
     np.testing.assert_allclose(found.precision, precision.max(axis=0), atol=1e-12)
 
 
-def test_a_further_weight_never_lowers_a_curve():
-    sets, losses = drawn(2, 1)
-    few, many = (envelope(sets, losses, Standard(), mus) for mus in (MUS[:2], MUS))
-    assert np.all(many.fpr <= few.fpr)
-    assert np.all(many.precision >= few.precision)
-    assert np.all(many.accuracy >= few.accuracy)
-
-
 def test_units_of_the_scores_do_not_matter_if_they_are_taken_into_account():
     sets, losses = drawn(1, None)
     other = tuple(ScorePair(100 * np.asarray(p.risk) - 7, np.asarray(p.separation) / 50 + 3) for p in sets)

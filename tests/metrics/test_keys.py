@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from openbench.metrics.curve import CURVE_METRICS
-from openbench.metrics.keys import bounds
+from openbench.metrics.keys import bounds, higher_is_better
 from openbench.metrics.suite import MetricOptions, SetScores, evaluate
 
 
@@ -43,22 +43,28 @@ def test_every_key_of_the_suite_but_thresholds_has_bounds():
 
 
 @pytest.mark.parametrize(
-    ("key", "low", "high"),
+    ("key", "low", "high", "better"),
     [
-        ("auroc", 0, 1),
-        ("pooled_fpr95_high", 0, 1),
-        ("risk@prec0.9,rec0.8", 0, 1),
-        ("score_lac_worst_class@0.05", 0, 1),
-        ("aps_coverage_std@0.1", 0, 1),
-        ("detection_error", 0, 0.5),
-        ("cost", 0, math.inf),
-        ("raps_size_mean@0.1", 0, math.inf),
-        ("n_ood", 1, math.inf),
-        ("of_a_later_version", -math.inf, math.inf),
+        ("auroc", 0, 1, True),
+        ("pooled_auroc_low", 0, 1, True),
+        ("pooled_fpr95_high", 0, 1, False),
+        ("risk@prec0.9,rec0.8", 0, 1, False),
+        ("ccr@fpr1e-2", 0, 1, True),
+        ("e-aurc", 0, 1, False),
+        ("fnr@95tnr", 0, 1, False),
+        ("score_lac_worst_class@0.05", 0, 1, True),
+        ("aps_coverage_std@0.1", 0, 1, None),
+        ("detection_error", 0, 0.5, False),
+        ("cost", 0, math.inf, False),
+        ("raps_size_mean@0.1", 0, math.inf, False),
+        ("lac_size_std@0.05", 0, math.inf, None),
+        ("n_ood", 1, math.inf, None),
+        ("of_a_later_version", -math.inf, math.inf, None),
     ],
 )
-def test_bounds_by_key(key, low, high):
+def test_range_and_direction_by_key(key, low, high, better):
     assert bounds(key)[:2] == (low, high)
+    assert higher_is_better(key) is better
 
 
 def test_counts_are_whole_numbers():

@@ -67,13 +67,6 @@ def test_rates_by_set_stand_in_the_header_and_options_still_hash():
     assert (options.fpr_of("cifar10"), options.fpr_of(""), MetricOptions().fpr_of("cifar10")) == (0.29, None, 0.2)
 
 
-def test_the_header_names_no_bootstrap_where_nothing_is_drawn():
-    assert "bootstrap" in describe(MetricOptions(replicates=20))
-    assert "bootstrap" not in describe(MetricOptions(replicates=0))
-    assert " · 95 % intervals: DeLong (AUROC) · prediction sets" in describe(MetricOptions(replicates=0))
-    assert "bootstrap" not in describe(MetricOptions(bootstrap_metrics=()))
-
-
 @pytest.mark.parametrize(
     ("family", "part"),
     [

@@ -84,22 +84,12 @@ def test_relative_spread_and_f1_do_not_depend_on_the_scores_unit(factor, shift):
     assert [g.others for g in after.groups.values()] == pytest.approx([g.others for g in before.groups.values()])
 
 
-def test_a_single_group_has_no_others():
-    found = shared_thresholds({"low": GROUPS["low"]})
-    assert (found.groups["low"].others, found.groups["low"].others_threshold) == (None, None)
-    assert found.groups["low"].single == found.groups["low"].own
-
-
 def test_of_equally_good_thresholds_a_group_takes_its_own():
     ids = np.array([0.0, 1.0])
     found = shared_thresholds({"first": (ids, np.array([2.0, 3.0])), "second": (ids, np.array([2.5, 3.0]))})
     # Nothing of the second group lies between 2 and 2.5: both thresholds part it.
     assert (found.groups["second"].pooled_threshold, found.groups["second"].pooled) == (2.5, 1.0)
     assert (found.groups["second"].others_threshold, found.groups["second"].others) == (2.0, 1.0)
-
-
-def test_constant_id_scores_have_no_unit():
-    assert shared_thresholds({"a": (np.zeros(3), np.ones(3))}).relative_std is None
 
 
 @pytest.mark.parametrize(
@@ -113,3 +103,13 @@ def test_constant_id_scores_have_no_unit():
 def test_groups_without_thresholds_are_refused(groups, message):
     with pytest.raises(MetricError, match=message):
         shared_thresholds(groups)
+
+
+def test_a_single_group_has_no_others():
+    found = shared_thresholds({"low": GROUPS["low"]})
+    assert (found.groups["low"].others, found.groups["low"].others_threshold) == (None, None)
+    assert found.groups["low"].single == found.groups["low"].own
+
+
+def test_constant_id_scores_have_no_unit():
+    assert shared_thresholds({"a": (np.zeros(3), np.ones(3))}).relative_std is None
