@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
 from openbench.core.scores import SetScores
 from openbench.digest import array_sha256, digest
 from openbench.errors import OpenbenchError, RecordError
+from openbench.public import TARGET
 from openbench.results.leaderboard.consistency import inconsistencies
 from openbench.results.records.compare import compare
 from openbench.results.records.settings import strategy_of
@@ -24,25 +25,28 @@ Verdict = Literal["refused", "apart", "ranked"]
 _SAME = 1e-12  # a trial whose validation AUROC is the test AUROC to rounding
 _PROCESSOR = 1e-3
 _FIRST = 3
+_SAME_SCORES = "its scores are those of run {}, to the last digit"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Checked:
     """One record of a submission.
 
     Args:
-        run_id: of the record, or the file that is none.
+        run_id: of the record, or the file that is not one.
         method: as typed.
         refused: why it is not accepted: what it states is not so.
-        apart: why it is shown apart and not ranked: it cannot be recomputed or compared here.
+        apart: why it is shown without a rank: it cannot be recomputed or compared here.
         numbers: how many numbers were recomputed from its scores.
+        scores: digest of its scores; empty without any.
     """
 
     run_id: str
     method: str
-    refused: tuple[str, ...] = ()
-    apart: tuple[str, ...] = ()
+    refused: list[str] = field(default_factory=list)
+    apart: list[str] = field(default_factory=list)
     numbers: int = 0
+    scores: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -119,33 +123,17 @@ def check_submission(folder: Path, known: Known) -> list[Checked]:
             "writes it, with the scores that `publish` puts there"
         )
     store = ScoreStore(folder / PUBLISHED)
-    verdicts = [Checked(str(error).partition(" — ")[0], "?", (str(error),)) for error in unreadable]
     checked = [_checked(record, store, known) for record in records]
-    for record, (one, scores_digest) in zip(records, checked, strict=True):
-        alike = [
-            r
-            for r, (_, digest) in zip(records, checked, strict=True)
-            if scores_digest and digest == scores_digest and r is not record
-        ]
-        refused, unranked = _twins(record, scores_digest, known, alike)
-        verdicts.append(replace(one, refused=(*one.refused, *refused), apart=(*one.apart, *unranked)))
-    return verdicts
-
-
-def _twins(
-    record: ResultRecord, scores_digest: str | None, known: Known, alike: Sequence[ResultRecord]
-) -> tuple[list[str], list[str]]:
-    """Why equal scores speak against a record: refused if they have another name too, apart if another seed's.
-
-    A run that is known here with these scores is none of this: published methods may coincide.
-    """
-    if scores_digest is None or known.scores.get(record.run_id) == scores_digest:
-        return [], []
-    message = "its scores are those of run {}, to the last digit"
-    known_twins = [run_id for run_id, digest in known.scores.items() if digest == scores_digest]
-    renamed = [r.run_id for r in alike if _names(r) != _names(record)]
-    refused = [message.format(", ".join(twins[:_FIRST])) for twins in (known_twins, renamed) if twins]
-    return refused, [message.format(", ".join(r.run_id for r in alike[:_FIRST]))] if alike and not refused else []
+    for record, one in zip(records, checked, strict=True):
+        twins = [r for r, other in zip(records, checked, strict=True) if r is not record and other.scores == one.scores]
+        # A run that is known here with these scores is not a copy: published methods may coincide.
+        if one.scores and known.scores.get(record.run_id) != one.scores:
+            copied = [run_id for run_id, content in known.scores.items() if content == one.scores]
+            renamed = [r.run_id for r in twins if _names(r) != _names(record)]
+            one.refused += [_SAME_SCORES.format(", ".join(runs[:_FIRST])) for runs in (copied, renamed) if runs]
+            if twins and not copied and not renamed:
+                one.apart.append(_SAME_SCORES.format(", ".join(r.run_id for r in twins[:_FIRST])))
+    return [*(Checked(str(error).partition(" — ")[0], "?", [str(error)]) for error in unreadable), *checked]
 
 
 def _names(record: ResultRecord) -> tuple[Any, Any]:
@@ -178,25 +166,24 @@ def check_scores(benchmark: str, sets: Sequence[SetScores], known: Known) -> tup
     return refused, unranked
 
 
-def _checked(record: ResultRecord, store: ScoreStore, known: Known) -> tuple[Checked, str | None]:
-    """What speaks against a record by itself, and the digest of its scores, which are read once."""
-    refused, unranked = [*inconsistencies(record), *_tuned_on_test(record)], list(_apart(record, known))
-    numbers, scores_digest, sets = 0, None, list[SetScores]()
+def _checked(record: ResultRecord, store: ScoreStore, known: Known) -> Checked:
+    """What speaks against a record by itself."""
+    one = Checked(record.run_id, str(record.method.get("name")), apart=list(_apart(record, known)))
+    one.refused += [*inconsistencies(record), *_tuned_on_test(record)]
+    sets: list[SetScores] = []
     if not store.path(record.run_id).is_file():
-        unranked.append(f"no scores in {PUBLISHED}/{record.run_id}.parquet, so that nothing can be recomputed")
+        one.apart.append(f"no scores in {PUBLISHED}/{record.run_id}.parquet, so that nothing can be recomputed")
     else:
         try:
             sets = store.read_whole(record.run_id)
-            scores_digest = _digest_of(sets)
+            one.scores = _digest_of(sets)
             recomputed = recompute(record, sets)
-            numbers = recomputed.numbers
-            refused += [f"its scores give another number: {difference}" for difference in recomputed.different[:_FIRST]]
+            one.numbers = recomputed.numbers
+            one.refused += [f"its scores give another number: {d}" for d in recomputed.different[:_FIRST]]
         except OpenbenchError as error:
-            refused.append(str(error))
-    refused += known.differences(record, sets)
-    return Checked(
-        record.run_id, str(record.method.get("name")), tuple(refused), tuple(unranked), numbers
-    ), scores_digest
+            one.refused.append(str(error))
+    one.refused += known.differences(record, sets)
+    return one
 
 
 def _apart(record: ResultRecord, known: Known) -> Iterator[str]:
@@ -246,15 +233,11 @@ def _auroc(values: Mapping[str, Any]) -> float | None:
 
 
 def _targets(node: Any) -> Iterator[str]:
-    if isinstance(node, Mapping):
-        for key, child in node.items():
-            if key == "_target_" and isinstance(child, str):
-                yield child
-            else:
-                yield from _targets(child)
-    elif isinstance(node, list | tuple):
-        for child in node:
-            yield from _targets(child)
+    """The class of every node of a config."""
+    if isinstance(node, Mapping) and isinstance(node.get(TARGET), str):
+        yield node[TARGET]
+    for child in node.values() if isinstance(node, Mapping) else node if isinstance(node, list | tuple) else ():
+        yield from _targets(child)
 
 
 def _alike(known: NDArray[Any] | None, scores: NDArray[Any]) -> bool:

@@ -374,4 +374,4 @@ def _described(folder: Path, known: "Known") -> "Checked":
         numbers = sum(map(len, evaluate(sets).values()))
     except OpenbenchError as error:
         refused.append(str(error))
-    return Checked(path.name, about["method"], tuple(refused), tuple(apart), numbers)
+    return Checked(path.name, about["method"], refused, apart, numbers)
