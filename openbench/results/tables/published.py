@@ -22,6 +22,7 @@ _PAPER_BACKBONES = {"cifar10": "ResNet18", "cifar100": "ResNet18", "imagenet200"
 _TABLE1_POST_HOC = "Post-hoc Inference Methods"
 _PLAIN_TRAINING = "CE"
 _PLAIN_AUGMENTATION = "CrossEntropy"
+Key = tuple[str, str, str]  # benchmark, training, method; or another three names
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def load_published(folder: Path) -> dict[Setup, Figure]:
     """
     names = load_names(folder)
     figures: dict[Setup, Figure] = {}
-    for setup, figure in (*_table1(folder, names), *_augmentations(folder, names), *_leaderboard(folder, names)):
+    for setup, figure in (*_paper(folder, names), *_leaderboard(folder, names)):
         figures.setdefault(setup, figure)
     return figures
 
@@ -118,42 +119,34 @@ def load_names(folder: Path) -> Names:
     return Names(row for _, row in reference_rows(folder, _NAMES))
 
 
-def _table1(folder: Path, names: Names) -> Iterator[tuple[Setup, Figure]]:
-    """Post-hoc scores on cross-entropy, and trainings with the score that names.csv says they were judged by."""
-    source, figures = "openood_v1.5_table1.csv", dict[tuple[str, str, str], dict[str, Estimate | None]]()
-    for where, row in reference_rows(folder, source):
-        post_hoc = row["group"] == _TABLE1_POST_HOC
-        training, method = (_PLAIN_TRAINING, row["method"]) if post_hoc else (row["method"], "")
-        value = _estimate(row["mean_percent"], row["std_percent"], where)
-        figures.setdefault((row["benchmark"], training, method), {})[row["metric"]] = value
-    yield from _of_paper(figures, source, names)
+def _paper(folder: Path, names: Names) -> Iterator[tuple[Setup, Figure]]:
+    """Table 1 of the paper, and tables 3 and 4 on augmentations, where ID accuracy is printed once for all scores."""
+    for source, name_row in (("openood_v1.5_table1.csv", _of_table1), ("openood_v1.5_augmentations.csv", _of_augments)):
+        printed: dict[Key, dict[str, Estimate | None]] = {}
+        for where, row in reference_rows(folder, source):
+            key, percent, std = name_row(row)
+            printed.setdefault(key, {})[row["metric"]] = _estimate(percent, std, where)
+        for (benchmark, training, method), values in printed.items():
+            near, far = values.get("near_auroc"), values.get("far_auroc")
+            accuracy = values.get("id_acc") or printed.get((benchmark, training, ""), {}).get("id_acc")
+            figure = Figure(near, far, _value(accuracy), source)
+            backbone = _PAPER_BACKBONES.get(benchmark.removesuffix(FULL_SPECTRUM_SUFFIX), "")
+            if values.keys() - {"id_acc"}:
+                yield from ((setup, figure) for setup in _setups(benchmark, (training, backbone, method), names))
 
 
-def _augmentations(folder: Path, names: Names) -> Iterator[tuple[Setup, Figure]]:
-    """Scores on networks that were trained with augmentations; ID accuracy is printed once for all scores."""
-    source, figures = "openood_v1.5_augmentations.csv", dict[tuple[str, str, str], dict[str, Estimate | None]]()
-    accuracy: dict[tuple[str, str], Estimate | None] = {}
-    for where, row in reference_rows(folder, source):
-        benchmark = row["benchmark"] + FULL_SPECTRUM_SUFFIX * (row["setting"] == "full_spectrum")
-        training = _PLAIN_TRAINING if row["augmentation"] == _PLAIN_AUGMENTATION else row["augmentation"]
-        value = _estimate(row["percent"], "", where)
-        if row["metric"] == "id_acc":
-            accuracy[benchmark, training] = value
-        else:
-            figures.setdefault((benchmark, training, row["method"]), {})[row["metric"]] = value
-    for (benchmark, training, _), values in figures.items():
-        values["id_acc"] = accuracy.get((benchmark, training))
-    yield from _of_paper(figures, source, names)
+def _of_table1(row: Mapping[str, str]) -> tuple[Key, str, str]:
+    """Benchmark, training and method; percent; deviation. Trainings are judged by the score that names.csv says."""
+    post_hoc = row["group"] == _TABLE1_POST_HOC
+    training, method = (_PLAIN_TRAINING, row["method"]) if post_hoc else (row["method"], "")
+    return (row["benchmark"], training, method), row["mean_percent"], row["std_percent"]
 
 
-def _of_paper(
-    figures: Mapping[tuple[str, str, str], Mapping[str, Estimate | None]], source: str, names: Names
-) -> Iterator[tuple[Setup, Figure]]:
-    """The figures of a table of the paper, by (benchmark, training, method) as printed there."""
-    for (benchmark, training, method), values in figures.items():
-        figure = Figure(values.get("near_auroc"), values.get("far_auroc"), _value(values.get("id_acc")), source)
-        backbone = _PAPER_BACKBONES.get(benchmark.removesuffix(FULL_SPECTRUM_SUFFIX), "")
-        yield from ((setup, figure) for setup in _setups(benchmark, (training, backbone, method), names))
+def _of_augments(row: Mapping[str, str]) -> tuple[Key, str, str]:
+    """Likewise of a network that was trained with an augmentation."""
+    benchmark = row["benchmark"] + FULL_SPECTRUM_SUFFIX * (row["setting"] == "full_spectrum")
+    training = _PLAIN_TRAINING if row["augmentation"] == _PLAIN_AUGMENTATION else row["augmentation"]
+    return (benchmark, training, "" if row["metric"] == "id_acc" else row["method"]), row["percent"], ""
 
 
 def _leaderboard(folder: Path, names: Names) -> Iterator[tuple[Setup, Figure]]:
@@ -215,7 +208,6 @@ def reference_rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, str
 
 REJECTION_SOURCE = "Franc, Prusa, Paplham, arXiv 2307.05199, table 2"
 _PAPERS = "paper_names.csv"
-Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
