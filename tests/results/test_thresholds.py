@@ -10,7 +10,13 @@ from openbench.__main__ import main
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, RecordError
-from openbench.results.comparisons.thresholds import Scored, group_table, scored_runs, summary_table, summary_tables
+from openbench.results.comparisons.thresholds import (
+    GroupedScores,
+    group_table,
+    scored_runs,
+    summary_table,
+    summary_tables,
+)
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
 
@@ -250,7 +256,7 @@ def test_runs_without_common_scores_of_the_id_side_are_left_out(runs):
 
 def test_a_group_table_shows_each_groups_thresholds():
     pairs = {"a": (np.array([0.0, 1.0]), np.array([2.0, 3.0])), "b": (np.array([4.0, 5.0]), np.array([6.0, 7.0]))}
-    table = group_table(Scored("knn", "", pairs))
+    table = group_table(GroupedScores("knn", "", pairs))
     # a is parted at 2, b at 6; at 6 nothing of a is flagged, at 2 all of b is: F1 = 2·2/(4 + 2).
     assert table.rows == (("a", 2.0, 1.0, 6.0, 0.0, 1.0), ("b", 6.0, 1.0, 2.0, 2 / 3, pytest.approx(2 / 3)))
 

@@ -27,7 +27,7 @@ from openbench.storage.files import output, replacing, write_whole
 
 if TYPE_CHECKING:
     from openbench.report.run_page import Sheet
-    from openbench.results.comparisons.thresholds import Scored
+    from openbench.results.comparisons.thresholds import GroupedScores
 
 _SIDE = 192  # pixels of a picture's longer side, at most
 _SCORE_FILES = (".csv", ".parquet")
@@ -246,9 +246,9 @@ def _scores(run_id: str, folders: tuple[Path, ...]) -> "list[SetScores]":
     return store.read(run_id)
 
 
-def _of_files(files: list[Path]) -> "Scored":
+def _of_files(files: list[Path]) -> "GroupedScores":
     """Files of scores as `evaluate` reads them, a group each: `id_test` is ID, near and far are OOD."""
-    from openbench.results.comparisons.thresholds import Scored
+    from openbench.results.comparisons.thresholds import GroupedScores
     from openbench.results.scores.cells import read_sets
 
     groups = {}
@@ -259,7 +259,7 @@ def _of_files(files: list[Path]) -> "Scored":
             roles = ", ".join(sorted({s.role for s in sets}))
             raise OpenbenchError(f"{file}: found the roles {roles} — a group needs id_test, and near or far")
         groups[str(file.with_suffix(""))] = (np.concatenate(sides[0]), np.concatenate(sides[1]))
-    return Scored("scores", "", groups)
+    return GroupedScores("scores", "", groups)
 
 
 def _double(text: str) -> tuple[str, str]:

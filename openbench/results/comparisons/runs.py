@@ -12,6 +12,7 @@ from openbench.core.scores import SetScores
 from openbench.errors import DataError
 from openbench.metrics.curve import share_below
 from openbench.metrics.intervals import PairedDifference, paired_delong
+from openbench.results.records.settings import leaves
 from openbench.results.tables.render import Cell, Column, Estimate, Table
 from openbench.results.tables.views import GROUPS
 
@@ -126,15 +127,14 @@ def difference_table(first: Compared, other: Compared, level: float = 0.95) -> T
 
 def config_table(runs: Sequence[Compared]) -> Table:
     """Return the keys of the configs, and the chosen hyper-parameters, in which runs differ."""
-    leaves = [
-        dict(_leaves({"config": run.record.config, "chosen": run.record.method.get("params", {})})) for run in runs
+    runs_values = [
+        dict(leaves({"config": run.record.config, "chosen": run.record.method.get("params", {})})) for run in runs
     ]
-    keys = sorted({key for one in leaves for key in one})
-    rows = [
-        (key, *(_word(one.get(key)) for one in leaves))
-        for key in keys
-        if len({_word(one.get(key)) for one in leaves}) > 1
-    ]
+    rows = []
+    for key in sorted({key for values in runs_values for key in values}):
+        words = [_word(values.get(key)) for values in runs_values]
+        if len(set(words)) > 1:
+            rows.append((key, *words))
     columns = (Column("key"), *(Column(run.name) for run in runs))
     return Table("What differs in their configs", columns, tuple(rows))
 
@@ -204,14 +204,6 @@ def _check_same_images(first: Compared, other: Compared) -> None:
         if one.labels is not None and two.labels is not None and not np.array_equal(one.labels, two.labels):
             differing = int((np.asarray(one.labels) != np.asarray(two.labels)).sum())
             raise DataError(f"{named}: {where}: {differing} of {len(one.scores)} images have other labels — {_SAME}")
-
-
-def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(node, Mapping) and node:
-        for key, child in node.items():
-            yield from _leaves(child, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, node
 
 
 def _word(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Thresholds of runs on several groups of ID and OOD data, such as the pairs of a collection, from stored scores."""
+"""Thresholds of methods on several groups of ID and OOD data, such as the pairs of a collection."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from openbench.core.record import ResultRecord
 from openbench.core.request import Role
+from openbench.core.scores import SetScores
 from openbench.errors import CacheError, RecordError, did_you_mean
 from openbench.metrics.curve import Floats, PooledCurve
 from openbench.metrics.threshold import SharedThresholds, shared_thresholds
@@ -18,7 +19,7 @@ from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Cell, Column, Table
 
 Pairs = Mapping[str, tuple[Floats, Floats]]
-Scores = NDArray[np.float32]
+Sides = tuple[NDArray[np.float32], NDArray[np.float32]]
 _GRADNORM = "gradnorm"
 _HEADER = (
     "OOD sets of a group pooled, OOD positive, group means unweighted · F1 at the group's best threshold; "
@@ -28,7 +29,7 @@ _HEADER = (
 
 
 @dataclass(frozen=True)
-class Scored:
+class GroupedScores:
     """One method on several groups.
 
     Args:
@@ -52,7 +53,7 @@ class Scored:
 
 def scored_runs(
     records: Iterable[ResultRecord], scores: ScoreStore, prefixes: Sequence[str], on_lost: OnLost = refuse
-) -> list[Scored]:
+) -> list[GroupedScores]:
     """Return the runs on benchmarks whose names begin with a prefix, one entry per collection and method, in order.
 
     For GradNorm both variants are returned, the norm and the norm divided by the number of classes, whichever was run.
@@ -83,15 +84,18 @@ def scored_runs(
         by_case.setdefault(_case(record), []).append(record)
     methods, lost = [], list[CacheError]()
     for case, members in sorted(by_case.items()):
-        every = {row: _by_group(benchmarks) for row, benchmarks in by_row(members).items()}
-        rows = {
-            row: readable for row, groups in every.items() if (readable := _with_scores(groups, scores, lost.append))
-        }
-        pairs = {row: {name: _sides(r, scores) for name, r in groups.items()} for row, groups in rows.items()}
-        for row, groups in rows.items():
-            other = _other_gradnorm(row, groups)
+        read: dict[RowKey, dict[str, tuple[ResultRecord, Sides]]] = {}
+        for row, benchmarks in by_row(members).items():
+            for name, record in _by_group(benchmarks).items():
+                try:
+                    read.setdefault(row, {})[name] = (record, _sides(scores.read(record.run_id)))
+                except CacheError as error:
+                    lost.append(error)
+        pairs = {row: {name: sides for name, (_, sides) in groups.items()} for row, groups in read.items()}
+        for row, groups in read.items():
+            other = _other_gradnorm(row, [record for record, _ in groups.values()])
             if other is not None:
-                derived = {name: _sides(r, scores, _rescale) for name, r in groups.items()}
+                derived = {name: _rescaled(sides, record) for name, (record, sides) in groups.items()}
                 pairs[other] = dict(sorted({**derived, **pairs.get(other, {})}.items()))
         of = _number_of_groups(members[0]) if case else None
         methods += [_scored(case, of, row, groups) for row, groups in pairs.items()]
@@ -101,7 +105,7 @@ def scored_runs(
 
 
 def summary_tables(
-    methods: Sequence[Scored], figures: Mapping[tuple[str, str, str], Mapping[str, float]]
+    methods: Sequence[GroupedScores], figures: Mapping[tuple[str, str, str], Mapping[str, float]]
 ) -> list[Table]:
     """Return the summary of each collection, followed by the paper's figures beside ours where it has any.
 
@@ -118,7 +122,7 @@ def summary_tables(
     return tables
 
 
-def summary_table(methods: Sequence[Scored]) -> Table:
+def summary_table(methods: Sequence[GroupedScores]) -> Table:
     """Return one row per method: means over its groups, and how far its best threshold moves.
 
     Args:
@@ -151,7 +155,7 @@ def summary_table(methods: Sequence[Scored]) -> Table:
     return Table(title, columns, tuple(rows), _HEADER, _lacking(methods))
 
 
-def group_table(scored: Scored) -> Table:
+def group_table(scored: GroupedScores) -> Table:
     """Return one row per group of a method: its own threshold, and those of others that suit it best.
 
     Args:
@@ -190,27 +194,29 @@ def _number_of_groups(record: ResultRecord) -> int | None:
     return comb(n, inside) * comb(n - inside, int(collection["ood"]))
 
 
-def _scored(case: str, of: int | None, row: RowKey, pairs: Pairs) -> Scored:
+def _scored(case: str, of: int | None, row: RowKey, sides: Mapping[str, Sides]) -> GroupedScores:
+    pairs = {name: (ids.astype(np.float64), oods.astype(np.float64)) for name, (ids, oods) in sides.items()}
     sums = row.method == _GRADNORM and "mean=True" not in row.params  # the paper divides by the number of classes
-    return Scored(row.method, row.about, pairs, case, of, row.training, "" if sums else row.method)
+    return GroupedScores(row.method, row.about, pairs, case, of, row.training, "" if sums else row.method)
 
 
-def _other_gradnorm(row: RowKey, groups: Mapping[str, ResultRecord]) -> RowKey | None:
+def _other_gradnorm(row: RowKey, records: Sequence[ResultRecord]) -> RowKey | None:
     """The row of the variant of GradNorm that was not run; None for other methods, or if classes are not known."""
-    params = next(iter(groups.values())).method.get("params", {})
-    known = all(record.backbone.get("num_classes") for record in groups.values())
-    if row.method != _GRADNORM or "mean" not in params or not known:
+    known = bool(records) and all(record.backbone.get("num_classes") for record in records)
+    params = records[0].method.get("params", {}) if known else {}
+    if row.method != _GRADNORM or "mean" not in params:
         return None
     return row._replace(params=hyper_parameters({**params, "mean": not params["mean"]}))
 
 
-def _rescale(scores: Scores, record: ResultRecord) -> Scores:
-    """Turn scores of one variant of GradNorm into those of the other: they differ by the number of classes."""
+def _rescaled(sides: Sides, record: ResultRecord) -> Sides:
+    """Scores of one variant of GradNorm as those of the other: they differ by the number of classes."""
     classes = np.float32(record.backbone["num_classes"])
-    return scores * classes if record.method["params"]["mean"] else scores / classes
+    first, second = (side * classes if record.method["params"]["mean"] else side / classes for side in sides)
+    return first, second
 
 
-def _beside(methods: Sequence[Scored], figures: Mapping[tuple[str, str, str], Mapping[str, float]]) -> Table:
+def _beside(methods: Sequence[GroupedScores], figures: Mapping[tuple[str, str, str], Mapping[str, float]]) -> Table:
     """Means over groups beside those of the paper."""
     columns = [Column("method"), Column("run"), Column("groups", "count")]
     for name in ("F1 ↑", "AUROC ↑", "FPR@95 ↓", "AUPR-out ↑"):
@@ -226,7 +232,7 @@ def _beside(methods: Sequence[Scored], figures: Mapping[tuple[str, str, str], Ma
     return Table(f"{methods[0].case} beside the paper", tuple(columns), tuple(rows), notes=(*notes, *_lacking(methods)))
 
 
-def _means(scored: Scored) -> dict[str, float]:
+def _means(scored: GroupedScores) -> dict[str, float]:
     """Means over groups by the names of the paper's figures."""
     curves = [PooledCurve.of(*pair) for pair in scored.groups.values()]
     measures: dict[str, Callable[[PooledCurve], float]] = {
@@ -238,23 +244,11 @@ def _means(scored: Scored) -> dict[str, float]:
     return {key: float(np.mean([measure(curve) for curve in curves])) for key, measure in measures.items()}
 
 
-def _lacking(methods: Sequence[Scored]) -> tuple[str, ...]:
+def _lacking(methods: Sequence[GroupedScores]) -> tuple[str, ...]:
     """A note where a row has fewer groups than its collection."""
     of = methods[0].of
     lacking = of is not None and any(len(scored.groups) < of for scored in methods)
     return (f"{methods[0].case} has {of} groups; rows with fewer are means over those that were run.",) * lacking
-
-
-def _with_scores(groups: Mapping[str, ResultRecord], scores: ScoreStore, on_lost: OnLost) -> dict[str, ResultRecord]:
-    """The groups of a row whose scores can be read."""
-    readable = {}
-    for name, record in groups.items():
-        try:
-            scores.read(record.run_id)
-            readable[name] = record
-        except CacheError as error:
-            on_lost(error)
-    return readable
 
 
 def _by_group(groups: Mapping[str, Mapping[str, ResultRecord]]) -> dict[str, ResultRecord]:
@@ -266,12 +260,10 @@ def _by_group(groups: Mapping[str, Mapping[str, ResultRecord]]) -> dict[str, Res
     return records
 
 
-def _sides(
-    record: ResultRecord, scores: ScoreStore, change: Callable[[Scores, ResultRecord], Scores] | None = None
-) -> tuple[Floats, Floats]:
-    splits = scores.read(record.run_id)
-    sides = []
-    for roles in ((Role.ID_TEST,), (Role.NEAR, Role.FAR)):
-        joined = np.concatenate([split.scores for split in splits if split.role in roles])
-        sides.append((joined if change is None else change(joined, record)).astype(np.float64))
-    return sides[0], sides[1]
+def _sides(splits: Sequence[SetScores]) -> Sides:
+    """(n,) and (m,) float32 scores of ID test, and of all near and far sets."""
+    first, second = (
+        np.concatenate([split.scores for split in splits if split.role in roles])
+        for roles in ((Role.ID_TEST,), (Role.NEAR, Role.FAR))
+    )
+    return first, second

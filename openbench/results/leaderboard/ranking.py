@@ -11,7 +11,7 @@ from typing import Any
 from openbench.config.overrides import word
 from openbench.core.record import ResultRecord
 from openbench.results.frame import Keep, Run, run_of, runs
-from openbench.results.records.settings import over_runs
+from openbench.results.records.settings import leaves, over_runs
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.records.superseded import superseded
 from openbench.results.tables.render import Column, Estimate, cell_text
@@ -220,23 +220,14 @@ def _told_apart(rows: Sequence[Row]) -> list[Row]:
     """Rows that look the same, each with the values of the config in which they differ."""
     if len(rows) < 2:
         return list(rows)
-    leaves = [{"version": word(row.version), **_leaves("", row.members[0].nodes)} for row in rows]
-    differ = sorted(key for key in {k for one in leaves for k in one} if len({one.get(key) for one in leaves}) > 1)
+    nodes = [{"version": row.version, **dict(leaves(row.members[0].nodes))} for row in rows]
+    values = [{key: word(value) for key, value in node.items()} for node in nodes]
+    differ = sorted(key for key in {k for one in values for k in one} if len({one.get(key) for one in values}) > 1)
     labelled = []
-    for row, one in zip(rows, leaves, strict=True):
+    for row, one in zip(rows, values, strict=True):
         more = ", ".join(f"{key}={one[key]}" for key in differ if key in one)
         labelled.append(replace(row, settings=" · ".join(part for part in (row.settings, more) if part)))
     return labelled
-
-
-def _leaves(path: str, node: Any) -> dict[str, str]:
-    """{dotted key: value as typed} of a config."""
-    if not isinstance(node, Mapping):
-        return {path: word(node)}
-    leaves: dict[str, str] = {}
-    for key, child in node.items():
-        leaves |= _leaves(f"{path}.{key}" if path else str(key), child)
-    return leaves
 
 
 def _reasons(

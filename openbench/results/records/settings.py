@@ -93,6 +93,15 @@ def is_per_set(record: ResultRecord) -> bool:
     return strategy_of(record) == "oracle_per_set"
 
 
+def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) of every value of a config that is not a mapping with keys."""
+    if isinstance(node, Mapping) and node:
+        for key, child in node.items():
+            yield from leaves(child, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, node
+
+
 NONE = "none"
 RELEASED = "released weights"
 OWN = "own weights"  # of a model given from Python: nothing is known of its training
@@ -132,7 +141,7 @@ def augmentation_of(record: ResultRecord) -> str:
     files = _files()
     if not recipe or name not in files or recipe in files[name]:
         return name
-    changed = sorted(set(_leaves(recipe)) - set(_leaves(files[name][0])))
+    changed = sorted(set(_settings_of(recipe)) - set(_settings_of(files[name][0])))
     return f"{name} ({', '.join(changed)})" if changed else f"{name} (shortened)"
 
 
@@ -168,13 +177,13 @@ def _files() -> dict[str, list[list[Mapping[str, Any]]]]:
     return special
 
 
-def _leaves(node: Any, path: str = "") -> Iterator[str]:
+def _settings_of(node: Any, path: str = "") -> Iterator[str]:
     """Every `key=value` of a nested node; keys are joined by dots, places in the list of augmentations left out."""
     if isinstance(node, Mapping):
         for key, child in node.items():
-            yield from _leaves(child, f"{path}.{key}" if path else str(key))
+            yield from _settings_of(child, f"{path}.{key}" if path else str(key))
     elif isinstance(node, list | tuple) and any(isinstance(child, Mapping) for child in node):
         for child in node:
-            yield from _leaves(child, path)
+            yield from _settings_of(child, path)
     else:
         yield f"{path}={node:g}" if isinstance(node, float) else f"{path}={node}"
