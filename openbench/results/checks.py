@@ -1,4 +1,4 @@
-"""What came of computing a record again, kept beside the records so that others can read when it was checked."""
+"""Checks of records by recomputation, stored next to the records so that others can read them."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from openbench.digest import digest
 from openbench.errors import RecordError
 from openbench.storage.files import write_whole
 
-CHECKS = "checks.jsonl"  # a line per record, beside `records`
+CHECKS = "checks.jsonl"  # a line per record, next to `records`
 MadeFrom = Literal["scores", "images"]
 
 
@@ -25,7 +25,7 @@ class Check:
         record: digest of the record's content then; a record with another content was not checked.
         made_from: `scores`, the published ones, or `images`.
         reproduces: whether the numbers came out again.
-        said: how many did, in words.
+        said: the outcome in words.
         made_by: version and commit of openbench that computed them, and when.
         utc: when.
         scores: digest of the published files that it was computed from; empty if from images.
@@ -51,7 +51,7 @@ class Check:
 
 
 def write_check(results: Path, check: Check) -> Path:
-    """Add a check to the file beside the records, in place of an earlier one of its record, and return the file.
+    """Add a check to the file, in place of an earlier one of its record, and return the file.
 
     Raises:
         RecordError: the folder cannot be written.
@@ -68,7 +68,7 @@ def write_check(results: Path, check: Check) -> Path:
 
 
 def read_checks(results: Path) -> dict[str, Check]:
-    """Return {run id: its check}; a line that is not a check, or has changed since it was written, tells nothing."""
+    """Return {run id: its check}; a line that is not a check, or has changed since it was written, is skipped."""
     path, checks = results / CHECKS, {}
     for line in path.read_bytes().decode(errors="replace").splitlines() if path.is_file() else ():
         try:

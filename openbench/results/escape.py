@@ -10,7 +10,7 @@ from functools import lru_cache
 from html import escape
 from urllib.parse import quote
 
-_MARKS = 3  # combining marks on one character that are kept; more would run into other lines
+_MARKS = 3  # combining marks that one character may have; more would run into other lines
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four are the full-width forms
 _LATEX = {
@@ -72,7 +72,7 @@ def console(text: str) -> str:
 
 
 def console_lines(text: str) -> str:
-    """Return a message for a terminal; its line breaks are kept."""
+    """Return a message for a terminal, line breaks included."""
     return "\n".join(one_line(line.replace("\t", " ")) for line in text.split("\n"))
 
 
@@ -92,7 +92,7 @@ def markdown_paragraph(text: str) -> str:
 
 
 def markdown_link(text: str, target: str) -> str:
-    """Return a link to a file beside the page."""
+    """Return a link to a file in the page's folder."""
     label = _LINK.sub(lambda match: f"\\{match.group()}", console(text))
     return f"[{label}]({quote(target.encode('utf-8', 'replace'), safe='')})"
 

@@ -3,9 +3,8 @@
 A row is a set or group of a record on one ID side: what the record says of its run, the same in all of its rows, and a
 column per metric. `unable` is NaN; what a record does not have is null.
 
-The table is kept in the cache, a parquet file for each benchmark, so that thousands of records are not parsed each
-time. It holds nothing that the records do not and may be deleted at any time. A record counts as known while its file
-is in the state that it was read in, and the code is what it was then.
+The table is cached as a parquet file for each benchmark, so that thousands of records are not parsed each time. It may
+be deleted at any time. A record is parsed again when its file or openbench's code has changed.
 """
 
 import json
@@ -71,7 +70,7 @@ class Run:
         version: of the method.
         params: all hyper-parameters.
         written: the same as tables show them.
-        chosen: those that somebody or something chose.
+        chosen: hyper-parameters that were tuned or set by the user.
         tuned: those chosen on validation.
         tuned_on: on which data they were chosen; empty if none were.
         strategy: how they were chosen, e.g. `validation`, `none`, `oracle`.
@@ -104,7 +103,7 @@ class Run:
         ms: milliseconds per image that scoring took without cached features; None if that was not timed.
         pass_ms: milliseconds of one pass of the network; None if all that the run needed was cached.
         mib: peak memory of the process while it scored.
-        metrics: {set or group: {key: value}}, those that were asked for.
+        metrics: {set or group: {key: value}}, as far as they were requested.
     """
 
     run_id: str

@@ -1,4 +1,4 @@
-"""Pictures of runs, and how every picture looks: lines are told apart in print and by the colour-blind."""
+"""Pictures of runs, and the style of every picture: lines differ in print and for the colour-blind."""
 
 import io
 import re
@@ -82,7 +82,7 @@ def panels(
     across: int = 3,
     layout: Literal["constrained"] | None = "constrained",
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure of some panels, so many in a row, and their axes."""
+    """Return a figure of panels and their axes."""
     columns = max(1, min(count, across))
     rows = -(-count // columns)
     with mpl.rc_context(_SETTINGS):
@@ -137,7 +137,7 @@ def svg(figure: Figure, label: str, prefix: str = "") -> str:
 
     Args:
         figure: made by `panels`.
-        label: what it shows, for those who do not see it; plain text.
+        label: a description for screen readers; plain text.
         prefix: of the ids in it, so that several can stand on one page.
     """
     stream = io.StringIO()
@@ -435,7 +435,7 @@ KINDS: Mapping[str, Callable[[Runs], Figure]] = {
 
 
 def sides(sets: Sets) -> tuple[SetScores, list[SetScores]]:
-    """Return the scores of ID test, and those of near and far sets in the order of tables.
+    """Return the scores of ID test, and of near and far sets in the order of tables.
 
     Raises:
         MetricError: there is no ID test set or no OOD set, or more than one ID test set.
@@ -493,9 +493,9 @@ _RANKS = 30  # methods in a picture of mean ranks
 
 
 def critical_difference(names: Sequence[str], values: ArrayLike, of: str, level: float = 0.95) -> Figure:
-    """Return a picture of mean ranks, best on top; a bar joins methods within the critical difference of one another.
+    """Return a picture of mean ranks, best on top; a bar joins methods within the critical difference.
 
-    Of many methods the best thirty are drawn; ranks and the difference are those of all.
+    Of many methods the best thirty are drawn; ranks and the difference are computed over all.
 
     Args:
         names: of the methods.
@@ -506,7 +506,7 @@ def critical_difference(names: Sequence[str], values: ArrayLike, of: str, level:
     Raises:
         MetricError: fewer than two methods or sets.
 
-    Reference: Demšar, Journal of Machine Learning Research 7 (2006), figure 1, with the methods below one another.
+    Reference: Demšar, Journal of Machine Learning Research 7 (2006), figure 1, turned by 90 degrees.
     """
     ranking = mean_ranks(values, level)
     best = [int(at) for at in np.argsort(ranking.ranks, kind="stable")][:_RANKS]

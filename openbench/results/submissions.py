@@ -1,4 +1,4 @@
-"""What speaks against results that somebody sends in: recomputed from their scores, compared with what is known."""
+"""Validation of submitted results: recomputed from their scores, compared with known records."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -35,7 +35,7 @@ class Checked:
     Args:
         run_id: of the record, or the file that is not one.
         method: as typed.
-        refused: why it is not accepted: what it states is not so.
+        refused: why it is refused: it states something false.
         apart: why it is shown without a rank: it cannot be recomputed or compared here.
         numbers: how many numbers were recomputed from its scores.
         scores: digest of its scores; empty without any.
@@ -56,7 +56,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Known:
-    """What a submission is compared with.
+    """The records that a submission is compared with.
 
     Args:
         benchmarks: name → digests of its definitions, from records made with the whole benchmark.
@@ -72,7 +72,7 @@ class Known:
 
     @classmethod
     def of(cls, results: Path) -> "Known":
-        """What the records and the published scores of a results folder tell; unreadable files tell nothing."""
+        """Read the records and published scores of a results folder; unreadable files are skipped."""
         benchmarks: dict[str, set[str]] = {}
         counts: dict[str, dict[str, int]] = {}
         scores: dict[str, str] = {}
@@ -101,12 +101,12 @@ class Known:
 
 
 def check_submission(folder: Path, known: Known) -> list[Checked]:
-    """Return what speaks against each record of a results folder that somebody sends in, in the order of its files.
+    """Return the verdict on each record of a submitted results folder, in the order of its files.
 
     A record is refused if it contradicts itself, its scores do not give its numbers, its scores are those of another
     name, it has the id of a known run and is not this run, or its hyper-parameters were chosen on test data without
-    saying so. It is shown apart if it cannot be recomputed or
-    compared: no scores, another definition of the benchmark, an incomplete one, an oracle, foreign code.
+    saying so. It is shown apart if it cannot be recomputed or compared: no scores,
+    another definition of the benchmark, an incomplete one, an oracle, foreign code.
 
     Args:
         folder: with `records` and `scores`, as openbench writes them.
@@ -141,7 +141,7 @@ def _names(record: ResultRecord) -> tuple[Any, Any]:
 
 
 def check_scores(benchmark: str, sets: Sequence[SetScores], known: Known) -> tuple[list[str], list[str]]:
-    """Return what speaks against scores without a record: why they are refused, and why they are shown apart.
+    """Return why scores without a record are refused, and why they are shown apart.
 
     Args:
         benchmark: the name that the description states.
@@ -167,7 +167,7 @@ def check_scores(benchmark: str, sets: Sequence[SetScores], known: Known) -> tup
 
 
 def _checked(record: ResultRecord, store: ScoreStore, known: Known) -> Checked:
-    """What speaks against a record by itself."""
+    """The verdict on a record by itself."""
     one = Checked(record.run_id, str(record.method.get("name")), apart=list(_apart(record, known)))
     one.refused += [*inconsistencies(record), *_tuned_on_test(record)]
     sets: list[SetScores] = []

@@ -1,1 +1,1 @@
-"""Comparisons of methods from kept scores."""
+"""Comparisons of methods from stored scores."""

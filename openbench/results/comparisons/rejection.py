@@ -366,6 +366,6 @@ def _published(
 
 
 def _shared(abouts: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
-    """What is said of every row, and the rest of each."""
+    """The words that all rows share, and the rest of each."""
     shared = [part for part in abouts[0] if all(part in other for other in abouts)]
     return shared, [" · ".join(part for part in about if part not in shared) for about in abouts]

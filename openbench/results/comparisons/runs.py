@@ -1,4 +1,4 @@
-"""Two or more runs beside each other: how much they differ and how surely, in what they differ, and on which images."""
+"""Comparison of runs: differences in AUROC with intervals, in their configs, and by image."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Compared:
     Args:
         record: of the run.
         scores: its sets.
-        name: what tells it from the others.
+        name: a name that no other run has.
     """
 
     record: ResultRecord

@@ -107,7 +107,7 @@ def scored_runs(
 def summary_tables(
     methods: Sequence[GroupedScores], figures: Mapping[tuple[str, str, str], Mapping[str, float]]
 ) -> list[Table]:
-    """Return the summary of each collection, followed by the paper's figures beside ours where it has any.
+    """Return the summary of each collection, followed by a comparison with the paper's figures where it has any.
 
     Args:
         methods: at least one group each.
@@ -156,7 +156,7 @@ def summary_table(methods: Sequence[GroupedScores]) -> Table:
 
 
 def group_table(scored: GroupedScores) -> Table:
-    """Return one row per group of a method: its own threshold, and those of others that suit it best.
+    """Return one row per group of a method: its own threshold, and the best of the other groups' thresholds.
 
     Args:
         scored: at least one group.
@@ -217,7 +217,7 @@ def _rescaled(sides: Sides, record: ResultRecord) -> Sides:
 
 
 def _beside(methods: Sequence[GroupedScores], figures: Mapping[tuple[str, str, str], Mapping[str, float]]) -> Table:
-    """Means over groups beside those of the paper."""
+    """Means over groups next to the paper's."""
     columns = [Column("method"), Column("run"), Column("groups", "count")]
     for name in ("F1 ↑", "AUROC ↑", "FPR@95 ↓", "AUPR-out ↑"):
         columns += [Column(name, "percent"), Column("paper", "percent")]
@@ -252,7 +252,7 @@ def _lacking(methods: Sequence[GroupedScores]) -> tuple[str, ...]:
 
 
 def _by_group(groups: Mapping[str, Mapping[str, ResultRecord]]) -> dict[str, ResultRecord]:
-    """Each benchmark's record; versions of one benchmark (other images, dropped sets) are told apart by digest."""
+    """Each benchmark's record; versions of one benchmark (other images, dropped sets) are named by digest."""
     records = {}
     for name in sorted(groups):
         for digest, record in sorted(groups[name].items()):

@@ -1,4 +1,4 @@
-"""Whether a record's parts follow from one another: its id from what was run, its means and counts from its sets."""
+"""Consistency of a record: its id follows from its config, its means and counts from its sets."""
 
 from collections.abc import Iterator
 from math import fsum
@@ -57,7 +57,7 @@ def _wrong_means(record: ResultRecord, side: str, group: str) -> Iterator[str]:
 
 
 def _wrong_counts(record: ResultRecord) -> Iterator[str]:
-    """Numbers whose counts of images are not those of the sets."""
+    """Counts of images that differ from the counts of the sets."""
     counts = {key: count["n"] for key, count in record.counts.items()}
     id_test, csid = (sum(n for key, n in counts.items() if key.startswith(role)) for role in ("id_test/", "csid/"))
     expected = {("id", "n_id"): id_test, (f"{FULL_SPECTRUM}id", "n_id"): id_test + csid}

@@ -40,7 +40,7 @@ tell what was learnt on the way; where the whole is below both, scores drift as 
 serves the whole stream."""
 
 Figures = Mapping[Setup, Figure]
-# Benchmark, the backbone's node → how many OOD classes its weights met before; empty: not said.
+# Benchmark, the backbone's node → how many OOD classes its weights were trained on; empty if not known.
 Seen = Callable[[str, Mapping[str, Any]], str]
 _SEEN = "OOD classes seen"
 _OF_SEEN = (
@@ -142,7 +142,7 @@ def write(results: Path, files: Mapping[Path, str]) -> list[Path]:
 
 
 def _leftovers(results: Path, files: Mapping[Path, str]) -> list[Path]:
-    """Generated pages of benchmarks that have no record any more; files that somebody else put there are kept."""
+    """Generated pages of benchmarks that have no record any more; other files stay."""
     others = [p for p in (results / FOLDER).glob("*.md") if p not in files and p.is_file()]
     pages = [p for p in others if p.read_bytes().startswith(MARK.encode())]
     return [*pages, *(p.with_suffix(".csv") for p in pages if p.with_suffix(".csv").is_file())]
@@ -287,7 +287,7 @@ def _ranked(board: Board, published: Figures) -> tuple[Table, dict[str, int]]:
 
 
 def _with_seen(table: Table, board: Board, rows: Sequence[Row], seen: Seen) -> Table:
-    """The table with what each row's network has met of the OOD classes, if that is known of any."""
+    """The table with the OOD classes that each row's network was trained on, if any is known."""
     overlaps = [_met(board.benchmark, row, seen) for row in rows]
     if not any(overlaps):
         return table
@@ -296,7 +296,7 @@ def _with_seen(table: Table, board: Board, rows: Sequence[Row], seen: Seen) -> T
 
 
 def _met(benchmark: str, row: Row, seen: Seen) -> str:
-    """What the weights of a row's network, or those that its training started from, have met; empty: there are none."""
+    """The OOD classes that a row's released weights were trained on; empty without such weights."""
     node = row.members[0].backbone_node or {}
     return seen(benchmark, node) if row.training == RELEASED or "start" in node else ""
 

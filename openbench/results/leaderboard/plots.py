@@ -69,7 +69,7 @@ def draw_boards(
 
 
 def board_picture(board: Board, families: Families = NONE_KNOWN, ranges: Ranges = NO_RANGES) -> Figure | None:
-    """Return near against far AUROC with a list of all rows beside it; the list alone if one of the two is missing.
+    """Return near against far AUROC with a list of all rows; the list alone if one of the two is missing.
 
     Bars are deviations over runs, or intervals. Where nothing is ranked (a benchmark that is incomplete here), the
     unranked rows are drawn and the title says so. None if no row has an AUROC.
@@ -122,7 +122,7 @@ def _drawable(board: Board, groups: Sequence[str]) -> tuple[list[Row], str]:
 
 
 def _label(row: Row, rows: Sequence[Row]) -> str:
-    """The method, with as much of its setting as tells it from the other rows."""
+    """The method, with the settings in which it differs from its other rows."""
     label = row.method
     others = [other for other in rows if other is not row and other.method == row.method]
     for part in ("training", "augment", "outliers", "backbone", "settings", "tuned"):
@@ -132,7 +132,7 @@ def _label(row: Row, rows: Sequence[Row]) -> str:
 
 
 def _scatter(axes: Axes, rows: Sequence[Row], families: Families) -> None:
-    """Near against far AUROC: of many rows the best two thirds on both axes, those that no other beats named."""
+    """Near against far AUROC; of many rows the best two thirds on both axes, with the names of the Pareto front."""
     points = np.array([[100 * _value(row, "far"), 100 * _value(row, "near")] for row in rows])
     front = on_front(points)
     for family, (colour, marker) in STYLES.items():

@@ -36,8 +36,8 @@ class Row:
         outliers: on which outliers, or `none`.
         backbone: its name.
         params: all hyper-parameters; several settings, joined by ` | `, if tuning chose differently per seed.
-        settings: those that were tuned or differ from the default, over all seeds, `default` if there are none; and
-            whatever else in the config distinguishes this row from one that would look the same.
+        settings: hyper-parameters that were tuned or differ from the default, over all seeds, `default` if there are
+            none; and other config values in which rows differ that would look the same.
         tuned: `validation`, `no`, or the strategy's name.
         runs: run ids, sorted.
         networks: how many different networks the runs used.
@@ -79,7 +79,7 @@ class Row:
 
         Args:
             name: a set or group of this row's ID side.
-            key: of a metric that was kept.
+            key: of a metric that was read.
         """
         return _summary(self.members, self.side + name, key)
 
@@ -106,7 +106,7 @@ class Board:
 
 
 def board_keys(name: str, key: str) -> bool:
-    """Whether a number is one of those that boards are made of."""
+    """Whether boards need a number."""
     return name in _BOARD_NAMES and _BOARD_KEYS.fullmatch(key) is not None
 
 
@@ -122,7 +122,7 @@ def boards_in(records: RecordStore, on_error: OnError, *keep: Keep) -> list[Boar
 
 
 def boards(records: Iterable[ResultRecord], keep: Keep = board_keys) -> list[Board]:
-    """Return the boards of some records; only what is kept of each stays in memory."""
+    """Return the boards of some records; only the numbers that `keep` selects stay in memory."""
     return boards_of(run_of(record, lambda name, key: keep(name, key) or board_keys(name, key)) for record in records)
 
 
@@ -217,7 +217,7 @@ def _row(runs: Sequence[Run], side: str, newest: Mapping[str, int], replaced: Ma
 
 
 def _told_apart(rows: Sequence[Row]) -> list[Row]:
-    """Rows that look the same, each with the values of the config in which they differ."""
+    """Rows that look the same, with the config values in which they differ."""
     if len(rows) < 2:
         return list(rows)
     nodes = [{"version": row.version, **dict(leaves(row.members[0].nodes))} for row in rows]

@@ -1,4 +1,4 @@
-"""Records of tabular benchmarks beside the published figures, table by table and detector by detector."""
+"""Comparison of tabular records with the published figures, by table and detector."""
 
 import csv
 from collections.abc import Iterable, Mapping

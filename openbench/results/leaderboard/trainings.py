@@ -1,4 +1,4 @@
-"""Ways of training side by side: each with the score of its paper, over seeds, beside cross-entropy.
+"""Comparison of trainings, each with the score of its paper, over seeds, with cross-entropy.
 
 A run is a row of a DataFrame with the columns of COLUMNS; numbers are fractions in [0, 1], of near and far sets means
 over the sets, `fpr95` with OOD positive over the near ones, `setting` a digest of the score's hyper-parameters and of
@@ -108,7 +108,7 @@ def comparison(runs: "DataFrame", benchmark: str) -> Table:
 
     The gain is the mean over seeds of the difference to cross-entropy of the same seed, with Student's interval
     d̄ ± t(.975, n − 1)·s/√n from three seeds on, for each row by itself. Scores on cross-entropy other than its own fill
-    the last column, which tells what the training adds to its score.
+    the last column, which shows how much the training adds to its score.
 
     Args:
         runs: of one benchmark and backbone.
@@ -158,7 +158,7 @@ def _over_seeds(values: "Series") -> Estimate:
 
 
 def _gain(differences: "Series") -> Estimate | None:
-    """The mean of paired differences, by seed; those that one side lacks are missing."""
+    """The mean of paired differences, by seed; a seed that one side lacks is missing."""
     from scipy.stats import t as student
 
     n, mean = differences.count(), float(differences.mean())

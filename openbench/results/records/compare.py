@@ -207,7 +207,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A record beside its repetition.
+    """The comparison of a record with its repetition.
 
     Args:
         equal: how many values are equal, numbers to rounding.

@@ -12,7 +12,7 @@ from openbench.core.record import ResultRecord
 def made_by(record: ResultRecord) -> str:
     """Return the version, commit and time of a run, e.g. `openbench 0.1.0, commit 1a2b with changes, 2026-01-01`.
 
-    And of its prediction sets, where these were computed again from the kept scores.
+    The version of its prediction sets follows, where these were computed again from stored scores.
     """
     again = record.provenance.get("prediction_sets")
     return _version(record.provenance) + (f"; prediction sets by {_version(again)}" if isinstance(again, dict) else "")
@@ -41,7 +41,7 @@ def processor(record: ResultRecord) -> str:
 def same_machinery(one: ResultRecord, other: ResultRecord) -> bool:
     """Whether two runs name the same processor, device, number of threads and libraries, so that trainings end alike.
 
-    Libraries are those that both name: an earlier openbench named fewer.
+    Only libraries that both name are compared: an earlier openbench named fewer.
     """
     mine, theirs = one.provenance, other.provenance
     facts = [

@@ -11,7 +11,7 @@ from openbench.metrics.keys import bounds
 
 _UNABLE = "unable"
 _FEWEST = 100  # draws; of fewer, the percentiles lie anywhere
-_USUAL = 0.9  # intervals of a lower level are so narrow that what is drawn may lie beside the number
+_USUAL = 0.9  # intervals of a lower level are so narrow that the number may lie outside
 _ROUNDING = 1e-6
 _NORMAL = "auroc"
 

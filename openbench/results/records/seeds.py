@@ -1,4 +1,4 @@
-"""What one more training may give: the numbers of other weights, beside the spread of the seeds that are recorded."""
+"""Range of the numbers of a further training seed, from the spread of the recorded seeds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Headline:
 
     @property
     def expected(self) -> bool:
-        """Whether the new number is one that a further seed may well give, as far as that is known."""
+        """Whether a further seed may well give the new number; True where too few seeds are recorded."""
         return self.low is None or self.high is None or self.low <= self.new <= self.high
 
     def __str__(self) -> str:

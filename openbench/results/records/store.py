@@ -35,7 +35,7 @@ OnError = Callable[[RecordError], None]
 
 
 def unheard(error: RecordError) -> None:
-    """Do not report an error: somebody else does, or nobody asked."""
+    """Ignore an error."""
 
 
 class RecordStore:
@@ -75,7 +75,7 @@ class RecordStore:
         return self.folder / str(benchmark) / str(backbone) / str(method) / f"{run_id}.json"
 
     def check_writable(self) -> None:
-        """Find out before a run, not after it, whether its record can be written.
+        """Check before a run that its record can be written.
 
         Raises:
             RecordError: the folder cannot be made or written, or its file system has no hard links.
@@ -133,7 +133,7 @@ class RecordStore:
             RecordError: no record fits, or several do, or the file is there but is not a record.
         """
         files = self.paths()
-        if name == LATEST and files:  # whatever a record calls itself
+        if name == LATEST and files:  # a record may call itself so
             return self._first(sorted(files, key=_made, reverse=True), on_error)
         fitting = [path for path in files if path.stem == name] or [p for p in files if p.stem.startswith(name)]
         if len(fitting) > 1:
@@ -158,7 +158,7 @@ class RecordStore:
         return self.read(fitting[0]), fitting[0]
 
     def paths(self, on_error: OnError = unheard) -> list[Path]:
-        """Return the files of all records, sorted; what killed writers left behind is not among them.
+        """Return the files of all records, sorted; temporary files are skipped.
 
         Args:
             on_error: receives an error for each folder that cannot be read, and for each file in a wrong place.
@@ -280,7 +280,7 @@ def text_of(content: dict[str, Any]) -> str:
 
 
 def _folders(folder: Path, levels: int) -> Iterator[Path]:
-    """The folders so many levels below another, sorted; what is in them is not looked at."""
+    """The folders at a depth below another, sorted; their files are not listed."""
     if not levels:
         yield folder
         return
@@ -290,7 +290,7 @@ def _folders(folder: Path, levels: int) -> Iterator[Path]:
 
 
 def _files(folder: Path, levels: int, on_error: OnError) -> Iterator[Path]:
-    """The files of records below a folder with so many levels of folders, sorted; what is hidden is left out."""
+    """The files of records at a depth below a folder, sorted; hidden ones are skipped."""
     try:
         names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,1 +1,1 @@
-"""Per-sample scores: kept ones, and files that others made."""
+"""Per-sample scores: stored ones, and files of scores from elsewhere."""

@@ -1,4 +1,4 @@
-"""A record's numbers computed again from its kept scores: no image, no network, about a second."""
+"""Recomputation of a record's metrics from its stored scores: no image, no network, about a second."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from openbench.results.records.settings import is_per_set
 SCORED = ("id_test/", "id_val/", "csid/", "ood_val/", "near/", "far/")  # roles whose images have scores
 # Metrics of prediction sets, which are made of class probabilities.
 _NEEDS_CLASSES = re.compile(r"(score|(score_)?(lac|aps|raps))_\w+@.+|n_set_splits")
-PUBLISHED = "scores"  # folder of published scores, beside `records`
+PUBLISHED = "scores"  # folder of published scores, next to `records`
 
 
 @dataclass(frozen=True)
 class Recomputed:
-    """A record beside the metrics of its scores.
+    """The metrics of a record's scores, compared with the recorded ones.
 
     Args:
         comparison: of every metric that scores, labels and predictions give.
@@ -40,16 +40,16 @@ class Recomputed:
 
     @property
     def different(self) -> tuple[Difference, ...]:
-        """Numbers that are not the record's: the same scores give the same numbers on every processor."""
+        """Numbers that differ: the same scores give the same numbers on every processor."""
         return (*self.comparison.differ, *self.comparison.moved)
 
     def __str__(self) -> str:
-        left = f" · {self.without} need class probabilities, which were not kept" if self.without else ""
+        left = f" · {self.without} need class probabilities, which were not stored" if self.without else ""
         return f"{self.comparison}{left}"
 
 
 def recompute(record: ResultRecord, sets: Sequence[SetScores]) -> Recomputed:
-    """Return a record's metrics as its scores give them, beside the recorded ones.
+    """Return the metrics of a record's scores, compared with the recorded ones.
 
     Args:
         record: of one run.

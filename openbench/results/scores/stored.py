@@ -24,7 +24,7 @@ COLUMNS = ("set", "role", "score", "label", "prediction", "correct")
 _DIGEST = b"digest"
 _NAME = 32  # hexadecimal digits of a digest that name a file
 _SUFFIX = ".by_class"
-MOST_VALUES = 4_000_000  # of each kind in a run: 10,000 images of 400 classes; those of more classes are not stored
+MOST_VALUES = 4_000_000  # of each kind in a run: 10,000 images of 400 classes; more are not stored
 _SCORES = b"scores"  # key of the digest of the scores that a file by class belongs to
 _PROBABILITIES = "probabilities"  # folder of the network's class probabilities, and key of their digest
 # Field of a set's scores → prefix of its columns.
@@ -34,7 +34,7 @@ _ROLES = ("set", "role")
 
 
 def per_set_name(run_id: str, ood_set: str) -> str:
-    """Return the name under which a run keeps the scores for one OOD set, with its own scores of the ID side."""
+    """Return the name of the scores of a run for one OOD set, where each set has its own scores of the ID side."""
     return f"{run_id}.{ood_set}"
 
 
@@ -42,7 +42,7 @@ class ScoreStore:
     """One parquet file per run: columns set, role, score, label, prediction, correct; one row per image.
 
     Rows stand in manifest order, split after split. `correct` is null for OOD images; it and `prediction` are null
-    where nothing is classified. What prediction sets are made of lies in a file beside it; the network's class
+    where nothing is classified. Numbers by class lie in a second file; the network's class
     probabilities, which many methods share, in a file that is named by their digest. Scores belong to the cache: they
     can be computed again, so an existing file is replaced.
 
@@ -71,7 +71,7 @@ class ScoreStore:
         return digest(digests, 32) if digests else ""
 
     def write(self, run_id: str, scores: Sequence[SetScores]) -> Path:
-        """Write the scores of a run, and its class probabilities beside them, and return the file of the scores.
+        """Write the scores of a run and its numbers by class, and return the file of the scores.
 
         Raises:
             CacheError: two splits share name and role, there are no splits, or the folder cannot be written.
@@ -84,7 +84,7 @@ class ScoreStore:
             )
         path, table = self.path(run_id), _table(run_id, scores)
         try:
-            # Never scores of this run beside class probabilities of an earlier one.
+            # Scores of this run never stand next to class probabilities of an earlier one.
             self.by_class(run_id).unlink(missing_ok=True)
             _write(path, table)
             self._write_classes(run_id, scores, table.schema.metadata[_DIGEST])
@@ -134,10 +134,10 @@ class ScoreStore:
         return self._sets(run_id)[0]
 
     def read_whole(self, run_id: str) -> list[SetScores]:
-        """Return the scores of a run with the class probabilities of ID val and ID test, if those were kept.
+        """Return the scores of a run with the class probabilities of ID val and ID test, if they were stored.
 
         Raises:
-            CacheError: as for `read`, or the class probabilities are not those of these scores.
+            CacheError: as for `read`, or the class probabilities belong to other scores.
         """
         (sets, table), path = self._sets(run_id), self.by_class(run_id)
         if not path.is_file():
@@ -202,16 +202,16 @@ def first_with(run_id: str, folders: Iterable[Path]) -> ScoreStore | None:
 
     Args:
         run_id: of the run.
-        folders: published scores before kept ones, which may have been made again since.
+        folders: published scores before cached ones, which may have been computed again since.
     """
     return next((store for store in map(ScoreStore, folders) if store.path(run_id).is_file()), None)
 
 
 def check_unchanged(table: "pa.Table") -> None:
-    """Check that a table of kept scores holds what was written.
+    """Check that a table of scores is as it was written.
 
     Raises:
-        ValueError: a value, the name of a set, or their order has changed, or there is no digest to tell by.
+        ValueError: a value, the name of a set, or their order has changed, or the digest is missing.
     """
     stated = (table.schema.metadata or {}).get(_DIGEST, b"")
     if stated.decode(errors="replace") != _content_digest(table):
@@ -298,7 +298,7 @@ def _with_classes(scores: Sequence[SetScores], table: "pa.Table") -> list[SetSco
     """Return sets with the numbers by class that a table of `_class_table` has of them.
 
     Raises:
-        ValueError: columns or rows are not those of the sets.
+        ValueError: columns or rows do not fit the sets.
     """
     order: dict[str, list[str]] = {}
     for name in table.column_names[len(_ROLES) :]:

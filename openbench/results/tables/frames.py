@@ -39,7 +39,7 @@ _NAMES = {
 
 
 def frame(record: ResultRecord, view: str = "overview") -> "DataFrame":
-    """Return one view of a run; columns are metric keys, an uncertain one `x` has `x_low` and `x_high` beside it.
+    """Return one view of a run; columns are metric keys, an uncertain one `x` is followed by `x_low` and `x_high`.
 
     `unable` is NaN. The column `side` is there where the view has a table for each ID side. `attrs` holds `conventions`
     (what the numbers depend on), `notes`, and `tuned`, the hyper-parameters that were chosen, with `tuned_on`.
@@ -73,7 +73,7 @@ def tuned(record: ResultRecord) -> dict[str, Any]:
 
 
 def frame_of(table: Table) -> "DataFrame":
-    """Return a table as a DataFrame; an uncertain column has its ends beside it, a cell without a value is missing."""
+    """Return a table as a DataFrame; an uncertain column is followed by its ends, a cell without a value is missing."""
     import pandas as pd
 
     columns: dict[str, Series] = {}
@@ -148,11 +148,11 @@ def methods_table(records: Mapping[str, ResultRecord], title: str) -> Table:
 
 
 def methods_frame(records: Mapping[str, ResultRecord], view: str = "overview") -> "DataFrame":
-    """Return a row per method, or for another view than the overview the rows of all methods below one another.
+    """Return a row per method; of another view than the overview, the rows of all methods in turn.
 
     The overview has a column for each group and set and metric: `near_auroc`, `near_auroc_low`, `near_auroc_high`,
     `near_fpr95`, …, then `id_accuracy`, `tuned` (as text; empty if nothing was) and `tuned_on`. `attrs["notes"]` says
-    how the images are not those of the benchmark.
+    how the images differ from the benchmark's.
 
     Args:
         records: by what the methods are called.

@@ -1,4 +1,4 @@
-"""Figures that others have published, read from the reference folder: shown beside ours, never ranked among them."""
+"""Published figures of others, from the reference folder: shown next to ours, never ranked."""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping
@@ -67,7 +67,7 @@ class Names:
     Args:
         rows: of names.csv. `kind` is method, training, augment, backbone or detector; `published` is empty for the
             method of a table that prints the training only; an empty `benchmark` stands for all, and an empty
-            `training` for those that have no line of their own.
+            `training` for trainings without a line of their own.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, str]]) -> None:
@@ -219,7 +219,7 @@ class RejectionFigure:
         max_fpr: ρ_max of the risk.
         risk: selective risk there.
         auroc: AUROC.
-        oscr: what it calls OSCR, the accuracy among the accepted over FPR.
+        oscr: OSCR as defined there, the accuracy among the accepted over FPR.
     """
 
     min_tpr: float | None = None
@@ -282,7 +282,7 @@ def _figures(folder: Path, table: str, columns: Mapping[str, str]) -> Iterator[t
 
 def _ours(names: Mapping[tuple[str, str], str], kind: str, published: str, where: str) -> str:
     if (kind, published) not in names:
-        raise RecordError(f"{where}: {kind} '{published}' is not in {_PAPERS} — add what it is called here")
+        raise RecordError(f"{where}: {kind} '{published}' is not in {_PAPERS} — add its name here")
     return names[kind, published]
 
 

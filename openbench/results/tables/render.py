@@ -180,7 +180,7 @@ def cell_text(cell: Cell, column: Column) -> str:
 
 
 def _beside(text: str, value: float, column: Column) -> str:
-    """A number with as many digits after the point as the one that it stands beside."""
+    """A number with as many decimals as its neighbour."""
     whole, _, fraction = text.partition(".")
     if column.kind != "number" or not (whole.lstrip("-") + (fraction or "0")).isdigit():
         return _number(value, column)
@@ -228,8 +228,7 @@ _INDENT = "  "  # of rows below a heading
 def to_console(table: Table, width: int | None = None, *, styled: bool = False) -> str:
     """Return a table for a terminal; long headers and notes are wrapped.
 
-    Numbers are never broken. What does not fit beside one another is shown in parts below one another, which repeat the
-    first columns.
+    Numbers are never broken. A table that is too wide is shown in parts, which repeat the first columns.
 
     Args:
         table: any.
@@ -304,7 +303,7 @@ def _grids(table: Table, room: int) -> "list[RichTable]":
 
 
 def _parts(words: Sequence[bool], rows: Sequence[Sequence[str]], least: Sequence[int], room: int) -> list[list[int]]:
-    """The columns of each part of at most `room` characters; the later ones repeat what tells the rows apart."""
+    """The columns of each part of at most `room` characters; later ones repeat the columns that identify a row."""
     every = list(range(len(words)))
 
     def width(part: Sequence[int]) -> int:
@@ -312,7 +311,7 @@ def _parts(words: Sequence[bool], rows: Sequence[Sequence[str]], least: Sequence
 
     if width(every) <= room or True not in words:
         return [every]
-    # A number before the first text, such as a rank, belongs to what tells rows apart.
+    # A number before the first text, such as a rank, identifies a row too.
     first = words.index(True) + 1
     lead = min(words.index(False, first) if False in words[first:] else first, len(words) - 1)
     again = next((k for k in range(first, lead) if len({tuple(row[:k]) for row in rows}) == len(rows)), lead)
@@ -480,7 +479,7 @@ _WARNING = "border-left:3px solid #D55E00;padding-left:0.6em;margin:0.3em 0"
 
 
 def to_html(table: Table, notes: Sequence[str] = (), warnings: Sequence[str] = ()) -> str:
-    """Return a table with its title, what is to be known before its numbers are read above it, and its notes below.
+    """Return a table for a notebook: title, warnings and notes above it, footnotes below.
 
     Args:
         table: any.

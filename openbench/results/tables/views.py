@@ -37,7 +37,7 @@ _ACRONYM = re.compile(
     r"(?<![a-z])(auroc|aupr|ap|fpr|fnr|tpr|tnr|f1|autc|aufpr|aufnr|oscr|ccr|aurc|lac|aps|raps|bh|fdp|id|ood)(?![a-z])"
 )
 _SPELLED = {"e-aurc": "E-AURC", "n_ood": "OOD images", "n_id": "ID images", "n_sets": "sets"}
-# What the names of columns do not say.
+# Explanations of columns.
 _EXPLAINED = {
     "oscr": "area over FPR under the share of all ID that is accepted and correct (Dhamija et al. 2018)",
     "oscr_selective": "area over FPR under the accuracy among the accepted ID (Franc et al. 2023, there called OSCR)",
@@ -135,7 +135,7 @@ _TITLED = {"overview": ("auroc", "fpr95", "aupr_in"), "prediction_sets": ("lac_s
 
 
 def _with_conventions(table: Table, view: str) -> Table:
-    """The table with those of its record's conventions that its numbers depend on."""
+    """The table with the conventions that its numbers depend on."""
     keys = _TITLED.get(view) or [column.name.partition(" ")[0] for column in table.columns]
     intervals = {"overview": ("auroc", "fpr95"), "intervals": keys}.get(view, ())
     return replace(table, header=conventions(table.header, keys, intervals))
@@ -250,7 +250,7 @@ def _with_validation(record: ResultRecord, decimals: int) -> list[str]:
 
 
 def deviation_notes(record: ResultRecord) -> tuple[str, ...]:
-    """Return a note on how the images of a record are not those of the benchmark; none where they are."""
+    """Return a note on how the images of a record differ from the benchmark's; none where they do not."""
     if record.benchmark.get("pristine") is True:
         return ()
     deviations = record.benchmark.get("deviations") or ["not stated"]
@@ -467,7 +467,7 @@ def conventions(header: str, keys: Collection[str], intervals: Collection[str] =
     Args:
         header: clauses divided by ` · ` and `; `, as `metrics.describe` writes them.
         keys: of the metrics that the table shows.
-        intervals: those of them that it shows with their intervals.
+        intervals: keys that it shows with their intervals.
     """
     base = {key.removeprefix("pooled_") for key in keys}
     parts = []
@@ -485,7 +485,7 @@ def explained(header: str) -> str:
 
 
 def said_once(tables: Iterable[Table]) -> list[Table]:
-    """Return the tables of a view with each line about them under the last table that it is about."""
+    """Return the tables of a view, each convention and note under the last table that has it."""
     shown_tables, headers, notes = [], set[str](), set[str]()
     for table in reversed(list(tables)):
         new_notes = tuple(note for note in table.notes if note not in notes)
