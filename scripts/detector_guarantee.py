@@ -31,7 +31,7 @@ def scores_of(detector, splits, most=None):
     parts = []
     for split in splits:
         images = [split.items[row] for row in range(min(len(split), most or len(split)))]
-        parts.append(detector.judged(images).score.astype(np.float64))
+        parts.append(detector.predict(images).score.astype(np.float64))
     return np.concatenate(parts)
 
 

@@ -69,7 +69,7 @@ class Detector:
         """
         check_value(batch_size, Count, "batch_size")
         self.chosen = method if isinstance(method, ChosenMethod) else chosen_method(method)
-        self.asked = ModelOptions(preprocess, features, head_of(head), name, resolve_device(device))
+        self.options = ModelOptions(preprocess, features, head_of(head), name, resolve_device(device))
         self.batch_size = batch_size
         self.about: Mapping[str, Any] = {}  # notes that are saved: the record it was chosen by, licences
         self._model, self._classes = model, class_names_of(classes)
@@ -79,7 +79,7 @@ class Detector:
 
     def __repr__(self) -> str:
         state = "unfitted" if self._state is None else "calibrated" if self._calibration else "fitted"
-        model = self._network.backbone.name if self._network else self.asked.name or self._model
+        model = self._network.backbone.name if self._network else self.options.name or self._model
         return f"Detector({model if isinstance(model, str) else type(model).__name__}, {self.chosen.name}, {state})"
 
     def __getstate__(self) -> Any:
@@ -295,7 +295,7 @@ class Detector:
             "batch_size": self.batch_size,
             "about": self.about,
         }
-        return saved.write(self.learnt, self.calibration, self.asked, facts, path_of(path, "path"), network=network)
+        return saved.write(self.learnt, self.calibration, self.options, facts, path_of(path, "path"), network=network)
 
     def to_onnx(self, path: str | Path) -> int | None:
         """Write one ONNX graph, normalised images to score, p-value, decision and logits; return its batch size.
@@ -310,14 +310,14 @@ class Detector:
         learnt = self.learnt
         return export.to_onnx(learnt.network.backbone, learnt.method, self.calibration, path_of(path, "path"))
 
-    def use(self, network: Network, asked: ModelOptions) -> Self:
+    def use(self, network: Network, options: ModelOptions) -> Self:
         """Replace the model by a network that is ready, and return the detector.
 
         Args:
             network: ready to run.
-            asked: options of the user for it.
+            options: options of the user for it.
         """
-        self._network, self.asked = network, asked
+        self._network, self.options = network, options
         return self
 
     def _names(self, data: Any) -> tuple[str, ...]:
@@ -334,7 +334,7 @@ class Detector:
                 if not isinstance(self._model, str):
                     raise DataError("fit: a model of your own is tried on images — call fit(train)")
                 images = nothing()
-            network = network_of(self._model, self.asked, images, self._classes)
+            network = network_of(self._model, self.options, images, self._classes)
             count = network.backbone.num_classes
             if count and self._classes and count != len(self._classes):
                 raise DataError(
@@ -392,10 +392,10 @@ def load_detector(
     Raises:
         CheckpointError: not a detector, changed since it was saved, or made by versions that do not fit.
     """
-    asked = ModelOptions(preprocess, device=resolve_device(device))
-    manifest, state, calibration, asked = saved.read(path_of(path, "path"), asked, model, method, digest)
+    options = ModelOptions(preprocess, device=resolve_device(device))
+    manifest, state, calibration, options = saved.read(path_of(path, "path"), options, model, method, digest)
     unfitted = chosen_method(type(state.method)(**state.method.params()), name=str(manifest.method["name"]))
     network, size = state.network, manifest.batch_size
     detector = Detector(network.backbone, unfitted, classes=manifest.classes, device=device, batch_size=size)
     detector.about, detector._state, detector._calibration = manifest.about, state, calibration
-    return detector.use(network, asked)
+    return detector.use(network, options)

@@ -83,12 +83,12 @@ def backbone_by_name(name: str, classes: Sequence[str] = ()) -> Network:
     return Network(backbone, {**node, NAME: config})
 
 
-def network_of(model: Any, asked: ModelOptions, images: Split, classes: tuple[str, ...]) -> Network:
+def network_of(model: Any, options: ModelOptions, images: Split, classes: tuple[str, ...]) -> Network:
     """Return a user's model, or the backbone that it names, ready for images.
 
     Args:
         model: a name, a torch.nn.Module, a backbone, a function of normalised images, or the path of an ONNX file.
-        asked: options of the user for it.
+        options: options of the user for it.
         images: ID images to try it on.
         classes: names of the classes; empty if they are not known.
 
@@ -98,17 +98,17 @@ def network_of(model: Any, asked: ModelOptions, images: Split, classes: tuple[st
     check_is_no_weights(model)
     if isinstance(model, str) and is_name(model):
         for key in ("preprocess", "features", "head"):
-            if getattr(asked, key) is not None:
+            if getattr(options, key) is not None:
                 raise ConfigError(f"{key} is given for '{model}', whose config has it — leave it out")
         network = backbone_by_name(model, classes)
-        return replace(network, backbone=network.backbone.to(asked.device))
+        return replace(network, backbone=network.backbone.to(options.device))
     model = loaded(model)
     few = some_of(images)
     side = int(min(few.items[0].shape[:2]))  # for transforms that do not resize: nothing but normalising
-    shown = ImageTask(few, classes or _anonymous(model, images), Preprocess(resize=side, crop=side))
-    adopted = wrap(model, asked, shown)
-    node = {} if "architecture" in adopted.node else adopted.node  # which only describes a model of the user's own
-    return Network(adopted.backbone, node)
+    task = ImageTask(few, classes or _anonymous(model, images), Preprocess(resize=side, crop=side))
+    wrapped = wrap(model, options, task)
+    # The node of a user's model only describes it.
+    return Network(wrapped.backbone, {} if "architecture" in wrapped.node else wrapped.node)
 
 
 def check_fits(network: Network, method: Method, name: str) -> None:

@@ -115,7 +115,7 @@ class DetectorManifest(_Strict):
 def write(
     state: FittedState,
     calibration: Calibration,
-    asked: ModelOptions,
+    options: ModelOptions,
     facts: Mapping[str, Any],
     path: Path,
     *,
@@ -126,7 +126,7 @@ def write(
     Args:
         state: network and fitted method.
         calibration: of the detector.
-        asked: options of the user for the network.
+        options: options of the user for the network.
         facts: `method` as users type it, `classes`, `batch_size` and `about`.
         path: a folder that does not exist yet, or a file that ends in `.zip`.
         network: as `weights` or as an `onnx` graph.
@@ -141,8 +141,8 @@ def write(
     if path.exists() or path.is_symlink():
         raise ConfigError(f"'{path}' exists — delete it, or give another path")
     backbone, node = state.network.backbone, state.network.node
-    savable = check_savable(backbone, network, asked)
-    described = _described(backbone, node, asked)
+    savable = check_savable(backbone, network, options)
+    described = _described(backbone, node, options)
     arrays = {name: getattr(calibration, name) for name in _ARRAYS} | {"seen": state.seen}
     tensors = {
         f"calibration.{name}": torch.from_numpy(np.ascontiguousarray(np.asarray(array)).reshape(np.shape(array)))
@@ -200,13 +200,13 @@ def _write_files(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def read(
-    path: Path, asked: ModelOptions, model: Any, method: Method | None, digest: str | None
+    path: Path, options: ModelOptions, model: Any, method: Method | None, digest: str | None
 ) -> tuple[DetectorManifest, FittedState, Calibration, ModelOptions]:
     """Return a saved detector, with the options for its network; no code in it is run, and only its files are read.
 
     Args:
         path: the folder or the `.zip`.
-        asked: the transform, if it is the user's function, and the device.
+        options: the transform, if it is the user's function, and the device.
         model: the network, if it is of a class of the user.
         method: the unfitted method, if it is of a class of the user.
         digest: of the manifest; None = not compared.
@@ -217,13 +217,13 @@ def read(
     """
     manifest, tensors, graph = _read_files(path, digest)
     part = manifest.network
-    asked = ModelOptions(asked.preprocess, part.features or None, part.head or None, device=asked.device)
+    options = ModelOptions(options.preprocess, part.features or None, part.head or None, device=options.device)
     if model is not None and part.kind != "module":
         raise ConfigError(f"model is given, and the detector has '{part.name}' — leave it out")
-    if graph and asked.device.type != "cpu":
-        raise ConfigError(f"device '{asked.device}': the network of this detector is an ONNX graph — use cpu")
+    if graph and options.device.type != "cpu":
+        raise ConfigError(f"device '{options.device}': the network of this detector is an ONNX graph — use cpu")
     try:
-        state = _state(manifest, tensors, graph, (model, method, asked))
+        state = _state(manifest, tensors, graph, (model, method, options))
         scores, codes, weights, quantile = (
             tensors[key].numpy() if (key := f"calibration.{name}") in tensors else None for name in _ARRAYS
         )
@@ -245,7 +245,7 @@ def read(
             f"'{path}': the network's outputs for a fixed input differ by {off:.2g} (relative) from those at saving: "
             "its class, a library or its preprocess has changed — fit and calibrate again"
         )
-    return manifest, state, calibration, asked
+    return manifest, state, calibration, options
 
 
 def _read_files(path: Path, digest: str | None) -> tuple[DetectorManifest, Tensors, bytes]:
@@ -313,16 +313,16 @@ def _manifest(whole: bytes, where: str) -> DetectorManifest:
 def _state(
     manifest: DetectorManifest, tensors: Tensors, graph: bytes, own: tuple[Any, Method | None, ModelOptions]
 ) -> FittedState:
-    model, method, asked = own
+    model, method, options = own
     part = manifest.network
     weights = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
     if graph:
-        network = Network(_of_graph(graph, part, asked.preprocess, weights))
+        network = Network(_of_graph(graph, part, options.preprocess, weights))
     elif part.kind == "shipped":
-        backbone = _of_config(part, weights, manifest.classes).to(asked.device)
+        backbone = _of_config(part, weights, manifest.classes).to(options.device)
         network = Network(backbone, {**part.keys, NAME: part.config})
     else:
-        network = _of_module(model, asked, part, weights, manifest.classes)
+        network = _of_module(model, options, part, weights, manifest.classes)
     unfitted = None if method is None else for_layers(method, network.backbone.layers)
     fitted = unpacked_method(manifest.method, tensors, unfitted)
     seen = tensors["calibration.seen"].numpy()
@@ -331,19 +331,19 @@ def _state(
     return FittedState(network, fitted, seen)
 
 
-def check_savable(backbone: Backbone, network: str, asked: ModelOptions | None = None) -> NetworkBackbone:
+def check_savable(backbone: Backbone, network: str, options: ModelOptions | None = None) -> NetworkBackbone:
     """Return a network that can be saved.
 
     Args:
         backbone: with weights.
         network: as `weights` or `onnx`.
-        asked: options of the user for it.
+        options: options of the user for it.
 
     Raises:
         NotApplicableError: it is not a network of torch modules with weights, e.g. a function; or its classifier was
             made from text, which weights do not restore.
     """
-    if not isinstance(backbone, NetworkBackbone) or not (asked is None or isinstance(asked.head, str | None)):
+    if not isinstance(backbone, NetworkBackbone) or not (options is None or isinstance(options.head, str | None)):
         raise NotApplicableError(
             f"model '{backbone.name}' cannot be saved: it is not a torch.nn.Module with weights "
             f"({type(backbone).__name__}) — pass the module to Detector"
@@ -356,7 +356,7 @@ def check_savable(backbone: Backbone, network: str, asked: ModelOptions | None =
     return backbone
 
 
-def _described(backbone: Backbone, node: Mapping[str, Any], asked: ModelOptions) -> dict[str, Any]:
+def _described(backbone: Backbone, node: Mapping[str, Any], options: ModelOptions) -> dict[str, Any]:
     """Return the fields of `NetworkPart`."""
     p = backbone.preprocess
     # A detector names no class: what the config of openbench builds is built again at loading.
@@ -373,8 +373,8 @@ def _described(backbone: Backbone, node: Mapping[str, Any], asked: ModelOptions)
         "classes": backbone.num_classes,
         "preprocess": plain({field.name: getattr(p, field.name) for field in fields(Preprocess)}),
         "own_preprocess": p.own.content if isinstance(p, OwnPreprocess) and p.own is not None else "",
-        "features": asked.features or "",
-        "head": asked.head or "",
+        "features": options.features or "",
+        "head": options.head or "",
     }
 
 
@@ -424,7 +424,7 @@ def _of_config(part: NetworkPart, state: Tensors, classes: Sequence[str]) -> Bac
 
 
 def _of_module(
-    model: object, asked: ModelOptions, part: NetworkPart, state: Tensors, classes: Sequence[str]
+    model: object, options: ModelOptions, part: NetworkPart, state: Tensors, classes: Sequence[str]
 ) -> Network:
     """Return a copy of the user's module with the weights of a detector."""
     if not isinstance(model, nn.Module):
@@ -432,7 +432,7 @@ def _of_module(
             f"the network '{part.name}' ({part.architecture.partition(',')[0]}) is a class of your own, and no code is "
             "loaded from a detector — pass one, with any weights: load_detector(path, model=MyNet())"
         )
-    preprocess = _preprocess(part, asked.preprocess)
+    preprocess = _preprocess(part, options.preprocess)
     module = copied(unwrapped(model), part.name)
     apply_weights(module, {key.removeprefix("inner."): t for key, t in state.items()}, "the detector's weights")
     pixels = np.random.default_rng(0).integers(
@@ -441,8 +441,8 @@ def _of_module(
     noise = Split("noise", Role.ID_TEST, list(pixels), np.full(_PROBES, -1), ["0"] * _PROBES, (), "noise", _PROBES)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no network has learnt from noise
-        options = ModelOptions(preprocess, asked.features, asked.head, part.name, asked.device)
-        return network_of(module, options, noise, tuple(classes))
+        named = ModelOptions(preprocess, options.features, options.head, part.name, options.device)
+        return network_of(module, named, noise, tuple(classes))
 
 
 def _of_graph(content: bytes, part: NetworkPart, own: object, head: Mapping[str, Tensor]) -> OutputsBackbone:

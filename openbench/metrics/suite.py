@@ -284,15 +284,15 @@ def _checked(sets: Sequence[SetScores]) -> dict[str, list[SetScores]]:
         as_scores(s.scores, f"scores of {s.role} set '{s.name}'")
         by_role[s.role].append(s)
     if len(by_role["id_test"]) != 1 or not (by_role["near"] or by_role["far"]):
-        given = ", ".join(f"{s.role} '{s.name}'" for s in sets) or "nothing"
-        raise MetricError(f"a run needs exactly one id_test set and at least one near or far set — found {given}")
-    names: set[str] = set()
+        names = ", ".join(f"{s.role} '{s.name}'" for s in sets) or "nothing"
+        raise MetricError(f"a run needs exactly one id_test set and at least one near or far set — found {names}")
+    used: set[str] = set()
     for s in (*by_role["near"], *by_role["far"]):
         if s.name in _RESERVED or s.name.startswith(_FULL_SPECTRUM):
             raise MetricError(f"set name '{s.name}' is taken by a group of results — rename the set")
-        if s.name in names:
+        if s.name in used:
             raise MetricError(f"set name '{s.name}' is used twice among near and far sets — give each set its own name")
-        names.add(s.name)
+        used.add(s.name)
     return by_role
 
 

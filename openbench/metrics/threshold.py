@@ -295,5 +295,5 @@ def _group(f1: Floats, thresholds: Floats, row: int, single: int) -> GroupF1:
     if rest.size:
         other = rest[np.argmax(f1[rest])]
         others = float(thresholds[other]), float(f1[other])
-    own, best = (float(thresholds[row]), float(f1[row])), (float(thresholds[pooled]), float(f1[pooled]))
-    return GroupF1(*own, *best, *others, float(f1[single]))
+    at_row, best = (float(thresholds[row]), float(f1[row])), (float(thresholds[pooled]), float(f1[pooled]))
+    return GroupF1(*at_row, *best, *others, float(f1[single]))

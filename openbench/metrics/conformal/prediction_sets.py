@@ -278,9 +278,9 @@ class SortedClasses:
 
 def _ranks(scores: Floats, labels: NDArray[np.int64]) -> Counts:
     """Return (n,) the number of classes before the true one; of equal scores the smaller class number is first."""
-    own = scores[np.arange(labels.size), labels][:, None]
-    earlier = (scores == own) & (np.arange(scores.shape[1]) < labels[:, None])
-    return np.asarray((scores < own).sum(axis=1) + earlier.sum(axis=1))
+    true = scores[np.arange(labels.size), labels][:, None]
+    earlier = (scores == true) & (np.arange(scores.shape[1]) < labels[:, None])
+    return np.asarray((scores < true).sum(axis=1) + earlier.sum(axis=1))
 
 
 def given_split(calibration: int, tested: int, seed: int) -> SetSplit:
