@@ -12,10 +12,9 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils.validation import check_is_fitted
 
 import openbench as ob
-from openbench.api.methods import _Arrays
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.errors import ConfigError, DataError, FieldError, MethodError, NotApplicableError, NotFittedError
+from openbench.errors import ConfigError, DataError, MethodError, NotApplicableError, NotFittedError
 from openbench.methods.knn import KNN
 
 RNG = np.random.default_rng(3)
@@ -68,26 +67,13 @@ def test_logits_are_computed_from_the_head_where_they_are_not_given():
     assert ob.method("msp").fit(X, head=fitted).score(TEST) == pytest.approx(answer, abs=1e-5)
 
 
-def test_what_is_scored_carries_no_labels():
-    given = _Arrays("knn", X, Y, None, None)
-    request = Request(frozenset({Field.FEATURES, Field.LABELS}))
-    assert given.columns(request, labelled=True).labels.tolist() == Y.tolist()
-    with pytest.raises(FieldError):
-        _ = given.columns(request).labels
-
-
-@pytest.mark.parametrize("kind", ["torch", "float64", "memmap", "list"])
-def test_any_kind_of_array_gives_the_scores_of_its_numbers(kind, tmp_path):
+def test_any_kind_of_array_gives_the_scores_of_its_numbers(tmp_path):
     rows = X.astype(np.float16).astype(np.float32)  # numbers that every kind holds
     np.save(tmp_path / "x.npy", rows)
-    made = {
-        "torch": lambda: torch.tensor(rows, requires_grad=True),
-        "float64": lambda: rows.astype(np.float64),
-        "memmap": lambda: np.load(tmp_path / "x.npy", mmap_mode="r"),
-        "list": rows.tolist,
-    }[kind]()
-    assert np.array_equal(ob.method("vim", dim=2).fit(made, Y, head=(W, B)).score(made),
-                          ob.method("vim", dim=2).fit(rows, Y, head=(W, B)).score(rows))  # fmt: skip
+    expected = ob.method("vim", dim=2).fit(rows, Y, head=(W, B)).score(rows)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    for kind in (torch.tensor(rows, requires_grad=True), rows.astype(np.float64), mapped, rows.tolist()):
+        assert np.array_equal(ob.method("vim", dim=2).fit(kind, Y, head=(W, B)).score(kind), expected)
 
 
 def test_an_estimator_has_the_habits_of_scikit_learn():

@@ -19,18 +19,6 @@ def test_wrappers_are_taken_off(wrap):
     assert (found.name, found.digest) == ("small", wrapped(model).backbone.digest)
 
 
-@pytest.mark.filterwarnings("ignore")  # torch warns of its own parts
-def test_the_wrapper_of_distributed_training_is_taken_off(tmp_path):
-    dist = torch.distributed
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    try:
-        model = Small()
-        found = wrapped(nn.parallel.DistributedDataParallel(model)).backbone
-    finally:
-        dist.destroy_process_group()
-    assert (found.name, found.digest) == ("small", wrapped(model).backbone.digest)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_precisions_are_run_as_they_are(dtype):
     model = Small().to(dtype)

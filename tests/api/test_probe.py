@@ -14,10 +14,8 @@ from openbench.backbones.network import NetworkBackbone
 from openbench.errors import ConfigError, NotApplicableError, RecordError
 from openbench.results.records.store import RecordStore
 
-SMALL = [f"~benchmark.csid.{name}" for name in ("noisy", "blurred", "faded", "shifted")]
-SMALL += ["~benchmark.near.nine", "~benchmark.far.patches", "metrics.families=[ranking]"]
-SMALL += [f"benchmark.{part}.limit=80" for part in ("id.train", "id.val", "id.test", "near.eight", "far.noise")]
-PREPROCESS = ob.Preprocess(resize=16, crop=16, mean=(0.3, 0.3, 0.3), std=(0.3, 0.3, 0.3))
+from .own_models import DIGITS, DIGITS_PREPROCESS
+
 ARGS = SimpleNamespace(gain=1.0)
 
 
@@ -77,18 +75,8 @@ def made(kind=Small, *given, **named):
 def of_a_config(name: str, num_classes: int) -> NetworkBackbone:
     """A backbone that a config of the user's names."""
     anatomy = Anatomy("fc", {}, "nchw", 0)
-    backbone = NetworkBackbone(name, "readsglobal", ReadsGlobal, lambda _: anatomy, preprocess=PREPROCESS)
+    backbone = NetworkBackbone(name, "readsglobal", ReadsGlobal, lambda _: anatomy, preprocess=DIGITS_PREPROCESS)
     return backbone.load_state(made(ReadsGlobal).state_dict(), "the test")
-
-
-@pytest.fixture
-def evaluate(tmp_path):
-    def call(model, methods="msp", **given):
-        given = {"benchmark": "digits", "preprocess": PREPROCESS, "overrides": SMALL, "progress": False} | given
-        folders = {"cache": tmp_path / "cache", "results": tmp_path / "results"} | given
-        return ob.evaluate(model, methods=methods, **folders)
-
-    return call
 
 
 def near(results):
@@ -167,7 +155,7 @@ def test_a_network_that_a_config_of_the_users_names_is_asked(evaluate, tmp_path,
 def test_a_detector_refuses_a_network_that_draws():
     images = [np.full((16, 16, 3), shade, np.uint8) for shade in range(0, 240, 10)]
     with pytest.raises(ConfigError, match="model 'dropping' is not deterministic"):
-        ob.Detector(made(Dropping), preprocess=PREPROCESS, method="msp").fit(images)
+        ob.Detector(made(Dropping), preprocess=DIGITS_PREPROCESS, method="msp").fit(images)
 
 
 def test_outputs_far_from_zero_are_compared_by_how_much_they_vary(evaluate, gain):
@@ -182,7 +170,7 @@ def test_another_benchmark_with_the_same_images_does_not_reuse_them(evaluate, ga
     """The benchmarks share their OOD set alone."""
     evaluate(made(ReadsGlobal))
     gain(-3.0)
-    fewer = [word.replace("id.test.limit=80", "id.test.limit=60") for word in SMALL]
+    fewer = [word.replace("id.test.limit=80", "id.test.limit=60") for word in DIGITS]
     second = evaluate(made(ReadsGlobal), overrides=fewer)
     fresh = evaluate(made(ReadsGlobal), overrides=fewer, cache=tmp_path / "fresh", results=tmp_path / "fresh results")
     assert near(second) == near(fresh)

@@ -144,11 +144,6 @@ def test_the_digest_does_not_depend_on_the_order_of_sets():
     assert benchmark(far={"a": a, "b": b}).digest == benchmark(far={"b": b, "a": a}).digest
 
 
-def test_replace_checks_again():
-    with pytest.raises(LeakageError):
-        replace(benchmark(), near={"dogs": split("dogs", Role.NEAR, ("dog",))})
-
-
 def test_items_are_columns_where_they_are_vectors_and_images_otherwise():
     assert benchmark().columns is None
     rows = replace(benchmark().id_test, items=[np.zeros(7, np.float32)] * 4)

@@ -15,9 +15,6 @@ def features(n=5):
 def test_reading_an_undeclared_column_is_an_error():
     with pytest.raises(FieldError, match="'logits' read but not there"):
         _ = features().logits
-
-
-def test_reading_an_undeclared_map_is_an_error():
     with pytest.raises(FieldError, match="stage1"):
         features().map("stage1")
 
@@ -62,18 +59,6 @@ def test_a_set_contains_the_columns_and_maps_that_it_has():
     assert Field.MAPS not in FeatureSet({Field.FEATURES: torch.zeros(1, 2)})
 
 
-def test_a_head_moves_with_its_weight_and_bias():
-    head = Head(torch.ones(2, 3), torch.zeros(2))
-    moved = head.to(torch.device("cpu"))
-    assert torch.equal(moved.weight, head.weight)
-    assert torch.equal(moved.bias, head.bias)
-    assert moved.num_classes == 2
-
-
 def test_the_shape_that_is_expected_is_named():
     with pytest.raises(FieldError, match=r"'labels' has the shape \(5, 1\) — \(n,\) expected"):
         FeatureSet({Field.LABELS: torch.zeros(5, 1, dtype=torch.int64)})
-
-
-def test_batches_are_delivered_on_the_processor_unless_told_otherwise():
-    assert features().device == torch.device("cpu")

@@ -20,13 +20,13 @@ def features(n=20, **changes):
     return FeatureSet({**columns, **{Field(name): value for name, value in changes.items()}})
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_features_of_another_dtype_are_refused(dtype):
     with pytest.raises(FieldError, match=rf"'features' is {dtype} — pass tensor\.to\(torch\.float32\)"):
         features(features=torch.zeros(20, 4, dtype=dtype))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", ["weight", "bias"])
 def test_heads_of_another_dtype_are_refused(name, dtype):
     parts = {"weight": torch.zeros(3, 4), "bias": torch.zeros(3)}
