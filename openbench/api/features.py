@@ -278,15 +278,14 @@ class _FeatureArray:
         return cls(name, role, rows, labels)
 
     def read(self) -> str:
-        """Read all rows once: refuse NaN and infinity, digest each row. Return a note if they are converted."""
+        """Read all rows once: refuse NaN and infinity, digest each row. Return their dtype."""
         n = self.rows.shape[0]
         items, self.hashes = RowItems((self.rows,)), np.empty((n, 16), dtype=np.uint8)
         for start in range(0, n, _BATCH):
             rows = items.gather(start, min(n, start + _BATCH))
             refuse_not_finite(rows, self.rows.where, start)
             self.hashes[start : start + len(rows)] = row_digests(rows)
-        kind = self.rows[:1].dtype
-        return "" if kind == np.float32 else f"{self.rows.where}: {kind} read as float32"
+        return str(self.rows[:1].dtype)
 
     def split(self, classes: tuple[str, ...]) -> Split:
         """Return the set as a split of the benchmark."""
@@ -325,7 +324,10 @@ def _benchmark(
         if s.rows.shape[1] != d:
             raise DataError(f"{s.rows.where} has {s.rows.shape[1]} features — pass {d} features, as in id_test")
     classes = _classes(sets, class_names, c)
-    notes = [note for s in sets if (note := s.read())]
+    by_kind: dict[str, list[str]] = {}
+    for s in sets:
+        by_kind.setdefault(s.read(), []).append(s.rows.where)
+    notes = [f"{', '.join(names)}: {kind} read as float32" for kind, names in by_kind.items() if kind != "float32"]
     notes += _shared_rows(sets, same_rows)
     splits = [s.split(classes) for s in sets]
     by_role = {s.role: s for s in splits}
