@@ -1,8 +1,7 @@
-"""What must happen before torchvision is imported. Import this module first wherever torchvision, timm or open_clip is.
+"""Imports of torchvision, timm and open_clip beside a CPU-only torch.
 
-Next to a CPU-only torch the registry's torchvision wheel cannot load its C++ operators, and then its import stops at
-`torchvision::nms`, taking timm and open_clip with it. Declaring the two schemas that its import looks up is enough:
-no classifier calls the operators themselves.
+The registry's torchvision wheel then cannot load its C++ operators, and its import fails at `torchvision::nms`. It is
+enough to declare the two schemas that the import looks up: no classifier calls these operators.
 """
 
 import importlib
@@ -20,9 +19,9 @@ _ARGUMENTS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def missing_operators() -> tuple[str, ...]:
-    """Return the names of torchvision's operators that its import needs and that have no schema yet.
+    """Return the names of the operators that torchvision's import needs and that have no schema yet.
 
-    Its C++ library is loaded first: where that works it brings the schemas, and declaring them twice would fail.
+    Its C++ library is loaded first: if that works it declares the schemas, and declaring them twice fails.
     """
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
@@ -59,10 +58,10 @@ def library(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         package = {"open_clip": "open_clip_torch"}.get(name.split(".")[0], name.split(".")[0])
         raise ConfigError(
-            f"package '{error.name}' is not installed, '{name}' needs it — pip install {package}"
+            f"'{name}' needs the package '{error.name}', which is not installed — pip install {package}"
         ) from error
 
 
-_declared: list[torch.library.Library] = []  # a Library that is collected takes its schemas with it
+_declared: list[torch.library.Library] = []  # the schemas live as long as their Library
 
 prepare_torchvision()

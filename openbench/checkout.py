@@ -12,7 +12,7 @@ import openbench
 from openbench.errors import ConfigError
 from openbench.source import OURS, closure, loaded_sha256, modules_of
 
-# What can change a number. Configs and manifests are only watched for `dirty`: run ids and digests hold their content.
+# Folders that can change a number. Configs and manifests count for `dirty` only, as run ids and digests cover them.
 _WATCHED = ("openbench", "configs", "data_manifests")
 _PATIENCE = 60  # seconds
 
@@ -25,7 +25,7 @@ def uncommitted(*modules: str, parts: tuple[object, ...] = ()) -> dict[str, str]
         parts: objects; the modules of their classes are added.
 
     Returns:
-        Paths from the checkout's root. Empty where nothing has changed, or where there is no checkout.
+        Paths from the checkout's root; empty without changes or without a checkout.
 
     Raises:
         ConfigError: git cannot say what has changed.

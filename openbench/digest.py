@@ -27,7 +27,7 @@ def digest(value: Any, length: int = 16) -> str:
     on every machine.
 
     Raises:
-        TypeError: `value` holds something without a canonical form (a function, an open file, …).
+        TypeError: a part of `value` has no canonical form (a function, an open file, …).
     """
     text = json.dumps(_canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=True)
     return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -41,7 +41,7 @@ class MissingSetsError(DataError):
 
 
 class LeakageError(DataError):
-    """Splits share classes or images that the benchmark promises to keep apart."""
+    """Splits share classes or images that they must not share."""
 
 
 class CheckpointError(OpenbenchError):
@@ -49,7 +49,7 @@ class CheckpointError(OpenbenchError):
 
 
 class TrainingError(OpenbenchError):
-    """A training cannot go on: its loss is no longer a finite number."""
+    """The loss of a training is not finite."""
 
 
 class CacheError(OpenbenchError):

@@ -28,7 +28,7 @@ def reference_dir() -> Path:
 def data_roots() -> tuple[Path, ...]:
     """Return the folders searched for data sets, in order: `OPENBENCH_DATA` (several joined by `os.pathsep`), `./data`.
 
-    A folder that does not exist is kept: error messages name every place that was searched.
+    Folders that do not exist are included, as error messages name every path that was searched.
     """
     named = [Path(part).expanduser() for part in os.environ.get("OPENBENCH_DATA", "").split(os.pathsep) if part]
     default = Path("data")

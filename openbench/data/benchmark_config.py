@@ -126,7 +126,7 @@ class BenchmarkConfig:
     def parse(cls, raw: Mapping[str, Any]) -> "BenchmarkConfig":
         """Return a plain, resolved `benchmark` node parsed.
 
-        It holds `name`, `classes` (a class list's name, or the names; or `openset`, see `class_split`), `id`
+        Its keys are `name`, `classes` (a class list's name, or the names; or `openset`, see `class_split`), `id`
         (`train`, `val`, `test`: each is a set, or has several named sets below `joined`, and `classes` then has a class
         list for each of these names), `near`, `far`, `csid` (sets by name), `ood_val`, `ood_train` (one set each),
         `preprocess`, `declared` (the paths of all sets that make up the benchmark: a declared set that is absent counts
@@ -228,7 +228,7 @@ class Collection(Checked):
         ood: number of OOD sets in a group.
         declared: the names of all sets of the collection.
         sets: the node of each set: a data set's, and `classes`; `manifest` is the name to which `/train`, `/val` and
-            `/test` are appended, or holds the three names under these keys.
+            `/test` are appended, or has the three names under these keys.
     """
 
     named: ClassVar[str] = "benchmark.collection"

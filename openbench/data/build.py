@@ -68,13 +68,6 @@ class SetStatus:
         return f"{self.path}: {self.name}, {self.found:,} of {self.expected:,} images{reason}"
 
 
-@dataclass(frozen=True, eq=False)
-class _OpenSet:
-    entry: SetNode
-    config: SetConfig
-    located: Located | None  # None if nothing reads the set, so that it was not searched
-
-
 def build_benchmark(node: Mapping[str, Any], reader: str | None = None) -> Benchmark:
     """Return the benchmark that a plain, resolved `benchmark` node describes: see BenchmarkConfig and `open_benchmark`.
 
@@ -105,26 +98,31 @@ def open_benchmark(
     classes, dropped = config.classes, config.removed
     splits: dict[str, Split] = {}
     members: dict[str, dict[str, Split]] = {}
-    sets = [_open_set(entry, reader) for entry in config.sets]
-    statuses = [_status(one.entry, one.config, one.located) for one in sets if one.located is not None]
+    configs = {entry.path: SetConfig.from_node(entry.node, f"benchmark.{entry.path}") for entry in config.sets}
+    places = {entry.path: _locate(entry.path, configs[entry.path], reader) for entry in config.sets}
+    statuses = [
+        _status(entry, configs[entry.path], located)
+        for entry in config.sets
+        if (located := places[entry.path]) is not None
+    ]
     gaps = [status for status in statuses if status.missing]
     if config.incomplete == "allow":
         gaps = [gap for gap in gaps if not gap.found and gap.path.startswith("id.")]
     if gaps:
         texts = [
-            missing_sets(gaps, len(sets), config.typed, reader or "", backbone=backbone, python=python)
+            missing_sets(gaps, len(places), config.typed, reader or "", backbone=backbone, python=python)
             for python in (False, True)
         ]
         raise MissingSetsError(*texts)
-    for one in sets:
-        path, role, member = one.entry.path, one.entry.role, one.entry.member
-        if one.located is None:
-            splits[path] = unread_split(one.config, role, classes)
-        elif one.located.count == 0:
+    for entry in config.sets:
+        path, role, member, located = entry.path, entry.role, entry.member, places[entry.path]
+        if located is None:
+            splits[path] = unread_split(configs[path], role, classes)
+        elif located.count == 0:
             dropped.append(path)
         else:
             names = config.members.get(member, classes)
-            split = split_of(one.config, one.located, role, names, f"benchmark.{path}", sampled=sampled)
+            split = split_of(configs[path], located, role, names, f"benchmark.{path}", sampled=sampled)
             if member:
                 members.setdefault(path.removesuffix(f".{member}"), {})[member] = split
             else:
@@ -153,14 +151,13 @@ def open_benchmark(
     )
 
 
-def _open_set(entry: SetNode, reader: str | None) -> _OpenSet:
-    """A set, located unless nothing reads it; a set that nothing reads is used only if it is complete."""
-    config = SetConfig.from_node(entry.node, f"benchmark.{entry.path}")
-    unread = entry.path == "id.train" and reader == ""
+def _locate(path: str, config: SetConfig, reader: str | None) -> Located | None:
+    """The place of a set; None for training images that nothing reads, unless all of them are there and count."""
+    unread = path == "id.train" and reader == ""
     if unread and config.digest_of == "list" and config.limit is None:
-        return _OpenSet(entry, config, None)
+        return None
     located = locate(config)
-    return _OpenSet(entry, config, None if unread and _status(entry, config, located).missing else located)
+    return None if unread and not 0 < located.expected <= located.count else located
 
 
 def _status(entry: SetNode, config: SetConfig, located: Located) -> SetStatus:

@@ -46,7 +46,7 @@ class SetConfig(Checked):
         seed: of that subset.
         keep: only the images of these classes: their names, or the name of a class list; None for all.
         as_stored: whether the images come at the size that networks take, so that they are not cropped; see `Split`.
-        digest_of: what stands for the set in the benchmark's digest: `images` (those found), or `list`, so that the
+        digest_of: what enters the benchmark's digest: `images` (those found), or `list`, so that the
             digest does not depend on whether images are there. The set's own digest always covers the images.
     """
 

@@ -140,7 +140,7 @@ def parse_source(name: str, entry: Mapping[str, Any], file_name: str = _FILE) ->
     Args:
         name: of the entry.
         entry: its keys.
-        file_name: where it stands, for messages.
+        file_name: its file, for messages.
 
     Raises:
         DataError: an unknown or missing key, or neither files nor instructions.

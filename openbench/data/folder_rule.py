@@ -148,7 +148,7 @@ def load_rule(name: str) -> FolderRule | None:
     """Return the rule `name`, e.g. `imagenet1k/train`, or a part of one, e.g. `rebench/kmnist/train`; None if none.
 
     The keys of a rule's file are those of `FolderRule`, where `folders` and `classes` name lists, `parts` with the span
-    of each part, and `within`: what holds the folders, where a set has the same ones several times.
+    of each part, and `within`: parent folders, where a set has the same folders several times.
 
     Raises:
         DataError: the rule has other parts.

@@ -27,7 +27,7 @@ def batches(split: Split, preprocess: Preprocess, batch_size: int, workers: int 
 
     Args:
         split: read in manifest order.
-        preprocess: what is done to each image.
+        preprocess: preparation of each image.
         batch_size: images per batch; the last may be smaller.
         workers: threads that decode and resize (both release Python's lock) while the caller computes; 0 = none.
 

@@ -101,13 +101,13 @@ PROTOCOLS = {"adbench": (adbench, unit_interval), "held_out": (held_out, standar
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What is known of a table without reading it.
+    """Facts of a table.
 
     Args:
         rows: all rows.
-        anomalies: how many of them are anomalies.
+        anomalies: number of anomalies among them.
         columns: numbers in a row.
-        places: which rows are anomalies, as numbers and ascending ranges; empty where that is not known. Anomalies
+        places: which rows are anomalies, as numbers and ascending ranges; empty if not known. Anomalies
             are then assumed to follow the normal rows, which changes the draw but not its distribution.
     """
 
@@ -144,7 +144,7 @@ def is_table_part(name: str) -> bool:
 def table_part(name: str) -> Manifest:
     """Return the manifest of a part, e.g. `adbench/cardio/adbench/1/train`; see PROTOCOLS.
 
-    The anomalies among the training rows are not labelled: a detector is not told that they are there.
+    The anomalies among the training rows are not labelled.
 
     Raises:
         DataError: no such table, protocol or part, or a draw that is not a number.
@@ -255,7 +255,7 @@ def _table(file: Path, table: str) -> tuple[NDArray[np.float64], NDArray[np.bool
 class HashedTexts(Source):
     """Text files as rows (n, columns): counts of their words, hashed to columns with a sign, of length 1.
 
-    Nothing is learnt, so no part can tell another anything. What stands before the first empty line (the header of a
+    Nothing is fitted, so no part leaks into another. The text before the first empty line (the header of a
     message), lines that begin with `>` (quotations) and English stop words are left out; a text without other words is
     a row of zeros.
 

@@ -28,7 +28,7 @@ from openbench.features.portions import Portions
 from openbench.features.texts import text_embeddings
 from openbench.progress import reporting
 from openbench.source import foreign_sources
-from openbench.storage.locks import only_one
+from openbench.storage.files import only_one
 
 logger = logging.getLogger(__name__)
 

@@ -55,7 +55,7 @@ def read_sealed(path: Path) -> bytes:
 
 
 def stated(content: Mapping[str, Any]) -> bytes:
-    """Return the text of a JSON file that holds `content` and, as its last key, the digest of everything before it."""
+    """Return `content` as JSON text with, as its last key, the digest of the text without that key."""
     return _text({**content, KEY: bytes_sha256(_text(content))})
 
 
@@ -72,7 +72,7 @@ def read_stated(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise DamagedError(f"'{path}' cannot be read ({error})") from error
     if not isinstance(content, dict):
-        raise DamagedError(f"'{path}' does not hold a JSON object")
+        raise DamagedError(f"'{path}' is not a JSON object")
     # The key's name may be damaged too; one changed byte cannot damage both of its halves.
     start, end = KEY.split("_")
     if not any(name.startswith(start) or name.endswith(end) for name in content):

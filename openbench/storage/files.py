@@ -1,8 +1,9 @@
-"""Atomic file writes, and reads of small files with a bound on their size."""
+"""Atomic file writes, reads of small files with a bound on their size, and locks between processes."""
 
 import errno
 import glob
 import io
+import logging
 import os
 import secrets
 import shutil
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
+
+logger = logging.getLogger(__name__)
 
 _SUFFIX = ".tmp"
 _OLD = 86_400.0  # seconds after which a file of a writer that was killed is deleted
@@ -131,7 +134,7 @@ def read_regular(path: Path, most: int) -> bytes:
         most: the largest size in bytes that is read.
 
     Raises:
-        OSError: it cannot be read, is a pipe, a device or a folder, or holds more.
+        OSError: it cannot be read, is a pipe, a device or a folder, or is larger.
     """
     with open(str(path), "rb", opener=_open_at_once) as stream:  # this refuses folders
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -145,3 +148,28 @@ def read_regular(path: Path, most: int) -> bytes:
 def _open_at_once(path: str, flags: int) -> int:
     """Open a file without waiting: a pipe otherwise waits for somebody to write to it. Windows lacks the flag."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+@contextmanager
+def only_one(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock within the block; waiting for another process is logged.
+
+    Args:
+        path: the lock's file, which is not deleted.
+        what: what the other process computes, for the log.
+
+    Raises:
+        OSError: the folder is missing or cannot be written.
+    """
+    from filelock import FileLock, Timeout  # takes 20 ms, and few commands need it
+
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        logger.info(f"{what}, waiting")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

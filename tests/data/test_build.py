@@ -3,7 +3,7 @@ import pytest
 from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig, typed
 from openbench.data.build import build_benchmark, survey
-from openbench.data.checking.same_images import refuse_listed_images
+from openbench.data.checking.verify import refuse_listed_images
 from openbench.errors import ConfigError, DataError, LeakageError
 
 from .conftest import noisy, write_image

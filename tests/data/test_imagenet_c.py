@@ -14,7 +14,7 @@ from openbench.data.sources.imagenet_c import (
     zoomed,
 )
 
-SIZES = [(8, 8), (32, 32), (33, 47), (96, 64), (224, 224)]
+SIZES = [(8, 8), (33, 47), (96, 64)]
 
 
 def picture(height, width, channels=3, seed=0):

@@ -58,8 +58,8 @@ def split(request, tmp_path):
     return split_of(Listed(noisy((32, 32) if i % 3 else (36, 33, 3), i) for i in range(23)))
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
-@pytest.mark.parametrize("batch_size", [1, 7, 23, 100])
+@pytest.mark.parametrize("workers", [0, 3])
+@pytest.mark.parametrize("batch_size", [1, 7, 100])
 def test_batches_are_the_images_one_by_one_in_order(split, batch_size, workers):
     expected = torch.stack([apply(split.items[i], PREPROCESS) for i in range(len(split))])
     found = list(batches(split, PREPROCESS, batch_size, workers))

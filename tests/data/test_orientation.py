@@ -23,10 +23,8 @@ def photo(orientation, kind="JPEG", seed=0):
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
-@pytest.mark.parametrize(
-    ("orientation", "turned"), [(None, False), (1, False), (2, True), (6, True), (8, True), (0, False)]
-)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize(("orientation", "turned"), [(None, False), (1, False), (2, True), (8, True), (0, False)])
 def test_any_orientation_but_upright_is_found(tmp_path, kind, orientation, turned):
     (tmp_path / "x").write_bytes(photo(orientation, kind))
     assert is_turned(FileItems([tmp_path / "x"]), 0) is turned

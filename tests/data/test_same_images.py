@@ -9,7 +9,7 @@ from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.build import JoinedItems
-from openbench.data.checking.same_images import refuse_same_images
+from openbench.data.checking.verify import refuse_same_images
 from openbench.data.own.images import EncodedItems
 from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.digest import bytes_sha256

@@ -7,7 +7,7 @@ import sys
 import pytest
 from filelock import FileLock, Timeout
 
-from openbench.storage.locks import only_one
+from openbench.storage.files import only_one
 
 HOLDER = """
 import sys, time
@@ -29,7 +29,7 @@ def test_a_process_waits_for_the_lock_of_another_and_logs_what_for(tmp_path, cap
             def emit(self, record):
                 process.kill()
 
-        logger, handler = logging.getLogger("openbench.storage.locks"), Killer()
+        logger, handler = logging.getLogger("openbench.storage.files"), Killer()
         logger.addHandler(handler)
         try:
             with caplog.at_level(logging.INFO, logger.name), only_one(tmp_path / "a", "another job computes it"):

@@ -1,1 +1,1 @@
-"""What can be wrong with data, and pictures of what is in it."""
+"""Checks of data for leakage and faults, and contact sheets."""

@@ -1,22 +1,27 @@
-"""Verifying a benchmark: complete and readable sets, and no image in two splits that must not share any."""
+"""Checks of a benchmark: complete and readable sets, and no image in two splits that must not share any.
+
+`verify_node` decodes every image, for `check`; `refuse_same_images` compares files and rows, before every run.
+"""
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import accumulate, combinations, product
 from typing import Any
 
 import numpy as np
 
-from openbench.core.benchmark import Benchmark, Image, Split
+from openbench.core.benchmark import Benchmark, Image, Items, Split
 from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig
-from openbench.data.build import SetStatus, advice, open_benchmark, survey, with_outliers
-from openbench.data.dataset import readable_fingerprint
-from openbench.data.manifests import known_pairs
-from openbench.data.sources.items import ADVICE, is_turned, not_applied
+from openbench.data.build import JoinedItems, SetStatus, advice, open_benchmark, survey, with_outliers
+from openbench.data.dataset import SetConfig, readable_fingerprint
+from openbench.data.manifests import Manifest, known_pairs
+from openbench.data.own.images import EncodedItems
+from openbench.data.sources.items import ADVICE, ArrayItems, FileItems, is_turned, not_applied
 from openbench.digest import array_sha256
-from openbench.errors import DataError
+from openbench.errors import DataError, LeakageError
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +143,7 @@ class CheckReport:
 
 
 def verify_node(config: BenchmarkConfig, outliers: Mapping[str, Any] | None = None) -> CheckReport:
-    """Return the findings on a parsed `benchmark` node; what is missing is reported for all sets at once.
+    """Return the findings on a parsed `benchmark` node; all missing sets are reported at once.
 
     Args:
         config: the benchmark's node, parsed.
@@ -192,7 +197,7 @@ def _path(status: SetStatus) -> str:
 
 
 def _hashes(split: Split) -> tuple[list[str | None], list[str]]:
-    """A hash per image, None for unreadable ones and for vectors; and what is wrong with each unreadable one."""
+    """A hash per image, None for unreadable ones and for vectors; and a message for each unreadable one."""
     hashes: list[str | None] = []
     unreadable = []
     for index in range(len(split)):
@@ -230,3 +235,82 @@ def _shared(
 def must_differ(first: Role, second: Role) -> bool:
     """Return whether no image may be in splits of both roles."""
     return first.is_id != second.is_id or second in _APART.get(first, ()) or first in _APART.get(second, ())
+
+
+def refuse_same_images(benchmark: Benchmark) -> None:
+    """Check that no image is both ID and OOD, or both tested and learnt or tuned from.
+
+    Two images are the same if they are the same file, or the same row of one array or Arrow folder; files of the user's
+    own also if their bytes are equal. Nothing is decoded: `check` finds equal images in two published files. For sets
+    that nothing reads see `refuse_listed_images`.
+
+    Raises:
+        LeakageError: an image is in two such splits.
+    """
+    places = [(split, _places(split.items)) for split in benchmark.splits() if not split.unread]
+    for (a, first), (b, second) in combinations(places, 2):
+        if not must_differ(a.role, b.role):
+            continue
+        shared = [position for place, position in second.items() if place in first]
+        if shared:
+            raise _leak(benchmark.name, (a, b), sorted({b.keys[position] for position in shared}))
+
+
+def refuse_listed_images(benchmark: Benchmark, config: BenchmarkConfig) -> None:
+    """Check that no image of a set that nothing reads is tested or tuned on: a network may have learnt from it.
+
+    The lists of sets with the same sources are compared, without the images. A rule has no list.
+
+    Args:
+        benchmark: the benchmark.
+        config: its config.
+
+    Raises:
+        LeakageError: an image of the list is tested or tuned on.
+    """
+    if not any(split.unread for split in benchmark.splits()):
+        return
+    sets = [(entry.role, SetConfig.from_node(entry.node, f"benchmark.{entry.path}")) for entry in config.sets]
+    for split in (split for split in benchmark.splits() if split.unread):
+        for (role, unread), (other, tested) in product(sets, sets):
+            if role == split.role and must_differ(role, other) and unread.sources == tested.sources:
+                keys = {key for one in benchmark.of_role(other) for key in one.keys}
+                shared = sorted(keys.intersection(_keys(unread)).intersection(_keys(tested)))
+                if shared:
+                    raise _leak(benchmark.name, (split, benchmark.of_role(other)[0]), shared)
+
+
+def _keys(config: SetConfig) -> Sequence[str]:
+    """The keys of a set's list; none for a rule."""
+    listing = config.listing()
+    return listing.keys if isinstance(listing, Manifest) else ()
+
+
+def _leak(name: str, sides: tuple[Split, Split], shared: Sequence[str]) -> LeakageError:
+    (a, b), images = sides, f"{len(shared):,} images" if len(shared) > 1 else "1 image"
+    return LeakageError(
+        f"benchmark '{name}': {a.role} {a.name} and {b.role} {b.name} have {images} in common, e.g. '{shared[0]}' — "
+        "remove them from one list: images that are learnt or tuned from must not be tested, and none is ID and OOD"
+    )
+
+
+def _places(items: Items) -> Mapping[object, int]:
+    """The position of each image by its file, row or bytes; empty for other items."""
+    if isinstance(items, JoinedItems):
+        starts = accumulate((len(part) for part in items.parts), initial=0)
+        parts = zip(starts, map(_places, items.parts), strict=False)
+        return {place: start + position for start, places in parts for place, position in places.items()}
+    if isinstance(items, ArrayItems):
+        start = items.pixels.__array_interface__["data"][0]
+        return {(start, int(row)): position for position, row in enumerate(np.asarray(items.rows))}
+    if isinstance(items, EncodedItems):
+        return {items.contents[row].tobytes(): position for position, row in enumerate(items.rows)}
+    if not isinstance(items, FileItems):
+        return {}
+    real = {folder: os.path.realpath(folder) for folder in set(map(os.path.dirname, items.files))}
+    paths = {
+        os.path.join(real[os.path.dirname(path)], os.path.basename(path)): position
+        for position, path in enumerate(items.files)
+    }
+    contents = {} if items.contents is None else {row.tobytes(): i for i, row in enumerate(items.contents)}
+    return {**paths, **contents}

@@ -36,7 +36,7 @@ class OwnSet:
     """Images for one role.
 
     Args:
-        at: the folder or file that holds them, absolute.
+        at: absolute path of their folder or file.
         rows: key and class of each.
     """
 
@@ -56,7 +56,7 @@ class OwnBenchmark:
     Args:
         name: what users type after `+benchmark=`.
         id_sets: `train`, `val`, `test`.
-        ood: sets by where they stand, e.g. `near.birds`, `ood_val`.
+        ood: sets by their path, e.g. `near.birds`, `ood_val`.
         corruptions: whether a csID set of corrupted test images is added.
         backbone: config of the network.
         side: height and width of its input.
@@ -165,7 +165,7 @@ def split(whole: OwnSet, shares: Sequence[float], seed: int) -> list[OwnSet]:
 def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
     """Write `folder/benchmark/NAME.yaml` and `folder/lists/NAME/*.csv`; return the files.
 
-    Files that already hold what would be written are left as they are.
+    Files that already have this content are not written.
 
     Raises:
         ConfigError: openbench ships a benchmark of that name, another file is there, or the folder cannot be written.
@@ -272,7 +272,7 @@ def _as_yaml(benchmark: OwnBenchmark, folder: Path, lists: Path, statistics: tup
         "#",
         f"# {command(benchmark, folder)}",
         f"# {sum(len(s.rows) for s in benchmark.id_sets.values())} ID images of {len(benchmark.classes)} classes; the "
-        f"lists beside this folder, lists/{benchmark.name}/*.csv, say which image is in which split.",
+        f"the lists in lists/{benchmark.name}/*.csv, beside this folder, name the images of each split.",
         "defaults:",
         *(f"  - /dataset@benchmark.{where}: own" for where in benchmark.sets),
         *(["  - /dataset@benchmark.csid.corrupted: id_corrupted"] if benchmark.corruptions else []),

@@ -123,7 +123,7 @@ def numbered(labels: list[str]) -> list[Row]:
 
 
 def _folder_rows(folder: Path) -> list[Row]:
-    """Every image file below a folder; its class is the first subfolder on the way, `-` for files that lie in it."""
+    """Every image file below a folder; its class is the first subfolder of its path, `-` without one."""
     rows = []
     seen = {_identity(folder)}
     for place, folders, files in os.walk(folder, followlinks=True):
@@ -155,7 +155,7 @@ def read_list(path: Path) -> Iterator[Row]:
 
     Args:
         path: a CSV file, compressed if its name ends in `.xz`, with the column `path` and, unless no class is known,
-            `label`; other columns are ignored. Lines that begin with `#` may stand before the header.
+            `label`; other columns are ignored. Lines that begin with `#` may precede the header.
 
     Raises:
         DataError: it cannot be read, a line is incomplete, or an image is listed twice.
@@ -195,7 +195,7 @@ class Npz:
 
     Args:
         pixels: (n, h, w) or (n, h, w, 3) uint8.
-        labels: the class of each image, as text; `-` if the file holds no labels.
+        labels: the class of each image, as text; `-` if the file has no labels.
         contents: (1, 32) uint8, the SHA-256 of the file.
     """
 
@@ -266,7 +266,7 @@ class EncodedItems:
     Args:
         column: chunked array of `{bytes, path}`.
         rows: (n,) which rows, in manifest order.
-        folder: where the table lies; its paths are relative to this.
+        folder: its folder, to which its paths are relative.
         contents: (N, 32) uint8, the SHA-256 of each row's compressed image.
     """
 
@@ -311,7 +311,7 @@ def arrow_labels(folder: Path) -> list[str]:
     """Return the class of each image of an Arrow folder; `-` if it has no label column.
 
     Raises:
-        DataError: it holds several splits, no image column, or files that cannot be read.
+        DataError: it has several splits, no image column, or files that cannot be read.
     """
     table, features = _arrow(folder)
     column = next((name for name in ("label", "labels", "fine_label") if name in table.column_names), None)
@@ -328,10 +328,10 @@ def arrow_labels(folder: Path) -> list[str]:
 
 
 def arrow_items(folder: Path, rows: NDArray[np.int64]) -> tuple[EncodedItems, tuple[Path, ...]]:
-    """Return the images at `rows` of an Arrow folder, decoded when read, and the files in which these and others lie.
+    """Return the images at `rows` of an Arrow folder, decoded when read, and all files of the folder.
 
     Raises:
-        DataError: it holds several splits, no image column, or files that cannot be read.
+        DataError: it has several splits, no image column, or files that cannot be read.
     """
     table, features = _arrow(folder)
     images = [name for name, feature in features.items() if feature.get("_type") == "Image"]
@@ -355,7 +355,7 @@ def _paths(column: Any) -> Iterator[str]:
 
 
 def _files(folder: Path) -> tuple[Path, ...]:
-    """The files of an Arrow folder that say what is in it."""
+    """The files of an Arrow folder's table."""
     state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     return (folder / "dataset_info.json", *(folder / entry["filename"] for entry in state["_data_files"]))
 

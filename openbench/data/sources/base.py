@@ -53,7 +53,7 @@ class Source(Checked, ABC):
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
         """Return the paths where this container is searched, in order, present or not."""
-        return [root / folder for root in roots for folder in self.at] or [Path(f"({type(self).__name__})")]
+        return [root / folder for root in roots for folder in self.at] or [Path(f"(made by {type(self).__name__})")]
 
     @abstractmethod
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:

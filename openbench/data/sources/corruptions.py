@@ -62,7 +62,7 @@ class CommonCorruptions(Source):
         return KINDS if self.kind == "all" else FAMILIES.get(self.kind, (self.kind,))
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
-        """Where the clean images are looked for."""
+        """Return the paths of the clean images."""
         return list(dict.fromkeys(place for source in self.of.values() for place in source.places(roots)))
 
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
@@ -92,7 +92,7 @@ class CorruptedItems:
     Args:
         clean: the images.
         keys: of these images; each seeds the draw of its image.
-        source: what is done to them.
+        source: their corruption.
     """
 
     clean: Items
@@ -176,7 +176,7 @@ class Corrupted(Source):
         self.require(self.kind == "brightness" or self.amount >= 0, "amount", f"a number from 0 to {_STRONGEST}")
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
-        """Where the clean images are."""
+        """Return the paths of the clean images."""
         return self.of.places(roots)
 
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:

@@ -16,15 +16,10 @@ from openbench.data.sources.base import Found, Source, rows_found
 from openbench.digest import digest
 
 _SIDE = 8
-_INSTALLED = Path("(part of the installation)")
 
 
 class Embedded(Source):
     """A source that makes the image of any key; keys are `<set>/<class>/<number>`."""
-
-    def places(self, roots: Sequence[Path]) -> list[Path]:
-        """One place that is always there."""
-        return [_INSTALLED]
 
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
         """All keys."""

@@ -147,8 +147,8 @@ def decode(path: Path, content: bytes | None = None) -> Image:
 def pixels_of(image: bytes) -> Image:
     """Return the pixels of an encoded image: (h, w) if it is 8-bit grey, else (h, w, 3).
 
-    Of colours with 16 bits the upper 8 are kept, as Pillow reads them. Grey images of 16 or 32 bits or of floats are
-    refused: nothing in the file says what is black and what is white. An orientation in the EXIF data is not applied,
+    Colours of 16 bits are reduced to their upper 8 bits, as Pillow does. Grey images of 16 or 32 bits or of floats are
+    refused: the file does not define black and white. An orientation in the EXIF data is not applied,
     as in torchvision and OpenOOD.
 
     Args:

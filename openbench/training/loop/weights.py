@@ -26,7 +26,7 @@ from openbench.data.benchmark_config import typed
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError, ConfigError
 from openbench.public import name_of
-from openbench.storage.locks import only_one
+from openbench.storage.files import only_one
 from openbench.training.augment.reading import picture_folders
 from openbench.training.base import EvalModel, TrainingMethod
 from openbench.training.job import TrainingJob
