@@ -19,7 +19,7 @@ _CELLS = 1 << 22  # cosines of words and classes in memory at a time
 
 
 @dataclass(frozen=True)
-class Far:
+class WordChoice:
     """The choice of words of a corpus.
 
     Args:
@@ -63,8 +63,8 @@ class NegativeLabels(Method):
         where = type(self).__name__
         head = classifier(head, where)
         classes, *lists = (head.text(texts) for texts in self.texts)
-        classes, far = classes.to(head.weight.device), Far(self.quantile, self.share, nearest)
-        words = torch.cat([far_words(corpus, classes, far, where) for corpus in lists])
+        classes, choice = classes.to(head.weight.device), WordChoice(self.quantile, self.share, nearest)
+        words = torch.cat([far_words(corpus, classes, choice, where) for corpus in lists])
         return classes, grouped(words, self.groups, self.seed)
 
 
@@ -93,7 +93,7 @@ class WordNetLabels(NegativeLabels):
         return (*plain, Texts(self.adjectives, templates=(self.adjective_template,)))
 
 
-def far_words(corpus: Tensor, classes: Tensor, far: Far, where: str) -> Tensor:
+def far_words(corpus: Tensor, classes: Tensor, choice: WordChoice, where: str) -> Tensor:
     """Return the embeddings (k, d) float32 of the words that lie farthest from the classes, the farthest first.
 
     The closeness of a word is a quantile of its cosines with all classes. The corpus is read in parts.
@@ -101,25 +101,27 @@ def far_words(corpus: Tensor, classes: Tensor, far: Far, where: str) -> Tensor:
     Args:
         corpus: (m, d) unit embeddings, possibly memory-mapped.
         classes: (c, d) unit embeddings, on the device that computes.
-        far: which words are taken.
+        choice: which words are taken.
         where: the method, for errors.
 
     Raises:
         MethodError: the share leaves no word.
     """
     parts = torch.split(corpus, max(1, _CELLS // len(classes)))
-    closeness = torch.cat([_closeness(rows.to(classes.device), classes, far) for rows in parts])
-    size = int(len(corpus) * far.share)
+    closeness = torch.cat([_closeness(rows.to(classes.device), classes, choice) for rows in parts])
+    size = int(len(corpus) * choice.share)
     if not size:
-        raise MethodError(f"{where}.fit: a share of {far.share:g} of {len(corpus)} words is empty — take a larger one")
+        raise MethodError(
+            f"{where}.fit: a share of {choice.share:g} of {len(corpus)} words is empty — take a larger one"
+        )
     order = closeness.argsort(stable=True)[:size].cpu()
     return corpus[order].to(classes.device)
 
 
-def _closeness(rows: Tensor, classes: Tensor, far: Far) -> Tensor:
+def _closeness(rows: Tensor, classes: Tensor, choice: WordChoice) -> Tensor:
     cosines = rows @ classes.T
-    closeness = torch.quantile(cosines, far.quantile, dim=1)
-    return torch.where(cosines.amax(dim=1) > far.nearest, torch.ones_like(closeness), closeness)
+    closeness = torch.quantile(cosines, choice.quantile, dim=1)
+    return torch.where(cosines.amax(dim=1) > choice.nearest, torch.ones_like(closeness), closeness)
 
 
 def grouped(words: Tensor, groups: int, seed: int) -> Tensor:

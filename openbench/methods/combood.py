@@ -104,7 +104,7 @@ def best_exponents(batches: Iterable[Tensor], n: int) -> Tensor:
 
     Reference: Yeo & Johnson, A new family of power transformations to improve normality or symmetry, Biometrika 2000.
     """
-    table = _Table.of(batches, n)
+    table = _Histograms.of(batches, n)
     d = table.mean.shape[1]
     like = torch.stack([table.likelihood(torch.full((d,), g).double()) for g in _GRID])
     best = like.argmax(dim=0)
@@ -123,7 +123,7 @@ def best_exponents(batches: Iterable[Tensor], n: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Table:
+class _Histograms:
     """Histograms of u = sign(x) log(1 + |x|), float64 on the CPU.
 
     Args:
@@ -137,7 +137,7 @@ class _Table:
     variance: Tensor
 
     @classmethod
-    def of(cls, batches: Iterable[Tensor], n: int) -> "_Table":
+    def of(cls, batches: Iterable[Tensor], n: int) -> "_Histograms":
         """Fill the cells in one pass; no cell holds values of both signs, at whose border ψ has no third derivative."""
         # A value of n with standard deviation 1 cannot exceed √n.
         width = math.log1p(math.sqrt(n)) / (_CELLS - 1)

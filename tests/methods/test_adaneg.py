@@ -7,7 +7,7 @@ from scipy.stats import entropy
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.methods import adaneg
-from openbench.methods._words import Far, far_words, grouped
+from openbench.methods._words import WordChoice, far_words, grouped
 from openbench.methods.adaneg import AdaNeg
 
 from .problems import assert_equal, f, problem, unit
@@ -18,7 +18,7 @@ SMALL = {"share": 0.4, "groups": 3, "scale": 12.0, "length": 4, "gap": 0.2}
 def labels_of(method: AdaNeg, head) -> tuple[np.ndarray, np.ndarray]:
     """Texts of the classes, and of the words in groups: those that NegLabel takes, which its own test holds."""
     classes, *lists = map(head.text, method.texts)
-    words = [far_words(corpus, classes, Far(method.quantile, method.share), "test") for corpus in lists]
+    words = [far_words(corpus, classes, WordChoice(method.quantile, method.share), "test") for corpus in lists]
     return classes.double().numpy(), grouped(torch.cat(words), method.groups, method.seed).double().numpy()
 
 
