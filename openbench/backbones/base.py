@@ -44,14 +44,27 @@ class TextTower(Protocol):
         digest: covers what the embedding of a prompt depends on: the weights and the tokenizer.
         classes: the names of the ID classes in label order.
         templates: the prompts that the classifier was made with.
+        device: where prompts are embedded.
     """
 
     digest: str
     classes: tuple[str, ...]
     templates: tuple[str, ...]
+    device: torch.device
+
+    @property
+    def width(self) -> int:
+        """The length of the vectors that stand for tokens."""
+
+    @property
+    def scale(self) -> float:
+        """The factor of cosines in the model's softmax."""
 
     def embed(self, prompts: Sequence[str]) -> Tensor:
         """Return unit embeddings (m, d) float32 of m texts, on the CPU."""
+
+    def embed_context(self, context: Tensor) -> Tensor:
+        """Return unit embeddings (c, d) of `[v1] … [vk] class.` for vectors (k, width), with gradients."""
 
     def to(self, device: torch.device) -> None:
         """Move the tower."""

@@ -94,7 +94,7 @@ def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime)
             else _learnt_prompts(learnt, kind, benchmark, store)
         )
         write_sealed(place, _packed(found))
-    return Headed.fitted(backbone, kind, found, fitted_on)
+    return Headed(backbone, kind, found.head, classes=c, fitted_on=fitted_on, about=found.about)
 
 
 def _linear(backbone: Backbone, kind: HeadKind | PromptKind, benchmark: Benchmark, store: FeatureStore) -> FittedHead:
@@ -113,7 +113,7 @@ def _learnt_prompts(
     local = {Field.PATCHES} if kind == "locoop" else set()
     train = store.get(backbone, shots, Request(fields=_LABELLED.fields | local))
     val = store.get(backbone, benchmark.id_val, _LABELLED)
-    return learnt_prompts(backbone.text_towers["text"], train, val, how)  # type: ignore[arg-type]
+    return learnt_prompts(backbone.text_towers["text"], train, val, how)
 
 
 def _rows_of(split: Split, rows: torch.Tensor) -> Split:

@@ -199,6 +199,7 @@ def clip(**changes: object) -> NetworkBackbone:
             lambda: clip(weights="laion"),
             "ViT-B-32 has no weights 'laion' — allowed: a released name (laion2b_e16",
         ),
+        (lambda: tiny_open_clip("t", "", head="coop"), "head=coop is fitted on features, and weights is null"),
         (lambda: clip(classes=None), "0 class names"),
         (lambda: clip(templates=("a photo",)), "each needs one {}"),
         (lambda: clip(templates=("a {x} {}",)), "and no other braces"),

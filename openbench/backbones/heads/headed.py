@@ -1,17 +1,17 @@
 """A network without a classifier, with one that was fitted on its features."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from openbench.backbones.base import Backbone, HeadKind, Outputs, PromptKind
-from openbench.backbones.heads.fit import FittedHead
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Request
@@ -39,6 +39,7 @@ class Headed(Backbone):
         *,
         classes: int,
         fitted_on: Any,
+        about: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """Join a network and a head.
 
@@ -47,7 +48,8 @@ class Headed(Backbone):
             kind: of the head, e.g. `linear_probe`; the name ends in it.
             classify: features (n, d) → logits (n, c); a Head where they are linear.
             classes: c.
-            fitted_on: what stands for the samples that the head was fitted and chosen on; enters the digest.
+            fitted_on: the identity of the samples that the head was fitted and chosen on; enters the digest.
+            about: further entries of a record on the head.
         """
         self.features_from, self._classify = network, classify
         self.name = f"{network.name}_{kind}"
@@ -62,15 +64,8 @@ class Headed(Backbone):
         self.fitted_head = {"kind": kind}
         if isinstance(classify, Head):
             parts = [array_sha256(part.numpy()) for part in (classify.weight, classify.bias)]
-            self.fitted_head = {"kind": kind, "sha256": digest(parts, length=64)}
+            self.fitted_head |= {"sha256": digest(parts, length=64), **about}
         self._network = network
-
-    @classmethod
-    def fitted(cls, network: NetworkBackbone, kind: HeadKind | PromptKind, fit: FittedHead, fitted_on: Any) -> "Headed":
-        """Return a network with a linear head, and with what a record says of it."""
-        headed = cls(network, kind, fit.head, classes=fit.head.num_classes, fitted_on=fitted_on)
-        headed.fitted_head = {**(headed.fitted_head or {}), **fit.about}
-        return headed
 
     @property
     def made_of(self) -> tuple[object, ...]:

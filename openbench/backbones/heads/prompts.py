@@ -4,12 +4,12 @@ import logging
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from openbench.backbones.base import TextTower
 from openbench.backbones.heads.fit import FittedHead
 from openbench.config.constraints import Count, NonNegative, Positive, Seed
 from openbench.core.features import FeatureSet, Head
@@ -24,31 +24,6 @@ _MOMENTUM = 0.9
 _SPREAD = 0.02  # of the vectors at the start
 _TINY = 1e-5  # inside the logarithm of the entropy
 _EVALUATED = 4096
-
-
-class PromptTower(Protocol):
-    """A text tower whose prompts may begin with vectors instead of words.
-
-    Attributes:
-        classes: the names of the ID classes in label order.
-        width: of the vectors.
-        scale: by which cosines are multiplied in the model's softmax.
-        device: where prompts are embedded.
-    """
-
-    classes: tuple[str, ...]
-    device: torch.device
-
-    @property
-    def width(self) -> int:
-        """Of the vectors."""
-
-    @property
-    def scale(self) -> float:
-        """By which cosines are multiplied in the model's softmax."""
-
-    def embed_context(self, context: Tensor) -> Tensor:
-        """Return unit embeddings (c, d) of `[v1] … [vk] class.` for vectors (k, width), with gradients."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +71,7 @@ class PromptLearning:
         return torch.cat(shots).sort().values
 
 
-def learnt_prompts(tower: PromptTower, train: FeatureSet, val: FeatureSet, how: PromptLearning) -> FittedHead:
+def learnt_prompts(tower: TextTower, train: FeatureSet, val: FeatureSet, how: PromptLearning) -> FittedHead:
     """Return the zero-shot classifier of prompts whose first vectors are learnt on features of frozen towers.
 
     The loss is CE(s cos(f, t), y), plus −λ H of the patches whose K most probable classes lack y where `train` has
@@ -148,7 +123,7 @@ def _batches(train: FeatureSet, size: int, generator: torch.Generator) -> Iterat
         yield train[rows]
 
 
-def _loss(tower: PromptTower, context: Tensor, rows: FeatureSet, top: int, weight: float) -> Tensor:
+def _loss(tower: TextTower, context: Tensor, rows: FeatureSet, top: int, weight: float) -> Tensor:
     """Cross-entropy, and LoCoOp's part of K = `top` and λ = `weight`; none where K = 0."""
     texts = tower.embed_context(context)
     logits = tower.scale * functional.normalize(rows.features.to(texts), dim=1) @ texts.T

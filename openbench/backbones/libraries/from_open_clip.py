@@ -133,6 +133,8 @@ def open_clip_model(
     )
     backbone.head_to_fit, backbone.prompt_learning = head, prompt_learning or PromptLearning()
     if source is None:
+        if head is not None:
+            raise ConfigError(f"{where}: head={head} is fitted on features, and weights is null — name weights")
         return backbone
     tokenizer = _tokenizer(model)
     prompts = [[template.format(label.replace("_", " ")) for template in chosen] for label in names]

@@ -63,7 +63,7 @@ class OpenClipText:
 
     @property
     def width(self) -> int:
-        """Of the vectors that stand for tokens.
+        """The length of the vectors that stand for tokens.
 
         Raises:
             NotApplicableError: the tower's tokens cannot be replaced by vectors.
@@ -72,7 +72,7 @@ class OpenClipText:
 
     @property
     def scale(self) -> float:
-        """By which cosines are multiplied in the model's softmax."""
+        """The factor of cosines in the model's softmax."""
         return float(self.model.logit_scale.detach().exp())
 
     def embed_context(self, context: Tensor) -> Tensor:
