@@ -15,7 +15,8 @@ from openbench.__main__ import main
 from openbench.config.build import target_of
 from openbench.digest import digest
 from openbench.paths import config_dir
-from openbench.results.records.store import RecordStore, ScoreStore, text_of
+from openbench.results.records.store import RecordStore, text_of
+from openbench.results.scores.stored import ScoreStore
 
 from .forked import Forked
 

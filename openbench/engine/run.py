@@ -69,8 +69,8 @@ from openbench.errors import MethodError, RecordError
 from openbench.features.texts import Corpus
 from openbench.metrics.suite import MetricOptions, describe, evaluate
 from openbench.public import public
-from openbench.results.records.store import RecordStore, ScoreStore
-from openbench.results.scores.stored import per_set_name
+from openbench.results.records.store import RecordStore
+from openbench.results.scores.stored import ScoreStore, per_set_name
 from openbench.source import foreign_sources
 
 logger = logging.getLogger(__name__)

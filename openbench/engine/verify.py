@@ -91,7 +91,7 @@ def recorded(records: RecordStore, spec: "RunSpec") -> tuple[ResultRecord, Path]
         return found
     errors: list[RecordError] = []
     names = spec.benchmark.name, spec.backbone.name, spec.method_name
-    beside = {record.run_id: (record, path) for record, path in records.beside(*names, errors.append)}
+    beside = {record.run_id: (record, path) for record, path in records.of_method(*names, errors.append)}
     facts = spec.benchmark.digest, spec.training, spec.method_name, version_of(spec.method)
     like = (
         same_setting((record for record, _ in beside.values()), setting(spec.identity.config, facts))

@@ -29,7 +29,7 @@ _SAME_SCORES = "its scores are those of run {}, to the last digit"
 
 
 @dataclass
-class Checked:
+class RecordVerdict:
     """One record of a submission.
 
     Args:
@@ -55,7 +55,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownRecords:
     """The records that a submission is compared with.
 
     Args:
@@ -71,7 +71,7 @@ class Known:
     results: Path
 
     @classmethod
-    def of(cls, results: Path) -> "Known":
+    def of(cls, results: Path) -> "KnownRecords":
         """Read the records and published scores of a results folder; unreadable files are skipped."""
         benchmarks: dict[str, set[str]] = {}
         counts: dict[str, dict[str, int]] = {}
@@ -100,7 +100,7 @@ class Known:
                     yield f"run {record.run_id} is known here, and its scores of {s.role}/{s.name} are not these"
 
 
-def check_submission(folder: Path, known: Known) -> list[Checked]:
+def check_submission(folder: Path, known: KnownRecords) -> list[RecordVerdict]:
     """Return the verdict on each record of a submitted results folder, in the order of its files.
 
     A record is refused if it contradicts itself, its scores do not give its numbers, its scores are those of another
@@ -133,14 +133,14 @@ def check_submission(folder: Path, known: Known) -> list[Checked]:
             one.refused += [_SAME_SCORES.format(", ".join(runs[:_FIRST])) for runs in (copied, renamed) if runs]
             if twins and not copied and not renamed:
                 one.apart.append(_SAME_SCORES.format(", ".join(r.run_id for r in twins[:_FIRST])))
-    return [*(Checked(str(error).partition(" — ")[0], "?", [str(error)]) for error in unreadable), *checked]
+    return [*(RecordVerdict(str(error).partition(" — ")[0], "?", [str(error)]) for error in unreadable), *checked]
 
 
 def _names(record: ResultRecord) -> tuple[Any, Any]:
     return record.method.get("name"), record.backbone.get("name")
 
 
-def check_scores(benchmark: str, sets: Sequence[SetScores], known: Known) -> tuple[list[str], list[str]]:
+def check_scores(benchmark: str, sets: Sequence[SetScores], known: KnownRecords) -> tuple[list[str], list[str]]:
     """Return why scores without a record are refused, and why they are shown apart.
 
     Args:
@@ -166,9 +166,9 @@ def check_scores(benchmark: str, sets: Sequence[SetScores], known: Known) -> tup
     return refused, unranked
 
 
-def _checked(record: ResultRecord, store: ScoreStore, known: Known) -> Checked:
+def _checked(record: ResultRecord, store: ScoreStore, known: KnownRecords) -> RecordVerdict:
     """The verdict on a record by itself."""
-    one = Checked(record.run_id, str(record.method.get("name")), apart=list(_apart(record, known)))
+    one = RecordVerdict(record.run_id, str(record.method.get("name")), apart=list(_unranked_because(record, known)))
     one.refused += [*inconsistencies(record), *_tuned_on_test(record)]
     sets: list[SetScores] = []
     if not store.path(record.run_id).is_file():
@@ -186,7 +186,7 @@ def _checked(record: ResultRecord, store: ScoreStore, known: Known) -> Checked:
     return one
 
 
-def _apart(record: ResultRecord, known: Known) -> Iterator[str]:
+def _unranked_because(record: ResultRecord, known: KnownRecords) -> Iterator[str]:
     name, digest = str(record.benchmark.get("name")), str(record.benchmark.get("digest"))
     digests = known.benchmarks.get(name, frozenset())
     if not digests:
@@ -254,7 +254,7 @@ def _digest_of(sets: Sequence[SetScores]) -> str:
     return digest([[str(s.role), s.name, array_sha256(s.scores)] for s in sets], 64)
 
 
-def counted(checked: Iterable[Checked]) -> dict[str, int]:
+def counted(checked: Iterable[RecordVerdict]) -> dict[str, int]:
     """Return {verdict: how many records}."""
     verdicts = [one.verdict for one in checked]
     return {verdict: verdicts.count(verdict) for verdict in ("ranked", "apart", "refused")}

@@ -12,7 +12,7 @@ from openbench.__main__ import main
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.metrics import MetricOptions, evaluate
-from openbench.results.records.store import ScoreStore
+from openbench.results.scores.stored import ScoreStore
 
 QUICK = ["--replicates", "0", "--correction", "simes"]
 

@@ -15,8 +15,8 @@ import pytest
 from openbench.__main__ import main
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.results.records.store import ScoreStore
 from openbench.results.scores.cells import read_sets
+from openbench.results.scores.stored import ScoreStore
 
 HEAD = b"score,set,role\n"
 ROWS = b"1,c,id_test\n2,c,id_test\n3,o,near\n"

@@ -15,7 +15,7 @@ from openbench.core.preprocess import Preprocess
 from openbench.engine.jobs import extract
 from openbench.errors import DataError, MethodError, NotApplicableError
 from openbench.methods.knn import KNN
-from openbench.results.records.store import ScoreStore
+from openbench.results.scores.stored import ScoreStore
 
 from ..logged import logged  # noqa: TID252 — the tests are no package
 from ..prepared import run_config  # noqa: TID252 — the tests are no package

@@ -85,7 +85,7 @@ BAD = {
     "half a pair": (changed("header", "\ud800"), "surrogates not allowed"),
     "Latin-1": ('{"a": "é"}'.encode("latin-1"), "not UTF-8 text"),
     "empty": ("", "not valid JSON"),
-    "a list": ("[]", "found a JSON list"),
+    "a list": ("[]", "but a JSON list"),
     "no keys": ("{}", "not a result record — missing keys"),
     "another schema": (changed("schema", 99), "this version reads schema 2"),
     "schema as text": (changed("schema", "2"), "this version reads schema 2"),

@@ -9,8 +9,8 @@ import pytest
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError
-from openbench.results.records.store import ScoreStore
 from openbench.results.scores import stored
+from openbench.results.scores.stored import ScoreStore
 
 from .records import split_scores
 

@@ -26,7 +26,7 @@ from openbench.results.frame import everything, runs
 from openbench.results.leaderboard.across import ACROSS, across, across_csv, needed, write_every_number
 from openbench.results.leaderboard.pages import (
     FOLDER,
-    Generated,
+    GeneratedPages,
     generate,
     outdated,
     ranked_table,
@@ -38,7 +38,7 @@ from openbench.results.leaderboard.ranking import Board, boards_in
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Table
-from openbench.results.tables.views import GROUPS, explained, said_once
+from openbench.results.tables.views import GROUPS, explained, without_repeats
 from openbench.storage.yaml_file import read_yaml
 
 _BOARD = "board"
@@ -154,7 +154,7 @@ def _site(results: Path, folder: Path, *, reports: bool) -> int:
     return _notices((), unreadable)
 
 
-def _check(results: Path, made: Generated) -> int:
+def _check(results: Path, made: GeneratedPages) -> int:
     stale = outdated(results, made.files)
     for path in stale:
         print(f"outdated: {path}")
@@ -162,7 +162,7 @@ def _check(results: Path, made: Generated) -> int:
     return FAILED if stale else OK
 
 
-def _write(results: Path, made: Generated, *, plots: bool) -> int:
+def _write(results: Path, made: GeneratedPages, *, plots: bool) -> int:
     with writing(results, "--results"):
         changed = write(results, made.files)
     for path in changed:
@@ -222,7 +222,7 @@ def _tables(found: Sequence[Board], view: str, of: Sequence[str], form: str) -> 
 def _print(tables: Sequence[Table], form: str) -> None:
     if not tables or not any(table.rows for table in tables):
         print("nothing to show: the records have none of these numbers", file=sys.stderr)
-    print_tables(said_once(tables) if form == "console" else tables, form)
+    print_tables(without_repeats(tables) if form == "console" else tables, form)
 
 
 def _with_columns(tables: Sequence[Table], names: Sequence[str]) -> Sequence[Table]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from openbench.results.records.store import OnError, RecordStore
     from openbench.results.scores.recompute import Recomputed
     from openbench.results.scores.stored import ScoreStore
-    from openbench.results.submissions import Checked, Known
+    from openbench.results.submissions import KnownRecords, RecordVerdict
 
 ALL = "all"
 DESCRIPTION = "description.yaml"
@@ -328,9 +328,9 @@ def _runtime(overrides: list[str], results: Path, config_dir: Path | None) -> di
 
 def _check_submission(folder: Path, results: Path, form: str) -> int:
     """Check results that are to be submitted; the exit code is 1 if any of them is refused."""
-    from openbench.results.submissions import Known, check_submission, counted
+    from openbench.results.submissions import KnownRecords, check_submission, counted
 
-    known = Known.of(results)
+    known = KnownRecords.of(results)
     checked = [_described(folder, known)] if (folder / DESCRIPTION).is_file() else check_submission(folder, known)
     outcomes = Outcomes(form)
     for one in checked:
@@ -343,7 +343,7 @@ def _check_submission(folder: Path, results: Path, form: str) -> int:
     return FAILED if counts["refused"] else OK
 
 
-def _described(folder: Path, known: "Known") -> "Checked":
+def _described(folder: Path, known: "KnownRecords") -> "RecordVerdict":
     """A file of scores with a description, checked.
 
     Raises:
@@ -352,7 +352,7 @@ def _described(folder: Path, known: "Known") -> "Checked":
     """
     from openbench.metrics.suite import evaluate
     from openbench.results.scores.cells import read_sets
-    from openbench.results.submissions import Checked, check_scores
+    from openbench.results.submissions import RecordVerdict, check_scores
     from openbench.storage.yaml_file import read_yaml
 
     about: Any = read_yaml(folder / DESCRIPTION)
@@ -374,4 +374,4 @@ def _described(folder: Path, known: "Known") -> "Checked":
         numbers = sum(map(len, evaluate(sets).values()))
     except OpenbenchError as error:
         refused.append(str(error))
-    return Checked(path.name, about["method"], refused, apart, numbers)
+    return RecordVerdict(path.name, about["method"], refused, apart, numbers)

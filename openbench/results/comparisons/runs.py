@@ -21,7 +21,7 @@ _SAME = "compare runs of one benchmark on the same images in the same order"
 
 
 @dataclass(frozen=True)
-class Compared:
+class ScoredRun:
     """A run with its scores.
 
     Args:
@@ -39,7 +39,7 @@ class Compared:
         return sorted((s for s in self.scores if str(s.role) in roles), key=lambda s: s.name)
 
 
-def compared(runs: Sequence[tuple[ResultRecord, Sequence[SetScores]]]) -> list[Compared]:
+def compared(runs: Sequence[tuple[ResultRecord, Sequence[SetScores]]]) -> list[ScoredRun]:
     """Return runs that can be compared, each with a name of its own: the method's, and the run's id where that repeats.
 
     Raises:
@@ -47,7 +47,7 @@ def compared(runs: Sequence[tuple[ResultRecord, Sequence[SetScores]]]) -> list[C
     """
     methods = [str(record.method.get("name")) for record, _ in runs]
     named = [
-        Compared(record, tuple(scores), name if methods.count(name) == 1 else f"{name} {record.run_id[:6]}")
+        ScoredRun(record, tuple(scores), name if methods.count(name) == 1 else f"{name} {record.run_id[:6]}")
         for (record, scores), name in zip(runs, methods, strict=True)
     ]
     for other in named[1:]:
@@ -56,7 +56,7 @@ def compared(runs: Sequence[tuple[ResultRecord, Sequence[SetScores]]]) -> list[C
 
 
 @dataclass(frozen=True)
-class Difference:
+class AurocDifference:
     """Two runs on a set, or on the mean of a group.
 
     Args:
@@ -74,7 +74,7 @@ class Difference:
     n_ood: int
 
 
-def differences(first: Compared, other: Compared, level: float = 0.95) -> Iterator[Difference]:
+def differences(first: ScoredRun, other: ScoredRun, level: float = 0.95) -> Iterator[AurocDifference]:
     """Yield how two runs differ in AUROC: near, its sets, far, its sets.
 
     Args:
@@ -86,10 +86,10 @@ def differences(first: Compared, other: Compared, level: float = 0.95) -> Iterat
     """
     (ids_a,), (ids_b,) = first.of(Role.ID_TEST), other.of(Role.ID_TEST)
 
-    def between(name: str, role: str, pairs: Sequence[tuple[SetScores, SetScores]]) -> Difference:
+    def between(name: str, role: str, pairs: Sequence[tuple[SetScores, SetScores]]) -> AurocDifference:
         one, two = ([pair[side].scores for pair in pairs] for side in (0, 1))
         difference = paired_delong((ids_a.scores, one), (ids_b.scores, two), level)
-        return Difference(name, role, difference, len(ids_a.scores), sum(map(len, one)))
+        return AurocDifference(name, role, difference, len(ids_a.scores), sum(map(len, one)))
 
     for group in GROUPS:
         pairs = list(zip(first.of(group), other.of(group), strict=True))
@@ -98,7 +98,7 @@ def differences(first: Compared, other: Compared, level: float = 0.95) -> Iterat
             yield from (between(pair[0].name, group, [pair]) for pair in pairs)
 
 
-def difference_table(first: Compared, other: Compared, level: float = 0.95) -> Table:
+def difference_table(first: ScoredRun, other: ScoredRun, level: float = 0.95) -> Table:
     """Return the AUROC of two runs by group and set, the difference with its interval, and p for equal AUROC.
 
     Args:
@@ -125,7 +125,7 @@ def difference_table(first: Compared, other: Compared, level: float = 0.95) -> T
     return Table(f"{first.name} against {other.name}", columns, rows, notes=(note,))
 
 
-def config_table(runs: Sequence[Compared]) -> Table:
+def config_table(runs: Sequence[ScoredRun]) -> Table:
     """Return the keys of the configs, and the chosen hyper-parameters, in which runs differ."""
     runs_values = [
         dict(leaves({"config": run.record.config, "chosen": run.record.method.get("params", {})})) for run in runs
@@ -139,7 +139,7 @@ def config_table(runs: Sequence[Compared]) -> Table:
     return Table("What differs in their configs", columns, tuple(rows))
 
 
-def disagreement_table(first: Compared, other: Compared, most: int, keys: Keys) -> Table:
+def disagreement_table(first: ScoredRun, other: ScoredRun, most: int, keys: Keys) -> Table:
     """Return the images whose place among all ID test and OOD images of a set differs most between two runs.
 
     Args:
@@ -186,7 +186,7 @@ def _places(ids: np.ndarray, ood: np.ndarray) -> np.ndarray:
     return share_below(values, values)
 
 
-def _check_same_images(first: Compared, other: Compared) -> None:
+def _check_same_images(first: ScoredRun, other: ScoredRun) -> None:
     named = f"runs {first.record.run_id} and {other.record.run_id}"
     benchmarks = [run.record.benchmark for run in (first, other)]
     # The digest of arrays covers their values: the same images through two networks have two digests.

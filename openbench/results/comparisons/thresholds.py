@@ -118,7 +118,7 @@ def summary_tables(
         members = [scored for scored in methods if scored.case == case]
         tables.append(summary_table(members))
         if any((case, scored.training, scored.listed_as) in figures for scored in members):
-            tables.append(_beside(members, figures))
+            tables.append(_next_to_paper(members, figures))
     return tables
 
 
@@ -216,7 +216,9 @@ def _rescaled(sides: Sides, record: ResultRecord) -> Sides:
     return first, second
 
 
-def _beside(methods: Sequence[GroupedScores], figures: Mapping[tuple[str, str, str], Mapping[str, float]]) -> Table:
+def _next_to_paper(
+    methods: Sequence[GroupedScores], figures: Mapping[tuple[str, str, str], Mapping[str, float]]
+) -> Table:
     """Means over groups next to the paper's."""
     columns = [Column("method"), Column("run"), Column("groups", "count")]
     for name in ("F1 ↑", "AUROC ↑", "FPR@95 ↓", "AUPR-out ↑"):

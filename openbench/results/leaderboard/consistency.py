@@ -30,8 +30,8 @@ def inconsistencies(record: ResultRecord) -> tuple[str, ...]:
     for side in ("", FULL_SPECTRUM):
         for group in GROUPS:
             if side + group in record.metrics:
-                problems += _summed_up(list(_wrong_means(record, side, group)))
-    return (*problems, *_summed_up(list(_wrong_counts(record))), *_not_whole(record))
+                problems += _first_few(list(_wrong_means(record, side, group)))
+    return (*problems, *_first_few(list(_wrong_counts(record))), *_not_whole(record))
 
 
 def _wrong_id(record: ResultRecord) -> Iterator[str]:
@@ -110,7 +110,7 @@ def _short(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"
 
 
-def _summed_up(problems: list[str]) -> list[str]:
+def _first_few(problems: list[str]) -> list[str]:
     """The first few of many alike."""
     more = len(problems) - _SHOWN
     return (

@@ -74,7 +74,7 @@ def leaderboard(
 
 
 @dataclass(frozen=True)
-class Generated:
+class GeneratedPages:
     """A leaderboard that is not written yet.
 
     Args:
@@ -88,7 +88,7 @@ class Generated:
     unreadable: Sequence[RecordError]
 
 
-def generate(results: Path, seen: Seen = lambda benchmark, backbone: "") -> Generated:
+def generate(results: Path, seen: Seen = lambda benchmark, backbone: "") -> GeneratedPages:
     """Return the leaderboard of a results folder: its records, its published figures.
 
     A file that cannot be read is listed, and the boards are made of the others.
@@ -111,7 +111,7 @@ def generate(results: Path, seen: Seen = lambda benchmark, backbone: "") -> Gene
         tables = [to_markdown(stream_table(record)) for record in streams]
         texts["streams.md"] = "\n".join([MARK, "", _OF_STREAMS, "", *tables])
         texts["README.md"] += "\nApart, without ranks: [methods that learn from images they have scored](streams.md).\n"
-    return Generated({results / FOLDER / name: text for name, text in texts.items()}, boards, unreadable)
+    return GeneratedPages({results / FOLDER / name: text for name, text in texts.items()}, boards, unreadable)
 
 
 def outdated(results: Path, files: Mapping[Path, str]) -> list[Path]:

@@ -181,7 +181,7 @@ def _rows(runs: Sequence[Run], side: str) -> list[Row]:
     looks: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         looks.setdefault(row.look, []).append(row)
-    return [row for alike in looks.values() for row in _told_apart(alike)]
+    return [row for alike in looks.values() for row in _with_differences(alike)]
 
 
 def _one_per_network(runs: Sequence[Run]) -> list[Run]:
@@ -216,7 +216,7 @@ def _row(runs: Sequence[Run], side: str, newest: Mapping[str, int], replaced: Ma
     )
 
 
-def _told_apart(rows: Sequence[Row]) -> list[Row]:
+def _with_differences(rows: Sequence[Row]) -> list[Row]:
     """Rows that look the same, with the config values in which they differ."""
     if len(rows) < 2:
         return list(rows)

@@ -180,7 +180,7 @@ Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Difference:
+class ValueDifference:
     """One value that differs from the recorded one.
 
     Args:
@@ -206,7 +206,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RecordComparison:
     """The comparison of a record with its repetition.
 
     Args:
@@ -217,8 +217,8 @@ class Comparison:
     """
 
     equal: int
-    moved: tuple[Difference, ...]
-    differ: tuple[Difference, ...]
+    moved: tuple[ValueDifference, ...]
+    differ: tuple[ValueDifference, ...]
     added: tuple[str, ...]
 
     @property
@@ -235,12 +235,12 @@ class Comparison:
         return " · ".join(parts)
 
 
-def _first(moved: tuple[Difference, ...]) -> str:
+def _first(moved: tuple[ValueDifference, ...]) -> str:
     more = f" and {len(moved) - _SHOWN} more" if len(moved) > _SHOWN else ""
     return ", ".join(d.moved.removeprefix("metrics.") for d in moved[:_SHOWN]) + more
 
 
-def compare(old: ResultRecord, new: ResultRecord) -> Comparison:
+def compare(old: ResultRecord, new: ResultRecord) -> RecordComparison:
     """Return what a repetition reproduces of a record, provenance aside.
 
     Numbers agree if |a − b| ≤ 1e-6 · max(1, |a|). A metric that does not may have moved by its `allowance`, which
@@ -252,7 +252,7 @@ def compare(old: ResultRecord, new: ResultRecord) -> Comparison:
         new: the repetition.
     """
     first, second = _leaves(plain(old.to_dict())), _leaves(plain(new.to_dict()))
-    equal, moved, differ = 0, list[Difference](), list[Difference]()
+    equal, moved, differ = 0, list[ValueDifference](), list[ValueDifference]()
     added = [path for path in second if path not in first and path[0] == "metrics"]
     for path in sorted((first.keys() | second.keys()) - set(added)):
         a, b = first.get(path, _ABSENT), second.get(path, _ABSENT)
@@ -266,8 +266,8 @@ def compare(old: ResultRecord, new: ResultRecord) -> Comparison:
         if same:
             equal += 1
         else:
-            (moved if within else differ).append(Difference(_dotted(path), a, b, allowed))
-    return Comparison(equal, tuple(moved), tuple(differ), tuple(map(_dotted, added)))
+            (moved if within else differ).append(ValueDifference(_dotted(path), a, b, allowed))
+    return RecordComparison(equal, tuple(moved), tuple(differ), tuple(map(_dotted, added)))
 
 
 def _allowed(record: ResultRecord, path: Path) -> float:

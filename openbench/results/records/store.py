@@ -13,14 +13,10 @@ from openbench.core.names import PART, is_page, is_part
 from openbench.core.record import ResultRecord
 from openbench.digest import bytes_sha256
 from openbench.errors import RecordError, did_you_mean
-from openbench.results.records.compare import Comparison, Difference, compare
 from openbench.results.records.schema import check_numbers
-from openbench.results.scores.stored import ScoreStore
 from openbench.storage.checksum import KEY as STATED
 from openbench.storage.files import creating, delete_old, read_regular
 from openbench.storage.plain_json import LARGEST, dumps, loads, plain
-
-__all__ = ["Comparison", "Difference", "RecordStore", "ScoreStore", "compare"]
 
 _UTC = re.compile(rb'"utc": *"([^"]*)"')
 LATEST = "latest"
@@ -34,7 +30,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 OnError = Callable[[RecordError], None]
 
 
-def unheard(error: RecordError) -> None:
+def ignore(error: RecordError) -> None:
     """Ignore an error."""
 
 
@@ -120,9 +116,9 @@ class RecordStore:
         name = f"{run_id}.json"
         places = (folder / name for folder in _folders(self.folder, _LEVELS)) if is_part(name) else ()
         files = [path for path in places if os.path.lexists(path)]
-        return self._first(files, unheard) if files else None
+        return self._first(files, ignore) if files else None
 
-    def look_up(self, name: str, on_error: OnError = unheard) -> tuple[ResultRecord, Path]:
+    def look_up(self, name: str, on_error: OnError = ignore) -> tuple[ResultRecord, Path]:
         """Return a record and its file by run id, by the beginning of one, or the newest one for `latest`.
 
         Args:
@@ -134,7 +130,7 @@ class RecordStore:
         """
         files = self.paths()
         if name == LATEST and files:  # a record may call itself so
-            return self._first(sorted(files, key=_made, reverse=True), on_error)
+            return self._first(sorted(files, key=_creation_time, reverse=True), on_error)
         fitting = [path for path in files if path.stem == name] or [p for p in files if p.stem.startswith(name)]
         if len(fitting) > 1:
             errors: list[RecordError] = []
@@ -157,7 +153,7 @@ class RecordStore:
             )
         return self.read(fitting[0]), fitting[0]
 
-    def paths(self, on_error: OnError = unheard) -> list[Path]:
+    def paths(self, on_error: OnError = ignore) -> list[Path]:
         """Return the files of all records, sorted; temporary files are skipped.
 
         Args:
@@ -173,7 +169,9 @@ class RecordStore:
         """Yield every record, and call `on_error` for each file that is not a record."""
         return (record for record, _ in self._read(self.paths(on_error), on_error))
 
-    def beside(self, benchmark: str, backbone: str, method: str, on_error: OnError) -> list[tuple[ResultRecord, Path]]:
+    def of_method(
+        self, benchmark: str, backbone: str, method: str, on_error: OnError
+    ) -> list[tuple[ResultRecord, Path]]:
         """Return the records of a benchmark, backbone and method, and their files.
 
         Args:
@@ -334,7 +332,7 @@ def _states(text: str, stated: object) -> bool:
     return bytes_sha256(text.replace(line, "\n", 1).encode()) == stated
 
 
-def _made(path: Path) -> tuple[bytes, int]:
+def _creation_time(path: Path) -> tuple[bytes, int]:
     """When a record was made: its own time and, within one second, its file's; the file is not parsed."""
     try:
         content = _bytes(path)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from openbench.core.record import ResultRecord
 from openbench.results.frame import Run, run_of
-from openbench.results.records.store import RecordStore, unheard
+from openbench.results.records.store import RecordStore, ignore
 
 _SHOWN = 3
 
@@ -35,7 +35,7 @@ def superseding(record: ResultRecord, results: RecordStore) -> tuple[list[str], 
         results: where the others are.
     """
     run = run_of(record)
-    neighbours = results.beside(run.benchmark, run.backbone, run.method, unheard)
+    neighbours = results.of_method(run.benchmark, run.backbone, run.method, ignore)
     runs = {other.run_id: run_of(other) for other, _ in neighbours} | {run.run_id: run}
     alike = [r for r in runs.values() if (r.setting, r.seed, r.digest) == (run.setting, run.seed, run.digest)]
     reasons = superseded(alike)

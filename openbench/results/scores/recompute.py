@@ -10,7 +10,7 @@ from openbench.core.scores import SetScores
 from openbench.errors import OpenbenchError, RecordError
 from openbench.metrics.options import MetricOptions
 from openbench.metrics.suite import evaluate
-from openbench.results.records.compare import Comparison, Difference, compare
+from openbench.results.records.compare import RecordComparison, ValueDifference, compare
 from openbench.results.records.settings import is_per_set
 
 SCORED = ("id_test/", "id_val/", "csid/", "ood_val/", "near/", "far/")  # roles whose images have scores
@@ -29,7 +29,7 @@ class Recomputed:
         without: how many of the record's metrics need more than scores: class probabilities, for prediction sets.
     """
 
-    comparison: Comparison
+    comparison: RecordComparison
     numbers: int
     without: int
 
@@ -39,7 +39,7 @@ class Recomputed:
         return not self.different
 
     @property
-    def different(self) -> tuple[Difference, ...]:
+    def different(self) -> tuple[ValueDifference, ...]:
         """Numbers that differ: the same scores give the same numbers on every processor."""
         return (*self.comparison.differ, *self.comparison.moved)
 

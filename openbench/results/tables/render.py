@@ -173,13 +173,13 @@ def cell_text(cell: Cell, column: Column) -> str:
         return _number(cell, column)
     text = _number(cell.value, column)
     if cell.std is not None:
-        return f"{text} ± {_beside(text, cell.std, column)}"
+        return f"{text} ± {_same_decimals(text, cell.std, column)}"
     if cell.low is not None and cell.high is not None:
-        return f"{text} [{_beside(text, cell.low, column)}, {_beside(text, cell.high, column)}]"
+        return f"{text} [{_same_decimals(text, cell.low, column)}, {_same_decimals(text, cell.high, column)}]"
     return text
 
 
-def _beside(text: str, value: float, column: Column) -> str:
+def _same_decimals(text: str, value: float, column: Column) -> str:
     """A number with as many decimals as its neighbour."""
     whole, _, fraction = text.partition(".")
     if column.kind != "number" or not (whole.lstrip("-") + (fraction or "0")).isdigit():

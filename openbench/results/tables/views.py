@@ -127,7 +127,7 @@ def run_tables(record: ResultRecord, view: str = "overview", decimals: int = 2) 
         tables = special[view](record, decimals)
     else:
         tables = [table for side in SIDES for table in _family(record, side, view, decimals)]
-    return said_once(_with_conventions(table, view) for table in tables)
+    return without_repeats(_with_conventions(table, view) for table in tables)
 
 
 # The keys of views whose column titles are not keys.
@@ -484,7 +484,7 @@ def explained(header: str) -> str:
     return "\n".join(["conventions:", *(f"  {console(part)}" for part in header.split(" · ") if part)])
 
 
-def said_once(tables: Iterable[Table]) -> list[Table]:
+def without_repeats(tables: Iterable[Table]) -> list[Table]:
     """Return the tables of a view, each convention and note under the last table that has it."""
     shown_tables, headers, notes = [], set[str](), set[str]()
     for table in reversed(list(tables)):
