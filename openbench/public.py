@@ -1,7 +1,7 @@
 """Public names: classes that openbench ships, without their module."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,21 @@ def public(node: Any) -> Any:
             for key, value in node.items()
         }
     return [public(value) for value in node] if isinstance(node, list | tuple) else node
+
+
+def targets(node: Any) -> Iterator[str]:
+    """Yield every `_target_` of a plain config, at any depth."""
+    if isinstance(node, Mapping):
+        if TARGET in node:
+            yield str(node[TARGET])
+        node = tuple(node.values())
+    for child in node if isinstance(node, list | tuple) else ():
+        yield from targets(child)
+
+
+def foreign_targets(node: Any) -> list[str]:
+    """Return the classes of a plain config that are not openbench's: a record may come from anybody."""
+    return sorted({target for target in targets(public(node)) if "." in target})
 
 
 @cache

@@ -13,7 +13,7 @@ from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import open_benchmark
 from openbench.engine.provenance import WARNINGS, RunOutcome
 from openbench.errors import CacheError, ConfigError, DataError, OpenbenchError, did_you_mean
-from openbench.public import TARGET, public
+from openbench.public import foreign_targets
 from openbench.results.comparisons.runs import compared, differences
 from openbench.results.records.settings import network_of
 from openbench.results.scores.stored import ScoreStore
@@ -365,7 +365,7 @@ def opened(record: ResultRecord) -> tuple[Benchmark | None, str]:
     node = record.config.get("benchmark")
     if not isinstance(node, Mapping):
         return None, "the record names no lists of images"
-    if foreign := sorted(set(_foreign(public(node)))):
+    if foreign := foreign_targets(node):
         return None, f"its images are read by code that openbench does not ship: {', '.join(foreign)}"
     try:
         benchmark = open_benchmark(BenchmarkConfig.parse(_in_declared_order(node)), reader="")
@@ -385,11 +385,3 @@ def _in_declared_order(node: Mapping[str, Any]) -> dict[str, Any]:
         group: {name: sets[name] for name in sorted(sets, key=lambda n: place.get(f"{group}.{n}", len(place)))}
         for group, sets in groups.items()
     }
-
-
-def _foreign(node: Any) -> list[str]:
-    """Classes outside openbench that a config node names: a record may come from anybody, so they are not run."""
-    if isinstance(node, Mapping):
-        target = [str(node[TARGET])] if "." in str(node.get(TARGET, "")) else []
-        return target + [name for child in node.values() for name in _foreign(child)]
-    return [name for child in node for name in _foreign(child)] if isinstance(node, list | tuple) else []

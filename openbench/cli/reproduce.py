@@ -1,6 +1,5 @@
 """The command that makes a record again."""
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from openbench.config.overrides import OUTLIERS, choices, command_line
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.errors import ConfigError, RecordError
-from openbench.public import TARGET, public
+from openbench.public import public, targets
 
 _SHOWN = 200  # characters of an override in a message
 
@@ -52,11 +51,6 @@ def again(record: ResultRecord, config_dir: Path | None = None) -> dict[str, Any
     return found
 
 
-def foreign(config: Mapping[str, Any]) -> list[str]:
-    """Return the classes of a composed config that are not openbench's; config files name them all."""
-    return sorted({target for target in _targets(public(config)) if "." in target})
-
-
 def _problem(record: ResultRecord) -> str:
     """Why no command is given: a record may come from anybody, so its overrides name no code, nor where to find it."""
     if not record.overrides:
@@ -66,22 +60,10 @@ def _problem(record: ResultRecord) -> str:
         )
     for override in parse(record.overrides):
         key = override.key_or_group
-        named = _targets({key.rpartition(".")[2]: override.value()})
+        named = targets({key.rpartition(".")[2]: override.value()})
         if key.startswith((HYDRA, RUNTIME)) or not all(map(str.isidentifier, named)):
             return (
                 f"names code that is not openbench's: {str(override.input_line)[:_SHOWN]} — nothing of it was imported "
                 "— if you trust it, name it in a group file of your own (--config-dir) and run that"
             )
     return ""
-
-
-def _targets(node: Any) -> Iterator[str]:
-    """Every `_target_` of a config, at any depth."""
-    if isinstance(node, Mapping):
-        if TARGET in node:
-            yield str(node[TARGET])
-        for child in node.values():
-            yield from _targets(child)
-    elif isinstance(node, list | tuple):
-        for child in node:
-            yield from _targets(child)

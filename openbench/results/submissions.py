@@ -13,7 +13,7 @@ from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
 from openbench.core.scores import SetScores
 from openbench.digest import array_sha256, digest
 from openbench.errors import OpenbenchError, RecordError
-from openbench.public import TARGET
+from openbench.public import targets
 from openbench.results.leaderboard.consistency import inconsistencies
 from openbench.results.records.compare import compare
 from openbench.results.records.settings import strategy_of
@@ -201,7 +201,7 @@ def _unranked_because(record: ResultRecord, known: KnownRecords) -> Iterator[str
         yield f"the benchmark is not as defined: {deviations}"
     if strategy_of(record).startswith("oracle"):
         yield f"hyper-parameters chosen on test data ({strategy_of(record).replace('_', ' ')})"
-    foreign = sorted({target for target in _targets(record.config) if "." in target})
+    foreign = sorted({target for target in targets(record.config) if "." in target})
     if foreign or record.provenance.get(SOURCES):
         yield f"made by code that openbench does not ship: {', '.join(foreign[:_FIRST]) or 'see its sources'}"
     if record.provenance.get(UNCOMMITTED):
@@ -230,14 +230,6 @@ def _tuned_on_test(record: ResultRecord) -> Iterator[str]:
 def _auroc(values: Mapping[str, Any]) -> float | None:
     value = values.get("auroc")
     return value if isinstance(value, float) else None
-
-
-def _targets(node: Any) -> Iterator[str]:
-    """The class of every node of a config."""
-    if isinstance(node, Mapping) and isinstance(node.get(TARGET), str):
-        yield node[TARGET]
-    for child in node.values() if isinstance(node, Mapping) else node if isinstance(node, list | tuple) else ():
-        yield from _targets(child)
 
 
 def _alike(known: NDArray[Any] | None, scores: NDArray[Any]) -> bool:

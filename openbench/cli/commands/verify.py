@@ -270,10 +270,11 @@ def _save_check(
 def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], keep: bool, outcomes: Outcomes) -> int:
     """Compute a record from its images; the exit code is 1 if its numbers differ."""
     from openbench.cli.output import headline
-    from openbench.cli.reproduce import again, foreign
+    from openbench.cli.reproduce import again
     from openbench.core.runtime import Runtime
     from openbench.engine.prepare import prepare
     from openbench.engine.run import verify
+    from openbench.public import foreign_targets
     from openbench.results.records.store import RecordStore
 
     results = Path(node["results"])
@@ -281,7 +282,7 @@ def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], k
         existing = RecordStore(results).look_up(run_id, lost.append)
     record = existing[0]
     config = again(record, config_dir)
-    for target in foreign(config):
+    for target in foreign_targets(config):
         print(f"runs code that is not openbench's: {target}", file=sys.stderr, flush=True)
     outcomes.note(headline(record))
     _use_threads(record)
