@@ -281,10 +281,6 @@ class Estimator:
             raise MethodError(f"{self!r}.score: X has {d} features — fit had {self.n_features_in_}")
         return _scores(self.method_, _Arrays(self._chosen.name, X, None, logits, self.head_))
 
-    def fit_score(self, X: ArrayLike, y: ArrayLike | None = None, **rest: Any) -> NDArray[np.float32]:
-        """Fit on samples and return their own scores (n,); arguments as for `fit`."""
-        return self.fit(X, y, **rest).score(X, rest.get("logits"))
-
 
 def method(name: str | Method, **params: Any) -> Estimator:
     """Return an OOD method as an estimator on arrays.
