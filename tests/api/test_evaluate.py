@@ -136,6 +136,7 @@ def test_several_models_are_evaluated_on_one_benchmark_that_is_opened_once(evalu
     assert len(opened) == 1
     assert found["small"]["msp"].record.backbone["digest"] != found["small_2"]["msp"].record.backbone["digest"]
     assert list(evaluate({"first": small(0)})) == ["first"]
+    assert repr(found).split("\n\nsmall_2\n") == [f"small\n{found['small']!r}", repr(found["small_2"])]
     assert found.table().index.get_level_values("model").unique().tolist() == ["small", "small_2"]
 
 
@@ -262,6 +263,15 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_computed(evaluat
 def test_nothing_is_printed_into_a_pipe(evaluate, capfd):
     evaluate(small(), progress=True)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_terminal_shows_progress_and_no_table_which_is_printed_with_the_results(evaluate, capfd, monkeypatch):
+    monkeypatch.setattr("openbench.api.evaluate.shown", lambda progress: progress)
+    found = evaluate(small(), progress=True)
+    out, err = capfd.readouterr()
+    assert (out, "images" in err, "AUROC" in err) == ("", True, False)
+    print(found)
+    assert capfd.readouterr().out.count("FPR@95: OOD positive") == 1
 
 
 def test_what_openbench_method_returns_goes_wherever_a_method_goes(evaluate):
