@@ -1,20 +1,16 @@
 """The table of records: the same runs from the cache as from the files, and never a number that these do not have."""
 
 import os
-import shutil
 from dataclasses import replace
 
 import pytest
 
-from openbench import paths
-from openbench.config import shipped
 from openbench.results import frame
 from openbench.results.frame import everything, run_of
 from openbench.results.leaderboard.ranking import board_keys
-from openbench.results.records import settings as trained
 from openbench.results.records.store import RecordStore, text_of
 
-from .records import full_record, make_record, metrics, named, with_method
+from .records import full_record, make_record, metrics, with_method
 
 
 @pytest.fixture
@@ -92,28 +88,6 @@ def test_entries_of_other_code_do_not_count(store, monkeypatch):
     read = counted(monkeypatch)
     runs(store)
     assert len(read) == 3
-
-
-def test_an_augmentation_has_the_name_that_the_config_files_of_today_give_it(store, tmp_path, monkeypatch):
-    folder = tmp_path / "configs"
-    shutil.copytree(paths.config_dir() / "augment", folder / "augment")
-    for module in (paths, shipped):
-        monkeypatch.setattr(module, "config_dir", lambda: folder)
-    record, pixmix = make_record(), trained._files()["pixmix"][0]
-    config = {**record.config, "training": {"recipe": {"augment": pixmix}}}
-    store.write(named(replace(record, config=config, backbone={**record.backbone, "augment": "pixmix"})))
-    said = []
-    try:
-        for rounds in (4, 2):
-            file = folder / "augment" / "pixmix.yaml"
-            file.write_text(file.read_text().replace("rounds: 4", f"rounds: {rounds}"))
-            trained._files.cache_clear()  # as a new process begins
-            frame.code_digest.cache_clear()
-            said.append({run.augment for run in runs(store)} - {"none"})
-    finally:
-        trained._files.cache_clear()
-        frame.code_digest.cache_clear()
-    assert said == [{"pixmix"}, {"pixmix (rounds=4)"}]
 
 
 def test_without_a_cache_records_are_read(store, tmp_path, monkeypatch):

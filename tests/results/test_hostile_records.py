@@ -147,31 +147,19 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     assert "found a pipe or a device" in said[0]
 
 
-def test_a_device_is_not_read(tmp_path):
-    results_with(tmp_path).symlink_to("/dev/zero")
-    assert "found a pipe or a device" in only_reason(tmp_path)
-
-
-def test_a_link_to_itself_is_a_reason(tmp_path):
-    file = results_with(tmp_path)
-    file.symlink_to(file.name)
-    assert "symbolic links" in only_reason(tmp_path)
-
-
-def test_a_folder_with_the_name_of_a_record_is_a_reason(tmp_path):
-    results_with(tmp_path).mkdir()
-    assert "Is a directory" in only_reason(tmp_path)
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [("/dev/zero", "found a pipe or a device"), ("bad.json", "symbolic links"), (".", "Is a directory")],
+)
+def test_a_device_a_link_to_itself_and_a_folder_are_reasons(tmp_path, target, said):
+    results_with(tmp_path).symlink_to(target)
+    assert said in only_reason(tmp_path)
 
 
 def test_a_huge_file_is_not_read(tmp_path):
     with open(results_with(tmp_path), "wb") as stream:
         stream.truncate(1 << 30)
     assert "more than 16,777,216 bytes" in only_reason(tmp_path)
-
-
-def test_the_latest_record_is_found_beside_a_pipe(tmp_path):
-    os.mkfifo(results_with(tmp_path))
-    assert RecordStore(tmp_path).look_up("latest")[0] == make_record()
 
 
 def test_no_module_that_a_record_names_is_imported(tmp_path, monkeypatch):

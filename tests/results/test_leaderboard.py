@@ -225,14 +225,6 @@ def test_regenerating_without_new_records_changes_no_byte_and_touches_no_file(tm
     assert {p: (p.read_bytes(), 0) for p in written} == {p: (b, p.stat().st_mtime_ns) for p, (b, _) in before.items()}
 
 
-def test_a_new_record_makes_its_page_and_the_index_outdated(tmp_path):
-    RecordStore(tmp_path).write(make_record())
-    write(tmp_path, generate(tmp_path).files)
-    RecordStore(tmp_path).write(with_method(make_record(), "msp"))
-    names = [path.name for path in outdated(tmp_path, generate(tmp_path).files)]
-    assert names == ["README.md", "toy.csv", "toy.md"]
-
-
 def test_pages_without_records_go_and_files_of_others_stay(tmp_path):
     path = RecordStore(tmp_path).write(make_record())
     write(tmp_path, generate(tmp_path).files)

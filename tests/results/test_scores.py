@@ -45,14 +45,6 @@ def test_an_infinite_score_survives(tmp_path):
     np.testing.assert_array_equal(ScoreStore(tmp_path).read("run")[0].scores, split.scores)
 
 
-def test_scores_can_be_written_again_and_leave_nothing_else(tmp_path):
-    store = ScoreStore(tmp_path)
-    store.write("run", split_scores(0))
-    store.write("run", split_scores(1))
-    np.testing.assert_array_equal(store.read("run")[0].scores, split_scores(1)[0].scores)
-    assert [p.name for p in tmp_path.iterdir()] == ["run.parquet"]
-
-
 def test_missing_scores_say_how_to_get_them(tmp_path):
     with pytest.raises(CacheError, match="scores of run nothing not found"):
         ScoreStore(tmp_path).read("nothing")

@@ -103,25 +103,6 @@ def test_seeds_and_hyper_parameters_are_rows_of_their_own(runs):
     ]
 
 
-def test_a_repetition_with_other_metrics_and_an_older_version_count_once(runs):
-    records, scores, _ = runs
-    repeated = replace(records[0], run_id="e" * 16)
-    old = replace(records[0], run_id="f" * 16, method={**records[0].method, "version": 0})
-    (scored, _) = scored_runs([old, repeated, *records], _only(scores, "f" * 16), ["case_a"])
-    assert list(scored.groups) == ["case_a"]
-
-
-def _only(scores, refused):
-    """A store in which the scores of the older version need not be, and of the repetition are those of the run."""
-
-    class Store(ScoreStore):
-        def read(self, run_id):
-            assert run_id != refused
-            return scores.read(next(iter(sorted(p.stem for p in scores.root.glob("*.parquet")))))
-
-    return Store(scores.root)
-
-
 def test_versions_of_a_benchmark_are_told_apart(runs):
     records, scores, _ = runs
     smaller = replace(records[0], run_id="e" * 16, benchmark={**records[0].benchmark, "digest": "bbbb"})
@@ -222,19 +203,6 @@ def test_both_variants_of_gradnorm_come_from_one_run(gradnorm):
 
 def _summary(scored):
     return summary_table([scored])
-
-
-def test_of_a_variant_that_was_run_on_some_groups_the_others_are_derived(gradnorm):
-    records, scores, sides = gradnorm
-    run = replace(records[0], run_id="e" * 16, method={**records[0].method, "params": {"mean": True}})
-    kept = scores.read(records[0].run_id)
-    scores.write(run.run_id, [replace(s, scores=s.scores - 100) for s in kept])  # told from what would be derived
-    for given in ([*records, run], [run, *records]):
-        plain, mean = scored_runs(given, scores, ["case_1"])
-        assert list(plain.groups) == list(mean.groups) == ["case_1_a_vs_b", "case_1_b_vs_a"]
-        np.testing.assert_array_equal(plain.groups["case_1_a_vs_b"][0], sides[0][0])
-        np.testing.assert_array_equal(mean.groups["case_1_a_vs_b"][0], (sides[0][0] - 100).astype(np.float64))
-        np.testing.assert_allclose(mean.groups["case_1_b_vs_a"][0], sides[1][0] / 7, rtol=1e-6)
 
 
 def test_the_papers_figures_stand_beside_the_variant_that_it_used(gradnorm):

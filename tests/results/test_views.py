@@ -10,7 +10,6 @@ from openbench.results.records.settings import hyper_parameters
 from openbench.results.tables.render import Estimate, to_console, to_csv
 from openbench.results.tables.views import (
     VIEWS,
-    conventions,
     explained,
     family_of,
     kind_of,
@@ -156,11 +155,6 @@ def test_a_view_states_once_the_conventions_that_its_numbers_depend_on(record, v
 
 def test_the_bootstrap_is_stated_where_its_intervals_are(record):
     assert "stratified bootstrap × 20, seed 0 (fpr95, fpr95_id_positive)" in clauses("intervals", record)[0]
-
-
-def test_a_clause_that_nobody_has_heard_of_is_kept_and_costs_alone_are_told():
-    assert conventions("brand new: x = 1 · AUTC: scaling none, w = 1", ["auroc"]) == "brand new: x = 1"
-    assert conventions("risk: TPR ≥ 0.8, FPR ≤ 0.2; costs 0.5/1/0", ["cost"]) == "risk: costs 0.5/1/0"
 
 
 def test_explained_holds_every_clause_of_the_header(record):

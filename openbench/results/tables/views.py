@@ -51,16 +51,16 @@ _ORACLES = {"oracle": "test data (oracle)", "oracle_per_set": "each OOD test set
 _END = re.compile(r"(.+)_(low|high)")
 
 
-def run_table(record: ResultRecord, decimals: int = 2) -> Table:
+def run_table(record: ResultRecord) -> Table:
     """Return the overview of a run: AUROC and FPR@95 with intervals, AUPR per set and group, on both ID sides."""
     sides = [side for side in SIDES if any((side + name) in record.metrics for name in names_of(record))]
     columns = [Column("set"), Column("role"), Column("n", "count")]
     for side in sides:
         short = "FS " if side else ""
-        columns += [Column(f"{short}AUROC ↑ [interval]", "percent", decimals)]
-        columns += [Column(f"{short}FPR@95 ↓ [interval]", "percent", decimals)]
+        columns += [Column(f"{short}AUROC ↑ [interval]", "percent")]
+        columns += [Column(f"{short}FPR@95 ↓ [interval]", "percent")]
         if not side:
-            columns += [Column("AUPR-in ↑", "percent", decimals), Column("AUPR-out ↑", "percent", decimals)]
+            columns += [Column("AUPR-in ↑", "percent"), Column("AUPR-out ↑", "percent")]
     rows = []
     for name in names_of(record):
         cells: list[Cell] = [name if name in GROUPS else f"{MEMBER}{name}", role_of(record, name)]
@@ -70,10 +70,10 @@ def run_table(record: ResultRecord, decimals: int = 2) -> Table:
             cells += [estimate(values, "auroc"), estimate(values, "fpr95")]
             cells += [] if side else [values.get("aupr_in"), values.get("aupr_out")]
         rows.append(tuple(cells))
-    return Table(_title(record, decimals), tuple(columns), tuple(rows), record.header, deviation_notes(record))
+    return Table(_title(record), tuple(columns), tuple(rows), record.header, deviation_notes(record))
 
 
-def stream_table(record: ResultRecord, decimals: int = 2) -> Table:
+def stream_table(record: ResultRecord) -> Table:
     """Return the overview of the streams of a record: means ± deviations over the orders, and of both quarters."""
     over: dict[str, list[Mapping[str, Any]]] = {}
     for name, values in record.metrics.items():
@@ -86,11 +86,11 @@ def stream_table(record: ResultRecord, decimals: int = 2) -> Table:
         numbers = (_over_orders([values.get(key) for values in over[name]]) for key in titles)
         rows.append((name if name in GROUPS else f"{MEMBER}{name}", role_of(record, name), *counts, *numbers))
     columns = [*map(Column, ("set", "role", "ID images", "OOD images"))]
-    columns += [Column(title, "percent", decimals) for title in titles.values()]
+    columns += [Column(title, "percent") for title in titles.values()]
     plan = record.method.get("stream")
     streams = hyper_parameters(plan) if isinstance(plan, Mapping) else "not stated"
     notes = (f"Streams: {streams}; mean ± population standard deviation over the orders.", *deviation_notes(record))
-    return Table(_title(record, decimals), tuple(columns), tuple(rows), notes=notes)
+    return Table(_title(record), tuple(columns), tuple(rows), notes=notes)
 
 
 def _from_to(counts: Sequence[Any]) -> str | None:
@@ -105,13 +105,12 @@ def _over_orders(values: Sequence[Any]) -> Estimate | None:
     return Estimate(fmean(known), std=pstdev(known)) if known and len(known) == len(values) else None
 
 
-def run_tables(record: ResultRecord, view: str = "overview", decimals: int = 2) -> list[Table]:
+def run_tables(record: ResultRecord, view: str = "overview") -> list[Table]:
     """Return the tables of one view of a run, one for each ID side; a terminal shows a wide one in parts.
 
     Args:
         record: the run.
         view: one of VIEWS.
-        decimals: digits of percentages.
 
     Raises:
         ConfigError: no such view.
@@ -119,14 +118,14 @@ def run_tables(record: ResultRecord, view: str = "overview", decimals: int = 2) 
     if view not in VIEWS:
         raise ConfigError(f"view '{view}' not found{did_you_mean(view, VIEWS)} — available: {', '.join(VIEWS)}")
     if view == "overview" and is_stream(record.metrics):
-        return [stream_table(record, decimals)]
+        return [stream_table(record)]
     if view == "overview":
-        return [_with_conventions(run_table(record, decimals), view)]
+        return [_with_conventions(run_table(record), view)]
     special = {"trials": _trials, "counts": _counts, "id": _id, "prediction_sets": _prediction_sets}
     if view in special:
-        tables = special[view](record, decimals)
+        tables = special[view](record)
     else:
-        tables = [table for side in SIDES for table in _family(record, side, view, decimals)]
+        tables = [table for side in SIDES for table in _family(record, side, view)]
     return without_repeats(_with_conventions(table, view) for table in tables)
 
 
@@ -218,7 +217,7 @@ def role_in(members: Members, name: str) -> str:
     return next((group for group in GROUPS if name in members.get(group, ())), "–")
 
 
-def _title(record: ResultRecord, decimals: int) -> str:
+def _title(record: ResultRecord) -> str:
     params = hyper_parameters(record.method.get("params", {}))
     chosen = f"; tuned on {tuned_on(record)}: {hyper_parameters(record.tuned)}" if record.tuned else ""
     backbone = network_of(record)
@@ -226,8 +225,8 @@ def _title(record: ResultRecord, decimals: int) -> str:
     for side, label in SIDES.items():
         value = record.metrics.get(f"{side}id", {}).get("accuracy")
         if isinstance(value, float | int):
-            accuracy.append(f"{100 * value:.{decimals}f} %{f' ({label})' if label else ''}")
-    accuracy += _with_validation(record, decimals)
+            accuracy.append(f"{100 * value:.2f} %{f' ({label})' if label else ''}")
+    accuracy += _with_validation(record)
     method = f"{record.method.get('name')}{f'({params})' if params else ''}{chosen}"
     title = f"{record.benchmark.get('name')} · {backbone} · {method}"
     if is_stream(record.metrics):
@@ -235,7 +234,7 @@ def _title(record: ResultRecord, decimals: int) -> str:
     return f"{title} · ID accuracy {', '.join(accuracy) or 'absent: no classifier for these classes'}"
 
 
-def _with_validation(record: ResultRecord, decimals: int) -> list[str]:
+def _with_validation(record: ResultRecord) -> list[str]:
     """Accuracy over ID validation and test together: the official test set, where validation was cut out of it."""
     values = record.metrics.get("id", {})
     parts = []
@@ -246,7 +245,7 @@ def _with_validation(record: ResultRecord, decimals: int) -> list[str]:
             return []
         parts.append((n, value))
     total = sum(n for n, _ in parts)
-    return [f"{100 * sum(n * value for n, value in parts) / total:.{decimals}f} % (with validation, n = {total})"]
+    return [f"{100 * sum(n * value for n, value in parts) / total:.2f} % (with validation, n = {total})"]
 
 
 def deviation_notes(record: ResultRecord) -> tuple[str, ...]:
@@ -257,7 +256,7 @@ def deviation_notes(record: ResultRecord) -> tuple[str, ...]:
     return (f"Not the benchmark as defined, so not ranked: {'; '.join(map(str, deviations))}.",)
 
 
-def _family(record: ResultRecord, side: str, view: str, decimals: int) -> list[Table]:
+def _family(record: ResultRecord, side: str, view: str) -> list[Table]:
     """One table of a view: rows are sets, groups and pooled groups; empty if the view has nothing on this side."""
     rows: list[tuple[str, str, Mapping[str, Any]]] = []
     for name in names_of(record):
@@ -273,13 +272,13 @@ def _family(record: ResultRecord, side: str, view: str, decimals: int) -> list[T
     if not keys or (view == "threshold" and keys == ["auroc"]):
         return []
     ordered = sorted(keys, key=lambda k: key_order(view, k))
-    columns = (Column("set"), Column("role"), *(metric_column(key, decimals) for key in ordered))
+    columns = (Column("set"), Column("role"), *(metric_column(key) for key in ordered))
     cells = [
         (name, role, *((estimate(v, k) if view == "intervals" else v.get(k)) for k in ordered))
         for name, role, v in rows
         if any(k in v for k in ordered)
     ]
-    title = f"{view}{f' · {SIDES[side]}' if side else ''} · {_title(record, decimals)}"
+    title = f"{view}{f' · {SIDES[side]}' if side else ''} · {_title(record)}"
     explained = tuple(f"{title_of(key)[:-2]}: {_EXPLAINED[key]}." for key in ordered if key in _EXPLAINED)
     return [Table(title, columns, tuple(cells), record.header, (*deviation_notes(record), *explained))]
 
@@ -322,24 +321,20 @@ def title_of(key: str) -> str:
     return name + arrow(key).removeprefix(key)
 
 
-def metric_column(key: str, decimals: int = 2) -> Column:
+def metric_column(key: str) -> Column:
     """Return the column of a metric; programs know it by its key."""
-    return Column(title_of(key), kind_of(key), decimals, arrow(key))
+    return Column(title_of(key), kind_of(key), name=arrow(key))
 
 
-def _id(record: ResultRecord, decimals: int) -> list[Table]:
+def _id(record: ResultRecord) -> list[Table]:
     sides = [side for side in SIDES if f"{side}id" in record.metrics]
     keys = sorted({k for side in sides for k in record.metrics[f"{side}id"] if not _PREDICTION_SET.fullmatch(k)})
-    columns = (Column("side"), *(metric_column(key, decimals) for key in keys))
+    columns = (Column("side"), *(metric_column(key) for key in keys))
     rows = tuple((SIDES[side] or "standard", *(record.metrics[f"{side}id"].get(key) for key in keys)) for side in sides)
-    return (
-        [Table(f"id · {_title(record, decimals)}", columns, rows, record.header, deviation_notes(record))]
-        if keys
-        else []
-    )
+    return [Table(f"id · {_title(record)}", columns, rows, record.header, deviation_notes(record))] if keys else []
 
 
-def _prediction_sets(record: ResultRecord, decimals: int) -> list[Table]:
+def _prediction_sets(record: ResultRecord) -> list[Table]:
     cells: dict[tuple[str, float, str], dict[str, Cell]] = {}
     for side in SIDES:
         for key, value in record.metrics.get(f"{side}id", {}).items():
@@ -352,14 +347,14 @@ def _prediction_sets(record: ResultRecord, decimals: int) -> list[Table]:
         Column("sets"),
         Column("side"),
         Column("α", "number"),
-        Column("coverage", "percent", decimals),
+        Column("coverage", "percent"),
         Column("size ↓", "number"),
-        Column("singletons ↑", "percent", decimals),
-        Column("worst class ↑", "percent", decimals),
+        Column("singletons ↑", "percent"),
+        Column("worst class ↑", "percent"),
     ]
     split = any("size_mean" in values for values in cells.values())
     if split:
-        columns += [Column("coverage over splits", "percent", decimals), Column("size over splits ↓", "number")]
+        columns += [Column("coverage over splits", "percent"), Column("size over splits ↓", "number")]
     quantities = ("coverage", "size", "singletons", "worst_class")
     rows = tuple(
         (
@@ -371,7 +366,7 @@ def _prediction_sets(record: ResultRecord, decimals: int) -> list[Table]:
         )
         for (kind, alpha, side), values in sorted(cells.items())
     )
-    title = f"prediction sets · {_title(record, decimals)}"
+    title = f"prediction sets · {_title(record)}"
     notes = (*deviation_notes(record), *_set_notes(record, {kind for kind, _, _ in cells}, split))
     return [Table(title, tuple(columns), rows, record.header, notes)]
 
@@ -398,7 +393,7 @@ def _set_notes(record: ResultRecord, kinds: set[str], split: bool) -> list[str]:
     return notes
 
 
-def _trials(record: ResultRecord, decimals: int) -> list[Table]:
+def _trials(record: ResultRecord) -> list[Table]:
     """What each setting came to and which was chosen: by the AUROC, or where there are risks, by these."""
     if not record.trials:
         return []
@@ -406,8 +401,8 @@ def _trials(record: ResultRecord, decimals: int) -> list[Table]:
     by_risk, infeasible = (any(key in trial for trial in record.trials) for key in ("risk", "infeasible"))
     fields = [("set", Column("set"))] * any("set" in trial for trial in record.trials)
     if by_risk:
-        fields += [("risk", Column(f"{data} risk ↓", "percent", decimals + 1)), ("threshold", Column("λ", "number"))]
-    fields += [("auroc", Column(f"{data} AUROC ↑", "percent", decimals))]
+        fields += [("risk", Column(f"{data} risk ↓", "percent", 3)), ("threshold", Column("λ", "number"))]
+    fields += [("auroc", Column(f"{data} AUROC ↑", "percent"))]
     rows = []
     for trial in record.trials:
         missing = "unable" if "infeasible" in trial else None
@@ -423,7 +418,7 @@ def _trials(record: ResultRecord, decimals: int) -> list[Table]:
     )
     rule = "least selective risk, of equal ones the largest AUROC" if by_risk else "largest AUROC"
     notes = (f"Chosen on {tuned_on(record)}: {rule}.", *deviation_notes(record))
-    return [Table(f"trials · {_title(record, decimals)}", columns, tuple(rows), notes=notes)]
+    return [Table(f"trials · {_title(record)}", columns, tuple(rows), notes=notes)]
 
 
 def _is_chosen(trial: Mapping[str, Any], record: ResultRecord) -> bool:
@@ -435,13 +430,13 @@ def _is_chosen(trial: Mapping[str, Any], record: ResultRecord) -> bool:
     return bool(chosen) and trial.get("params") == chosen
 
 
-def _counts(record: ResultRecord, decimals: int) -> list[Table]:
+def _counts(record: ResultRecord) -> list[Table]:
     rows = tuple(
         (key.partition("/")[2], key.partition("/")[0], count.get("n"), count.get("expected"))
         for key, count in sorted(record.counts.items())
     )
     columns = (Column("set"), Column("role"), Column("n", "count"), Column("as defined", "count"))
-    return [Table(f"images · {_title(record, decimals)}", columns, rows, notes=deviation_notes(record))] if rows else []
+    return [Table(f"images · {_title(record)}", columns, rows, notes=deviation_notes(record))] if rows else []
 
 
 # Beginning of a clause of the header → the keys that depend on it; what is not listed is always shown.
