@@ -18,7 +18,7 @@ from openbench.core.request import Role
 from openbench.data.folder_rule import FolderRule, load_rule
 from openbench.data.manifests import Manifest, load_classes, load_manifest
 from openbench.data.own.images import Contents, contents_of, digest_of
-from openbench.data.sources.base import Found, Source, raised_versions
+from openbench.data.sources.base import FoundImages, Source, raised_versions
 from openbench.data.sources.items import FileItems, VectorItems
 from openbench.data.tabular import is_table_part, table_part
 from openbench.digest import array_sha256, digest
@@ -122,7 +122,7 @@ class Located:
     manifest: Manifest
     listed: int
     expected: int
-    found: Found | None = None
+    found: FoundImages | None = None
     source: Source | None = None
     searched: tuple[Path, ...] = ()
 

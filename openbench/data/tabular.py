@@ -19,7 +19,7 @@ from openbench import paths
 from openbench.config.constraints import Count, Seed
 from openbench.data.manifests import Manifest
 from openbench.data.sources.archives import read_npz
-from openbench.data.sources.base import Found, Source
+from openbench.data.sources.base import FoundImages, Source
 from openbench.data.sources.items import VectorItems
 from openbench.errors import ConfigError, DataError, did_you_mean
 from openbench.storage.files import read_regular
@@ -204,7 +204,7 @@ class TableFile(Source):
                 f"{', '.join(PROTOCOLS)}"
             )
 
-    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+    def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """All rows, if the table is there."""
         name = re.compile(rf"(\d+_)?{re.escape(self.table)}\.npz")
         file = next((f for f in sorted(place.glob("*.npz")) if name.fullmatch(f.name)), None)
@@ -213,7 +213,7 @@ class TableFile(Source):
         values, row_of = _scaled(file, self.table, self.protocol, int(self.draw))
         rows = np.array([row_of.get(key, -1) for key in keys], dtype=np.int64)
         present = rows >= 0
-        return Found(VectorItems(values, rows[present]), present)
+        return FoundImages(VectorItems(values, rows[present]), present)
 
 
 @lru_cache(maxsize=2)
@@ -280,13 +280,13 @@ class HashedTexts(Source):
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+    def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """The rows of the texts that are there."""
         present = np.array([(place / key).is_file() for key in keys], dtype=bool)
         if not present.any():
             return None
         texts = [_text(place / key) for key, there in zip(keys, present, strict=True) if there]
-        return Found(VectorItems(_hashed(texts, int(self.columns)), np.arange(len(texts))), present)
+        return FoundImages(VectorItems(_hashed(texts, int(self.columns)), np.arange(len(texts))), present)
 
 
 def _text(path: Path) -> str:

@@ -114,7 +114,7 @@ def test_a_pickle_that_would_run_code_is_refused_before_it_does(tmp_path):
     assert not trace.exists()
 
 
-@pytest.mark.parametrize("data", [np.zeros((1, 5), np.uint8), np.zeros((1, 3072), np.int16), [1, 2], None])
+@pytest.mark.parametrize("data", [np.zeros((1, 5), np.uint8), np.zeros((1, 3072), np.int16), None])
 def test_pixels_of_another_shape_or_type_are_refused(root, data):
     folder = root / "cifar-10-batches-py"
     write_cifar(folder, {"test_batch": [0]}, ["cat"])

@@ -23,7 +23,7 @@ from openbench.core import request
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data.sources.base import Found, Source, rows_found
+from openbench.data.sources.base import FoundImages, Source, rows_found
 from openbench.data.sources.corruptions import CORRUPTIONS, CommonCorruptions, Corrupted
 from openbench.data.sources.embedded import Embedded, Noise, PhotoPatches, SklearnDigits, Textures
 from openbench.data.sources.imagenet_c import KINDS, SEVERITIES
@@ -227,7 +227,7 @@ class _Given(Source):
         """One."""
         return [Path("given")]
 
-    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+    def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """As many pictures as keys, in colour."""
         pixels = np.stack([_photo(600 + i, 9, 8) for i in range(len(keys))])
         return rows_found(pixels, np.arange(len(keys), dtype=np.int64))

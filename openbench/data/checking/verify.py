@@ -61,7 +61,7 @@ class SplitCheck:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedImages:
     """Identical images of two splits.
 
     Args:
@@ -96,8 +96,8 @@ class CheckReport:
 
     name: str
     splits: tuple[SplitCheck, ...] = ()
-    shared: tuple[Shared, ...] = ()
-    known: tuple[Shared, ...] = ()
+    shared: tuple[SharedImages, ...] = ()
+    known: tuple[SharedImages, ...] = ()
     missing: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
@@ -218,9 +218,9 @@ def _plane(image: Image) -> Image:
 
 def _shared(
     splits: Mapping[str, Split], hashes: Mapping[str, Sequence[str | None]]
-) -> tuple[list[Shared], list[Shared]]:
+) -> tuple[list[SharedImages], list[SharedImages]]:
     """Identical images in splits that must not share any: new ones, and known ones."""
-    lists: tuple[list[Shared], list[Shared]] = [], []
+    lists: tuple[list[SharedImages], list[SharedImages]] = [], []
     for (a, first), (b, second) in combinations(splits.items(), 2):
         if not must_differ(first.role, second.role):
             continue
@@ -228,7 +228,7 @@ def _shared(
         pairs = [(key_of[of], key) for of, key in zip(hashes[b], second.keys, strict=True) if of in key_of]
         for shared, known in zip(lists, (False, True), strict=True):
             if chosen := tuple(pair for pair in pairs if (frozenset(pair) in known_pairs()) == known):
-                shared.append(Shared(a, b, chosen))
+                shared.append(SharedImages(a, b, chosen))
     return lists
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from openbench import paths
 from openbench.core.benchmark import Image, check_distinct
 from openbench.data.sources.archives import read_npz
-from openbench.data.sources.base import Found, ImageFolder, Source, rows_found
+from openbench.data.sources.base import FoundImages, ImageFolder, Source, rows_found
 from openbench.data.sources.items import UNREADABLE, FileItems, pixels_of, read_bytes
 from openbench.digest import bytes_sha256, digest, file_sha256
 from openbench.errors import DataError
@@ -51,7 +51,7 @@ class OwnImages(Source):
         """Return the path itself, or the path below each root and the working directory."""
         return _candidates(self.path, roots)
 
-    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+    def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Return the images with these keys: files by path, rows of arrays by number and class."""
         if own_path(str(place.absolute())) is None:
             return None
@@ -65,7 +65,7 @@ class OwnImages(Source):
             if not present.any():
                 return None
             items, files = arrow_items(place, numbers[present])
-            return Found(items, present, files)
+            return FoundImages(items, present, files)
         images = ImageFolder().find(place.parent if place.is_file() else place, keys)
         return replace(images, files=images.items.files) if images and isinstance(images.items, FileItems) else images
 

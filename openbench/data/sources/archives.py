@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openbench.data.sources.base import Found, Source, rows_found
+from openbench.data.sources.base import FoundImages, Source, rows_found
 from openbench.errors import DataError
 
 _CACHED = 8  # containers in memory: splits of one run share a container, which is read once
@@ -59,7 +59,7 @@ class CifarPickles(Source):
         """Return the folder below each root."""
         return [root / self.folder for root in roots]
 
-    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+    def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Return the keys' rows; a part (train or test) is there only if all its files are."""
         parts = {part for key in keys if (part := _part(key)) in ("train", "test")}
         files = [place / name for name in (self.train if parts == {"train"} else self.test)]
@@ -95,7 +95,7 @@ class IdxFiles(Source):
     parts: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "test": "t10k"})
     deviation: str = ""
 
-    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+    def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Return the keys' rows in the parts whose files are there."""
         blocks: list[NDArray[np.uint8]] = []
         row_of: dict[tuple[str, str], int] = {}
@@ -152,7 +152,7 @@ class NpzPack(Source):
         """Return the file below each root."""
         return [root / self.file for root in roots]
 
-    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+    def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Return the keys among `paths`."""
         if not place.is_file():
             return None
@@ -177,7 +177,7 @@ class SvhnMat(Source):
         """Return the test file in each folder below each root."""
         return [root / folder / "test_32x32.mat" for root in roots for folder in self.at]
 
-    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+    def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Return the keys' rows."""
         if not place.is_file():
             return None

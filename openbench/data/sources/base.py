@@ -16,7 +16,7 @@ from openbench.data.sources.items import ArrayItems, FileItems
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FoundImages:
     """The images of a manifest that a source has.
 
     Args:
@@ -56,7 +56,7 @@ class Source(Checked, ABC):
         return [root / folder for root in roots for folder in self.at] or [Path(f"(made by {type(self).__name__})")]
 
     @abstractmethod
-    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+    def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Return the images at a place that have these keys; None if the container is not there.
 
         Raises:
@@ -95,7 +95,7 @@ class ImageFolder(Source):
     deviation: str = ""
     blanks: str = ""
 
-    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+    def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Return the keys whose files exist; each folder is listed once, which is faster than a look-up per file."""
         files: list[str] = []
         present = np.zeros(len(keys), dtype=bool)
@@ -110,7 +110,7 @@ class ImageFolder(Source):
             if path := listed[folder].get(name):
                 present[position] = True
                 files.append(os.path.join(place, path))
-        return Found(FileItems(files), present) if files else None
+        return FoundImages(FileItems(files), present) if files else None
 
     def _paths_by_name(self, place: Path, folder: str) -> dict[str, str]:
         """The path below `place` of each file in a folder, by its name in keys."""
@@ -142,19 +142,19 @@ class ClassFolders(Source):
     at: Sequence[str]
     deviation: str = ""
 
-    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+    def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Return the keys whose file names occur in one of the class folders."""
         folder_of = {name: folder for folder in sorted(_names(place)) for name in _names(place / folder)}
         names = [key.rpartition("/")[2] for key in keys]
         present = np.array([name in folder_of for name in names], dtype=bool)
         files = [f"{place}/{folder_of[name]}/{name}" for name in names if name in folder_of]
-        return Found(FileItems(files), present) if files else None
+        return FoundImages(FileItems(files), present) if files else None
 
 
-def rows_found(pixels: NDArray[np.uint8], rows: NDArray[np.int64]) -> Found:
+def rows_found(pixels: NDArray[np.uint8], rows: NDArray[np.int64]) -> FoundImages:
     """Return the images of an array, given the row of each key, −1 for a key that it lacks."""
     present = rows >= 0
-    return Found(ArrayItems(pixels, rows[present]), present)
+    return FoundImages(ArrayItems(pixels, rows[present]), present)
 
 
 def _names(folder: Path) -> frozenset[str]:

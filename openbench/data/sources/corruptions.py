@@ -14,7 +14,7 @@ from openbench.config.constraints import Count, OneOf, Seed
 from openbench.core.benchmark import Image, Items
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Corruption
-from openbench.data.sources.base import Found, Source, rows_found
+from openbench.data.sources.base import FoundImages, Source, rows_found
 from openbench.data.sources.imagenet_c import FAMILIES, KINDS, SEVERITIES, Pixels, Rng, corrupt, gaussian_noise
 from openbench.data.sources.transforms import cropped
 from openbench.digest import digest
@@ -65,14 +65,14 @@ class CommonCorruptions(Source):
         """Return the paths of the clean images."""
         return list(dict.fromkeys(place for source in self.of.values() for place in source.places(roots)))
 
-    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+    def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Corrupted versions of what the clean sources have there."""
         roots = paths.data_roots()
         for source in self.of.values():
             clean = source.find(place, keys) if place in source.places(roots) else None
             if clean is not None:
                 present = [key for key, there in zip(keys, clean.present, strict=True) if there]
-                return Found(CorruptedItems(clean.items, present, self), clean.present)
+                return FoundImages(CorruptedItems(clean.items, present, self), clean.present)
         return None
 
     def apply(self, image: Image, key: str) -> Image:
@@ -179,7 +179,7 @@ class Corrupted(Source):
         """Return the paths of the clean images."""
         return self.of.places(roots)
 
-    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+    def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Corrupted versions of what the clean source has."""
         clean = self.of.find(place, keys)
         if clean is None:

@@ -12,7 +12,7 @@ from PIL import Image as Pillow
 
 from openbench.config.constraints import Seed
 from openbench.core.benchmark import Image
-from openbench.data.sources.base import Found, Source, rows_found
+from openbench.data.sources.base import FoundImages, Source, rows_found
 from openbench.digest import digest
 
 _SIDE = 8
@@ -21,7 +21,7 @@ _SIDE = 8
 class Embedded(Source):
     """A source that makes the image of any key; keys are `<set>/<class>/<number>`."""
 
-    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+    def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """All keys."""
         return rows_found(_images(self, tuple(keys)), np.arange(len(keys), dtype=np.int64))
 
