@@ -167,3 +167,10 @@ def test_outputs_repeat_bit_for_bit_and_leave_images_alone(backbone: NetworkBack
     first = backbone.outputs(images, Request())
     assert torch.equal(first.logits, backbone.outputs(images, Request()).logits)
     assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("family", ["cifar-resnet20", "torchvision-vit_b_16", "timm-vit_tiny"])
+def test_weights_depend_on_the_seed_alone(family: str, tmp_path: Path) -> None:
+    one, other = (FAMILIES[family](tmp_path).initialise(3) for _ in range(2))
+    assert one.weights_sha256 == other.weights_sha256
+    assert not one.trained

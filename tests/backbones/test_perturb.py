@@ -101,3 +101,10 @@ def test_flat_moves_the_least_sensitive_elements_towards_the_largest_logit(net: 
 def test_a_share_is_one(net: nn.Module, share: float) -> None:
     with pytest.raises(MethodError, match="share in"):
         perturbed(net, torch.zeros(1, 3, 8, 8, dtype=torch.float64), STD, Perturb(1.0, 0.1, "flat", share))
+
+
+def test_flat_leaves_elements_without_gradient_where_they_are() -> None:
+    weight = torch.tensor([[1.0, 7.0, 0.0], [0.0, 7.0, 0.0]])
+    x = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)
+    moved = perturbed(linear(weight), x, (0.5, 0.5, 0.5), Perturb(1.0, 0.5, "flat", 1.0))
+    torch.testing.assert_close((moved - x).flatten(), torch.tensor([0.5, 0.5, 0.0]))

@@ -55,3 +55,8 @@ def test_features_of_another_precision_are_not_taken_for_the_same():
 def test_fp16_is_refused_on_a_cpu():
     with pytest.raises(ConfigError, match=r"precision=fp16 needs a GPU — choose fp32, tf32 or bf16"):
         network("fp16").outputs(IMAGES, Request())
+
+
+def test_methods_that_run_the_network_run_it_in_float32():
+    with torch.no_grad(), network("bf16").frozen() as module, network("fp32").frozen() as exact:
+        assert torch.equal(module(IMAGES), exact(IMAGES))

@@ -60,3 +60,10 @@ def test_tokens_are_those_of_the_normalised_blocks(model, tmp_path):
 def test_tokens_that_a_transformer_lacks_are_refused(model, tokens, depth, words):
     with pytest.raises(ConfigError, match=words):
         made(model, tokens, depth)
+
+
+def test_maps_are_read_as_without_tokens(tmp_path):
+    torch.save(made().initialise(1).module().state_dict(), tmp_path / "vit.pt")
+    maps = Request(fields=frozenset({Field.MAPS}), layers=("stage2",))
+    plain, chosen = (made(tokens=t, weights=str(tmp_path / "vit.pt")) for t in (None, "cls"))
+    assert torch.equal(plain.outputs(IMAGES, maps).maps["stage2"], chosen.outputs(IMAGES, maps).maps["stage2"])

@@ -95,3 +95,15 @@ def test_a_percentile_that_keeps_nothing_is_refused():
     data = with_moved("rectified")
     with pytest.raises(MethodError, match="at least one of 24"):
         scores(AdaSCALE(percentiles=(60, 99)), data)
+
+
+def test_few_features_still_measure_a_shift():
+    data = with_moved("rectified")
+    assert not np.allclose(scores(AdaSCALE(k2=0.5, weight=10), data), scores(AdaSCALE(k2=0.5, weight=0), data))
+
+
+def test_a_sample_without_activations_scores_the_energy_of_the_bias():
+    data = with_moved("rectified")
+    zeros = FeatureSet({Field.FEATURES: torch.zeros(2, 24), Field.PERTURBED: torch.zeros(2, 24)})
+    found = AdaSCALE().fit(data.val, data.head).score(zeros)
+    torch.testing.assert_close(found, (-torch.logsumexp(data.head.bias, dim=0)).expand(2))

@@ -7,7 +7,7 @@ from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.methods.ash import ASH
 
-from .problems import assert_equal, f, problem, scores
+from .problems import KINDS, assert_equal, f, problem, scores
 
 
 def one_by_one(features: np.ndarray, percentile: float, variant: str) -> np.ndarray:
@@ -52,3 +52,9 @@ def test_halves_of_the_kept_count_round_to_even():
     """d = 5 at 50 %: 2.5 removed rounds to 2, so 3 of 5 stay."""
     shaped = ASH(50, "p").reshape(torch.tensor([[5.0, 1.0, 4.0, 2.0, 3.0]]))
     assert shaped.tolist() == [[5.0, 0.0, 4.0, 0.0, 3.0]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_removed_by_p_is_the_energy(kind):
+    data = problem(kind)
+    assert_equal(scores(ASH(0, "p"), data), -logsumexp(f(data.test) @ data.weight.T + data.bias, axis=1))

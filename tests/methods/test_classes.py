@@ -28,3 +28,10 @@ def test_a_balanced_draw_takes_of_each_class_as_many_as_it_has(size, counts):
 def test_a_class_without_samples_is_passed_over():
     drawn = balanced_draw(torch.tensor([0, 0, 3, 3, 3]), 4, 0)
     assert np.bincount(torch.tensor([0, 0, 3, 3, 3])[drawn]).tolist() == [2, 0, 0, 2]
+
+
+def test_means_do_not_need_all_features_in_one_batch():
+    """As streamed from memory-mapped columns."""
+    train = problem(n=9000).train
+    expected = f(train)[y(train) == 0].mean(axis=0)
+    assert_equal(class_means(train, 6)[0], expected, rtol=1e-9)

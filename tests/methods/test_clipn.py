@@ -38,3 +38,13 @@ def test_images_far_from_all_classes_do_not_tie(variant):
         FeatureSet({Field.FEATURES: images + eye[4] + eye[5]})
     )
     assert len(found.unique()) == 50
+
+
+def test_an_image_that_only_a_no_prompt_fits_is_unknown():
+    method, eye = CLIPN(), torch.eye(6)
+    texts = dict(zip(method.request.texts, (eye[:3], eye[3:]), strict=True))
+    head = Head(torch.ones(3, 6), torch.zeros(3), texts=texts)
+    found = method.fit(None, head).score(FeatureSet({Field.FEATURES: eye}))
+    assert float(found[:3].max()) < -14
+    # Two classes fit as little as not.
+    torch.testing.assert_close(torch.sigmoid(found[3:]), torch.full((3,), (1 + 1 / 2 + 1 / 2) / 3))

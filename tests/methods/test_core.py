@@ -58,3 +58,18 @@ def test_with_one_feature_there_is_no_residual_and_energy_remains():
     found = CORE().fit(train, head).score(train.without_labels())
     energy = -logsumexp(z(train), axis=1)
     assert_equal(found.numpy(), (energy - energy.mean()) / energy.std())
+
+
+def test_a_thousand_classes_of_which_most_have_no_sample():
+    data = problem("many_classes", n=60)
+    assert_equal(scores(CORE(), data), by_samples(data), rtol=2e-5)
+
+
+def test_both_parts_weigh_alike_whatever_the_scale_of_the_logits():
+    """Energies of saturated logits are a hundred times as large and spread; standardised, they are the same."""
+    data = problem("hot")
+    method = CORE().fit(data.train, data.head)
+    found = method._parts(data.train)
+    standard = (found - method.center_) * method.scale_
+    torch.testing.assert_close(standard.mean(dim=0), torch.zeros(2, dtype=torch.float64), rtol=0, atol=1e-9)
+    torch.testing.assert_close(standard.std(dim=0, correction=0), torch.ones(2, dtype=torch.float64))

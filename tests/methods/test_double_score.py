@@ -9,7 +9,7 @@ import torch
 from sklearn.metrics import roc_curve
 
 from openbench.core.benchmark import Split, Validation
-from openbench.core.composite import version_of
+from openbench.core.composite import leaves, version_of
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Perturb, Request, Role
@@ -273,3 +273,19 @@ def test_a_part_of_a_newer_version_makes_a_newer_composite():
     assert version_of(DoubleScore(Column(0), Column(1))) == DoubleScore.version
     assert version_of(DoubleScore(Column(0), Newer(1))) == DoubleScore.version + 2
     assert version_of(DoubleScore(DoubleScore(Column(0), Newer(1)), Newer(1))) == DoubleScore.version + 4
+
+
+def test_a_feature_set_with_all_columns_can_be_scored_at_once():
+    source = Source()
+    fitted = fit(DoubleScore(MSP(), KNN(k=3), mu=0.4), FITTING, source, CPU)
+    x = source(FAR, Request(fields=frozenset({Field.LOGITS, Field.FEATURES})))
+    np.testing.assert_allclose(fitted.score(x), score_split(fitted, FAR, Scoring(source, CPU, 7)), atol=1e-5)
+
+
+def test_parts_may_be_composites():
+    inner = DoubleScore(Column(0), Column(1), mu=0.0)
+    source = Source()
+    fitted = fit(DoubleScore(inner, Column(2), mu=0.0), FITTING, source, CPU)
+    assert [type(leaf) for leaf in leaves(fitted)] == [Column, Column, Column]
+    found = score_split(fitted, FAR, Scoring(source, CPU, 7))
+    np.testing.assert_allclose(found, combined(source, FAR, 0.0), atol=1e-5)

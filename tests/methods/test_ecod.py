@@ -64,3 +64,19 @@ def test_a_symmetric_feature_counts_both_tails(cls, expected):
     train = FeatureSet({Field.FEATURES: torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])})
     x = FeatureSet({Field.FEATURES: torch.tensor([[3.0]])})
     assert float(cls().fit(train, None).score(x)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("cls", METHODS)
+def test_training_values_are_put_in_order_some_features_at_a_time(cls, monkeypatch):
+    data = problem("rectified", n=80)
+    monkeypatch.setattr(_tails, "_SORTED", 5 * 80 + 3)  # strips of 5 of the 24
+    assert_equal(scores(cls(), data), counted(f(data.train), f(data.test), cls is ECOD))
+
+
+@pytest.mark.parametrize("cls", METHODS)
+def test_units_of_features_do_not_matter(cls):
+    data = problem("rectified")
+    # Powers of two, so that rounding makes no ties.
+    units = 2.0 ** (torch.arange(24) - 12)
+    stretched, moved = (FeatureSet({Field.FEATURES: x.features * units}) for x in (data.train, data.test))
+    assert_equal(cls().fit(stretched, None).score(moved), scores(cls(), data))

@@ -40,3 +40,17 @@ def test_scores_differ_where_probabilities_round_to_one():
     one = torch.stack([torch.zeros(500), lead], dim=1)
     x = FeatureSet({}, {"members": torch.stack([one, one], dim=1)[..., None]})
     torch.testing.assert_close(Ensemble().score(x), -lead)
+
+
+def test_members_that_agree_are_one_network_and_disagree_in_nothing():
+    logits = torch.randn(20, 1, 6, generator=torch.Generator().manual_seed(1))
+    x = FeatureSet({}, {"members": logits.expand(20, 5, 6)[..., None]})
+    assert_equal(Ensemble().score(x), -logit(softmax(logits[:, 0].double().numpy(), axis=1).max(axis=1)))
+    assert float(Ensemble("disagreement").score(x).abs().max()) < 1e-7
+
+
+def test_averaging_probabilities_is_not_averaging_logits():
+    """One member sure of class 0 by 20, one of class 1 by 2: logits follow the loud one, probabilities stay split."""
+    x = FeatureSet({}, {"members": torch.tensor([[[20.0, 0.0], [0.0, 2.0]]])[..., None]})
+    p = (1 + 1 / (1 + np.exp(2))) / 2
+    assert_equal(Ensemble().score(x), [-logit(p)])

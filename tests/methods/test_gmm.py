@@ -53,3 +53,11 @@ def test_a_ridge_that_rounding_swallows_is_refused():
     train = FeatureSet({Field.FEATURES: torch.tensor([[1.0, 1, 1], [3, 3, 3]]), Field.LABELS: torch.tensor([0, 0])})
     with pytest.raises(MethodError, match=r"GMM.ridge — found 1e-30 — allowed: larger ones: the covariance of 2 sampl"):
         GMM(ridge=1e-30).fit(train, None)
+
+
+def test_scale_and_offset_of_the_features_move_all_scores_alike():
+    data = problem("signed")
+    plain = scores(GMM(), data)
+    x = [FeatureSet({Field.FEATURES: 100 * s.features + 7, Field.LABELS: s.labels}) for s in (data.train, data.test)]
+    moved = GMM().fit(x[0], None).score(x[1].without_labels()).numpy()
+    np.testing.assert_allclose(moved - plain, 24 * np.log(100), rtol=1e-3)

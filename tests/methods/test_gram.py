@@ -122,3 +122,11 @@ def test_orders_and_layers_choose_what_is_read():
     assert Gram().request.layers == ("stage1", "stage2", "stage3", "stage4")
     with pytest.raises(FieldError, match="stage3"):
         Gram().fit(columns(data(20)), None)
+
+
+@pytest.mark.parametrize("form", ["paper", "openood"])
+def test_a_thousand_classes_with_few_samples_and_dead_channels(form):
+    train, test = data(300, 1000, dead=True), data(50, 1000, seed=1, dead=True)
+    method = Gram(list(SHAPES), 10, form, held_out=0.2, seed=3).fit(columns(train), None)
+    expected = by_loops(train, test, 10, form, _drawn(300, 0.2, 3).numpy())
+    np.testing.assert_allclose(method.score(columns(test).without_labels()), expected, rtol=2e-3)

@@ -5,7 +5,7 @@ from scipy.special import logit, softmax
 from torch.nn import functional
 
 from openbench.core.features import FeatureSet
-from openbench.core.request import Field
+from openbench.core.request import Field, Perturb
 from openbench.methods.iodin import IODIN
 
 from .problems import small_network
@@ -39,3 +39,8 @@ def test_equals_the_recipe_through_a_real_network(temperature, epsilon):
     odds, shortfall = -logit(expected) - np.log(3), 1 / 4 - np.array(expected)
     np.testing.assert_allclose(found, odds, rtol=1e-3, atol=1e-4 * np.abs(odds).max())
     np.testing.assert_allclose(published, shortfall, rtol=1e-3, atol=1e-4 * np.abs(shortfall).max())
+
+
+def test_request_names_the_step_of_this_instance():
+    assert IODIN(10, 0.0028).request.perturb == Perturb(10.0, 0.0028, "peak")
+    assert IODIN().request == IODIN.needs

@@ -51,3 +51,8 @@ def test_a_class_that_no_sample_is_predicted_as_stays_infinitely_far():
     near_third = fitted.score(logits([[0.0, 0.0, 40.0]]))  # p of the others e^-40: not 0
     assert_equal(near_third, [np.log(np.e + 2)], rtol=1e-6)
     assert_equal(fitted.score(logits([[0.0, 0.0, 8000.0]])), [0.0], rtol=0)  # p is one-hot: no divergence
+
+
+def test_a_thousand_classes_of_which_most_are_never_predicted():
+    data = problem("many_classes", n=40)
+    assert_equal(scores(KLM(), data), by_scipy(data), rtol=1e-4)

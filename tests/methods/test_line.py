@@ -50,3 +50,9 @@ def test_blocks_leave_no_trace(monkeypatch):
     whole = scores(LINe(), data)
     monkeypatch.setattr(line, "_ENTRIES", 500)
     assert_equal(scores(LINe(), data), whole)
+
+
+def test_equals_masks_sample_by_sample_for_a_thousand_classes():
+    data = problem("many_classes", n=30)
+    expected = -logsumexp(by_samples(data, 10, 10, 0.8), axis=1)
+    assert_equal(scores(LINe(), data), expected, rtol=1e-4)

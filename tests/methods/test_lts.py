@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
@@ -43,3 +43,9 @@ def test_a_sample_without_activations_keeps_its_logits():
     logits = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
     found = LTS().score(FeatureSet({Field.FEATURES: -torch.ones(2, 24), Field.LOGITS: logits}))
     torch.testing.assert_close(found, -torch.logsumexp(logits, dim=1))
+
+
+def test_class_scores_are_what_scaled_probabilities_lack():
+    data = problem()
+    expected = 1 - softmax(z(data.test) * factors(data, 85)[:, None], axis=1)
+    np.testing.assert_allclose(LTS(85).class_scores(data.test), expected, atol=1e-5)

@@ -67,3 +67,23 @@ def test_classes_that_appear_late_are_counted(monkeypatch):
     order = torch.argsort(data.train.labels)
     monkeypatch.setattr(_stats, "FIT_BATCH", 50)
     assert_equal(MDS().fit(data.train[order], None).score(data.test), scores(MDS(), data))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_translation_of_all_features_changes_nothing(offset):
+    """Sums of squares of features around 1000 would lose the variance without the shift."""
+    data = problem()
+
+    def moved(x):
+        return replace(x, columns={**x.columns, Field.FEATURES: x.features + offset})
+
+    found = MDS().fit(moved(data.train), None).score(moved(data.test))
+    assert_equal(found, scores(MDS(), data), rtol=2e-3)
+
+
+def test_more_dimensions_than_samples():
+    """n = 20 < d = 24: distances live in the span of the samples, as with a pseudo-inverse."""
+    data = problem(n=20)
+    means, precision = by_class(data)
+    distances = [np.einsum("nd,de,ne->n", f(data.test) - m, precision, f(data.test) - m) for m in means]
+    assert_equal(scores(MDS(), data), np.min(distances, axis=0), rtol=1e-4)

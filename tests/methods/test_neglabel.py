@@ -74,7 +74,7 @@ def test_errors_say_what_is_missing():
     with pytest.raises(FieldError, match="texts of 'classes' read but not there"):
         NegLabel().fit(None, Head(torch.ones(3, 4), torch.zeros(3)))
     narrow = {t: torch.ones(5, 3) for t in NegLabel().request.texts}
-    with pytest.raises(FieldError, match=r"have the shape \(5, 3\) — \(m, 4\)"):
+    with pytest.raises(FieldError, match=r"have the shape \(5, 3\) — pass \(m, 4\)"):
         NegLabel().fit(None, Head(torch.ones(3, 4), torch.zeros(3), texts=narrow))
     with pytest.raises(MethodError, match="share"):
         NegLabel(share=0.0)
@@ -86,3 +86,16 @@ def test_it_declares_the_classes_and_both_lists_with_their_prompts():
     assert (nouns.words, nouns.without, nouns.templates) == ("wordnet_nouns", ("animal", "food"), ("the nice {}",))
     assert (adjectives.words, adjectives.templates) == ("wordnet_adjectives", ("This is a {} photo",))
     assert len(NegLabel(adjectives=None).request.texts) == 2
+
+
+def test_images_of_other_words_score_higher_and_near_words_are_not_taken():
+    """Orthogonal directions: classes, words equal to them, and words of their own; the answer is known."""
+    eye = np.eye(12)
+    texts = {"classes": eye[:4], "wordnet_nouns": eye, "wordnet_adjectives": eye[4:]}
+    method = fitted(NegLabel(share=0.6, groups=2, quantile=1.0, adjectives=None), texts)
+    assert torch.equal(method.words_.flatten(0, 1).sum(dim=0)[:4], torch.zeros(4))
+    images = torch.tensor(np.vstack([eye[:4], eye[4:10]]), dtype=torch.float32)
+    found = method.score(FeatureSet({Field.FEATURES: images}))
+    assert float(found[:4].max()) < -80
+    # One of the two groups of three words has it; in the other, nothing is like it: 3 of 4 + 3 equal directions.
+    torch.testing.assert_close(torch.sigmoid(found[4:8]), torch.full((4,), (1 + 3 / 7) / 2), rtol=1e-5, atol=0)

@@ -5,7 +5,7 @@ from scipy.special import logit, logsumexp, softmax
 from torch.nn import functional
 
 from openbench.core.features import FeatureSet
-from openbench.core.request import Field
+from openbench.core.request import Field, Perturb
 from openbench.errors import MethodError
 from openbench.methods.iodin import IODIN
 from openbench.methods.odin import ODIN
@@ -98,3 +98,18 @@ def test_scores_differ_where_float32_probabilities_tie_at_high_temperature():
     torch.testing.assert_close(
         1e6 * ODIN(1e6).score(FeatureSet({Field.LOGITS: logits})), gaps.float(), rtol=1e-4, atol=0
     )
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1000.0])
+def test_score_is_the_softmax_of_the_logits_it_is_given(temperature):
+    data = problem()
+    p = softmax(z(data.test) / temperature, axis=1).max(axis=1)
+    assert_equal(scores(ODIN(temperature, scale="probability"), data), 1 / 6 - p)
+    assert_equal(scores(ODIN(temperature), data), -logit(p) - np.log(5))
+
+
+def test_request_names_the_step_of_this_instance():
+    assert ODIN(10, 0.0028).request.perturb == Perturb(10.0, 0.0028, "sign")
+    assert ODIN(10.0).request == ODIN(10).request
+    assert ODIN().request == ODIN.needs
+    assert ODIN.needs.fit_on is None

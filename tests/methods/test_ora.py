@@ -60,3 +60,8 @@ def test_classes_with_equal_weights_and_a_feature_at_the_mean_have_angle_zero():
     assert [method.score(x).tolist() for method in twins] == [[0.0, 0.0]] * 3
     apart = ORA().fit(FeatureSet(train), Head(torch.eye(2), torch.zeros(2)))
     assert apart.score(x)[1].item() == 0 > apart.score(x)[0].item()
+
+
+def test_a_thousand_classes_of_which_most_have_no_sample():
+    data = problem("many_classes", n=40)
+    assert_equal(scores(ORA(), data), by_projection(data), rtol=2e-6)

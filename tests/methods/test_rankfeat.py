@@ -75,3 +75,15 @@ def test_backbones_without_the_maps_are_named(network, images):
     table = Identity("table", Preprocess(8, 8), columns=5)
     with pytest.raises(NotApplicableError, match="table"):
         RankFeat().score_images(torch.zeros(2, 5), table)
+
+
+@pytest.mark.parametrize(("layer", "number"), [("stage1", 1), ("stage3", 3)])
+def test_layers_choose_where_the_part_is_removed(network, images, layer, number):
+    found = RankFeat([layer]).score_images(images, network)
+    np.testing.assert_allclose(found, -logsumexp(logits_with(network, images, number), axis=1), rtol=1e-4)
+
+
+def test_each_layer_costs_one_pass(network, images):
+    before = network.passes
+    RankFeat().score_images(images, network)
+    assert network.passes - before == 2 * len(images)

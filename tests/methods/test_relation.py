@@ -34,3 +34,10 @@ def test_blocks_of_bank_and_queries_leave_no_trace(monkeypatch):
     monkeypatch.setattr(relation, "_BANK_CHUNK", 37)
     monkeypatch.setattr(relation, "_QUERY_CHUNK", 11)
     assert_equal(scores(Relation(), data), whole)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.5])
+def test_relations_up_to_the_threshold_count_as_none(threshold):
+    data = problem()
+    found = scores(Relation(1.0, threshold), data)
+    np.testing.assert_allclose(found, by_loops(data, 1.0, threshold), rtol=1e-5, atol=1.01 * threshold + 1e-5)

@@ -4,6 +4,8 @@ import torch
 from scipy.optimize import brentq
 from scipy.special import log_softmax, softmax
 
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
 from openbench.methods import temp_scaling
 from openbench.methods.temp_scaling import TempScaling
 
@@ -52,3 +54,20 @@ def test_the_temperature_is_of_all_samples_however_many_are_read_at_a_time(solve
     whole = TempScaling(solver).fit(data.val, None).temperature_
     monkeypatch.setattr(temp_scaling, "_ROWS", 7)
     torch.testing.assert_close(TempScaling(solver).fit(data.val, None).temperature_, whole, rtol=1e-5, atol=0)
+
+
+def test_the_published_steps_stop_short_of_a_distant_optimum():
+    """Steps of .01 do not get from 1.5 to 50 in 50 iterations: published temperatures need not be optimal ones."""
+    data = problem("hot")
+    steps, best = (float(TempScaling(s).fit(data.val, None).temperature_) for s in ("lbfgs", "converged"))
+    assert best > 10
+    assert 1.6 < steps < best / 2
+
+
+def test_calibrated_logits_keep_their_temperature():
+    """Labels drawn from softmax(z / 2.5): the optimum tends to T = 2.5."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(60_000, 5, generator=generator)
+    labels = torch.multinomial(torch.softmax(logits / 2.5, dim=1), 1, generator=generator)[:, 0]
+    method = TempScaling("converged").fit(FeatureSet({Field.LOGITS: logits, Field.LABELS: labels}), None)
+    assert float(method.temperature_) == pytest.approx(2.5, rel=0.02)
