@@ -138,4 +138,4 @@ def check_choice(key: str, value: object, allowed: Sequence[str]) -> None:
         ConfigError: it has another value.
     """
     if value not in allowed:
-        raise ConfigError(f"{key} — found {value!r} — allowed: {', '.join(allowed)}{did_you_mean(str(value), allowed)}")
+        raise ConfigError(f"{key} — found {value!r}, allowed: {', '.join(allowed)}{did_you_mean(str(value), allowed)}")

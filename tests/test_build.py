@@ -58,7 +58,7 @@ class Drawn(Checked):
 
 def test_no_seed_is_taken_where_the_annotation_allows_it():
     assert build({"_target_": f"{__name__}.Drawn", "seed": None}) == Drawn() == Drawn(None)
-    with pytest.raises(ConfigError, match=r"config\.seed — found -1 — allowed: a whole number from 0 to"):
+    with pytest.raises(ConfigError, match=r"config\.seed — found -1, allowed: a whole number from 0 to"):
         build({"_target_": f"{__name__}.Drawn", "seed": -1})
 
 
@@ -131,7 +131,7 @@ def test_a_nested_target_is_held_to_the_annotation_of_its_parameter(key):
 
 def test_a_nested_target_where_none_is_expected_is_refused():
     node = {"_target_": f"{__name__}.called"}
-    with pytest.raises(ConfigError, match=r"method\.name: found a node with `_target_` — the parameter is not"):
+    with pytest.raises(ConfigError, match=r"method\.name: found a node with `_target_`, but the parameter is not"):
         build({"_target_": WHOLE, "name": node}, "method", Whole)
     assert CALLED == []
 

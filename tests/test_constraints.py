@@ -79,5 +79,5 @@ def test_kinds_have_their_words(annotation, words):
 
 @pytest.mark.parametrize(("value", "found"), [(True, "true"), (None, "null"), ("x", "'x'")])
 def test_what_was_found_is_shown_as_it_is_written_in_yaml(value, found):
-    with pytest.raises(ConfigError, match=rf"method\.k — found {found} — allowed: a whole number"):
+    with pytest.raises(ConfigError, match=rf"method\.k — found {found}, allowed: a whole number"):
         check_value(value, int, "method.k")

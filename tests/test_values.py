@@ -293,40 +293,40 @@ def test_a_value_is_kept_as_it_was_written():
         (
             "method",
             {"_target_": "openbench.methods.knn.KNN", "k": None},
-            "method 'knn'.k — found null — allowed: a whole number ≥ 1",
+            "method 'knn'.k — found null, allowed: a whole number ≥ 1",
         ),
         (
             "method",
             {"_target_": "openbench.methods.knn.KNN", "index": "exakt"},
-            "method 'knn'.index — found 'exakt'; did you mean 'exact'? — allowed: exact, faiss_flat, ivf, hnsw",
+            "method 'knn'.index — found 'exakt', allowed: exact, faiss_flat, ivf, hnsw; did you mean 'exact'?",
         ),
         (
             "method",
             {"_target_": "openbench.methods.knn.KNN", "_space_": {"k": [5, "ten"]}},
-            "method 'knn'._space_.k — found 'ten' — allowed: a whole number ≥ 1",
+            "method 'knn'._space_.k — found 'ten', allowed: a whole number ≥ 1",
         ),
         (
             "method",
             {"_target_": "openbench.methods.vim.ViM", "dim": 1.5},
-            "method 'vim'.dim — found 1.5 — allowed: a whole number ≥ 1, or auto",
+            "method 'vim'.dim — found 1.5, allowed: a whole number ≥ 1, or auto",
         ),
         (
             "method",
             {"_target_": "openbench.methods.knn.KNN", "k": 0},
-            "method 'knn'.k — found 0 — allowed: a whole number ≥ 1",
+            "method 'knn'.k — found 0, allowed: a whole number ≥ 1",
         ),
         (
             "method",
             {"_target_": "openbench.methods.knn.KNN", "_space_": {"k": [5, 0]}},
-            "method 'knn'._space_.k — found 0 — allowed: a whole number ≥ 1",
+            "method 'knn'._space_.k — found 0, allowed: a whole number ≥ 1",
         ),
         (
             "metrics",
             {"_target_": "openbench.metrics.suite.MetricOptions", "seed": -1},
-            "metrics.seed — found -1 — allowed: a whole number from 0 to 4294967295",
+            "metrics.seed — found -1, allowed: a whole number from 0 to 4294967295",
         ),
-        ("runtime", {"progress": 7}, "runtime.progress — found 7 — allowed: true or false"),
-        ("runtime", {"cache": "a\0b"}, "runtime.cache — found 'a\\x00b' — allowed: a path, or null"),
+        ("runtime", {"progress": 7}, "runtime.progress — found 7, allowed: true or false"),
+        ("runtime", {"cache": "a\0b"}, "runtime.cache — found 'a\\x00b', allowed: a path, or null"),
     ],
 )
 def test_the_message_says_what_was_found_and_what_is_allowed(group, node, message):

@@ -127,7 +127,7 @@ def test_copies_cost_one_pass_each_and_are_kept(run, capsys):
     assert first.provenance["passes"] in (2 * images, 3 * images)  # the clean ones may be there
     assert run(*copies, "method.base.temperature=0.01").provenance["passes"] == 0
     run("method=cover", "method.kinds=[fogs]", code=2)
-    assert "method 'cover': corruption — found 'fogs' — allowed: gaussian_noise" in capsys.readouterr().err
+    assert "method 'cover': corruption — found 'fogs', allowed: gaussian_noise" in capsys.readouterr().err
 
 
 def test_a_detector_by_text_is_kept_as_a_graph(tmp_path):

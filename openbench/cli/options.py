@@ -76,13 +76,13 @@ def fields_of(cls: type, **types: Any) -> Callable[[Function], Function]:
         for field in reversed(fields(cls)):
             several = isinstance(field.default, tuple)
             kind = type(field.default[0] if several else field.default)
-            shown = ",".join(map(str, field.default)) if several else field.default
+            default = ",".join(map(str, field.default)) if several else field.default
             meaning = re.search(rf"^ *{field.name}: (.+?)[.;]?$", cls.__doc__ or "", flags=re.MULTILINE)
             command = click.option(
                 f"--{field.name.replace('_', '-')}",
                 type=types.get(field.name, _list_of(kind) if several else kind),
                 metavar="A,B,…" if several else None if field.name in types else "NAME" if kind is str else "N",
-                help=f"{meaning.group(1) if meaning else ''} (default: {shown})",
+                help=f"{meaning.group(1) if meaning else ''} (default: {default})",
             )(command)
         return command
 

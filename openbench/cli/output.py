@@ -32,8 +32,8 @@ def headline(record: ResultRecord, apart: str = "") -> str:
 
 def group_auroc(record: ResultRecord) -> dict[str, float]:
     """Return near and far AUROC of a record, as far as it has them."""
-    found = {group: record.metrics.get(group, {}).get("auroc") for group in GROUPS}
-    return {group: value for group, value in found.items() if isinstance(value, float | int)}
+    values = {group: record.metrics.get(group, {}).get("auroc") for group in GROUPS}
+    return {group: value for group, value in values.items() if isinstance(value, float | int)}
 
 
 def print_tables(tables: Sequence[Table], form: str = "console") -> None:
@@ -97,11 +97,11 @@ class LeftOut(list[OpenbenchError]):
 @contextmanager
 def left_out() -> Iterator[LeftOut]:
     """Collect what is left out, and list it at the end, even if the block raises an error."""
-    found = LeftOut()
+    errors = LeftOut()
     try:
-        yield found
+        yield errors
     finally:
-        say_left_out(found)
+        say_left_out(errors)
 
 
 def say_left_out(unreadable: Sequence[OpenbenchError]) -> int:

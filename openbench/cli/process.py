@@ -84,7 +84,7 @@ def writing(path: Path, option: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         what = f"{option} '{path}'".strip()
-        raise OpenbenchError(f"{what} cannot be written — {error.strerror or error} — choose another place") from error
+        raise OpenbenchError(f"{what} cannot be written ({error.strerror or error}) — choose another place") from error
 
 
 def message_of(error: Exception) -> str | None:
@@ -94,14 +94,14 @@ def message_of(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError | OSError) and _MEMORY.search(str(error))):
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         return (
-            f"not enough memory — {first_line} — lower runtime.batch_size (images per forward pass), "
+            f"not enough memory ({first_line}) — lower runtime.batch_size (images per forward pass), "
             "runtime.score_batch (rows per score), runtime.workers or, for a training, training.recipe.batch_size"
         )
     # A file that is not there would be a bug of openbench.
     if isinstance(error, OSError) and error.errno in errno.errorcode and not isinstance(error, FileNotFoundError):
         where = f"'{error.filename}' cannot be used" if error.filename else "the output cannot be written"
         return (
-            f"{where} — {error.strerror} — {'make room' if error.errno in _NO_ROOM else 'choose another place'} (the "
+            f"{where} ({error.strerror}) — {'make room' if error.errno in _NO_ROOM else 'choose another place'} (the "
             "cache is OPENBENCH_CACHE or runtime.cache, records go to OPENBENCH_RESULTS or runtime.results)"
         )
     return None

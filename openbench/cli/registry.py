@@ -28,12 +28,12 @@ def parameters_of(made_by: Callable[..., Any]) -> dict[str, tuple[str, str]]:
     """Return {name: (default as text, empty if there is none; what its annotation allows, in words)} of a class."""
     from openbench.config.constraints import described, hints_of
 
-    hints, found = hints_of(made_by), {}
+    hints, parameters = hints_of(made_by), {}
     for name, parameter in inspect.signature(made_by).parameters.items():
         default = "" if parameter.default is parameter.empty else repr(parameter.default)
         # A dataclass's field with `default_factory` shows as <factory>.
-        found[name] = default.replace("<factory>", ""), described(hints.get(name, Any))
-    return found
+        parameters[name] = default.replace("<factory>", ""), described(hints.get(name, Any))
+    return parameters
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Entry:
         try:
             return self.path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{self.path}: cannot be read — {error} — correct the file") from error
+            raise ConfigError(f"{self.path} cannot be read: {error}") from error
 
     @property
     def _comments(self) -> list[str]:
@@ -90,10 +90,10 @@ class Entry:
         """
         from openbench.storage.yaml_file import read_yaml
 
-        found = read_yaml(self.path)
-        if not isinstance(found, dict):
-            raise ConfigError(f"{self.path}: found a {type(found).__name__} — a mapping is needed")
-        return {str(key): value for key, value in found.items()}
+        node = read_yaml(self.path)
+        if not isinstance(node, dict):
+            raise ConfigError(f"{self.path} holds a {type(node).__name__} — a mapping is needed")
+        return {str(key): value for key, value in node.items()}
 
     def made_by(self) -> Callable[..., Any]:
         """The class that the file names.

@@ -39,16 +39,16 @@ def again(record: ResultRecord, config_dir: Path | None = None) -> dict[str, Any
     if problem := _problem(record):
         raise RecordError(f"record {record.run_id} {problem}")
     try:
-        found = scientific(compose("run", record.overrides, config_dir), choices(record.config))
+        nodes = scientific(compose("run", record.overrides, config_dir), choices(record.config))
     except (HydraException, OmegaConfBaseException, ConfigError):
-        found = {}
-    found = {key: node for key, node in found.items() if key != OUTLIERS or key in record.config}
-    if digest(public(found)) != digest(record.config):
+        nodes = {}
+    nodes = {key: node for key, node in nodes.items() if key != OUTLIERS or key in record.config}
+    if digest(public(nodes)) != digest(record.config):
         raise RecordError(
             f"record {record.run_id}: no command gives its config any more: it was made from other config files — "
             "check out that commit, or give your config folder as --config-dir"
         )
-    return found
+    return nodes
 
 
 def _problem(record: ResultRecord) -> str:
@@ -63,7 +63,7 @@ def _problem(record: ResultRecord) -> str:
         named = targets({key.rpartition(".")[2]: override.value()})
         if key.startswith((HYDRA, RUNTIME)) or not all(map(str.isidentifier, named)):
             return (
-                f"names code that is not openbench's: {str(override.input_line)[:_SHOWN]} — nothing of it was imported "
-                "— if you trust it, name it in a group file of your own (--config-dir) and run that"
+                f"names code that is not openbench's and was not imported: {str(override.input_line)[:_SHOWN]} — if "
+                "you trust it, name it in a group file of your own (--config-dir) and run that"
             )
     return ""

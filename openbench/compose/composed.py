@@ -93,15 +93,15 @@ def _refuse_unread(command: str, overrides: Sequence[str], config: Mapping[str, 
     outliers, recipe = list(_typed_of(overrides, OUTLIERS)), list(_typed_of(overrides, "training"))
     if command != "check" and comes_with_weights(config["backbone"]) and (recipe or outliers):
         raise NotApplicableError(
-            f"{' '.join(recipe + outliers)} would be ignored — backbone '{_name(config['backbone'])}' comes with "
-            "weights, so nothing is trained — choose a backbone that is trained, e.g. backbone=resnet18_cifar "
-            "(python -m openbench list backbone), or leave it out"
+            f"{' '.join(recipe + outliers)} has no effect, as backbone '{_name(config['backbone'])}' comes with "
+            "weights and is not trained — leave it out, or choose another backbone, e.g. backbone=resnet18_cifar "
+            "(python -m openbench list backbone)"
         )
     if outliers and not _learns_from_outliers(config["training"]):
         known = [name for name in names("training") if _learns_from_outliers(shipped("training", name) or {})]
         raise NotApplicableError(
-            f"{' '.join(outliers)} would be ignored — training '{_name(config['training'])}' does not learn from "
-            f"outliers — trainings that do: {', '.join(known)} (training=NAME) — choose one, or leave it out"
+            f"{' '.join(outliers)} has no effect, as training '{_name(config['training'])}' does not learn from "
+            f"outliers — leave it out, or choose one of {', '.join(known)} (training=NAME)"
         )
 
 

@@ -80,7 +80,7 @@ def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run"
     nodes = {key: plain(cfg, key) for key in SCIENTIFIC if key in cfg}
     for key in SCIENTIFIC[:-1]:
         if not isinstance(nodes.get(key), dict):
-            raise ConfigError(f"{key} is not chosen — found {nodes.get(key)!r} (python -m openbench list {key})")
+            raise ConfigError(f"{key} is not chosen, found {nodes.get(key)!r} (python -m openbench list {key})")
         if key != "benchmark" and isinstance(choices.get(key), str):
             nodes[key][NAME] = choices[key].removesuffix(".yaml")
     _augment(nodes["training"], choices.get("augment"))
@@ -96,7 +96,7 @@ def runtime(cfg: DictConfig) -> dict[str, Any]:
     """Return the plain, resolved `runtime` node: what must not change a number."""
     node = plain(cfg, RUNTIME) if RUNTIME in cfg else None
     if not isinstance(node, dict):
-        raise ConfigError(f"runtime is not chosen — found {node!r} (python -m openbench list runtime)")
+        raise ConfigError(f"runtime is not chosen, found {node!r} (python -m openbench list runtime)")
     return node
 
 
@@ -126,8 +126,8 @@ def _augment(training: dict[str, Any], name: str | None) -> None:
     whole = (shipped("augment", name) or {}).get("augment")
     if whole is not None and whole != recipe["augment"]:
         raise ConfigError(
-            f"+augment={name} has no effect — a later argument replaces the list training.recipe.augment — "
-            f"write +augment={name} after +benchmark=NAME, and do not set the list"
+            f"+augment={name} has no effect, as a later argument replaces the list training.recipe.augment — write "
+            f"+augment={name} after +benchmark=NAME, and do not set the list"
         )
     training[AUGMENT] = name
 
@@ -146,8 +146,8 @@ def published_scorer(training: Mapping[str, Any]) -> dict[str, Any]:
     node = shipped("method", target.scorer)
     if node is None:
         raise ConfigError(
-            f"training '{target.__name__}' is evaluated with '{target.scorer}' — no such file in configs/method — "
-            "choose a method by name instead of +scorer=published"
+            f"training '{target.__name__}' is evaluated with '{target.scorer}', which configs/method lacks — choose a "
+            "method by name instead of +scorer=published"
         )
     return {**node, **target.scorer_params, NAME: target.scorer}
 
@@ -157,8 +157,8 @@ def no_benchmark(command: str, config_dir: Path | None = None) -> ConfigError:
     names = options("benchmark", config_dir)
     first = "digits" if "digits" in names else (names or ["NAME"])[0]
     return ConfigError(
-        f"no benchmark chosen — available: {available(names)} — add one with a plus sign: "
-        f"python -m openbench {command} +benchmark={first}"
+        f"no benchmark chosen — add one with a plus sign: python -m openbench {command} +benchmark={first} (available: "
+        f"{available(names)}; python -m openbench list benchmark)"
     )
 
 

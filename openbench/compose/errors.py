@@ -14,7 +14,7 @@ from yaml import YAMLError
 from openbench import paths
 from openbench.compose.config import compose
 from openbench.compose.sweep import jobs, label, parse, swept_keys
-from openbench.errors import ConfigError, OpenbenchError, available, did_you_mean
+from openbench.errors import ConfigError, OpenbenchError, available, did_you_mean, not_found
 from openbench.installation import pip_install
 
 # Launchers are plug-ins that not everybody needs: launcher → the extra that installs it.
@@ -57,27 +57,27 @@ def _explanation(error: Exception, typed: Typed) -> ConfigError:
         return _grammar(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _missing_file(error)
-    said = _one_line(f"{error} {error.__cause__ or ''}")
-    if match := re.match(r"Could not override '([^'@]+)'\. To append to your config", said):
+    text = _one_line(f"{error} {error.__cause__ or ''}")
+    if match := re.match(r"Could not override '([^'@]+)'\. To append to your config", text):
         return _unknown_key(match.group(1), typed)
-    if match := re.match(r"Could not override '([^']+)'\. No match in the defaults list", said):
+    if match := re.match(r"Could not override '([^']+)'\. No match in the defaults list", text):
         return ConfigError(f"'{match.group(1)}' is added with a plus sign — write +{match.group(1)}=NAME")
-    if match := re.search(r"An item is already at '([^']+)'|Multiple values for ([\w/]+)\.", said):
+    if match := re.search(r"An item is already at '([^']+)'|Multiple values for ([\w/]+)\.", text):
         return ConfigError(f"'{match.group(1) or match.group(2)}' exists already — drop the plus sign, choose it once")
-    if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", said):
+    if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
         return ConfigError(
             f"'{match.group(1)}' names several values — add -m to run them all "
             f"(python -m openbench {typed.command} -m …), or brackets for one list: key=[a,b]"
         )
-    return ConfigError(f"the config does not compose — {said or 'look for a name that is empty or of the wrong kind'}")
+    return ConfigError(f"the config does not compose — {text or 'look for a name that is empty or of the wrong kind'}")
 
 
 def _grammar(error: OverrideParseException) -> ConfigError:
     text = error.override
     if re.fullmatch(r"[\w.-]+", text):
-        found = sorted(paths.config_dir().glob(f"*/{text}.yaml"))
-        plus = "+" if found and found[0].parent.name == "benchmark" else ""
-        hint = f"; did you mean '{plus}{found[0].parent.name}={text}'?" if found else ""
+        files = sorted(paths.config_dir().glob(f"*/{text}.yaml"))
+        plus = "+" if files and files[0].parent.name == "benchmark" else ""
+        hint = f"; did you mean '{plus}{files[0].parent.name}={text}'?" if files else ""
         return ConfigError(f"argument '{text}' is not an override{hint} — write key=value")
     return ConfigError(f"override '{text}' cannot be read — write key=value, and quote it for the shell: 'key=[1,2]'")
 
@@ -86,14 +86,11 @@ def _missing_file(error: MissingConfigException) -> ConfigError:
     group, _, name = str(error.missing_cfg_file).rpartition("/")
     if group == "hydra/launcher" and name in EXTRAS:
         return ConfigError(
-            f"the launcher '{name}' is not installed — it is an optional extra: {pip_install(EXTRAS[name])}"
+            f"the launcher '{name}' is an optional extra that is not installed — {pip_install(EXTRAS[name])}"
         )
     choices = list(error.options or [])
-    hint = did_you_mean(name, choices) or f" — available: {available(choices, name)}"
-    return ConfigError(
-        f"{group} '{name}' not found in configs/{group}{hint} "
-        f"(python -m openbench list {group}; your own files: --config-dir DIR)"
-    )
+    what = f"{group} '{name}' not found in configs/{group}"
+    return ConfigError(not_found(what, name, choices, f"list {group}; your own files: --config-dir DIR"))
 
 
 def _unknown_key(key: str, typed: Typed) -> ConfigError:
@@ -110,11 +107,11 @@ def _unknown_key(key: str, typed: Typed) -> ConfigError:
     hint = did_you_mean(leaf, allowed)
     if not parent and leaf in (cfg.get("runtime") or {}):
         hint = f"; did you mean 'runtime.{leaf}'?"
-    said = f"{parent or 'the config'} has no key '{leaf}'{hint} — allowed: {', '.join(allowed) or 'none'}"
+    message = f"{parent or 'the config'} has no key '{leaf}'{hint} — allowed: {available(allowed, leaf)}"
     if parent:
-        said += f" — a parameter that its yaml leaves out takes a plus sign: +{key}=VALUE"
-    apart = label(job, swept_keys(typed.overrides, typed.config_dir))
-    return ConfigError(said + f" — in the job {apart}" * bool(apart))
+        message += f"; a parameter that its yaml leaves out takes a plus sign: +{key}=VALUE"
+    which = label(job, swept_keys(typed.overrides, typed.config_dir))
+    return ConfigError(message + f" (in the job {which})" * bool(which))
 
 
 def _first_unknown(cfg: DictConfig, key: str) -> tuple[str, str, list[str]]:

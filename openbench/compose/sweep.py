@@ -10,7 +10,7 @@ from hydra.errors import HydraException
 
 from openbench import paths
 from openbench.config.overrides import STREAM, quoted
-from openbench.errors import ConfigError, check_choice, did_you_mean
+from openbench.errors import ConfigError, available, check_choice, did_you_mean
 
 BENCHMARK = "+benchmark"
 PAIRED = ("backbone", "training", "method", "tune", "metrics")
@@ -25,7 +25,7 @@ def options(group: str, config_dir: Path | None = None) -> list[str]:
 
 def parse(overrides: Sequence[str]) -> list[Override]:
     """Return the parsed overrides, leaving out what cannot be parsed."""
-    return [found for text in overrides if (found := _parsed(text)) is not None]
+    return [override for text in overrides if (override := _parsed(text)) is not None]
 
 
 def with_folders(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
@@ -145,17 +145,17 @@ def _streams(method: str, config_dir: Path | None) -> bool:
 
 def _chosen(override: Override, names: Sequence[str], config_dir: Path | None) -> dict[str, list[str]]:
     """The names of a group that each benchmark is paired with."""
-    found = dict[str, list[str]]()
+    chosen = dict[str, list[str]]()
     for benchmark, value in override.value().items():  # type: ignore[union-attr]
         if benchmark not in names:
             raise ConfigError(
-                f"'{benchmark}' is not a benchmark of this sweep{did_you_mean(str(benchmark), names)} — found "
-                f"{_typed(override)} — allowed: {', '.join(names)}"
+                f"{_typed(override)}: '{benchmark}' is not a benchmark of this sweep"
+                f"{did_you_mean(str(benchmark), names)} — allowed: {available(names, str(benchmark))}"
             )
-        found[benchmark] = list(value) if isinstance(value, list) else [value]
-        for name in found[benchmark]:
+        chosen[benchmark] = list(value) if isinstance(value, list) else [value]
+        for name in chosen[benchmark]:
             check_choice(f"{override.key_or_group} of {benchmark}", name, options(override.key_or_group, config_dir))
-    return found
+    return chosen
 
 
 def _write(folder: Path, benchmark: str, choice: Sequence[tuple[str, str]]) -> str:

@@ -29,7 +29,7 @@ def target_of(
     path = node.get(TARGET)
     if not isinstance(path, str) or not all(part.isidentifier() for part in path.split(".")):
         raise ConfigError(
-            f"{where}: `{TARGET}` is missing or not a dotted path — found {path!r} — write e.g. package.Class"
+            f"{where}: `{TARGET}` is missing or not a dotted path, found {path!r} — write e.g. package.Class"
         )
     if "." not in path:
         return _shipped(path, where, kinds)
@@ -44,20 +44,20 @@ def target_of(
     if not hasattr(module, name):
         public = [n for n in vars(module) if not n.startswith("_")]
         raise ConfigError(f"{where}: module '{module_name}' has no '{name}'{did_you_mean(name, public)}")
-    found: Callable[..., Any] = getattr(module, name)
-    return found
+    target: Callable[..., Any] = getattr(module, name)
+    return target
 
 
 def _shipped(name: str, where: str, kinds: tuple[type, ...]) -> Callable[..., Any]:
     """The class or function of openbench with a public name."""
     every = [getattr(importlib.import_module(module), name) for module in modules_defining(name)]
-    found = [made_by for made_by in every if object in kinds or _makes(made_by, kinds)]
-    if not found:
+    matches = [made_by for made_by in every if object in kinds or _makes(made_by, kinds)]
+    if not matches:
         raise ConfigError(
             f"{where}: `{TARGET}: {name}` is not the name of anything that fits here in openbench — write the path to "
             "a class of your own, e.g. package.Class"
         )
-    shipped: Callable[..., Any] = found[0]
+    shipped: Callable[..., Any] = matches[0]
     return shipped
 
 
@@ -89,15 +89,15 @@ def build(node: Mapping[str, Any], where: str = "config", kind: type | tuple[typ
     values = {key: _value(value, f"{where}.{key}", hints.get(key), extra) for key, value in keys.items()}
     check_values(values, hints, where)
     try:
-        made = target(**values)
+        instance = target(**values)
     except OpenbenchError as error:
-        own = f"{name_of(target)}."
-        if not str(error).startswith(own):
+        prefix = f"{name_of(target)}."
+        if not str(error).startswith(prefix):
             raise
         # A condition over two fields, in the words of a call from Python: say where in the config they stand.
-        raise type(error)(f"{where}.{str(error).removeprefix(own)}") from error
-    note_maker(made, target, values.values())
-    return made
+        raise type(error)(f"{where}.{str(error).removeprefix(prefix)}") from error
+    note_maker(instance, target, values.values())
+    return instance
 
 
 def _check_target(target: Callable[..., Any], kinds: tuple[type, ...], where: str) -> None:
@@ -115,8 +115,8 @@ def _check_target(target: Callable[..., Any], kinds: tuple[type, ...], where: st
 
 def _makes(target: Callable[..., Any], kinds: tuple[type, ...]) -> bool:
     """Whether a target is a subclass of one of `kinds`, or a function that is annotated to return one."""
-    made = target if inspect.isclass(target) else hints_of(target).get("return")
-    return inspect.isclass(made) and issubclass(made, kinds)
+    kind = target if inspect.isclass(target) else hints_of(target).get("return")
+    return inspect.isclass(kind) and issubclass(kind, kinds)
 
 
 def _classes(annotation: Any) -> Iterator[type]:
@@ -155,8 +155,8 @@ def _value(value: Any, where: str, annotation: Any, extra: Mapping[str, Any]) ->
         kinds = tuple(_classes(annotation))
         if not kinds:
             raise ConfigError(
-                f"{where}: found a node with `{TARGET}` — the parameter is not annotated with a class that a node can "
-                "make — give a plain value, or annotate it"
+                f"{where}: found a node with `{TARGET}`, but the parameter is not annotated with a class — give a "
+                "plain value, or annotate it"
             )
         return build(value, where, kinds, **extra)
     if isinstance(value, Mapping):

@@ -107,7 +107,7 @@ def check_value(value: Any, annotation: Any, where: str) -> None:
     choices = allowed.removeprefix("a list, each item ").split(", ")
     texts = value if isinstance(value, list | tuple | set | frozenset) else [value]
     unknown = next((text for text in texts if isinstance(text, str) and text not in choices), "")
-    raise ConfigError(f"{where} — found {_shown(value)}{did_you_mean(unknown, choices)} — allowed: {allowed}")
+    raise ConfigError(f"{where} — found {_shown(value)}, allowed: {allowed}{did_you_mean(unknown, choices)}")
 
 
 def fits(value: Any, annotation: Any) -> bool:
@@ -132,8 +132,8 @@ def _strict(annotation: Any) -> Any:
     if origin is Literal:
         return _where(lambda value: any(type(value) is type(choice) and value == choice for choice in parts))
     if origin is Annotated:
-        own = [Predicate(part.choices.__contains__) if isinstance(part, OneOf) else part for part in parts[1:]]
-        return Annotated[(_strict(parts[0]), *own)]
+        conditions = [Predicate(part.choices.__contains__) if isinstance(part, OneOf) else part for part in parts[1:]]
+        return Annotated[(_strict(parts[0]), *conditions)]
     if origin in (Union, types.UnionType):
         return Union[tuple(map(_strict, parts))]  # noqa: UP007 - the parts are known only now
     if origin in _MAPPINGS or origin in _LISTS:
@@ -180,21 +180,21 @@ def described(annotation: Any) -> str:
 
 def _constrained(kind: Any, constraints: list[Any]) -> str:
     """What a type with constraints allows, in words: `a number > 0 and ≤ 1`."""
-    found: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
     for constraint in constraints:
-        found |= {key: value for key, value in asdict(constraint).items() if value is not None}
-    if "choices" in found:
-        return ", ".join(found["choices"])
+        limits |= {key: value for key, value in asdict(constraint).items() if value is not None}
+    if "choices" in limits:
+        return ", ".join(limits["choices"])
     words = {int: "a whole number", float: "a number"}.get(kind) or described(kind)
-    if {"ge", "le"} <= found.keys():
-        words += f" from {found['ge']} to {found['le']}"
+    if {"ge", "le"} <= limits.keys():
+        words += f" from {limits['ge']} to {limits['le']}"
     else:
         signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-        ends = [f"{sign} {found[key]}" for key, sign in signs.items() if key in found]
+        ends = [f"{sign} {limits[key]}" for key, sign in signs.items() if key in limits]
         words = " ".join([words, " and ".join(ends)]) if ends else words
-    words += f", a multiple of {found['multiple_of']}" if "multiple_of" in found else ""
-    words += " (not empty)" if found.get("min_length") else ""
-    return words + (f" ({found['unit']})" if "unit" in found else "")
+    words += f", a multiple of {limits['multiple_of']}" if "multiple_of" in limits else ""
+    words += " (not empty)" if limits.get("min_length") else ""
+    return words + (f" ({limits['unit']})" if "unit" in limits else "")
 
 
 def _flat(metadata: Iterable[Any]) -> Iterator[Any]:
@@ -226,9 +226,9 @@ class Checked:
     def __init_subclass__(cls, **rest: Any) -> None:
         """Check the fields before a `__post_init__` of the subclass."""
         super().__init_subclass__(**rest)
-        own = vars(cls).get("__post_init__")
-        if own is not None:
-            cls.__post_init__ = _after_check(own)  # type: ignore[assignment]
+        init = vars(cls).get("__post_init__")
+        if init is not None:
+            cls.__post_init__ = _after_check(init)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         """Check the fields.
@@ -250,14 +250,14 @@ class Checked:
             OpenbenchError: of the type `error`.
         """
         if not condition:
-            found = getattr(self, parameter)
-            raise self.error(f"{name_of(type(self))}.{parameter} — found {found!r} — allowed: {allowed}")
+            value = getattr(self, parameter)
+            raise self.error(f"{name_of(type(self))}.{parameter} — found {value!r}, allowed: {allowed}")
 
 
-def _after_check(own: Callable[[Any], None]) -> Callable[[Any], None]:
-    @wraps(own)
+def _after_check(init: Callable[[Any], None]) -> Callable[[Any], None]:
+    @wraps(init)
     def checked(self: Any) -> None:
         Checked.__post_init__(self)
-        own(self)
+        init(self)
 
     return checked

@@ -67,9 +67,9 @@ def choices(config: Mapping[str, Any]) -> dict[str, str | None]:
     Args:
         config: nodes with the names of their files.
     """
-    found = {group: config.get(group, {}).get(NAME) for group in GROUPS}
+    chosen = {group: config.get(group, {}).get(NAME) for group in GROUPS}
     return {
-        **found,
+        **chosen,
         OUTLIER_SET: config.get(OUTLIERS, {}).get(NAME),
         _ADDED: config.get("training", {}).get(AUGMENT),
     }

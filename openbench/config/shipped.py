@@ -26,14 +26,14 @@ def shipped(group: str, name: str, data: str = "") -> dict[str, Any] | None:
         name: of a file in it.
         data: whose classes are the ID classes, e.g. `cifar100`; empty where no benchmark is known.
     """
-    found = _file(group, name)
-    if found is None:
+    node = _file(group, name)
+    if node is None:
         return None
-    own = resolved(found, data)
+    values = resolved(node, data)
     result: dict[str, Any] = {}
-    entries = own.pop("defaults", [])
+    entries = values.pop("defaults", [])
     for entry in entries if _OWN in entries else [*entries, _OWN]:  # as Hydra does
-        result = merged(result, own if entry == _OWN else _named(group, entry, data))
+        result = merged(result, values if entry == _OWN else _named(group, entry, data))
     return result
 
 
@@ -103,8 +103,8 @@ def resolved(node: Any, data: str = "") -> Any:
         return {key: resolved(value, data) for key, value in node.items()}
     if isinstance(node, list):
         return [resolved(value, data) for value in node]
-    found = _parts(node)
-    return node if found is None else parse_yaml(by_data(*found, data), "by_data")
+    parts = _parts(node)
+    return node if parts is None else parse_yaml(by_data(*parts, data), "by_data")
 
 
 def data_named(node: Any) -> Iterator[str]:
@@ -112,14 +112,14 @@ def data_named(node: Any) -> Iterator[str]:
     children = node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ()
     for child in children:
         yield from data_named(child)
-    found = _parts(node)
-    yield from () if found is None else found[1]
+    parts = _parts(node)
+    yield from () if parts is None else parts[1]
 
 
 def _parts(node: Any) -> tuple[str, dict[str, str]] | None:
     """The general value and {data: value} as they are written; None of anything else."""
-    found = _BY_DATA.fullmatch(node) if isinstance(node, str) else None
-    if found is None:
+    match = _BY_DATA.fullmatch(node) if isinstance(node, str) else None
+    if match is None:
         return None
-    others = (part.partition(":") for part in found[2].split(","))
-    return found[1], {name.strip(): value for name, _, value in others}
+    others = (part.partition(":") for part in match[2].split(","))
+    return match[1], {name.strip(): value for name, _, value in others}

@@ -118,7 +118,7 @@ def test_a_method_made_of_others_learns_its_weights_from_validation():
     [
         (lambda: ob.method("knm"), ConfigError, "method 'knm' not found in configs/method; did you mean 'knn'"),
         (lambda: ob.method("knn", K=3), ConfigError, "'knn' has no key 'K' — allowed: k, index"),
-        (lambda: ob.method("knn", k=0), ConfigError, "'knn'.k — found 0 — allowed: a whole number ≥ 1"),
+        (lambda: ob.method("knn", k=0), ConfigError, "'knn'.k — found 0, allowed: a whole number ≥ 1"),
         (lambda: ob.method(NearestMean), ConfigError, "is the class NearestMean, not an object"),
         (lambda: ob.method("odin").fit(X), NotApplicableError, "'odin' reads input gradients, and an estimator has"),
         (lambda: ob.method("knn_mfs").fit(X), NotApplicableError, "'knn_mfs' reads mixed images, and an estimator has"),

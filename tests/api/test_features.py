@@ -186,7 +186,7 @@ def test_nothing_of_the_size_of_the_features_is_kept_in_memory(tmp_path):
         ({"far": {"svhn": np.where(SVHN > 6, np.inf, SVHN)}}, DataError, "far 'svhn' has NaN or infinity in"),
         ({"far": {"svhn": torch.from_numpy(SVHN).to_sparse()}}, DataError, "far 'svhn' is a sparse tensor"),
         ({"far": [SVHN]}, DataError, r"far is a list — pass sets by name: far=\{'svhn': X\}"),
-        ({"metrics": "ranking"}, ConfigError, "metrics — found 'ranking' — allowed: a mapping"),
+        ({"metrics": "ranking"}, ConfigError, "metrics — found 'ranking', allowed: a mapping"),
         ({"classes": "abc"}, DataError, "classes is a str — pass the names"),
         ({"far": {}, "near": {}}, DataError, "no OOD test set left"),
         ({"id_test": (TEST[0], TEST[1][:9])}, DataError, r"id_test: y: int64 of shape \(9,\)"),
@@ -203,8 +203,8 @@ def test_nothing_of_the_size_of_the_features_is_kept_in_memory(tmp_path):
         ({"methods": []}, ConfigError, "methods is empty"),
         ({"methods": {"../up": "knn"}}, ConfigError, "'../up' cannot be the name of a method"),
         ({"tune": "validation"}, ConfigError, "needs id_val and ood_val"),
-        ({"tune": "oracle"}, ConfigError, "tune — found 'oracle' — allowed: validation, none"),
-        ({"same_rows": "drop"}, ConfigError, "same_rows — found 'drop' — allowed: error, allow"),
+        ({"tune": "oracle"}, ConfigError, "tune — found 'oracle', allowed: validation, none"),
+        ({"same_rows": "drop"}, ConfigError, "same_rows — found 'drop', allowed: error, allow"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_in_words(changes, error, words, tmp_path):

@@ -205,7 +205,7 @@ def clip(**changes: object) -> NetworkBackbone:
         (lambda: clip(templates=("a {x} {}",)), "and no other braces"),
         (
             lambda: clip(templates="openai"),
-            "templates — found 'openai' — allowed: openai_imagenet, simple_imagenet, openai_cifar",
+            "templates — found 'openai', allowed: openai_imagenet, simple_imagenet, openai_cifar",
         ),
         (
             lambda: clip(classes="openai_imagenet", benchmark_classes=("tench", "0", "1")),

@@ -78,8 +78,8 @@ def test_a_missing_file_named_in_a_users_yaml_says_which_yaml(engine, configs, c
 )
 def test_no_benchmark_lists_them_and_gives_a_command(engine, capsys, command, words):
     assert said(capsys, command, *words) == (
-        "no benchmark chosen — available: digits, letters — add one with a plus sign: "
-        f"python -m openbench {command} +benchmark=digits"
+        f"no benchmark chosen — add one with a plus sign: python -m openbench {command} +benchmark=digits "
+        "(available: digits, letters; python -m openbench list benchmark)"
     )
 
 
@@ -95,7 +95,7 @@ def test_benchmark_without_plus(engine, capsys):
 def test_misspelt_key_names_the_allowed_keys(engine, capsys):
     message = said(capsys, "run", "+benchmark=digits", "method=knn", "method.kk=3")
     assert message == (
-        "method has no key 'kk'; did you mean 'k'? — allowed: k — a parameter that its yaml leaves out takes a plus "
+        "method has no key 'kk'; did you mean 'k'? — allowed: k; a parameter that its yaml leaves out takes a plus "
         "sign: +method.kk=VALUE"
     )
 
@@ -117,10 +117,10 @@ def test_misspelt_key_names_the_allowed_keys(engine, capsys):
         ("letters", "argument 'letters' is not an override; did you mean '+benchmark=letters'?"),
         ("backbone.weights=[1", "override 'backbone.weights=[1' cannot be read — write key=value, and quote it"),
         ("method=3", "the config does not compose — Config group override must be a string or a list"),
-        ("seed=abc", "seed — found 'abc' — allowed: a whole number from 0 to 4294967295"),
+        ("seed=abc", "seed — found 'abc', allowed: a whole number from 0 to 4294967295"),
         ("backbone.weights=${nowhere}", "backbone has no value: Interpolation key 'nowhere' not found"),
         ("backbone.weights=???", "backbone has no value: Missing mandatory value: weights"),
-        ("~method", "method is not chosen — found None (python -m openbench list method)"),
+        ("~method", "method is not chosen, found None (python -m openbench list method)"),
     ],
 )
 def test_a_users_mistake_is_put_into_words(engine, capsys, typed, expected):
@@ -148,7 +148,7 @@ def test_a_launcher_that_is_not_installed_names_the_extra(engine, capsys, monkey
     monkeypatch.setitem(ConfigStore.instance().repo["hydra"], "launcher", {"basic.yaml": launchers["basic.yaml"]})
     code = main(["run", "-m", "+benchmark=digits", f"runtime={runtime}"])
     assert code == 2
-    assert f"is not installed — it is an optional extra: {pip_install(runtime)}" in capsys.readouterr().err
+    assert f"is an optional extra that is not installed — {pip_install(runtime)}" in capsys.readouterr().err
 
 
 def test_a_users_file_with_the_name_of_ours_is_refused(engine, tmp_path, capsys):

@@ -109,16 +109,16 @@ def test_too_few_scores_for_the_asymptotic_constant_name_the_corrections_that_wo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--delta", "0"], "metrics.delta — found 0.0 — allowed: a number > 0 and < 1"),
+        (["--delta", "0"], "metrics.delta — found 0.0, allowed: a number > 0 and < 1"),
         (["--delta", "nan"], "metrics.delta — found nan"),
         (
             ["--confidence", "95"],
-            "metrics.confidence — found 95.0 — allowed: a number > 0 and < 1 (a fraction, not %)",
+            "metrics.confidence — found 95.0, allowed: a number > 0 and < 1 (a fraction, not %)",
         ),
         (["--alphas", "0.1,1.5"], "metrics.alphas — found (0.1, 1.5)"),
-        (["--replicates", "1"], "metrics.replicates — found 1 — allowed: 0, or a whole number ≥ 2"),
+        (["--replicates", "1"], "metrics.replicates — found 1, allowed: 0, or a whole number ≥ 2"),
         (["--cost-reject-id", "-1"], "metrics.cost_reject_id"),
-        (["--families", "rankin"], "metrics.families — found ('rankin',); did you mean 'ranking'?"),
+        (["--families", "rankin"], "metrics.families — found ('rankin',), allowed: a list, each item ranking, "),
         (["--autc-scaling", "validation"], "AUTC scaling 'validation' has no scores"),
     ],
 )

@@ -45,7 +45,7 @@ def trap(tmp_path, monkeypatch):
 def test_overrides_that_name_code_are_refused_and_nothing_is_imported(trap, word):
     record = record_with(word)
     assert command(record) == ""
-    with pytest.raises(RecordError, match=r"names code that is not openbench's: .* — nothing of it was imported"):
+    with pytest.raises(RecordError, match=r"names code that is not openbench's and was not imported: "):
         again(record)
 
 
@@ -57,7 +57,7 @@ def test_a_class_that_only_the_config_names_is_not_imported(trap):
 
 
 def test_a_long_override_is_not_repeated_whole():
-    with pytest.raises(RecordError, match=r"names code that is not openbench's: method\._target_=xxx") as refused:
+    with pytest.raises(RecordError, match=r"was not imported: method\._target_=xxx") as refused:
         again(record_with(f"method._target_={'x' * 10_000}.X"))
     assert len(str(refused.value)) < 1000
 
@@ -65,7 +65,7 @@ def test_a_long_override_is_not_repeated_whole():
 def test_verify_refuses_a_foreign_class_and_show_gives_no_command_for_it(trap, tmp_path, capsys):
     RecordStore(tmp_path).write(record := record_with("method._target_=trap.Trap"))
     assert main(["verify", record.run_id, "--results", str(tmp_path)]) == 2
-    assert "names code that is not openbench's: method._target_=trap.Trap" in capsys.readouterr().err
+    assert "not openbench's and was not imported: method._target_=trap.Trap" in capsys.readouterr().err
     assert main(["show", "record", record.run_id, "--results", str(tmp_path)]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("command:")]
     assert line.startswith("command: none is given: ")

@@ -80,10 +80,10 @@ def test_the_generated_tests_pass(written):
     ("arguments", "words"),
     [
         (["method", "knn"], "method 'knn' exists"),
-        (["method", "Nearest"], "allowed: lower-case letters, digits and underscores"),
-        (["method", "class"], "no word of Python or yaml"),
+        (["method", "Nearest"], "allowed: at most 60 lower-case letters, digits and underscores"),
+        (["method", "class"], "no keyword of Python or yaml"),
         (["method", "json"], "is that of an installed module"),
-        (["method", "request"], "would be called Request, as is something that it needs"),
+        (["method", "request"], "would be called Request, like something that it needs"),
     ],
 )
 def test_a_name_that_cannot_be_used_is_refused_and_nothing_is_written(arguments, words, tmp_path, capsys):
@@ -114,4 +114,4 @@ def test_files_that_exist_are_left_alone(there, tmp_path, capsys):
 def test_a_folder_that_cannot_be_written_is_one_message(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert main(["new", "method", "near_one", "--dir", str(tmp_path / "file")]) == 2
-    assert "cannot be written — File exists — choose another place" in capsys.readouterr().err
+    assert "cannot be written (File exists) — choose another place" in capsys.readouterr().err

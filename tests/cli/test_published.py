@@ -45,5 +45,5 @@ def test_a_training_that_is_none_is_refused() -> None:
 
 def test_a_scorer_without_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openbench.training.methods.cross_entropy.CrossEntropy.scorer", "nobody")
-    with pytest.raises(ConfigError, match="'nobody' — no such file in configs/method"):
+    with pytest.raises(ConfigError, match="'nobody', which configs/method lacks"):
         published_scorer({"_target_": "openbench.training.methods.cross_entropy.CrossEntropy"})

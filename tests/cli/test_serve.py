@@ -52,8 +52,8 @@ def test_answers_are_those_of_the_detector(tmp_path, monkeypatch):
     ("arguments", "told"),
     [
         (["--port", "70000"], "'--port': 70000 is not in the range"),
-        (["--batch", "0"], "serve.batch — found 0 — allowed: a whole number ≥ 1"),
-        (["--upload-s", "-1"], "serve.upload_s — found -1.0 — allowed: a number > 0"),
+        (["--batch", "0"], "serve.batch — found 0, allowed: a whole number ≥ 1"),
+        (["--upload-s", "-1"], "serve.upload_s — found -1.0, allowed: a number > 0"),
     ],
 )
 def test_limits_that_cannot_hold_are_refused(capsys, arguments, told):
@@ -73,7 +73,7 @@ def test_a_detector_that_asks_for_a_group_is_refused(capsys, monkeypatch):
     detector = tiny.detector().calibrate(tiny.images(199, 1), alpha=0.1, groups=[f"camera {g}" for g in groups])
     monkeypatch.setattr(openbench, "load_detector", lambda path: detector)
     assert main(["serve", "detector"]) == 2
-    assert "detector 'detector' cannot score a single image: groups: not given" in capsys.readouterr().err
+    assert "detector 'detector' cannot score a single image: groups: " in capsys.readouterr().err
 
 
 def test_monitor_takes_the_calibration_scores_of_a_detector(capsys, monkeypatch, tmp_path):

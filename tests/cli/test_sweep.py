@@ -27,8 +27,8 @@ def test_a_key_can_be_added_to_every_swept_benchmark(engine):
 def test_a_key_that_one_swept_choice_lacks_names_that_job(engine, capsys):
     assert main(["run", "-m", "+benchmark=digits", "method=knn,msp", "method.k=3"]) == 2
     assert capsys.readouterr().err == (
-        "error: method has no key 'k' — allowed: none — a parameter that its yaml leaves out takes a plus sign: "
-        "+method.k=VALUE — in the job method=msp\n"
+        "error: method has no key 'k' — allowed: none; a parameter that its yaml leaves out takes a plus sign: "
+        "+method.k=VALUE (in the job method=msp)\n"
     )
     assert engine.asked == []
 
@@ -87,9 +87,12 @@ def test_two_groups_can_be_paired(engine, configs):
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        ("backbone={digit:tiny}", "'digit' is not a benchmark of this sweep; did you mean 'digits'? — found backbone="),
-        ("backbone={digits:tinny}", "backbone of digits — found 'tinny' — allowed: resnet18_cifar, tiny"),
-        ("seed={digits:3}", "seed — found {'digits': 3} — allowed: a whole number from 0 to 4294967295"),
+        (
+            "backbone={digit:tiny}",
+            "'digit' is not a benchmark of this sweep; did you mean 'digits'?",
+        ),
+        ("backbone={digits:tinny}", "backbone of digits — found 'tinny', allowed: resnet18_cifar, tiny"),
+        ("seed={digits:3}", "seed — found {'digits': 3}, allowed: a whole number from 0 to 4294967295"),
     ],
 )
 def test_a_pair_that_names_nothing_is_refused(engine, capsys, typed, expected):

@@ -20,7 +20,7 @@ def refused(*typed: str, command="run", **chosen: str) -> str:
 @pytest.mark.parametrize("command", ["run", "train"])
 def test_keys_of_a_training_beside_released_weights_are_refused(command, word):
     message = refused(word, command=command)
-    assert message.startswith(f"{word} would be ignored — backbone 'resnet20_cifar10' comes with weights")
+    assert message.startswith(f"{word} has no effect, as backbone 'resnet20_cifar10' comes with weights")
     assert "backbone=resnet18_cifar" in message
 
 
@@ -28,7 +28,7 @@ def test_keys_of_a_training_beside_released_weights_are_refused(command, word):
 def test_outliers_that_a_training_does_not_learn_from_are_refused(word):
     typed = [word] if "@" in word else ["dataset@outliers=tin597", word]
     message = refused(*typed, backbone="resnet18_cifar")
-    assert f"{word} would be ignored — training 'cross_entropy' does not learn from outliers" in message
+    assert f"{word} has no effect, as training 'cross_entropy' does not learn from outliers" in message
     assert "energy_bounded, mcd, mixoe, outlier_exposure, udg (training=NAME)" in message
     assert "comes with weights" in refused(*typed)
 

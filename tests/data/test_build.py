@@ -207,7 +207,7 @@ def test_a_survey_reports_a_damaged_container_instead_of_stopping(node, root):
             "disjoint — found .*'naer'.* a list of 2: id_train, .*near",
         ),
         ({"disjoint": [["ood_val"]]}, "disjoint — found .* a list of 2"),
-        ({"incomplete": "alow"}, r"found 'alow'; did you mean 'allow'\? — allowed: error, allow"),
+        ({"incomplete": "alow"}, r"found 'alow', allowed: error, allow; did you mean 'allow'\?"),
     ],
 )
 def test_a_wrong_benchmark_node_is_refused_by_key(node, change, message):

@@ -40,5 +40,5 @@ def test_float16_takes_half_the_room_and_moves_scores_by_its_rounding():
     lists = KNN(k=10, index="ivf", probes=1000, precision="float16").fit(bank, None)
     np.testing.assert_allclose(lists.score(x), half.score(x), rtol=1e-5)
     assert {faiss.downcast_index(lists.faiss_).code_size, half.bank_[0].nbytes} == {32 * 2}  # bytes per image
-    with pytest.raises(MethodError, match=r"KNN.precision — found 'float16' — allowed: float32 where normalise is F"):
+    with pytest.raises(MethodError, match=r"KNN.precision — found 'float16', allowed: float32 where normalise is F"):
         KNN(k=10, precision="float16", normalise=False)

@@ -144,7 +144,7 @@ def test_what_is_no_image_is_refused(given, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda d: d.save(None), "path — found null — allowed: a path"),
+        (lambda d: d.save(None), "path — found null, allowed: a path"),
         (lambda d: d.to_onnx(3), "path — found 3"),
         (lambda d: load_detector(None), "path — found null"),
         (lambda d: d.select(NEW, fdr="a"), "out of range: found 'a'"),

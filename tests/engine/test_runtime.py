@@ -29,5 +29,5 @@ def test_what_is_kept_has_folders_of_its_own_in_the_cache(tmp_path):
 
 def test_sizes_start_at_one_and_workers_at_none():
     assert Runtime(batch_size=1, score_batch=1, workers=0).workers == 0
-    with pytest.raises(ConfigError, match=r"runtime\.batch_size — found 0 — allowed: a whole number ≥ 1"):
+    with pytest.raises(ConfigError, match=r"runtime\.batch_size — found 0, allowed: a whole number ≥ 1"):
         Runtime(batch_size=0)

@@ -143,5 +143,5 @@ def test_what_cannot_be_copied_is_refused(store):
         CoVer(MSP(), severities=[6])
     with pytest.raises(FieldError, match="fog of severity 0 — allowed: 1 to 5"):
         Corruption("fog", 0)
-    with pytest.raises(ConfigError, match=r"corruption — found 'fogg' — allowed: .*fog"):
+    with pytest.raises(ConfigError, match=r"corruption — found 'fogg', allowed: .*fog"):
         store.get(toy_backbone(), toy_split(), Request(FEATURES, corruption=Corruption("fogg", 1)))

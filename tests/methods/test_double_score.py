@@ -241,12 +241,12 @@ def test_the_space_may_name_the_weight_alone():
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"mu": -1.0}, "mu — found -1.0 — allowed: a number ≥ 0"),
+        ({"mu": -1.0}, "mu — found -1.0, allowed: a number ≥ 0"),
         ({"mu": float("inf")}, "mu — found"),
-        ({"tpr": 80}, "tpr — found 80 — allowed: a number from 0 to 1"),
+        ({"tpr": 80}, "tpr — found 80, allowed: a number from 0 to 1"),
         ({"fpr": 1.5}, "fpr — found"),
         ({"fpr": {"tin": 21}}, "fpr — found {'tin': 21}"),
-        ({"risk": {"k": 3}}, "risk — found {'k': 3} — allowed: a node with the `_target_` of a Method"),
+        ({"risk": {"k": 3}}, "risk — found {'k': 3}, allowed: a node with the `_target_` of a Method"),
     ],
 )
 def test_bad_hyper_parameters_are_refused(params, message):

@@ -51,7 +51,7 @@ def test_classes_of_their_own_spread_are_told_apart_where_one_covariance_cannot(
 
 def test_a_ridge_that_rounding_swallows_is_refused():
     train = FeatureSet({Field.FEATURES: torch.tensor([[1.0, 1, 1], [3, 3, 3]]), Field.LABELS: torch.tensor([0, 0])})
-    with pytest.raises(MethodError, match=r"GMM.ridge — found 1e-30 — allowed: larger ones: the covariance of 2 sampl"):
+    with pytest.raises(MethodError, match=r"GMM.ridge — found 1e-30, allowed: larger ones: the covariance of 2 sampl"):
         GMM(ridge=1e-30).fit(train, None)
 
 

@@ -69,7 +69,7 @@ def test_clusters_that_do_not_vary_and_more_clusters_than_samples_are_refused():
     distinct = FeatureSet({Field.FEATURES: torch.eye(4), Field.LABELS: torch.arange(4)})
     with pytest.raises(MethodError, match=r"do not vary within clusters .4 samples in 4 clusters"):
         SSD("labels").fit(distinct, None)
-    with pytest.raises(MethodError, match="clusters — found 5 — allowed: 1 to 4"):
+    with pytest.raises(MethodError, match="clusters — found 5, allowed: 1 to 4"):
         SSD(5).fit(distinct, None)
 
 

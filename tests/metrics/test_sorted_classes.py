@@ -266,5 +266,5 @@ def test_full_spectrum_sets_are_not_split_at_random():
 
 @pytest.mark.parametrize("splits", [1, -2])
 def test_a_number_of_splits_without_a_deviation_is_refused(splits):
-    with pytest.raises(MetricError, match=r"metrics\.set_splits — found .* — allowed: 0, or a whole number ≥ 2"):
+    with pytest.raises(MetricError, match=r"metrics\.set_splits — found .*, allowed: 0, or a whole number ≥ 2"):
         MetricOptions(set_splits=splits)

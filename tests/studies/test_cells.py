@@ -185,9 +185,9 @@ def test_published_figures_are_found_by_what_stands_in_their_columns(tmp_path):
         (("method=knn", "launcher=x"), "two': KNN, near: a run of a study has no key 'launcher'"),
         (("[0, 1, 2]", "[]"), r"columns.near: seeds: found \[\] — allowed: whole numbers ≥ 0, at least one"),
         (("[0, 1, 2]", "[0.5]"), r"columns.near: seeds: found \[0.5\]"),
-        (("method=knn", "method=knm"), "two': KNN, near: method — found 'knm' — allowed: .*did you mean 'knn'"),
+        (("method=knn", "method=knm"), "two': KNN, near: method — found 'knm', allowed: .*did you mean 'knn'"),
         (("title: Two", "published: {file: x.csv, runs: 0}\ntitle: Two"), r"published\.runs: found 0"),
-        (("title: Two", "test: NN\ntitle: Two"), "test — found 'NN' — allowed: MSP, KNN; did you mean 'KNN'"),
+        (("title: Two", "test: NN\ntitle: Two"), "test — found 'NN', allowed: MSP, KNN; did you mean 'KNN'"),
         (("title: Two", "published: {file: none.csv}\ntitle: Two"), "'none.csv' is neither in"),
     ],
 )

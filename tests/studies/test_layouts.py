@@ -138,7 +138,7 @@ def test_curves_are_of_the_metrics_that_the_records_have(folder, capsys):
     [
         ("grid", "{tpr: 0.8}", "options has no key 'tpr'"),
         ("grid", "{curves: [ocsr]}", r"options.curves: 'ocsr'; did you mean 'oscr'\?"),
-        ("rejection", "{tpr: 2}", r"options.tpr — found 2 — allowed: .* from 0 to 1"),
+        ("rejection", "{tpr: 2}", r"options.tpr — found 2, allowed: .* from 0 to 1"),
         ("rejection", "{doubles: [a+b+c]}", r"options.doubles: 'a\+b\+c' — allowed: two methods"),
     ],
 )

@@ -57,7 +57,7 @@ def test_a_left_over_image_makes_no_batch_of_its_own(images: int, steps: int) ->
     ],
 )
 def test_values_out_of_range_are_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=rf"Recipe\.{name} — found .* — allowed: "):
+    with pytest.raises(ConfigError, match=rf"Recipe\.{name} — found .*, allowed: "):
         Recipe(**{name: value})
 
 

@@ -352,7 +352,7 @@ WRONG = {
 
 def test_values_out_of_range_are_refused() -> None:
     for kind, wrong in WRONG.items():
-        with pytest.raises(ConfigError, match=rf"{kind.__name__}\.{next(iter(wrong))} — found .+ — allowed: "):
+        with pytest.raises(ConfigError, match=rf"{kind.__name__}\.{next(iter(wrong))} — found .+, allowed: "):
             kind(**wrong)
 
 

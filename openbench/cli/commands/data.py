@@ -52,7 +52,9 @@ def data() -> None:
 @options.table_format()
 @options.config_dir
 def list_data(words: tuple[str, ...], form: str, config_dir: Path | None) -> int:
-    """List all data sets, or what a benchmark needs, where it is searched, and what is missing.
+    """List data sets, or what a benchmark needs.
+
+    For a benchmark: where its data are searched, and what is missing.
 
     BENCHMARK is a benchmark, with KEY=VALUE overrides, a data set, or backbone=NAME.
     """
@@ -108,7 +110,7 @@ def prepare(words: tuple[str, ...], config_dir: Path | None, root: Path | None) 
 @click.option("--fast", is_flag=True, help="leave out the search for similar images")
 @click.option("--show", type=int, default=20, metavar="N", help="similar pairs to print (default: 20)")
 def verify(words: tuple[str, ...], config_dir: Path | None, fast: bool, show: int) -> int:
-    """Check counts, hashes, disjoint classes, and that no image is, or looks like one, in two splits."""
+    """Check counts, hashes, classes and duplicates."""
     from openbench.data.build import open_benchmark
     from openbench.data.checking.lookalikes import lookalikes
     from openbench.data.checking.verify import verify_node
@@ -136,7 +138,7 @@ def verify(words: tuple[str, ...], config_dir: Path | None, fast: bool, show: in
 @options.config_dir
 @click.option("--to", type=options.FILE, default=Path("sheets"), metavar="DIR", help="folder (default: ./sheets)")
 def stats(words: tuple[str, ...], config_dir: Path | None, to: Path) -> int:
-    """Print the numbers of each split, and draw a contact sheet of its images."""
+    """Print statistics and draw a contact sheet of each split."""
     from openbench.data.build import open_benchmark
     from openbench.data.checking.contact_sheet import draw, stats_of, table_line
 
@@ -184,7 +186,9 @@ def new(
     csid: tuple[str, ...],
     **settings: Any,
 ) -> int:
-    """Write a benchmark of your own images into a config folder, and print the command that runs it.
+    """Write a benchmark of your own images.
+
+    It goes into a config folder, and the command that runs it is printed.
 
     NAME is what users type: letters, digits, underscores. A PATH is
 
@@ -235,7 +239,7 @@ def _first_runs(benchmark: "OwnBenchmark", run: str) -> Iterator[str]:
     from openbench.data.weights import are_missing
 
     train = len(benchmark.id_sets["train"].rows)
-    images = sum(len(own.rows) for own in benchmark.sets.values())
+    images = sum(len(images_of_set.rows) for images_of_set in benchmark.sets.values())
     ready = [name for name in _PRETRAINED if not are_missing(shipped("backbone", name) or {})]
     name = (ready or _PRETRAINED)[0]
     note = "features of released weights, with a linear head" + ("" if ready else ", once they are downloaded")

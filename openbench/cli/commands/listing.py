@@ -51,7 +51,7 @@ def _complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) 
 @options.config_dir
 @options.table_format()
 def list_groups(group: str | None, config_dir: Path | None, form: str) -> int:
-    """Say what can be chosen: the groups, or the entries of one, e.g. method, benchmark, backbone."""
+    """List what can be chosen: the groups, or the entries of one, e.g. method, benchmark, backbone."""
     registry = Registry.of(config_dir)
     print_tables([overview(registry) if group is None else group_table(registry, group)], form)
     return OK
@@ -128,9 +128,9 @@ def _backbone_table(entries: list[Entry], note: tuple[str, ...]) -> Table:
 def usage(entry: Entry, config_dir: Path | None) -> str:
     """Return a command that uses an entry, with the user's folder where the entry comes from there."""
     template = _USAGE.get(entry.group, f"python -m openbench run +benchmark=digits {entry.group}={{name}}")
-    own = config_dir is not None and entry.group != "dataset" and config_dir in entry.path.parents
+    is_users = config_dir is not None and entry.group != "dataset" and config_dir in entry.path.parents
     command = entry.command or template.format(name=shlex.quote(entry.name))
-    return command + f" --config-dir {shlex.quote(str(config_dir))}" * (own and "--config-dir" not in command)
+    return command + f" --config-dir {shlex.quote(str(config_dir))}" * (is_users and "--config-dir" not in command)
 
 
 def method_text(entry: Entry, config_dir: Path | None = None) -> str:
@@ -138,8 +138,8 @@ def method_text(entry: Entry, config_dir: Path | None = None) -> str:
     made_by, config = entry.made_by(), entry.config()
     space = config.get(_SPACE) or {}
     parameters = parameters_of(made_by)
-    given = {key: _one_line(value) for key, value in config.items() if not key.startswith("_")}
-    defaults = {name: default for name, (default, _) in parameters.items()} | given
+    values = {key: _one_line(value) for key, value in config.items() if not key.startswith("_")}
+    defaults = {name: default for name, (default, _) in parameters.items()} | values
     rows = tuple(
         (name, text, parameters.get(name, ("", ""))[1], ", ".join(map(_one_line, space.get(name, ()))))
         for name, text in defaults.items()

@@ -128,7 +128,7 @@ def _new(kind: Kind, name: str, folder: Path) -> int:
     _check_name(kind, name, folder)
     files = {folder / path: text.encode() for path, text in _contents(kind, name).items()}
     if there := [str(file) for file in files if file.exists() or file.is_symlink()]:
-        raise ConfigError(f"{', '.join(there)} exists — nothing was written — choose another name or --dir DIR")
+        raise ConfigError(f"{', '.join(there)} exists, so nothing was written — choose another name or --dir DIR")
     for file, content in files.items():
         with writing(file, "--dir"):
             write_whole(file, content)
@@ -141,12 +141,12 @@ def _check_name(kind: Kind, name: str, folder: Path) -> None:
     """Refuse what cannot be a module's name, and what would hide something or be hidden by it."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or not is_name(name):
         raise ConfigError(
-            f"name '{name}' — allowed: lower-case letters, digits and underscores, the first a letter, at most 60 of "
-            "them, and no word of Python or yaml, e.g. nearest_mean"
+            f"name '{name}' — allowed: at most 60 lower-case letters, digits and underscores, the first a letter, "
+            "and no keyword of Python or yaml, e.g. nearest_mean"
         )
     if re.search(rf"\b{_class_name(name)}\b", _template(kind, "module.py")):
         raise ConfigError(
-            f"name '{name}' — its class would be called {_class_name(name)}, as is something that it needs — choose "
+            f"name '{name}': its class would be called {_class_name(name)}, like something that it needs — choose "
             "another name"
         )
     mine = folder / FOLDER
@@ -210,8 +210,8 @@ def _draft(path: Path, overrides: Sequence[str], columns: Sequence[str], config_
     from openbench.compose.sweep import jobs, swept_keys
     from openbench.studies.runs import key_of
 
-    made, swept = jobs(overrides, config_dir), swept_keys(overrides, config_dir)
-    named = [{key_of(word): word for word in job} for job in made]
+    every, swept = jobs(overrides, config_dir), swept_keys(overrides, config_dir)
+    named = [{key_of(word): word for word in job} for job in every]
     if not named or _BENCHMARK not in named[0]:
         raise ConfigError(f"new study: found {' '.join(overrides) or 'no overrides'} — add e.g. +benchmark=digits")
     varied = [key for key in swept if key not in (_SEED, _BENCHMARK)] or ["method"]

@@ -214,19 +214,19 @@ def risk(
     scores = ScoreStore(cache / "scores")
     with left_out() as lost:
         records = RecordStore(results).readable(lost.append)
-        found = contenders(records, scores, benchmark, list(methods), lost.append)
+        contending = contenders(records, scores, benchmark, list(methods), lost.append)
     figures = rejection_figures(results / "reference")
     published = {key[1:]: figure for key, figure in figures.items() if key[0] == benchmark}
-    compared = {digest: compare(rows, tpr, doubles) for digest, rows in found.items()}
+    compared = {digest: compare(rows, tpr, doubles) for digest, rows in contending.items()}
     tables = []
     for digest, comparisons in compared.items():
         version = f" ({digest[:8]})" if len(compared) > 1 else ""
-        tables += rejection_tables(f"{benchmark}{version}", comparisons, published, found[digest][0].deviations)
+        tables += rejection_tables(f"{benchmark}{version}", comparisons, published, contending[digest][0].deviations)
     print_tables(tables, form)
     if json is not None:
         write_json({digest: [asdict(row) for row in rows] for digest, rows in compared.items()}, json)
     if curves is not None:
-        _write_curves({digest: curve_rows(rows, doubles) for digest, rows in found.items()}, curves)
+        _write_curves({digest: curve_rows(rows, doubles) for digest, rows in contending.items()}, curves)
         print(f"written {curves}", file=sys.stderr)
     return lost.code
 

@@ -173,8 +173,8 @@ def _needs(part: "Progress", config_dir: Path | None) -> list[str]:
 
     forms = dict.fromkeys(tuple(w for w in run.words if w.lstrip("+").startswith("benchmark")) for run in part.missing)
     statuses = [s for words in forms for s in survey(benchmark_config(words, config_dir)) if s.missing]
-    found = list(dict.fromkeys(f"{s.path} ({s.found:,} of {s.expected:,})" for s in statuses))
-    data = [f"data: {'; '.join(found)} — python -m openbench data list {part.benchmark}"] * bool(found)
+    sets = list(dict.fromkeys(f"{s.path} ({s.found:,} of {s.expected:,})" for s in statuses))
+    data = [f"data: {'; '.join(sets)} — python -m openbench data list {part.benchmark}"] * bool(sets)
     backbones = dict.fromkeys(run.names["backbone"] for run in part.missing)
     return data + [f"weights: {line}" for name in backbones for line in _absent(name)]
 

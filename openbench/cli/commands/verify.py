@@ -163,13 +163,13 @@ def publish(run_ids: tuple[str, ...], results: Path, cache: Path) -> int:
             done, here = published.path(record.run_id).is_file(), cached.path(record.run_id).is_file()
             if run_ids == (ALL,) and (done or not here):
                 continue
-            found = _recomputed(record, cached, lost)
-            if found is not None and found.agrees:
+            recomputed = _recomputed(record, cached, lost)
+            if recomputed is not None and recomputed.agrees:
                 published.write(record.run_id, cached.read_whole(record.run_id))
                 copied += 1
-            elif found is not None:
+            elif recomputed is not None:
                 wrong += 1
-                print(console(f"{record.run_id} {record.method['name']}: {_differences(found)}"))
+                print(console(f"{record.run_id} {record.method['name']}: {_differences(recomputed)}"))
     print(f"copied the scores of {copied} records to {results / PUBLISHED}")
     return (FAILED if wrong else OK) or lost.code
 
@@ -205,15 +205,15 @@ def _verify_scores(results: Path, run_ids: Sequence[str], keep: bool, outcomes: 
         for record in _chosen(RecordStore(results), run_ids, lost.append):
             if [*run_ids] == [ALL] and not published.path(record.run_id).is_file():
                 continue
-            found = _recomputed(record, published, lost)
-            if found is None:
+            recomputed = _recomputed(record, published, lost)
+            if recomputed is None:
                 continue
             checked += 1
-            wrong += not found.agrees
+            wrong += not recomputed.agrees
             if keep:
-                _save_check(results, record, "scores", reproduces=found.agrees, details=str(found))
-            details = str(found) if found.agrees else _differences(found)
-            outcomes.add(record.run_id, record.method["name"], "verified" if found.agrees else _DIFFERS, details)
+                _save_check(results, record, "scores", reproduces=recomputed.agrees, details=str(recomputed))
+            details = str(recomputed) if recomputed.agrees else _differences(recomputed)
+            outcomes.add(record.run_id, record.method["name"], "verified" if recomputed.agrees else _DIFFERS, details)
     if not checked and not lost:
         raise ConfigError(
             f"no scores in '{results / PUBLISHED}', which come with published records — put those of your own runs "
