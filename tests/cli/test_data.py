@@ -244,6 +244,13 @@ def test_missing_sets_and_weights_are_one_message_with_one_command(here, capsys,
     assert summary.endswith(" — python -m openbench data prepare cifar10 backbone=torchvision_resnet50")
 
 
+def test_prepare_fetches_the_sets_of_a_benchmark_and_the_weights_of_a_backbone(here, capsys, monkeypatch):
+    fetched = []
+    monkeypatch.setattr(download, "prepare_file", lambda file, root: fetched.append(file.gives) or "done")
+    assert main(["data", "prepare", "cifar10", "backbone=torchvision_resnet50"]) == 1  # no set is there afterwards
+    assert {"cifar-10-batches-py", "weights/resnet50-0676ba61.pth"} <= set(fetched)
+
+
 def test_a_new_benchmark_runs_from_the_printed_command(here, photos, capsys):
     assert new("--epochs", "2") == 0
     lines = capsys.readouterr().out.splitlines()
