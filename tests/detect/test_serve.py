@@ -279,3 +279,17 @@ def test_told_to_stop_under_load_it_answers_what_it_took(started):
 def test_a_taken_port_is_one_message(server):
     with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1, port {server.port} .* — choose"):
         serve(predict, {}, LIMITS, ("127.0.0.1", server.port))
+
+
+def test_an_image_that_cannot_be_scored_takes_no_other_with_it(server):
+    found = {}
+    threads = [
+        threading.Thread(target=lambda b=b: found.update({b: server.ask("POST", "/predict", encoded(b))[0]}))
+        for b in (20, BROKEN, 40)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {20: 200, BROKEN: 500, 40: 200}
+    assert server.not_scored

@@ -313,3 +313,11 @@ def test_what_released_weights_have_seen_of_the_ood_classes_is_a_column():
     assert told.count("3 of 5 tiny toy") == 1  # a network that was trained here has seen what its training showed
     assert "| OOD classes seen |" in told
     assert "OOD classes seen" not in pages.leaderboard(found)["toy.md"]
+
+
+def test_a_new_record_makes_its_page_and_the_index_outdated(tmp_path):
+    RecordStore(tmp_path).write(make_record())
+    write(tmp_path, generate(tmp_path).files)
+    RecordStore(tmp_path).write(with_method(make_record(), "msp"))
+    names = [path.name for path in outdated(tmp_path, generate(tmp_path).files)]
+    assert names == ["README.md", "toy.csv", "toy.md"]
