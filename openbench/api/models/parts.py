@@ -230,8 +230,8 @@ def stages_of(module: nn.Module, p: Preprocess) -> tuple[Mapping[str, str], Layo
             return anatomy.stages, anatomy.layout, anatomy.prefix_tokens
     children = dict(module.named_children())
     names = [name for name in ("layer1", "layer2", "layer3", "layer4") if name in children]
-    found = {f"stage{i}": name for i, name in enumerate(names, start=1)}
-    return (found if _return_maps(module, names, p) else {}), "nchw", 0
+    maps = {f"stage{i}": name for i, name in enumerate(names, start=1)}
+    return (maps if _return_maps(module, names, p) else {}), "nchw", 0
 
 
 def _return_maps(module: nn.Module, names: Sequence[str], p: Preprocess) -> bool:

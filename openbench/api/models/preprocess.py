@@ -198,28 +198,28 @@ def _as_it_is(transform: Any, benchmark: Preprocess, size: str) -> PreparedTrans
         "Normalize" in steps and len(_floats(steps["Normalize"].mean)) == 1 and not steps.keys() & {"Grayscale", "RGB"}
     )
     content = digest([text_of(transform), names], 64)
-    own = OwnTransform(text_of(transform)[:_MOST], content, "L" if grey else "RGB", function)
+    wrapped = OwnTransform(text_of(transform)[:_MOST], content, "L" if grey else "RGB", function)
     notes = ["preprocess is run as it is: its steps have no equal here"]
-    if _transformed(_noise(96), own).shape[1] != _transformed(_noise(64), own).shape[1]:
+    if _transformed(_noise(96), wrapped).shape[1] != _transformed(_noise(64), wrapped).shape[1]:
         notes.append(size)
-        content = digest([own.content, benchmark.resize, benchmark.crop, benchmark.interpolation], 64)
+        content = digest([wrapped.content, benchmark.resize, benchmark.crop, benchmark.interpolation], 64)
 
         def resized(image: Any) -> Any:
             return function(Pillow.fromarray(cropped(np.asarray(image), benchmark)))
 
-        own = OwnTransform(own.text, content, own.mode, resized)
-    side = _transformed(_noise(96), own).shape[1]
-    mean, std = _measured(*(_transformed(np.full_like(_noise(96), value), own) for value in (0, 255)))
-    return PreparedTransform(OwnPreprocess(resize=side, crop=side, mean=mean, std=std, own=own), code, tuple(notes))
+        wrapped = OwnTransform(wrapped.text, content, wrapped.mode, resized)
+    side = _transformed(_noise(96), wrapped).shape[1]
+    mean, std = _measured(*(_transformed(np.full_like(_noise(96), value), wrapped) for value in (0, 255)))
+    return PreparedTransform(OwnPreprocess(resize=side, crop=side, mean=mean, std=std, own=wrapped), code, tuple(notes))
 
 
 def _noise(side: int) -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
 
 
-def _transformed(image: NDArray[np.uint8], own: OwnTransform) -> NDArray[np.float32]:
+def _transformed(image: NDArray[np.uint8], wrapped: OwnTransform) -> NDArray[np.float32]:
     try:
-        return transformed(image, own)
+        return transformed(image, wrapped)
     except DataError as error:
         raise ConfigError(f"{error}; {WAYS}") from error
 
