@@ -1,8 +1,9 @@
-"""One run as a page: what was run, its tables and pictures, and how to make it again; from its record and scores."""
+"""The report of a run: a page of settings, tables and plots, made from its record and scores."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 _HERE = Path(__file__).parent
-_APART = ("overview", "trials")  # views with places of their own
+_ELSEWHERE = ("overview", "trials")  # views that the page shows outside of "All metrics"
 _GUARANTEE = (
-    "With probability 1 − δ over the draw of the {n:,} ID test images, a threshold at guaranteed FPR α flags at most a "
-    "share α of new images of the same distribution. Nothing is promised about the share of OOD that is found. "
-    "δ = {delta}, correction: {correction}."
+    "With probability 1 − δ over the draw of the {n:,} ID test images, the threshold at guaranteed FPR α flags at most "
+    "a share α of new ID images. The TPR is not guaranteed. δ = {delta}, correction: {correction}."
 )
+_RELIABILITY = "Accuracy by confidence of the classifier: below the diagonal it is overconfident. ECE in %."
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class Picture:
 
     Args:
         source: a data URI of a PNG.
-        name: how the benchmark's list writes it.
-        score: the method's.
+        name: its line in the benchmark's list.
+        score: of the method.
         note: e.g. the class.
     """
 
@@ -52,7 +53,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Sheet:
-    """Images in a row, with what they have in common."""
+    """A row of images with a title."""
 
     title: str
     pictures: tuple[Picture, ...]
@@ -67,25 +68,30 @@ def run_page(
     *,
     stylesheet: str = "",
 ) -> str:
-    """Return the HTML of a run: equal arguments give equal text, and the file needs nothing but its style sheet.
+    """Return the HTML of a run, a pure function of its arguments.
 
     Args:
         record: of the run.
-        sets: its scores; without them there are no pictures, and the page says so.
-        sheets: images that were flagged or accepted first.
+        sets: its scores; without them there are no plots, and the page says so.
+        sheets: images with the highest and lowest scores.
         classes: names of the ID classes, by index.
-        command: what makes the run again, empty if that is not known.
-        stylesheet: address of `run_style`; empty to hold it.
+        command: the command that reproduces the run; empty if unknown.
+        stylesheet: address of `run_style`; empty to include it.
     """
-    options = options_of(record)
+    options, overview = options_of(record), run_tables(record)[0]
+    facts = _facts(record)
+    deviations = facts["not as defined"]  # the page begins with them
+    notes = tuple(note for note in overview.notes if not deviations or deviations not in note)
     title = " · ".join(str(part) for part in (record.method["name"], record.benchmark["name"], record.backbone["name"]))
     return template(_HERE / "templates" / "run.html.j2").render(
         title=title,
         record=record,
-        facts=_facts(record),
-        overview=run_tables(record)[0],
-        tables=[(view, tables) for view in VIEWS if view not in _APART and (tables := _filled(record, view))],
-        trials=[replace(table, title="Validation chose among these") for table in _filled(record, "trials")],
+        facts=facts,
+        overview=replace(overview, notes=notes),
+        tables=[(view, tables) for view in VIEWS if view not in _ELSEWHERE and (tables := _filled(record, view))],
+        trials=[
+            replace(table, title="Hyper-parameters tried on validation data") for table in _filled(record, "trials")
+        ],
         cost=_cost(record),
         pictures=list(_drawn(sets, options)) if sets else [],
         sheets=sheets,
@@ -101,7 +107,7 @@ def run_page(
 
 
 def template(path: Path) -> "Template":
-    """Return a page's template, which escapes what is put into it.
+    """Return a page's template, which escapes all values.
 
     Raises:
         ConfigError: jinja2 is not installed.
@@ -132,13 +138,13 @@ def _facts(record: ResultRecord) -> dict[str, Any]:
         "method": f"{record.method['name']}, version {record.method.get('version')}",
         "hyper-parameters": params,
         "tuned": ", ".join(f"{key}={value}" for key, value in record.tuned.items()),
-        "from": record.method.get("reference", ""),
+        "reference": record.method.get("reference", ""),
         "backbone": record.backbone["name"],
-        "trained by": record.backbone.get("training") or "released weights",
+        "training": record.backbone.get("training") or "released weights",
         "weights": record.backbone.get("weights_sha256", ""),
         "seed": record.config.get("seed"),
-        "made": f"{made.get('utc', '?')}, openbench {made.get('openbench', '?')}, commit {made.get('git_sha') or '?'}",
-        "on": made.get("device", ""),
+        "date": f"{made.get('utc', '?')}, openbench {made.get('openbench', '?')}, commit {made.get('git_sha') or '?'}",
+        "device": made.get("device", ""),
         "record": record.run_id,
     }
 
@@ -151,8 +157,8 @@ def _cost(record: ResultRecord) -> Table | None:
     rows = tuple((stage, *(_number(found.get(stage)) for found in (seconds, peak))) for stage in stages)
     if not rows:
         return None
-    each = () if spent is None else (f"Scoring takes {spent:.3g} ms per image whose features are cached.",)
-    columns = Column("stage"), Column("seconds", "number"), Column("peak MiB of the process", "count")
+    each = () if spent is None else (f"Scoring takes {spent:.3g} ms per image with cached features.",)
+    columns = Column("stage"), Column("seconds", "number"), Column("peak memory (MiB)", "count")
     return Table("Cost", columns, rows, notes=each)
 
 
@@ -165,51 +171,53 @@ def _filled(record: ResultRecord, view: str) -> list[Table]:
 
 
 def _drawn(sets: Sequence[SetScores], options: MetricOptions) -> Iterator[tuple[str, str, str]]:
-    """Title, text and SVG of every picture that the scores allow."""
+    """Title, text and SVG of every plot that the scores allow."""
     ids, _ = plots.sides(sets)
     guarantee = _GUARANTEE.format(n=len(ids.scores), delta=options.delta, correction=options.correction)
     one = {"": sets}
     plans: tuple[tuple[str, str, Callable[[], Figure | None]], ...] = (
-        ("ROC", "Larger scores are flagged as OOD.", lambda: plots.roc(one)),
-        ("Precision and recall", "OOD counts as positive.", lambda: plots.precision_recall(one)),
-        ("Scores", "ID test beside near sets, and beside far sets.", lambda: plots.histograms(one)),
+        ("ROC", "OOD is the positive class; larger scores are flagged.", lambda: plots.roc(one)),
+        ("Precision–recall", "OOD is the positive class.", lambda: plots.precision_recall(one)),
+        ("Score histograms", "ID test with near OOD and with far OOD sets.", lambda: plots.histograms(one)),
         (
-            "Error rates over the threshold",
-            "From the least score to the largest, the areas below FPR and FNR are AUFPR and AUFNR as shares of the "
-            "panel; their weighted mean is AUTC: 0 is perfect, and a method whose scores leave a wide gap has room for "
-            "a threshold.",
+            "Error rates by threshold",
+            "The areas below FPR and FNR are AUFPR and AUFNR; their weighted mean is AUTC (0 is perfect): a small AUTC "
+            "means a wide range of good thresholds.",
             lambda: plots.error_rates(one, options),
         ),
         (
             "Selective prediction",
-            "Left: how often the accepted ID images are wrong. Right: ID images accepted and right, over OOD accepted.",
+            "Left: error rate among accepted ID images, by coverage. Right: correct classification rate (CCR) by the "
+            "share of OOD accepted (OSCR).",
             lambda: plots.selective(sets),
         ),
         ("Conformal false positive rate", guarantee, lambda: plots.conformal(sets, options)),
         (
             "Accuracy by score",
-            "Where a high score means that the classifier errs, rejecting by it also avoids errors.",
+            "Accuracy that falls with the score means that rejecting by the score also avoids classification errors.",
             lambda: plots.accuracy_by_score(sets),
-        ),
-        (
-            "Reliability",
-            "How often the classifier is right where it is so sure: below the diagonal it is surer than right. ECE is "
-            "the mean distance in %.",
-            lambda: plots.reliability(sets),
         ),
     )
     for number, (title, text, draw) in enumerate(plans):
         try:
             figure = draw()
         except MetricError as error:
-            yield title, f"Not drawn: {error}", ""
+            yield title, f"No plot: {error}", ""
             continue
         if figure is not None:
             yield title, text, plots.svg(figure, f"{title}. {text}", f"p{number}-")
+    bins = plots.reliability_bins(sets)
+    if bins is not None:
+        yield "Reliability", _RELIABILITY, _reliability_svg(bins)
+
+
+@lru_cache(maxsize=64)  # one network classifies alike in the runs of all its methods
+def _reliability_svg(bins: plots.ReliabilityBins) -> str:
+    return plots.svg(plots.reliability_of(bins), f"Reliability. {_RELIABILITY}", "reliability-")
 
 
 def _per_class(sets: Sequence[SetScores], classes: Sequence[str]) -> Table | None:
-    """Of each ID class: how many images, how many are flagged at the threshold of 95 % of ID, and the accuracy."""
+    """Images, share flagged at the threshold that accepts 95 % of ID, and accuracy of each ID class."""
     ids = next((s for s in sets if s.role == "id_test"), None)
     if ids is None or ids.labels is None or not len(ids.labels) or ids.labels.min() < 0:
         return None
@@ -222,4 +230,4 @@ def _per_class(sets: Sequence[SetScores], classes: Sequence[str]) -> Table | Non
         rows.append((name, int(chosen.sum()), float(flagged[chosen].mean()), right))
     rows.sort(key=lambda row: (-row[2], row[0]))
     columns = (Column("class"), Column("n", "count"), Column("flagged ↓", "percent"), Column("accuracy ↑", "percent"))
-    return Table("ID test by class, at the threshold that accepts 95 % of all", columns, tuple(rows))
+    return Table("ID test by class, at the threshold that accepts 95 % of all ID images", columns, tuple(rows))

@@ -52,6 +52,13 @@ _SETTINGS: Any = {
     "axes.labelcolor": INK,
     "axes.edgecolor": INK,
     "axes.facecolor": "none",
+    "axes.grid": True,  # here, not by calls on axes, which would change tick after tick
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    **{f"{axis}tick.{which}.size": 0 for axis in "xy" for which in ("major", "minor")},  # the grid has them
     "xtick.color": INK,
     "ytick.color": INK,
     "legend.labelcolor": INK,
@@ -65,6 +72,7 @@ _DIGITS = re.compile(r"(\.\d)\d+")
 Floats = NDArray[Any]
 Sets = Sequence[SetScores]
 Runs = Mapping[str, Sets]
+ReliabilityBins = tuple[tuple[int, int, float, float], ...]  # bin, images, mean confidence, accuracy
 
 
 class Picture(Figure):
@@ -100,11 +108,7 @@ def lines() -> Iterator[dict[str, Any]]:
 
 
 def finish(axes: Axes, place: str | None = "best", title: str | None = None) -> None:
-    """Draw the grid below the lines, leave the frame open, and place the legend: `beside` the axes, or in a corner."""
-    axes.grid(visible=True, color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.tick_params(which="both", length=0)  # the grid has them
-    axes.spines[["top", "right"]].set_visible(False)
+    """Place the legend: `beside` the axes, or in a corner."""
     if place is not None:
         where: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.02)} if place == "beside" else {"loc": place}
         look: Any = {"fontsize": 7.5, "title_fontsize": 7.5, "edgecolor": "none", "framealpha": 0.8}
@@ -336,7 +340,6 @@ def selective(sets: Sets) -> Figure | None:
     first.plot(*thinned(*risk_coverage(curves[0]), _POINTS), **next(lines()))
     first.set(xlabel="coverage (ID accepted)", ylabel="risk (wrong among the accepted ID)", xlim=(0, 1))
     first.set_ylim(bottom=0)
-    finish(first, None)
     for ood, curve, style in zip(oods, curves, lines(), strict=False):
         right = (curve.pair.id_accepted - curve.cumulated[curve.pair.id_accepted]) / curve.pair.n
         points = thinned(curve.pair.ood_accepted / curve.pair.m, right, _POINTS)
@@ -390,14 +393,13 @@ def accuracy_by_score(sets: Sets) -> Figure | None:
     at = (np.arange(len(parts)) + 0.5) / len(parts)
     axes.bar(at, means, width=0.9 / len(parts), yerr=error, color=COLOURS[0], alpha=0.8, ecolor=INK)
     axes.set(xlabel="ID test images by score, lowest first (share)", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.02))
-    finish(axes, None)
     return figure
 
 
-def reliability(sets: Sets) -> Figure | None:
-    """Return accuracy over confidence of ID test, in bins of equal width; None without class probabilities.
+def reliability_bins(sets: Sets) -> ReliabilityBins | None:
+    """Return the bins of ID test that have images, equal for all methods on one network.
 
-    The confidence is the largest probability. ECE is the mean over images of |accuracy − confidence| of their bin.
+    The confidence is the largest probability; None without class probabilities.
 
     Reference: Guo, Pleiss, Sun, Weinberger, ICML 2017, arXiv 1706.04599, figure 1, with 15 bins as there.
     """
@@ -408,20 +410,22 @@ def reliability(sets: Sets) -> Figure | None:
     # A confidence at an edge belongs to the bin below it, as in the paper.
     bins = np.clip(np.ceil(confidence * _BINS_OF_CONFIDENCE).astype(int) - 1, 0, _BINS_OF_CONFIDENCE - 1)
     counts = np.bincount(bins, minlength=_BINS_OF_CONFIDENCE)
+    sums = [np.bincount(bins, weights, _BINS_OF_CONFIDENCE) for weights in (confidence, right)]
     filled = np.flatnonzero(counts)
-    accuracy, mean = (
-        np.bincount(bins, weights, _BINS_OF_CONFIDENCE)[filled] / counts[filled] for weights in (right, confidence)
-    )
-    ece = float((counts[filled] * np.abs(accuracy - mean)).sum() / counts.sum())
+    return tuple((int(at), int(counts[at]), *(float(total[at] / counts[at]) for total in sums)) for at in filled)  # type: ignore[misc]
+
+
+def reliability_of(bins: ReliabilityBins) -> Figure:
+    """Return the picture of `reliability_bins`; ECE is the mean over images of |accuracy − confidence| of their bin."""
+    filled, counts, mean, accuracy = map(np.array, zip(*bins, strict=True))
+    ece = float((counts * np.abs(accuracy - mean)).sum() / counts.sum())
     figure, (first, second) = _beside_legends(2)
     first.plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
     first.plot(mean, accuracy, marker="o", markersize=4, **next(lines()), label=f"ECE {100 * ece:.2f}")
     first.set(xlabel="confidence (mean of the bin)", ylabel="accuracy", xlim=(0, 1.01), ylim=(0, 1.01))
     finish(first, "upper left")
-    shares = counts[filled] / counts.sum()
-    second.bar((filled + 0.5) / _BINS_OF_CONFIDENCE, shares, 0.9 / _BINS_OF_CONFIDENCE, color=COLOURS[0])
+    second.bar((filled + 0.5) / _BINS_OF_CONFIDENCE, counts / counts.sum(), 0.9 / _BINS_OF_CONFIDENCE, color=COLOURS[0])
     second.set(xlabel="confidence", ylabel="share of the ID test images", xlim=(0, 1.01))
-    finish(second, None)
     return figure
 
 

@@ -91,7 +91,7 @@ def test_each_class_states_how_many_are_flagged(page, sets):
 
 def test_without_scores_the_page_says_why_there_are_no_pictures():
     bare = run_page(record("knn", 0.9, 0.95))
-    assert "were not kept" in bare
+    assert "were not saved" in bare
     assert "<svg" not in bare
 
 
@@ -116,5 +116,5 @@ def test_on_a_phone_pictures_keep_their_size_and_scroll_alone(view, page, tmp_pa
     view.set_viewport_size({"width": 360, "height": 800})
     view.goto((tmp_path / "run.html").as_uri())
     assert view.evaluate("document.documentElement.scrollWidth") == 360
-    two = view.locator("figure", has_text="ID test beside near sets").locator("svg").first
+    two = view.locator("figure", has_text="ID test with near OOD").locator("svg").first
     assert two.bounding_box()["width"] > 700  # two panels, each as wide as the window

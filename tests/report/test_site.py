@@ -51,7 +51,7 @@ def test_every_number_is_that_of_a_record(site):
 
 
 def test_the_page_says_how_much_there_is_and_what_each_method_does(site):
-    assert "4 rows on 2 benchmarks, " in (site / "index.html").read_text()
+    assert "4 results on 2 benchmarks, " in (site / "index.html").read_text()
     assert read(site)[0]["methods"]["knn"] == {
         "reads": "features",
         "needs": ["training data"],
@@ -137,7 +137,7 @@ def test_a_site_is_written_over_an_earlier_one_and_counts_what_is_not_a_record(r
     _, unreadable = write_site(tmp_path / "results", tmp_path / "site", {})
     assert len(unreadable) == 1
     assert not stale.exists()
-    assert "1 file could not be read and is left out" in (tmp_path / "site" / "index.html").read_text()
+    assert "1 file is missing, because it could not be read" in (tmp_path / "site" / "index.html").read_text()
 
 
 def test_a_run_whose_page_cannot_be_made_keeps_its_record_and_the_others_their_pages(results, tmp_path, monkeypatch):
@@ -191,7 +191,7 @@ def test_figures_of_another_network_say_so_and_have_no_difference(more):
     found = [values[f"{group}.auroc.{key}"] for group in ("near", "far") for key in ("published", "apart")]
     assert found == [[0.88, 0.005], None, 0.9625, None]
     assert not row["comparable"]
-    assert "those of another network or other images stand in brackets" in boards(more)["toy4"]["about"]
+    assert "results of other networks or images are in parentheses" in boards(more)["toy4"]["about"]
     assert "another" not in boards(more)["toy"]["about"]
 
 
@@ -301,7 +301,7 @@ def test_a_check_from_scores_counts_for_these_very_scores(results, tmp_path):
 def test_pictures_of_mean_ranks_have_equal_bytes(more, site):
     shown = {board["title"]: board["picture"] for board in read(more)[0]["boards"]}
     assert shown["toy3: AUTC"] is None
-    assert shown["digits: ways of training"] is None  # there are no sets
+    assert shown["digits: training methods"] is None  # there are no sets
     assert (more / shown["toy"]).read_bytes() == (site / shown["toy"]).read_bytes()
     assert "critical difference" in (more / shown["toy"]).read_text()
 

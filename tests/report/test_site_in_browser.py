@@ -58,7 +58,7 @@ def test_rows_are_sorted_filtered_and_searched(view, site):
     shows(view, ["msp", "knn", "vim"])
     view.get_by_label("training data").check()
     shows(view, ["msp", "vim"])
-    view.get_by_label("no image missing").check()
+    view.get_by_label("all images present").check()
     shows(view, ["msp"])
     view.get_by_role("button", name="Reset").click()
     view.get_by_label("Search").fill("vim")
@@ -67,7 +67,7 @@ def test_rows_are_sorted_filtered_and_searched(view, site):
 
 def test_the_address_keeps_what_is_shown(view, site):
     opened(view, site)
-    view.get_by_label("Reads").select_option("logits")
+    view.get_by_label("Inputs").select_option("logits")
     view.locator("#columns summary").click()
     view.get_by_label("near FPR@95", exact=True).uncheck()
     address = view.evaluate("location.hash")
@@ -108,10 +108,10 @@ def test_a_row_opens_to_its_record_and_its_address_opens_it_again(view, site):
 
 def test_other_comparisons_are_boards_with_columns_of_their_own(view, more):
     opened(view, more)
-    view.get_by_label("Benchmark").select_option(label="ADBench: tables (2)")
+    view.get_by_label("Benchmark").select_option(label="ADBench: tabular data (2)")
     shows(view, ["knn", "lof"])
     assert "published: Novello" in view.locator("#about").inner_text()
-    view.get_by_label("Benchmark").select_option(label="digits: ways of training (2)")
+    view.get_by_label("Benchmark").select_option(label="digits: training methods (2)")
     shows(view, ["msp", "msp"])
     assert view.locator("#difference").is_hidden()  # there are no sets
 
@@ -128,7 +128,7 @@ def test_published_figures_are_columns_with_the_signed_difference(view, more):
     turned(view, "#board=toy4-toy4")
     shows(view, ["knn", "msp"])
     row = first_row(view)
-    assert row["Published with"] == "another network: big"
+    assert row["Published for"] == "another network: big"
     assert row["near, published"] == "(88.00 ±0.50)"
     assert "near, ours − published" not in row
     view.get_by_role("columnheader", name="near, published").click()
@@ -138,10 +138,10 @@ def test_published_figures_are_columns_with_the_signed_difference(view, more):
 def test_a_row_says_when_it_was_checked(view, more):
     opened(view, more, "#board=toy-toy")
     view.get_by_role("button", name="knn", exact=True).click()
-    view.get_by_text("checked on 2026-01-02 by recomputing from its published scores: 99 values equal").wait_for()
+    view.get_by_text("on 2026-01-02, recomputed from its published scores: 99 values equal").wait_for()
     view.keyboard.press("Escape")
     view.get_by_role("button", name="msp", exact=True).click()
-    view.get_by_text("not checked, or the check was not kept").wait_for()
+    view.get_by_text("no (verify --keep saves a check)").wait_for()
     view.keyboard.press("Escape")
     picture = view.locator("#difference_picture")
     picture.scroll_into_view_if_needed()
@@ -168,7 +168,7 @@ def test_score_against_cost_is_drawn_of_what_is_shown_once_a_reader_comes_near(v
     draws("msp,vim")
     turned(view, "#board=toy3-toy3")
     draws("gen,mls")
-    for title, names in (("ADBench: tables (2)", ""), ("toy2 (1)", "knn"), ("digits: ways of training (2)", "")):
+    for title, names in (("ADBench: tabular data (2)", ""), ("toy2 (1)", "knn"), ("digits: training methods (2)", "")):
         view.get_by_label("Benchmark").select_option(label=title)
         draws(names)  # two of these boards know no cost
     turned(view, "#board=toy4-toy4")
@@ -192,7 +192,7 @@ def test_what_is_shown_is_saved_with_full_values(view, site):
     opened(view, site)
     view.get_by_label("Search").fill("msp")
     with view.expect_download() as download:
-        view.get_by_role("button", name="Save what is shown").click()
+        view.get_by_role("button", name="Save table").click()
     (row,) = csv.DictReader(io.StringIO(download.value.path().read_text()))
     assert (row["method"], row["near.auroc"], row["near.auroc low"]) == ("msp", "0.8", "0.79")
 

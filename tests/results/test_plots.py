@@ -91,7 +91,7 @@ def test_ten_groups_of_equal_size_have_the_accuracy_as_their_mean(sets):
 def test_reliability_is_the_distance_of_accuracy_and_confidence_worked_out_by_hand(sets):
     confidence, right = np.array([0.9, 0.9, 0.61, 0.71]), np.array([1, 0, 1, 1])
     first = SetScores("toy", Role.ID_TEST, np.zeros(4), right, probabilities=np.stack([confidence, 1 - confidence], 1))
-    curve, shares = plots.reliability([first, *sets[1:]]).axes
+    curve, shares = plots.reliability_of(plots.reliability_bins([first, *sets[1:]])).axes
     # Two images at .9, half of them right, and one each at .61 and .71, both right: (2 · .4 + .39 + .29) / 4.
     assert legend(curve) == ["ECE 37.00"]
     np.testing.assert_allclose(curve.lines[1].get_xydata(), [[0.61, 1.0], [0.71, 1.0], [0.9, 0.5]])
@@ -102,7 +102,7 @@ def test_what_needs_predictions_or_probabilities_is_left_out_without(sets):
     unknown = [SetScores(s.name, s.role, s.scores) for s in sets]
     assert plots.selective(unknown) is None
     assert plots.accuracy_by_score(unknown) is None
-    assert plots.reliability(sets) is None
+    assert plots.reliability_bins(sets) is None
 
 
 def test_histograms_hold_every_score_of_near_and_far_sets_apart(sets):

@@ -37,8 +37,8 @@ _TITLES = {
     "auroc": "AUROC",
     "fpr95": "FPR@95",
     "fpr95_id_positive": "FPR@95 (ID positive)",
-    "aupr_in": "AUPR in",
-    "aupr_out": "AUPR out",
+    "aupr_in": "AUPR-in",
+    "aupr_out": "AUPR-out",
     "autc": "AUTC",
     "aufpr": "AUFPR",
     "aufnr": "AUFNR",
@@ -274,7 +274,7 @@ def _board(board: Board, published: Published, ranges: Ranges) -> dict[str, Any]
     return {
         "id": f"{board.benchmark}{'' if side == 'standard' else '+csid'}-{board.digest[:6]}",
         "benchmark": board.benchmark,
-        "title": f"{board.benchmark}{'' if side == 'standard' else ', covariate shift counts as ID'}",
+        "title": f"{board.benchmark}{'' if side == 'standard' else ', full spectrum (csID counts as ID)'}",
         "digest": board.digest,
         "side": side,
         "conventions": list(board.headers),
@@ -288,8 +288,8 @@ def _board(board: Board, published: Published, ranges: Ranges) -> dict[str, Any]
 
 def _about(figures: Figures) -> str:
     cited = "; ".join(text for source, text in SOURCES.items() if source in {f.figure.source for f in figures.known})
-    other = "; those of another network or other images stand in brackets, without a difference"
-    return f"published figures: {cited}{'' if all(found.comparable for found in figures.known) else other}"
+    other = "; results of other networks or images are in parentheses, without a difference"
+    return f"published results: {cited}{'' if all(found.comparable for found in figures.known) else other}"
 
 
 def _row(row: Row, place: tuple[int, bool] | None, columns: Sequence[ShownColumn], figures: Figures) -> Plain:

@@ -1,4 +1,4 @@
-"""Boards of the site that are not ranked by AUROC of images: by AUTC, tables of ADBench, ways of training."""
+"""Boards of the site that are not ranked by AUROC of images: AUTC, tabular data (ADBench), training methods."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -63,7 +63,7 @@ def by_autc(board: Plain) -> Plain | None:
         "rows": [*_placed(ranked, value), *rest],
         "compared": 0,
         "first": ["training", "augment", "outliers", "backbone", *(key for key in _AUTC if key in at)],
-        "about": f"in the order of {by.replace('.autc', ' AUTC')}: the mean of AUFPR and AUFNR, 0 is perfect",
+        "about": f"ranked by {by.replace('.autc', ' AUTC')}: the mean of AUFPR and AUFNR, 0 is perfect",
     }
 
 
@@ -103,7 +103,7 @@ def adbench(path: Path) -> Plain | None:
     return {
         "id": "adbench",
         "benchmark": "ADBench",
-        "title": "ADBench: tables",
+        "title": "ADBench: tabular data",
         "digest": "",
         "side": "standard",
         "conventions": [],
@@ -129,7 +129,7 @@ def trainings(path: Path) -> Plain:
     table = comparison(runs, path.stem)
     ids = runs.sort_values("seed").groupby(["training", "score"])["run_id"].agg(list).to_dict()
     named = (("near.auroc", "near AUROC", 1), ("far.auroc", "far AUROC", 1), ("near.fpr95", "near FPR@95", -1))
-    more = (("gain", "near AUROC less cross-entropy's", 1), ("plain", "its score on cross-entropy: near AUROC", 1))
+    more = (("gain", "gain over cross-entropy (near AUROC)", 1), ("plain", "near AUROC with cross-entropy", 1))
     metrics = [_metric(*each) for each in (*named, ("id.accuracy", "ID accuracy", 1), *more)]
     rows = []
     for training, score, _, accuracy, near, far, fpr95, gain, same in table.rows:
@@ -142,14 +142,14 @@ def trainings(path: Path) -> Plain:
         "benchmark": f"trainings on {path.stem}",
         "digest": "",
         "side": "standard",
-        "title": f"{path.stem}: ways of training",
+        "title": f"{path.stem}: training methods",
         "conventions": [table.header],
         "metrics": metrics,
         "compared": 0,
         "published": [],
         "first": ["training", *(metric["id"] for metric in metrics)],
         "rows": _placed(_sorted(rows), _leading),
-        "about": "each way of training with the score of its paper; ± over seeds, the gain over the seeds of both",
+        "about": "each training method with the score of its paper; ± over seeds; gains over common seeds",
     }
 
 

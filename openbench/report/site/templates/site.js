@@ -7,9 +7,9 @@
   const NEEDS = ["training data", "outliers", "gradients", "text"];
   const TEXTS = [
     ["training", "Training"], ["augment", "Augmentation"], ["outliers", "Outliers"], ["backbone", "Backbone"],
-    ["settings", "Hyper-parameters"], ["tuned", "Tuned on"], ["published", "Published with"],
+    ["settings", "Hyper-parameters"], ["tuned", "Tuned on"], ["published", "Published for"],
   ];
-  const COSTS = [["ms", "ms / image"], ["mib", "peak MiB"]];
+  const COSTS = [["ms", "ms / image"], ["mib", "Peak memory (MiB)"]];
   // Shown at first, of these the texts in which rows differ, and always what published figures were measured with.
   const FIRST = ["training", "augment", "outliers", "backbone", "published", "near.auroc", "far.auroc", "near.fpr95", "far.fpr95", "id.accuracy", "ms", "near.auroc.published", "near.auroc.apart", "far.auroc.published", "far.auroc.apart"];
   const firstColumns = () => (board.first ?? FIRST).filter((key) => {
@@ -87,17 +87,19 @@
   // What has no number comes last in the order of the first click.
   const order = (value, better) => (value === null ? (better > 0 ? -Infinity : Infinity) : value);
 
+  const heading = (title, explanation) => `<span title="${escaped(explanation)}">${escaped(title)}</span>`;
+
   const columns = () => {
     const ranked = board.rows.filter((row) => row.rank !== null);
     const written = (metric, row, value) => metric.id.endsWith(".apart") ? signed(number(value))
       : metric.id.endsWith(".published") && value !== null && !row.comparable ? `<span class="quiet" title="${escaped(row.published)}">(${shown(value)})</span>` : shown(value);
     const found = [
       { title: '<span class="unseen">Select</span>', name: "select", orderable: false, searchable: false, className: "text", data: (row, type) => type === "display" ? `<input type="checkbox" aria-label="Select ${escaped(row.method)}" ${selected.has(idOf(row)) ? "checked" : ""}>` : "" },
-      { title: "Rank", name: "rank", searchable: false, data: (row, type) => type === "display" ? (row.rank === null ? "" : `${row.rank}${row.tied ? "=" : ""}`) : row.rank ?? 1e9 },
+      { title: heading("Rank", "By near AUROC unless the title of the board says otherwise; = marks rows that print the same number"), name: "rank", searchable: false, data: (row, type) => type === "display" ? (row.rank === null ? "" : `${row.rank}${row.tied ? "=" : ""}`) : row.rank ?? 1e9 },
       { title: "Method", name: "method", className: "text name", data: (row, type) => type === "display" ? `<button type="button" class="open">${escaped(row.method)}</button>` : row.method },
-      { title: "May be", name: "ranks", searchable: false, visible: board.compared > 1, data: (row, type) => range(row.ranks_here, type) },
-      { title: "retrained", name: "retrained", searchable: false, visible: board.compared > 1 && board.rows.some((row) => row.networks > 1), data: (row, type) => range(row.ranks, type) },
-      { title: "Alike", name: "groups", searchable: false, className: "text", visible: board.compared > 1, data: (row, type) => type === "display" ? escaped(short(row.groups)) : row.groups || "~" },
+      { title: heading("Rank interval", "The ranks that the row may have on other test images of the same networks, 95 % for all rows together"), name: "ranks", searchable: false, visible: board.compared > 1, data: (row, type) => range(row.ranks_here, type) },
+      { title: heading("Rank interval incl. retraining", "The ranks that the row may have on other test images and with networks trained again, 95 % for all rows together"), name: "retrained", searchable: false, visible: board.compared > 1 && board.rows.some((row) => row.networks > 1), data: (row, type) => range(row.ranks, type) },
+      { title: heading("Tied group", "Rows with a common letter do not differ significantly on other test images; rows without one do"), name: "groups", searchable: false, className: "text", visible: board.compared > 1, data: (row, type) => type === "display" ? escaped(short(row.groups)) : row.groups || "~" },
     ];
     const text = ([key, title]) => ({ title, name: key, className: "text", visible: state.cols.includes(key), data: (row, type) => type === "display" ? escaped(row[key]) : row[key] });
     found.push(...TEXTS.filter(([key]) => key !== "published").map(text));
@@ -175,8 +177,9 @@
   const after = () => {
     const rows = visible(), unranked = board.rows.filter((row) => row.rank === null).length;
     $("about").textContent = `${rows.length} of ${board.rows.length} rows of ${board.title}${board.about ? `, ${board.about}` : ""}`
-      + (board.compared > 1 ? `; “May be”: the ranks that ${board.compared} rows may have on other test images; “retrained”: with other trainings too; “Alike”: rows with a common letter are not separable on other test images, rows without one are` : "")
-      + (unranked ? `; ${unranked} are shown but not ranked (a row's details say why)` : "") + (board.digest ? `. Definition ${board.digest}.` : ".");
+      + (unranked ? `; ${unranked} not ranked (open a row for the reason)` : "")
+      + (board.compared > 1 ? `. Rank intervals compare ${board.compared} rows; rows in a tied group do not differ significantly` : "")
+      + (board.digest ? `. Definition ${board.digest}.` : ".");
     $("how").hidden = board.compared < 2;
     $("difference").hidden = !board.picture;
     if (board.picture) $("difference_picture").src = board.picture;
@@ -204,8 +207,8 @@
   const ranks = () => {
     const rows = visible().filter(counts()).slice(0, MOST_RANKED);
     const used = board.metrics.map((metric, index) => [metric, index]).filter(([metric]) => metric.better !== 0 && (metric.of !== "near" && metric.of !== "far" || ["auroc", "fpr95", "autc", "conformal_auroc", "oscr"].some((key) => metric.id.endsWith(`.${key}`))));
-    $("ranks_of").textContent = board.rows.some((row) => row.rank !== null) ? "ranked row" : "row (none of this board is ranked: these are places among themselves)";
-    if (!rows.length) { $("ranks").replaceChildren(element("p", "No row to rank is shown.")); return; }
+    $("ranks_of").textContent = board.rows.some((row) => row.rank !== null) ? "ranked row" : "row (this board ranks none; places are among these rows)";
+    if (!rows.length) { $("ranks").replaceChildren(element("p", "No ranked row passes the filters.")); return; }
     const made = element("table", null, { class: "ranks" }), head = made.createTHead().insertRow();
     head.append(element("th", "Method", { scope: "col" }), ...used.map(([metric]) => element("th", metric.title, { scope: "col" })));
     const placed = used.map(([metric, index]) => placesBy(metric, index));
@@ -274,12 +277,12 @@
       const own = points.filter(({ row }) => (methods[row.method]?.reads ?? "") === family);
       return { type: "scatter", mode: "markers", name: family || "unknown", x: own.map((p) => p.x), y: own.map((p) => 100 * p.y), text: own.map(({ row }) => escaped(row.method)), hovertemplate: "%{text}<br>%{y:.2f} %<br>%{x:.3g} ms<extra></extra>", marker: { color: fill, symbol, size: 9, line: { width: 1, color: css.getPropertyValue("--ground").trim() } } };
     }).filter((trace) => trace.x.length);
-    traces.push({ type: "scatter", mode: "lines+text", name: "best for their cost", x: front.map((p) => p.x), y: front.map((p) => 100 * p.y), text: front.map(({ row }) => escaped(row.method)), textposition: "top center", textfont: { size: 11 }, line: { color: colour, width: 1, dash: "dot" }, hoverinfo: "skip" });
+    traces.push({ type: "scatter", mode: "lines+text", name: "Pareto front", x: front.map((p) => p.x), y: front.map((p) => 100 * p.y), text: front.map(({ row }) => escaped(row.method)), textposition: "top center", textfont: { size: 11 }, line: { color: colour, width: 1, dash: "dot" }, hoverinfo: "skip" });
     const axis = { gridcolor: line, zeroline: false, automargin: true };
     Plotly.react("pareto", traces, {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour, family: "system-ui, sans-serif" }, margin: { t: 10, r: 10 }, hovermode: "closest",
       yaxis: { ...axis, range: [lowest, 101], title: { text: `${index < 0 ? "" : board.metrics[index].title} (%)` } },
-      annotations: below ? [{ text: `${below} row${below === 1 ? "" : "s"} below ${lowest.toFixed(0)} %: zoom out by a double click`, xref: "paper", yref: "paper", x: 0, y: 0, showarrow: false, xanchor: "left", yanchor: "bottom" }] : [],
+      annotations: below ? [{ text: `${below} row${below === 1 ? "" : "s"} below ${lowest.toFixed(0)} %: double-click to zoom out`, xref: "paper", yref: "paper", x: 0, y: 0, showarrow: false, xanchor: "left", yanchor: "bottom" }] : [],
       xaxis: { ...axis, type: "log", title: { text: "milliseconds per image (log scale)" } }, legend: { orientation: "h", y: -0.25 },
     }, { responsive: true, displaylogo: false, displayModeBar: false });
   });
@@ -306,33 +309,33 @@
     state.open = idOf(row); toAddress();
     const body = $("row_body"), facts = methods[row.method] ?? {};
     body.replaceChildren(element("h2", `${row.method} on ${board.benchmark}`, { id: "row_title" }));
-    if (row.reasons.length) { const why = element("ul"); row.reasons.forEach((reason) => why.append(element("li", reason))); body.append(element("p", "Not ranked:"), why); }
-    body.append(list([["score", facts.summary], ["year", facts.year], ["reads", facts.reads], ["needs", (facts.needs ?? []).join(", ")], ["training", row.training], ["backbone", row.backbone], ["hyper-parameters", row.settings], ["tuned on", row.tuned], ["runs", row.runs.join(", ")], ["networks", row.networks]]));
+    if (row.reasons.length) { const why = element("ul"); row.reasons.forEach((reason) => why.append(element("li", reason))); body.append(element("p", "Not ranked, because:"), why); }
+    body.append(list([["score", facts.summary], ["year", facts.year], ["inputs", facts.reads], ["needs", (facts.needs ?? []).join(", ")], ["training", row.training], ["backbone", row.backbone], ["hyper-parameters", row.settings], ["tuned on", row.tuned], ["runs", row.runs.join(", ")], ["networks", row.networks]]));
     // Nobody publishes figures of released weights: those of plain training come closest.
     const training = row.training === "released weights" ? "cross_entropy" : row.training;
     const others = board.published.filter((figure) => figure.method === row.method && figure.training === training && figure.augment === row.augment);
     if (others.length) {
       const made = element("table", null, { class: "compared" }), head = made.createTHead().insertRow(), lines = made.createTBody();
-      head.append(...["published with", "near AUROC", "far AUROC", "ours − theirs (near, far)", "source"].map((title) => element("th", title, { scope: "col" })));
+      head.append(...["backbone", "near AUROC", "far AUROC", "ours − published (near, far)", "source"].map((title) => element("th", title, { scope: "col" })));
       const ours = ["near.auroc", "far.auroc"].map((id) => number(row.values[board.metrics.findIndex((metric) => metric.id === id)]));
       for (const figure of others) {
         const theirs = [number(figure.near), number(figure.far)], same = figure.backbone === row.backbone && figure.training === row.training;
         const apart = same ? theirs.map((value, which) => value === null || ours[which] === null ? "–" : (100 * (ours[which] - value)).toFixed(2)).join(", ") : "another network";
         lines.insertRow().append(element("th", figure.backbone, { scope: "row" }), ...theirs.map((value) => element("td", value === null ? "" : percent(value))), element("td", apart), element("td", figure.source));
       }
-      body.append(element("h3", "Published figures"), made);
+      body.append(element("h3", "Published results"), made);
     }
     const rest = element("div", "Loading…"); body.append(rest);
     withRecord(row.runs[0] ?? "", (record) => {
-      if (!record) { rest.textContent = "The details of this record are not part of the site."; return; }
+      if (!record) { rest.textContent = "The site does not contain this record."; return; }
       const made = record.provenance ?? {}, check = record.checked;
       const how = check && (check.made_from === "scores" ? "from its published scores" : "from the images");
-      const checked = check ? `checked on ${check.utc.slice(0, 10)} by recomputing ${how}: ${check.reproduces ? "" : "does not reproduce: "}${check.said}, ${check.made_by}` : "not checked, or the check was not kept (verify --keep)";
-      if (record.page) rest.before(element("a", "The page of this run, with its pictures", { href: record.page }));
+      const checked = check ? `on ${check.utc.slice(0, 10)}, recomputed ${how}: ${check.reproduces ? "" : "does not reproduce: "}${check.said}, ${check.made_by}` : "no (verify --keep saves a check)";
+      if (record.page) rest.before(element("a", "Report of this run, with plots", { href: record.page }));
       rest.replaceChildren(
-        list([["checked", checked], ["scores", record.scores ?? "not published"], ["record", record.run_id], ["made", made.utc], ["by openbench", made.openbench], ["commit", made.git_sha], ["on", made.device], ["weights", record.backbone?.weights_sha256], ["reference", record.method?.reference], ["conventions", record.header]]),
+        list([["verified", checked], ["scores", record.scores ?? "not published"], ["record", record.run_id], ["date", made.utc], ["openbench", made.openbench], ["commit", made.git_sha], ["device", made.device], ["weights", record.backbone?.weights_sha256], ["reference", record.method?.reference], ["conventions", record.header]]),
         block("Sets and their sizes", record.counts), block("Parameters", record.method?.params ?? {}), block("Tuning trials", record.trials), block("Config", record.config), block("Provenance", made),
-        element("p", "To compute it again: "), element("code", `python -m openbench verify ${record.run_id}`));
+        element("p", "To reproduce it: "), element("code", `python -m openbench verify ${record.run_id}`));
     });
     if (!$("row").open) $("row").showModal();
     body.parentElement.scrollTop = 0;
