@@ -10,7 +10,7 @@ from pathlib import Path
 
 import openbench
 from openbench.errors import ConfigError
-from openbench.source import OURS, closure, loaded_sha256, modules_of
+from openbench.source import OURS, closure, foreign_sources, loaded_sha256, modules_of
 
 # Folders that can change a number. Configs and manifests count for `dirty` only, as run ids and digests cover them.
 _WATCHED = ("openbench", "configs", "data_manifests")
@@ -37,6 +37,18 @@ def uncommitted(*modules: str, parts: tuple[object, ...] = ()) -> dict[str, str]
     imported = _imported(tuple(sorted({**named, **modules_of(*parts)}.items())))
     used = {name: file for name, file in sorted(changed.items()) if file in imported and file.is_file()}
     return {name: loaded_sha256(_module(name), file) for name, file in used.items()}
+
+
+def code_digests(module: str, *parts: object, data: tuple[object, ...] = ()) -> dict[str, dict[str, str]]:
+    """Return {"sources": …, "uncommitted": …}, digests of code besides openbench's committed one; without empty ones.
+
+    Args:
+        module: of openbench, which does the work.
+        *parts: objects whose classes may be foreign.
+        data: further objects whose modules may have uncommitted changes.
+    """
+    digests = {"sources": foreign_sources(*parts), "uncommitted": uncommitted(module, parts=(*parts, *data))}
+    return {kind: files for kind, files in digests.items() if files}
 
 
 @cache

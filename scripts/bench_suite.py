@@ -47,7 +47,7 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Role
 from openbench.core.runtime import Runtime
 from openbench.engine import provenance as clock
-from openbench.engine.prepare import build_method, opened, ready_backbone
+from openbench.engine.prepare import build_method, load_benchmark, ready_backbone
 from openbench.features.columns import Column
 from openbench.features.extract import extract, part_of
 
@@ -217,7 +217,7 @@ def main() -> None:
     shared = [word for word in typed if not word.startswith("method=")]
     one = composed("run", [*shared, "method=knn"])
     chosen = build_method(one.config["method"])
-    benchmark = opened(one.config, chosen)
+    benchmark = load_benchmark(one.config, chosen)
     backbone, _ = ready_backbone(one.config, benchmark, Runtime.from_config(one.runtime))
     images = images_of(benchmark)
     whole = sum(images.values())

@@ -17,7 +17,7 @@ from openbench.compose.config import compose, scientific
 from openbench.config.build import build
 from openbench.data.build import build_benchmark
 from openbench.digest import file_sha256
-from openbench.engine.provenance import Learnt
+from openbench.engine.provenance import TrainingInfo
 from openbench.engine.run import RunSpec
 from openbench.errors import ConfigError
 from openbench.features.store import FeatureStore
@@ -42,9 +42,9 @@ def digits():
 
 def names(digits) -> dict[str, str]:
     """What names weights, cached columns and the results of two methods."""
-    learnt = Learnt("cross_entropy", method=digits.training)
+    learnt = TrainingInfo("cross_entropy", method=digits.training)
     found = {
-        name: RunSpec(digits.benchmark, digits.network, method, name, config=digits.config, learnt=learnt).run_id
+        name: RunSpec(digits.benchmark, digits.network, method, name, config=digits.config, training_info=learnt).run_id
         for name, method in (("KNN", KNN()), ("MSP", MSP()))
     }
     columns = str(FeatureStore(Path("x"))._folder(digits.network, digits.benchmark.id_test))

@@ -81,7 +81,7 @@ def test_words_that_a_search_tries_enter_the_id_too(tmp_path, monkeypatch):
 
 
 def test_a_backbone_without_a_text_tower_is_refused_by_the_methods_name():
-    with pytest.raises(NotApplicableError, match="method 'neglabel' reads embeddings of text — backbone 'toy' has no"):
+    with pytest.raises(NotApplicableError, match="method 'neglabel' reads embeddings of text: backbone 'toy' has no"):
         refuse_missing_parts(toy_backbone(), NegLabel(), "neglabel")
 
 

@@ -22,7 +22,7 @@ from openbench.core.request import Field, Mixing, Request, Role, Texts
 from openbench.engine.evaluate import declared
 from openbench.errors import MethodError
 from openbench.features.changed_images import MIXED_READ, mixed
-from openbench.features.columns import Column, kept_of, read_by, separated
+from openbench.features.columns import Column, columns_of_pass, read_by, separated
 from openbench.features.extract import extract, score_rows
 from openbench.features.texts import text_embeddings
 from openbench.metrics.conformal.prediction_sets import prediction_sets
@@ -48,7 +48,7 @@ class MemoryFeatures:
     def __call__(self, split: Split, request: Request) -> FeatureSet:
         """Return the columns that `request` names, with labels where it names them."""
         request, second = separated(request)
-        self._extract(split, kept_of(self.backbone, request))
+        self._extract(split, columns_of_pass(self.backbone, request))
         rows = {column: self._columns[split.digest, column] for column in read_by(request)}
         columns: dict[Field, Tensor] = {c.field: tensor for c, tensor in rows.items() if c.field != Field.MAPS}
         if second is not None:

@@ -119,8 +119,8 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
             f"{len(benchmark.classes)}"
         )
     raise NotApplicableError(
-        f"method '{name}' reads {', '.join(read)} — {why} — choose a method that reads features only, e.g. method=knn "
-        f"or method=mds, or {way}"
+        f"method '{name}' reads {', '.join(read)}, but {why} — choose a method that reads features only, e.g. "
+        f"method=knn or method=mds, or {way}"
     )
 
 
@@ -159,7 +159,7 @@ def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
         has = [part for part, there in parts.items() if there and (backbone.num_classes or part == "features")]
         one = "features, e.g. knn" if backbone.has_features else "logits, e.g. msp, mls or energy"
         raise NotApplicableError(
-            f"method '{name}' reads {', '.join(read)} — backbone '{backbone.name}' has "
+            f"method '{name}' reads {', '.join(read)}, but backbone '{backbone.name}' has "
             f"{' and '.join(has)} only — choose a method that reads {one}, or {backbone.missing}"
         )
 
@@ -188,7 +188,7 @@ def _check_texts(backbone: Backbone, texts: Texts, name: str) -> None:
     try:
         corpus = Corpus.of(backbone, texts)
     except NotApplicableError as error:
-        raise NotApplicableError(f"method '{name}' reads embeddings of text — {error}") from error
+        raise NotApplicableError(f"method '{name}' reads embeddings of text: {error}") from error
     _ = corpus.words
 
 
@@ -223,6 +223,6 @@ def check_training_counts(backbone: Backbone, benchmark: Benchmark, config: Mapp
     if getattr(chosen, "fine_tunes", False):
         ways.reverse()
     raise NotApplicableError(
-        f"{' '.join(typed)} would be ignored — backbone '{backbone.name}' comes with released weights — "
+        f"{' '.join(typed)} would be ignored: backbone '{backbone.name}' comes with released weights — "
         f"{'; or '.join(ways)}; or leave {' and '.join(typed)} out and score the weights as they are"
     )

@@ -1,7 +1,7 @@
-"""From cached features to scores: fitting on the declared split, scoring in batches, never a second forward pass."""
+"""Fitting of methods on the declared split, and their scores, from cached features."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -32,32 +32,32 @@ _BASE = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))
 
 
 class FeatureSource(Protocol):
-    """Where the columns of a split come from; the engine's is a feature store bound to one backbone."""
+    """A source of the columns of splits; the engine's is a feature store bound to one backbone."""
 
     def __call__(self, split: Split, request: Request) -> FeatureSet:
-        """The columns that `request` names, with labels where it names them."""
+        """Return the columns that `request` names, with labels if it names them."""
         ...
 
     def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
-        """The scores (n,) of a split by a fitted method that runs the network itself."""
+        """Return the scores (n,) of a split by a fitted method that runs the network itself."""
         ...
 
     def texts(self, texts: Texts) -> Tensor:
-        """The unit embeddings (m, d) of a corpus."""
+        """Return the unit embeddings (m, d) of a corpus."""
         ...
 
     def mixed(self, split: Split, others: Split, mixing: Mixing) -> Tensor:
-        """The features (n, d) of a split's images, each mixed with one of `others`."""
+        """Return the features (n, d) of a split's images, each mixed with one of `others`."""
         ...
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """What scoring needs beside a method and a split.
+    """How splits are scored.
 
     Args:
-        features: where columns come from.
-        device: where scores are computed.
+        features: source of the columns.
+        device: of the computation.
         batch: rows per call of `score`.
     """
 
@@ -68,7 +68,7 @@ class Scoring:
 
 @dataclass(frozen=True)
 class Fitting:
-    """All that `fit` can be given: the ID splits it may learn from, and the head.
+    """The data that `fit` may use: ID splits, the head, and OOD validation images to mix with.
 
     Args:
         id_train: for methods with `fit_on=ID_TRAIN`.
@@ -84,21 +84,21 @@ class Fitting:
 
     @classmethod
     def of(cls, benchmark: Benchmark, head: Head) -> "Fitting":
-        """The validation and ID training splits of a benchmark."""
+        """Return the validation and ID training splits of a benchmark, with a head."""
         return cls(benchmark.id_train, benchmark.id_val, head, benchmark.ood_val)
 
     def split(self, role: Role) -> Split:
-        """The split that plays `role` in fitting.
+        """Return the split that plays `role` in fitting.
 
         Raises:
-            ConfigError: fitting on that role is not possible.
+            ConfigError: methods cannot be fitted on that role.
             DataError: its images were not opened.
         """
         allowed = {Role.ID_TRAIN: self.id_train, Role.ID_VAL: self.id_val}
         if role not in allowed:
-            raise ConfigError(f"a method asks to be fitted on '{role}' — allowed: {', '.join(allowed)}")
+            raise ConfigError(f"a method cannot be fitted on '{role}' — allowed: {', '.join(allowed)}")
         if allowed[role].unread:
-            raise DataError(f"split '{allowed[role].name}' ({role}) was not opened — nothing declared that it is read")
+            raise DataError(f"split '{allowed[role].name}' ({role}) was not opened: no method declares it")
         return allowed[role]
 
 
@@ -110,16 +110,16 @@ def mixed_with(ood_val: Split | None) -> Split:
     """
     if ood_val is None:
         raise ConfigError(
-            "the method learns from ID images mixed with images of OOD validation — there are none — choose another "
+            "the method learns from ID images mixed with OOD validation images, and there are none — choose another "
             "method, or a benchmark with ood_val"
         )
     return ood_val
 
 
 def for_layers(method: Method, layers: Sequence[str]) -> Method:
-    """Return a method with `layers=None`, which means every stage, with the names of the backbone's stages instead.
+    """Return a method with the backbone's stages in place of `layers=None`, which means every stage.
 
-    Parts of a composite are changed likewise. A method that names its layers, or reads none, is returned as it is.
+    Parts of a composite are changed likewise. A method that names its layers, or reads none, is returned unchanged.
     """
     present = [layer for layer in method.needs.layers if layer in layers]
     changes: dict[str, Any] = {
@@ -131,9 +131,9 @@ def for_layers(method: Method, layers: Sequence[str]) -> Method:
 
 
 def fit(method: Method, fitting: Fitting, features: FeatureSource, device: torch.device) -> Method:
-    """Fit a method on the split it declares; one without `fit_on` gets only the head and needs no training image.
+    """Return a method fitted on the split that it declares; without `fit_on` it gets only the head.
 
-    Each part of a composite is fitted on the split that it declares itself.
+    Each part of a composite is fitted on the split that it declares.
     """
     if isinstance(method, Composite):
         return method.fit_parts(
@@ -153,18 +153,18 @@ def fit(method: Method, fitting: Fitting, features: FeatureSource, device: torch
         head = replace(fitting.head.to(device), texts={texts: features.texts(texts) for texts in request.texts})
     fitted = method.fit(train, head)
     if isinstance(fitted, LiveMethod) and request.fit_on is not None:
-        own, mixing = fitting.split(request.fit_on).digest, request.mixing
-        fitted.fitted_on_ = own if mixing is None else digest([own, mixed_with(fitting.ood_val).digest, mixing])
+        data, mixing = fitting.split(request.fit_on).digest, request.mixing
+        fitted.fitted_on_ = data if mixing is None else digest([data, mixed_with(fitting.ood_val).digest, mixing])
     return fitted
 
 
 def score_split(method: Method, split: Split, scoring: Scoring) -> NDArray[np.float32]:
-    """Return the scores (n,) float32 of a split by a fitted method; a composite's parts read columns of their own.
+    """Return the scores (n,) float32 of a split by a fitted method; a composite's parts read separate columns.
 
     Args:
         method: fitted.
-        split: what to score.
-        scoring: where columns come from, and where and how they are scored.
+        split: to score.
+        scoring: source of the columns, device and batch size.
 
     Raises:
         MethodError: a score is NaN, or the method returned another shape.
@@ -185,7 +185,7 @@ def class_scores(method: Method, split: Split, scoring: Scoring) -> NDArray[np.f
     Args:
         method: fitted.
         split: an ID split.
-        scoring: where columns come from, and where and how they are scored.
+        scoring: source of the columns, device and batch size.
 
     Raises:
         MethodError: NaN, or another shape than one row per sample.
@@ -195,11 +195,11 @@ def class_scores(method: Method, split: Split, scoring: Scoring) -> NDArray[np.f
     where, parts = f"class_scores on {split.name} ({split.role})", []
     x = scoring.features(split, method.request.unmixed).on(scoring.device)
     for rows in declared(x, method.request).batches(scoring.batch):
-        found = method.class_scores(rows.without_labels())
-        if found is None or found.ndim != 2 or len(found) != len(rows):
-            shape = None if found is None else tuple(found.shape)
+        scores = method.class_scores(rows.without_labels())
+        if scores is None or scores.ndim != 2 or len(scores) != len(rows):
+            shape = None if scores is None else tuple(scores.shape)
             raise MethodError(f"{type(method).__name__}.{where}: shape {shape} — ({len(rows)}, c) expected")
-        parts.append(found.detach().to("cpu", torch.float32))
+        parts.append(scores.detach().to("cpu", torch.float32))
     return _checked(method, torch.cat(parts).numpy(), where)
 
 
@@ -237,27 +237,23 @@ def _checked(method: Method, scores: NDArray[np.float32], where: str) -> NDArray
 
 
 def score_splits(
-    method: Method,
-    splits: tuple[Split, ...],
-    scoring: Scoring,
-    predict: Callable[[Split, FeatureSource], NDArray[np.int64]] | None = None,
+    method: Method, splits: Iterable[Split], scoring: Scoring, *, classified: bool = True
 ) -> list[SetScores]:
     """Return the scores of several splits by a fitted method.
 
     Args:
         method: fitted.
-        splits: what to score.
-        scoring: where columns come from, and where and how they are scored.
-        predict: the predicted classes of a split; None for `predictions`.
+        splits: to score.
+        scoring: source of the columns, device and batch size.
+        classified: whether the network has a classifier for the benchmark's classes, so that predictions are noted.
     """
-    predict = predict or predictions
     return [
         SetScores.of_split(
             name=split.name,
             role=split.role,
             scores=score_split(method, split, scoring),
             labels=np.asarray(split.labels, dtype=np.int64),
-            predictions=predict(split, scoring.features),
+            predictions=predictions(split, scoring.features) if classified else np.full(len(split), -1),
         )
         for split in splits
     ]
@@ -269,13 +265,8 @@ def predictions(split: Split, features: FeatureSource) -> NDArray[np.int64]:
     return np.concatenate([rows.logits.argmax(dim=1).cpu().numpy() for rows in x.batches(65536)])
 
 
-def no_predictions(split: Split, features: FeatureSource) -> NDArray[np.int64]:
-    """Return −1 (n,): the network has no classifier for the benchmark's classes."""
-    return np.full(len(split), -1, dtype=np.int64)
-
-
 def declared(x: FeatureSet, request: Request) -> FeatureSet:
-    """Return only the declared columns: undeclared use then fails in every run, not only in the check suite."""
+    """Return only the declared columns, so that undeclared use fails in every run."""
     return replace(x, columns={name: column for name, column in x.columns.items() if name in request.fields})
 
 
@@ -295,10 +286,10 @@ class CachedFeatures:
     """A feature store bound to one backbone; its time is the clock's `features` stage.
 
     Args:
-        store: where columns lie.
+        store: of the columns.
         backbone: with weights.
         clock: of the run.
-        reused: version, commit and time of the features that were in the cache; the latest if they differ.
+        reused: version, commit and time of features that were in the cache; the latest if they differ.
     """
 
     store: FeatureStore
@@ -308,7 +299,7 @@ class CachedFeatures:
 
     @classmethod
     def of(cls, backbone: Backbone, runtime: Runtime, clock: Clock | None = None) -> "CachedFeatures":
-        """The cached features of a network under a runtime."""
+        """Return the cached features of a network under a runtime."""
         return cls(feature_store(runtime, runtime.sharding), backbone, clock or Clock())
 
     def lacks(self, split: Split) -> bool:
@@ -316,38 +307,38 @@ class CachedFeatures:
         return bool(self.store.missing(self.backbone, split, _BASE))
 
     def expect(self, splits: Iterable[Split]) -> None:
-        """Find which splits of a run have no features yet, and say how many images they have.
+        """Note whose features are reused, and log how many images are to be extracted.
 
         Args:
-            splits: all that will be asked for.
+            splits: of the run.
         """
-        every = list(splits)
-        missing = [split for split in every if self.lacks(split)]
-        kept = [self.store.made(self.backbone, split) for split in every if split not in missing]
-        if kept:
-            some = f" ({len(kept)} of {len(every)} sets)" if missing else ""
-            # Each line ends in its time: take the latest.
-            self.reused = max(kept, key=lambda made: made.rpartition(", ")[2]) + some
+        splits = list(splits)
+        missing = [split for split in splits if self.lacks(split)]
+        origins = [self.store.origin(self.backbone, split) for split in splits if split not in missing]
+        if origins:
+            some = f" ({len(origins)} of {len(splits)} sets)" if missing else ""
+            # Each origin ends in its time: take the latest.
+            self.reused = max(origins, key=lambda origin: origin.rpartition(", ")[2]) + some
         if len(missing) > 1:
             logger.info(f"features: {sum(map(len, missing)):,} images of {len(missing)} sets to extract")
 
     def __call__(self, split: Split, request: Request) -> FeatureSet:
-        """The columns of a split, extracted now if they are not cached."""
+        """Return the columns of a split, extracted now if they are not cached."""
         with self.clock.stage("features"):
             return self.store.get(self.backbone, split, request)
 
     def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
-        """The scores of a split by a live method, made now if they are not cached."""
+        """Return the scores of a split by a live method, computed now if they are not cached."""
         with self.clock.stage("features"):
             return self.store.scores(self.backbone, split, method).numpy()
 
     def texts(self, texts: Texts) -> Tensor:
-        """The unit embeddings (m, d) of a corpus, made now if they are not cached."""
+        """Return the unit embeddings (m, d) of a corpus, computed now if they are not cached."""
         with self.clock.stage("features"):
             return self.store.texts(self.backbone, texts)
 
     def mixed(self, split: Split, others: Split, mixing: Mixing) -> Tensor:
-        """The features (n, d) of a split's images, each mixed with one of `others`, extracted now if not cached."""
+        """Return the features (n, d) of a split's images mixed with others, extracted now if they are not cached."""
         with self.clock.stage("features"):
             copies = mixed(split, others, mixing, self.backbone.preprocess)
             return self.store.get(self.backbone, copies, MIXED_READ).features

@@ -1,4 +1,4 @@
-"""The jobs beside a run: training a network, filling the feature cache, checking a benchmark."""
+"""Jobs other than a run: training a network, filling the feature cache, checking a benchmark."""
 
 import logging
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ from openbench.engine.compatibility import check_classes
 from openbench.engine.evaluate import feature_store, for_layers, mixed_with
 from openbench.engine.prepare import (
     Config,
-    as_read_by,
     build_backbone,
     build_method,
     check_images,
-    opened,
+    load_benchmark,
     ready_backbone,
     train_backbone,
+    with_feature_file,
 )
 from openbench.errors import ConfigError
 from openbench.features.changed_images import MIXED_READ, mixed
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 def train(config: Config, runtime: Config) -> Trained:
-    """Train the backbone of a config, or return the weights that this training made earlier.
+    """Return the trained backbone of a config; an earlier training is loaded.
 
     Raises:
         ConfigError: the backbone comes with weights.
@@ -47,28 +47,28 @@ def train(config: Config, runtime: Config) -> Trained:
     check_images(backbone, benchmark)
     if backbone.trained:
         raise ConfigError(
-            f"backbone '{backbone.name}' comes with weights — there is nothing to train; "
-            "choose one whose yaml says `weights: null` (python -m openbench list backbone)"
+            f"backbone '{backbone.name}' comes with weights, so there is nothing to train — choose one whose yaml says "
+            "`weights: null` (python -m openbench list backbone)"
         )
     policy = "auto" if setting.train == "never" else setting.train
     return train_backbone(config, benchmark, backbone, replace(setting, train=policy))[0]
 
 
 def extract(config: Config, runtime: Config) -> dict[str, int]:
-    """Fill the feature cache for every split, with all that the chosen method reads; return images passed per split.
+    """Fill the feature cache with what the method reads of every split; return images passed per split.
 
-    Where images were passed, the last line said is the network's share of the time.
-    With several shards a job makes what no other job makes, says how much others are still making, and ends.
+    The last message is the network's share of the time. With several shards a job makes the portions that no other job
+    makes, logs how many others are still making, and ends.
     """
     setting = Runtime.from_config(runtime)
     sharding = setting.sharding
     chosen = build_method(config["method"])
-    benchmark = opened(config, chosen)
+    benchmark = load_benchmark(config, chosen)
     backbone, _ = ready_backbone(config, benchmark, setting)
     check_classes(benchmark, backbone, chosen.method, chosen.name)
     method, space = for_layers(chosen.method, backbone.layers), chosen.space
     store = feature_store(setting, sharding)
-    benchmark, passes = as_read_by(backbone, benchmark), {}
+    benchmark, passes = with_feature_file(backbone, benchmark), {}
     base = Request(fields=frozenset({Field.FEATURES}))
     for split in benchmark.splits():
         if split.unread:
@@ -84,14 +84,14 @@ def extract(config: Config, runtime: Config) -> dict[str, int]:
             store.get(backbone, mixed(split, mixed_with(benchmark.ood_val), mixing, backbone.preprocess), MIXED_READ)
         passes[f"{split.role}/{split.name}"] = backbone.passes - before
     if any(passes.values()):
-        logger.info(f"extract: {store.spent.told(setting.workers)}")
+        logger.info(f"extract: {store.timer.describe(setting.workers)}")
     return passes
 
 
 def check(config: Config, runtime: Config) -> CheckReport:
-    """Verify what a benchmark promises: counts, readable files, disjoint classes, no image on two sides.
+    """Verify a benchmark: counts, readable files, disjoint classes, no image on two sides.
 
-    If the training learns from outliers, they are verified too.
+    If the training uses outliers, they are verified too.
     """
     Runtime.from_config(runtime)
     learns = "training" in config and build_training(config["training"]).uses_outliers
@@ -99,18 +99,17 @@ def check(config: Config, runtime: Config) -> CheckReport:
 
 
 def mixings_of(method: Method, space: Mapping[str, Any], role: Role) -> list[Mixing]:
-    """Return how the images of a split are mixed for fitting, at all settings."""
-    found = (leaf.request for setting in (method, *settings_of(method, space)) for leaf in leaves(setting))
-    return list(dict.fromkeys(r.mixing for r in found if r.mixing is not None and r.fit_on == role))
+    """Return the mixings of the images of a split for fitting, at all settings."""
+    requests = (leaf.request for setting in (method, *settings_of(method, space)) for leaf in leaves(setting))
+    return list(dict.fromkeys(r.mixing for r in requests if r.mixing is not None and r.fit_on == role))
 
 
 def requests_of(method: Method, space: Mapping[str, Any], role: Role) -> list[Request]:
-    """Return what a split is read with: clean columns for fitting, every searched perturbation on validation splits."""
+    """Return the requests of a split: clean columns for fitting, every searched perturbation on validation splits."""
     if role == Role.ID_TRAIN:
-        fitted = [leaf.request for leaf in leaves(method)]
-        return [request.clean for request in fitted if request.fit_on == role]
+        return [leaf.request.clean for leaf in leaves(method) if leaf.request.fit_on == role]
     if role == Role.OOD_TRAIN:
         return []
     settings = settings_of(method, space if role in (Role.ID_VAL, Role.OOD_VAL) else {})
-    found = (leaf for setting in settings for leaf in leaves(setting))
-    return list(dict.fromkeys(leaf.request.unmixed for leaf in found if not isinstance(leaf, LiveMethod)))
+    every = (leaf for setting in settings for leaf in leaves(setting))
+    return list(dict.fromkeys(leaf.request.unmixed for leaf in every if not isinstance(leaf, LiveMethod)))

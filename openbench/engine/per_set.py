@@ -1,4 +1,4 @@
-"""A bound for each OOD set: hyper-parameters chosen on that set itself, the results of all sets in one record."""
+"""The oracle per set: hyper-parameters chosen on each OOD test set itself, joined into one record."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -17,11 +17,11 @@ HEADER = (
     "set is evaluated by itself, groups are means over sets, and nothing is pooled"
 )
 _SIDES = ("", "full_spectrum/")
-# These say nothing about a single set: they compare sets, or belong to scores that the sets do not share.
+# Numbers that compare sets, or belong to scores that the sets do not share.
 _NOT_JOINED = ("n_sets", "n_ood", "pooled_", "f1_threshold")
 
 
-def each_alone(benchmark: Benchmark) -> Iterator[tuple[str, Benchmark]]:
+def single_sets(benchmark: Benchmark) -> Iterator[tuple[str, Benchmark]]:
     """Yield each near and far set's name with the benchmark reduced to that set."""
     for name, split in benchmark.near.items():
         yield name, replace(benchmark, near={name: split}, far={})
@@ -29,18 +29,18 @@ def each_alone(benchmark: Benchmark) -> Iterator[tuple[str, Benchmark]]:
         yield name, replace(benchmark, near={}, far={name: split})
 
 
-def joined_record(run_id: str, benchmark: Benchmark, found: Mapping[str, ResultRecord]) -> ResultRecord:
+def joined_record(run_id: str, benchmark: Benchmark, records: Mapping[str, ResultRecord]) -> ResultRecord:
     """Return one record of the runs on each set: chosen values as {set: value}, trials with their `set`.
 
     Args:
         run_id: of the joined record.
         benchmark: with all sets.
-        found: each set's record, by name.
+        records: each set's record, by name.
     """
-    first = next(iter(found.values()))
-    keys = dict.fromkeys(key for record in found.values() for key in record.tuned)
-    chosen = {key: {name: record.tuned[key] for name, record in found.items()} for key in keys}
-    counts = {key: count for record in found.values() for key, count in record.counts.items()}
+    first = next(iter(records.values()))
+    keys = dict.fromkeys(key for record in records.values() for key in record.tuned)
+    chosen = {key: {name: record.tuned[key] for name, record in records.items()} for key in keys}
+    counts = {key: count for record in records.values() for key, count in record.counts.items()}
     whole = {"digest": benchmark.digest, "pristine": benchmark.pristine, "deviations": list(benchmark.deviations)}
     return replace(
         first,
@@ -48,19 +48,19 @@ def joined_record(run_id: str, benchmark: Benchmark, found: Mapping[str, ResultR
         benchmark=first.benchmark | whole,
         method=first.method | {"params": first.method["params"] | chosen},
         tuned=chosen,
-        trials=[{"set": name, **trial} for name, record in found.items() for trial in record.trials],
-        metrics=joined_metrics({name: record.metrics for name, record in found.items()}),
+        trials=[{"set": name, **trial} for name, record in records.items() for trial in record.trials],
+        metrics=joined_metrics({name: record.metrics for name, record in records.items()}),
         header=f"{first.header} · {HEADER}",
         counts=counts,
-        provenance=_provenance([record.provenance for record in found.values()]),
+        provenance=_provenance([record.provenance for record in records.values()]),
     )
 
 
-def joined_metrics(found: Mapping[str, Mapping[str, dict[str, Value]]]) -> dict[str, dict[str, Value]]:
-    """Return the metrics of all sets: each its own, groups as means, and of `id` what all sets have in common."""
+def joined_metrics(by_set: Mapping[str, Mapping[str, dict[str, Value]]]) -> dict[str, dict[str, Value]]:
+    """Return the metrics of each set, the means of groups, and the metrics of `id` that are the same for all sets."""
     result: dict[str, dict[str, Value]] = {}
     for side in _SIDES:
-        parts = {name: metrics for name, metrics in found.items() if f"{side}{name}" in metrics}
+        parts = {name: metrics for name, metrics in by_set.items() if f"{side}{name}" in metrics}
         if not parts:
             continue
         result |= {f"{side}{name}": metrics[f"{side}{name}"] for name, metrics in parts.items()}
@@ -75,7 +75,7 @@ def joined_metrics(found: Mapping[str, Mapping[str, dict[str, Value]]]) -> dict[
 
 
 def _means(members: list[dict[str, Value]]) -> dict[str, Value]:
-    """The means over the sets of a group; `unable` where one of them is."""
+    """Return the means over the sets of a group; `unable` if one of them is."""
     means: dict[str, Value] = {"n_sets": len(members), "n_ood": sum(int(m["n_ood"]) for m in members)}
     for key in _without(members[0], _NOT_JOINED):
         column = [member[key] for member in members]
@@ -89,7 +89,7 @@ def _without(values: Mapping[str, Value], beginnings: Iterable[str]) -> dict[str
 
 
 def _provenance(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The last part's provenance, with the time, passes and warnings of all parts, and the highest memory."""
+    """Return the last part's provenance, with the time, passes and warnings of all parts, and the highest memory."""
     seconds: dict[str, float] = {}
     memory: dict[str, int] = {}
     for part in parts:
@@ -97,6 +97,6 @@ def _provenance(parts: list[dict[str, Any]]) -> dict[str, Any]:
             seconds[stage] = round(seconds.get(stage, 0.0) + spent, 4)
         for stage, peak in part.get("peak_mib", {}).items():
             memory[stage] = max(memory.get(stage, 0), peak)
-    said = list(dict.fromkeys(text for part in parts for text in part.get(WARNINGS, ())))
+    warnings = list(dict.fromkeys(text for part in parts for text in part.get(WARNINGS, ())))
     whole = {"seconds": seconds, "peak_mib": memory, "passes": sum(part.get("passes", 0) for part in parts)}
-    return parts[-1] | whole | ({WARNINGS: said} if said else {})
+    return parts[-1] | whole | ({WARNINGS: warnings} if warnings else {})

@@ -1,4 +1,4 @@
-"""From plain configs to objects that are ready to run: the benchmark, the network with weights, the method."""
+"""Objects of a run from its config: the benchmark, the network with weights, the method."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -32,7 +32,7 @@ from openbench.engine.compatibility import check_classes, check_training_counts
 from openbench.engine.evaluate import for_layers
 from openbench.engine.heads import head_reader, with_fitted_head
 from openbench.engine.probe import probed
-from openbench.engine.provenance import Learnt
+from openbench.engine.provenance import TrainingInfo
 from openbench.engine.run import RunSpec
 from openbench.engine.tune import Tuning
 from openbench.engine.verify import check_material
@@ -60,20 +60,19 @@ def prepare(
     shared: "SharedObjects | None" = None,
     overrides: Sequence[str] = (),
 ) -> RunSpec:
-    """Return the run of a config with objects that are ready; errors come before a training begins.
+    """Return the run of a config, with objects that are ready; input is checked before a training begins.
 
     Args:
         config: the scientific nodes: benchmark, backbone, training, method, tune, metrics, seed.
-        setting: how it is carried out.
+        setting: the runtime.
         method: in place of the config's.
-        adopt: makes the caller's own network a backbone for the benchmark, with what a config says of it, in place of
-            the config's backbone.
+        adopt: makes a backbone and its node of the caller's own network, in place of the config's backbone.
         record: that the run is to repeat.
-        shared: what earlier runs of the same process have opened and loaded.
+        shared: benchmarks and networks of earlier runs of the same process.
         overrides: that compose to the config, for the record.
 
     Raises:
-        OpenbenchError: any bad input, before anything is computed wherever it can be known by then.
+        OpenbenchError: bad input, before anything is computed where that is possible.
     """
     chosen, shared = method or build_method(config["method"]), shared or SharedObjects()
     config = {**config, "method": chosen.node}
@@ -81,41 +80,41 @@ def prepare(
     reads_train = bool(train_reader(chosen) or head_reader(config["backbone"]))
     roots = paths.data_roots()
     key = digest(config["benchmark"]), reads_train, roots
-    benchmark = shared.get("benchmark", key, lambda: opened(config, chosen))
+    benchmark = shared.get("benchmark", key, lambda: load_benchmark(config, chosen))
     if chosen.space and tuning.strategy == "validation":
         benchmark.validation()
     if record is not None:
         check_material(record, benchmark, chosen.method)
     require_one_process("run")
-    given = None
+    adopted = None
     if adopt is not None:
-        given, node = adopt(benchmark)
+        adopted, node = adopt(benchmark)
         config = {**config, "backbone": node}
 
-    def ready() -> tuple[Backbone, Learnt | None]:
-        return ready_backbone(config, benchmark, setting, given)
+    def ready() -> tuple[Backbone, TrainingInfo | None]:
+        return ready_backbone(config, benchmark, setting, adopted)
 
-    # A method that runs the network itself might leave it otherwise than it was.
-    if given is not None or _runs_network(chosen) or setting.train == "force":
-        backbone, learnt = ready()
+    # A method that runs the network itself might change it.
+    if adopted is not None or _runs_network(chosen) or setting.train == "force":
+        backbone, training = ready()
     else:
         nodes = {name: node for name, node in config.items() if name not in _PER_RUN}
         # Weights that were trained now are read back by the next run: its record says that they were reused.
-        backbone, learnt = shared.get(
-            "backbone", (digest(nodes), roots, setting), ready, lambda made: made[1] is None or bool(made[1].reused)
+        backbone, training = shared.get(
+            "backbone", (digest(nodes), roots, setting), ready, lambda pair: pair[1] is None or bool(pair[1].reused)
         )
     check_classes(benchmark, backbone, chosen.method, chosen.name)
-    learns_from_outliers = learnt is not None and learnt.outliers is not None
+    uses_outliers = training is not None and training.outliers is not None
     return RunSpec(
-        benchmark=as_read_by(backbone, benchmark),
+        benchmark=with_feature_file(backbone, benchmark),
         backbone=backbone,
         method=for_layers(chosen.method, backbone.layers),
         method_name=chosen.name,
         space=chosen.space,
         tuning=tuning,
         metrics=metrics,
-        config={name: node for name, node in config.items() if name != OUTLIERS or learns_from_outliers},
-        learnt=learnt,
+        config={name: node for name, node in config.items() if name != OUTLIERS or uses_outliers},
+        training_info=training,
         overrides=overrides,
     )
 
@@ -130,7 +129,7 @@ def build_method(node: Config) -> ChosenMethod:
     if isinstance(method, StreamingMethod):
         from_node(StreamPlan, node.get(STREAM) or {}, StreamPlan.named)
         if space:
-            raise ConfigError(f"{where}._space_ — a streaming method is not tuned — leave it out")
+            raise ConfigError(f"{where}: a streaming method is not tuned — leave `_space_` out")
     settings = grid(space, list(method.params()), where)
     kinds = hints_of(type(method))
     for parameter, values in space.items():
@@ -143,7 +142,7 @@ def build_method(node: Config) -> ChosenMethod:
 
 
 def _refused(method: Method, params: Config) -> str:
-    """Why a method refuses these hyper-parameters; empty if it takes them."""
+    """Return why a method refuses these hyper-parameters; empty if it takes them."""
     try:
         with_params(method, params)
     except MethodError as error:
@@ -152,9 +151,9 @@ def _refused(method: Method, params: Config) -> str:
 
 
 def train_reader(chosen: ChosenMethod) -> str:
-    """Return how messages name a method that reads the ID training images; empty if no setting reads them."""
-    found = (leaf.request.fit_on for setting in chosen.settings for leaf in leaves(setting))
-    return f"method '{chosen.name}', which is fitted on it" if Role.ID_TRAIN in found else ""
+    """Return a phrase for messages about a method that reads the ID training images; empty if no setting does."""
+    roles = (leaf.request.fit_on for setting in chosen.settings for leaf in leaves(setting))
+    return f"method '{chosen.name}', which is fitted on it" if Role.ID_TRAIN in roles else ""
 
 
 def _runs_network(chosen: ChosenMethod) -> bool:
@@ -163,24 +162,24 @@ def _runs_network(chosen: ChosenMethod) -> bool:
 
 
 def ready_backbone(
-    config: Config, benchmark: Benchmark, runtime: Runtime, given: Backbone | None = None
-) -> tuple[Backbone, Learnt | None]:
-    """Return the backbone of a config with weights, on its device, and how they were learnt (None: released).
+    config: Config, benchmark: Benchmark, runtime: Runtime, adopted: Backbone | None = None
+) -> tuple[Backbone, TrainingInfo | None]:
+    """Return the backbone of a config with weights, on its device, and their training (None: released weights).
 
     A backbone without weights is trained now if the policy allows.
 
     Args:
         config: the scientific nodes.
-        benchmark: what the network is evaluated on.
-        runtime: how the run is carried out.
-        given: the backbone that the config's node describes, if there is one already.
+        benchmark: on which the network is evaluated.
+        runtime: of the run.
+        adopted: the caller's own backbone, which the config's node describes.
 
     Raises:
         NotApplicableError: a training was chosen for released weights.
         ConfigError: a precision that the device does not have.
     """
     device = resolve_device(runtime.own_device)
-    backbone, learnt = given or build_backbone(config, benchmark), None
+    backbone, training = adopted or build_backbone(config, benchmark), None
     if isinstance(backbone, NetworkBackbone):
         check_precision(backbone.precision, device)
     check_images(backbone, benchmark)
@@ -188,11 +187,11 @@ def ready_backbone(
         check_training_counts(backbone, benchmark, config, name_of(config["training"]))
     else:
         policy = "never" if under_torchrun() else runtime.train  # `train` is what torchrun divides
-        trained, learnt = train_backbone(config, benchmark, backbone, replace(runtime, train=policy))
+        trained, training = train_backbone(config, benchmark, backbone, replace(runtime, train=policy))
         backbone = trained.backbone
     backbone = backbone.to(device)
     probed(backbone, benchmark, runtime.features, RecordStore(runtime.records))
-    return with_fitted_head(backbone, benchmark, runtime), learnt
+    return with_fitted_head(backbone, benchmark, runtime), training
 
 
 def name_of(node: Config) -> str:
@@ -203,10 +202,8 @@ def name_of(node: Config) -> str:
     return target.split(".")[-2] if "." in target else target.lower()
 
 
-def opened(config: Config, chosen: ChosenMethod) -> Benchmark:
+def load_benchmark(config: Config, chosen: ChosenMethod) -> Benchmark:
     """Return the benchmark of a config, with the training images if the method reads them.
-
-    Whether the network reads them is not known yet.
 
     Raises:
         DataError: sets are missing; training images are listed too if the network's yaml has no weights.
@@ -227,7 +224,7 @@ def opened(config: Config, chosen: ChosenMethod) -> Benchmark:
 
 
 def _trained_on(backbone: str) -> str:
-    """How messages name a network without weights, which is trained on the ID training images."""
+    """Return a phrase for messages about a network without weights, which is trained on the ID training images."""
     return f"backbone '{backbone}', which has no weights and is trained on it"
 
 
@@ -253,39 +250,36 @@ def check_images(backbone: Backbone, benchmark: Benchmark) -> None:
     if backbone.classifies and (benchmark.columns is not None or (single and not backbone.trained)):
         has = "rows of a table" if benchmark.columns is not None else "a single class"
         raise ConfigError(
-            f"backbone '{backbone.name}' classifies images — benchmark '{benchmark.name}' has {has} — "
+            f"backbone '{backbone.name}' classifies images, but benchmark '{benchmark.name}' has {has} — "
             "choose backbone=identity for a table, or a network with weights for images of a single class"
         )
 
 
 def train_backbone(
     config: Config, benchmark: Benchmark, backbone: Backbone, runtime: Runtime
-) -> tuple[Trained, Learnt]:
-    """Train a network, or find the weights that this training made earlier; return it and how it came about.
-
-    The training sees images to learn from, and outliers if it uses them.
-    """
+) -> tuple[Trained, TrainingInfo]:
+    """Return a network that is trained now, or has the weights of an earlier training, and that training."""
     if benchmark.id_train.unread:
         benchmark = build_benchmark(config["benchmark"], _trained_on(backbone.name))
         refuse_same_images(benchmark)
-    training, outliers = build_training(config["training"]), config.get(OUTLIERS)
-    if not training.uses_outliers:
+    method, outliers = build_training(config["training"]), config.get(OUTLIERS)
+    if not method.uses_outliers:
         benchmark = replace(benchmark, ood_train=None)
     elif outliers:
         benchmark = with_outliers(benchmark, outliers)
         refuse_same_images(benchmark)
     trained = get_or_train(backbone, benchmark, config, runtime)
-    return trained, Learnt(name_of(config["training"]), benchmark.ood_train, training, trained.reused)
+    return trained, TrainingInfo(name_of(config["training"]), benchmark.ood_train, method, trained.reused)
 
 
 def _options(kind: type[Any], node: Config, where: str) -> Any:
     return build({**node, TARGET: f"{kind.__module__}.{kind.__qualname__}"}, where, kind)
 
 
-def as_read_by(backbone: Backbone, benchmark: Benchmark) -> Benchmark:
-    """Return the benchmark with the items that a backbone reads: images, or the rows of its file.
+def with_feature_file(backbone: Backbone, benchmark: Benchmark) -> Benchmark:
+    """Return the benchmark with the rows of a backbone's feature file in place of images, else as it is.
 
-    Labels, names and digests stay, so records say that the same images were evaluated.
+    Labels, names and digests stay, so records name the same images.
 
     Raises:
         DataError: the file lacks a set or an image.
@@ -296,42 +290,39 @@ def as_read_by(backbone: Backbone, benchmark: Benchmark) -> Benchmark:
     def rows(split: Split) -> Split:
         return split if split.unread else replace(split, items=backbone.items_of(split))
 
-    changed: dict[str, Any] = {}
-    for part in fields(benchmark):
-        value = getattr(benchmark, part.name)
+    changes: dict[str, Any] = {}
+    for field in fields(benchmark):
+        value = getattr(benchmark, field.name)
         if isinstance(value, Split) and value.role != Role.OOD_TRAIN:
-            changed[part.name] = rows(value)
+            changes[field.name] = rows(value)
         elif isinstance(value, Mapping):
-            changed[part.name] = {name: rows(split) for name, split in value.items()}
-    return replace(benchmark, **changed)
+            changes[field.name] = {name: rows(split) for name, split in value.items()}
+    return replace(benchmark, **changes)
 
 
 class SharedObjects:
-    """Benchmarks and networks that the runs of one process have in common, by what they were made of; the latest few.
-
-    A run finds what an earlier one left as if it had made it: nothing that enters a record differs.
-    """
+    """A cache of the latest benchmarks and networks, shared by the runs of one process. No record depends on it."""
 
     def __init__(self) -> None:
-        self._made: dict[str, OrderedDict[Hashable, Any]] = {}
+        self._objects: dict[str, OrderedDict[Hashable, Any]] = {}
 
-    def get(self, kind: str, key: Hashable, make: Callable[[], T], lasting: Callable[[T], bool] = lambda _: True) -> T:
-        """Return what was made of `key`, or make it now, and keep it if the next run would make the same.
+    def get(self, kind: str, key: Hashable, make: Callable[[], T], keep: Callable[[T], bool] = lambda _: True) -> T:
+        """Return the cached object of a key, or make it and cache it.
 
         Args:
             kind: `benchmark` or `backbone`.
-            key: all that it is made of.
+            key: of everything that the object depends on.
             make: makes it.
-            lasting: whether the next run would make the same.
+            keep: whether to cache what was made.
         """
-        made = self._made.setdefault(kind, OrderedDict())
-        if key in made:
-            made.move_to_end(key)
-            return made[key]  # type: ignore[no-any-return]
-        # The oldest goes first: two networks may not fit into memory where one does.
-        while len(made) >= _MOST:
-            made.popitem(last=False)
-        found = make()
-        if lasting(found):
-            made[key] = found
-        return found
+        objects = self._objects.setdefault(kind, OrderedDict())
+        if key in objects:
+            objects.move_to_end(key)
+            return objects[key]  # type: ignore[no-any-return]
+        # Before the new one is made: two networks may not fit into memory where one does.
+        while len(objects) >= _MOST:
+            objects.popitem(last=False)
+        new = make()
+        if keep(new):
+            objects[key] = new
+        return new

@@ -1,9 +1,9 @@
-"""The probes: a network and a method of the user's answer before anything that is cached or recorded of them is reused.
+"""Probes of the user's own networks and methods, before their cached outputs or records are reused.
 
-Code can be read, and weights can be hashed, but a value that code reads from elsewhere (a global, a class attribute, a
-file) hides from both. So every network that openbench does not ship is asked: a dozen images go through preprocessing
-and network, twice, in parts, beside other images, and are compared with what it made of them before. A method of the
-user's is fitted on a few hundred cached rows and scores a dozen; what it scored is in the record.
+Digests of code and weights miss a value that code reads from elsewhere (a global, a class attribute, a file). So every
+network that openbench does not ship is run on a dozen images, twice, in parts and among other images, and compared with
+its earlier outputs. A method of the user's is fitted on a few hundred cached rows and scores a dozen; the record has
+these scores.
 """
 
 import io
@@ -48,14 +48,14 @@ Rows = Mapping[str, NDArray[np.float32]]
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """What a network made of a few images.
+    """The outputs of a network for a few images.
 
     Args:
         images: of ID test, spread over its classes.
         rows: features (n, d) and logits (n, c).
-        network: digest of all that is known of it: class, sources, weights, structure, preprocessing.
-        variant: tells it apart from a network of the same digest that made other rows; empty for the first one, None
-            as long as they were not compared.
+        network: digest of its class, sources, weights, structure and preprocessing.
+        variant: distinguishes networks of the same digest and other rows; empty for the first one, None before they are
+            compared.
     """
 
     images: Split
@@ -64,7 +64,7 @@ class Probe:
     variant: str | None = None
 
     def recorded(self) -> dict[str, Any]:
-        """What a record keeps of it: values, since another processor rounds otherwise."""
+        """Return the probe as records hold it: values, since another processor rounds otherwise."""
         numbers = {name: [[float(f"{x:.6g}") for x in row] for row in rows] for name, rows in _sums(self.rows).items()}
         variant = {"variant": self.variant} if self.variant else {}
         return {"network": self.network, "images": self.images.digest, **variant, "outputs": numbers}
@@ -78,7 +78,7 @@ def some_of(split: Split) -> Split:
 
 
 def ask(backbone: Backbone, split: Split) -> None:
-    """Note on a network what it makes of some images, and check that each of them alone decides its outputs.
+    """Set the probe of a network, and check that its outputs for an image depend on that image alone.
 
     Raises:
         StochasticError: the same images give other outputs, or a module is in training mode.
@@ -89,9 +89,8 @@ def ask(backbone: Backbone, split: Split) -> None:
     pixels = _pixels(images, backbone)
     if not np.array_equal(pixels, _pixels(images, backbone), equal_nan=True):
         raise ConfigError(
-            f"model '{backbone.name}': preprocess gives other pixels each time it is called — a transform without "
-            "random steps expected — pass the one that the network is tested with (CenterCrop instead of RandomCrop, "
-            "no flips)"
+            f"model '{backbone.name}': preprocess gives other pixels each time it is called — pass the transform that "
+            "the network is tested with, without random steps (CenterCrop instead of RandomCrop, no flips)"
         )
     rows = _rows(backbone, pixels)
     _check_finite(rows, pixels, backbone.name)
@@ -104,44 +103,44 @@ def _check_repeats(backbone: Backbone, pixels: Tensor, rows: Rows) -> None:
     network: torch.nn.Module | None = getattr(backbone, "network", None)
     training = [place or "the network" for place, part in network.named_modules() if part.training] if network else []
     exact = backbone.device.type == "cpu" and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    found = _difference(rows, _rows(backbone, pixels), 0.0 if exact else _rounding(rows, backbone))
+    fault = _difference(rows, _rows(backbone, pixels), 0.0 if exact else _rounding(rows, backbone))
     if training and backbone.draws == 1:
-        found = f"{training[0]} is in training mode during the forward pass" + (found and f", and {found}")
-    if found:
+        fault = f"{training[0]} is in training mode during the forward pass" + (fault and f", and {fault}")
+    if fault:
         raise StochasticError(
-            f"model '{backbone.name}' is not deterministic: {found} for the same {len(pixels)} images — in eval mode "
-            "nothing may be drawn — use nn.Dropout, which eval() turns off, or F.dropout(…, training=self.training); "
-            "to evaluate the mean of several passes, each with its own seed: ob.evaluate(…, stochastic=8)"
+            f"model '{backbone.name}' is not deterministic in eval mode: {fault} for the same {len(pixels)} images — "
+            "use nn.Dropout, which eval() turns off, or F.dropout(…, training=self.training); to "
+            " evaluate the mean of several passes, each with its own seed: ob.evaluate(…, stochastic=8)"
         )
 
 
 def _check_ignores_batch(backbone: Backbone, pixels: Tensor, rows: Rows) -> None:
     half = (len(pixels) + 1) // 2
-    beside = _rows(backbone, torch.cat([pixels[:half], pixels[: len(pixels) - half]]))
-    pairs: list[tuple[Rows, Rows]] = [(_first(rows, half), _first(beside, half))]
+    mixed = _rows(backbone, torch.cat([pixels[:half], pixels[: len(pixels) - half]]))
+    pairs: list[tuple[Rows, Rows]] = [(_first(rows, half), _first(mixed, half))]
     if backbone.draws == 1 and len(pixels) > 1:  # of several passes each batch draws its own numbers
-        alone, rest = _rows(backbone, pixels[:1]), _rows(backbone, pixels[1:])
-        pairs.append((rows, {key: np.concatenate([of, rest[key]]) for key, of in alone.items()}))
-    found = [text for one, other in pairs if (text := _difference(one, other, _rounding(rows, backbone)))]
-    if found:
+        single, rest = _rows(backbone, pixels[:1]), _rows(backbone, pixels[1:])
+        pairs.append((rows, {key: np.concatenate([of, rest[key]]) for key, of in single.items()}))
+    faults = [text for one, other in pairs if (text := _difference(one, other, _rounding(rows, backbone)))]
+    if faults:
         raise ConfigError(
-            f"model '{backbone.name}': an output depends on the batch: {found[0]} beside other images — an image must "
-            "be scored by itself — let batch norm use its running statistics (track_running_stats=True, and eval()), "
+            f"model '{backbone.name}': an output depends on the batch: {faults[0]} among other images — "
+            "let batch norm use its running statistics (track_running_stats=True, and eval()), "
             "and take no mean over the batch"
         )
 
 
 def probed(backbone: Backbone, benchmark: Benchmark, features: Path, records: RecordStore) -> None:
-    """Give a network that openbench does not ship an identity under which only its own outputs are cached.
+    """Give a network that openbench does not ship a digest of its own.
 
-    It is that of its classes, sources, weights and preprocessing, until a network with the same ones makes other
-    outputs of the same images: then these outputs are part of it.
+    The digest is that of its classes, sources, weights and preprocessing, unless an earlier network of that digest had
+    other outputs for the same images: then these outputs enter it.
 
     Args:
         backbone: with weights, on its device.
-        benchmark: it is asked about some of its ID test images.
+        benchmark: some of its ID test images are the input.
         features: the folder of cached features.
-        records: those that may be reused.
+        records: that may be reused.
 
     Raises:
         ConfigError: as for `ask`; or its digest cannot be changed.
@@ -153,31 +152,30 @@ def probed(backbone: Backbone, benchmark: Benchmark, features: Path, records: Re
         return
     rounding = _rounding(probe.rows, backbone)
     for _ in range(_TRIES):
-        same: dict[str, bool] = {}  # variant → whether all that is known of it is as this network answers
+        same: dict[str, bool] = {}  # variant → whether all its known outputs are those of this network
         for variant, then, now in _known(backbone, probe, features / "probes", records.folder / benchmark.name):
             same[variant] = same.get(variant, True) and not _difference(then, now, rounding)
         other = digest({name: array_sha256(of) for name, of in probe.rows.items()}) if same else ""
-        variant = next((variant for variant, all_of_it in same.items() if all_of_it), other)
-        if _keep(probe, features / "probes" / f"{probe.network}-{variant}.npz") or variant in same:
-            break  # else another process has just written the file: what is in it is known now
+        variant = next((variant for variant, is_same in same.items() if is_same), other)
+        if _write(probe, features / "probes" / f"{probe.network}-{variant}.npz") or variant in same:
+            break  # else another process has just written the file, which is compared in the next round
     backbone.probe = replace(probe, variant=variant)
     if variant:
         before, backbone.architecture = backbone.digest, f"{backbone.architecture}, probe {variant}"
         if backbone.digest == before:
             raise ConfigError(
-                f"backbone '{backbone.name}' makes other outputs than are cached under its digest {before}, so "
-                "something that its code reads has changed — let its digest cover that, or its architecture, which "
-                "enters it"
+                f"backbone '{backbone.name}' has other outputs than are cached under its digest {before}: something "
+                "that its code reads has changed — let its digest or its architecture cover that"
             )
 
 
 def _known(backbone: Backbone, probe: Probe, cached: Path, records: Path) -> Iterator[tuple[str, Rows, Rows]]:
-    """What networks of the same digest made of some images, and what this one makes of them, with their variants."""
+    """Yield (variant, its outputs, this network's outputs for the same images) of earlier networks of this digest."""
     for file in sorted(cached.glob(f"{probe.network}-*.npz")):
         try:
-            with np.load(file, allow_pickle=False) as kept:
-                then = {name: kept[name] for name in probe.rows}
-                images = [kept[f"image{i}"] for i in range(len(kept.files) - len(then))]
+            with np.load(file, allow_pickle=False) as pack:
+                then = {name: pack[name] for name in probe.rows}
+                images = [pack[f"image{i}"] for i in range(len(pack.files) - len(then))]
         except (*DAMAGED, BadZipFile):
             file.unlink(missing_ok=True)
             continue
@@ -186,14 +184,14 @@ def _known(backbone: Backbone, probe: Probe, cached: Path, records: Path) -> Ite
         yield file.stem.partition("-")[2], then, _rows(backbone, _pixels(split, backbone))
     for file in sorted((records / backbone.name).glob("*/*.json")):
         with suppress(RecordError):
-            found = load(file).provenance.get(PROBE) or {} if probe.network.encode() in file.read_bytes() else {}
-            if (found.get("network"), found.get("images")) == (probe.network, probe.images.digest):
-                outputs = {name: np.array(rows, np.float32) for name, rows in found["outputs"].items()}
-                yield found.get("variant") or "", outputs, _sums(probe.rows)
+            old = load(file).provenance.get(PROBE) or {} if probe.network.encode() in file.read_bytes() else {}
+            if (old.get("network"), old.get("images")) == (probe.network, probe.images.digest):
+                outputs = {name: np.array(rows, np.float32) for name, rows in old["outputs"].items()}
+                yield old.get("variant") or "", outputs, _sums(probe.rows)
 
 
-def _keep(probe: Probe, file: Path) -> bool:
-    """Write what a network made of some images, if no file of this name is there; return whether it is written."""
+def _write(probe: Probe, file: Path) -> bool:
+    """Write a probe unless the file exists; return whether it was written."""
     buffer = io.BytesIO()
     images = {f"image{i}": np.asarray(image) for i, image in enumerate(probe.images.items)}  # type: ignore[arg-type,var-annotated]
     np.savez(buffer, **images, **probe.rows)  # type: ignore[arg-type]
@@ -203,7 +201,7 @@ def _keep(probe: Probe, file: Path) -> bool:
     except FileExistsError:
         return False
     except OSError:
-        pass  # what is cached can be read all the same; the store says so when it has to write
+        pass  # the cache can be read all the same; the store reports it when it has to write
     return True
 
 
@@ -212,17 +210,17 @@ def _pixels(images: Split, backbone: Backbone) -> Tensor:
 
 
 def _rows(backbone: Backbone, pixels: Tensor) -> Rows:
-    """What a network makes of images; logits where it has a classifier."""
+    """Return the features of a network, and its logits if it has a classifier."""
     try:
-        found = backbone.outputs(pixels, Request())
+        outputs = backbone.outputs(pixels, Request())
     except OpenbenchError:
         raise
     except Exception as error:  # whatever the user's code raises
         raise ConfigError(
-            f"model '{backbone.name}' fails on a batch of {len(pixels)} images — {type(error).__name__}: "
-            f"{str(error)[:300]} — it must take any number of images, as the last batch of a set is shorter"
+            f"model '{backbone.name}' fails on a batch of {len(pixels)} images ({type(error).__name__}: "
+            f"{str(error)[:300]}) — it must take any number of images, as the last batch of a set is shorter"
         ) from error
-    rows = {"features": found.features, "logits": found.logits}
+    rows = {"features": outputs.features, "logits": outputs.logits}
     return {name: of.detach().cpu().float().numpy() for name, of in rows.items() if of.shape[1]}
 
 
@@ -231,16 +229,16 @@ def _first(rows: Rows, n: int) -> Rows:
 
 
 def _sums(rows: Rows) -> dict[str, NDArray[np.float32]]:
-    """A few numbers for each image, each a sum over all outputs with other factors."""
-    found = {}
+    """Return a few numbers for each image, each a sum over all outputs with other factors."""
+    sums = {}
     for name, of in rows.items():
         factors = np.cos(np.outer(np.arange(of.shape[1]), 1 + np.arange(_NUMBERS)))
-        found[name] = (of.astype(np.float64) @ factors).astype(np.float32)
-    return found
+        sums[name] = (of.astype(np.float64) @ factors).astype(np.float32)
+    return sums
 
 
 def _rounding(rows: Rows, backbone: Backbone) -> float:
-    """How far rounding may move outputs; numbers that 16 bits hold come from 16 bits."""
+    """Return how far rounding may move outputs; numbers that fit in 16 bits were computed in 16 bits."""
     tensors = [torch.from_numpy(of) for of in rows.values()]
     if any(torch.equal(of, of.to(kind).float()) for of in tensors for kind in (torch.float16, torch.bfloat16)):
         return _HALVES
@@ -248,7 +246,7 @@ def _rounding(rows: Rows, backbone: Backbone) -> float:
 
 
 def _difference(one: Rows, other: Rows, rounding: float) -> str:
-    """By how much outputs differ, in words; empty if they are the same within rounding."""
+    """Describe by how much outputs differ; empty if they are the same within rounding."""
     for name, then in one.items():
         now = other.get(name, np.empty(0))
         largest, spread = float(np.abs(then).max()), float(np.abs(then - then.mean(axis=0)).max())
@@ -264,13 +262,12 @@ def _check_finite(rows: Rows, pixels: Tensor, name: str) -> None:
         if bad:
             raise DataError(
                 f"model '{name}': {key} are NaN or infinite for {bad} of the first {len(of)} images, whose pixels "
-                f"reach {float(pixels.abs().max()):.3g} after preprocess — finite numbers expected — check the weights "
-                "and the preprocess"
+                f"reach {float(pixels.abs().max()):.3g} after preprocess — check the weights and the preprocess"
             )
 
 
 @dataclass(frozen=True)
-class _Few:
+class _Sampled:
     """A few hundred rows of each split, spread over it."""
 
     features: CachedFeatures
@@ -289,24 +286,24 @@ class _Few:
 
 
 def ask_method(method: Method, benchmark: Benchmark, features: CachedFeatures) -> list[float]:
-    """Return what a method scores a dozen rows of ID test, with its default hyper-parameters; nothing if it cannot.
+    """Return the scores of a dozen rows of ID test by a method with default hyper-parameters; empty if it fails.
 
     Args:
         method: unfitted; it is not changed.
-        benchmark: whose rows it is fitted on and scores.
+        benchmark: its rows are fitted on and scored.
         features: of the network.
     """
-    few, device = _Few(features), features.backbone.device
+    sample, device = _Sampled(features), features.backbone.device
     try:
-        fitted = fit(with_params(method, {}), Fitting.of(benchmark, features.backbone.head), few, device)
-        scores = score_split(fitted, benchmark.id_test, Scoring(few, device))
+        fitted = fit(with_params(method, {}), Fitting.of(benchmark, features.backbone.head), sample, device)
+        scores = score_split(fitted, benchmark.id_test, Scoring(sample, device))
     except OpenbenchError:  # e.g. more neighbours than rows
         return []
     return [float(f"{x:.6g}") for x in np.nan_to_num(scores[_spread(len(scores), _SCORED).numpy()])]
 
 
 def same_scores(then: Sequence[float], now: Sequence[float]) -> bool:
-    """Return whether two answers are the same within rounding; nothing is the same as anything."""
+    """Return whether two lists of scores are the same within rounding; an empty one equals any."""
     if not then or not now:
         return True
     first, second = np.array(then), np.array(now)

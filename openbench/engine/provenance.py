@@ -1,4 +1,4 @@
-"""How numbers came about: what a run and its record say of network, code, machine, time and scores."""
+"""The provenance of records (code, machine, time, network), and the notes and warnings of a run."""
 
 import logging
 import platform
@@ -33,19 +33,19 @@ if TYPE_CHECKING:  # without torch, so that the metrics of a file of scores are 
     from openbench.core.benchmark import Split
     from openbench.training.base import TrainingMethod
 
+logger = logging.getLogger(__name__)
 Status = Literal["written", "skipped", "verified", "compared"]
-WARNINGS = "warnings"  # key of a record's provenance: what was said of the scores, and of memory
-_TURNED = 0.4  # an AUROC below this in every set speaks of scores with the other sign
+WARNINGS = "warnings"  # key of a record's provenance: warnings about scores and memory
+_TURNED = 0.4  # an AUROC below this in every set suggests that scores have the wrong sign
 _VARIANT = (
-    "a network of the same class, sources, weights and preprocessing made other outputs of the same images before: "
-    "something else that it or its preprocess reads has changed, so this is another network, with results of its own"
+    "a network of the same class, sources, weights and preprocessing gave other outputs for the same images before: "
+    "something else that it or its preprocess reads has changed, so it counts as another network"
 )
 _OTHER_METHOD = (
-    "a method of the same sources and hyper-parameters scored the same rows otherwise before: something else that it "
-    "reads has changed, so this is another method, with results of its own"
+    "a method of the same sources and hyper-parameters gave other scores for the same rows before: something else that "
+    "it reads has changed, so it counts as another method"
 )
 _STARTED = datetime.now(UTC).replace(microsecond=0)  # of this process
-logger = logging.getLogger(__name__)
 _LIBRARIES = (
     *("torch", "torchvision", "numpy", "scipy", "scikit-learn", "faiss-cpu", "timm", "open_clip_torch"),
     "pillow",  # decodes and resizes images
@@ -55,15 +55,15 @@ _OPTIONAL = ("transformers", "onnxruntime", "pyod")  # named only where they wer
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The record in which a run ended, and what is printed above its numbers.
+    """The record of a run, and the lines that are printed above its numbers.
 
     Args:
-        record: just made, or found.
+        record: new or existing.
         path: its file.
         status: written; skipped (the record existed); verified (it existed and was reproduced); or compared (the
             weights differ from the record's).
-        notes: where the numbers come from, if this run did not make them.
-        warnings: why they may not be what the user expects.
+        notes: on the code and the cached data that the numbers come from.
+        warnings: reasons why they may not be what the user expects.
         scores: of each image, if this run computed them for all sets with one method.
     """
 
@@ -127,7 +127,7 @@ def provenance(clock: Clock, device: "torch.device", passes: int) -> dict[str, A
         # Only what can move a number: code, configs and manifests.
         "git_dirty": dirty(),
         "python": platform.python_version(),
-        "libraries": {name: found for name in _libraries() if (found := _version(name))},
+        "libraries": {name: installed for name in _libraries() if (installed := _version(name))},
         "device": _device(device),
         "processor": _processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -161,7 +161,7 @@ def _device(device: "torch.device") -> str:
 
 @cache
 def _processor() -> str:
-    """The model of the processor: different models sum in different orders, and so round differently."""
+    """The model of the processor; models differ in the order of sums, and so in rounding."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -171,28 +171,28 @@ def _processor() -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Learnt:
-    """How weights that were not released came about.
+class TrainingInfo:
+    """The training of weights that were not released.
 
     Args:
-        training: as users type it.
-        outliers: what it learnt from besides the ID images; None for nothing.
-        method: the training itself.
+        name: as users type it.
+        outliers: that it used; None for none.
+        method: the training method.
         reused: version, commit and time of the training; empty if the weights are new.
     """
 
-    training: str
+    name: str
     outliers: "Split | None" = None
     method: "TrainingMethod | None" = None
     reused: str = ""
 
 
-def describe_backbone(backbone: "Backbone", learnt: Learnt | None, config: Mapping[str, Any]) -> dict[str, Any]:
+def describe_backbone(backbone: "Backbone", training: TrainingInfo | None, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the backbone's part of a record; a fitted head, augmentation and outliers only if there are any.
 
     Args:
         backbone: with weights.
-        learnt: how they were trained; None for released weights.
+        training: of these weights; None for released ones.
         config: the scientific nodes, of which `training` is read.
     """
     described = {
@@ -202,112 +202,113 @@ def describe_backbone(backbone: "Backbone", learnt: Learnt | None, config: Mappi
         "num_classes": backbone.num_classes,
         "feature_dim": backbone.feature_dim,
         "preprocess": asdict(backbone.preprocess),
-        "training": None if learnt is None else learnt.training,
-        **({} if backbone.fitted_head is None else {"head": dict(backbone.fitted_head)}),
+        "training": None if training is None else training.name,
     }
-    return described if learnt is None else described | named(learnt, config)
+    if backbone.fitted_head is not None:
+        described["head"] = dict(backbone.fitted_head)
+    if training is None:
+        return described
+    if augment := config.get("training", {}).get(AUGMENT):
+        described["augment"] = augment
+    if training.outliers is not None:
+        from openbench.data.build import outliers_name
+
+        described["outliers"] = outliers_name(training.outliers)
+        described["outliers_digest"] = training.outliers.digest
+    return described
 
 
-def named(learnt: Learnt, config: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a record names besides the training: the augmentation as typed and the outliers, if any."""
-    from openbench.data.build import outliers_name
-
-    augment, outliers = config.get("training", {}).get(AUGMENT), learnt.outliers
-    found = {} if outliers is None else {"outliers": outliers_name(outliers), "outliers_digest": outliers.digest}
-    return {"augment": augment, **found} if augment else found
-
-
-def remarks(whose: str, scores: Sequence[SetScores], said: Sequence[str] = ()) -> dict[str, Any]:
+def score_warnings(source: str, scores: Sequence[SetScores], earlier: Sequence[str] = ()) -> dict[str, Any]:
     """Return the part of a record's provenance that warns of all-equal or infinite scores; empty if there are none.
 
     Args:
-        whose: what gave the scores, e.g. `method 'knn'`.
+        source: of the scores, e.g. `method 'knn'`.
         scores: of all splits; none of a streaming method.
-        said: what was to be warned of before there were scores.
+        earlier: warnings from before there were scores.
     """
     pooled = np.concatenate([split.scores for split in scores]) if scores else np.empty(0)
     if len(pooled) and (pooled == pooled[0]).all():
-        found = [
-            f"WARNING: {whose} gives all {len(pooled):,} images of all sets the score {pooled[0]:g}: nothing "
-            "is ranked by it, so AUROC is 50 whatever the images show"
+        warnings = [
+            f"WARNING: {source} gives all {len(pooled):,} images of all sets the score {pooled[0]:g}: nothing is "
+            "ranked by it, so AUROC is 50 whatever the images show"
         ]
     else:
-        found = [text for split in scores if (text := _of_set(whose, split))]
-    return {WARNINGS: [*said, *found]} if said or found else {}
+        warnings = [text for split in scores if (text := _set_warning(source, split))]
+    return {WARNINGS: [*earlier, *warnings]} if earlier or warnings else {}
 
 
-def turned(whose: str, scores: Sequence[SetScores], values: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+def sign_warning(source: str, scores: Sequence[SetScores], values: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     """Return a line that asks about the sign of scores whose AUROC is far below one half in every OOD set."""
-    found = [values[s.name]["auroc"] for s in scores if s.role in ("near", "far") and "auroc" in values[s.name]]
-    if not found or max(found) >= _TURNED:
+    aurocs = [values[s.name]["auroc"] for s in scores if s.role in ("near", "far") and "auroc" in values[s.name]]
+    if not aurocs or max(aurocs) >= _TURNED:
         return ()
-    most = f"{100 * max(found):.4g}"
-    return (f"WARNING: {whose}: AUROC is {most} at most: is a larger score more OOD? Else turn the sign of all scores",)
+    most = f"{100 * max(aurocs):.4g}"
+    return (
+        f"WARNING: {source}: AUROC is {most} at most: is a larger score more OOD? Else turn the sign of all scores",
+    )
 
 
-def _of_set(whose: str, split: SetScores) -> str:
-    where, found = f"{split.role} {split.name}", split.scores
-    infinite = int(np.isinf(found).sum())
-    if len(found) > 1 and (found == found[0]).all():
-        return f"WARNING: {whose} gives all {len(found):,} images of {where} the score {found[0]:g}"
+def _set_warning(source: str, split: SetScores) -> str:
+    where, scores = f"{split.role} {split.name}", split.scores
+    infinite = int(np.isinf(scores).sum())
+    if len(scores) > 1 and (scores == scores[0]).all():
+        return f"WARNING: {source} gives all {len(scores):,} images of {where} the score {scores[0]:g}"
     if infinite:
         return (
-            f"WARNING: {whose}: {infinite:,} of {len(found):,} scores of {where} are infinite, which makes "
+            f"WARNING: {source}: {infinite:,} of {len(scores):,} scores of {where} are infinite, which makes "
             "these images equal in every ranking"
         )
     return ""
 
 
-def reused(record: ResultRecord, path: Path, records: RecordStore) -> RunOutcome:
-    """Return the outcome of a run whose record exists; version, commit and time of the record are logged (DEBUG).
+def reused_outcome(record: ResultRecord, path: Path, records: RecordStore) -> RunOutcome:
+    """Return the outcome of a run whose record exists; its version, commit and time are logged (DEBUG).
 
     Args:
-        record: the record that was found; its run id says that it was made from the same sources.
+        record: its run id says that it was made from the same sources.
         path: its file.
-        records: where it was found.
+        records: the store that has it.
     """
     logger.debug(f"record {record.run_id}: {made_by(record)}")
     first = "reused: nothing was computed (runtime.on_existing=verify computes again and compares)"
-    return RunOutcome(record, path, "skipped", (first, *_made_from(record, records)))
+    return RunOutcome(record, path, "skipped", (first, *_code_notes(record, records)))
 
 
-def made_from(record: ResultRecord, records: RecordStore) -> tuple[str, ...]:
-    """Return notes on a record just made: what it reused from before this process, and its code if not committed.
+def record_notes(record: ResultRecord, records: RecordStore) -> tuple[str, ...]:
+    """Return notes on a new record: what it reused from before this process, and its code if not committed.
 
-    Version, commit and time of what it reused are logged (DEBUG).
+    Version, commit and time of reused features and weights are logged (DEBUG).
 
     Args:
         record: just made.
-        records: where the others of its setting are.
+        records: the store with the other records of its setting.
     """
     before = []
-    for name, maker in (record.provenance.get(REUSED) or {}).items():
-        logger.debug(f"reused {name}: {maker}")
-        if _time_of(maker) < _STARTED:
+    for name, origin in (record.provenance.get(REUSED) or {}).items():
+        logger.debug(f"reused {name}: {origin}")
+        if _time_of(origin) < _STARTED:
             before.append(name)
-    return (*([f"reused {' and '.join(before)} of an earlier run"] if before else []), *_made_from(record, records))
+    return (*([f"reused {' and '.join(before)} of an earlier run"] if before else []), *_code_notes(record, records))
 
 
-def _time_of(maker: str) -> datetime:
-    """The time in `openbench 0.1.0, commit 1a2b, 2026-01-01T…`, perhaps with more after it; the earliest if none."""
+def _time_of(origin: str) -> datetime:
+    """Return the time in `openbench 0.1.0, commit 1a2b, 2026-01-01T…`; the earliest one if there is none."""
     try:
-        return datetime.fromisoformat(maker.split(", ")[2].split(" ")[0].removesuffix(";"))
+        return datetime.fromisoformat(origin.split(", ")[2].split(" ")[0].removesuffix(";"))
     except (IndexError, ValueError):
         return datetime.min.replace(tzinfo=UTC)
 
 
-def _made_from(record: ResultRecord, records: RecordStore) -> tuple[str, ...]:
-    """A line for each special thing about the code of a record; none for openbench's committed code."""
+def _code_notes(record: ResultRecord, records: RecordStore) -> tuple[str, ...]:
+    """Return a line for each special fact about the code of a record; none for openbench's committed code."""
     sources, changed = record.provenance.get(SOURCES) or {}, record.provenance.get(UNCOMMITTED) or {}
     unknown = unknown_sources(sources)
     edited = changed_since_loaded(sources)
-    known = [name for name in sources if name not in (*unknown, VARIANT) and not name.startswith("openbench.")]
+    foreign = [name for name in sources if name not in (*unknown, VARIANT) and not name.startswith("openbench.")]
     lines = [f"made from uncommitted changes in {', '.join(changed)}: reused only by the same sources"] * bool(changed)
-    lines += [f"made from sources that are not openbench's: {', '.join(known)}"] * bool(known)
-    lines += [f"{name} has no file to read: what it makes is never reused" for name in unknown]
-    lines += [
-        f"{name}: the code that ran is not that of its file (edited or replaced since it was loaded)" for name in edited
-    ]
+    lines += [f"made from sources that are not openbench's: {', '.join(foreign)}"] * bool(foreign)
+    lines += [f"{name} has no file to read, so its results are never reused" for name in unknown]
+    lines += [f"{name} was edited or replaced since it was loaded: the old code ran" for name in edited]
     if VARIANT in sources:
         lines.append(_OTHER_METHOD)
     if (record.provenance.get(PROBE) or {}).get("variant"):

@@ -1,11 +1,10 @@
-"""One run: features from the cache, tuning on validation, scores, metrics, one write-once record."""
+"""A run: cached features, tuning on validation, fit, scores, metrics, and a record that is written once."""
 
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -41,26 +40,23 @@ from openbench.digest import digest, still_as_before
 from openbench.engine.compatibility import tells_apart
 from openbench.engine.evaluate import (
     CachedFeatures,
-    FeatureSource,
     Fitting,
     Scoring,
     class_scores,
     fit,
-    no_predictions,
-    predictions,
     score_splits,
 )
-from openbench.engine.per_set import each_alone, joined_record
+from openbench.engine.per_set import joined_record, single_sets
 from openbench.engine.probe import ask_method, same_scores
 from openbench.engine.provenance import (
     Clock,
-    Learnt,
     RunOutcome,
+    TrainingInfo,
     describe_backbone,
-    made_from,
     provenance,
-    remarks,
-    reused,
+    record_notes,
+    reused_outcome,
+    score_warnings,
 )
 from openbench.engine.streams import score_streams
 from openbench.engine.tune import TestSplits, TuneContext, Tuning, tune
@@ -78,7 +74,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What is run: objects that are ready, and the scientific config they were built from.
+    """A run to carry out: objects that are ready, and the scientific config they were built from.
 
     Args:
         benchmark: splits and promises.
@@ -89,9 +85,9 @@ class RunSpec:
         tuning: how the search is done.
         metrics: which metrics at which operating points.
         config: the scientific config, plain and resolved; enters the record with public names.
-        learnt: how the weights came about, None for released ones.
-        variant: tells the method from one of the same sources that scored otherwise; empty for the first one.
-        overrides: that compose to the config; empty where none do.
+        training_info: how the weights were trained; None for released ones.
+        variant: distinguishes the method from one of the same sources and other scores; empty for the first one.
+        overrides: that compose to the config; empty for objects from Python.
     """
 
     benchmark: Benchmark
@@ -102,23 +98,23 @@ class RunSpec:
     tuning: Tuning = field(default_factory=Tuning)
     metrics: MetricOptions = field(default_factory=MetricOptions)
     config: Mapping[str, Any] = field(default_factory=dict)
-    learnt: Learnt | None = None
+    training_info: TrainingInfo | None = None
     variant: str = ""
     overrides: Sequence[str] = ()
 
     @property
     def training(self) -> str | None:
         """The training as users type it, None for released weights."""
-        return None if self.learnt is None else self.learnt.training
+        return None if self.training_info is None else self.training_info.name
 
     @property
     def outliers(self) -> Split | None:
-        """What the training learnt from beside ID images, None if nothing."""
-        return None if self.learnt is None else self.learnt.outliers
+        """The outliers that the training used; None if it used none."""
+        return None if self.training_info is None else self.training_info.outliers
 
     @property
     def classified(self) -> bool:
-        """Whether the network has a classifier for the benchmark's classes, so that there is an accuracy."""
+        """Whether the network has a classifier for the benchmark's classes."""
         return tells_apart(self.backbone, self.benchmark)
 
     @cached_property
@@ -129,8 +125,8 @@ class RunSpec:
     @cached_property
     def sources(self) -> dict[str, str]:
         """{module: SHA-256} of the code of this run that openbench does not ship."""
-        found = foreign_sources(*self._parts)
-        return {**found, VARIANT: self.variant} if self.variant else found
+        sources = foreign_sources(*self._parts)
+        return {**sources, VARIANT: self.variant} if self.variant else sources
 
     @cached_property
     def uncommitted(self) -> dict[str, str]:
@@ -139,25 +135,22 @@ class RunSpec:
 
     @cached_property
     def texts(self) -> list[dict[str, Any]]:
-        """What a record says of the corpora of text that the method reads, at any setting that is searched.
-
-        Their digests are part of the identity.
-        """
+        """The corpora of text that the method reads at any setting that is searched, as a record describes them."""
         if not any(leaf.request.texts for leaf in leaves(self.method)):
             return []
         searched = {} if self.tuning.strategy == "none" else self.space
         settings = (self.method, *settings_of(self.method, searched))
-        read = dict.fromkeys(texts for setting in settings for leaf in leaves(setting) for texts in leaf.request.texts)
-        return [Corpus.of(self.backbone, texts).described() for texts in read]
+        corpora = dict.fromkeys(text for setting in settings for leaf in leaves(setting) for text in leaf.request.texts)
+        return [Corpus.of(self.backbone, texts).described() for texts in corpora]
 
     @property
     def _parts(self) -> tuple[object, ...]:
-        trained_by = None if self.learnt is None else self.learnt.method
+        trained_by = None if self.training_info is None else self.training_info.method
         return (self.method, trained_by, self.backbone, *(split.source for split in self.benchmark.splits()))
 
     @property
     def stream(self) -> StreamPlan:
-        """What a streaming method scores."""
+        """The streams that a streaming method scores."""
         node = self.config.get("method", {}).get(STREAM) or {}
         return from_node(StreamPlan, node, StreamPlan.named)
 
@@ -168,7 +161,7 @@ class RunSpec:
 
     @cached_property
     def identity(self) -> RunIdentity:
-        """What identifies the run."""
+        """The facts that identify the run."""
         return RunIdentity(
             self.scientific,
             self.method_name,
@@ -185,14 +178,14 @@ class RunSpec:
 
 
 def images_read(benchmark: Benchmark) -> dict[str, str]:
-    """Return role → digest of the images, for the sets that are read and enter the benchmark's digest as lists only."""
+    """Return role → digest of the images of sets that are read and enter the benchmark's digest as lists only."""
     return {s.role.value: s.digest for s in benchmark.splits() if s.identity and not s.unread}
 
 
 def run(spec: RunSpec, runtime: Runtime) -> RunOutcome:
     """Carry out a run, or return its record if it is there.
 
-    If another job writes the same record meanwhile, this run is compared with it, so that the record is verified.
+    If another job writes the same record meanwhile, this run is compared with it.
 
     Raises:
         RecordError: the record exists and `on_existing=error`; it does not reproduce, with `on_existing=verify` or
@@ -207,25 +200,23 @@ def run(spec: RunSpec, runtime: Runtime) -> RunOutcome:
         spec = replace(spec, variant=variant)
         existing = records.find(spec.run_id)
     if existing is not None and runtime.on_existing == "skip":
-        return reused(*existing, records)
+        return reused_outcome(*existing, records)
     if existing is not None:
         raise RecordError(
-            f"record {spec.run_id} exists in {existing[1]} — records are written once; "
-            "use runtime.on_existing=skip or runtime.on_existing=verify"
+            f"record {spec.run_id} exists in {existing[1]} — use runtime.on_existing=skip or runtime.on_existing=verify"
         )
     records.check_writable()
-    record, kept = compute(spec, runtime)
-    warnings = ScoreStore(runtime.scores).keep(kept)
+    record, scores = compute(spec, runtime)
+    warnings = ScoreStore(runtime.scores).keep(scores)
     try:
-        scores = tuple(kept.get(record.run_id, ()))
-        return RunOutcome(
-            record, records.write(record), "written", made_from(record, records), warnings=warnings, scores=scores
-        )
+        path = records.write(record)
     except RecordError:
-        written_meanwhile = records.find(spec.run_id)
-        if written_meanwhile is None or runtime.on_existing == "error":
+        existing = records.find(spec.run_id)  # written by another job
+        if existing is None or runtime.on_existing == "error":
             raise
-    return verdict(*written_meanwhile, record, records)
+        return verdict(*existing, record, records)
+    notes = record_notes(record, records)
+    return RunOutcome(record, path, "written", notes, warnings, tuple(scores.get(record.run_id, ())))
 
 
 def verify(spec: RunSpec, runtime: Runtime, existing: tuple[ResultRecord, Path]) -> RunOutcome:
@@ -247,15 +238,15 @@ def verify(spec: RunSpec, runtime: Runtime, existing: tuple[ResultRecord, Path])
 
 
 def _variant(spec: RunSpec, record: ResultRecord, runtime: Runtime) -> str:
-    """What tells a method from the one that made a record of the same sources; empty if both score alike.
+    """Return a digest if the method scores otherwise than the one of the same sources that made a record, else "".
 
-    Only cached features are read: without them it is not known.
+    Only cached features are read; without them the method counts as the same.
     """
     then = record.provenance.get(METHOD_PROBE)
     if not then or not foreign_sources(spec.method):
         return ""
     features = CachedFeatures.of(spec.backbone, runtime)
-    if any(features.lacks(split) for split in _read(spec) if split.role in (Role.ID_TRAIN, Role.ID_TEST)):
+    if any(features.lacks(split) for split in _splits(spec) if split.role in (Role.ID_TRAIN, Role.ID_TEST)):
         return ""
     now = ask_method(spec.method, spec.benchmark, features)
     return "" if same_scores(then, now) else digest(now)
@@ -264,25 +255,24 @@ def _variant(spec: RunSpec, record: ResultRecord, runtime: Runtime) -> str:
 def compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, dict[str, list[SetScores]]]:
     """Tune, fit, score and measure; nothing is written but cached features.
 
-    Returns the record, and the scores by the name under which they are kept. The name is the run's id. If
-    hyper-parameters are chosen per OOD set, each set has its own name, with its own scores of the ID side.
+    Returns the record, and the scores by their name in the cache. The name is the run's id. If hyper-parameters are
+    chosen per OOD set, each set has its own name, with its own scores of the ID side.
     """
     if spec.tuning.strategy != "oracle_per_set" or not spec.space:
         record, scores = _compute(spec, runtime)
         return record, {spec.run_id: scores} if scores else {}
-    found = {name: _compute(replace(spec, benchmark=alone), runtime) for name, alone in each_alone(spec.benchmark)}
-    joined = joined_record(spec.run_id, spec.benchmark, {name: record for name, (record, _) in found.items()})
-    return joined, {per_set_name(spec.run_id, name): scores for name, (_, scores) in found.items()}
+    runs = {name: _compute(replace(spec, benchmark=single), runtime) for name, single in single_sets(spec.benchmark)}
+    joined = joined_record(spec.run_id, spec.benchmark, {name: record for name, (record, _) in runs.items()})
+    return joined, {per_set_name(spec.run_id, name): scores for name, (_, scores) in runs.items()}
 
 
 def _compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, list[SetScores]]:
     """Tune once, fit, score and measure."""
     clock = Clock()
     backbone, benchmark = spec.backbone, spec.benchmark
-    passes_before = backbone.passes
-    device = backbone.device
+    device, passes_before = backbone.device, backbone.passes
     features = CachedFeatures.of(backbone, runtime, clock)
-    features.expect(_read(spec))
+    features.expect(_splits(spec))
     fitting = Fitting.of(benchmark, backbone.head)
     scoring = Scoring(features, device, runtime.score_batch)
     with clock.stage("tune"):
@@ -304,7 +294,7 @@ def _compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, list[SetSco
             "deviations": list(benchmark.deviations),
             **({"images": images} if (images := images_read(benchmark)) else {}),
         },
-        backbone=describe_backbone(backbone, spec.learnt, spec.config),
+        backbone=describe_backbone(backbone, spec.training_info, spec.config),
         method={
             "name": spec.method_name,
             "version": version_of(method),
@@ -323,8 +313,8 @@ def _compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, list[SetSco
             if not s.unread
         },
         provenance=provenance(clock, device, backbone.passes - passes_before)
-        | _made_from(spec, features)
-        | remarks(f"method '{spec.method_name}'", sets, features.store.halving.said),
+        | _origins(spec, features)
+        | score_warnings(f"method '{spec.method_name}'", sets, features.store.halving.warnings),
         overrides=list(spec.overrides),
         config_digest=digest(spec.scientific),
     )
@@ -334,25 +324,26 @@ def _compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, list[SetSco
 def _measured(
     method: Method, spec: RunSpec, scoring: Scoring, clock: Clock
 ) -> tuple[dict[str, dict[str, Value]], list[SetScores]]:
-    """The metrics of a fitted method, and the scores that they are made of."""
+    """Return the metrics of a fitted method, and the scores that they are computed from."""
     benchmark = spec.benchmark
     splits = tuple(s for s in (benchmark.id_val, benchmark.ood_val) if s is not None and not s.unread)
     with clock.stage("score"):
         # First, so that it refuses before all the test sets are extracted.
-        by_class = _class_scores(method, spec, scoring)
-        scores = score_splits(
-            method,
-            (*benchmark.test_splits(), *splits),
-            scoring,
-            predictions if spec.classified else no_predictions,
-        )
+        by_class = _class_values(method, spec, scoring)
+        scores = score_splits(method, (*benchmark.test_splits(), *splits), scoring, classified=spec.classified)
     with clock.stage("metrics"):
-        sets = metric_sets(scores, benchmark, scoring.features, by_class, _class_probabilities(method, by_class))
+        logits = Request(fields=frozenset({Field.LOGITS}))
+        # Without a classifier nothing can be right or wrong.
+        labelled = _labelled(benchmark) if spec.classified else []
+        probabilities = {split.role: softmax(scoring.features(split, logits)) for split in labelled}
+        sets = [
+            replace(s, probabilities=probabilities.get(Role(s.role)), **by_class.get(Role(s.role), {})) for s in scores
+        ]
         return evaluate(sets, spec.metrics), sets
 
 
-def _read(spec: RunSpec) -> list[Split]:
-    """The splits whose features a run reads: what is scored, and what the method is fitted on."""
+def _splits(spec: RunSpec) -> list[Split]:
+    """Return the splits whose features a run reads, to score them or to fit the method."""
     fitted_on = {leaf.request.fit_on for leaf in leaves(spec.method)}
     unscored = {Role.ID_TRAIN, Role.OOD_TRAIN}
     if isinstance(spec.method, StreamingMethod):
@@ -360,20 +351,19 @@ def _read(spec: RunSpec) -> list[Split]:
     return [s for s in spec.benchmark.splits() if s.role not in unscored - fitted_on and not s.unread]
 
 
-def _made_from(spec: RunSpec, features: CachedFeatures) -> dict[str, Any]:
-    """What went into a record besides openbench's committed code: foreign sources, changed files, reused parts."""
-    weights = "" if spec.learnt is None else spec.learnt.reused
-    kept = {name: made for name, made in (("weights", weights), ("features", features.reused)) if made}
+def _origins(spec: RunSpec, features: CachedFeatures) -> dict[str, Any]:
+    """Return the origins of a record besides openbench's committed code: foreign and changed files, reused parts."""
+    weights = "" if spec.training_info is None else spec.training_info.reused
     probe = (spec.backbone.features_from or spec.backbone).probe
-    own = bool(foreign_sources(spec.method))
-    found = {
+    foreign = bool(foreign_sources(spec.method))
+    origins = {
         SOURCES: spec.sources,
         UNCOMMITTED: spec.uncommitted,
-        REUSED: kept,
+        REUSED: {part: by for part, by in (("weights", weights), ("features", features.reused)) if by},
         PROBE: probe and probe.recorded(),
-        METHOD_PROBE: ask_method(spec.method, spec.benchmark, features) if own else [],
+        METHOD_PROBE: ask_method(spec.method, spec.benchmark, features) if foreign else [],
     }
-    return {key: of for key, of in found.items() if of}
+    return {key: origin for key, origin in origins.items() if origin}
 
 
 def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring) -> Tuned:
@@ -383,8 +373,8 @@ def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring) -> Tuned:
     def report(done: int, total: int, trial: dict[str, Any]) -> None:
         result = f"AUROC {trial['auroc']:.4f}" if "auroc" in trial else "infeasible"
         result += f", selective risk {trial['risk']:.4f}" if "risk" in trial else ""
-        shown = ", ".join(f"{k}={v}" for k, v in trial["params"].items())
-        logger.info(f"tune {spec.method_name}: {done}/{total} {shown}: {result}")
+        setting = ", ".join(f"{k}={v}" for k, v in trial["params"].items())
+        logger.info(f"tune {spec.method_name}: {done}/{total} {setting}: {result}")
 
     on_test = spec.tuning.strategy in ("oracle", "oracle_per_set")
     splits = TestSplits.of(spec.benchmark) if on_test else spec.benchmark.validation()
@@ -392,93 +382,46 @@ def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring) -> Tuned:
     return tune(spec.method, spec.space, context)
 
 
-def _class_scores(method: Method, spec: RunSpec, scoring: Scoring) -> dict[Role, NDArray[np.float32]]:
-    """The class-conditional scores of ID val and ID test, where the metrics ask for them and the method has them."""
-    options, benchmark = spec.metrics, spec.benchmark
-    if "prediction_sets" not in options.families or "score" not in options.set_kinds or len(benchmark.classes) < 2:
+def _class_values(method: Method, spec: RunSpec, scoring: Scoring) -> dict[Role, dict[str, Any]]:
+    """Return class-conditional scores (n, c) and probabilities of ID val and ID test, if the metrics use them."""
+    options, c = spec.metrics, len(spec.benchmark.classes)
+    if "prediction_sets" not in options.families or "score" not in options.set_kinds or c < 2:
         return {}
-    c = len(benchmark.classes)
-    found = {}
-    for split in _classified(benchmark):
-        scores = found[split.role] = class_scores(method, split, scoring)
-        if scores is not None and scores.shape[1] > c:
+    values: dict[Role, dict[str, Any]] = {}
+    for split in _labelled(spec.benchmark):
+        scores = class_scores(method, split, scoring)
+        if scores is None:
+            continue
+        if scores.shape[1] > c:
             raise MethodError(
-                f"{type(method).__name__}.class_scores: {scores.shape[1]} classes — benchmark '{benchmark.name}' has "
-                f"{c} — return one column for each, or leave `score` out of metrics.set_kinds"
+                f"{type(method).__name__}.class_scores has {scores.shape[1]} columns for the {c} classes of benchmark "
+                f"'{spec.benchmark.name}' — return one for each class, or leave `score` out of metrics.set_kinds"
             )
-    # A method that learns classes from labels has no columns after the last class that it has seen.
-    return {
-        role: np.pad(scores, ((0, 0), (0, c - scores.shape[1])), constant_values=np.inf)
-        for role, scores in found.items()
-        if scores is not None
-    }
+        # A method that learns classes from labels has no columns after the last class that it has seen.
+        scores = np.pad(scores, ((0, 0), (0, c - scores.shape[1])), constant_values=np.inf)
+        p = method.class_probabilities(torch.from_numpy(scores))
+        probabilities = None if p is None else np.where(scores == np.inf, 0.0, p.double().numpy())
+        values[split.role] = {"class_scores": scores, "class_probabilities": probabilities}
+    return values
 
 
-def _classified(benchmark: Benchmark) -> list[Split]:
-    """The splits that prediction sets are made of, as far as there are samples with labels."""
+def _labelled(benchmark: Benchmark) -> list[Split]:
+    """The splits of prediction sets, as far as they have labels."""
     return [s for s in (benchmark.id_val, benchmark.id_test) if not s.unread and s.labels.max() >= 0]
 
 
-def _class_probabilities(
-    method: Method, by_class: Mapping[Role, NDArray[np.float32]]
-) -> dict[Role, NDArray[np.float64]]:
-    """Class-conditional scores as probabilities, where the method made them from probabilities."""
-    found: dict[Role, NDArray[np.float64]] = {}
-    for role, scores in by_class.items():
-        probabilities = method.class_probabilities(torch.from_numpy(scores))
-        if probabilities is not None:
-            # A class at +inf is one that the method has not seen: its probability is 0.
-            found[role] = np.where(scores == np.inf, 0.0, probabilities.double().numpy())
-    return found
-
-
 def plain_params(method: Method) -> dict[str, object]:
-    """The hyper-parameters as a record holds them; a method among them is its name with its arguments.
+    """Return the hyper-parameters as a record holds them; a method among them is its name with its arguments.
 
-    One that was added after records had been written is left out while it has its default, so that they reproduce.
+    A field marked LATER is left out while it has its default, so that earlier records reproduce.
     """
-    late = {f.name for f in fields(method) if still_as_before(method, f)}  # type: ignore[arg-type]
-    kept = {name: value for name, value in method.params().items() if name not in late}
-    return {name: _written(value) if isinstance(value, Method) else value for name, value in kept.items()}
+    later = {f.name for f in fields(method) if still_as_before(method, f)}  # type: ignore[arg-type]
+    params = {name: value for name, value in method.params().items() if name not in later}
+    return {name: _as_call(value) if isinstance(value, Method) else value for name, value in params.items()}
 
 
-def _written(method: Method) -> str:
-    """A method's name with its arguments, as Python writes it."""
+def _as_call(method: Method) -> str:
     return f"{type(method).__qualname__}({', '.join(f'{k}={v!r}' for k, v in plain_params(method).items())})"
-
-
-def metric_sets(
-    scores: list[SetScores],
-    benchmark: Benchmark,
-    features: FeatureSource,
-    by_class: Mapping[Role, NDArray[np.float32]] = MappingProxyType({}),
-    as_probabilities: Mapping[Role, NDArray[np.float64]] = MappingProxyType({}),
-) -> list[SetScores]:
-    """Return the scores with the class probabilities and scores that prediction sets need on ID val and ID test.
-
-    Args:
-        scores: of all splits.
-        benchmark: where they come from.
-        features: the source of the logits.
-        by_class: the method's class-conditional scores (n, c) of ID val and ID test, if it has any.
-        as_probabilities: the same as probabilities (n, c), where they were made from probabilities.
-    """
-    # Where nothing is classified, nothing can be right or wrong.
-    classified = any(s.correct is not None for s in scores)
-    probabilities = {
-        split.role: softmax(features(split, Request(fields=frozenset({Field.LOGITS}))))
-        for split in _classified(benchmark)
-        if classified
-    }
-    return [
-        replace(
-            s,
-            probabilities=probabilities.get(Role(s.role)),
-            class_scores=by_class.get(Role(s.role)),
-            class_probabilities=as_probabilities.get(Role(s.role)),
-        )
-        for s in scores
-    ]
 
 
 def softmax(x: FeatureSet) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Choosing hyper-parameters by validation AUROC. Given a Validation, no test split can be reached from here."""
+"""Search of hyper-parameters by validation AUROC. A Validation object gives no access to test splits."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ Strategy = Literal["validation", "none", "oracle", "oracle_per_set"]
 
 @dataclass(frozen=True)
 class Tuning(Checked):
-    """How hyper-parameters are chosen.
+    """The way in which hyper-parameters are chosen.
 
     Args:
         strategy: `validation` searches the method's space on ID val against OOD val; `none` keeps the defaults;
@@ -36,7 +36,7 @@ class Tuning(Checked):
 
 @dataclass(frozen=True, eq=False)
 class TestSplits:
-    """What only the oracles choose on: ID test against all OOD test sets together.
+    """The test splits, on which only the oracles choose: ID test against all OOD test sets together.
 
     `oracle_per_set` makes a choice for each OOD set, with that set alone.
     """
@@ -48,18 +48,18 @@ class TestSplits:
 
     @classmethod
     def of(cls, benchmark: Benchmark) -> "TestSplits":
-        """The test splits of a benchmark."""
+        """Return the test splits of a benchmark."""
         return cls(benchmark.id_test, (*benchmark.near.values(), *benchmark.far.values()))
 
 
 @dataclass(frozen=True)
 class TuneContext:
-    """What a search may touch.
+    """The data and functions that a search may use.
 
     Args:
         validation: ID val and OOD val; TestSplits for the oracle.
         fitting: the ID splits that `fit` may see.
-        scoring: where columns come from, and where and how they are scored.
+        scoring: source of the columns, device and batch size.
         report: called after each trial with (done, total, trial).
     """
 
@@ -70,7 +70,7 @@ class TuneContext:
 
     @property
     def on_test(self) -> bool:
-        """Whether the sides are test sets, as for the oracles, rather than validation."""
+        """Whether the sides are test sets, as for the oracles."""
         return isinstance(self.validation, TestSplits)
 
     def fit(self, method: Method) -> Method:
@@ -78,33 +78,33 @@ class TuneContext:
         return fit(method, self.fitting, self.scoring.features, self.scoring.device)
 
     def scores(self, fitted: Method, splits: Sequence[Split]) -> NDArray[np.float32]:
-        """The scores (n,) of some splits, joined, by a fitted method."""
+        """Return the scores (n,) of some splits, joined, by a fitted method."""
         return np.concatenate([score_split(fitted, split, self.scoring) for split in splits])
 
     def correct(self, split: Split) -> NDArray[np.bool_]:
-        """Whether the network's answer to each sample (n,) of an ID split is right."""
+        """Return whether the network classifies each sample (n,) of an ID split correctly."""
         right: NDArray[np.bool_] = predictions(split, self.scoring.features) == split.labels
         return right
 
     def sides(self) -> tuple[Split, tuple[Split, ...]]:
-        """The ID split and the OOD splits that settings are compared on."""
+        """Return the ID split and the OOD splits on which settings are compared."""
         if isinstance(self.validation, TestSplits):
             return self.validation.id_test, self.validation.ood_test
         return self.validation.id_val, (self.validation.ood_val,)
 
 
 def tune(method: Method, space: Mapping[str, Sequence[Any]], context: TuneContext) -> Tuned:
-    """Return the setting that the method's own search chooses, or that of the highest AUROC (ties: the first tried).
+    """Return the setting that the method's own search chooses, or that of the highest AUROC (ties: the first one).
 
     A setting for which the method is undefined (a subspace larger than the feature space) is recorded as infeasible
-    with its reason and not chosen.
+    with its reason.
 
     Raises:
         MethodError: no setting of the space is feasible.
     """
-    own = method.search(space, context)
-    if own is not None:
-        return own
+    tuned = method.search(space, context)
+    if tuned is not None:
+        return tuned
     settings = grid(space, list(method.params()), type(method).__name__)
     trials: list[dict[str, Any]] = [{} for _ in settings]
     candidates = _Candidates(method, context)
@@ -116,7 +116,7 @@ def tune(method: Method, space: Mapping[str, Sequence[Any]], context: TuneContex
 
 
 def _by_fit(settings: Sequence[Mapping[str, Any]], read_by_score: frozenset[str]) -> list[int]:
-    """Indices of the settings: those that share a fit next to one another, otherwise in their order."""
+    """Return the indices of the settings in their order, but those that share a fit next to one another."""
     groups: dict[str, list[int]] = {}
     for index, params in enumerate(settings):
         read_by_fit = {name: value for name, value in params.items() if name not in read_by_score}
@@ -125,7 +125,7 @@ def _by_fit(settings: Sequence[Mapping[str, Any]], read_by_score: frozenset[str]
 
 
 class _Candidates:
-    """A method fitted at one setting after the other; fitted again only where `fit` reads what has changed."""
+    """A method fitted at one setting after the other; fitted again only if `fit` reads a changed parameter."""
 
     def __init__(self, method: Method, context: TuneContext) -> None:
         self._method, self._context = method, context
@@ -133,25 +133,25 @@ class _Candidates:
 
     def __call__(self, params: Mapping[str, Any]) -> Method:
         """Return the method fitted at a setting."""
-        found = self.at_hand(params)
-        if found is None:
-            # Not two fits at once: one may hold gigabytes.
+        fitted = self.at_hand(params)
+        if fitted is None:
+            # Not two fits at once: one may take gigabytes.
             self._last = None
-            fresh = with_params(self._method, params)
-            found = self._context.fit(fresh)
+            unfitted = with_params(self._method, params)
+            fitted = self._context.fit(unfitted)
             if type(self._method).read_by_score:
-                self._last = self._read_by_fit(fresh), found
-        return found
+                self._last = self._read_by_fit(unfitted), fitted
+        return fitted
 
     def at_hand(self, params: Mapping[str, Any]) -> Method | None:
         """Return the method at a setting if the last fit serves it, else None."""
-        wanted = with_params(self._method, params)
-        if self._last is None or self._read_by_fit(wanted) != self._last[0]:
+        unfitted = with_params(self._method, params)
+        if self._last is None or self._read_by_fit(unfitted) != self._last[0]:
             return None
-        found = copy.copy(self._last[1])
+        fitted = copy.copy(self._last[1])
         for name in type(self._method).read_by_score:
-            setattr(found, name, getattr(wanted, name))
-        return found
+            setattr(fitted, name, getattr(unfitted, name))
+        return fitted
 
     @staticmethod
     def _read_by_fit(method: Method) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Computing a record again and saying whether it reproduces; no record is written."""
+"""Verification of records: whether a repetition gives the same numbers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from openbench.results.records.store import RecordStore
 if TYPE_CHECKING:
     from openbench.engine.run import RunSpec
 
-_SHOWN = 5
+_MOST = 5
 
 
 def check_material(old: ResultRecord, benchmark: Benchmark, method: Method) -> None:
@@ -34,15 +34,15 @@ def check_material(old: ResultRecord, benchmark: Benchmark, method: Method) -> N
         RecordError: other images, or another version of the method.
     """
     if benchmark.digest != old.benchmark["digest"]:
-        here, then = ("; ".join(found) or "none" for found in (benchmark.deviations, old.benchmark["deviations"]))
+        here, then = ("; ".join(d) or "none" for d in (benchmark.deviations, old.benchmark["deviations"]))
         raise RecordError(
-            f"record {old.run_id} cannot be verified with these images — deviations from the benchmark here: {here} — "
-            f"in the record: {then} — provide the same data (python -m openbench data list)"
+            f"record {old.run_id} cannot be verified with these images (deviations from the benchmark here: {here}; in "
+            f"the record: {then}) — provide the same data (python -m openbench data list)"
         )
     if version_of(method) != old.method["version"]:
         raise RecordError(
             f"record {old.run_id} cannot be verified: method '{old.method['name']}' is at version "
-            f"{version_of(method)} — the record was made with version {old.method['version']} — {_check_out(old)}"
+            f"{version_of(method)}, the record was made with version {old.method['version']} — {_check_out(old)}"
         )
 
 
@@ -59,15 +59,16 @@ def check_weights(old: ResultRecord, spec: "RunSpec") -> None:
     if spec.training is None and spec.backbone.digest != old.backbone["digest"]:
         raise RecordError(
             f"record {old.run_id} cannot be verified: weights or preprocessing of backbone '{spec.backbone.name}' "
-            f"differ — found weights {_short(spec.backbone.weights_sha256)} — the record has "
-            f"{_short(old.backbone.get('weights_sha256'))} — provide the recorded weights, or {_check_out(old)}"
+            f"differ (weights {_short(spec.backbone.weights_sha256)} here, "
+            f"{_short(old.backbone.get('weights_sha256'))} in the record) — provide the recorded weights, or "
+            f"{_check_out(old)}"
         )
     then, now = RunIdentity.of(old), spec.identity
     changed = sorted(name for name in {*then.sources, *now.sources} if then.sources.get(name) != now.sources.get(name))
     if changed:
         raise RecordError(
-            f"record {old.run_id} cannot be verified: it was made from other sources — changed since: "
-            f"{', '.join(changed)} — restore these files, or run again to make a new record"
+            f"record {old.run_id} cannot be verified: {', '.join(changed)} changed since — restore these files, or run "
+            "again to make a new record"
         )
     if spec.training is None and now.committed.run_id != then.committed.run_id:
         raise RecordError(
@@ -86,25 +87,21 @@ def recorded(records: RecordStore, spec: "RunSpec") -> tuple[ResultRecord, Path]
         RecordError: there is none.
     """
     # Developers want to know whether records still reproduce, so uncommitted changes do not make another run here.
-    found = records.find(spec.run_id) or records.find(spec.identity.committed.run_id)
-    if found is not None:
-        return found
+    record = records.find(spec.run_id) or records.find(spec.identity.committed.run_id)
+    if record is not None:
+        return record
     errors: list[RecordError] = []
     names = spec.benchmark.name, spec.backbone.name, spec.method_name
-    beside = {record.run_id: (record, path) for record, path in records.of_method(*names, errors.append)}
+    others = {record.run_id: (record, path) for record, path in records.of_method(*names, errors.append)}
     facts = spec.benchmark.digest, spec.training, spec.method_name, version_of(spec.method)
-    like = (
-        same_setting((record for record, _ in beside.values()), setting(spec.identity.config, facts))
-        if spec.training
-        else []
-    )
-    if not like:
+    candidates = (record for record, _ in others.values() if spec.training)
+    alike = same_setting(candidates, setting(spec.identity.config, facts))
+    if not alike:
         raise RecordError(
-            f"nothing to verify: no record of this run in '{records.root}' — found {len(beside)} of "
-            f"{', '.join(names)} with other settings{_left_out(errors)} — leave out runtime.on_existing=verify to "
-            "write one"
+            f"no record of this run in '{records.root}' to verify ({len(others)} of {', '.join(names)} with other "
+            f"settings{_skipped(errors)}) — leave out runtime.on_existing=verify to write one"
         )
-    return beside[max(like, key=lambda record: str(record.provenance.get("utc", ""))).run_id]
+    return others[max(alike, key=lambda record: str(record.provenance.get("utc", ""))).run_id]
 
 
 def verdict(old: ResultRecord, path: Path, new: ResultRecord, records: RecordStore) -> RunOutcome:
@@ -122,19 +119,19 @@ def verdict(old: ResultRecord, path: Path, new: ResultRecord, records: RecordSto
     where = f"recorded on {processor(old)}, repeated on {processor(new)}"
     if RunIdentity.of(new).committed.run_id != RunIdentity.of(old).committed.run_id:
         return _other_weights(old, path, new, records, where)
-    found = compare(old, replace(new, run_id=old.run_id))
-    if not found.reproduces:
-        shown = "; ".join(str(d) for d in found.differ[:_SHOWN])
-        shown += f"; and {len(found.differ) - _SHOWN} more" if len(found.differ) > _SHOWN else ""
+    comparison = compare(old, replace(new, run_id=old.run_id))
+    if not comparison.reproduces:
+        differences = [str(d) for d in comparison.differ[:_MOST]]
+        differences += [f"and {len(comparison.differ) - _MOST} more"] if len(comparison.differ) > _MOST else []
         raise NotReproducedError(
-            f"record {old.run_id} does not reproduce: {len(found.differ)} values differ — {shown} — {where} — "
-            f"compare versions in its provenance ({path})"
+            f"record {old.run_id} does not reproduce: {len(comparison.differ)} values differ: {'; '.join(differences)} "
+            f"({where}) — compare versions in its provenance ({path})"
         )
-    return RunOutcome(old, path, "verified", (f"reproduces: {found}", where, _began_with(new)))
+    return RunOutcome(old, path, "verified", (f"reproduces: {comparison}", where, _origin_of(new)))
 
 
-def _began_with(new: ResultRecord) -> str:
-    """What a repetition was computed from: a valid cache does not show whether the images have changed."""
+def _origin_of(new: ResultRecord) -> str:
+    """Return whether a repetition began with the images or with cached features."""
     passes = int(new.provenance.get("passes", 0))
     if passes:
         return f"{passes:,} images went through the network; the other features came from the cache"
@@ -146,29 +143,28 @@ def _other_weights(old: ResultRecord, path: Path, new: ResultRecord, records: Re
     if same_machinery(old, new):
         why = "although processor, threads and libraries are the same, so the training itself has changed since"
     weights = _short(new.backbone.get("weights_sha256")), _short(old.backbone.get("weights_sha256"))
-    told = f"not the same network: weights {weights[0]}, in the record {weights[1]} — {why}"
     errors: list[RecordError] = []
     seeds = same_but_seed(records.readable(errors.append), old)
-    told += _left_out(errors)
+    networks = f"not the same network: weights {weights[0]}, in the record {weights[1]} ({why}{_skipped(errors)})"
     headlines = one_more_seed(old, new, seeds)
     outside = [headline for headline in headlines if not headline.expected]
     if outside:
         raise NotReproducedError(
-            f"record {old.run_id} does not reproduce: {told} — {len(outside)} of {len(headlines)} numbers are outside "
-            f"what one more seed may give (99 %) — {'; '.join(map(str, outside))} — {where} ({path})"
+            f"record {old.run_id} does not reproduce: {networks}; {len(outside)} of {len(headlines)} numbers are "
+            f"outside the interval of one more seed (99 %): {'; '.join(map(str, outside))}; {where} ({path})"
         )
     last = (
-        f"its numbers are those of one more seed: within what {len(seeds)} recorded seeds leave room for (99 % each)"
+        f"its numbers are those of one more seed: within the intervals of {len(seeds)} recorded seeds (99 % each)"
         if any(headline.low is not None for headline in headlines)
         else "no other seed is recorded, so the numbers are only shown side by side"
     )
-    return RunOutcome(old, path, "compared", (told, where, *(f"  {headline}" for headline in headlines), last))
+    return RunOutcome(old, path, "compared", (networks, where, *(f"  {headline}" for headline in headlines), last))
 
 
-def _left_out(errors: Sequence[RecordError]) -> str:
-    """What is said about files in the folder that are not records."""
+def _skipped(errors: Sequence[RecordError]) -> str:
+    """Return a clause about files in the folder that are not records."""
     more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
-    return f"; left out, not records: {errors[0]}{more}" if errors else ""
+    return f"; skipped, not records: {errors[0]}{more}" if errors else ""
 
 
 def _short(sha256: object) -> str:

@@ -1,4 +1,4 @@
-"""Column files: NumPy arrays that appear whole or not at all, and are checked when opened."""
+"""Column files: NumPy arrays, written atomically and checked by digest."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ class ColumnFile:
 
     @property
     def sidecar(self) -> Path:
-        """What the array must be."""
+        """Its digest and counts."""
         return self.folder / f"{self.name}.json"
 
     def fault(self, rows: int) -> str | None:
@@ -46,15 +46,15 @@ class ColumnFile:
             stated = json.loads(self.sidecar.read_text(encoding="utf-8"))["digest"]
             if content_digest(self.array) != stated:
                 return f"'{self.array.name}' has changed since it was written"
-            found = len(np.load(self.array, mmap_mode="r", allow_pickle=False))
+            length = len(np.load(self.array, mmap_mode="r", allow_pickle=False))
         except FileNotFoundError as error:
             return f"'{Path(error.filename).name}' is missing"
         except DAMAGED as error:
             return f"'{self.name}' cannot be read ({error})"
-        return None if found == rows else f"'{self.array.name}' has {found} rows — {rows} expected"
+        return None if length == rows else f"'{self.array.name}' has {length} rows instead of {rows}"
 
-    def made(self) -> str:
-        """Return by which version, commit and when the array was made, as its sidecar says."""
+    def origin(self) -> str:
+        """Return version, commit and time of the array, as its sidecar says."""
         try:
             return str(json.loads(self.sidecar.read_text(encoding="utf-8"))["made"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -66,12 +66,12 @@ class ColumnFile:
 
 
 def faulty(folder: Path, rows: int, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the columns that are missing in a folder, or are not what was written."""
+    """Return the columns that are missing in a folder or damaged."""
     return tuple(name for name in names if ColumnFile(folder, name).fault(rows) is not None)
 
 
 def write_columns(folder: Path, count: int, parts: Iterable[NamedRows], about: Mapping[str, Any]) -> None:
-    """Write columns, each of which gets its name when all are whole.
+    """Write columns, which appear together.
 
     Args:
         folder: is there.
@@ -99,7 +99,7 @@ def write_columns(folder: Path, count: int, parts: Iterable[NamedRows], about: M
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn what the file system refuses into an error that says what to do.
+    """Turn errors of the file system into one that says what to do.
 
     Raises:
         CacheError: no permission, no room, or not a folder.
@@ -108,6 +108,6 @@ def writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CacheError(
-            f"feature cache: cannot write in '{folder}' — {error.strerror or error} — give a folder that can be "
-            "written and has room: set OPENBENCH_CACHE or runtime.cache"
+            f"feature cache: cannot write in '{folder}' ({error.strerror or error}) — choose a writable folder with "
+            "space: set OPENBENCH_CACHE or runtime.cache"
         ) from error

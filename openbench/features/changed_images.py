@@ -28,14 +28,13 @@ def check_corruption(corruption: Corruption, where: str) -> None:
 
 
 def corrupted(split: Split, corruption: Corruption, preprocess: Preprocess) -> Split:
-    """Return a split whose images are corrupted when they are read; the draw of each depends on its key only.
+    """Return a split whose images are corrupted when they are read; the draws depend on the image's key only.
 
     Args:
         split: as it is.
         corruption: kind and severity.
         preprocess: of the network: strengths are in pixels of its crop, which is taken first. A transform of the
-            user's own, which may crop what it is given, is left to take its crop of a whole corrupted image; strengths
-            are then in pixels of that image.
+            user's own may crop by itself: it gets the whole corrupted image, and strengths are in pixels of that.
 
     Raises:
         ConfigError: no such corruption.
@@ -52,7 +51,7 @@ def corrupted(split: Split, corruption: Corruption, preprocess: Preprocess) -> S
 
 
 def _raised() -> dict[str, int]:
-    """The version of the corruptions, once it is above 1: copies made by an earlier one are others."""
+    """Return the version of the corruptions, once it is above 1, for the digest of the copies."""
     return {} if Corruption.version == 1 else {"version": Corruption.version}
 
 
@@ -76,17 +75,19 @@ class _Corrupted:
 
 
 def mixed(split: Split, others: Split, mixing: Mixing, preprocess: Preprocess) -> Split:
-    """Return a split whose images are mixed when they are read; the draws of each depend on its key only.
+    """Return a split whose images are mixed when they are read; the draws depend on the image's key only.
 
     Args:
         split: as it is.
         others: the images to mix with.
-        mixing: how much is left of an image.
-        preprocess: of the network; its crops are mixed, and rounded to 8 bits. A transform of the user's own, which
-            may crop what it is given, is left to take its crop of a whole image, mixed with another in its size.
+        mixing: the shares of an image that are left.
+        preprocess: of the network; its crops are mixed, and rounded to 8 bits. A transform of the user's own may crop
+            by itself: it gets the whole image, mixed with another in its size.
     """
-    own, theirs = (replace(preprocess, resize=preprocess.crop) if s.as_stored else preprocess for s in (split, others))
-    geometry = None if isinstance(preprocess, OwnPreprocess) else (own, theirs)
+    first, second = (
+        replace(preprocess, resize=preprocess.crop) if s.as_stored else preprocess for s in (split, others)
+    )
+    geometry = None if isinstance(preprocess, OwnPreprocess) else (first, second)
     return replace(
         split,
         items=_Mixed(split.items, split.keys, others.items, mixing, geometry),
@@ -112,12 +113,12 @@ class _Mixed:
         rng = np.random.default_rng(int(digest((self.mixing.seed, self.keys[index])), 16))
         other = self.others[int(rng.integers(len(self.others)))]
         share = self.mixing.shares[int(rng.integers(len(self.mixing.shares)))]
-        kept, added = _alike(*self._sized(self.clean[index], other))
-        found: NDArray[np.uint8] = np.rint(share * kept + (1 - share) * added).astype(np.uint8)
-        return found
+        first, second = _same_channels(*self._sized(self.clean[index], other))
+        mixture: NDArray[np.uint8] = np.rint(share * first + (1 - share) * second).astype(np.uint8)
+        return mixture
 
     def _sized(self, image: Image, other: Image) -> tuple[Image, Image]:
-        """An image and another one of its size."""
+        """Return an image, and another one in its size."""
         if self.geometry is not None:
             return cropped(image, self.geometry[0]), cropped(other, self.geometry[1])
         height, width = image.shape[:2]
@@ -125,8 +126,8 @@ class _Mixed:
         return image, np.asarray(picture.resize((width, height), Pillow.Resampling.BILINEAR))
 
 
-def _alike(first: Image, second: Image) -> tuple[Image, Image]:
-    """Two crops with as many axes: a grey one beside a coloured one is repeated in three channels."""
+def _same_channels(first: Image, second: Image) -> tuple[Image, Image]:
+    """Return two crops with as many channels: of a grey and a coloured one the grey one is repeated in three."""
     if first.ndim == second.ndim:
         return first, second
     grey = np.stack([first if first.ndim == 2 else second] * 3, axis=-1)

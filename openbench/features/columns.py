@@ -1,4 +1,4 @@
-"""What cached columns are called and which of them a Request reads."""
+"""Names of cached columns, and the columns that a request reads."""
 
 from dataclasses import dataclass, replace
 
@@ -55,8 +55,8 @@ def read_by(request: Request) -> tuple[Column, ...]:
     """
     if (Field.MAPS in request.fields) != bool(request.layers):
         raise FieldError(
-            f"Request: fields {sorted(request.fields)} with layers {list(request.layers)} — maps need both, the field "
-            "'maps' and the layers to read, e.g. layers=('stage4',)"
+            f"Request: fields {sorted(request.fields)} with layers {list(request.layers)} — maps need both the "
+            "field 'maps' and layers, e.g. layers=('stage4',)"
         )
     known = (Field.FEATURES, Field.LOGITS, Field.PATCHES)
     plain = [Column(f, perturb=request.perturb) for f in known if f in request.fields]
@@ -72,7 +72,7 @@ def separated(request: Request) -> tuple[Request, Request | None]:
     if (Field.PERTURBED in request.fields) != (request.second_pass is not None):
         raise FieldError(
             f"Request: fields {sorted(request.fields)} with second_pass={request.second_pass} — perturbed features "
-            "need both, the field 'perturbed' and the step, e.g. second_pass=Perturb(kind='flat')"
+            "need both the field 'perturbed' and a step, e.g. second_pass=Perturb(kind='flat')"
         )
     if request.second_pass is None:
         return request, None
@@ -81,18 +81,12 @@ def separated(request: Request) -> tuple[Request, Request | None]:
     return replace(request, fields=others, second_pass=None), second
 
 
-def extracted_with(request: Request) -> tuple[Column, ...]:
-    """Return the columns that one pass for `request` should leave behind.
+def columns_of_pass(backbone: Backbone, request: Request) -> tuple[Column, ...]:
+    """Return the columns to cache from a pass for `request`.
 
-    Features and logits cost nothing once the pass is made, so both are always kept: a second method needs no new pass.
+    Features and logits cost nothing once the pass is made, so both are cached (logits only with a classifier).
     """
-    both = replace(request, fields=request.fields | {Field.FEATURES, Field.LOGITS})
-    return read_by(both)
-
-
-def kept_of(backbone: Backbone, request: Request) -> tuple[Column, ...]:
-    """Return the columns of `extracted_with` that a backbone has: without a classifier there are no logits."""
-    columns = extracted_with(request)
+    columns = read_by(replace(request, fields=request.fields | {Field.FEATURES, Field.LOGITS}))
     return columns if backbone.num_classes else tuple(column for column in columns if column.field != Field.LOGITS)
 
 

@@ -1,4 +1,4 @@
-"""One pass of a split through a backbone, batch by batch: columns of its outputs, or the scores of a live method."""
+"""A pass of a split through a backbone, batch by batch, for columns of its outputs or scores of a live method."""
 
 import logging
 import re
@@ -26,35 +26,32 @@ logger = logging.getLogger(__name__)
 
 Rows = Mapping[Column, NDArray[np.float32]]
 T = TypeVar("T")
-_WAITS = 0.2  # share of the time that is worth a word
-# What torch, cuDNN, cuBLAS and oneDNN say, each in an error of its own or in a plain RuntimeError.
-_LACKING = re.compile(
+_LONG_WAIT = 0.2  # share of the time from which on workers are recommended
+# Messages of torch, cuDNN, cuBLAS and oneDNN, in errors of their own or in a plain RuntimeError.
+_OUT_OF_MEMORY = re.compile(
     r"out of memory|can't allocate memory|not enough memory|_ALLOC_FAILED|could not create a (primitive|memory object)",
     re.IGNORECASE,
 )
 
 
 @dataclass
-class Halving:
+class BatchHalving:
     """Batches that do not fit into memory are halved, so that a long pass goes on.
 
     Args:
-        said: these lines.
+        warnings: a line for each time that the size was halved.
     """
 
-    said: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     _most: int | None = None
 
     def of(self, images: Tensor, backbone: Backbone, act: Callable[[Tensor], T]) -> Iterator[T]:
-        """Yield what `act` makes of consecutive parts of a batch: of the whole where it fits into memory.
-
-        Where halves are whole, as of the default batch size, the parts are the batches of a run with a smaller batch
-        size, and their rows those of it; elsewhere the last one of each batch is smaller.
+        """Yield the results of `act` for consecutive parts of a batch; a single part if the batch fits into memory.
 
         Args:
-            images: (n, 3, h, w), or what the backbone takes.
+            images: (n, 3, h, w), or the input of the backbone.
             backbone: that passes them; a part that failed does not count as passed.
-            act: is called again, with half as many images, where memory does not suffice.
+            act: is called again with half as many images if it runs out of memory.
 
         Raises:
             RuntimeError, MemoryError: a single image does not fit.
@@ -63,16 +60,16 @@ class Halving:
         while at < len(images):
             size, passed = min(self._most or len(images), len(images) - at), backbone.passes
             try:
-                made = act(images[at : at + size])
+                result = act(images[at : at + size])
             except (RuntimeError, MemoryError) as error:
-                if size == 1 or not lacks_memory(error):
+                if size == 1 or not is_out_of_memory(error):
                     raise
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             else:
-                yield made
+                yield result
                 at += size
                 continue
-            # Here the error is gone, and with it what the failed pass held.
+            # Here the error is gone, and with it the tensors of the failed pass.
             backbone.passes = passed
             self._halve(size, backbone, reason)
 
@@ -81,23 +78,23 @@ class Halving:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         line = (
-            f"WARNING: a batch of {size} does not fit into memory on {backbone.device} ({reason}) — it goes on with "
-            f"{self._most} at a time; runtime.batch_size={self._most} begins with that"
+            f"WARNING: a batch of {size} does not fit into memory on {backbone.device} ({reason}), so it continues "
+            f"with {self._most} at a time — runtime.batch_size={self._most} begins with that"
         )
-        self.said.append(line)
+        self.warnings.append(line)
         logger.warning(line)
 
 
-def lacks_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory does not suffice."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that memory does not suffice."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and _LACKING.search(str(error)) is not None
+        isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
     )
 
 
 @dataclass
-class Spent:
-    """Wall seconds since this was made, and those of parts.
+class PassTimer:
+    """Wall seconds since its creation, and those of parts.
 
     Attributes:
         network: passing images, with their way to the device and that of the outputs back.
@@ -127,16 +124,18 @@ class Spent:
                 return
             yield batch
 
-    def told(self, workers: int) -> str:
-        """Return how the time was divided, in one line.
+    def describe(self, workers: int) -> str:
+        """Return the shares of the time, in one line.
 
         Args:
-            workers: threads that decode; where there are none and images are waited for, they are recommended.
+            workers: threads that decode; if there are none and the network waits for images, they are recommended.
         """
         total = max(time.perf_counter() - self._since, self.network + self.images, 1e-9)
         rest = total - self.network - self.images
         shares = [f"{part / total:.0%}" for part in (self.network, self.images, rest)]
-        advice = " — runtime.workers=4 decodes while the network runs" * (not workers and self.images > _WAITS * total)
+        advice = " — runtime.workers=4 decodes while the network runs" * (
+            not workers and self.images > _LONG_WAIT * total
+        )
         return (
             f"of {total:.1f} s the network took {shares[0]}, waiting for images {shares[1]}, all else "
             f"{shares[2]}{advice}"
@@ -144,27 +143,23 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """The items from `start` up to `stop`."""
+class _Selected:
+    """A selection of items."""
 
     items: Items
-    start: int
-    stop: int
+    rows: Sequence[int]
 
     def __len__(self) -> int:
-        return self.stop - self.start
+        return len(self.rows)
 
     def __getitem__(self, index: int) -> Image:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        return self.items[self.start + index]
+        return self.items[self.rows[index]]
 
 
-def part_of(split: Split, start: int, stop: int | None = None) -> Split:
-    """Return the rows of a split from `start` up to `stop`, or to its end, in their order."""
-    stop = len(split) if stop is None else stop
-    items = _Part(split.items, start, stop)
-    return replace(split, items=items, labels=split.labels[start:stop], keys=split.keys[start:stop])
+def select(split: Split, rows: Sequence[int]) -> Split:
+    """Return some rows of a split, with its digest."""
+    keys = [split.keys[row] for row in rows]
+    return replace(split, items=_Selected(split.items, rows), labels=split.labels[np.asarray(rows, int)], keys=keys)
 
 
 def extract(
@@ -174,8 +169,8 @@ def extract(
     batch_size: int,
     workers: int = 0,
     *,
-    halving: Halving | None = None,
-    spent: Spent | None = None,
+    halving: BatchHalving | None = None,
+    timer: PassTimer | None = None,
 ) -> Iterator[Rows]:
     """Yield the rows of `columns` for consecutive batches of a split, from a single pass.
 
@@ -185,25 +180,25 @@ def extract(
         columns: what to extract; all with the same input step and map reduction.
         batch_size: images per forward pass.
         workers: decode images while the network runs; see data.loading.
-        halving: halves batches that do not fit into memory; None for ones that only this pass knows.
-        spent: is told the seconds of the network and of waiting for images.
+        halving: halves batches that do not fit into memory; None: for this pass alone.
+        timer: counts the seconds of the network and of waiting for images.
 
     Raises:
         DataError: an output is NaN or infinite; the message names the split and the first image.
     """
-    request, halving = pass_for(columns), halving or Halving()
-    spent, done = spent or Spent(), 0
+    request, halving = pass_for(columns), halving or BatchHalving()
+    timer, done = timer or PassTimer(), 0
 
     def rows(images: Tensor) -> Rows:
         keys = split.keys[done : done + len(images)]
-        with spent.on("network"):  # a GPU has done its work once its outputs are here
+        with timer.on("network"):  # a GPU has done its work once its outputs are here
             outputs = backbone.outputs(images, request)
             return {column: _finite(column.of(outputs), column, (backbone, split), keys) for column in columns}
 
-    for images in spent.waiting(batches(split, backbone.preprocess, batch_size, workers)):
-        for found in halving.of(images, backbone, rows):
-            yield found
-            done += len(found[columns[0]])
+    for images in timer.waiting(batches(split, backbone.preprocess, batch_size, workers)):
+        for part in halving.of(images, backbone, rows):
+            yield part
+            done += len(part[columns[0]])
 
 
 def _finite(rows: Tensor, column: Column, of: tuple[Backbone, Split], keys: Sequence[str]) -> NDArray[np.float32]:
@@ -213,13 +208,13 @@ def _finite(rows: Tensor, column: Column, of: tuple[Backbone, Split], keys: Sequ
         first = int(bad.int().argmax())
         raise DataError(
             f"backbone '{backbone.name}' on split '{split.name}' ({split.role}): {column.name} is NaN or infinite for "
-            f"{int(bad.sum())} of {len(keys)} images of a batch, first '{keys[first]}' — finite numbers expected — "
-            "check that image, the weights and the preprocessing"
+            f"{int(bad.sum())} of {len(keys)} images of a batch, first '{keys[first]}' — check that image, the weights "
+            "and the preprocessing"
         )
-    # Patches are kept in half the size; what they hold are unit vectors.
-    kept = rows.dtype if rows.dtype == torch.float16 else torch.float32
-    found: NDArray[np.float32] = rows.to("cpu", kept).contiguous().numpy()
-    return found
+    # Patches, which are unit vectors, are cached in float16.
+    dtype = rows.dtype if rows.dtype == torch.float16 else torch.float32
+    array: NDArray[np.float32] = rows.to("cpu", dtype).contiguous().numpy()
+    return array
 
 
 def column_of(method: LiveMethod) -> str:
@@ -238,7 +233,7 @@ def score_rows(
     batch_size: int,
     workers: int = 0,
     *,
-    halving: Halving | None = None,
+    halving: BatchHalving | None = None,
 ) -> Iterator[NamedRows]:
     """Yield the scores of consecutive batches of a split by a fitted method.
 
@@ -248,12 +243,12 @@ def score_rows(
         split: in manifest order.
         batch_size: images per call.
         workers: decode images while the network runs; see data.loading.
-        halving: halves batches that do not fit into memory; None for ones that only this pass knows.
+        halving: halves batches that do not fit into memory; None: for this pass alone.
 
     Raises:
         MethodError: a score is NaN, or there is not one per image; the message names the split and the first image.
     """
-    name, done, halving = column_of(method), 0, halving or Halving()
+    name, done, halving = column_of(method), 0, halving or BatchHalving()
 
     def rows(images: Tensor) -> NamedRows:
         scores = method.score_images(images.to(backbone.device, torch.float32), backbone)
@@ -264,12 +259,12 @@ def score_rows(
         if bool(missing.any()):
             first = split.keys[done + int(missing.int().argmax())]
             raise MethodError(
-                f"{where}: {int(missing.sum())} of {len(images)} scores of a batch are NaN, first '{first}' — "
-                f"parameters {method.params()}; NaN scores cannot be evaluated"
+                f"{where}: {int(missing.sum())} of {len(images)} scores of a batch are NaN, first '{first}' "
+                f"(parameters {method.params()})"
             )
         return {name: scores.detach().to("cpu", torch.float32).contiguous().numpy()}
 
     for images in batches(split, backbone.preprocess, batch_size, workers):
-        for found in halving.of(images, backbone, rows):
-            yield found
-            done += len(found[name])
+        for part in halving.of(images, backbone, rows):
+            yield part
+            done += len(part[name])

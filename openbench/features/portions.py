@@ -1,4 +1,4 @@
-"""A pass in portions, each a file that appears whole: a kill loses at most one, and several jobs may share them."""
+"""Portions of a pass, each an atomic file: a kill loses at most one, and several jobs can share a pass."""
 
 import logging
 import shutil
@@ -28,14 +28,14 @@ _LARGE = 10**9  # bytes of a column whose size is told beforehand
 
 @dataclass(frozen=True)
 class Portions:
-    """The portions of a pass over a split: whole batches, so that jobs pass the same batches through the network.
+    """The portions of a pass over a split, of whole batches, so that results do not depend on who makes them.
 
-    A file lock says who works on a portion; it ends with its process.
+    A process locks the portion that it works on; the lock ends with the process.
 
     Args:
         folder: of the columns.
         split: all images.
-        names: of the columns; passes for others have portions of their own.
+        names: of the columns; passes for other columns have separate portions.
         size: images of a portion.
     """
 
@@ -48,25 +48,21 @@ class Portions:
         return -(-len(self.split) // self.size)
 
     def border(self, at: int) -> tuple[int, int]:
-        """The first row of a portion, and the one behind its last."""
+        """Return the first row of a portion, and the end of its rows."""
         return at * self.size, min((at + 1) * self.size, len(self.split))
 
     def lock(self, at: int, timeout: float) -> FileLock:
-        """The lock of a portion.
-
-        Args:
-            at: which.
-            timeout: seconds to wait for it; −1: as long as it takes.
+        """Return the lock of portion `at`; `timeout` is in seconds, −1 waits without end.
 
         Raises:
             CacheError: the folder cannot be written.
         """
         with writing(self.folder):
-            self._place.mkdir(parents=True, exist_ok=True)
+            self._subfolder.mkdir(parents=True, exist_ok=True)
         return FileLock(self._file(at).with_suffix(".lock"), timeout=timeout)
 
     def missing(self, at: int) -> bool:
-        """Whether a portion is still to be made; none is once the columns are whole."""
+        """Whether a portion is still to be made; none is once the columns are complete."""
         return not self._file(at).exists() and bool(faulty(self.folder, len(self.split), self.names))
 
     def write(self, at: int, parts: Iterator[NamedRows], advance: Advance) -> None:
@@ -81,46 +77,43 @@ class Portions:
             CacheError: the folder cannot be written or has no room, or there are too few rows.
         """
         start, stop = self.border(at)
-        taken: list[NamedRows] = []
+        portion: list[NamedRows] = []
         rows = 0
         while rows < stop - start and (part := next(parts, None)) is not None:
-            if not taken:
+            if not portion:
                 self._check_room(part, first=at == 0)
-            taken.append(part)
-            added = len(next(iter(part.values())))
-            rows += added
-            advance(added)
+            portion.append(part)
+            count = len(next(iter(part.values())))
+            rows += count
+            advance(count)
         if rows != stop - start:
             raise CacheError(
-                f"split '{self.split.name}': {rows} rows were extracted of {stop - start} from row {start} on — the "
-                "loader lost images; nothing was cached"
+                f"split '{self.split.name}': the loader returned {rows} of {stop - start} images from row {start} on"
             )
         with writing(self.folder), replacing(self._file(at)) as stream:
-            columns: Any = {name: np.concatenate([part[name] for part in taken]) for name in self.names}
+            columns: Any = {name: np.concatenate([part[name] for part in portion]) for name in self.names}
             np.savez(stream, **columns)
 
     def join(self, about: dict[str, Any]) -> None:
-        """Put the columns in place, made of all portions in their order; the caller holds the lock of the columns.
+        """Write the columns from all portions in their order; the caller holds the lock of the columns.
 
         Raises:
             CacheError: a portion is damaged, or the folder cannot be written.
         """
         write_columns(self.folder, len(self.split), map(self._read, range(len(self))), about)
-        shutil.rmtree(self._place, ignore_errors=True)
-        delete_old(self._place.parent, "*")  # of jobs that were killed and wanted other columns
+        shutil.rmtree(self._subfolder, ignore_errors=True)
+        delete_old(self._subfolder.parent, "*")  # of killed jobs for other columns
         with suppress(OSError):
-            self._place.parent.rmdir()
+            self._subfolder.parent.rmdir()
 
     def _read(self, at: int) -> NamedRows:
         file = self._file(at)
         try:
-            with np.load(file, allow_pickle=False) as pack:  # the checksums of its members are compared
+            with np.load(file, allow_pickle=False) as pack:  # which compares the checksums of its members
                 return {name: pack[name] for name in self.names}
         except (*DAMAGED, zipfile.BadZipFile) as error:
             file.unlink(missing_ok=True)
-            raise CacheError(
-                f"feature cache: '{file}' is damaged ({error}) — give the same command again, which makes it again"
-            ) from error
+            raise CacheError(f"feature cache: '{file}' is damaged ({error}) — give the same command again") from error
 
     def _check_room(self, part: NamedRows, *, first: bool) -> None:
         """Raise CacheError if the disk has no room for portions and columns."""
@@ -132,17 +125,17 @@ class Portions:
                 logger.info(f"cache: {name} of {self.split.name}, {shape} {part[name].dtype.name}, take {taken}")
         with writing(self.folder):
             free = shutil.disk_usage(self.folder).free
-            made = sum(file.stat().st_size for file in self._place.glob("*.npz"))
-        if (needed := 2 * sum(sizes.values()) - made) > free:
+            written = sum(file.stat().st_size for file in self._subfolder.glob("*.npz"))
+        if (needed := 2 * sum(sizes.values()) - written) > free:
             raise CacheError(
-                f"feature cache: columns {', '.join(self.names)} of '{self.split.name}' take {needed / 1e9:.1f} GB "
-                f"while they are made — '{self.folder}' has {free / 1e9:.1f} GB free — set OPENBENCH_CACHE or "
-                "runtime.cache to a folder with more room"
+                f"feature cache: columns {', '.join(self.names)} of '{self.split.name}' need {needed / 1e9:.1f} GB, "
+                f"and '{self.folder}' has {free / 1e9:.1f} GB free — set OPENBENCH_CACHE or runtime.cache to a folder "
+                "with more space"
             )
 
     @property
-    def _place(self) -> Path:
+    def _subfolder(self) -> Path:
         return self.folder / FOLDER / digest(sorted(self.names))
 
     def _file(self, at: int) -> Path:
-        return self._place / "{}-{}.npz".format(*self.border(at))
+        return self._subfolder / "{}-{}.npz".format(*self.border(at))

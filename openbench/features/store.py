@@ -1,4 +1,4 @@
-"""The columnar cache of features: one pass per image and network, shared by all methods and all jobs."""
+"""The columnar cache of features: one pass per image and network, shared by all methods and jobs."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from openbench import __version__
 from openbench.backbones.base import Backbone
-from openbench.checkout import made_now, uncommitted
+from openbench.checkout import code_digests, made_now
 from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
@@ -22,12 +22,11 @@ from openbench.digest import digest
 from openbench.errors import NotApplicableError
 from openbench.features.arrays import ColumnFile, NamedRows, faulty, write_columns, writing
 from openbench.features.changed_images import corrupted
-from openbench.features.columns import Column, kept_of, read_by, separated
-from openbench.features.extract import Halving, Spent, column_of, extract, part_of, score_rows
+from openbench.features.columns import Column, columns_of_pass, read_by, separated
+from openbench.features.extract import BatchHalving, PassTimer, column_of, extract, score_rows, select
 from openbench.features.portions import Portions
 from openbench.features.texts import text_embeddings
 from openbench.progress import reporting
-from openbench.source import foreign_sources
 from openbench.storage.files import only_one
 
 logger = logging.getLogger(__name__)
@@ -44,16 +43,16 @@ WHOLE = Sharding()
 class FeatureStore:
     """Columns of splits under `<root>/<backbone.digest>/<split.digest>/<column>.npy`.
 
-    Only the two digests and the column's name select a file, so only they may influence its content. Where code that
-    openbench does not ship makes the backbone, its sources enter the first digest. Several processes may share a root.
+    Only the two digests and the column's name select a file, so only they may influence its content. Code that is
+    foreign or not committed enters the first digest. Several processes may share a root.
 
     Args:
-        root: the cache folder, created when something is written.
+        root: the cache folder, created with the first file.
         batch_size: images per forward pass.
         workers: decode images while the network runs.
         progress: whether long passes are reported on stderr.
-        portion: images after which a pass is safe on disk, rounded to whole batches.
-        sharding: among how many jobs a pass is divided.
+        portion: images per portion of a pass that is written to disk, rounded to whole batches.
+        sharding: the jobs that share a pass.
     """
 
     root: Path
@@ -64,8 +63,8 @@ class FeatureStore:
     sharding: Sharding = WHOLE
 
     def __post_init__(self) -> None:
-        """Begin with whole batches, and to count seconds."""
-        self.halving, self.spent = Halving(), Spent()
+        """Begin with whole batches, and start the timer."""
+        self.halving, self.timer = BatchHalving(), PassTimer()
 
     def get(self, backbone: Backbone, split: Split, request: Request) -> FeatureSet:
         """Return the columns that `request` names, memory-mapped, computing in a single pass those that are missing.
@@ -86,14 +85,14 @@ class FeatureStore:
         request, second = separated(request)
         perturbed = {} if second is None else {Field.PERTURBED: self.get(backbone, split, second).features}
         if backbone.features_from is not None and request.perturb is None:
-            found = self._with_logits(backbone, backbone.features_from, split, request)
-            return replace(found, columns={**found.columns, **perturbed})
-        wanted = read_by(request)
+            x = self._with_logits(backbone, backbone.features_from, split, request)
+            return replace(x, columns={**x.columns, **perturbed})
+        read = read_by(request)
         if Field.LOGITS in request.fields and not backbone.num_classes:
             raise NotApplicableError(f"backbone '{backbone.name}' has no classifier, so no logits — read features")
         folder = self._folder(backbone, split)
         self._extract(backbone, split, request)
-        tensors = {column: ColumnFile(folder, column.name).open() for column in wanted}
+        tensors = {column: ColumnFile(folder, column.name).open() for column in read}
         columns: dict[Field, Tensor] = {c.field: tensor for c, tensor in tensors.items() if c.field != Field.MAPS}
         if Field.LABELS in request.fields:
             columns[Field.LABELS] = torch.from_numpy(split.labels.copy())
@@ -102,28 +101,28 @@ class FeatureStore:
         )
 
     def _with_logits(self, backbone: Backbone, network: Backbone, split: Split, request: Request) -> FeatureSet:
-        """The columns of a network, and the logits that a head fitted on its features makes of them."""
-        found = self.get(network, split, replace(request, fields=request.fields - {Field.LOGITS} | {Field.FEATURES}))
+        """Return the columns of a network, and the logits of a head that was fitted on its features."""
+        x = self.get(network, split, replace(request, fields=request.fields - {Field.LOGITS} | {Field.FEATURES}))
         if Field.LOGITS not in request.fields:
-            return found
+            return x
         file = ColumnFile(self._folder(backbone, split), str(Field.LOGITS))
 
         def parts() -> Iterator[NamedRows]:
             for start in range(0, len(split), _AT_ONCE):
-                features = found.features[start : start + _AT_ONCE].to(backbone.device)
+                features = x.features[start : start + _AT_ONCE].to(backbone.device)
                 yield {file.name: backbone.classify(features).cpu().numpy()}
 
         if file.fault(len(split)) is not None:
             with writing(file.folder):
                 file.folder.mkdir(parents=True, exist_ok=True)
             write_columns(file.folder, len(split), parts(), _about(backbone, split))
-        return replace(found, columns={**found.columns, Field.LOGITS: file.open()})
+        return replace(x, columns={**x.columns, Field.LOGITS: file.open()})
 
     def scores(self, backbone: Backbone, split: Split, method: LiveMethod) -> Tensor:
-        """Return the scores (n,) float32 of a split by a fitted live method, made now if they are not cached.
+        """Return the scores (n,) float32 of a split by a fitted live method, computed now if they are not cached.
 
         Raises:
-            NotFittedError: there is something to fit, and the engine has not.
+            NotFittedError: the method has to be fitted first.
             MethodError: a score is NaN, or there is not one per image.
             CacheError, CheckpointError, DataError: as for columns.
         """
@@ -149,16 +148,16 @@ class FeatureStore:
         """Return the columns that passes for `request` would have to compute."""
         backbone = backbone.features_from or backbone
         folder = self._folder(backbone, split)
-        columns = [c for part in separated(request) if part is not None for c in kept_of(backbone, part)]
+        columns = [c for part in separated(request) if part is not None for c in columns_of_pass(backbone, part)]
         missing = faulty(folder, len(split), [column.name for column in columns])
         return tuple(column for column in columns if column.name in missing)
 
-    def made(self, backbone: Backbone, split: Split) -> str:
-        """Return by which version, commit and when the cached features of a split were made."""
-        return ColumnFile(self._folder(backbone.features_from or backbone, split), str(Field.FEATURES)).made()
+    def origin(self, backbone: Backbone, split: Split) -> str:
+        """Return version, commit and time of the cached features of a split."""
+        return ColumnFile(self._folder(backbone.features_from or backbone, split), str(Field.FEATURES)).origin()
 
     def share(self, backbone: Backbone, split: Split, request: Request) -> int:
-        """Make what nobody makes of the columns that `request` names; return how many portions others still make.
+        """Compute the portions of columns that no other job computes; return how many others are still computing.
 
         Raises:
             As `get` does.
@@ -171,48 +170,46 @@ class FeatureStore:
         return max(self._extract(backbone, split, part, wait=False) for part in parts)
 
     def _folder(self, backbone: Backbone, split: Split) -> Path:
-        """The two digests name it; code that openbench does not ship, or that is not committed, enters the first."""
-        sources = foreign_sources(backbone)
-        changed = uncommitted("openbench.features.extract", parts=(backbone, split.source, type(split.items)))
-        made_from = {key: files for key, files in (("sources", sources), ("uncommitted", changed)) if files}
-        network = digest({"backbone": backbone.digest, **made_from}) if made_from else backbone.digest
+        data = (split.source, type(split.items))
+        code = code_digests("openbench.features.extract", backbone, data=data)
+        network = digest({"backbone": backbone.digest, **code}) if code else backbone.digest
         return self.root / network / split.digest
 
     def _extract(self, backbone: Backbone, split: Split, request: Request, wait: bool = True) -> int:
-        """Have the columns of outputs made that a request names, and those that the same pass yields."""
-        kept = {column.name: column for column in kept_of(backbone, request)}
+        """Compute the columns of outputs that a request reads, and the others of the same pass."""
+        yielded = {column.name: column for column in columns_of_pass(backbone, request)}
 
         def rows(images: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
-            columns = tuple(kept[name] for name in names)
+            columns = tuple(yielded[name] for name in names)
             batch = self.batch_size, self.workers
-            for found in extract(backbone, images, columns, *batch, halving=self.halving, spent=self.spent):
+            for found in extract(backbone, images, columns, *batch, halving=self.halving, timer=self.timer):
                 yield {column.name: array for column, array in found.items()}
 
         read = tuple(column.name for column in read_by(request))
-        return self._ensure(backbone, split, read, tuple(kept), rows, wait=wait)
+        return self._ensure(backbone, split, read, tuple(yielded), rows, wait=wait)
 
     def _ensure(
         self,
         backbone: Backbone,
         split: Split,
         read: tuple[str, ...],
-        kept: tuple[str, ...],
+        yielded: tuple[str, ...],
         rows: RowsOf,
         *,
         wait: bool = True,
     ) -> int:
-        """Have columns made unless those that are read are whole.
+        """Compute columns unless those that are read are complete.
 
         Args:
             backbone: with weights.
             split: the images.
-            read: names of the columns that are wanted.
-            kept: of all that the pass yields.
+            read: names of the columns to read.
+            yielded: names of all columns of the pass.
             rows: makes the pass.
-            wait: whether to wait for what other jobs make, and to make it if they are killed.
+            wait: whether to wait for portions of other jobs, and to compute them if these are killed.
 
         Returns:
-            How many portions other jobs are still making; none after waiting.
+            How many portions other jobs are still computing; none after waiting.
         """
         folder = self._folder(backbone, split)
         if not faulty(folder, len(split), read):
@@ -220,7 +217,7 @@ class FeatureStore:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / ".lock").touch()
-        missing = faulty(folder, len(split), kept)
+        missing = faulty(folder, len(split), yielded)
         for name in missing:
             if (file := ColumnFile(folder, name)).array.exists():
                 logger.info(f"cache: {file.fault(len(split))} in {folder} — computed again")
@@ -230,12 +227,12 @@ class FeatureStore:
             return left
         with only_one(folder / ".lock", f"features of {split.name}: another job computes them"):
             self._make(portions, backbone, rows, wait=True)
-            if faulty(folder, len(split), missing):  # else another job has made them while this one waited
+            if faulty(folder, len(split), missing):  # else another job has written them meanwhile
                 portions.join(_about(backbone, split))
         return 0
 
     def _make(self, portions: Portions, backbone: Backbone, rows: RowsOf, wait: bool) -> int:
-        """Make the portions that no other job makes; return how many others are still making, none after waiting."""
+        """Compute the portions that no other job computes; return how many others are still computing."""
         first = self.sharding.first * len(portions) // self.sharding.count
         order = [at for at in (*range(first, len(portions)), *range(first)) if portions.missing(at)]
         if not order:
@@ -255,14 +252,14 @@ class FeatureStore:
                     with suppress(Timeout), portions.lock(at, timeout):
                         if portions.missing(at):
                             if at != following:
-                                batches = rows(part_of(split, portions.border(at)[0]), portions.names)
+                                batches = rows(select(split, range(portions.border(at)[0], len(split))), portions.names)
                             portions.write(at, batches, advance)
                             following = at + 1
         return sum(map(portions.missing, order))
 
 
 def _about(backbone: Backbone, split: Split) -> dict[str, str]:
-    """What a column's sidecar tells a reader."""
+    """Return the facts in a column's sidecar that are for human readers."""
     return {
         "backbone": backbone.name,
         "architecture": backbone.architecture,

@@ -1,4 +1,4 @@
-"""Embeddings of text prompts: made once for each text tower and corpus, streamed to disk, and memory-mapped."""
+"""Embeddings of text prompts, cached for each text tower and corpus."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -13,14 +13,13 @@ from torch.nn import functional
 
 from openbench import __version__
 from openbench.backbones.base import Backbone, TextTower
-from openbench.checkout import made_now, uncommitted
+from openbench.checkout import code_digests, made_now
 from openbench.core.request import CLASSES, Texts
 from openbench.data.manifests import load_words
 from openbench.digest import digest
 from openbench.errors import DataError, NotApplicableError
 from openbench.features.arrays import ColumnFile, NamedRows, write_columns, writing
 from openbench.progress import reporting
-from openbench.source import foreign_sources
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +51,8 @@ class Corpus:
             what = "text tower" if plain else f"text tower '{texts.tower}'"
             remedy = "choose a vision–language model" if plain else "give CLIPN's weights as backbone.weights"
             raise NotApplicableError(
-                f"backbone '{backbone.name}' has no {what}, so '{texts.words}' cannot be embedded — found "
-                f"{', '.join(backbone.text_towers) or 'none'} — {remedy}, with backbone=open_clip"
+                f"backbone '{backbone.name}' has no {what} to embed '{texts.words}' (it has "
+                f"{', '.join(backbone.text_towers) or 'none'}) — {remedy}, with backbone=open_clip"
             )
         return cls(texts, backbone.text_towers[texts.tower])
 
@@ -72,14 +71,14 @@ class Corpus:
         return digest({"tower": self.tower.digest, "prompts": self.texts.prompts(self.words, self.tower.templates)})
 
     def described(self) -> dict[str, object]:
-        """What a record says of it."""
+        """Return its description in records."""
         templates = list(self.texts.templates or self.tower.templates)
-        found: dict[str, object] = {"words": self.texts.words, "count": len(self.words), "digest": self.digest}
-        return found | {"templates": templates, "tower": self.texts.tower}
+        counted = {"words": self.texts.words, "count": len(self.words), "digest": self.digest}
+        return {**counted, "templates": templates, "tower": self.texts.tower}
 
 
 def text_embeddings(root: Path, backbone: Backbone, texts: Texts, progress: bool = False) -> Tensor:
-    """Return the unit embeddings (m, d) float32 of a corpus, memory-mapped; made now if they are not cached.
+    """Return the unit embeddings (m, d) float32 of a corpus, memory-mapped; computed now if they are not cached.
 
     Args:
         root: the folder of cached features.
@@ -93,25 +92,19 @@ def text_embeddings(root: Path, backbone: Backbone, texts: Texts, progress: bool
         CacheError: the folder cannot be written.
     """
     corpus = Corpus.of(backbone, texts)
-    folder = root / "texts" / _made_by(backbone, corpus)
+    code = code_digests(__name__, backbone)
+    folder = root / "texts" / (digest({"corpus": corpus.digest, **code}) if code else corpus.digest)
     file, rows = ColumnFile(folder, _NAME), len(corpus.words)
     if file.fault(rows) is not None:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
-            if file.fault(rows) is not None:  # another job may have made them meanwhile
-                _make(file, corpus, reporting_name=backbone.name if progress else "")
+            if file.fault(rows) is not None:  # another job may have written them meanwhile
+                _embed(file, corpus, reporting_name=backbone.name if progress else "")
     return file.open()
 
 
-def _made_by(backbone: Backbone, corpus: Corpus) -> str:
-    """What names the folder; code that is foreign or not committed enters it."""
-    sources, changed = foreign_sources(backbone), uncommitted(__name__, parts=(backbone,))
-    made_from = {key: files for key, files in (("sources", sources), ("uncommitted", changed)) if files}
-    return digest({"corpus": corpus.digest, **made_from}) if made_from else corpus.digest
-
-
-def _make(file: ColumnFile, corpus: Corpus, reporting_name: str) -> None:
+def _embed(file: ColumnFile, corpus: Corpus, reporting_name: str) -> None:
     prompts = corpus.texts.prompts(corpus.words, corpus.tower.templates)
     count = sum(map(len, prompts))
     if count > _AT_ONCE:
@@ -121,15 +114,15 @@ def _make(file: ColumnFile, corpus: Corpus, reporting_name: str) -> None:
     with reporting(title, len(prompts), done=0, show=bool(reporting_name)) as advance:
 
         def parts() -> Iterator[NamedRows]:
-            for rows in _embedded(corpus, prompts):
+            for rows in _rows(corpus, prompts):
                 yield {file.name: rows.contiguous().numpy()}
                 advance(len(rows))
 
         write_columns(file.folder, len(prompts), parts(), about)
 
 
-def _embedded(corpus: Corpus, prompts: Sequence[Sequence[str]]) -> Iterator[Tensor]:
-    """Yield rows of consecutive words; no more prompts are in memory than one batch, or those of one word."""
+def _rows(corpus: Corpus, prompts: Sequence[Sequence[str]]) -> Iterator[Tensor]:
+    """Yield rows of consecutive words, a batch of prompts at a time."""
     size = max(1, _AT_ONCE // len(prompts[0]))
     for start in range(0, len(prompts), size):
         part = prompts[start : start + size]
@@ -140,7 +133,7 @@ def _embedded(corpus: Corpus, prompts: Sequence[Sequence[str]]) -> Iterator[Tens
         if bool(bad.any()):
             word = corpus.words[start + int(bad.int().argmax())]
             raise DataError(
-                f"texts '{corpus.texts.words}': the embedding of {word!r} is NaN or infinite — finite numbers expected "
-                "— look at the weights of the text tower"
+                f"texts '{corpus.texts.words}': the embedding of {word!r} is NaN or infinite — check the weights of "
+                "the text tower"
             )
         yield rows

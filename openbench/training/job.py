@@ -4,11 +4,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from openbench.backbones.base import Backbone
-from openbench.checkout import uncommitted
+from openbench.checkout import code_digests
 from openbench.core.benchmark import Benchmark, Split
 from openbench.digest import digest
 from openbench.errors import ConfigError, DataError
-from openbench.source import foreign_sources
 from openbench.training.base import TrainingMethod
 
 # Raised when a change to the loop alters the weights that come out of an unchanged job.
@@ -78,11 +77,8 @@ class TrainingJob:
 
     def identity(self) -> dict[str, Any]:
         """Return what determines the weights."""
-        sources = foreign_sources(self.method, self.backbone)
         splits = (self.id_train, self.id_val, self.ood_train)
-        parts = (self.method, self.backbone, *(split.source for split in splits if split is not None))
-        changed = uncommitted("openbench.training.loop.loop", parts=parts)
-        made_from = {"sources": sources, "uncommitted": changed}
+        data = tuple(split.source for split in splits if split is not None)
         return {
             "loop": LOOP_VERSION,
             "id_train": self.id_train.digest,
@@ -92,7 +88,7 @@ class TrainingJob:
             "preprocess": asdict(self.backbone.preprocess),
             "method": self.method.identity(),
             "seed": self.seed,
-            **{key: files for key, files in made_from.items() if files},
+            **code_digests("openbench.training.loop.loop", self.method, self.backbone, data=data),
         }
 
     @property

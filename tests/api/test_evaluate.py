@@ -174,9 +174,9 @@ def test_every_method_of_a_named_model_is_checked_before_the_first_is_run(evalua
 def test_what_a_model_does_not_show_is_asked_for_before_any_method_is_run(evaluate, monkeypatch):
     monkeypatch.setattr("openbench.api.evaluate.run", lambda *_: pytest.fail("a method was run"))
     model = small()
-    with pytest.raises(NotApplicableError, match="method 'knn' reads features — backbone 'lambda' has logits only"):
+    with pytest.raises(NotApplicableError, match="method 'knn' reads features, but backbone 'lambda' has logits only"):
         evaluate(lambda x: model(x), ["msp", "knn"])
-    with pytest.raises(NotApplicableError, match="'gram' reads maps of its layers — backbone 'small' has features and"):
+    with pytest.raises(NotApplicableError, match="'gram' reads maps of its layers, but backbone 'small' has features"):
         evaluate(model, ["msp", "gram"])
 
 
@@ -213,7 +213,7 @@ def test_models_of_a_session_are_not_reused_and_say_so(evaluate):
     first, second = evaluate(typed)["msp"], evaluate(typed)["msp"]
     assert first.record.run_id != second.record.run_id
     assert first.record.metrics == second.record.metrics
-    assert any("typed.Typed has no file to read: what it makes is never reused" in note for note in second.notes)
+    assert any("typed.Typed has no file to read, so its results are never reused" in note for note in second.notes)
 
 
 def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):

@@ -140,7 +140,7 @@ def test_other_named_features_are_averaged_over_positions_and_have_no_head():
         torch.testing.assert_close(found.outputs(images(), BOTH).features, model.conv(images()).mean(dim=(2, 3)))
     refuse_missing_parts(found, KNN(), "knn")
     with pytest.raises(
-        NotApplicableError, match="method 'vim' reads the head — backbone 'small' has features and logits only"
+        NotApplicableError, match="method 'vim' reads the head, but backbone 'small' has features and logits only"
     ):
         refuse_missing_parts(found, ViM(), "vim")
 
@@ -267,7 +267,7 @@ def test_functions_give_logits_or_features_and_logits():
     assert torch.equal(outputs.logits, logits)
     refuse_missing_parts(both, ViM(), "vim")
     with pytest.raises(
-        NotApplicableError, match="method 'knn' reads features — backbone 'logits_alone' has logits only"
+        NotApplicableError, match="method 'knn' reads features, but backbone 'logits_alone' has logits only"
     ):
         refuse_missing_parts(wrapped(lambda x: model(x), name="logits_alone").backbone, KNN(), "knn")
 

@@ -212,7 +212,7 @@ def test_a_network_that_draws_is_refused_or_averaged(evaluate):
     other = evaluate(made(kind), stochastic=16)
     assert not reused(other)
     assert near(other) != near(found)
-    with pytest.raises(NotApplicableError, match="reads images — backbone"):
+    with pytest.raises(NotApplicableError, match="reads images, but backbone"):
         evaluate(made(kind), "pro", stochastic=4)
 
 

@@ -89,6 +89,6 @@ def test_another_content_of_the_file_is_another_run(folders, network, file):
 
 def test_what_needs_the_network_is_not_applicable(folders, file):
     with pytest.raises(
-        NotApplicableError, match=r"'odin' reads input gradients — backbone 'features' has features and"
+        NotApplicableError, match=r"'odin' reads input gradients, but backbone 'features' has features and"
     ):
         run_config(*outcome(folders, "backbone=features", f"backbone.path='{file}'", "method=odin"))

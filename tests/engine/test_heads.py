@@ -110,7 +110,7 @@ def test_heads_share_the_features_and_differ_in_identity(folder, words):
     assert knn.backbone["head"] == {"kind": "knn"}
     for method, read in (("odin", "input gradients"), ("react", "the head")):
         with pytest.raises(
-            NotApplicableError, match=f"'{method}' reads {read} — backbone 'dinov2_vits14_knn' has feat"
+            NotApplicableError, match=f"'{method}' reads {read}, but backbone 'dinov2_vits14_knn' has feat"
         ):
             run_config(*job(folder, words, "backbone.head=knn", f"method={method}"))
 
@@ -129,7 +129,7 @@ def test_methods_that_take_gradients_see_the_linear_head(folder, words):
 
 def test_without_a_head_only_methods_that_read_features_run(folder, words):
     config, runtime = job(folder, words, "backbone.head=null", "method=msp")
-    with pytest.raises(NotApplicableError, match="'msp' reads logits — backbone 'dinov2_vits14' has no classifier"):
+    with pytest.raises(NotApplicableError, match="'msp' reads logits, but backbone 'dinov2_vits14' has no classifier"):
         run_config(config, runtime)
     assert "accuracy" not in run_config(*job(folder, words, "backbone.head=null", "method=knn")).record.metrics["id"]
 

@@ -14,7 +14,7 @@ from openbench.config.build import build
 from openbench.core.record import SOURCES, UNCOMMITTED, RunIdentity
 from openbench.data.build import build_benchmark
 from openbench.engine.prepare import build_method
-from openbench.engine.provenance import Learnt
+from openbench.engine.provenance import TrainingInfo
 from openbench.engine.run import RunSpec
 from openbench.features.store import FeatureStore
 from openbench.training.job import TrainingJob
@@ -132,7 +132,9 @@ def names(config) -> dict[str, str]:
     job = TrainingJob.of(deepcopy(backbone), benchmark, training, 0)
     backbone.load_state(backbone.module().state_dict(), "random")
     method = build_method(config["method"]).method
-    spec = RunSpec(benchmark, backbone, method, "own", config=config, learnt=Learnt("own", method=training))
+    spec = RunSpec(
+        benchmark, backbone, method, "own", config=config, training_info=TrainingInfo("own", method=training)
+    )
     return {
         RUN: spec.run_id,
         JOB: job.digest,

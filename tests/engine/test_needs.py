@@ -216,7 +216,7 @@ def test_a_network_without_a_classifier_is_scored_by_its_features(config, runtim
     assert record.backbone["num_classes"] == 0
     assert keys(record).isdisjoint(ABSENT)
     assert not list((runtime["cache"] / "features").rglob("logits.npy"))
-    with pytest.raises(NotApplicableError, match="method 'msp' reads logits — backbone 'vit' has no classifier"):
+    with pytest.raises(NotApplicableError, match="method 'msp' reads logits, but backbone 'vit' has no classifier"):
         run_config(config("msp.MSP", backbone=backbone), runtime)
     assert extract(config("knn.KNN", backbone=backbone), runtime)["id_test/test"] == 0
 
@@ -231,7 +231,7 @@ class Miscounting(KNN):
 
 def test_a_wrong_number_of_class_scores_is_noticed_before_the_test_sets_are_extracted(config, runtime):
     node = {"_name_": "miscounting", "_target_": f"{__name__}.Miscounting"}
-    with pytest.raises(MethodError, match="7 classes — benchmark 'own' has 6"):
+    with pytest.raises(MethodError, match="7 columns for the 6 classes"):
         run_config({**config("knn.KNN"), "method": node}, runtime)
     folders = [folder for folder in (runtime["cache"] / "features").glob("*/*") if list(folder.glob("*.npy"))]
     assert len(folders) == 2  # what is fitted on, and ID validation

@@ -12,7 +12,7 @@ from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.core.scores import SetScores
 from openbench.engine import run as engine
-from openbench.engine.per_set import each_alone, joined_record
+from openbench.engine.per_set import joined_record, single_sets
 from openbench.engine.run import RunSpec
 from openbench.engine.tune import TestSplits, Tuning
 from openbench.methods.msp import MSP
@@ -71,7 +71,7 @@ def measured(alone: Benchmark) -> ResultRecord:
 
 @pytest.fixture
 def found() -> dict[str, ResultRecord]:
-    return {name: measured(alone) for name, alone in each_alone(BENCHMARK)}
+    return {name: measured(alone) for name, alone in single_sets(BENCHMARK)}
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def joined(found):
 
 
 def test_each_choice_sees_one_ood_test_set():
-    seen = {name: TestSplits.of(alone) for name, alone in each_alone(BENCHMARK)}
+    seen = {name: TestSplits.of(alone) for name, alone in single_sets(BENCHMARK)}
     assert {name: [s.name for s in splits.ood_test] for name, splits in seen.items()} == {s: [s] for s in "nmf"}
     assert {splits.id_test for splits in seen.values()} == {BENCHMARK.id_test}
 
@@ -132,7 +132,7 @@ def compute(monkeypatch, tmp_path):
         scores = [
             SetScores.of_split(s.name, s.role, np.zeros(len(s)), s.labels, s.labels) for s in benchmark.test_splits()
         ]
-        return measured(next(each_alone(benchmark))[1]), scores
+        return measured(next(single_sets(benchmark))[1]), scores
 
     monkeypatch.setattr(engine, "_compute", alone)
     backbone = SimpleNamespace(digest="b")

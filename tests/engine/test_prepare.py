@@ -71,7 +71,7 @@ def test_a_trained_network_goes_with_images_of_a_single_class():
 
 def test_options_of_metrics_and_tuning_reach_the_run(monkeypatch, tmp_path):
     backbone = SimpleNamespace(classifies=True, num_classes=2, layers=(), has_network=True, has_head=True)
-    monkeypatch.setattr(prepare, "opened", lambda *arguments: benchmark("a", "b"))
+    monkeypatch.setattr(prepare, "load_benchmark", lambda *arguments: benchmark("a", "b"))
     monkeypatch.setattr(prepare, "ready_backbone", lambda *arguments: (backbone, None))
     config = {
         "benchmark": {},

@@ -34,7 +34,7 @@ def test_plain_cross_entropy_is_what_released_weights_stand_for():
 
 def test_a_training_is_told_to_choose_another_network_and_a_fine_tuning_how_to_go_on_from_the_weights():
     message = refused("logitnorm")
-    assert message.startswith("training=logitnorm would be ignored — backbone 'resnet20_cifar10' comes with released")
+    assert message.startswith("training=logitnorm would be ignored: backbone 'resnet20_cifar10' comes with released")
     assert message.index("train from scratch") < message.index("backbone@backbone.start=resnet20_cifar10;")
     message = refused("ish")
     assert message.index("fine-tune these weights") < message.index("train from scratch")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from openbench.core.record import ResultRecord
-from openbench.engine.provenance import made_from, reused
+from openbench.engine.provenance import record_notes, reused_outcome
 from openbench.results.records.store import RecordStore
 
 MADE = {"openbench": "0.1.0", "git_sha": "abcdef0123456789", "utc": "2026-01-02T03:04:05+00:00"}
@@ -25,7 +25,7 @@ BEFORE, AFTER = (
 def test_a_reused_record_is_one_short_line_and_its_commit_is_logged_for_debugging(tmp_path, caplog):
     made = record(reused={"features": BEFORE, "weights": BEFORE})
     with caplog.at_level("DEBUG", "openbench"):
-        found = reused(made, Path("x"), RecordStore(tmp_path))
+        found = reused_outcome(made, Path("x"), RecordStore(tmp_path))
     assert (found.status, found.warnings) == ("skipped", ())
     assert found.notes == ("reused: nothing was computed (runtime.on_existing=verify computes again and compares)",)
     assert "openbench 0.1.0, commit abcdef012345, 2026-01-02T03:04:05+00:00" in caplog.text
@@ -44,7 +44,7 @@ def test_a_reused_record_is_one_short_line_and_its_commit_is_logged_for_debuggin
 )
 def test_reused_features_are_named_in_one_line_unless_this_process_made_them(tmp_path, caplog, before, note):
     with caplog.at_level("DEBUG", "openbench"):
-        assert made_from(record(reused=before), RecordStore(tmp_path)) == note
+        assert record_notes(record(reused=before), RecordStore(tmp_path)) == note
     assert caplog.text.count("commit abc") == sum("commit" in maker for maker in before.values())
 
 
@@ -61,9 +61,9 @@ def test_reused_features_are_named_in_one_line_unless_this_process_made_them(tmp
         ),
         (
             {"sources": {"__main__.Mine": "unknown 12"}},
-            "__main__.Mine has no file to read: what it makes is never reused",
+            "__main__.Mine has no file to read, so its results are never reused",
         ),
     ],
 )
 def test_code_that_is_not_shipped_is_named_above_the_table(tmp_path, made, said):
-    assert reused(record(**made), Path("x"), RecordStore(tmp_path)).notes[1:] == (said,)
+    assert reused_outcome(record(**made), Path("x"), RecordStore(tmp_path)).notes[1:] == (said,)

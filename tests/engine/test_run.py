@@ -18,7 +18,7 @@ from openbench.core.runtime import Runtime
 from openbench.core.scores import SetScores
 from openbench.digest import LATER
 from openbench.engine import run as engine
-from openbench.engine.provenance import Clock, Learnt, named, provenance
+from openbench.engine.provenance import Clock, TrainingInfo, describe_backbone, provenance
 from openbench.engine.run import RunSpec, plain_params
 from openbench.errors import MethodError, RecordError
 from openbench.methods.double_score import DoubleScore
@@ -91,7 +91,7 @@ def test_of_two_jobs_the_slower_one_verifies_what_the_faster_one_wrote(monkeypat
 def test_two_jobs_that_disagree_are_an_error(monkeypatch, runtime):
     mine = replace(RECORD, metrics={"near": {"auroc": 0.8}})
     computing(monkeypatch, mine, faster=RECORD, store=RecordStore(runtime.records))
-    with pytest.raises(RecordError, match=r"0123456789abcdef does not reproduce: 1 values differ — metrics.near.auroc"):
+    with pytest.raises(RecordError, match=r"0123456789abcdef does not reproduce: 1 values differ: metrics.near.auroc"):
         engine.run(SPEC, runtime)
     assert RecordStore(runtime.records).find(RECORD.run_id)[0] == RECORD
 
@@ -124,27 +124,27 @@ def three_classes() -> SimpleNamespace:
 
 
 def test_a_class_that_the_method_has_not_met_fits_no_image(monkeypatch, three_classes):
-    found = np.array([[0.1, 0.2], [0.3, 0.4]], np.float32)
-    monkeypatch.setattr(engine, "class_scores", lambda *_: found)
-    scores = engine._class_scores(None, three_classes, None)
-    assert set(scores) == {Role.ID_VAL, Role.ID_TEST}
-    np.testing.assert_array_equal(scores[Role.ID_TEST], [[*found[0], np.inf], [*found[1], np.inf]])
+    p = np.array([[0.7, 0.2], [0.2, 0.6]], np.float32)
+    monkeypatch.setattr(engine, "class_scores", lambda *_: 1 - p)
+    values = engine._class_values(MSP(), three_classes, None)
+    assert set(values) == {Role.ID_VAL, Role.ID_TEST}
+    np.testing.assert_allclose(values[Role.ID_TEST]["class_scores"], [[0.3, 0.8, np.inf], [0.8, 0.4, np.inf]])
+    np.testing.assert_allclose(
+        values[Role.ID_TEST]["class_probabilities"], [[0.7, 0.2, 0.0], [0.2, 0.6, 0.0]], atol=1e-7
+    )
 
 
-def test_probabilities_behind_class_scores_reach_the_metrics(three_classes):
-    p = np.array([[0.7, 0.2, 0.1], [0.2, 0.2, 0.6]], np.float32)
-    by_class = {Role.ID_VAL: 1 - p, Role.ID_TEST: np.pad(1 - p[:, :2], ((0, 0), (0, 1)), constant_values=np.inf)}
-    found = engine._class_probabilities(MSP(), by_class)
-    np.testing.assert_allclose(found[Role.ID_VAL], p, atol=1e-7)
-    np.testing.assert_allclose(found[Role.ID_TEST], [[0.7, 0.2, 0.0], [0.2, 0.2, 0.0]], atol=1e-7)
-    assert engine._class_probabilities(KNN(), by_class) == {}
-    assert engine._class_probabilities(MSP(), {}) == {}
+def test_class_scores_that_are_not_made_of_probabilities_have_none(monkeypatch, three_classes):
+    monkeypatch.setattr(engine, "class_scores", lambda *_: np.zeros((2, 3), np.float32))
+    assert engine._class_values(KNN(), three_classes, None)[Role.ID_VAL]["class_probabilities"] is None
+    monkeypatch.setattr(engine, "class_scores", lambda *_: None)
+    assert engine._class_values(MSP(), three_classes, None) == {}
 
 
 def test_scores_of_more_classes_than_there_are_name_the_method(monkeypatch, three_classes):
     monkeypatch.setattr(engine, "class_scores", lambda *_: np.zeros((2, 4), np.float32))
-    with pytest.raises(MethodError, match=r"MSP\.class_scores: 4 classes — benchmark 'toy' has 3"):
-        engine._class_scores(MSP(), three_classes, None)
+    with pytest.raises(MethodError, match=r"MSP\.class_scores has 4 columns for the 3 classes"):
+        engine._class_values(MSP(), three_classes, None)
 
 
 def split(name: str, role: Role, count: int) -> Split:
@@ -186,13 +186,22 @@ def spec(training: dict, name: str | None = "cross_entropy") -> RunSpec:
     """A run of a training node; everything else stands in."""
     method = MSP()
     benchmark, backbone = SimpleNamespace(digest="a", splits=list), SimpleNamespace(digest="b")
-    return RunSpec(benchmark, backbone, method, "msp", config={"training": training}, learnt=name and Learnt(name))
+    info = name and TrainingInfo(name)
+    return RunSpec(benchmark, backbone, method, "msp", config={"training": training}, training_info=info)
 
 
 def test_the_name_of_an_augmentation_is_recorded_and_changes_no_run_id(monkeypatch):
     monkeypatch.setattr("openbench.engine.run.version_of", lambda method: 1)
     recipe = {"augment": [{"_target_": "PixMix"}]}
     typed, listed = spec({"recipe": recipe, "_augment_": "pixmix"}), spec({"recipe": recipe})
-    assert [named(s.learnt, s.config) for s in (typed, listed)] == [{"augment": "pixmix"}, {}]
+    described = [
+        describe_backbone(
+            resnet("toy", "resnet8", num_classes=2, preprocess=Preprocess(8, 8)).initialise(0),
+            s.training_info,
+            s.config,
+        )
+        for s in (typed, listed)
+    ]
+    assert [one.get("augment") for one in described] == ["pixmix", None]
     assert typed.run_id == listed.run_id
     assert spec({"recipe": {"augment": []}}).run_id != listed.run_id

@@ -10,7 +10,7 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.runtime import Runtime
 from openbench.engine import prepare
 from openbench.engine.prepare import SharedObjects
-from openbench.engine.provenance import Learnt
+from openbench.engine.provenance import TrainingInfo
 
 from ..prepared import run_config  # noqa: TID252 — the tests are no package
 
@@ -78,7 +78,7 @@ def config(place, monkeypatch):
 @pytest.fixture
 def counted(monkeypatch):
     """How often a benchmark was opened and a backbone made ready."""
-    counts = {"opened": 0, "ready_backbone": 0}
+    counts = {"load_benchmark": 0, "ready_backbone": 0}
 
     def counting(name):
         original = getattr(prepare, name)
@@ -105,7 +105,7 @@ def test_jobs_open_the_benchmark_and_load_the_network_once(config, tmp_path, cou
     shared = SharedObjects()
     for method in METHODS:
         run_config(config(method), setting(tmp_path), shared=shared)
-    assert counted == {"opened": 1, "ready_backbone": 1}
+    assert counted == {"load_benchmark": 1, "ready_backbone": 1}
 
 
 def test_records_are_those_of_jobs_that_share_nothing(config, tmp_path):
@@ -131,20 +131,20 @@ def test_another_training_set_benchmark_seed_or_runtime_is_not_taken_for_the_sam
     run_config(config("msp.MSP"), setting(tmp_path), shared=shared)
     renamed = {**config("msp.MSP")["benchmark"], "name": "other"}
     run_config(config("msp.MSP", benchmark=renamed), setting(tmp_path), shared=shared)
-    assert counted == {"opened": 2, "ready_backbone": 2}
+    assert counted == {"load_benchmark": 2, "ready_backbone": 2}
     run_config(config("msp.MSP", seed=2), setting(tmp_path), shared=shared)
-    assert counted == {"opened": 2, "ready_backbone": 3}
+    assert counted == {"load_benchmark": 2, "ready_backbone": 3}
     run_config(config("msp.MSP", seed=2), {**setting(tmp_path), "batch_size": 5}, shared=shared)
-    assert counted == {"opened": 2, "ready_backbone": 4}
+    assert counted == {"load_benchmark": 2, "ready_backbone": 4}
 
 
 def test_a_method_that_runs_the_network_itself_has_one_of_its_own(config, tmp_path, counted):
     shared = SharedObjects()
     run_config(config("msp.MSP"), setting(tmp_path), shared=shared)
     run_config(config("rankfeat.RankFeat"), setting(tmp_path), shared=shared)
-    assert counted == {"opened": 1, "ready_backbone": 2}
+    assert counted == {"load_benchmark": 1, "ready_backbone": 2}
     run_config(config("mls.MLS"), setting(tmp_path), shared=shared)
-    assert counted == {"opened": 1, "ready_backbone": 2}
+    assert counted == {"load_benchmark": 1, "ready_backbone": 2}
 
 
 @pytest.mark.parametrize(("reused", "policy", "made"), [("", "auto", 2), ("0.1, today", "auto", 1), ("x", "force", 2)])
@@ -153,7 +153,7 @@ def test_weights_that_were_trained_now_are_not_kept(config, tmp_path, monkeypatc
     ready = prepare.ready_backbone
 
     def trained(*arguments):
-        return ready(*arguments)[0], Learnt("cross_entropy", reused=reused)
+        return ready(*arguments)[0], TrainingInfo("cross_entropy", reused=reused)
 
     monkeypatch.setattr(prepare, "ready_backbone", trained)
     shared, how = SharedObjects(), Runtime.from_config({**setting(tmp_path), "train": policy})

@@ -91,7 +91,7 @@ def test_the_same_weights_reproduce_and_both_processors_are_named(monkeypatch, r
 def test_a_value_that_differs_is_named_with_both_numbers_before_the_processors(monkeypatch, runtime):
     old = record(0)
     near = {"near": {"auroc": 0.5, "fpr95": 0.25}}
-    with pytest.raises(NotReproducedError, match=r"near\.auroc: 0\.9 was recorded, 0\.5 came out — recorded on"):
+    with pytest.raises(NotReproducedError, match=r"near\.auroc: 0\.9 was recorded, 0\.5 came out \(recorded on"):
         verified(monkeypatch, runtime, spec_of(old), replace(old, metrics={**old.metrics, **near}, provenance=HERE))
 
 
@@ -163,9 +163,7 @@ def test_other_weights_from_the_same_processor_point_at_the_training(monkeypatch
 
 def test_other_images_are_refused_with_what_is_missing_on_either_side():
     fewer = SimpleNamespace(name="toy", digest="fewer", deviations=("near.a: 5 of 9000 images found",))
-    said = (
-        r"cannot be verified with these images — .* here: near.a: 5 of 9000 images found — in the record: far.x: dropp"
-    )
+    said = r"cannot be verified with these images .* here: near.a: 5 of 9000 images found; in the record: far.x: dropp"
     with pytest.raises(RecordError, match=said):
         check_material(record(0), fewer, MSP())
 
@@ -174,16 +172,14 @@ def test_a_newer_version_of_the_method_is_refused():
     class Newer(MSP):
         version: ClassVar[int] = 9
 
-    with pytest.raises(
-        RecordError, match=r"method 'msp' is at version 9 — the record was made with version \d — check"
-    ):
+    with pytest.raises(RecordError, match=r"method 'msp' is at version 9, the record was made with version \d — check"):
         check_material(record(0), spec_of(record(0)).benchmark, Newer())
 
 
 def test_where_there_is_no_record_verifying_says_so_and_writes_none(monkeypatch, runtime):
     identity = RunIdentity.of(record(0, config={"seed": 0, "method": {"_name_": "msp", "k": 3}}))
     unknown = spec_of(record(0), run_id="e" * 16, identity=identity)
-    with pytest.raises(RecordError, match=r"nothing to verify: no record of this run in .* leave out"):
+    with pytest.raises(RecordError, match=r"no record of this run in .* leave out"):
         verified(monkeypatch, runtime, unknown, record(0))
 
 
@@ -191,7 +187,7 @@ def test_a_record_of_other_sources_is_not_verified_by_these(runtime):
     """Numbers of an edited method would else be those of another run that happens to agree, or not."""
     old = record(0, provenance={"sources": {"mine": "1" * 64, "same": "3" * 64}})
     now = record(0, provenance={"sources": {"mine": "2" * 64, "same": "3" * 64}})
-    with pytest.raises(RecordError, match="made from other sources — changed since: mine — restore"):
+    with pytest.raises(RecordError, match="cannot be verified: mine changed since — restore"):
         engine.verify(spec_of(old, identity=RunIdentity.of(now)), runtime, (old, Path("x")))
 
 
@@ -208,10 +204,10 @@ def test_another_run_of_the_same_setting_stands_for_trained_weights_only(monkeyp
     trained = spec_of(record(0), run_id="e" * 16)
     assert recorded(RecordStore(runtime.records), trained)[0].config["method"] == {"_name_": "msp"}
     store = RecordStore(runtime.records)
-    with pytest.raises(RecordError, match="nothing to verify"):
+    with pytest.raises(RecordError, match="no record of this run in"):
         recorded(store, spec_of(record(0), run_id="e" * 16, training=None))
     released = record(0)
     released = replace(released, run_id="f" * 16, backbone={**released.backbone, "training": None})
     store.write(released)
-    with pytest.raises(RecordError, match="nothing to verify"):
+    with pytest.raises(RecordError, match="no record of this run in"):
         recorded(store, spec_of(released, run_id="e" * 16, training=None))

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from openbench.core.request import Field, Perturb, Request
 from openbench.errors import DataError, FieldError
-from openbench.features.columns import Column, extracted_with, pass_for, read_by
-from openbench.features.extract import extract, part_of
+from openbench.features.columns import Column, columns_of_pass, pass_for, read_by
+from openbench.features.extract import extract, select
 
 from .feature_toys import Pixels, toy_backbone, toy_split
 
@@ -18,7 +18,7 @@ LOGITS, FEATURES = Column(Field.LOGITS), Column(Field.FEATURES)
 
 
 def joined(column: Column, start: int = 0, batch_size: int = 7, workers: int = 0) -> NDArray[np.float32]:
-    split = part_of(toy_split(), start)
+    split = select(toy_split(), range(start, len(toy_split())))
     return np.concatenate([rows[column] for rows in extract(toy_backbone(), split, (column,), batch_size, workers)])
 
 
@@ -30,7 +30,7 @@ def test_rows_do_not_depend_on_batch_size_or_workers() -> None:
 
 def test_the_rest_of_a_split_is_its_later_rows() -> None:
     np.testing.assert_allclose(joined(LOGITS, start=11), joined(LOGITS)[11:], rtol=1e-5, atol=1e-6)
-    rest = part_of(toy_split(), 11)
+    rest = select(toy_split(), range(11, len(toy_split())))
     assert len(rest) == 26
     assert rest.keys[0] == "toy/00011.png"
     assert rest.labels[0] == 11 % 3
@@ -57,7 +57,7 @@ def test_an_output_that_is_not_finite_names_the_split_and_the_first_image(start:
         return outputs
 
     backbone.outputs = spoilt  # type: ignore[method-assign,assignment]
-    split = part_of(replace(toy_split(), items=Marked(37)), start)
+    split = select(replace(toy_split(), items=Marked(37)), range(start, 37))
     with pytest.raises(DataError, match=r"'toy' \(id_test\): features is NaN or infinite.*'toy/00020\.png'"):
         list(extract(backbone, split, (LOGITS, FEATURES), 8))
 
@@ -85,7 +85,7 @@ def test_a_pass_for_some_columns_reads_just_these() -> None:
         fields=frozenset({Field.LOGITS, Field.MAPS}), layers=("stage1", "stage2"), pool="max", perturb=Perturb(1.0, 0.1)
     )
     assert read_by(pass_for(read_by(request))) == read_by(request)
-    assert {c.field for c in extracted_with(request)} == {Field.LOGITS, Field.FEATURES, Field.MAPS}
+    assert {c.field for c in columns_of_pass(toy_backbone(), request)} == {Field.LOGITS, Field.FEATURES, Field.MAPS}
 
 
 def test_columns_of_two_passes_are_refused() -> None:

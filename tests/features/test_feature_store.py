@@ -175,7 +175,7 @@ def test_a_full_disk_is_a_cache_error(store: FeatureStore, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(ArrayWriter, "append", full)
-    with pytest.raises(CacheError, match=r"No space left on device.*has room"):
+    with pytest.raises(CacheError, match=r"No space left on device.*with space"):
         store.get(toy_backbone(), toy_split(), LOGITS)
 
 

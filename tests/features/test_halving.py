@@ -55,9 +55,9 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits(tmp_path: Path, error
     assert given == [16, 8, 4, 4, 4, 4, 4, 4, 4, 4, 4, 1]  # found once, and held on to
     assert backbone.passes == COUNT
     assert found == logits(tmp_path / "small", toy_backbone(), 4)
-    assert [line.split(" — ")[1].split(";")[0] for line in said] == [
-        "it goes on with 8 at a time",
-        "it goes on with 4 at a time",
+    assert [line.split(", so ")[1].split(" — ")[0] for line in said] == [
+        "it continues with 8 at a time",
+        "it continues with 4 at a time",
     ]
 
 

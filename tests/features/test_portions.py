@@ -214,7 +214,7 @@ def test_a_disk_without_room_for_the_columns_is_told_before_the_first_portion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    with pytest.raises(CacheError, match=r"columns features, logits of 'toy' take 0\.1 GB .* has 0\.0 GB free"):
+    with pytest.raises(CacheError, match=r"columns features, logits of 'toy' need 0\.1 GB.* has 0\.0 GB free"):
         FeatureStore(tmp_path, BATCH, progress=False).get(toy_backbone(), toy_split(200_000), Request())
     assert made(tmp_path) == []
 

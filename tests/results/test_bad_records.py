@@ -159,7 +159,7 @@ def test_other_seeds_are_compared_beside_it(place):
     new = with_seed(old, 0, 0.9)
     outcome = _other_weights(old, store.path(old), new, store, "here")
     assert outcome.status == "compared"
-    assert "within what 3 recorded seeds leave room for" in outcome.notes[-1]
+    assert "within the intervals of 3 recorded seeds" in outcome.notes[-1]
     assert sum(said in note for note in outcome.notes) == 1
 
 
@@ -173,9 +173,7 @@ def test_a_run_is_verified_beside_a_bad_record_and_without_one_it_is_said(place)
     spoil(place, "edited digit")
     assert recorded(RecordStore(place), Spec)[0] == make_record()
     Spec.config = Spec.identity.config = {}
-    with pytest.raises(
-        RecordError, match=r"found 1 of toy, tiny, knn with other settings; left out, not records: .*bad"
-    ):
+    with pytest.raises(RecordError, match=r"1 of toy, tiny, knn with other settings; skipped, not records: .*bad"):
         recorded(RecordStore(place), Spec)
 
 
