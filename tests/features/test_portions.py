@@ -17,7 +17,7 @@ from openbench.core.request import Field, Request
 from openbench.core.runtime import Runtime, Sharding
 from openbench.errors import CacheError
 from openbench.features import portions as module
-from openbench.features.portions import FOLDER, Portions
+from openbench.features.portions import FOLDER
 from openbench.features.store import FeatureStore
 
 from ..logged import logged  # noqa: TID252 — the tests are no package
@@ -131,11 +131,6 @@ def test_rows_are_those_of_a_pass_without_portions(tmp_path: Path, whole: dict[s
 def test_any_number_of_jobs_gives_the_same_bytes(tmp_path: Path, whole: dict[str, bytes], count: int) -> None:
     assert job(tmp_path, count, 1) == COUNT
     assert columns(tmp_path) == whole
-
-
-def test_portions_are_whole_batches_and_leave_nothing_out(tmp_path: Path) -> None:
-    portions = Portions(tmp_path, toy_split(COUNT), ("features",), 40)
-    assert [portions.border(at) for at in range(len(portions))] == [(0, 40), (40, 80), (80, 101)]
 
 
 @pytest.mark.parametrize(("count", "first"), [(1, 0), (3, 1)])

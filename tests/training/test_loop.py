@@ -89,12 +89,6 @@ def test_the_epoch_kept_is_the_last_of_the_most_accurate(tmp_path: Path) -> None
     assert result.best_epoch == max(range(1, 10), key=lambda e: (accuracies[e - 1], e))
 
 
-def test_of_equally_accurate_epochs_the_latest_is_kept(tmp_path: Path) -> None:
-    result = train(job(ToyEntropy(replace(RECIPE, lr=1.0)), seed=2), tmp_path, QUIET)
-    assert [row.val_accuracy for row in result.curve[-2:]] == [1.0, 1.0]
-    assert result.best_epoch == RECIPE.epochs
-
-
 def test_kept_weights_have_the_accuracy_of_their_epoch(tmp_path: Path) -> None:
     recipe = replace(RECIPE, epochs=9, lr=1.0, final_lr=1.0)
     results = ((tmp_path / str(seed), train(hard(recipe, seed), tmp_path / str(seed), QUIET)) for seed in range(9))

@@ -18,7 +18,7 @@ from openbench.training.loop.weights import evaluated, obtain
 from openbench.training.methods.csi import CSI
 from openbench.training.methods.fine_tuning import FineTuning
 from openbench.training.methods.reweightood import ReweightOOD
-from openbench.training.methods.supcon import SupCon, contrast
+from openbench.training.methods.supcon import SupCon
 
 from .training_toys import CLASSES, FEATURES, QUIET, RECIPE, backbone, job
 
@@ -110,15 +110,6 @@ def test_turned_views_are_classes_of_their_own() -> None:
     names = np.array([pairs.index(p) for p in pairs])
     expected = supervised_contrast(sphere(model, torch.from_numpy(turned.copy())), names, 0.3)
     assert float(method.loss(model, given).detach()) == pytest.approx(expected, rel=2e-5)
-
-
-def test_contrast_is_least_where_classes_are_points_far_apart() -> None:
-    corners = torch.eye(3)[LABELS]
-    spread = functional.normalize(corners + 0.5 * torch.randn(8, 3, generator=torch.Generator().manual_seed(0)))
-    assert contrast(corners, LABELS, 0.1) < contrast(spread, LABELS, 0.1)
-    # At the corners the p of each partner is 1 / (number of partners), up to exp(−1/τ).
-    expected = np.mean([np.log(np.count_nonzero(LABELS.numpy() == y) - 1) for y in LABELS.numpy()])
-    assert float(contrast(corners, LABELS, 0.05)) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("method", [ReweightOOD(), SupCon(), SupCon(rotations=4)])
