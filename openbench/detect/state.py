@@ -14,6 +14,7 @@ from openbench.config.build import build
 from openbench.core.composite import leaves
 from openbench.core.features import Head
 from openbench.core.method import Method
+from openbench.core.streaming import StreamingMethod
 from openbench.errors import CheckpointError, NotApplicableError
 from openbench.public import TARGET, name_of, public
 
@@ -24,7 +25,7 @@ _ALLOWED = "detectors on disk have numbers and tensors, never pickled objects; c
 
 
 def refuse_unsavable(method: Method) -> None:
-    """Refuse a method that learns objects which cannot be written, before it does.
+    """Refuse a method that scores streams, or learns objects which cannot be written, before it does.
 
     Args:
         method: unfitted.
@@ -33,6 +34,11 @@ def refuse_unsavable(method: Method) -> None:
         NotApplicableError: the method or a part of it does.
     """
     for leaf in leaves(method):
+        if isinstance(leaf, StreamingMethod):
+            raise NotApplicableError(
+                f"method {type(leaf).__name__} scores streams of images, a detector each image by itself — choose "
+                "another method, e.g. knn, mds or vim"
+            )
         if leaf.learns_objects:
             raise NotApplicableError(
                 f"method {type(leaf).__name__} cannot be saved: it learns {leaf.learns_objects} — {_ALLOWED}"

@@ -132,10 +132,13 @@ def test_fit_makes_a_detector_of_a_benchmark(tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("digits")
-def test_a_method_that_cannot_be_saved_is_refused_before_anything_is_computed(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("method", "reason"), [("hbos", "cannot be saved"), ("oodd", "scores streams of images")])
+def test_a_method_that_no_detector_can_have_is_refused_before_anything_is_computed(
+    tmp_path, monkeypatch, capsys, method, reason
+):
     monkeypatch.setattr("openbench.engine.prepare.prepare", lambda *_, **__: pytest.fail("computed"))
-    assert main(["fit", "+benchmark=digits", "method=hbos", f"out={tmp_path / 'made'}"]) == 2
-    assert "cannot be saved" in capsys.readouterr().err
+    assert main(["fit", "+benchmark=digits", f"method={method}", f"out={tmp_path / 'made'}"]) == 2
+    assert reason in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("digits")
