@@ -120,7 +120,7 @@ def test_running_again_changes_nothing_and_verify_reproduces(here, capsys):
     assert main(["run", *SHORT, "method=knn", "runtime.on_existing=verify"]) == 0
     assert "verified" in capsys.readouterr().out
     assert main(["run", *SHORT, "method=knn", "runtime.on_existing=error"]) == 2
-    assert "written once" in capsys.readouterr().err
+    assert "use runtime.on_existing=skip" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in (here / "results").rglob("*.json")} == before
 
 
@@ -194,7 +194,7 @@ def test_a_record_of_other_images_is_refused_before_a_training(here, records, tm
     copy.write_text(text_of(data))
     monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
     assert main(["verify", records["knn"].run_id, "--results", str(tmp_path)]) == 2
-    assert "here: none — in the record: near.x: dropped" in capsys.readouterr().err
+    assert "here: none; in the record: near.x: dropped" in capsys.readouterr().err
     assert not (tmp_path / "cache" / "checkpoints").exists()
 
 

@@ -130,7 +130,7 @@ def test_by_name_the_record_is_that_of_run(evaluate, tmp_path):
 
 def test_several_models_are_evaluated_on_one_benchmark_that_is_opened_once(evaluate, monkeypatch):
     opened = []
-    monkeypatch.setattr(prepare, "opened", lambda *a, real=prepare.opened: opened.append(a) or real(*a))
+    monkeypatch.setattr(prepare, "load_benchmark", lambda *a, real=prepare.load_benchmark: opened.append(a) or real(*a))
     found = evaluate([small(0), small(1)])
     assert list(found) == ["small", "small_2"]
     assert len(opened) == 1

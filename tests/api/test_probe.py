@@ -106,7 +106,7 @@ def check_is_another(evaluate, tmp_path, model, change, restore, **given):
     (one,), (other,) = first.values(), second.values()
     assert one.record.run_id != other.record.run_id
     # Another preprocess is known by its pixels, before the network is asked.
-    told = any("made other outputs of the same images before" in note for note in other.notes)
+    told = any("gave other outputs for the same images before" in note for note in other.notes)
     assert told == (given.get("preprocess") is not brightened)
     assert not reused(second)
     assert reused(again)
@@ -200,7 +200,7 @@ def test_one_activation_at_other_places_is_another_network(evaluate):
 
 def test_a_network_that_draws_is_refused_or_averaged(evaluate):
     for kind in (Dropping, InTraining):
-        with pytest.raises(ConfigError, match=rf"model '{kind.__name__.lower()}' is not deterministic: .*stochastic=8"):
+        with pytest.raises(ConfigError, match=rf"model '{kind.__name__.lower()}' is not deterministic .*stochastic=8"):
             evaluate(made(kind))
     state = torch.get_rng_state()
     found = evaluate(made(kind), stochastic=4)

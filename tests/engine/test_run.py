@@ -194,14 +194,9 @@ def test_the_name_of_an_augmentation_is_recorded_and_changes_no_run_id(monkeypat
     monkeypatch.setattr("openbench.engine.run.version_of", lambda method: 1)
     recipe = {"augment": [{"_target_": "PixMix"}]}
     typed, listed = spec({"recipe": recipe, "_augment_": "pixmix"}), spec({"recipe": recipe})
-    described = [
-        describe_backbone(
-            resnet("toy", "resnet8", num_classes=2, preprocess=Preprocess(8, 8)).initialise(0),
-            s.training_info,
-            s.config,
-        )
-        for s in (typed, listed)
-    ]
+    backbone = resnet("toy", "resnet8", num_classes=2, preprocess=Preprocess(8, 8))
+    backbone.load_state(backbone.module().state_dict(), "random")
+    described = [describe_backbone(backbone, s.training_info, s.config) for s in (typed, listed)]
     assert [one.get("augment") for one in described] == ["pixmix", None]
     assert typed.run_id == listed.run_id
     assert spec({"recipe": {"augment": []}}).run_id != listed.run_id

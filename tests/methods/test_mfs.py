@@ -107,5 +107,5 @@ def test_the_engine_gives_fit_the_mixed_copies_and_score_nothing_of_them():
     head = Head(torch.eye(2), torch.zeros(2))
     fit(MFSKNN(share=0.5, seed=4), Fitting(train, val, head, proxy), Source(), torch.device("cpu"))
     assert asked == [(train.name, None), (proxy.name, Mixing((0.25, 0.5, 0.75), 4))]
-    with pytest.raises(ConfigError, match="mixed with images of OOD validation — there are none"):
+    with pytest.raises(ConfigError, match="mixed with OOD validation images, and there are none"):
         fit(MFSKNN(), Fitting(train, val, toy_backbone().head), Source(), torch.device("cpu"))
