@@ -149,7 +149,7 @@ def test_a_record_is_verified_by_its_name_alone(here, records, capsys):
     run_ids = [records[name].run_id for name in ("knn", "msp")]
     assert main(["verify", *(run_id[:9] for run_id in run_ids), "runtime.progress=false"]) == 0
     out = capsys.readouterr().out
-    assert out.count("\nreproduces: ") == 2
+    assert out.count(": verified, reproduces: ") == 2
     assert all(f"{run_id}.json" in out for run_id in run_ids)
     assert {path: path.read_bytes() for path in (here / "results").rglob("*.json")} == before
 
@@ -165,11 +165,15 @@ def test_a_network_that_came_out_otherwise_is_compared_and_no_record_is_written(
     path.with_name(f"{other}.json").write_text(text_of(data))
     before = {path: path.read_bytes() for path in (here / "results").rglob("*.json")}
     try:
-        for command in (["verify", other], ["run", *SHORT, "method=knn", "runtime.on_existing=verify"]):
+        run = ["run", *SHORT, "method=knn", "runtime.on_existing=verify"]
+        for command, end in (
+            (["verify", other], f"{other} knn: compared, "),
+            (run, f"compared {path.with_name(other)}"),
+        ):
             assert main(command) == 0
             out = capsys.readouterr().out
             assert "not the same network: weights " in out
-            assert out.endswith(f"compared {path.with_name(other + '.json')}\n")
+            assert end in out
         assert {path: path.read_bytes() for path in (here / "results").rglob("*.json")} == before
     finally:
         path.with_name(f"{other}.json").unlink()
@@ -180,7 +184,7 @@ def test_verify_names_what_it_cannot_use(here, records, capsys):
     assert main(["verify", "0123456789abcdef"]) == 2
     assert "record '0123456789abcdef' not found" in capsys.readouterr().err
     assert main(["verify", records["knn"].run_id, "method.k=5"]) == 2
-    assert "takes a run's config from its record — found method.k=5" in capsys.readouterr().err
+    assert "takes its config from the record — found method.k=5" in capsys.readouterr().err
     assert main(["verify", "runtime.device=cpu"]) == 2
     assert "no run id" in capsys.readouterr().err
 
