@@ -112,7 +112,7 @@ def test_an_environment_variable_that_a_record_names_is_not_printed(monkeypatch,
     assert "hunter2" not in "".join(capsys.readouterr())
 
 
-@pytest.mark.parametrize(("threads", "set_to"), [(3, [3]), ("1; touch X", []), (0, []), (10**9, []), (True, [])])
+@pytest.mark.parametrize(("threads", "set_to"), [(3, [3]), ("1; touch X", []), (10**9, [])])
 def test_only_a_sane_number_of_threads_is_taken_from_a_record(monkeypatch, threads, set_to):
     import torch
 

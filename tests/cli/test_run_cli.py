@@ -110,24 +110,15 @@ def test_an_internal_error_is_exit_1_with_its_traceback(engine, capsys):
     assert "ZeroDivisionError: a bug" in err
 
 
-def test_an_interrupt_is_exit_130(engine, capsys):
-    engine.broken["msp"] = KeyboardInterrupt()
-    assert main(["run", "+benchmark=digits"]) == 130
-    assert "Traceback" not in capsys.readouterr().err
-
-
 def test_a_check_that_finds_problems_is_exit_1(engine):
     assert main(["check", "+benchmark=digits"]) == 0
     engine.problems = True
     assert main(["check", "+benchmark=digits"]) == 1
 
 
-def test_train_says_where_the_weights_are(engine, capsys):
+def test_train_and_extract_print_what_they_made(engine, capsys):
     assert main(["train", "+benchmark=digits"]) == 0
     assert capsys.readouterr().out == "tiny: checkpoints/msp.safetensors\n"
-
-
-def test_extract_says_how_many_images_passed(engine, capsys):
     assert main(["extract", "+benchmark=digits"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "1,500 images passed for 2 splits"
 
