@@ -16,7 +16,7 @@ _CHUNK = 1 << 20
 _BLOCK = 1 << 22
 # Metadata key of a dataclass field that is left out of digests while it has its default: digests from before the field
 # was added stay valid.
-LATER = "openbench.later"
+OMIT_IF_DEFAULT = "openbench.later"
 
 
 def digest(value: Any, length: int = 16) -> str:
@@ -139,5 +139,5 @@ def _raised_version(cls: type) -> dict[str, int]:
 
 
 def still_as_before(value: Any, field: dataclasses.Field[Any]) -> bool:
-    """Whether a dataclass's field is marked LATER and has its default, so that digests leave it out."""
-    return bool(field.metadata.get(LATER)) and getattr(value, field.name) == field.default
+    """Whether a dataclass's field is marked OMIT_IF_DEFAULT and has its default, so that digests leave it out."""
+    return bool(field.metadata.get(OMIT_IF_DEFAULT)) and getattr(value, field.name) == field.default

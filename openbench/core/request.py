@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import ClassVar, Literal
 
-from openbench.digest import LATER, digest
+from openbench.digest import OMIT_IF_DEFAULT, digest
 from openbench.errors import ConfigError, FieldError
 
 Pool = Literal["none", "mean", "max", "gram", "gram10"]
@@ -65,7 +65,7 @@ class Perturb:
     temperature: float = 1000.0
     epsilon: float = 0.0014
     kind: Literal["sign", "peak", "logit", "flat"] = "sign"
-    share: float = field(default=1.0, metadata={LATER: True})
+    share: float = field(default=1.0, metadata={OMIT_IF_DEFAULT: True})
 
 
 @dataclass(frozen=True)
@@ -210,9 +210,9 @@ class Request:
     pool: Pool = "none"
     perturb: Perturb | None = None
     second_pass: Perturb | None = None
-    texts: tuple[Texts, ...] = field(default=(), metadata={LATER: True})
-    corruption: Corruption | None = field(default=None, metadata={LATER: True})
-    mixing: Mixing | None = field(default=None, metadata={LATER: True})
+    texts: tuple[Texts, ...] = field(default=(), metadata={OMIT_IF_DEFAULT: True})
+    corruption: Corruption | None = field(default=None, metadata={OMIT_IF_DEFAULT: True})
+    mixing: Mixing | None = field(default=None, metadata={OMIT_IF_DEFAULT: True})
 
     def __post_init__(self) -> None:
         """Check that texts and mixed images are declared as a whole."""

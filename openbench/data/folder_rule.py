@@ -10,7 +10,7 @@ from typing import Any
 
 from openbench import paths
 from openbench.data.manifests import UNNAMED, Manifest, load_classes
-from openbench.digest import LATER
+from openbench.digest import OMIT_IF_DEFAULT
 from openbench.errors import DataError, did_you_mean
 
 _WHOLE = (0, 100)
@@ -45,8 +45,8 @@ class FolderRule:
     per_class: int | None = None
     derived: str = ""
     span: tuple[int, int] = _WHOLE
-    counts: tuple[int, ...] = field(default=(), metadata={LATER: True})
-    part_of: "FolderRule | None" = field(default=None, metadata={LATER: True})
+    counts: tuple[int, ...] = field(default=(), metadata={OMIT_IF_DEFAULT: True})
+    part_of: "FolderRule | None" = field(default=None, metadata={OMIT_IF_DEFAULT: True})
 
     @property
     def size(self) -> int | None:

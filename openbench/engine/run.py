@@ -413,7 +413,7 @@ def _labelled(benchmark: Benchmark) -> list[Split]:
 def plain_params(method: Method) -> dict[str, object]:
     """Return the hyper-parameters as a record holds them; a method among them is its name with its arguments.
 
-    A field marked LATER is left out while it has its default, so that earlier records reproduce.
+    A field marked OMIT_IF_DEFAULT is left out while it has its default, so that earlier records reproduce.
     """
     later = {f.name for f in fields(method) if still_as_before(method, f)}  # type: ignore[arg-type]
     params = {name: value for name, value in method.params().items() if name not in later}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from openbench.config.constraints import Count
 from openbench.core import FeatureSet, Field, Head, Method, Request, Role
-from openbench.digest import LATER
+from openbench.digest import OMIT_IF_DEFAULT
 from openbench.methods._bank import Bank, inverse_lengths
 from openbench.methods._stats import row_normalise, training
 
@@ -50,8 +50,8 @@ class KNN(Method):
     k: Count = 50
     index: Index = "exact"
     probes: Count = 16
-    normalise: bool = field(default=True, metadata={LATER: True})
-    precision: Precision = field(default="float32", metadata={LATER: True})
+    normalise: bool = field(default=True, metadata={OMIT_IF_DEFAULT: True})
+    precision: Precision = field(default="float32", metadata={OMIT_IF_DEFAULT: True})
 
     def __post_init__(self) -> None:
         """Check the hyper-parameters."""

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Interval, MinLen, Unit
 
 from openbench.config.constraints import Checked, NonNegative, OneOf, Seed
-from openbench.digest import LATER
+from openbench.digest import OMIT_IF_DEFAULT
 from openbench.errors import MetricError, OpenbenchError, did_you_mean
 from openbench.metrics.conformal.corrections import CORRECTIONS
 from openbench.metrics.conformal.prediction_sets import KINDS, OWN
@@ -81,7 +81,7 @@ class MetricOptions(Checked):
     alphas: Sequence[Level] = (0.005, 0.01, 0.05, 0.1)
     raps_penalty: NonNegative = 0.01
     raps_k_reg: Annotated[int, Ge(0)] = 1
-    set_splits: Draws = field(default=10, metadata={LATER: True})
+    set_splits: Draws = field(default=10, metadata={OMIT_IF_DEFAULT: True})
 
     def __post_init__(self) -> None:
         """Turn lists into tuples and mappings into pairs."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from openbench.config.constraints import Checked, Count, Decay, Fraction, NonNegative, Positive
-from openbench.digest import LATER
+from openbench.digest import OMIT_IF_DEFAULT
 from openbench.training.augment.augmentations import Augmentation, Consistency
 from openbench.training.augment.mixing import Mixing
 from openbench.training.augment.reading import Reading
@@ -54,7 +54,7 @@ class Recipe(Checked):
     augment: Sequence[Reading | Augmentation | Mixing | Consistency] = ()
     precision: TrainPrecision = "fp32"
     channels_last: bool = True
-    ema: Fraction | None = field(default=None, metadata={LATER: True})
+    ema: Fraction | None = field(default=None, metadata={OMIT_IF_DEFAULT: True})
 
     def __post_init__(self) -> None:
         """Check what depends on another field, and the order of augmentations; a list from yaml becomes a tuple."""

@@ -16,7 +16,7 @@ from openbench.core.record import ResultRecord
 from openbench.core.request import Request, Role
 from openbench.core.runtime import Runtime
 from openbench.core.scores import SetScores
-from openbench.digest import LATER
+from openbench.digest import OMIT_IF_DEFAULT
 from openbench.engine import run as engine
 from openbench.engine.provenance import Clock, TrainingInfo, describe_backbone, provenance
 from openbench.engine.run import RunSpec, plain_params
@@ -102,7 +102,7 @@ def test_a_hyper_parameter_that_came_later_is_written_down_where_it_is_not_as_be
         needs: ClassVar[Request] = Request()
         reference: ClassVar[str] = "test"
         k: int = 5
-        late: bool = field(default=True, metadata={LATER: True})
+        late: bool = field(default=True, metadata={OMIT_IF_DEFAULT: True})
 
         def score(self, x):
             return x.logits[:, 0]

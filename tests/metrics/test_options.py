@@ -7,7 +7,7 @@ import yaml
 
 import openbench.metrics
 from openbench.core.scores import SetScores
-from openbench.digest import LATER
+from openbench.digest import OMIT_IF_DEFAULT
 from openbench.errors import MetricError
 from openbench.metrics.keys import rate_label
 from openbench.metrics.options import FAMILIES, MetricOptions, describe
@@ -20,7 +20,7 @@ def test_the_default_config_equals_the_default_options_key_for_key():
     node = yaml.safe_load(DEFAULT.read_text(encoding="utf-8"))
     assert node.pop("_target_") == "openbench.metrics.suite.MetricOptions"
     # Those that came later are not in the file: it is part of every record's name.
-    late = {field.name for field in fields(MetricOptions) if field.metadata.get(LATER)}
+    late = {field.name for field in fields(MetricOptions) if field.metadata.get(OMIT_IF_DEFAULT)}
     assert list(node) == [name for name in asdict(MetricOptions()) if name not in late]
     assert MetricOptions(**node) == MetricOptions()
 
