@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +69,10 @@ class Entry:
 
     @property
     def summary(self) -> str:
-        """The first comment line that is neither a command nor a Hydra directive."""
-        for line in self.text.splitlines():
-            comment = line.removeprefix("#").strip()
-            if not line.startswith("#"):
-                break
-            if comment and not comment.startswith(("@package", "python -m")):
-                return comment
-        return ""
+        """The first line of its leading comments that is neither a command nor a Hydra directive."""
+        head = takewhile(lambda line: line.startswith("#"), self.text.splitlines())
+        comments = (line.removeprefix("#").strip() for line in head)
+        return next((text for text in comments if text and not text.startswith(("@package", "python -m"))), "")
 
     @property
     def command(self) -> str:

@@ -13,7 +13,7 @@ import yaml
 from openbench import paths
 from openbench.cli.app import carry_out
 from openbench.cli.commands.listing import overview, usage
-from openbench.cli.registry import Registry, year_of
+from openbench.cli.registry import Registry, method_facts, year_of
 from openbench.compose.config import compose, plain
 from openbench.config.build import target_of
 from openbench.config.shipped import shipped
@@ -114,6 +114,12 @@ def test_every_file_of_a_group_is_listed_with_a_line_about_it(capsys):
 def test_a_method_is_listed_with_what_it_reads(name, needs):
     assert Registry.of(None).entry("method", name).needs() == needs
     assert Registry.of(None).entry("method", "rankfeat").needs().startswith("images")
+
+
+def test_what_reads_text_is_the_same_for_the_site_and_for_a_recommendation():
+    facts = method_facts()
+    assert [name for name, fact in facts.items() if (fact.reads == "text") != ("text" in fact.needs)] == []
+    assert (facts["mcm"].reads, facts["gl_mcm"].reads, facts["knn"].reads) == ("text", "text", "features")
 
 
 def test_a_method_that_cannot_be_made_alone_is_listed_with_what_its_class_reads(toys):

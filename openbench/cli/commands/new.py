@@ -5,7 +5,6 @@ import keyword
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from string import Template
@@ -29,31 +28,15 @@ _BENCHMARK = "benchmark"
 _DIGITS = "+benchmark=digits"
 
 
-@dataclass(frozen=True)
-class Kind:
-    """Something that can be added.
-
-    Args:
-        group: its config group.
-        words: of the run that shows it; `NAME` stands for its name.
-        files: template → file, likewise; besides the module, its test and its yaml.
-    """
-
-    group: str
-    words: tuple[str, ...]
-    files: tuple[tuple[str, str], ...] = ()
-
-
+# Group → the overrides of the run that shows it, NAME standing for its name; `study` is a command of its own.
 KINDS = {
-    "method": Kind("method", ("method=NAME",)),
-    "training": Kind("training", ("training=NAME", "method=msp")),
-    "backbone": Kind("backbone", ("backbone=NAME", "method=msp")),
-    "dataset": Kind(
-        "dataset",
-        ("+dataset@benchmark.far.NAME=NAME", "method=msp"),
-        (("list", f"{FOLDER}/lists/NAME.csv"),),
-    ),
+    "method": ("method=NAME",),
+    "training": ("training=NAME", "method=msp"),
+    "backbone": ("backbone=NAME", "method=msp"),
+    "dataset": ("+dataset@benchmark.far.NAME=NAME", "method=msp"),
 }
+# Group → template of a further file → its path; each has a module, a test and a yaml.
+_FILES = {"dataset": {"list": f"{FOLDER}/lists/NAME.csv"}}
 
 
 @click.group(cls=options.Group, no_args_is_help=False)
@@ -81,7 +64,7 @@ def _kind_command(kind: str) -> click.Command:
           DIR/test_NAME.py            its tests
         and, of a data set, DIR/mine/lists/NAME.csv: the list of its images.
         """
-        return _new(KINDS[kind], name, folder.expanduser())
+        return _new(kind, name, folder.expanduser())
 
     write.help = (write.help or "").replace("KIND", kind)
     return write
@@ -119,7 +102,7 @@ def new_study(
     return OK
 
 
-def _new(kind: Kind, name: str, folder: Path) -> int:
+def _new(kind: str, name: str, folder: Path) -> int:
     """Write the files of something new and print the commands that run it.
 
     Raises:
@@ -137,7 +120,7 @@ def _new(kind: Kind, name: str, folder: Path) -> int:
     return OK
 
 
-def _check_name(kind: Kind, name: str, folder: Path) -> None:
+def _check_name(kind: str, name: str, folder: Path) -> None:
     """Refuse what cannot be a module's name, and what would hide something or be hidden by it."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or not is_name(name):
         raise ConfigError(
@@ -150,10 +133,8 @@ def _check_name(kind: Kind, name: str, folder: Path) -> None:
             "another name"
         )
     mine = folder / FOLDER
-    if name in entries(kind.group, mine if mine.is_dir() else None):
-        raise ConfigError(
-            f"{kind.group} '{name}' exists (python -m openbench show {kind.group} {name}) — choose another name"
-        )
+    if name in entries(kind, mine if mine.is_dir() else None):
+        raise ConfigError(f"{kind} '{name}' exists (python -m openbench show {kind} {name}) — choose another name")
     if importlib.util.find_spec(name) is not None and not (folder / f"{name}.py").exists():
         raise ConfigError(f"name '{name}' is that of an installed module, which would hide yours — choose another name")
 
@@ -162,13 +143,13 @@ def _class_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-def _contents(kind: Kind, name: str) -> dict[str, str]:
+def _contents(kind: str, name: str) -> dict[str, str]:
     """Path below the folder → text, of every file."""
     templates = {
         "module.py": f"{name}.py",
-        "config.yaml": f"{FOLDER}/{kind.group}/{name}.yaml",
+        "config.yaml": f"{FOLDER}/{kind}/{name}.yaml",
         "test.py": f"test_{name}.py",
-        **{source: path.replace("NAME", name) for source, path in kind.files},
+        **{source: path.replace("NAME", name) for source, path in _FILES.get(kind, {}).items()},
     }
     words = {
         "name": name,
@@ -179,20 +160,20 @@ def _contents(kind: Kind, name: str) -> dict[str, str]:
     return {path: Template(_template(kind, source)).substitute(words) for source, path in templates.items()}
 
 
-def _template(kind: Kind, source: str) -> str:
-    return (TEMPLATES / kind.group / f"{source}.txt").read_text(encoding="utf-8")
+def _template(kind: str, source: str) -> str:
+    return (TEMPLATES / kind / f"{source}.txt").read_text(encoding="utf-8")
 
 
-def _commands(kind: Kind, name: str, folder: Path) -> list[str]:
+def _commands(kind: str, name: str, folder: Path) -> list[str]:
     """What to type next, in the folder."""
-    words = [shlex.quote(word.replace("NAME", name)) for word in kind.words]
+    words = [shlex.quote(word.replace("NAME", name)) for word in KINDS[kind]]
     enter = [] if folder.resolve() == Path.cwd() else [f"       cd {shlex.quote(str(folder))}"]
     return [
         *enter,
         f"test:  python -m pytest test_{name}.py",
         f"run:   python -m openbench run --config-dir {FOLDER} {_DIGITS} {' '.join(words)}",
-        f"list:  python -m openbench list {kind.group} --config-dir {FOLDER}",
-        f"then:  fill in {name}.py and {FOLDER}/{kind.group}/{name}.yaml where they say FILL IN",
+        f"list:  python -m openbench list {kind} --config-dir {FOLDER}",
+        f"then:  fill in {name}.py and {FOLDER}/{kind}/{name}.yaml where they say FILL IN",
     ]
 
 
