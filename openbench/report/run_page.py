@@ -129,7 +129,8 @@ def run_style() -> str:
 
 
 def _facts(record: ResultRecord) -> dict[str, Any]:
-    made = record.provenance
+    provenance = record.provenance
+    utc, version, commit = (provenance.get(key) or "?" for key in ("utc", "openbench", "git_sha"))
     params = ", ".join(f"{key}={value}" for key, value in record.method.get("params", {}).items())
     deviations = "; ".join(map(str, record.benchmark.get("deviations") or ()))
     return {
@@ -143,18 +144,20 @@ def _facts(record: ResultRecord) -> dict[str, Any]:
         "training": record.backbone.get("training") or "released weights",
         "weights": record.backbone.get("weights_sha256", ""),
         "seed": record.config.get("seed"),
-        "date": f"{made.get('utc', '?')}, openbench {made.get('openbench', '?')}, commit {made.get('git_sha') or '?'}",
-        "device": made.get("device", ""),
+        "date": f"{utc}, openbench {version}, commit {commit}",
+        "device": provenance.get("device", ""),
         "record": record.run_id,
     }
 
 
 def _cost(record: ResultRecord) -> Table | None:
     """Time and peak memory of each stage of the run; None if the record states neither."""
-    made, spent = record.provenance, cost_of(record)["ms"]
-    seconds, peak = ({} if not isinstance(made.get(key), dict) else made[key] for key in ("seconds", "peak_mib"))
+    provenance, spent = record.provenance, cost_of(record)["ms"]
+    seconds, peak = (
+        {} if not isinstance(provenance.get(key), dict) else provenance[key] for key in ("seconds", "peak_mib")
+    )
     stages = dict.fromkeys((*seconds, *peak))
-    rows = tuple((stage, *(_number(found.get(stage)) for found in (seconds, peak))) for stage in stages)
+    rows = tuple((stage, *(_number(values.get(stage)) for values in (seconds, peak))) for stage in stages)
     if not rows:
         return None
     each = () if spent is None else (f"Scoring takes {spent:.3g} ms per image with cached features.",)

@@ -253,13 +253,13 @@ def planned(study: Study, options: StudyOptions) -> PlannedCells:
     Raises:
         ConfigError: overrides that name no benchmark, or that are not those of a run.
     """
-    published, found = PublishedTable(study), dict[tuple[str, str], dict[str, PlannedRun]]()
+    published, planned_cells = PublishedTable(study), dict[tuple[str, str], dict[str, PlannedRun]]()
     runs: dict[tuple[str, ...], PlannedRun] = {}
     for row in study.rows if study.layout != "mixture" else ():
         for column in study.columns:
             if why_not(study, row, column, published):
                 continue
-            cell = found.setdefault((row.path, column.path), {})
+            cell = planned_cells.setdefault((row.path, column.path), {})
             for value in column.seeds:
                 there = next((row.there[key] for key in column.places if key in row.there), ())
                 repeated = [f"{study.repeat}={value}"]
@@ -269,7 +269,7 @@ def planned(study: Study, options: StudyOptions) -> PlannedCells:
                     runs[words] = planned_run(words, where, options.config_dir)
                 at = next((v.partition("=")[2] for v in words if v.partition("=")[0] == study.repeat), value)
                 cell.setdefault(at, runs[words])
-    return found
+    return planned_cells
 
 
 def why_not(study: Study, row: Row, column: Column, published: PublishedTable) -> str:
@@ -324,17 +324,17 @@ def states_of(runs: PlannedCells, records: Records, options: StudyOptions) -> di
 def _filled(cell: Cell, records: Records, states: Mapping[str, str]) -> Cell:
     """The cell with its records, or with the reason why it is empty."""
     chosen = {at: _record_of(run, records, states) for at, run in cell.runs.items()}
-    found = {at: record for at, record in chosen.items() if isinstance(record, Run)}
-    if not found:
+    existing = {at: record for at, record in chosen.items() if isinstance(record, Run)}
+    if not existing:
         return replace(cell, reason=next((why for why in chosen.values() if isinstance(why, str)), NO_RECORD))
     if not cell.column.key:  # the layout brings its numbers
-        return replace(cell, records=found)
-    numbers = {at: number(record, cell.column) for at, record in found.items()}
-    with_number = {at: found[at] for at, value in numbers.items() if isinstance(value, float | int)}
+        return replace(cell, records=existing)
+    numbers = {at: number(record, cell.column) for at, record in existing.items()}
+    with_number = {at: existing[at] for at, value in numbers.items() if isinstance(value, float | int)}
     if not with_number:
         unable = UNABLE in numbers.values()
         what = f"{UNABLE}: no threshold meets its bounds" if unable else f"its records have no {cell.column.key}"
-        return replace(cell, records=found, reason=f"{what} ({cell.column.set})")
+        return replace(cell, records=existing, reason=f"{what} ({cell.column.set})")
     deviations = sorted({text for record in with_number.values() for text in record.deviations})
     return replace(cell, records=with_number, deviations=tuple(deviations))
 
@@ -418,12 +418,12 @@ def mixture_cells(study: Study) -> list[list[Cell]]:
     check_value(mean, float, f"{where}: options.ood_mean")
     check_value(samples, Count, f"{where}: options.samples")
     ids, losses, ood = _sample(samples, float(mean))
-    published, found = PublishedTable(study), []
+    published, grid = PublishedTable(study), []
     for row in study.rows:
         a, b = _weights(row, where)
         curve = SelectiveCurve.of(a * ids[0] + b * ids[1], losses, a * ood[0] + b * ood[1])
-        found.append([_mixture_cell(study, row, column, curve, published) for column in study.columns])
-    return found
+        grid.append([_mixture_cell(study, row, column, curve, published) for column in study.columns])
+    return grid
 
 
 def _mixture_cell(study: Study, row: Row, column: Column, curve: SelectiveCurve, table: PublishedTable) -> Cell:

@@ -185,8 +185,8 @@ def charts(study: Study, cells: Sequence[Sequence[Cell]], scores: ScoreStore) ->
     drawn = {run.cell.row.path for run in runs}
     rows = [line[0].row.path for line in cells if any(cell.records for cell in line)]
     without = tuple(row for row in rows if row not in drawn)
-    made = [KINDS[kind](runs) for kind in kinds if runs]
-    return [replace(chart, without=without) for chart in made if chart.panels]
+    drawn_charts = [KINDS[kind](runs) for kind in kinds if runs]
+    return [replace(chart, without=without) for chart in drawn_charts if chart.panels]
 
 
 def _scored(cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> Iterator[ScoredCell]:
@@ -209,10 +209,10 @@ def _scored(cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> Iterator[Sco
 
 def _first(runs: Sequence[ScoredCell]) -> Iterable[ScoredCell]:
     """The first run of each row and benchmark."""
-    found: dict[tuple[str, str], ScoredCell] = {}
+    first: dict[tuple[str, str], ScoredCell] = {}
     for run in runs:
-        found.setdefault((run.cell.row.path, run.benchmark), run)
-    return found.values()
+        first.setdefault((run.cell.row.path, run.benchmark), run)
+    return first.values()
 
 
 def _by_set(
@@ -403,9 +403,9 @@ def _calibration(runs: Sequence[ScoredCell]) -> Chart:
             rows.setdefault(run.cell.row.path, fold_rates(ids))
         except MetricError:
             unable[run.cell.row.path] = None
-    made = tuple(_folds(f"{name}: {FOLDS} folds of {n} ID images", rows) for (name, n), rows in panels.items() if rows)
+    drawn = tuple(_folds(f"{name}: {FOLDS} folds of {n} ID images", rows) for (name, n), rows in panels.items() if rows)
     axes = (f"FPR at α = {ALPHA:g}", "share of folds")
-    return Chart("calibration", "FPR over calibration folds", axes, made, "mean FPR", unable=tuple(unable))
+    return Chart("calibration", "FPR over calibration folds", axes, drawn, "mean FPR", unable=tuple(unable))
 
 
 def _folds(title: str, rows: Mapping[str, FoldRates]) -> Panel:

@@ -142,7 +142,7 @@ class Column(_Line):
 
 def _flat(lines: Mapping[str, Any], parent: Any = None) -> tuple[Any, ...]:
     """Rows or columns without their groups: each has the overrides and figures of its group, and its heading."""
-    found: list[_Line] = []
+    flat: list[_Line] = []
     for name, line in lines.items():
         joined: dict[str, Any] = {"name": name}
         if parent is not None:
@@ -153,8 +153,8 @@ def _flat(lines: Mapping[str, Any], parent: Any = None) -> tuple[Any, ...]:
                 joined["seeds"] = parent.seeds
         line = line.model_copy(update=joined)
         members = line.rows if isinstance(line, Row) else line.columns
-        found += [line] if members is None else _flat(members, line)
-    return tuple(found)
+        flat += [line] if members is None else _flat(members, line)
+    return tuple(flat)
 
 
 if TYPE_CHECKING:

@@ -216,11 +216,11 @@ def _body(
 def _pair_text(pair: Pair) -> str:
     if pair.difference is None:
         return "–"
-    column, found = pair.cell.column, pair.difference
+    column, gap = pair.cell.column, pair.difference
     ends = ""
-    if found.low is not None and found.high is not None:
-        ends = f" [{_signed(found.low, column)}, {_signed(found.high, column)}]"
-    return f"{_signed(found.value, column)}{ends}{' *' * pair.significant}"
+    if gap.low is not None and gap.high is not None:
+        ends = f" [{_signed(gap.low, column)}, {_signed(gap.high, column)}]"
+    return f"{_signed(gap.value, column)}{ends}{' *' * pair.significant}"
 
 
 def _signed(value: float, column: StudyColumn) -> str:
@@ -334,8 +334,8 @@ def score_tables(
         return [Table(study.title, (Column(""), Column("")), rows, notes=tuple(notes))]
     names = list(dict.fromkeys(str(record.benchmark["name"]) for record in records))
     if study.layout == "thresholds":
-        found = scored_runs(records, scores, sorted(names), on_lost)
-        tables = list(summary_tables(found, rebench_figures(paths.reference_dir())))
+        runs = scored_runs(records, scores, sorted(names), on_lost)
+        tables = list(summary_tables(runs, rebench_figures(paths.reference_dir())))
     else:
         tables = [table for name in names for table in _rejection(study, records, name, scores, on_lost)]
     notes += [f"deviates: {text}" for text in study.deviations]

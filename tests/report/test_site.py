@@ -15,7 +15,7 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.report.site import write
-from openbench.report.site.boards import Figures
+from openbench.report.site.boards import PublishedFigures
 from openbench.report.site.others import adbench, table_of
 from openbench.report.site.write import write_site
 from openbench.results.checks import Check, write_check
@@ -208,9 +208,9 @@ def test_a_figure_says_what_is_other_than_the_row(training, deviations, publishe
     row = replace(made, backbone={**made.backbone, "training": training})
     (board,) = ranking.boards([row], lambda name, key: True)
     figure = Figure(Estimate(0.9), None, None, "openood_leaderboard.csv")
-    figures = Figures(board, {Setup("toy", "cross_entropy", "big", "knn", "none"): figure})
+    figures = PublishedFigures(board, {Setup("toy", "cross_entropy", "big", "knn", "none"): figure})
     assert [found.network if found else "" for found in figures.of_rows.values()] == [published]
-    assert figures.apart((*board.ranked, *board.unranked)[0], "near") is None
+    assert figures.gap((*board.ranked, *board.unranked)[0], "near") is None
 
 
 def test_the_table_for_programs_has_the_published_figures(more):

@@ -66,7 +66,7 @@ class Metric:
 
     @property
     def id(self) -> str:
-        """How the site's address names it."""
+        """Its name in the address of the site."""
         return f"{self.name}.{self.key}"
 
     @property
@@ -99,9 +99,9 @@ def metrics_of(board: Board) -> list[Metric]:
     return [Metric(name, key) for name, key in sorted(present, key=_place)]
 
 
-def _place(found: tuple[str, str]) -> tuple[int, int, str, int, str]:
+def _place(metric: tuple[str, str]) -> tuple[int, int, str, int, str]:
     """Groups before ID before sets; of a group AUROC and FPR first."""
-    name, key = found
+    name, key = metric
     first = (*GROUPS, "id")
     known = list(_TITLES)
     rank = known.index(key) if key in known else len(known)
@@ -112,14 +112,14 @@ _PLAIN_TRAINING = "cross_entropy"  # of released weights, as far as the publishe
 
 
 @dataclass(frozen=True)
-class Beside:
-    """A published figure for a row.
+class PublishedComparison:
+    """The published figure for a row.
 
     Args:
         figure: as printed.
-        backbone: that it was measured with.
-        same: whether the row's network is of that kind, trained in that way; another network gives other numbers.
-        whole: whether the row was measured on the benchmark as it is defined; other images give other numbers.
+        backbone: of the published result.
+        same: whether the row has the same backbone and training.
+        whole: whether the row was measured on the benchmark as defined.
     """
 
     figure: Figure
@@ -129,17 +129,17 @@ class Beside:
 
     @property
     def comparable(self) -> bool:
-        """Whether the difference tells of anything but another network or other images."""
+        """Whether network and images are the same, so that the difference has a meaning."""
         return self.same and self.whole
 
     @property
     def network(self) -> str:
-        """What it was measured with, for readers."""
-        found = self.backbone if self.same else f"another network: {self.backbone}"
-        return found if self.whole else f"{found}, on other images"
+        """The network of the published result, for readers."""
+        text = self.backbone if self.same else f"another network: {self.backbone}"
+        return text if self.whole else f"{text}, on other images"
 
 
-class Figures:
+class PublishedFigures:
     """The published figures of a board's benchmark, by row.
 
     Args:
@@ -153,49 +153,51 @@ class Figures:
         self._any_backbone: dict[tuple[str, str, str], Setup] = {}
         for setup in self.setups:
             self._any_backbone.setdefault((setup.training, setup.method, setup.augment), setup)
-        self.of_rows = {row.runs: self._beside(row) for row in (*board.ranked, *board.unranked)}
+        self.of_rows = {row.runs: self._comparison_of(row) for row in (*board.ranked, *board.unranked)}
         self.known = [found for found in self.of_rows.values() if found is not None]
         self.groups = [g for g in GROUPS if any(getattr(found.figure, g) is not None for found in self.known)]
 
     def published(self, row: Row, group: str) -> Estimate | None:
         """Return the AUROC of near or far that is published for a row."""
-        found = self.of_rows[row.runs]
-        return None if found is None else getattr(found.figure, group)
+        comparison = self.of_rows[row.runs]
+        return None if comparison is None else getattr(comparison.figure, group)
 
-    def apart(self, row: Row, group: str) -> float | None:
+    def gap(self, row: Row, group: str) -> float | None:
         """Return our AUROC less the published one; None if either is missing, or they are not comparable."""
-        found, ours, theirs = self.of_rows[row.runs], row.values.get(f"{group} auroc"), self.published(row, group)
-        if found is None or not found.comparable or not isinstance(ours, Estimate) or theirs is None:
+        comparison, ours, theirs = self.of_rows[row.runs], row.values.get(f"{group} auroc"), self.published(row, group)
+        if comparison is None or not comparison.comparable or not isinstance(ours, Estimate) or theirs is None:
             return None
         return ours.value - theirs.value
 
-    def _beside(self, row: Row) -> Beside | None:
+    def _comparison_of(self, row: Row) -> PublishedComparison | None:
         """The figure of the row's own setup, else that of the method with another network."""
         whole = all(run.pristine for run in row.members)
         exact = Setup(self._name, row.training, row.backbone, row.method, row.augment)
         if exact in self.setups:
-            return Beside(self.setups[exact], row.backbone, same=True, whole=whole)
+            return PublishedComparison(self.setups[exact], row.backbone, same=True, whole=whole)
         training = _PLAIN_TRAINING if row.training == RELEASED else row.training
         other = self._any_backbone.get((training, row.method, row.augment))
-        return None if other is None else Beside(self.setups[other], other.backbone, same=False, whole=whole)
+        return (
+            None if other is None else PublishedComparison(self.setups[other], other.backbone, same=False, whole=whole)
+        )
 
 
-def _columns(board: Board, figures: Figures) -> list[ShownColumn]:
+def _columns(board: Board, figures: PublishedFigures) -> list[ShownColumn]:
     """The columns of a board as the page reads them, each with what a row has in it; published figures after ours."""
-    found: list[ShownColumn] = []
+    columns: list[ShownColumn] = []
     for metric in metrics_of(board):
-        found.append((metric.plain, methodcaller("value", metric.name, metric.key)))
+        columns.append((metric.plain, methodcaller("value", metric.name, metric.key)))
         if metric.key == "auroc" and metric.name in figures.groups:
             for key, title, value in (
                 ("published", "published", figures.published),
-                ("apart", "ours − published", figures.apart),
+                ("apart", "ours − published", figures.gap),
             ):
                 plain = {"id": f"{metric.id}.{key}", "title": f"{metric.name}, {title}", "of": metric.name, "better": 0}
-                found.append((plain, partial(value, group=metric.name)))
-    return found
+                columns.append((plain, partial(value, group=metric.name)))
+    return columns
 
 
-def with_published(table: Table, board: Board, figures: Figures, auroc: str) -> Table:
+def with_published(table: Table, board: Board, figures: PublishedFigures, auroc: str) -> Table:
     """Return a board's table for programs with published figures at the right of its rows of AUROCs.
 
     Args:
@@ -213,15 +215,15 @@ def with_published(table: Table, board: Board, figures: Figures, auroc: str) -> 
     return Table(table.title, (*table.columns, *more), cells)
 
 
-def _added(shown: bool, row: Row, figures: Figures) -> Sequence[Cell]:
-    found = figures.of_rows[row.runs] if shown else None
-    if found is None:
+def _added(is_auroc: bool, row: Row, figures: PublishedFigures) -> Sequence[Cell]:
+    comparison = figures.of_rows[row.runs] if is_auroc else None
+    if comparison is None:
         return [None] * (2 * len(GROUPS) + 2)
     numbers: list[Cell] = []
     for group in GROUPS:
-        apart = figures.apart(row, group)
-        numbers += [figures.published(row, group), None if apart is None else Estimate(apart)]
-    return [*numbers, found.network, SOURCES.get(found.figure.source, found.figure.source)]
+        gap = figures.gap(row, group)
+        numbers += [figures.published(row, group), None if gap is None else Estimate(gap)]
+    return [*numbers, comparison.network, SOURCES.get(comparison.figure.source, comparison.figure.source)]
 
 
 def board_data(boards: Sequence[Board], published: Published, scores: ScoreStore) -> list[Plain]:
@@ -267,7 +269,7 @@ def details(content: Mapping[str, Any], check: Check | None = None, *, scores: b
 
 
 def _board(board: Board, published: Published, ranges: Ranges) -> dict[str, Any]:
-    figures, side = Figures(board, published), side_of(board)
+    figures, side = PublishedFigures(board, published), side_of(board)
     columns = _columns(board, figures)
     ranked = zip(places(board.ranked), board.ranked, strict=True)
     rows: Iterable[tuple[tuple[int, bool] | None, Row]] = [*ranked, *((None, row) for row in board.unranked)]
@@ -286,14 +288,14 @@ def _board(board: Board, published: Published, ranges: Ranges) -> dict[str, Any]
     }
 
 
-def _about(figures: Figures) -> str:
+def _about(figures: PublishedFigures) -> str:
     cited = "; ".join(text for source, text in SOURCES.items() if source in {f.figure.source for f in figures.known})
     other = "; results of other networks or images are in parentheses, without a difference"
-    return f"published results: {cited}{'' if all(found.comparable for found in figures.known) else other}"
+    return f"published results: {cited}{'' if all(comparison.comparable for comparison in figures.known) else other}"
 
 
-def _row(row: Row, place: tuple[int, bool] | None, columns: Sequence[ShownColumn], figures: Figures) -> Plain:
-    beside = figures.of_rows[row.runs]
+def _row(row: Row, place: tuple[int, bool] | None, columns: Sequence[ShownColumn], figures: PublishedFigures) -> Plain:
+    comparison = figures.of_rows[row.runs]
     return {
         "rank": None if place is None else place[0],
         "tied": place is not None and place[1],
@@ -310,43 +312,43 @@ def _row(row: Row, place: tuple[int, bool] | None, columns: Sequence[ShownColumn
         "reasons": list(row.reasons),
         "ms": _mean(run.ms for run in row.members),
         "mib": _mean(run.mib for run in row.members),
-        "published": "" if beside is None else beside.network,
-        "comparable": beside is not None and beside.comparable,
+        "published": "" if comparison is None else comparison.network,
+        "comparable": comparison is not None and comparison.comparable,
         "complete": all(run.complete for run in row.members),
         "values": [value_of(value(row)) for _, value in columns],
     }
 
 
-def _range(found: RankRange | None) -> dict[str, Any]:
+def _range(interval: RankRange | None) -> dict[str, Any]:
     """The ranks that a row may have: with other trainings and images, and with other images alone; and its groups."""
-    if found is None:
+    if interval is None:
         return {"ranks": None, "ranks_here": None, "groups": ""}
-    named = " ".join(letters(group) for group in found.groups)
-    return {"ranks": [found.best, found.worst], "ranks_here": found.on_networks, "groups": named}
+    named = " ".join(letters(group) for group in interval.groups)
+    return {"ranks": [interval.best, interval.worst], "ranks_here": interval.on_networks, "groups": named}
 
 
-def value_of(found: Cell) -> Any:
+def value_of(cell: Cell) -> Any:
     """Return a number, [value, deviation over runs], or [value, low, high] with its interval; None if there is none."""
-    if isinstance(found, Estimate):
-        ends = (found.std,) if found.std is not None else (found.low, found.high)
-        rounded = [round(value, _DIGITS) for value in (found.value, *ends) if value is not None]
+    if isinstance(cell, Estimate):
+        ends = (cell.std,) if cell.std is not None else (cell.low, cell.high)
+        rounded = [round(value, _DIGITS) for value in (cell.value, *ends) if value is not None]
         return rounded if len(rounded) > 1 else rounded[0]
-    return round(found, _DIGITS) if isinstance(found, float) else found
+    return round(cell, _DIGITS) if isinstance(cell, float) else cell
 
 
 def number(value: Any) -> float | None:
     """Return the value of what `value_of` returned; None if it is not a number."""
-    found = value[0] if isinstance(value, list) else value
-    return found if isinstance(found, float | int) else None
+    first = value[0] if isinstance(value, list) else value
+    return first if isinstance(first, float | int) else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return float(f"{sum(found) / len(found):.4g}") if found else None
+    numbers = [value for value in values if value is not None]
+    return float(f"{sum(numbers) / len(numbers):.4g}") if numbers else None
 
 
-def _figures(figures: Figures) -> Iterator[dict[str, Any]]:
-    """Figures of others for a benchmark, whatever their network: the page says where it is the row's own."""
+def _figures(figures: PublishedFigures) -> Iterator[dict[str, Any]]:
+    """Published results on a benchmark with any network; the page marks those of the row's own network."""
     for setup, figure in figures.setups.items():
         yield {
             "method": setup.method,

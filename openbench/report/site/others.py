@@ -79,15 +79,15 @@ def adbench(path: Path) -> Plain | None:
         RecordError: it is not one.
     """
     read: Any = read_table(path).itertuples() if path.is_file() else ()
-    found = [gap for gap in read if gap.metric in METRICS]
-    if not found:
+    gaps = [gap for gap in read if gap.metric in METRICS]
+    if not gaps:
         return None
-    cells = {(gap.method, gap.metric, gap.dataset): gap for gap in found}
-    tables = sorted({gap.dataset for gap in found})
+    cells = {(gap.method, gap.metric, gap.dataset): gap for gap in gaps}
+    tables = sorted({gap.dataset for gap in gaps})
     metrics = [*_means_of_tables(), *(_metric(f"{name}.auroc", name, 1) for name in tables)]
     measured = {
         method: frozenset(table for table in tables if (method, METRICS[0], table) in cells)
-        for method in sorted({gap.method for gap in found})
+        for method in sorted({gap.method for gap in gaps})
     }
     common = _most_tables(measured.values())
     rows = []
@@ -134,8 +134,8 @@ def trainings(path: Path) -> Plain:
     rows = []
     for training, score, _, accuracy, near, far, fpr95, gain, same in table.rows:
         values = [value_of(cell) for cell in (near, far, fpr95, accuracy, gain, same)]
-        own = ids[str(training), str(score)]
-        row = {"method": score, "training": training, "runs": own, "networks": len(own), "values": values}
+        run_ids = ids[str(training), str(score)]
+        row = {"method": score, "training": training, "runs": run_ids, "networks": len(run_ids), "values": values}
         rows.append(_ROW | row | {"id": f"{path.stem}-{training}-{score}"})
     return {
         "id": f"trainings-{path.stem}",
@@ -164,8 +164,8 @@ def _mean_gap(gaps: Sequence[Any]) -> list[float | None]:
 
 def _most_tables(measured: Iterable[frozenset[str]]) -> frozenset[str]:
     """The tables of the detectors that have most of them; of several such sets, that of most detectors."""
-    found = Counter(measured)
-    return max(found, key=lambda tables: (len(tables), found[tables], sorted(tables)))
+    counts = Counter(measured)
+    return max(counts, key=lambda tables: (len(tables), counts[tables], sorted(tables)))
 
 
 def _other_tables(here: Set[str], common: Set[str]) -> list[str]:
@@ -218,10 +218,10 @@ def other_boards(results: Path, boards: Sequence[Mapping[str, Any]]) -> list[Pla
     Raises:
         RecordError: a file there is not what it should be.
     """
-    found = [by_autc(dict(board)) for board in boards]
-    found.append(adbench(results / "adbench" / "comparison.csv"))
-    found += [trainings(path) for path in sorted((results / "trainings").glob("*.csv"))]
-    return [board for board in found if board is not None]
+    others = [by_autc(dict(board)) for board in boards]
+    others.append(adbench(results / "adbench" / "comparison.csv"))
+    others += [trainings(path) for path in sorted((results / "trainings").glob("*.csv"))]
+    return [board for board in others if board is not None]
 
 
 def table_of(board: Plain) -> Table:

@@ -18,7 +18,16 @@ from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, OpenbenchError, RecordError
 from openbench.installation import pip_install
 from openbench.report.run_page import run_page, run_style, template
-from openbench.report.site.boards import Facts, Figures, board_data, details, keep, methods_of, number, with_published
+from openbench.report.site.boards import (
+    Facts,
+    PublishedFigures,
+    board_data,
+    details,
+    keep,
+    methods_of,
+    number,
+    with_published,
+)
 from openbench.report.site.others import other_boards, table_of
 from openbench.results.checks import read_checks
 from openbench.results.frame import runs
@@ -65,22 +74,22 @@ def write_site(
     store = RecordStore(results)
     every = list(runs(store, unreadable.append, keep, needed("overview"), board_keys))
     paths = {run.run_id: store.folder / run.file for run in every}
-    found = boards_of(every)
+    boards = boards_of(every)
     figures = load_published(results / "reference")
-    shown = board_data(found, figures, ScoreStore(results / PUBLISHED))
-    others = other_boards(results, shown)
-    shown += others
+    data = board_data(boards, figures, ScoreStore(results / PUBLISHED))
+    others = other_boards(results, data)
+    data += others
     texts = {
-        "index.html": _page(found, unreadable),
+        "index.html": _page(boards, unreadable),
         "assets/site.css": (_HERE / "templates" / "site.css").read_text(encoding="utf-8"),
         "assets/site.js": (_HERE / "templates" / "site.js").read_text(encoding="utf-8"),
         **libraries,
-        **_tables(found, figures),
+        **_tables(boards, figures),
         **{f"tables/{board['id']}.csv": to_csv(table_of(board)) for board in others},
         **{f"tables/{board['id']}.tex": to_latex(table_of(board)) for board in others},
-        **pictures(shown),
+        **pictures(data),
     }
-    texts["assets/data.js"] = _script("data", {"boards": shown, "methods": methods_of(shown, facts)})
+    texts["assets/data.js"] = _script("data", {"boards": data, "methods": methods_of(data, facts)})
     try:
         _clear(folder)
         _write(folder, texts)
@@ -88,7 +97,7 @@ def write_site(
         _write(folder, _behind(results, paths, pages, unreadable.append))
     except OSError as error:
         raise RecordError(
-            f"site '{folder}' cannot be written — {error.strerror or error} — choose another folder"
+            f"site '{folder}' cannot be written ({error.strerror or error}) — choose another folder"
         ) from error
     return sorted(path for path in folder.rglob("*") if path.is_file()), unreadable
 
@@ -113,18 +122,18 @@ def _write_pages(
         Run id → its page, relative to the site.
     """
     published = ScoreStore(results / PUBLISHED)
-    wanted = {run_id: path for run_id, path in paths.items() if published.path(run_id).is_file()}
+    scored = {run_id: path for run_id, path in paths.items() if published.path(run_id).is_file()}
     _write(folder, {"assets/run.css": run_style()})
     one = partial(_write_page, published, folder / "reports", command_of)
-    if len(wanted) < _FEW:
-        errors = list(map(one, wanted.values()))
+    if len(scored) < _FEW:
+        errors = list(map(one, scored.values()))
     else:
         # Not by fork: pyarrow has threads here.
         with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=_collect_rarely) as workers:
-            errors = list(workers.map(one, wanted.values(), chunksize=4))
+            errors = list(workers.map(one, scored.values(), chunksize=4))
     for error in filter(None, errors):
         on_error(error)
-    return {run_id: f"reports/{run_id}.html" for run_id, error in zip(wanted, errors, strict=True) if error is None}
+    return {run_id: f"reports/{run_id}.html" for run_id, error in zip(scored, errors, strict=True) if error is None}
 
 
 def _collect_rarely() -> None:
@@ -171,13 +180,13 @@ def _behind(
     return texts
 
 
-def _tables(found: Iterable[Board], published: Mapping[Setup, Figure]) -> dict[str, str]:
+def _tables(boards: Iterable[Board], published: Mapping[Setup, Figure]) -> dict[str, str]:
     """Every set of every board as CSV, with published figures, and LaTeX."""
     files: dict[str, str] = {}
-    for board in found:
+    for board in boards:
         name = f"tables/{board.benchmark}{'_full_spectrum' if board.full_spectrum else ''}-{board.digest[:6]}"
         whole = across_csv([board], "overview")
-        figures = Figures(board, published)
+        figures = PublishedFigures(board, published)
         files[f"{name}.csv"] = to_csv(with_published(whole, board, figures, AUROC) if figures.groups else whole)
         files[f"{name}.tex"] = "\n".join(to_latex(table) for table in across([board], "overview"))
     return files
@@ -189,9 +198,9 @@ def _script(function: str, value: Any) -> str:
     return f"openbench.{function}({text.replace('<', chr(92) + 'u003c')});\n"
 
 
-def _page(found: Iterable[Board], unreadable: Iterable[OpenbenchError]) -> str:
-    rows = sum(len(board.ranked) + len(board.unranked) for board in found)
-    benchmarks = len({board.benchmark for board in found})
+def _page(boards: Iterable[Board], unreadable: Iterable[OpenbenchError]) -> str:
+    rows = sum(len(board.ranked) + len(board.unranked) for board in boards)
+    benchmarks = len({board.benchmark for board in boards})
     left_out = sum(1 for _ in unreadable)
     return template(_HERE / "templates" / "index.html.j2").render(
         mark=MARK, rows=rows, benchmarks=benchmarks, left_out=left_out
@@ -213,19 +222,19 @@ def _classic(module: str) -> str:
     exported = _EXPORT.search(module)
     if exported is None:
         raise ConfigError(f"itables: its bundle exports nothing — install another version: {pip_install('site')}")
-    names = {public: own for own, _, public in (part.partition(" as ") for part in exported.group(1).split(","))}
+    names = {public: inner for inner, _, public in (part.partition(" as ") for part in exported.group(1).split(","))}
     body = module[: exported.start()] + module[exported.end() :]
     return f"(() => {{\n{body}\nwindow.jQuery = window.$ = {names['jQuery'].strip()};\n}})();\n"
 
 
 def _file(distribution: str, name: str) -> str:
     try:
-        found = next((file for file in files(distribution) or () if str(file) == name), None)
+        path = next((file for file in files(distribution) or () if str(file) == name), None)
     except PackageNotFoundError as error:
         raise _missing(distribution) from error
-    if found is None:
+    if path is None:
         raise _missing(f"{distribution} with {name}")
-    return Path(str(found.locate())).read_text(encoding="utf-8")
+    return Path(str(path.locate())).read_text(encoding="utf-8")
 
 
 def _missing(name: str) -> ConfigError:
@@ -267,7 +276,7 @@ def pictures(boards: Sequence[dict[str, Any]]) -> dict[str, str]:
     Args:
         boards: as the page reads them.
     """
-    found: dict[str, str] = {}
+    svgs: dict[str, str] = {}
     for board in boards:
         board["picture"] = None
         sets = [at for at, metric in enumerate(board["metrics"]) if _is_set(metric["id"])]
@@ -280,13 +289,13 @@ def pictures(boards: Sequence[dict[str, Any]]) -> dict[str, str]:
         figure = critical_difference(list(whole), list(whole.values()), "AUROC")
         save(figure, stream, "svg")
         board["picture"] = f"pictures/{board['id']}.svg"
-        found[board["picture"]] = stream.getvalue().decode()
-    return found
+        svgs[board["picture"]] = stream.getvalue().decode()
+    return svgs
 
 
 def _is_set(key: str) -> bool:
-    found = _OF_SET.fullmatch(key)
-    return found is not None and found[1] not in _NOT_SETS
+    match = _OF_SET.fullmatch(key)
+    return match is not None and match[1] not in _NOT_SETS
 
 
 def _name(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
