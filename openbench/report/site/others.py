@@ -10,7 +10,7 @@ from openbench.report.site.boards import Metric, Plain, number, value_of
 from openbench.results.leaderboard.tabular import METRICS, SOURCE, read_table
 from openbench.results.leaderboard.trainings import comparison, read_runs
 from openbench.results.records.settings import NONE
-from openbench.results.tables.render import Column, Estimate, Table, cell_text
+from openbench.results.tables.render import Column, Estimate, Table, cell_text, with_best
 
 _AUTC = tuple(f"{group}.{key}" for group in ("near", "far") for key in ("autc", "aufpr", "aufnr"))
 _PRINTED = Column("", "percent")
@@ -225,21 +225,16 @@ def other_boards(results: Path, boards: Sequence[Mapping[str, Any]]) -> list[Pla
 
 
 def table_of(board: Plain) -> Table:
-    """Return a board as a table, with the best of each column among the ranked rows."""
-    texts = {"method": "method", "training": "training"}
-    columns = [Column("rank", "count"), *map(Column, texts), *(Column(m["title"], "percent") for m in board["metrics"])]
-    rows, best = [], set()
+    """Return a board as a table, with the best and second-best of each column among the ranked rows."""
+    arrows = {1: "↑", -1: "↓", 0: ""}
+    metrics = (Column(m["title"], "percent", better=arrows[m["better"]]) for m in board["metrics"])
+    columns = (Column("rank", "count"), Column("method"), Column("training"), *metrics)
+    rows = []
     for row in board["rows"]:
         rank = None if row["rank"] is None else f"{row['rank']}=" if row["tied"] else row["rank"]
-        rows.append((rank, *(row[key] for key in texts.values()), *(_estimate(value) for value in row["values"])))
-    for at, metric in enumerate(board["metrics"]):
-        ranked = [(place, number(row["values"][at])) for place, row in enumerate(board["rows"]) if row["rank"]]
-        printed = {place: cell_text(value, _PRINTED) for place, value in ranked if value is not None}
-        known = [value for _, value in ranked if value is not None]
-        if metric["better"] and known:
-            most = cell_text(max(known) if metric["better"] > 0 else min(known), _PRINTED)
-            best |= {(place, at + 1 + len(texts)) for place, text in printed.items() if text == most}
-    return Table(board["title"], tuple(columns), tuple(rows), notes=(board["about"],), best=frozenset(best))
+        rows.append((rank, row["method"], row["training"], *map(_estimate, row["values"])))
+    ranked = sum(row["rank"] is not None for row in board["rows"])
+    return with_best(Table(board["title"], columns, tuple(rows), notes=(board["about"],)), ranked)
 
 
 def _estimate(value: Any) -> Estimate | str | None:
