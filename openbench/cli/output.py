@@ -1,4 +1,4 @@
-"""What commands write: tables of runs and scores, files of JSON, and the list of what was left out."""
+"""Output of commands: tables, JSON files, lines on runs, and the list of files that were left out."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,19 +19,19 @@ PICTURES = ("png", "svg", "pdf")
 _SHOWN = 20  # errors that are listed one by one
 
 
-def headline(record: ResultRecord, apart: str = "") -> str:
+def headline(record: ResultRecord, label: str = "") -> str:
     """Return one line for a record: what was run, near and far AUROC in percent.
 
     Args:
         record: the run.
-        apart: what tells it from other runs of its benchmark and method, e.g. `seed=1`.
+        label: how it differs from other runs of its benchmark and method, e.g. `seed=1`.
     """
-    name = " ".join(part for part in (record.benchmark["name"], record.method["name"], apart) if part)
+    name = " ".join(part for part in (record.benchmark["name"], record.method["name"], label) if part)
     return ", ".join([name, *(f"{group} AUROC {100 * value:.2f}" for group, value in group_auroc(record).items())])
 
 
 def group_auroc(record: ResultRecord) -> dict[str, float]:
-    """Return near and far AUROC of a record, as far as it has them."""
+    """Return {group: AUROC} of a record, for near and far, if it has them."""
     values = {group: record.metrics.get(group, {}).get("auroc") for group in GROUPS}
     return {group: value for group, value in values.items() if isinstance(value, float | int)}
 
@@ -86,7 +86,7 @@ def picture_format(path: Path | None, option: str = "--plot") -> str:
 
 
 class LeftOut(list[OpenbenchError]):
-    """The reason why each file was left out."""
+    """An error for each file that was left out."""
 
     @property
     def code(self) -> int:
@@ -96,7 +96,7 @@ class LeftOut(list[OpenbenchError]):
 
 @contextmanager
 def left_out() -> Iterator[LeftOut]:
-    """Collect what is left out, and list it at the end, even if the block raises an error."""
+    """Collect errors of files that are left out, and list them at the end, even if the block raises an error."""
     errors = LeftOut()
     try:
         yield errors
@@ -105,7 +105,7 @@ def left_out() -> Iterator[LeftOut]:
 
 
 def say_left_out(unreadable: Sequence[OpenbenchError]) -> int:
-    """List on stderr what was left out, each with its reason; the exit code is 2 if there is any."""
+    """List on stderr the files that were left out, each with its reason; the exit code is 2 if there are any."""
     for error in unreadable[:_SHOWN]:
         print(console(f"error: {error}"), file=sys.stderr)
     if len(unreadable) > _SHOWN:

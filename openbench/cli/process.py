@@ -57,7 +57,7 @@ def flush(code: int) -> None:
 
 
 def report(error: Exception | KeyboardInterrupt) -> int:
-    """Say on stderr what has ended a command early, and return its exit code."""
+    """Print on stderr the error or interrupt that ended a command, and return its exit code."""
     if isinstance(error, KeyboardInterrupt):
         print("terminated" if isinstance(error, Terminated) else "interrupted", file=sys.stderr)
         return code_of(error)
@@ -75,7 +75,7 @@ def report(error: Exception | KeyboardInterrupt) -> int:
 
 @contextmanager
 def writing(path: Path, option: str = "") -> Iterator[None]:
-    """Say of a file that cannot be written which option names another.
+    """Report a file that cannot be written, with the option that names another.
 
     Raises:
         OpenbenchError: writing it within the block failed.
@@ -88,7 +88,7 @@ def writing(path: Path, option: str = "") -> Iterator[None]:
 
 
 def message_of(error: Exception) -> str | None:
-    """Return what to tell the user about an error; None for a bug of openbench, which keeps its traceback."""
+    """Return the message for a user's error; None for a bug of openbench, which keeps its traceback."""
     if isinstance(error, OpenbenchError):
         return str(error)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError | OSError) and _MEMORY.search(str(error))):

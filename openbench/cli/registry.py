@@ -1,4 +1,4 @@
-"""The config groups. The directory is the registry: a file is what can be chosen, and its class describes it."""
+"""The config groups: the files of a directory are the choices, and the class that a file names describes it."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""The command that makes a record again."""
+"""The command that reproduces a record."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ _SHOWN = 200  # characters of an override in a message
 
 
 def command(record: ResultRecord, config_dir: Path | None = None) -> str:
-    """Return the command that a record says made it, quoted for the shell; empty if it says none.
+    """Return the command by which a record was made, quoted for the shell; empty if it has none.
 
     Args:
         record: any.
@@ -30,8 +30,8 @@ def command(record: ResultRecord, config_dir: Path | None = None) -> str:
 def again(record: ResultRecord, config_dir: Path | None = None) -> dict[str, Any]:
     """Return the config of a record as its overrides compose it now.
 
-    It has paths to openbench's classes, and its keys in the order of the config files, which a record does not keep:
-    sets are read and settings are tried in that order. Nothing that only the record names is imported.
+    Its keys are in the order of the config files, in which sets are read and settings are tried. Nothing that only the
+    record names is imported.
 
     Raises:
         RecordError: the record has no overrides, they name code, or they compose to another config.
@@ -52,7 +52,7 @@ def again(record: ResultRecord, config_dir: Path | None = None) -> dict[str, Any
 
 
 def _problem(record: ResultRecord) -> str:
-    """Why no command is given: a record may come from anybody, so its overrides name no code, nor where to find it."""
+    """Why there is no command: a record may come from anybody, so its overrides may not name code or its place."""
     if not record.overrides:
         return (
             "does not say which overrides made it: an earlier version of openbench wrote it, or its network or method "

@@ -1,5 +1,5 @@
-"""From what is typed to plain configs, by Hydra's public interface.
+"""Plain configs from overrides, by the public interface of Hydra.
 
-`composed` gives one job's config as plain values, `config` composes and checks it, `sweep` knows the jobs of a sweep,
-`errors` says what is wrong in the project's words.
+`composed` returns the config of a job as plain values, `config` composes and checks it, `sweep` lists the jobs of a
+sweep, `errors` translates the errors of Hydra, `many` composes thousands of configs.
 """

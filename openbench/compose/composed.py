@@ -1,4 +1,4 @@
-"""One job's config, plain and resolved: for the command line, and for those who call openbench from Python."""
+"""The config of one job, plain and resolved, for the command line and for Python."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ def _spelt(overrides: Sequence[str], config: Mapping[str, Node], benchmark: str)
 
 
 def _refuse_unread(command: str, overrides: Sequence[str], config: Mapping[str, Node]) -> None:
-    """Refuse keys of a training that released weights would ignore, and outliers that a training would.
+    """Refuse keys of a training that have no effect on released weights, and outliers that a training does not use.
 
     `check` reads outliers whatever the weights. A sweep skips the combination as not applicable.
     """
@@ -106,7 +106,7 @@ def _refuse_unread(command: str, overrides: Sequence[str], config: Mapping[str, 
 
 
 def comes_with_weights(backbone: Node) -> bool:
-    """Whether the node of a backbone names weights, so that there is nothing to train; False where it does not tell."""
+    """Whether the node of a backbone names weights, so that there is nothing to train; False if it does not tell."""
     if "start" in backbone:
         return False
     member = backbone.get("member")

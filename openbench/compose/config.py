@@ -1,4 +1,4 @@
-"""Hydra configs as plain values: composing them, and separating what is scientific from how it is carried out."""
+"""Hydra configs as plain values, and their scientific and runtime nodes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,7 +46,7 @@ def compose(command: str, overrides: Sequence[str], config_dir: Path | None = No
         config_dir: a folder of the user's group files, searched after ours.
 
     Raises:
-        HydraException, OmegaConfBaseException: whatever Hydra has to say; `explained` puts it into words.
+        HydraException, OmegaConfBaseException: the errors of Hydra, which `explained` translates.
     """
     cfg = compose_with_hydra(command, overrides, config_dir)
     with open_dict(cfg):
@@ -93,7 +93,7 @@ def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run"
 
 
 def runtime(cfg: DictConfig) -> dict[str, Any]:
-    """Return the plain, resolved `runtime` node: what must not change a number."""
+    """Return the plain, resolved `runtime` node, which must not change a number."""
     node = plain(cfg, RUNTIME) if RUNTIME in cfg else None
     if not isinstance(node, dict):
         raise ConfigError(f"runtime is not chosen, found {node!r} (python -m openbench list runtime)")
@@ -104,7 +104,7 @@ def plain(cfg: DictConfig, key: str) -> Any:
     """Return one node of a config as plain Python values.
 
     Raises:
-        ConfigError: an interpolation that does not resolve, or a `???` that nobody filled in.
+        ConfigError: an interpolation that does not resolve, or a `???` without value.
     """
     try:
         node = cfg[key]
@@ -163,7 +163,7 @@ def no_benchmark(command: str, config_dir: Path | None = None) -> ConfigError:
 
 
 def check_no_clash(config_dir: Path) -> None:
-    """Refuse a user's folder whose files ours would hide: Hydra takes the first it finds and says nothing.
+    """Refuse a user's folder with a file that a shipped one would hide: Hydra silently takes the first.
 
     Raises:
         ConfigError: the folder does not exist, or a file in it has the name of a shipped one.

@@ -1,4 +1,4 @@
-"""Hydra's and OmegaConf's errors in the project's words: what is wrong, what is allowed, what to type."""
+"""Errors of Hydra and OmegaConf in the style of the project: what is wrong, what is allowed, what to type."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -39,10 +39,10 @@ class Typed:
 
 @contextmanager
 def explained(typed: Typed) -> Iterator[None]:
-    """Have the errors of a block that composes a config come out in our words.
+    """Translate the errors of a block that composes a config.
 
     Raises:
-        ConfigError: an error about configuration; all others come out as they are.
+        ConfigError: an error about configuration; all others are raised as they are.
     """
     try:
         yield

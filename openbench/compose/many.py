@@ -1,4 +1,4 @@
-"""The configs of thousands of runs that differ in little: Hydra composes once for all that have the same choices."""
+"""Configs of thousands of runs: Hydra composes once for all runs with the same choices."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy

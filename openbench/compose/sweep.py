@@ -1,4 +1,4 @@
-"""Overrides as Hydra reads them: the jobs of a sweep, what sets each apart, and choices that depend on a benchmark."""
+"""Overrides as Hydra reads them: the jobs of a sweep, their labels, and choices that depend on a benchmark."""
 
 import itertools
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def options(group: str, config_dir: Path | None = None) -> list[str]:
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
-    """Return the parsed overrides, leaving out what cannot be parsed."""
+    """Return the overrides that can be parsed."""
     return [override for text in overrides if (override := _parsed(text)) is not None]
 
 
@@ -65,7 +65,7 @@ def swept_keys(overrides: Sequence[str], config_dir: Path | None) -> list[str]:
 
 
 def label(job: Sequence[str], swept: Sequence[str]) -> str:
-    """Return what sets a job apart from the others of its sweep: `method=knn seed=1`."""
+    """Return how a job differs from the others of its sweep: `method=knn seed=1`."""
     plain = [override.lstrip("+") for override in job]
     return " ".join(override for override in plain if override.split("=", 1)[0] in swept)
 

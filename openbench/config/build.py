@@ -1,4 +1,4 @@
-"""Objects from plain config nodes: import `_target_`, check keys and values against its signature, then call it."""
+"""Objects from plain config nodes: the class of `_target_`, checked keys and values, and the call."""
 
 import importlib
 import inspect

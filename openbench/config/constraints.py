@@ -33,7 +33,7 @@ NonNegative = Annotated[float, Ge(0)]
 Probability = Annotated[float, Interval(ge=0, le=1)]
 Fraction = Annotated[float, Interval(gt=0, lt=1)]
 Share = Annotated[float, Interval(gt=0, le=1)]
-Decay = Annotated[float, Interval(ge=0, lt=1)]  # what is kept of an average, or dropped of a layer
+Decay = Annotated[float, Interval(ge=0, lt=1)]  # the share of an average that is kept, or of a layer that is dropped
 Percentage = Annotated[float, Interval(ge=0, le=100)]
 Percentile = Annotated[float, Interval(ge=0, lt=100)]  # of which something is left above
 Seed = Annotated[int, Interval(ge=0, le=2**32 - 1)]  # what NumPy, scikit-learn and torch all take
@@ -95,7 +95,7 @@ def check_values(values: Mapping[str, Any], annotations: Mapping[str, Any], wher
 def check_value(value: Any, annotation: Any, where: str) -> None:
     """Check that a value is of the type, and in the range, that an annotation names.
 
-    Strict: text is no number, true and false are not numbers, NaN and infinity are not floats. A whole number is a
+    Strict: text, true and false are not numbers, NaN and infinity are not floats. A whole number is a
     float, a text is a path, and a list is taken for a tuple.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Overrides of Hydra's grammar: values as they are typed, and the command line that makes a config again."""
+"""Overrides in the grammar of Hydra: values as typed, and the command line of a config."""
 
 import math
 import re

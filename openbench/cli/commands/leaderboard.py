@@ -125,7 +125,7 @@ def leaderboard(
             "`python -m openbench run` makes it"
         )
     if reports and site is None:
-        raise ConfigError("--reports — found it without --site — the pages of runs are part of the site: --site DIR")
+        raise ConfigError("--reports needs --site — the pages of runs are part of the site: --site DIR")
     if site is not None:
         return _site(results, site, reports=reports)
     if every_number is not None:
