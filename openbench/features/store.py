@@ -182,8 +182,8 @@ class FeatureStore:
         def rows(images: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
             columns = tuple(yielded[name] for name in names)
             batch = self.batch_size, self.workers
-            for found in extract(backbone, images, columns, *batch, halving=self.halving, timer=self.timer):
-                yield {column.name: array for column, array in found.items()}
+            for part in extract(backbone, images, columns, *batch, halving=self.halving, timer=self.timer):
+                yield {column.name: array for column, array in part.items()}
 
         read = tuple(column.name for column in read_by(request))
         return self._ensure(backbone, split, read, tuple(yielded), rows, wait=wait)

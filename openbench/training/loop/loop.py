@@ -77,9 +77,9 @@ def train(
             stack.enter_context(compiled(session.network))
         done, total = loop.step_at(resumed_after), loop.step_at(recipe.epochs)
         show = runtime.progress and team.leads
-        shown = stack.enter_context(reported(f"train {job}", total, done=done, unit="steps", show=show))
+        progress = stack.enter_context(reported(f"train {job}", total, done=done, unit="steps", show=show))
         events = folder if runtime.tensorboard and team.leads else None
-        report = stack.enter_context(closing(Reporter(shown, events, session.curve)))
+        report = stack.enter_context(closing(Reporter(progress, events, session.curve)))
         for epoch in range(resumed_after, recipe.epochs):
             loop.epoch(epoch, report)
     return team.broadcast(_finish(session, resumed_after) if team.leads else None)  # type: ignore[return-value]

@@ -44,9 +44,9 @@ class MixOE(FineTuned):
         mixed, share = self.mixed(batch.images, outliers_of(batch), batch.info.generator)
         logits = model(torch.cat([batch.images, mixed]))
         clean, faded = logits[: len(batch.images)], logits[len(batch.images) :]
-        own = functional.cross_entropy(faded, batch.labels[: len(mixed)])
+        of_class = functional.cross_entropy(faded, batch.labels[: len(mixed)])
         uniform = uniform_cross_entropy(faded)
-        loss: Tensor = batch.cross_entropy(clean) + self.weight * (share * own + (1 - share) * uniform)
+        loss: Tensor = batch.cross_entropy(clean) + self.weight * (share * of_class + (1 - share) * uniform)
         return loss
 
     def mixed(self, images: Tensor, outliers: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:
