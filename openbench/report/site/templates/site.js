@@ -106,7 +106,7 @@
     board.metrics.forEach((metric, index) => {
       const best = bestOf(ranked, index, metric.better);
       found.push({
-        title: `${escaped(metric.title)} ${metric.better > 0 ? "↑" : metric.better < 0 ? "↓" : ""}`, name: metric.id, searchable: false,
+        title: escaped(metric.title) + (metric.better > 0 ? "\u00a0↑" : metric.better < 0 ? "\u00a0↓" : ""), name: metric.id, searchable: false,
         visible: state.cols.includes(metric.id), orderSequence: metric.better > 0 ? ["desc", "asc"] : ["asc", "desc"],
         data: (row, type) => type === "display" ? written(metric, row, row.values[index]) : order(number(row.values[index]), metric.better),
         createdCell: (cell, _, row) => { if (row.rank !== null && best !== null && number(row.values[index]) === best) cell.classList.add("best"); },
