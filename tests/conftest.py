@@ -48,7 +48,7 @@ def pytest_runtest_setup() -> None:
     A curve takes ten times as long as four epochs of a toy network; a training leaves a picture all the same. A
     composition takes a fifth of a second. Before all fixtures, since those of a module train and compose.
     """
-    if loop := sys.modules.get("openbench.training.loop.loop"):
+    if loop := sys.modules.get("openbench.training.loop._loop"):
         loop.as_png = lambda *_: PICTURE
     config = sys.modules.get("openbench.compose.config")
     if config is not None and config.hydra_compose is not composed_once:

@@ -23,7 +23,7 @@ from openbench.errors import ConfigError
 from openbench.features.store import FeatureStore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
-from openbench.training.job import TrainingJob
+from openbench.training._job import TrainingJob
 from openbench.training.loop.weights import build_training
 
 ROOT = Path(openbench.__file__).parent.parent
@@ -57,7 +57,7 @@ def names(digits) -> dict[str, str]:
         ("cli/commands/jobs.py", set()),
         ("methods/knn.py", {"KNN"}),
         ("methods/_bank.py", {"KNN"}),
-        ("training/loop/loop.py", {"weights"}),
+        ("training/loop/_loop.py", {"weights"}),
         ("training/methods/cross_entropy.py", {"weights", "KNN", "MSP"}),
         ("backbones/cifar.py", {"weights", "columns", "KNN", "MSP"}),
         ("engine/evaluate.py", {"KNN", "MSP"}),

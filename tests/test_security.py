@@ -11,7 +11,7 @@ import openbench
 PACKAGE = Path(openbench.__file__).parent
 PAGE = PACKAGE.parent / "SECURITY.md"
 # The restricted reader of CIFAR, the contract check that pickles a method of the caller's own.
-MAY_PICKLE = ("data/sources/archives.py", "testing/checks.py")
+MAY_PICKLE = ("data/sources/archives.py", "testing/_checks.py")
 
 
 def test_the_page_names_tests_that_exist():

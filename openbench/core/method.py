@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Checked
+from openbench.core._inputs import check_finite, check_training, guard
 from openbench.core.features import FeatureSet, Head
-from openbench.core.inputs import check_finite, check_training, guard
 from openbench.core.request import Field, Request
 from openbench.errors import MethodError, NotFittedError, OpenbenchError
 

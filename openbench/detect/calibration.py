@@ -10,7 +10,7 @@ from annotated_types import Interval
 from numpy.typing import ArrayLike, NDArray
 
 from openbench.config.constraints import Checked, OneOf
-from openbench.detect.features import BatchScores
+from openbench.detect._features import BatchScores
 from openbench.errors import ConfigError, DataError, did_you_mean
 from openbench.metrics.conformal.corrections import FINITE_SAMPLE, correction_table
 from openbench.metrics.conformal.p_values import (

@@ -16,10 +16,11 @@ from openbench.core.benchmark import Items, Split
 from openbench.core.method import Method
 from openbench.core.request import Role
 from openbench.core.search import ChosenMethod
-from openbench.detect import export, saved
+from openbench.detect import _export as export
+from openbench.detect import _saved as saved
+from openbench.detect._features import BatchScores, MemoryFeatures, Predictions, scored
+from openbench.detect._image_inputs import as_list, as_pixels, as_split, class_names_of, digests_of
 from openbench.detect.calibration import Calibration, Terms, calibration_groups, groups_to_judge, promise_of
-from openbench.detect.features import BatchScores, MemoryFeatures, Predictions, scored
-from openbench.detect.image_inputs import as_list, as_pixels, as_split, class_names_of, digests_of
 from openbench.detect.network import FittedState, Network, check_fits, learns_from, network_of, nothing
 from openbench.engine.evaluate import FeatureSource, Fitting, fit, for_layers
 from openbench.errors import ConfigError, DataError, LeakageError, NotFittedError

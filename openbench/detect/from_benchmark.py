@@ -11,11 +11,11 @@ from openbench.config.constraints import Checked, OneOf
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.core.search import ChosenMethod, with_params
+from openbench.detect._saved import check_savable, licences
+from openbench.detect._state import refuse_unsavable
 from openbench.detect.calibration import Terms
 from openbench.detect.detector import Detector
 from openbench.detect.network import Network, learns_from
-from openbench.detect.saved import check_savable, licences
-from openbench.detect.state import refuse_unsavable
 from openbench.engine import prepare
 from openbench.engine.evaluate import CachedFeatures, feature_store
 from openbench.engine.provenance import Clock

@@ -28,14 +28,14 @@ from openbench.data.build import build_benchmark, open_benchmark, with_outliers
 from openbench.data.checking.verify import refuse_listed_images, refuse_same_images
 from openbench.data.weights import are_missing
 from openbench.digest import digest
+from openbench.engine._heads import head_reader, with_fitted_head
+from openbench.engine._verify import check_material
 from openbench.engine.compatibility import check_classes, check_training_counts
 from openbench.engine.evaluate import for_layers
-from openbench.engine.heads import head_reader, with_fitted_head
 from openbench.engine.probe import probed
 from openbench.engine.provenance import TrainingInfo
 from openbench.engine.run import RunSpec
 from openbench.engine.tune import Tuning
-from openbench.engine.verify import check_material
 from openbench.errors import ConfigError, DataError, MethodError
 from openbench.metrics.suite import MetricOptions
 from openbench.public import TARGET, public_name

@@ -37,6 +37,9 @@ from openbench.core.scores import SetScores
 from openbench.core.search import Tuned, settings_of, with_params
 from openbench.core.streaming import StreamingMethod, StreamPlan
 from openbench.digest import digest, still_as_before
+from openbench.engine._per_set import joined_record, single_sets
+from openbench.engine._streams import score_streams
+from openbench.engine._verify import check_weights, recorded, verdict
 from openbench.engine.compatibility import tells_apart
 from openbench.engine.evaluate import (
     CachedFeatures,
@@ -46,7 +49,6 @@ from openbench.engine.evaluate import (
     fit,
     score_splits,
 )
-from openbench.engine.per_set import joined_record, single_sets
 from openbench.engine.probe import ask_method, same_scores
 from openbench.engine.provenance import (
     Clock,
@@ -58,9 +60,7 @@ from openbench.engine.provenance import (
     reused_outcome,
     score_warnings,
 )
-from openbench.engine.streams import score_streams
 from openbench.engine.tune import TestSplits, TuneContext, Tuning, tune
-from openbench.engine.verify import check_weights, recorded, verdict
 from openbench.errors import MethodError, RecordError
 from openbench.features.texts import Corpus
 from openbench.metrics.suite import MetricOptions, describe, evaluate

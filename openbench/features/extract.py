@@ -19,7 +19,7 @@ from openbench.core.live import LiveMethod
 from openbench.data.loading import batches
 from openbench.digest import digest
 from openbench.errors import DataError, MethodError
-from openbench.features.arrays import NamedRows
+from openbench.features._arrays import NamedRows
 from openbench.features.columns import Column, pass_for
 
 logger = logging.getLogger(__name__)

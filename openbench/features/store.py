@@ -20,11 +20,11 @@ from openbench.core.request import Field, Request, Texts
 from openbench.core.runtime import Sharding
 from openbench.digest import digest
 from openbench.errors import NotApplicableError
-from openbench.features.arrays import ColumnFile, NamedRows, faulty, write_columns, writing
+from openbench.features._arrays import ColumnFile, NamedRows, faulty, write_columns, writing
+from openbench.features._portions import Portions
 from openbench.features.changed_images import corrupted
 from openbench.features.columns import Column, columns_of_pass, read_by, separated
 from openbench.features.extract import BatchHalving, PassTimer, column_of, extract, score_rows, select
-from openbench.features.portions import Portions
 from openbench.features.texts import text_embeddings
 from openbench.progress import reporting
 from openbench.storage.files import only_one

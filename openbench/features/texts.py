@@ -18,7 +18,7 @@ from openbench.core.request import CLASSES, Texts
 from openbench.data.manifests import load_words
 from openbench.digest import digest
 from openbench.errors import DataError, NotApplicableError
-from openbench.features.arrays import ColumnFile, NamedRows, write_columns, writing
+from openbench.features._arrays import ColumnFile, NamedRows, write_columns, writing
 from openbench.progress import reporting
 
 logger = logging.getLogger(__name__)

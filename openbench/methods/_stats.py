@@ -21,7 +21,7 @@ Scale = Literal["log_odds", "probability"]
 
 
 def training(train: FeatureSet | None, where: str) -> FeatureSet:
-    """Return the split to fit on; `openbench.core.inputs` has checked its rows and labels.
+    """Return the split to fit on; `openbench.core._inputs` has checked its rows and labels.
 
     Raises:
         MethodError: there is none.

@@ -32,10 +32,10 @@ from openbench.results.tables.published import rebench_figures, rejection_figure
 from openbench.results.tables.render import Cell as TableCell
 from openbench.results.tables.render import Column, Estimate, Table, cell_text, rendered
 from openbench.storage.plain_json import dumps
+from openbench.studies._chart import draw, summary
+from openbench.studies._chart import files as chart_files
+from openbench.studies._curves import KINDS, charts
 from openbench.studies.cells import NOT_PUBLISHED, Cell, StudyOptions, Verdict, cells, mixture_cells
-from openbench.studies.chart import draw, summary
-from openbench.studies.chart import files as chart_files
-from openbench.studies.curves import KINDS, charts
 from openbench.studies.runs import Records
 from openbench.studies.study import Column as StudyColumn
 from openbench.studies.study import Study

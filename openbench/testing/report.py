@@ -12,7 +12,7 @@ from typing import Any
 from openbench.core.method import Method
 from openbench.core.streaming import StreamingMethod
 from openbench.errors import MethodError, OpenbenchError
-from openbench.testing.checks import (
+from openbench.testing._checks import (
     CheckError,
     all_checks,
     check_unfitted_raises_not_fitted,

@@ -13,7 +13,7 @@ from torch.nn import functional
 from openbench.backbones.anatomy import Anatomy, last_linear, tapping
 from openbench.config.constraints import Checked
 from openbench.public import name_of
-from openbench.training.images import ImageSet
+from openbench.training._images import ImageSet
 from openbench.training.recipe import Recipe
 
 Selection = Literal["val_accuracy", "train_loss"]

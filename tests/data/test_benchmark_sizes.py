@@ -2,9 +2,9 @@
 
 import pytest
 
+from openbench.data._folder_rule import FolderRule, load_rule
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.dataset import SetConfig, load_listing
-from openbench.data.folder_rule import FolderRule, load_rule
 from openbench.data.manifests import load_classes, load_manifest
 from openbench.paths import manifest_dir
 

@@ -8,10 +8,10 @@ import pytest
 
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
+from openbench.data import _folder_rule as folder_rule
 from openbench.data import dataset as opening
-from openbench.data import folder_rule
+from openbench.data._folder_rule import FolderRule, load_rule
 from openbench.data.dataset import SetConfig
-from openbench.data.folder_rule import FolderRule, load_rule
 from openbench.data.loading import batches
 from openbench.data.sources.base import ImageFolder
 from openbench.errors import DataError

@@ -9,7 +9,7 @@ import pytest
 
 from openbench._compat import library
 from openbench.core.benchmark import canonical
-from openbench.data.folder_rule import load_rule
+from openbench.data._folder_rule import load_rule
 from openbench.data.manifests import load_classes, load_manifest
 from openbench.paths import manifest_dir
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from openbench.detect.serve.batches import Batches, Budget
+from openbench.detect.serve._batches import Batches, Budget
 from openbench.detect.serve.images import RefusedError, ServerLimits
 
 LIMITS = ServerLimits(batch=8)

@@ -8,7 +8,7 @@ import torch
 from openbench.backbones.base import Outputs
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Texts
-from openbench.detect.features import scored
+from openbench.detect._features import scored
 from openbench.errors import MethodError
 
 from .tiny import PREPROCESS, images

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from openbench.detect._export import OUTPUTS, session_of
 from openbench.detect.detector import Detector
-from openbench.detect.export import OUTPUTS, session_of
 from openbench.errors import NotApplicableError
 from openbench.methods.knn import KNN
 
@@ -46,7 +46,7 @@ def test_onnxruntime_computes_what_torch_does(method, tmp_path):
     ],
 )
 def test_a_graph_that_differs_from_torch_is_not_written(place, by, message, tmp_path, monkeypatch):
-    from openbench.detect import export
+    from openbench.detect import _export as export
 
     made = calibrated("react")
     plain = export.DetectorGraph.forward

@@ -20,15 +20,15 @@ from openbench.config.shipped import shipped
 from openbench.core.composite import Composite
 from openbench.core.method import Method
 from openbench.core.request import Request
+from openbench.detect._export import traced
+from openbench.detect._saved import MANIFEST, ONNX, TENSORS, _of_graph, licences
+from openbench.detect._state import packed_method, refuse_unsavable, unpacked_method
 from openbench.detect.detector import Detector, load_detector
-from openbench.detect.export import traced
 from openbench.detect.network import Network
-from openbench.detect.saved import MANIFEST, ONNX, TENSORS, _of_graph, licences
-from openbench.detect.state import packed_method, refuse_unsavable, unpacked_method
 from openbench.digest import bytes_sha256
 from openbench.errors import CheckpointError, ConfigError, LeakageError, NotApplicableError, NotFittedError
 from openbench.storage.checksum import KEY, stated
-from openbench.testing.toy import declared, planted
+from openbench.testing._toy import declared, planted
 
 from .tiny import CLASSES, PREPROCESS, Tiny, calibrated, detector, images, network
 

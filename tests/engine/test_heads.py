@@ -14,7 +14,7 @@ from openbench.config.shipped import shipped
 from openbench.core.request import Field, Perturb, Request
 from openbench.core.runtime import Runtime
 from openbench.data.build import build_benchmark
-from openbench.engine import heads
+from openbench.engine import _heads as heads
 from openbench.engine.prepare import ready_backbone
 from openbench.errors import NotApplicableError
 from openbench.features.store import FeatureStore

@@ -17,7 +17,7 @@ from openbench.engine.prepare import build_method
 from openbench.engine.provenance import TrainingInfo
 from openbench.engine.run import RunSpec
 from openbench.features.store import FeatureStore
-from openbench.training.job import TrainingJob
+from openbench.training._job import TrainingJob
 from openbench.training.loop.weights import build_training
 
 HELPER = "SIGN = 1\n"

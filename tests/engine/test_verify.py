@@ -11,7 +11,7 @@ from openbench.core.composite import version_of
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.runtime import Runtime
 from openbench.engine import run as engine
-from openbench.engine.verify import check_material, recorded
+from openbench.engine._verify import check_material, recorded
 from openbench.errors import NotReproducedError, RecordError
 from openbench.methods.msp import MSP
 from openbench.results.records.store import RecordStore

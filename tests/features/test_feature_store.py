@@ -14,7 +14,7 @@ from openbench.core.benchmark import Split
 from openbench.core.request import Field, Perturb, Request
 from openbench.data.loading import batches
 from openbench.errors import CacheError, CheckpointError, FieldError
-from openbench.features import arrays
+from openbench.features import _arrays as arrays
 from openbench.features.store import FeatureStore
 from openbench.storage.array_file import ArrayWriter
 

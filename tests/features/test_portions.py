@@ -16,8 +16,8 @@ from openbench.compose.sweep import sharded
 from openbench.core.request import Field, Request
 from openbench.core.runtime import Runtime, Sharding
 from openbench.errors import CacheError
-from openbench.features import portions as module
-from openbench.features.portions import FOLDER
+from openbench.features import _portions as module
+from openbench.features._portions import FOLDER
 from openbench.features.store import FeatureStore
 
 from ..logged import logged  # noqa: TID252 — the tests are no package

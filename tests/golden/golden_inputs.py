@@ -23,7 +23,7 @@ from openbench.core.request import CLASSES as OF_CLASSES
 from openbench.core.request import Field, Request, Role, Texts
 from openbench.core.streaming import StreamingMethod
 from openbench.digest import digest
-from openbench.testing.toy import LAYERS, images_with, network_with
+from openbench.testing._toy import LAYERS, images_with, network_with
 
 Array = NDArray[np.float64]
 CLASSES, OWN, FREE = 4, 3, 4

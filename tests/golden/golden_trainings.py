@@ -28,13 +28,13 @@ from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.data.sources.items import ArrayItems
 from openbench.errors import ConfigError
-from openbench.training import job as jobs
+from openbench.training import _job as jobs
+from openbench.training._images import ImagesInMemory
+from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.augment.mixing import RegMixup
 from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod
-from openbench.training.images import ImagesInMemory
-from openbench.training.job import TrainingJob
-from openbench.training.loop.loop import train
+from openbench.training.loop._loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe
 

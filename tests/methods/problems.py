@@ -14,7 +14,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Role
-from openbench.testing.toy import PlantedTexts
+from openbench.testing._toy import PlantedTexts
 
 Array = NDArray[np.float64]
 KINDS = ("rectified", "signed", "hot", "two_classes", "many_classes", "dead")

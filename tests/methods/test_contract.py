@@ -19,9 +19,9 @@ from openbench.core.method import Method
 from openbench.core.request import Request
 from openbench.errors import ConfigError, MethodError, NotApplicableError
 from openbench.storage.plain_json import plain
-from openbench.testing import checks
-from openbench.testing.checks import all_checks
-from openbench.testing.toy import Toy, declared, fitted, planted, read_by, samples_of
+from openbench.testing import _checks as checks
+from openbench.testing._checks import all_checks
+from openbench.testing._toy import Toy, declared, fitted, planted, read_by, samples_of
 from tests.conftest import seed_all
 from tests.testing.test_checks import BUGS, Right
 

@@ -5,7 +5,7 @@ from scipy.special import log_softmax, logit, softmax
 
 from openbench.core.features import Head
 from openbench.methods.pro import PRO
-from openbench.testing.toy import network_with
+from openbench.testing._toy import network_with
 
 from .problems import small_network
 

@@ -15,7 +15,7 @@ from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError, NotApplicableError
 from openbench.methods.pyod import PyOD
-from openbench.testing.toy import planted
+from openbench.testing._toy import planted
 
 from .problems import assert_equal, f, problem, scores
 

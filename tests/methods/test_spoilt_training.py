@@ -14,7 +14,7 @@ from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Field
 from openbench.errors import OpenbenchError
-from openbench.testing.toy import fitted, planted, samples_of, scored
+from openbench.testing._toy import fitted, planted, samples_of, scored
 
 from .discovered import NODES
 

@@ -15,8 +15,8 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.report.site import write
-from openbench.report.site.boards import PublishedFigures
-from openbench.report.site.others import adbench, table_of
+from openbench.report.site._boards import PublishedFigures
+from openbench.report.site._others import adbench, table_of
 from openbench.report.site.write import write_site
 from openbench.results.checks import Check, write_check
 from openbench.results.leaderboard import ranking

@@ -13,7 +13,7 @@ from openbench.__main__ import main
 from openbench.cli.output import say_left_out
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.engine.verify import _other_weights, recorded
+from openbench.engine._verify import _other_weights, recorded
 from openbench.errors import RecordError
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore

@@ -9,9 +9,9 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.metrics.conformal.corrections import FINITE_SAMPLE
 from openbench.metrics.options import MetricOptions
+from openbench.studies._chart import drawn, points, summary
+from openbench.studies._curves import KINDS, ScoredCell, fold_rates
 from openbench.studies.cells import Cell
-from openbench.studies.chart import drawn, points, summary
-from openbench.studies.curves import KINDS, ScoredCell, fold_rates
 from openbench.studies.study import Column, Row
 
 # Sorted by score: ID right, OOD, ID right, ID wrong, OOD, ID right, OOD.

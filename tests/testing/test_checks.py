@@ -14,9 +14,10 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.core.streaming import StreamingMethod
 from openbench.errors import MethodError
-from openbench.testing import check_method, checks
-from openbench.testing.checks import CheckError, all_checks
-from openbench.testing.toy import planted
+from openbench.testing import _checks as checks
+from openbench.testing import check_method
+from openbench.testing._checks import CheckError, all_checks
+from openbench.testing._toy import planted
 
 
 @dataclass

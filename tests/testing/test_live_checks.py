@@ -11,9 +11,9 @@ from openbench.core.live import LiveMethod
 from openbench.core.request import Field, Request, Role
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.msp import MSP
-from openbench.testing import checks
-from openbench.testing.checks import CheckError, all_checks
-from openbench.testing.toy import LAYERS, images_with, network_with, planted
+from openbench.testing import _checks as checks
+from openbench.testing._checks import CheckError, all_checks
+from openbench.testing._toy import LAYERS, images_with, network_with, planted
 
 FEATURES = Request(fields=frozenset({Field.FEATURES}))
 

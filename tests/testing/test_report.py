@@ -13,7 +13,7 @@ from openbench.core.request import Field, Request, Role
 from openbench.errors import MethodError
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
-from openbench.testing.checks import all_checks
+from openbench.testing._checks import all_checks
 
 HERE = Path(__file__).resolve()
 

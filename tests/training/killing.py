@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from openbench.core.runtime import Runtime
-from openbench.training.job import TrainingJob
-from openbench.training.loop import loop
-from openbench.training.loop.loop import train
+from openbench.training._job import TrainingJob
+from openbench.training.loop import _loop as loop
+from openbench.training.loop._loop import train
 
 from .training_toys import QUIET
 

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import torch
 
+from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import HorizontalFlip, JensenShannon
 from openbench.training.augment.mixing import Mixup, RegMixup
 from openbench.training.augment.reading import RandomResizedCrop
-from openbench.training.job import TrainingJob
-from openbench.training.loop import loop
+from openbench.training.loop import _loop as loop
+from openbench.training.loop._loop import train
 from openbench.training.loop.distributed import team
-from openbench.training.loop.loop import train
 from openbench.training.loop.weights import obtain
 from openbench.training.recipe import Recipe
 

@@ -7,9 +7,9 @@ from safetensors.torch import load_file
 from torch.optim.swa_utils import AveragedModel
 
 from openbench.digest import digest
-from openbench.training.loop import loop
-from openbench.training.loop.loop import accuracy_of, train
-from openbench.training.loop.session import EMA
+from openbench.training.loop import _loop as loop
+from openbench.training.loop._loop import accuracy_of, train
+from openbench.training.loop._session import EMA
 
 from .killing import train_until_killed
 from .training_toys import QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, job

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from openbench.errors import ConfigError
-from openbench.training.loop.loop import train
-from openbench.training.loop.progress import FOLDER
+from openbench.training.loop._loop import train
+from openbench.training.loop._progress import FOLDER
 
 from .killing import train_until_killed
 from .training_toys import QUIET, job

@@ -14,10 +14,10 @@ from openbench.compose.config import compose, plain
 from openbench.config.shipped import shipped
 from openbench.core.request import Request, Role
 from openbench.errors import CheckpointError, ConfigError, DataError
+from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.augment.reading import PictureFolder
-from openbench.training.job import TrainingJob
-from openbench.training.loop.loop import train
+from openbench.training.loop._loop import train
 from openbench.training.loop.weights import find_checkpoint, folder_of, get_or_train, obtain
 from openbench.training.methods.cross_entropy import CrossEntropy
 

@@ -9,7 +9,7 @@ from openbench import _compat
 from openbench.backbones.cifar import SPECS, CifarResNet
 from openbench.errors import ConfigError
 from openbench.training.base import Batch, StepInfo
-from openbench.training.loop.loop import train
+from openbench.training.loop._loop import train
 from openbench.training.loop.weights import obtain
 from openbench.training.methods.cider import CIDER
 from openbench.training.methods.cider_last_stage import CIDERLastStage, last_stage

@@ -11,7 +11,7 @@ from torch import nn
 from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.request import Role
-from openbench.training.loop.loop import compiled, train
+from openbench.training.loop._loop import compiled, train
 
 from .training_toys import PREPROCESS, QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, backbone, job, split
 

@@ -13,7 +13,7 @@ from openbench import _compat
 from openbench.errors import ConfigError
 from openbench.training.augment.augmentations import Augmentation, Consistency, HorizontalFlip, JensenShannon
 from openbench.training.augment.mixing import Mixup
-from openbench.training.loop.loop import train
+from openbench.training.loop._loop import train
 from openbench.training.recipe import Recipe
 
 from .training_toys import QUIET, RECIPE, ToyEntropy, ToyPrototypes, job

@@ -9,9 +9,9 @@ import torch
 from openbench.core.request import Field, Request
 from openbench.data.loading import batches
 from openbench.errors import MethodError
+from openbench.training._job import TrainingJob
 from openbench.training.base import TrainingMethod
-from openbench.training.job import TrainingJob
-from openbench.training.loop.loop import train
+from openbench.training.loop._loop import train
 from openbench.training.loop.weights import evaluated, get_or_train, obtain
 from openbench.training.methods.conf_branch import ConfBranch
 from openbench.training.methods.cross_entropy import CrossEntropy

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from openbench.backbones.network import NetworkBackbone, finetuned
-from openbench.training.job import TrainingJob
-from openbench.training.loop.loop import train
+from openbench.training._job import TrainingJob
+from openbench.training.loop._loop import train
 from openbench.training.loop.weights import obtain
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.methods.csi import CSI

@@ -8,8 +8,8 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.loading import batches
 from openbench.data.sources.items import ArrayItems
+from openbench.training._images import load_images
 from openbench.training.augment.augmentations import RandomCrop
-from openbench.training.images import load_images
 
 from .training_toys import PREPROCESS, split
 

@@ -11,9 +11,9 @@ from torch.nn import functional
 from openbench.core.request import Request, Role
 from openbench.data.loading import batches
 from openbench.errors import ConfigError, MethodError, TrainingError
+from openbench.training._job import TrainingJob
 from openbench.training.base import Batch, TrainingMethod
-from openbench.training.job import TrainingJob
-from openbench.training.loop.loop import train
+from openbench.training.loop._loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe
 

@@ -14,7 +14,7 @@ from openbench.core.request import Role
 from openbench.training.augment.augmentations import RandomCrop
 from openbench.training.augment.mixing import Mixed, Mixing
 from openbench.training.base import Batch, TrainingMethod
-from openbench.training.loop.loop import train
+from openbench.training.loop._loop import train
 from openbench.training.recipe import Recipe
 
 from .training_toys import PREPROCESS, QUIET, RECIPE, backbone, job, split

@@ -10,10 +10,10 @@ from torch import nn
 
 from openbench.core.request import Field, Request, Role
 from openbench.errors import ConfigError
+from openbench.training._images import load_images
 from openbench.training.augment.mixing import blend, draw_share
 from openbench.training.base import Batch, StepInfo, TrainingData, features_and_logits
-from openbench.training.images import load_images
-from openbench.training.loop.loop import train
+from openbench.training.loop._loop import train
 from openbench.training.loop.weights import evaluated, obtain
 from openbench.training.methods.fine_tuning import FineTuning
 from openbench.training.methods.mos import MOS, Grouped, assignment, clustered

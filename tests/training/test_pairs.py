@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from openbench.core.request import Field, Request
 from openbench.training.base import Batch, StepInfo, TrainingMethod, features_and_logits
-from openbench.training.loop.loop import train
+from openbench.training.loop._loop import train
 from openbench.training.loop.weights import evaluated, obtain
 from openbench.training.methods.csi import CSI
 from openbench.training.methods.fine_tuning import FineTuning

@@ -8,9 +8,9 @@ from PIL import Image
 from openbench import progress
 from openbench.core.runtime import Runtime
 from openbench.progress import reported
-from openbench.training.loop import loop
-from openbench.training.loop.loop import train
-from openbench.training.loop.progress import EpochRow, Reporter, as_csv, as_png
+from openbench.training.loop import _loop as loop
+from openbench.training.loop._loop import train
+from openbench.training.loop._progress import EpochRow, Reporter, as_csv, as_png
 
 from .training_toys import QUIET, job
 

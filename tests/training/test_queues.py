@@ -4,7 +4,7 @@ from collections import deque
 
 import torch
 
-from openbench.training.parts.shared import Queued
+from openbench.training.parts._shared import Queued
 
 LENGTH = 3
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from openbench.training.base import TrainingMethod
-from openbench.training.loop import loop
-from openbench.training.loop.loop import train
+from openbench.training.loop import _loop as loop
+from openbench.training.loop._loop import train
 from openbench.training.loop.weights import find_checkpoint, obtain
 
 from ..forked import Forked  # noqa: TID252 — the tests are no package

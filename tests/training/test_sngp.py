@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from openbench.core.request import Field, Request, Role
+from openbench.training._images import load_images
 from openbench.training.base import Batch, StepInfo, TrainingData, features_and_logits
-from openbench.training.images import load_images
-from openbench.training.loop import loop
-from openbench.training.loop.loop import train
+from openbench.training.loop import _loop as loop
+from openbench.training.loop._loop import train
 from openbench.training.loop.weights import evaluated, obtain
 from openbench.training.methods.sngp import SNGP, DistanceAware, Posterior, RandomFeatures, SpectralBound, overlap
 

@@ -14,11 +14,11 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.errors import ConfigError, DataError
-from openbench.training import images as module
+from openbench.training import _images as module
+from openbench.training._images import ImagesInMemory, StreamedImages, load_images, open_images
 from openbench.training.augment.augmentations import HorizontalFlip
 from openbench.training.augment.reading import PictureFolder, PreparedVersions, RandomResizedCrop, Reading
-from openbench.training.images import ImagesInMemory, StreamedImages, load_images, open_images
-from openbench.training.loop.loop import train
+from openbench.training.loop._loop import train
 from openbench.training.recipe import Recipe
 
 from .training_toys import PREPROCESS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job, split

@@ -11,9 +11,9 @@ from torch import nn
 
 from openbench.core.runtime import under_torchrun
 from openbench.errors import ConfigError
+from openbench.training.loop._loop import Part, check_shareable, train
+from openbench.training.loop._session import Session
 from openbench.training.loop.distributed import Team, require_one_process, sync_batch_norm, team
-from openbench.training.loop.loop import Part, check_shareable, train
-from openbench.training.loop.session import Session
 from openbench.training.methods.cross_entropy import CrossEntropy
 
 from ..forked import Forked  # noqa: TID252 — the tests are no package

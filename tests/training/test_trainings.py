@@ -19,6 +19,8 @@ from openbench.config.build import build, target_of
 from openbench.config.shipped import shipped
 from openbench.core.request import Field, Request, Role
 from openbench.errors import ConfigError
+from openbench.training._images import load_images
+from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import (
     AugMix,
     Cutout,
@@ -31,9 +33,7 @@ from openbench.training.augment.mixing import CutMix, Mixup
 from openbench.training.augment.pixmix import PixMix
 from openbench.training.augment.reading import RandomResizedCrop
 from openbench.training.base import Batch, Selection, StepInfo, TrainingData, TrainingMethod
-from openbench.training.images import load_images
-from openbench.training.job import TrainingJob
-from openbench.training.loop.loop import train
+from openbench.training.loop._loop import train
 from openbench.training.loop.weights import Checkpoint, evaluated, find_checkpoint, folder_of, obtain
 from openbench.training.methods.cider import CIDER
 from openbench.training.methods.cider_last_stage import CIDERLastStage

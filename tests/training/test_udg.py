@@ -11,8 +11,8 @@ from sklearn.metrics import adjusted_rand_score
 from torch.nn import functional
 
 from openbench.core.request import Role
+from openbench.training._images import ImagesInMemory, load_images
 from openbench.training.base import Batch, StepInfo, TrainingData
-from openbench.training.images import ImagesInMemory, load_images
 from openbench.training.methods import udg
 from openbench.training.methods.udg import UDG, Grouped, balancing, k_means, pure_labels, whitened
 

@@ -18,10 +18,10 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.data.sources.items import ArrayItems
+from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.base import Batch, TrainingMethod, features_and_logits
-from openbench.training.job import TrainingJob
-from openbench.training.loop.loop import train
+from openbench.training.loop._loop import train
 from openbench.training.loop.weights import obtain
 from openbench.training.recipe import Recipe
 

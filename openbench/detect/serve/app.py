@@ -27,7 +27,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from openbench.detect.serve.batches import Batches, Budget, Predict, PredictionRows
+from openbench.detect.serve._batches import Batches, Budget, Predict, PredictionRows
 from openbench.detect.serve.images import RefusedError, ServerLimits, pixels_of, size_of
 from openbench.errors import ConfigError
 from openbench.results.escape import one_line

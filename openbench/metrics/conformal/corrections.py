@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import betaincinv, gammaln
 
 from openbench.errors import MetricError, did_you_mean
-from openbench.metrics.conformal.crossing import calibrate
+from openbench.metrics.conformal._crossing import calibrate
 from openbench.metrics.curve import Floats, check_rate
 
 _SMALL = 1000  # beyond this size the search starts from the level at n/8, which takes a twentieth of the time

@@ -18,7 +18,7 @@ from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, OpenbenchError, RecordError
 from openbench.installation import pip_install
 from openbench.report.run_page import run_page, run_style, template
-from openbench.report.site.boards import (
+from openbench.report.site._boards import (
     Facts,
     PublishedFigures,
     board_data,
@@ -28,7 +28,7 @@ from openbench.report.site.boards import (
     number,
     with_published,
 )
-from openbench.report.site.others import other_boards, table_of
+from openbench.report.site._others import other_boards, table_of
 from openbench.results.checks import read_checks
 from openbench.results.frame import runs
 from openbench.results.leaderboard.across import AUROC, across, across_csv, needed

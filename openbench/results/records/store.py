@@ -13,7 +13,7 @@ from openbench.core.names import PART, is_page, is_part
 from openbench.core.record import ResultRecord
 from openbench.digest import bytes_sha256
 from openbench.errors import RecordError, did_you_mean
-from openbench.results.records.schema import check_numbers
+from openbench.results.records._schema import check_numbers
 from openbench.storage.checksum import KEY as STATED
 from openbench.storage.files import creating, delete_old, read_regular
 from openbench.storage.plain_json import LARGEST, dumps, loads, plain

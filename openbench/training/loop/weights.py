@@ -27,12 +27,12 @@ from openbench.digest import file_sha256
 from openbench.errors import CheckpointError, ConfigError
 from openbench.public import name_of
 from openbench.storage.files import only_one
+from openbench.training._job import TrainingJob
 from openbench.training.augment.reading import picture_folders
 from openbench.training.base import EvalModel, TrainingMethod
-from openbench.training.job import TrainingJob
+from openbench.training.loop._loop import check_shareable, train
+from openbench.training.loop._session import EXTRAS, SUFFIX, read_finished
 from openbench.training.loop.distributed import ALONE, Team, team
-from openbench.training.loop.loop import check_shareable, train
-from openbench.training.loop.session import EXTRAS, SUFFIX, read_finished
 
 logger = logging.getLogger(__name__)
 

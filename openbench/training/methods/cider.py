@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from openbench.config.constraints import Decay, NonNegative, Positive
 from openbench.training.base import Batch, TrainingData, features_and_logits
-from openbench.training.parts.contrastive import Contrastive, Projected, ema_update
+from openbench.training.parts._contrastive import Contrastive, Projected, ema_update
 
 # The official code scales the compactness loss by τ over this.
 _BASE_TEMPERATURE = 0.07

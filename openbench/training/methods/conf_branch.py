@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from openbench.config.constraints import Positive
 from openbench.training.base import Batch, EvalModel, TrainingMethod, features_and_logits
-from openbench.training.parts.shared import Branched
+from openbench.training.parts._shared import Branched
 
 _STEP = 0.01
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 from openbench.config.constraints import Count, NonNegative
 from openbench.training.base import Batch
 from openbench.training.methods.fine_tuning import FineTuned
-from openbench.training.parts.shared import outliers_of
+from openbench.training.parts._shared import outliers_of
 
 
 @dataclass(frozen=True)

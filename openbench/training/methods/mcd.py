@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from openbench.config.constraints import NonNegative, Probability
 from openbench.training.base import Batch, Compat, EvalModel, TrainingMethod, features_and_logits
-from openbench.training.parts.shared import Branched, outliers_of
+from openbench.training.parts._shared import Branched, outliers_of
 
 
 def entropy(logits: Tensor, dim: int = 1) -> Tensor:

@@ -11,7 +11,7 @@ from openbench.config.constraints import NonNegative, Positive
 from openbench.training.augment.mixing import box, draw_share
 from openbench.training.base import Batch
 from openbench.training.methods.fine_tuning import FineTuned
-from openbench.training.parts.shared import outliers_of, uniform_cross_entropy
+from openbench.training.parts._shared import outliers_of, uniform_cross_entropy
 
 Mix = Literal["cutmix", "linear"]
 

@@ -10,8 +10,8 @@ from torch.nn import functional
 from openbench.config.constraints import Count, Decay, NonNegative, Positive, Probability
 from openbench.training.base import Batch, Compat, StepInfo, TrainingData
 from openbench.training.methods.cider import WithPrototypes
-from openbench.training.parts.contrastive import Contrastive
-from openbench.training.parts.shared import Queued
+from openbench.training.parts._contrastive import Contrastive
+from openbench.training.parts._shared import Queued
 
 
 class WithBoundary(WithPrototypes, Queued):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from openbench.config.constraints import Count, NonNegative
 from openbench.training.base import Batch, TrainingMethod
-from openbench.training.parts.shared import outliers_of, uniform_cross_entropy
+from openbench.training.parts._shared import outliers_of, uniform_cross_entropy
 
 
 @dataclass(frozen=True)

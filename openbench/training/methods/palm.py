@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from openbench.config.constraints import Count, Decay, NonNegative, Positive
 from openbench.training.base import Batch, features_and_logits
-from openbench.training.parts.contrastive import Contrastive, Projected
+from openbench.training.parts._contrastive import Contrastive, Projected
 
 _CONTRAST_TEMPERATURE = 0.5
 

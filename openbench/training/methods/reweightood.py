@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from openbench.config.constraints import Positive
 from openbench.training.base import Batch
-from openbench.training.parts.contrastive import Contrastive, Projected
+from openbench.training.parts._contrastive import Contrastive, Projected
 
 
 @dataclass(frozen=True)

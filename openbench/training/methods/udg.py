@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, NonNegative
+from openbench.training._images import ImageSet
 from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod, features_and_logits
-from openbench.training.images import ImageSet
-from openbench.training.parts.shared import outliers_of
+from openbench.training.parts._shared import outliers_of
 
 _PER_GROUP = 10
 _INITIAL_STD = 0.01

@@ -19,7 +19,7 @@ from openbench.training.base import (
     features_and_logits,
     head_of,
 )
-from openbench.training.parts.shared import Queued
+from openbench.training.parts._shared import Queued
 
 _RIDGE = 1e-4
 

@@ -22,9 +22,9 @@ from openbench.errors import CheckpointError, ConfigError, MethodError
 from openbench.storage.checksum import DamagedError, read_sealed, read_stated, stated, write_sealed
 from openbench.storage.files import write_whole
 from openbench.storage.plain_json import readable
-from openbench.training.job import TrainingJob
+from openbench.training._job import TrainingJob
+from openbench.training.loop._progress import EpochRow
 from openbench.training.loop.distributed import ALONE, BatchNorm, Team
-from openbench.training.loop.progress import EpochRow
 
 logger = logging.getLogger(__name__)
 

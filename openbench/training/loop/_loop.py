@@ -14,13 +14,12 @@ from openbench.backbones.device import Precision, arithmetic, compiled_parts, in
 from openbench.core.runtime import Runtime
 from openbench.errors import ConfigError, MethodError, TrainingError
 from openbench.progress import reported
+from openbench.training._images import ImageSet, open_images
+from openbench.training._job import TrainingJob
 from openbench.training.augment.mixing import Mixing
 from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod
-from openbench.training.images import ImageSet, open_images
-from openbench.training.job import TrainingJob
-from openbench.training.loop.distributed import ALONE, Team, sync_batch_norm
-from openbench.training.loop.progress import EpochRow, Reporter, as_csv, as_png
-from openbench.training.loop.session import (
+from openbench.training.loop._progress import EpochRow, Reporter, as_csv, as_png
+from openbench.training.loop._session import (
     Session,
     TrainingResult,
     drop_unfinished,
@@ -29,6 +28,7 @@ from openbench.training.loop.session import (
     write_finished,
     write_job,
 )
+from openbench.training.loop.distributed import ALONE, Team, sync_batch_norm
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # Reading a loss waits for the device; reading it now and then is enough to stop a training that has diverged.

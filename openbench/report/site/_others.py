@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from openbench.report.site.boards import Metric, Plain, number, value_of
+from openbench.report.site._boards import Metric, Plain, number, value_of
 from openbench.results.leaderboard.tabular import METRICS, SOURCE, read_table
 from openbench.results.leaderboard.trainings import comparison, read_runs
 from openbench.results.records.settings import NONE

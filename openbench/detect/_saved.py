@@ -38,10 +38,10 @@ from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.request import Request, Role
 from openbench.data.download import DataSource, data_sources
 from openbench.data.weights import released_weights
+from openbench.detect._export import NETWORK_OUTPUTS, network_onnx, require, session_of
+from openbench.detect._state import Tensors, packed_method, unpacked_method
 from openbench.detect.calibration import Calibration, Terms, promise_of
-from openbench.detect.export import NETWORK_OUTPUTS, network_onnx, require, session_of
 from openbench.detect.network import FittedState, Network, check_fits, network_of
-from openbench.detect.state import Tensors, packed_method, unpacked_method
 from openbench.digest import bytes_sha256
 from openbench.engine.evaluate import for_layers
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError, OpenbenchError

@@ -88,7 +88,7 @@ class TrainingJob:
             "preprocess": asdict(self.backbone.preprocess),
             "method": self.method.identity(),
             "seed": self.seed,
-            **code_digests("openbench.training.loop.loop", self.method, self.backbone, data=data),
+            **code_digests("openbench.training.loop._loop", self.method, self.backbone, data=data),
         }
 
     @property

@@ -15,7 +15,7 @@ from filelock import FileLock
 from openbench.core.benchmark import Split
 from openbench.digest import digest
 from openbench.errors import CacheError
-from openbench.features.arrays import NamedRows, faulty, write_columns, writing
+from openbench.features._arrays import NamedRows, faulty, write_columns, writing
 from openbench.progress import Advance
 from openbench.storage.checksum import DAMAGED
 from openbench.storage.files import delete_old, replacing

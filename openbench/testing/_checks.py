@@ -20,7 +20,7 @@ from openbench.core.request import Field
 from openbench.core.streaming import StreamingMethod
 from openbench.errors import FieldError, MethodError, NotFittedError
 from openbench.metrics.curve import auroc
-from openbench.testing.toy import (
+from openbench.testing._toy import (
     Toy,
     copied,
     declared,

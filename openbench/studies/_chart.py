@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from openbench.results import escape
 from openbench.results.plots import COLOURS, GRID, INK, finish, lines, panels, save, thinned
 from openbench.results.tables.render import Column, Estimate, Table
+from openbench.studies._curves import GUARANTEED, Chart, Line, Panel
 from openbench.studies.cells import Cell
-from openbench.studies.curves import GUARANTEED, Chart, Line, Panel
 from openbench.studies.study import Study
 
 _POINTS = 50  # of a line in the table of points
