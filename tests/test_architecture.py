@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -188,6 +189,17 @@ def told_directly(calls: Iterable[ast.Call]) -> list[str]:
     return [f"line {n}: {t}" for n, t in texts if t.startswith(logs) and t != "logging.getLogger(__name__)"]
 
 
+def with_two_dashes(source: str) -> list[str]:
+    """The texts but docstrings, such as messages, with more than one dash."""
+    tree = ast.parse(source)
+    texts = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    parts = {id(part) for text in texts for part in text.values}
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    texts += [node for node in constants if id(node) not in parts | docstrings]
+    return [f"line {text.lineno}" for text in texts if ast.unparse(text).count(" — ") > 1]
+
+
 def offenders(found: dict[str, Sequence]) -> str:
     """What is wrong in which file, a file a line; empty if nothing is."""
     return "\n".join(f"{place}: {what}" for place, what in found.items() if what)
@@ -251,6 +263,24 @@ def test_only_commands_and_progress_write_to_the_terminal():
     assert not offenders({name_of(file): facts_of(file.read_text()).told_directly for file in quiet})
     found = facts_of("import logging\nlogging.getLogger()\nprint(1)\nlogging.getLogger(__name__)").told_directly
     assert found == ("line 2: logging.getLogger()", "line 3: print(1)")
+
+
+def test_a_message_has_one_dash_at_most():
+    assert not offenders({name_of(file): with_two_dashes(file.read_text()) for file in MODULES})
+    assert with_two_dashes('"""a — b — c"""\nx = f"{y} — a" " — b"\nz = "a — b"') == ["line 2"]
+
+
+def test_a_module_of_one_package_begins_with_an_underscore():
+    uses: dict[str, set[str]] = {}
+    for file in MODULES:
+        for name in facts_of(file.read_text()).imports:
+            uses.setdefault(name, set()).add(file.relative_to(PACKAGE).parts[0])
+    outside = {
+        name: rooms - {name.split(".")[1]}
+        for name, rooms in uses.items()
+        if re.fullmatch(r"openbench\.\w+(\.\w+)*\._\w+", name)
+    }
+    assert {name: rooms for name, rooms in outside.items() if rooms} == {}
 
 
 def test_an_import_against_the_grain_is_noticed():

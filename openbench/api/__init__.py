@@ -1,6 +1,6 @@
-"""What `import openbench as ob` offers: evaluating one's own model, features or scores, and results as data.
+"""The Python interface: `import openbench as ob` loads its names from here.
 
 `evaluate.evaluate` (models), `features.evaluate_features`, `scores.evaluate_scores`, `methods.method` (a method as an
-estimator), `records.records` and `records.load`; `result` is what they return, `models` makes a user's model a
-backbone, `arguments` checks what a call is given.
+estimator), `records.records` and `records.load`; `result` has the results, `models` turns a user's model into a
+backbone, `arguments` checks arguments.
 """

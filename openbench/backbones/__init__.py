@@ -1,6 +1,6 @@
-"""One surface over CIFAR ResNets, torchvision, timm, open_clip and your own checkpoints.
+"""Networks with one interface: CIFAR ResNets, torchvision, timm, open_clip, checkpoints and cached features.
 
-`base.Backbone` is the surface, `network.NetworkBackbone` any classifier behind it; `cifar` and `libraries` have the
-networks, `rows` and `feature_file` features from elsewhere, `heads` classifiers that are fitted on features, `ensemble`
-several networks as one; `anatomy` (where head and stages are), `checkpoints` (weights on disk), `device`.
+`base.Backbone` is the interface, `network.NetworkBackbone` a classifier; `cifar` and `libraries` have the networks,
+`rows` and `feature_file` features from elsewhere, `heads` fitted classifiers, `ensemble` several networks as one;
+`anatomy` finds head and stages, `checkpoints` reads weights, `device` chooses the device.
 """

@@ -1,8 +1,8 @@
-"""The types that everything else uses, and the names that the file of a method imports.
+"""The types that everything else uses; methods import from here: `from openbench.core import Field, Method, Request`.
 
 `request` (what a method needs), `features` (cached tensors of a split), `method` with its kinds `composite`, `live` and
-`streaming`, `search` (of hyper-parameters), `inputs` (checks of arguments), `benchmark` (splits), `preprocess`,
-`scores` (of a set), `record` (of a run), `products` (of matrices).
+`streaming`, `search` (of hyper-parameters), `benchmark` (splits), `preprocess`, `scores` (of a set), `record` (of a
+run), `runtime`, `products` (of matrices).
 """
 
 from importlib import import_module

@@ -1,6 +1,5 @@
-"""A detector for use outside the benchmark: an OOD method on a network, with a calibrated threshold.
+"""Detectors: an OOD method on a network with a calibrated threshold, for use after the benchmark.
 
-`detector.Detector` and `detector.load_detector`; `calibration` (thresholds, p-values), `given_images` and `features`
-(from a user's images to tensors), `saved`, `state` and `files` (the format on disk), `export` (ONNX), `from_benchmark`
-(`fit`), `monitor`, `serve`, `recommend`.
+`detector.Detector` and `detector.load_detector`; `calibration` (thresholds, p-values), `network`, `from_benchmark`
+(the command `fit`), `monitor`, `serve`, `recommend`.
 """

@@ -1,6 +1,6 @@
-"""From a config to a record: search, tuning, evaluation.
+"""From a config to a record.
 
-`prepare.prepare` makes objects that are ready, `run.run` carries a run out, `verify` repeats one; `evaluate` (cached
-features, fit, score), `tune`, `per_set` and `streams` are its steps, `heads`, `probe`, `compatibility` and `provenance`
-what it needs beside them; `jobs` has `train`, `extract` and `check`.
+`prepare.prepare` builds benchmark, backbone and method; `run.run` tunes, fits, scores and writes the record;
+`evaluate` (cached features, fit, score), `tune`, `probe` (checks before reuse), `compatibility` (what a method needs),
+`provenance`; `jobs` has `train`, `extract` and `check`.
 """

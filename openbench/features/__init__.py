@@ -1,5 +1,5 @@
-"""One forward pass per image, its columns cached for every method.
+"""The cache of features: one forward pass for each image, shared by all methods.
 
-`store.FeatureStore` is the cache; `extract` makes a pass, `portions` lets it survive a kill, `columns` names what is
-cached, `arrays` are its files; `texts` embeds prompts, `changed_images` corrupts and mixes images.
+`store.FeatureStore` is the cache; `extract` makes a pass, `columns` names cached columns, `texts` embeds prompts,
+`changed_images` corrupts and mixes images.
 """

@@ -1,4 +1,1 @@
-"""What people look at: pages made from records and kept scores alone, never from a model.
-
-`run_page.run_page` (one run), `site` (the leaderboard to sort, filter and compare).
-"""
+"""Pages from records and saved scores: `run_page.run_page` (one run) and `site` (the leaderboard)."""

@@ -1,5 +1,5 @@
-"""Records, tables, leaderboard and pictures; no network is run.
+"""Records, tables, boards and pictures; no network is run.
 
-`records` (one file a run), `scores` (of each image), `frame` (all records as one table), `leaderboard`, `comparisons`,
-`tables`, `plots`; `submissions` and `checks` for what others send in and compute again; `names` and `escape`.
+`records` (one file for each run), `scores` (of each image), `frame` (all records as one table), `leaderboard`,
+`comparisons`, `tables`, `plots`, `submissions` (results of others), `checks` (recomputed records), `escape`.
 """

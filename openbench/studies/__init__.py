@@ -1,5 +1,5 @@
-"""A paper's tables as data: a yaml of runs and layout, a look-up of their records, and published figures.
+"""Tables of papers: a yaml of runs and layout, the records of these runs, and published figures.
 
-`study` (the yaml), `runs` (its runs and their records), `cells` (means, published figures, differences), `plan` (what
-is done and missing), `tables`, `curves` and `chart` (tables and pictures, as files).
+`study` (the yaml), `runs` (its runs and their records), `cells` (means, published figures, differences), `plan`
+(finished and missing runs), `tables` (all outputs).
 """

@@ -1,6 +1,5 @@
-"""The training contract, the one loop, and one file per training method.
+"""Training: the contract of training methods, one loop, and one file for each method.
 
-`base.TrainingMethod` is the contract, `recipe.Recipe` how long and how fast, `job.TrainingJob` what names a checkpoint;
-`methods`, `parts` (what several of them are made of), `augment`, `images` (what batches are taken from), `loop` (the
-loop, and from a job to trained weights).
+`base.TrainingMethod` is the contract, `recipe.Recipe` sets epochs and rates; `methods`, `augment`, and `loop.weights`
+(get or train the weights of a job).
 """
