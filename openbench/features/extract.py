@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openbench.backbones.base import Backbone
-from openbench.core.benchmark import Image, Items, Split
+from openbench.core.benchmark import Image, Items, RowItems, Split
 from openbench.core.live import LiveMethod
 from openbench.data.loading import batches
 from openbench.digest import digest
@@ -158,8 +158,14 @@ class _Selected:
 
 def select(split: Split, rows: Sequence[int]) -> Split:
     """Return some rows of a split, with its digest."""
+    items: Items = _Selected(split.items, rows)
+    if isinstance(split.items, RowItems):  # which are read in batches
+        items = RowItems(split.items.parts, np.asarray(rows if split.items.rows is None else split.items.rows[rows]))
+    if isinstance(rows, range):  # keys of millions of rows are made when they are read
+        part = slice(rows.start, rows.stop, rows.step)
+        return replace(split, items=items, labels=split.labels[part], keys=split.keys[part])
     keys = [split.keys[row] for row in rows]
-    return replace(split, items=_Selected(split.items, rows), labels=split.labels[np.asarray(rows, int)], keys=keys)
+    return replace(split, items=items, labels=split.labels[np.asarray(rows, int)], keys=keys)
 
 
 def extract(
