@@ -242,7 +242,7 @@ class Collection(Checked):
         """Check that there are groups, and that every set is declared."""
         if self.id + self.ood > len(self.declared):
             raise ConfigError(
-                f"benchmark.collection: {self.id} ID and {self.ood} OOD sets of {len(self.declared)} — write fewer"
+                f"benchmark.collection: found {self.id} ID and {self.ood} OOD sets of {len(self.declared)} — use fewer"
             )
         for name in self.sets:
             if name not in self.declared:

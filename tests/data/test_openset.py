@@ -58,7 +58,7 @@ def test_the_digits_of_the_three_parts_are_all_images_once():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["benchmark.near.unknown.keep=unknwon"], "found 'unknwon'; did you mean 'unknown'"),
+        (["benchmark.near.unknown.keep=unknwon"], r"found 'unknwon'.*; did you mean 'unknown'"),
         (["+benchmark.classes=[a,b]"], "give either `classes` or `openset`, not both"),
         (["~benchmark.openset", "benchmark.name=x"], "give either `classes` or `openset`"),
     ],
