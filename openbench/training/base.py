@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from openbench.backbones.anatomy import Anatomy, last_linear, tapping
 from openbench.config.constraints import Checked
+from openbench.errors import ConfigError
 from openbench.public import name_of
 from openbench.training._images import ImageSet
 from openbench.training.recipe import Recipe
@@ -134,6 +135,12 @@ class TrainingMethod(Checked, ABC):
     separable: ClassVar[bool] = False
     fine_tunes: ClassVar[bool] = False
     own_head: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **rest: Any) -> None:
+        """Refuse the earlier name of `eval_model`, which nothing would call."""
+        super().__init_subclass__(**rest)
+        if "surface" in vars(cls):
+            raise ConfigError(f"training {cls.__name__}: `surface` is now `eval_model` — rename the method")
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> nn.Module:
         """Return the module that is trained: the network itself, or a module that holds it and further parts.

@@ -199,3 +199,8 @@ class Forgetful(Recording):
 def test_a_method_that_breaks_the_contract_is_told_so(tmp_path: Path, method: type[Recording], words: str) -> None:
     with pytest.raises(MethodError, match=words):
         train(job(method()), tmp_path, QUIET)
+
+
+def test_the_earlier_name_of_eval_model_is_refused():
+    with pytest.raises(ConfigError, match="training Old: `surface` is now `eval_model`"):
+        type("Old", (TrainingMethod,), {"surface": lambda self, model: None})
