@@ -1,5 +1,6 @@
 """`data`: what a benchmark needs, getting it, verifying it, looking at it, and bringing your own."""
 
+import functools
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -254,6 +255,7 @@ def _first_runs(benchmark: "OwnBenchmark", run: str) -> Iterator[str]:
     yield f"run:    {run}\n        # {estimate}: {benchmark.backbone}, {epochs} epochs if it is trained"
 
 
+@functools.cache
 def _seconds_per_image(name: str, side: int, training: bool = False) -> float | None:
     """How long a network takes for an image, measured with random weights; None if it cannot be measured.
 

@@ -19,7 +19,7 @@ from openbench.cli.process import FAILED, OK, writing
 from openbench.config.shipped import merged, names, shipped
 from openbench.core.benchmark import canonical
 from openbench.data.weights import Weights, released_weights
-from openbench.errors import ConfigError, OpenbenchError, RecordError, did_you_mean
+from openbench.errors import ConfigError, OpenbenchError, RecordError, available, did_you_mean
 from openbench.public import TARGET, public
 from openbench.results.escape import console
 from openbench.results.frame import everything, runs
@@ -236,7 +236,7 @@ def _with_columns(tables: Sequence[Table], names: Sequence[str]) -> Sequence[Tab
         if _key(name) not in known:
             titles = dict.fromkeys(re.sub(" [↑↓]", "", text) for text in known.values() if text)
             hint = did_you_mean(_key(name), known)
-            raise ConfigError(f"--columns: '{name}' not found{hint} — available: {', '.join(titles)}")
+            raise ConfigError(f"--columns: '{name}' not found{hint} — available: {available(titles, name)}")
     return [table for table in tables if not names or _places(table, names)]
 
 
@@ -279,22 +279,21 @@ def _chosen(
     Raises:
         ConfigError: nothing is left.
     """
-    kept = [board for board in found if not benchmarks or _matches(board.benchmark, benchmarks)]
-    if not kept:
+    boards = [board for board in found if not benchmarks or _matches(board.benchmark, benchmarks)]
+    if not boards:
         names = sorted({board.benchmark for board in found})
         hint = did_you_mean(benchmarks[0], names) if benchmarks else ""
         raise ConfigError(
             f"--benchmark: '{', '.join(benchmarks)}' not found among the records{hint} — available: "
-            f"{', '.join(names) or 'none'}"
+            f"{available(names, benchmarks[0] if benchmarks else '')}"
         )
     for attribute, allowed in where:
-        present = {str(getattr(row, attribute)) for board in kept for row in (*board.ranked, *board.unranked)}
+        present = {str(getattr(row, attribute)) for board in boards for row in (*board.ranked, *board.unranked)}
         if not any(_matches(value, allowed) for value in present):
-            raise ConfigError(
-                f"--where {attribute}={','.join(allowed)}: no record — available: {', '.join(sorted(present))}"
-            )
-        kept = [_only(board, attribute, allowed) for board in kept]
-    return [board for board in kept if board.ranked or board.unranked]
+            choices = available(sorted(present), allowed[0])
+            raise ConfigError(f"--where {attribute}={','.join(allowed)}: no record — available: {choices}")
+        boards = [_only(board, attribute, allowed) for board in boards]
+    return [board for board in boards if board.ranked or board.unranked]
 
 
 def _only(board: Board, attribute: str, allowed: Sequence[str]) -> Board:
