@@ -63,8 +63,9 @@ class FeatureStore:
     sharding: Sharding = WHOLE
 
     def __post_init__(self) -> None:
-        """Begin with whole batches, and start the timer."""
+        """Begin with whole batches, start the timer, and remember the digests of code for the life of the store."""
         self.halving, self.timer = BatchHalving(), PassTimer()
+        self._code: dict[tuple[object, ...], tuple[dict[str, dict[str, str]], object]] = {}
 
     def get(self, backbone: Backbone, split: Split, request: Request) -> FeatureSet:
         """Return the columns that `request` names, memory-mapped, computing in a single pass those that are missing.
@@ -171,7 +172,11 @@ class FeatureStore:
 
     def _folder(self, backbone: Backbone, split: Split) -> Path:
         data = (split.source, type(split.items))
-        code = code_digests("openbench.features.extract", backbone, data=data)
+        key = (id(backbone), *map(id, data))
+        if key not in self._code:  # with the objects, so that no others get their ids
+            code = code_digests("openbench.features.extract", backbone, data=data)
+            self._code[key] = code, (backbone, data)
+        code, _ = self._code[key]
         network = digest({"backbone": backbone.digest, **code}) if code else backbone.digest
         return self.root / network / split.digest
 

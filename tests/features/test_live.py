@@ -1,6 +1,6 @@
 """Scores of methods that run the network: what is cached under what name, what it costs, what is refused."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -84,7 +84,8 @@ def test_scores_are_made_again_by_changed_code_that_scores(features, monkeypatch
     score_split(PRO(), split, Scoring(features, CPU, 8))
     assert len(columns(features)) == 1
     monkeypatch.setattr(checkout, "_changed", lambda: {"openbench/features/extract.py": Path(extract.__file__)})
-    score_split(PRO(), split, Scoring(features, CPU, 8))
+    of_another_run = replace(features, store=replace(features.store))
+    score_split(PRO(), split, Scoring(of_another_run, CPU, 8))
     assert len(columns(features)) == 2
 
 
