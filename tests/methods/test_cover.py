@@ -1,6 +1,7 @@
 """CoVer: copies as ImageNet-C's code makes them, one base fitted on clean images, and the mean of its scores."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -72,7 +73,8 @@ def test_copies_by_code_without_a_commit_are_kept_apart(store, monkeypatch):
     copies = corrupted(split, Corruption("fog", 2), backbone.preprocess)
 
     def places() -> tuple[str, str]:
-        return tuple(store._folder(backbone, s).parent.name for s in (split, copies))
+        of_a_run = replace(store)
+        return tuple(of_a_run._folder(backbone, s).parent.name for s in (split, copies))
 
     monkeypatch.setattr("openbench.checkout._changed", dict)
     clean = places()
