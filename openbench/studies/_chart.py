@@ -26,7 +26,7 @@ _HIGH = 0.5  # lines that never come below it are shown from there
 
 
 def files(chart: Chart) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Yield (suffix, what makes the content) of the picture in every form, and of its points."""
+    """Yield the suffix and the function that makes the content, for each format of the picture and for its points."""
     for form in _PICTURES:
         yield f".{form}", lambda form=form: _bytes(drawn(chart), form)  # type: ignore[misc]
     yield ".csv", lambda: points(chart).encode()

@@ -466,7 +466,7 @@ class Outputs:
         return "\n".join(rendered([*self._tables, *map(summary, self._charts)], form))
 
     def files(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
-        """Yield (what is appended to the study's name, what makes the content) of every file."""
+        """Yield the suffix of the study's name and the function that makes the content, for every file."""
         for form, suffix in SUFFIXES.items():
             yield f".{suffix}", lambda form=form: self.text(form).encode()  # type: ignore[misc]
         if self._has_numbers:
