@@ -274,7 +274,7 @@ def used_elsewhere(source: str, package: str) -> list[str]:
     """The imports of private modules of another package than that of the source."""
     found = [re.match(r"openbench\.(\w+)(\.\w+)*?\._[a-z]\w*", name) for name in facts_of(source).imports]
     modules = [match.group() for match in found if match and match.group(1) != package]
-    # ISH weighs samples by the percentiles that ASH prunes at: one computation for both.
+    # ISH trains with the gain that SCALE scores by: one computation for both.
     return [module for module in modules if (package, module) != ("training", "openbench.methods._stats")]
 
 
