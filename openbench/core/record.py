@@ -230,10 +230,11 @@ class _Config(_Node):
 
 
 class _Trial(_Node):
-    """A setting that was tried on validation."""
+    """A setting that was tried: its AUROC where settings are compared, and on each of several OOD sets there."""
 
     params: Tree = Field(default_factory=dict)
     set: Words = ""
+    sets: dict[Words, Rate] = Field(default_factory=dict)
     auroc: Rate = 0.0
     risk: Rate = 0.0
     threshold: Number = 0.0

@@ -29,6 +29,7 @@ from openbench.data.checking.verify import refuse_listed_images, refuse_same_ima
 from openbench.data.weights import are_missing
 from openbench.digest import digest
 from openbench.engine._heads import head_reader, with_fitted_head
+from openbench.engine._held_out import check_held_out
 from openbench.engine._verify import check_material
 from openbench.engine.compatibility import check_classes, check_training_counts
 from openbench.engine.evaluate import for_layers
@@ -37,6 +38,7 @@ from openbench.engine.provenance import TrainingInfo
 from openbench.engine.run import RunSpec
 from openbench.engine.tune import Tuning
 from openbench.errors import ConfigError, DataError, MethodError
+from openbench.features.changed_images import check_recipes
 from openbench.metrics.suite import MetricOptions
 from openbench.public import TARGET, public_name
 from openbench.results.records.store import RecordStore
@@ -81,8 +83,7 @@ def prepare(
     roots = paths.data_roots()
     key = digest(config["benchmark"]), reads_train, roots
     benchmark = shared.get("benchmark", key, lambda: load_benchmark(config, chosen))
-    if chosen.space and tuning.strategy == "validation":
-        benchmark.validation()
+    _check_strategy(tuning, chosen, benchmark)
     if record is not None:
         check_material(record, benchmark, chosen.method)
     require_one_process("run")
@@ -117,6 +118,18 @@ def prepare(
         training_info=training,
         overrides=overrides,
     )
+
+
+def _check_strategy(tuning: Tuning, chosen: ChosenMethod, benchmark: Benchmark) -> None:
+    """Check that a method can be tuned on a benchmark in this way."""
+    if not chosen.space:
+        return
+    if tuning.strategy == "validation":
+        benchmark.validation()
+    elif tuning.strategy == "held_out_classes":
+        check_held_out(chosen, benchmark, tuning.folds)
+    elif tuning.strategy == "synthetic":
+        check_recipes(benchmark.id_val, tuning.recipes)
 
 
 def build_method(node: Config) -> ChosenMethod:

@@ -15,7 +15,7 @@ from openbench.backbones.base import Backbone
 from openbench.checkout import uncommitted
 from openbench.config.build import from_node
 from openbench.config.overrides import STREAM
-from openbench.core.benchmark import Benchmark, Split
+from openbench.core.benchmark import Benchmark, Split, Validation
 from openbench.core.composite import leaves, version_of
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
@@ -37,6 +37,7 @@ from openbench.core.scores import SetScores
 from openbench.core.search import Tuned, settings_of, with_params
 from openbench.core.streaming import StreamingMethod, StreamPlan
 from openbench.digest import digest, still_as_before
+from openbench.engine._held_out import folds_of, held_out
 from openbench.engine._per_set import joined_record, single_sets
 from openbench.engine._streams import score_streams
 from openbench.engine._verify import check_weights, recorded, verdict
@@ -62,6 +63,7 @@ from openbench.engine.provenance import (
 )
 from openbench.engine.tune import TestSplits, TuneContext, Tuning, tune
 from openbench.errors import MethodError, RecordError
+from openbench.features.changed_images import synthetic
 from openbench.features.texts import Corpus
 from openbench.metrics.suite import MetricOptions, describe, evaluate
 from openbench.public import public
@@ -376,10 +378,21 @@ def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring) -> Tuned:
         setting = ", ".join(f"{k}={v}" for k, v in trial["params"].items())
         logger.info(f"tune {spec.method_name}: {done}/{total} {setting}: {result}")
 
-    on_test = spec.tuning.strategy in ("oracle", "oracle_per_set")
-    splits = TestSplits.of(spec.benchmark) if on_test else spec.benchmark.validation()
-    context = TuneContext(splits, fitting, scoring, report)
-    return tune(spec.method, spec.space, context)
+    tuning, benchmark = spec.tuning, spec.benchmark
+    if tuning.strategy == "held_out_classes":
+        folds = [
+            held_out(held, benchmark, scoring, fitting)
+            for held in folds_of(len(benchmark.classes), tuning.folds, tuning.seed)
+        ]
+        return tune(spec.method, spec.space, *(TuneContext(f.validation, f.fitting, f.scoring, report) for f in folds))
+    splits: Validation | TestSplits
+    if tuning.strategy == "synthetic":
+        ood = synthetic(benchmark.id_val, tuning.recipes, tuning.seed, spec.backbone.preprocess)
+        splits = Validation(benchmark.id_val, ood)
+    else:
+        on_test = tuning.strategy in ("oracle", "oracle_per_set")
+        splits = TestSplits.of(benchmark) if on_test else benchmark.validation()
+    return tune(spec.method, spec.space, TuneContext(splits, fitting, scoring, report))
 
 
 def _class_values(method: Method, spec: RunSpec, scoring: Scoring) -> dict[Role, dict[str, Any]]:

@@ -1,22 +1,25 @@
-"""Search of hyper-parameters by validation AUROC. A Validation object gives no access to test splits."""
+"""Search of hyper-parameters by AUROC. A Validation object gives no access to test splits."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from statistics import fmean
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Ge, MinLen
 from numpy.typing import NDArray
 
-from openbench.config.constraints import Checked
+from openbench.config.constraints import Checked, Seed
 from openbench.core.benchmark import Benchmark, Split, Validation
 from openbench.core.method import Method
 from openbench.core.search import Trial, Tuned, best_trial, grid, with_params
 from openbench.engine.evaluate import Fitting, Scoring, fit, predictions, score_split
 from openbench.errors import MethodError
+from openbench.features.changed_images import RECIPES, Recipe
 from openbench.metrics.curve import auroc
 
-Strategy = Literal["validation", "none", "oracle", "oracle_per_set"]
+Strategy = Literal["validation", "none", "held_out_classes", "synthetic", "oracle", "oracle_per_set"]
 
 
 @dataclass(frozen=True)
@@ -25,13 +28,20 @@ class Tuning(Checked):
 
     Args:
         strategy: `validation` searches the method's space on ID val against OOD val; `none` keeps the defaults;
-            `oracle` searches on the test sets themselves, `oracle_per_set` once for each OOD set on that set: bounds,
-            which no leaderboard ranks.
+            `held_out_classes` lets folds of the ID classes play OOD, `synthetic` images made of ID val: neither reads
+            OOD data; `oracle` searches on the test sets themselves, `oracle_per_set` once for each OOD set on that set:
+            bounds, which no leaderboard ranks.
+        folds: of `held_out_classes`: parts of the ID classes, each of which is left out once.
+        recipes: of `synthetic`: how its images are made.
+        seed: of the draws of folds or images.
     """
 
     named: ClassVar[str] = "tune"
 
     strategy: Strategy = "validation"
+    folds: Annotated[int, Ge(2)] = 5
+    recipes: Annotated[Sequence[Recipe], MinLen(1)] = RECIPES
+    seed: Seed = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,26 +103,44 @@ class TuneContext:
         return self.validation.id_val, (self.validation.ood_val,)
 
 
-def tune(method: Method, space: Mapping[str, Sequence[Any]], context: TuneContext) -> Tuned:
+def tune(method: Method, space: Mapping[str, Sequence[Any]], *contexts: TuneContext) -> Tuned:
     """Return the setting that the method's own search chooses, or that of the highest AUROC (ties: the first one).
 
     A setting for which the method is undefined (a subspace larger than the feature space) is recorded as infeasible
     with its reason.
 
+    Args:
+        method: unfitted.
+        space: hyper-parameter → values to try.
+        contexts: one, or several, of which the mean AUROC counts; a search of the method's own takes the first.
+
     Raises:
         MethodError: no setting of the space is feasible.
     """
-    tuned = method.search(space, context)
+    tuned = method.search(space, contexts[0])
     if tuned is not None:
         return tuned
     settings = grid(space, list(method.params()), type(method).__name__)
-    trials: list[dict[str, Any]] = [{} for _ in settings]
-    candidates = _Candidates(method, context)
-    for done, index in enumerate(_by_fit(settings, type(method).read_by_score), start=1):
-        trials[index] = {"params": settings[index], **_trial(candidates, settings[index], context)}
-        context.report(done, len(settings), trials[index])
+    found: list[list[dict[str, Any]]] = [[] for _ in settings]
+    steps = ((context, index) for context in contexts for index in _by_fit(settings, type(method).read_by_score))
+    candidates = _Candidates(method, contexts[0])
+    for done, (context, index) in enumerate(steps, start=1):
+        if candidates.context is not context:
+            candidates = _Candidates(method, context)
+        found[index].append(_trial(candidates, settings[index], context))
+        context.report(done, len(settings) * len(contexts), {"params": settings[index], **found[index][-1]})
+    trials = [{"params": params, **_mean(parts)} for params, parts in zip(settings, found, strict=True)]
     best = best_trial(method, trials)
-    return Tuned(dict(best["params"]), trials, candidates.at_hand(best["params"]))
+    fitted = candidates.at_hand(best["params"]) if len(contexts) == 1 else None
+    return Tuned(dict(best["params"]), trials, fitted)
+
+
+def _mean(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The mean of a setting's trials; infeasible if one of them is."""
+    infeasible = next((part for part in parts if "infeasible" in part), None)
+    if infeasible or len(parts) == 1:
+        return infeasible or parts[0]
+    return {"auroc": fmean(part["auroc"] for part in parts)}
 
 
 def _by_fit(settings: Sequence[Mapping[str, Any]], read_by_score: frozenset[str]) -> list[int]:
@@ -128,7 +156,7 @@ class _Candidates:
     """A method fitted at one setting after the other; fitted again only if `fit` reads a changed parameter."""
 
     def __init__(self, method: Method, context: TuneContext) -> None:
-        self._method, self._context = method, context
+        self._method, self.context = method, context
         self._last: tuple[dict[str, Any], Method] | None = None
 
     def __call__(self, params: Mapping[str, Any]) -> Method:
@@ -138,7 +166,7 @@ class _Candidates:
             # Not two fits at once: one may take gigabytes.
             self._last = None
             unfitted = with_params(self._method, params)
-            fitted = self._context.fit(unfitted)
+            fitted = self.context.fit(unfitted)
             if type(self._method).read_by_score:
                 self._last = self._read_by_fit(unfitted), fitted
         return fitted
@@ -162,7 +190,11 @@ def _trial(candidates: _Candidates, params: Mapping[str, Any], context: TuneCont
     try:
         candidate = candidates(params)
         id_split, ood_splits = context.sides()
-        scores = context.scores(candidate, (id_split,)), context.scores(candidate, ood_splits)
+        inside = context.scores(candidate, (id_split,))
+        outside = [context.scores(candidate, (split,)) for split in ood_splits]
     except MethodError as error:
         return {"infeasible": str(error)}
-    return {"auroc": auroc(*scores)}
+    trial: dict[str, Any] = {"auroc": auroc(inside, np.concatenate(outside))}
+    if len(ood_splits) > 1:
+        trial["sets"] = {split.name: auroc(inside, scores) for split, scores in zip(ood_splits, outside, strict=True)}
+    return trial

@@ -284,7 +284,8 @@ def deviation(numbers: Sequence[float]) -> float:
 
 def _tuned(run: Run) -> str:
     """Whether hyper-parameters were chosen on validation; a method with nothing to tune was not tuned."""
-    return "no" if run.strategy == "none" or (run.strategy == "validation" and not run.tuned) else run.strategy
+    unused = not run.tuned and not run.strategy.startswith("oracle")
+    return "no" if run.strategy == "none" or unused else run.strategy
 
 
 def _number(value: Estimate | str | None) -> float:

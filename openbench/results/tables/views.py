@@ -47,7 +47,12 @@ VIEWS = ("overview", *FAMILIES, "intervals", "prediction_sets", "id", "other", "
 _PREDICTION_SET = re.compile(
     r"(\w+?)_((?:coverage|size)(?:_mean|_std)?|singletons|worst_class)@(\d+(?:\.\d+)?(?:e-?\d+)?)", re.ASCII
 )
-_ORACLES = {"oracle": "test data (oracle)", "oracle_per_set": "each OOD test set (oracle per set)"}
+_TUNED_ON = {
+    "held_out_classes": "held-out ID classes",
+    "synthetic": "synthetic OOD made of ID validation",
+    "oracle": "test data (oracle)",
+    "oracle_per_set": "each OOD test set (oracle per set)",
+}
 _END = re.compile(r"(.+)_(low|high)")
 
 
@@ -158,7 +163,7 @@ def tuned_on(record: ResultRecord) -> str:
 
 def tuned_by(strategy: str) -> str:
     """Return the data on which a strategy chooses hyper-parameters."""
-    return _ORACLES.get(strategy, "validation")
+    return _TUNED_ON.get(strategy, "validation")
 
 
 def family_of(key: str) -> str:
@@ -397,7 +402,8 @@ def _trials(record: ResultRecord) -> list[Table]:
     """What each setting came to and which was chosen: by the AUROC, or where there are risks, by these."""
     if not record.trials:
         return []
-    data = "validation" if tuned_on(record) == "validation" else "test"
+    on = tuned_on(record)
+    data = "test" if "test" in on else "validation" if on == "validation" else "proxy"
     by_risk, infeasible = (any(key in trial for trial in record.trials) for key in ("risk", "infeasible"))
     fields = [("set", Column("set"))] * any("set" in trial for trial in record.trials)
     if by_risk:
