@@ -12,7 +12,7 @@ from generate.markdown import Docstring, arxiv_linked, hidden_contents, page, ta
 from openbench.metrics.keys import bounds, higher_is_better
 
 FILE = Path(__file__).parents[1] / "metrics.yaml"
-FAMILIES = ("ranking", "threshold", "selective", "conformal", "prediction sets", "counts")
+FAMILIES = ("ranking", "threshold", "selective", "conformal", "prediction sets", "calibration", "counts")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ _MODULES = {
         "fpr_at_tpr_id_positive",
     ),
     "intervals": ("paired_delong",),
-    "selective.risk": ("aurc", "excess_aurc"),
+    "calibration": ("calibration",),
+    "selective.risk": ("augrc", "aurc", "excess_aurc"),
     "suite": ("MetricOptions", "SetScores", "describe", "evaluate", "higher_is_better"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

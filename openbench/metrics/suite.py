@@ -3,6 +3,7 @@
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from openbench.core.scores import SetScores
 from openbench.digest import digest
 from openbench.errors import MetricError, did_you_mean
+from openbench.metrics.calibration import calibration
 from openbench.metrics.conformal.corrections import correction_table
 from openbench.metrics.conformal.p_values import conformal_auroc, conformal_fpr95, discoveries
 from openbench.metrics.conformal.prediction_sets import (
@@ -37,6 +39,7 @@ from openbench.metrics.selective.risk import (
     PrecisionRecall,
     SelectiveCurve,
     TprFpr,
+    augrc,
     aurc,
     ccr_at_fpr,
     excess_aurc,
@@ -402,11 +405,13 @@ def _id_values(by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...],
         values["accuracy"] = float(1.0 - losses.mean())
         if "selective" in setting.options.families:
             values["aurc"], values["e-aurc"] = aurc(scores, losses), excess_aurc(scores, losses)
+            values["augrc"] = augrc(scores, losses)
     val_losses = _losses(by_role["id_val"]) if by_role["id_val"] else None
     if val_losses is not None:
         values["id_val_accuracy"] = float(1.0 - val_losses.mean())
     if "prediction_sets" in setting.options.families:
         values |= _prediction_set_values(by_role["id_val"], side, setting.options)
+        values |= _calibration_values(side, setting.options)
     return values
 
 
@@ -434,14 +439,31 @@ def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, 
             continue
         size, (columns, labels) = len(parts[0][1]), (np.concatenate(both) for both in zip(*parts, strict=True))
         key = digest([source, columns, (labels.dtype.str, labels.tolist()), size, len(side), options], 64)
-        cached = _set_values.get(key)
-        if cached is None:
-            cached = _set_metrics(_kinds(source, columns, labels, options), size, len(side), options)
-            for oldest in list(_set_values)[: 1 - _CACHED]:
-                _set_values.pop(oldest, None)  # another thread may have removed it
-            _set_values[key] = cached
-        values |= cached
+        values |= _cached(
+            key, partial(_set_metrics, _kinds(source, columns, labels, options), size, len(side), options)
+        )
     return values
+
+
+def _cached(key: str, compute: Callable[[], Mapping[str, float | int | str]]) -> Mapping[str, float | int | str]:
+    """Values that depend on class probabilities, which the methods of a sweep share."""
+    cached = _set_values.get(key)
+    if cached is None:
+        cached = compute()
+        for oldest in list(_set_values)[: 1 - _CACHED]:
+            _set_values.pop(oldest, None)  # another thread may have removed it
+        _set_values[key] = cached
+    return cached
+
+
+def _calibration_values(side: tuple[SetScores, ...], options: MetricOptions) -> Mapping[str, float | int | str]:
+    """Return ECE, Brier score and negative log-likelihood of the ID side; nothing without class probabilities."""
+    joined = _joined(side, "probabilities")
+    if joined is None or joined[1].min() < 0:
+        return {}
+    (p, labels), replicates = joined, options.replicates if "intervals" in options.families else 0
+    key = digest(["calibration", p, labels.tolist(), options.confidence, replicates, options.seed], 64)
+    return _cached(key, partial(calibration, p, labels, options.confidence, replicates, options.seed))
 
 
 def _set_metrics(

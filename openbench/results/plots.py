@@ -17,6 +17,7 @@ from PIL import Image
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import MetricError
+from openbench.metrics.calibration import BINS, equal_width
 from openbench.metrics.conformal.corrections import correction_table
 from openbench.metrics.conformal.p_values import conformal_fpr
 from openbench.metrics.curve import PooledCurve
@@ -186,7 +187,6 @@ _FEW = 1000  # images of a set, below which densities have a third of the bins
 _LEFT, _RIGHT, _BELOW, _ABOVE = 0.7, 2.25, 0.5, 0.3  # inches around the axes of a run's picture; legends stand right
 _GROUPS_OF_ID = 10  # of equal size, by score
 _LEAST_FPR = 1e-3
-_BINS_OF_CONFIDENCE = 15
 _MARKS: dict[str, tuple[str, Any]] = {
     "95tnr": ("accepts 95 % of ID test", "-"),
     "val": ("FPR = FNR on validation", (0, (1, 2))),
@@ -407,10 +407,9 @@ def reliability_bins(sets: Sets) -> ReliabilityBins | None:
     if ids.correct is None or ids.probabilities is None:
         return None
     confidence, right = np.asarray(ids.probabilities, float).max(axis=1), np.asarray(ids.correct, float)
-    # A confidence at an edge belongs to the bin below it, as in the paper.
-    bins = np.clip(np.ceil(confidence * _BINS_OF_CONFIDENCE).astype(int) - 1, 0, _BINS_OF_CONFIDENCE - 1)
-    counts = np.bincount(bins, minlength=_BINS_OF_CONFIDENCE)
-    sums = [np.bincount(bins, weights, _BINS_OF_CONFIDENCE) for weights in (confidence, right)]
+    bins = equal_width(confidence)
+    counts = np.bincount(bins, minlength=BINS)
+    sums = [np.bincount(bins, weights, BINS) for weights in (confidence, right)]
     filled = np.flatnonzero(counts)
     return tuple((int(at), int(counts[at]), *(float(total[at] / counts[at]) for total in sums)) for at in filled)  # type: ignore[misc]
 
@@ -424,7 +423,7 @@ def reliability_of(bins: ReliabilityBins) -> Figure:
     first.plot(mean, accuracy, marker="o", markersize=4, **next(lines()), label=f"ECE {100 * ece:.2f}")
     first.set(xlabel="confidence (mean of the bin)", ylabel="accuracy", xlim=(0, 1.01), ylim=(0, 1.01))
     finish(first, "upper left")
-    second.bar((filled + 0.5) / _BINS_OF_CONFIDENCE, counts / counts.sum(), 0.9 / _BINS_OF_CONFIDENCE, color=COLOURS[0])
+    second.bar((filled + 0.5) / BINS, counts / counts.sum(), 0.9 / BINS, color=COLOURS[0])
     second.set(xlabel="confidence", ylabel="share of the ID test images", xlim=(0, 1.01))
     return figure
 

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
+from sklearn.metrics import roc_auc_score
 
 from openbench.errors import MetricError
 from openbench.metrics.curve import BLOCK
@@ -12,6 +13,7 @@ from openbench.metrics.selective.risk import (
     PrecisionRecall,
     SelectiveCurve,
     TprFpr,
+    augrc,
     aurc,
     ccr_at_fpr,
     excess_aurc,
@@ -279,6 +281,30 @@ def test_aurc_of_two_samples_by_hand():
     assert aurc([0.0, 0.0], [1.0, 0.0]) == pytest.approx((0.5 + 0.5) / 2)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_augrc_is_the_closed_form_of_the_auroc_of_failures(case):
+    a, e, _ = setup(*case)
+    accuracy = 1 - e.mean()
+    failures = roc_auc_score(e, a) if 0 < accuracy < 1 else 0.5
+    closed = (1 - failures) * accuracy * (1 - accuracy) + (1 - accuracy) ** 2 / 2
+    assert augrc(a, e) == pytest.approx(closed, abs=1e-12)
+
+
+def test_augrc_of_losses_is_the_mean_over_random_orders_of_tied_samples():
+    rng = np.random.default_rng(0)
+    a, e = rng.integers(0, 4, 30).astype(float), rng.exponential(size=30)
+    draws = []
+    for _ in range(2000):
+        order = np.lexsort([rng.random(a.size), a])
+        draws.append(np.trapezoid(np.concatenate([[0], np.cumsum(e[order])]) / 30, dx=1 / 30))
+    assert augrc(a, e) == pytest.approx(np.mean(draws), abs=6 * np.std(draws) / np.sqrt(len(draws)))
+
+
+def test_augrc_of_two_samples_by_hand():
+    assert augrc([0.0, 1.0], [1.0, 0.0]) == pytest.approx((0.5 / 2 + 0.5) / 2)
+    assert augrc([0.0, 0.0], [1.0, 0.0]) == pytest.approx(0.5 / 2)
+
+
 def test_excess_aurc_is_zero_for_the_oracle_order_and_positive_otherwise():
     a, e, _ = setup(2, 60, 40, None)
     assert excess_aurc(e + a * 1e-6, e) == pytest.approx(0.0, abs=1e-12)
@@ -295,7 +321,7 @@ def test_selective_metrics_do_not_depend_on_sample_order(samples, random):
     for rows in (samples, shuffled):
         a, e = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
         curve = SelectiveCurve.of(a, e, b)
-        areas = aurc(a, e), oscr(curve), oscr_selective(curve)
+        areas = aurc(a, e), augrc(a, e), oscr(curve), oscr_selective(curve)
         values.append((*areas, least_risk(curve, TprFpr(0.5, 0.5)), ccr_at_fpr(curve, 0.3)))
     assert values[0] == values[1]
 

@@ -1,14 +1,16 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from openbench.core.scores import SetScores
 from openbench.errors import MetricError
+from openbench.metrics.calibration import calibration
 from openbench.metrics.curve import PooledCurve
 from openbench.metrics.intervals import delong, group_delong_variance
-from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, aurc, least_risk
+from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, augrc, aurc, least_risk
 from openbench.metrics.suite import MetricOptions, evaluate, fixed_thresholds, higher_is_better
 from openbench.metrics.threshold import Scale, threshold_areas
 
@@ -128,12 +130,20 @@ def test_global_thresholds_give_one_fpr_for_all_sets_and_the_reference_does_not(
     assert len({results[name]["fpr@test"] for name in ("cifar100", "tin", "mnist")}) > 1
 
 
+def test_calibration_is_of_id_test_and_of_class_probabilities(results):
+    expected = calibration(ID.probabilities, ID.labels, replicates=20)
+    assert {key: results["id"][key] for key in expected} == expected
+    without = evaluate([replace(s, probabilities=None) for s in SETS], FAST)["id"]
+    assert not expected.keys() & without.keys()
+
+
 def test_id_values(results):
     values = results["id"]
     assert values["n_id"] == 200
     assert values["accuracy"] == pytest.approx(ID.correct.mean())
     assert values["id_val_accuracy"] == pytest.approx(ID_VAL.correct.mean())
     assert values["aurc"] == pytest.approx(aurc(ID.scores, 1.0 - ID.correct))
+    assert values["augrc"] == augrc(ID.scores, 1.0 - ID.correct)
     assert 0 <= values["lac_coverage@0.1"] <= 1
     thresholds = [results[name]["f1_threshold"] for name in ("cifar100", "tin", "mnist")]
     assert values["f1_threshold_range"] == pytest.approx(np.ptp(thresholds) / ID.scores.astype(float).std())

@@ -128,6 +128,9 @@ def with_value(record: ResultRecord, where: str, key: str, more: float) -> Resul
         ("a", "detection_error", (3 / 2000 + 3 / 1000) / 2),
         ("id", "aurc", 3 / 2000),
         ("full_spectrum/id", "aurc", 3 / 2300),
+        ("id", "augrc", 3 / 2000),
+        ("id", "ece_debiased", 3 / 2000),
+        ("id", "nll", 1e-5),
         ("id", "accuracy", 1e-6),
         ("id", "lac_coverage@0.1", 3 / 2000),
         ("id", "lac_size@0.1", 3 * 10 / 2000),
@@ -159,7 +162,8 @@ def test_a_drawn_interval_may_move_by_the_error_of_its_percentile(record):
 
 def test_every_metric_has_a_rule(record):
     bare = {(where, key.removeprefix("pooled_")) for where, values in record.metrics.items() for key in values}
-    drawn_ends = ("fpr95_low", "fpr95_high", "fpr95_id_positive_low", "fpr95_id_positive_high")
+    drawn = ("fpr95", "fpr95_id_positive", "ece_debiased", "brier", "nll")
+    drawn_ends = [f"{key}_{end}" for key in drawn for end in ("low", "high")]
     assert [at for at in sorted(bare) if tolerance_of(*at) is None and at[1] not in drawn_ends] == []
 
 

@@ -79,6 +79,17 @@ def test_what_needs_class_probabilities_is_counted_and_not_compared():
     assert "1 need class probabilities" in str(found)
 
 
+def test_what_the_record_does_not_have_is_computed_and_said():
+    sets = split_scores()
+    record = record_of(sets)
+    old = {of: {k: v for k, v in values.items() if k != "augrc"} for of, values in record.metrics.items()}
+    found = recompute(replace(record, metrics=old), sets)
+    assert found.agrees
+    value = record.metrics["id"]["augrc"]
+    assert found.added["id"] == {"augrc": value}
+    assert f"not in the record: id.augrc {value:.4g}" in str(found)
+
+
 def test_another_number_of_images_is_an_error():
     sets = split_scores()
     cut = [SetScores(s.name, s.role, s.scores[1:], None, s.labels[1:], predictions=s.predictions[1:]) for s in sets]

@@ -301,12 +301,39 @@ def aurc(id_scores: ArrayLike, losses: ArrayLike) -> float:
     Reference: Geifman and El-Yaniv, NeurIPS 2017, arXiv 1705.08500; Geifman, Uziel, El-Yaniv, ICLR 2019,
         arXiv 1805.08206.
     """
-    scores = as_scores(id_scores, "ID scores")
-    cumulated = running_loss(scores, losses)
-    ordered = np.sort(scores)
-    ends = np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [ordered.size]])
+    cumulated, ends = _steps(id_scores, losses)
     # Expected cumulated loss is linear inside a tie.
     return _mean_prefix_risk(np.interp(np.arange(cumulated.size), ends, cumulated[ends]))
+
+
+def _steps(id_scores: ArrayLike, losses: ArrayLike) -> tuple[Floats, Counts]:
+    """The cumulated losses (n+1,) in ascending order of score, and where ties end in it, 0 included."""
+    scores = as_scores(id_scores, "ID scores")
+    ordered = np.sort(scores)
+    ends = np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [ordered.size]])
+    return running_loss(scores, losses), ends
+
+
+def augrc(id_scores: ArrayLike, losses: ArrayLike) -> float:
+    """Return the area under the generalized risk–coverage curve: the mean risk of errors that are not detected.
+
+    The generalized risk is the loss of the accepted samples over all n, accepted or not, so that a few samples of high
+    confidence weigh no more than others. Between two thresholds the curve is a straight line; so a tie contributes its
+    expectation over all orders. With 0/1 losses it is (1 − AUROC of failures)·acc·(1 − acc) + ½(1 − acc)².
+
+    Args:
+        id_scores: (n,) larger = more OOD.
+        losses: (n,) e_i ≥ 0, usually 1 − correct.
+
+    Raises:
+        MetricError: invalid scores or losses.
+
+    Reference: Traub et al., "Overcoming common flaws in the evaluation of selective classification systems",
+        NeurIPS 2024, arXiv 2407.01032.
+    """
+    cumulated, ends = _steps(id_scores, losses)
+    heights = cumulated[ends]
+    return float(np.dot(np.diff(ends), heights[1:] + heights[:-1]) / (2 * ends[-1] ** 2))
 
 
 def excess_aurc(id_scores: ArrayLike, losses: ArrayLike) -> float:

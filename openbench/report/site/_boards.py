@@ -47,7 +47,7 @@ _TITLES = {
     "oscr": "OSCR",
 }
 _OF_SETS = ("auroc", "fpr95")
-_OF_ID = {"accuracy": "ID accuracy", "aurc": "AURC"}
+_OF_ID = {"accuracy": "ID accuracy", "aurc": "AURC", "augrc": "AUGRC", "ece_debiased": "ECE (debiased)"}
 _RISK = re.compile(r"risk@.+")
 _END = re.compile(r"_(low|high)$")
 

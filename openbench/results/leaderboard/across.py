@@ -22,7 +22,16 @@ from openbench.results.leaderboard.pages import (
 )
 from openbench.results.leaderboard.ranking import Board, Row, places
 from openbench.results.tables.render import Cell, Column, Estimate, Table, with_best
-from openbench.results.tables.views import FAMILIES, GROUPS, conventions, key_order, metric_column, shown_in
+from openbench.results.tables.views import (
+    FAMILIES,
+    GROUPS,
+    conventions,
+    id_keys,
+    key_order,
+    metric_column,
+    not_recorded,
+    shown_in,
+)
 from openbench.storage.files import output
 from openbench.storage.plain_json import dumps
 
@@ -179,8 +188,7 @@ def _by_name(board: Board, view: str, of: Sequence[str]) -> list[Section]:
 
 
 def _of_id(board: Board, of: Sequence[str]) -> list[Section]:
-    keys = sorted(key for key in _keys(board, _ID) if not _PREDICTION_SET.fullmatch(key))
-    return [Section(board, _ID, tuple(Number(metric_column(key), _ID, key) for key in keys))]
+    return [Section(board, _ID, tuple(Number(metric_column(key), _ID, key) for key in id_keys(_keys(board, _ID))))]
 
 
 def _of_prediction_sets(board: Board, of: Sequence[str]) -> list[Section]:
@@ -221,6 +229,7 @@ def _table(section: Section, view: str) -> Table:
     common = [getattr(row, n) for row in rows[:1] for t, n in known.items() if n in _COMMON and t not in titles]
     title = " · ".join((view, *([section.about] * (section.about != view)), heading(section.board), *common))
     notes = tuple(f"[{mark}] not ranked: {reason}" for reason, mark in marks.items())
+    notes += not_recorded([number.key for number in section.numbers]) if view == _ID else ()
     about = section.about[:-2] if view == "overview" else f"{view.replace('_', ' ')} ({section.about})"
     table = Table(title, columns, tuple(cells), _header(section, grid), notes, caption=caption(section.board, about))
     return with_best(table, len(section.board.ranked))

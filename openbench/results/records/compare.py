@@ -78,7 +78,8 @@ _OF_SETS: tuple[tuple[str, str, float], ...] = (
 _OF_ID: tuple[tuple[str, str, float], ...] = (
     (r"n_(id|set_splits)", "count", 1),
     (r"accuracy|id_val_accuracy", "equal", 1),
-    (r"(e-)?aurc", "ID", 1),
+    (r"(e-)?aurc|augrc|ece(_equal_mass|_debiased)?", "ID", 1),
+    (r"brier|nll", "equal", 10),  # means of what is rounded in float32
     (r"f1_threshold_(std|range)", "flat", 1),  # in deviations of the ID score, of which a rate is a like part
     (r"\w+_(coverage(_mean|_std)?|singletons)@.+", "ID", 1),
     (r"\w+_(size(_mean|_std)?|worst_class)@.+", "classes", 1),

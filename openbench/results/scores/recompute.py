@@ -27,11 +27,13 @@ class Recomputed:
         comparison: of every metric that scores, labels and predictions give.
         numbers: how many metrics were computed.
         without: how many of the record's metrics need more than scores: class probabilities, for prediction sets.
+        added: {set or group: {key: value}} of what the record does not have, because openbench measures more by now.
     """
 
     comparison: RecordComparison
     numbers: int
     without: int
+    added: Mapping[str, Mapping[str, float | int | str]]
 
     @property
     def agrees(self) -> bool:
@@ -45,7 +47,8 @@ class Recomputed:
 
     def __str__(self) -> str:
         left = f" · {self.without} need class probabilities, which were not stored" if self.without else ""
-        return f"{self.comparison}{left}"
+        new = [f"{of}.{key} {value:.4g}" for of, values in self.added.items() for key, value in values.items()]
+        return f"{self.comparison}{left}" + f" · not in the record: {', '.join(new)}" * bool(new)
 
 
 def recompute(record: ResultRecord, sets: Sequence[SetScores]) -> Recomputed:
@@ -89,7 +92,9 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores]) -> Recomputed:
         name: {k: v for k, v in computed[name].items() if k in values} for name, values in both.items() if values
     }
     old = replace(record, metrics={name: values for name, values in both.items() if values})
-    return Recomputed(compare(old, replace(record, metrics=comparable)), numbers, without)
+    new = {of: {k: v for k, v in computed[of].items() if k not in values} for of, values in record.metrics.items()}
+    added = {of: values for of, values in new.items() if values}
+    return Recomputed(compare(old, replace(record, metrics=comparable)), numbers, without, added)
 
 
 def options_of(record: ResultRecord) -> MetricOptions:

@@ -34,9 +34,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "conformal": ("conformal_.+", "bh_.+"),
 }  # fmt: skip
 _ACRONYM = re.compile(
-    r"(?<![a-z])(auroc|aupr|ap|fpr|fnr|tpr|tnr|f1|autc|aufpr|aufnr|oscr|ccr|aurc|lac|aps|raps|bh|fdp|id|ood)(?![a-z])"
+    r"(?<![a-z])(auroc|aupr|ap|fpr|fnr|tpr|tnr|f1|autc|aufpr|aufnr|oscr|ccr|aurc|augrc|ece|nll|lac|aps|raps|bh|fdp|id|ood)(?![a-z])"
 )
-_SPELLED = {"e-aurc": "E-AURC", "n_ood": "OOD images", "n_id": "ID images", "n_sets": "sets"}
+_SPELLED = {"e-aurc": "E-AURC", "brier": "Brier", "n_ood": "OOD images", "n_id": "ID images", "n_sets": "sets"}
 # Explanations of columns.
 _EXPLAINED = {
     "oscr": "area over FPR under the share of all ID that is accepted and correct (Dhamija et al. 2018)",
@@ -181,7 +181,7 @@ def kind_of(key: str) -> Kind:
     """Return how the values of a key are written."""
     if key.startswith("n_"):
         return "count"
-    return "number" if re.fullmatch(r"f1_threshold.*|\w+_size@.+|cost", key) else "percent"
+    return "number" if re.fullmatch(r"f1_threshold.*|\w+_size@.+|cost|brier|nll", key) else "percent"
 
 
 def names_of(record: ResultRecord) -> list[str]:
@@ -333,10 +333,26 @@ def metric_column(key: str) -> Column:
 
 def _id(record: ResultRecord) -> list[Table]:
     sides = [side for side in SIDES if f"{side}id" in record.metrics]
-    keys = sorted({k for side in sides for k in record.metrics[f"{side}id"] if not _PREDICTION_SET.fullmatch(k)})
+    keys = id_keys(key for side in sides for key in record.metrics[f"{side}id"])
     columns = (Column("side"), *(metric_column(key) for key in keys))
-    rows = tuple((SIDES[side] or "standard", *(record.metrics[f"{side}id"].get(key) for key in keys)) for side in sides)
-    return [Table(f"id · {_title(record)}", columns, rows, record.header, deviation_notes(record))] if keys else []
+    rows = tuple(
+        (SIDES[side] or "standard", *(estimate(record.metrics[f"{side}id"], key) for key in keys)) for side in sides
+    )
+    notes = (*deviation_notes(record), *not_recorded(keys, record.run_id))
+    return [Table(f"id · {_title(record)}", columns, rows, record.header, notes)] if keys else []
+
+
+def id_keys(measured: Iterable[str]) -> list[str]:
+    """Return the keys of the ID side that are columns, sorted: neither prediction sets nor ends of intervals."""
+    present = set(measured)
+    return sorted(key for key in present if not _PREDICTION_SET.fullmatch(key) and not _is_end(key, present))
+
+
+def not_recorded(keys: Collection[str], run_id: str = "RUN_ID") -> tuple[str, ...]:
+    """Return a note on how to get what older records of classifiers do not have; none where they have it."""
+    if "aurc" not in keys or "augrc" in keys:
+        return ()
+    return (f"AUGRC, ECE, Brier and NLL from the stored scores: python -m openbench verify --scores {run_id}",)
 
 
 def _prediction_sets(record: ResultRecord) -> list[Table]:
