@@ -25,6 +25,7 @@ class SetScores:
         class_probabilities: (n, c) these scores as probabilities; None = softmax(−s).
         predictions: (n,) integers, argmax of the logits; −1 where the network does not classify into the benchmark's
             classes; None if unknown.
+        images: (n,) their names, as a file of scores gives them; None if unknown.
     """
 
     name: str
@@ -36,6 +37,7 @@ class SetScores:
     class_scores: np.ndarray | None = None
     class_probabilities: np.ndarray | None = None
     predictions: np.ndarray | None = None
+    images: tuple[str, ...] | None = None
 
     @classmethod
     def of_split(

@@ -216,7 +216,7 @@ def test_what_is_not_a_regular_file_is_refused_and_not_waited_for(tmp_path, caps
     folder.mkdir()
     assert "is a pipe or a device — allowed: a regular file" in refusal(pipe, capsys)
     assert "cannot be opened — Too many levels of symbolic links" in refusal(loop, capsys)
-    assert "is a directory — allowed: a regular file" in refusal(folder, capsys)
+    assert "has no files of scores — allowed: .csv, .parquet" in refusal(folder, capsys)
     assert "cannot be opened — File name too long" in refusal(tmp_path / ("a" * 300 + ".csv"), capsys)
 
 

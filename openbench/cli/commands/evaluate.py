@@ -1,26 +1,31 @@
-"""`evaluate`: every table from a file of scores."""
+"""`evaluate`: every table from a file of scores, or from a folder of them."""
 
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from openbench.api.result import Result
 from openbench.api.scores import result_of
 from openbench.cli import options
-from openbench.cli.output import check_output, note, print_tables, write_json
-from openbench.cli.process import OK
+from openbench.cli.output import check_output, left_out, note, print_tables, write_json
 from openbench.core.scores import SetScores
-from openbench.metrics.suite import MetricOptions, fixed_thresholds
+from openbench.errors import did_you_mean
+from openbench.metrics.suite import ROLES, MetricOptions, fixed_thresholds
 from openbench.results.escape import console
-from openbench.results.scores.cells import read_sets
+from openbench.results.scores.formats import Meaning, read_scores
 from openbench.results.tables.render import Table
 from openbench.results.tables.views import SIDES, VIEWS, explained, run_tables
 
+if TYPE_CHECKING:
+    from openbench.data.benchmark_config import BenchmarkConfig
+
 ALL = "all"
+_FIRST = ("id_test", "csid", "near", "far", "ood_val", "id_val")  # a file named as two sets of a benchmark is the first
 SCORE_VIEWS = tuple(view for view in VIEWS if view not in ("trials", "counts"))  # a file of scores has no others
 
 
@@ -36,29 +41,109 @@ def _rates(text: str) -> float | dict[str, float]:
     return rates
 
 
+def _file_of_set(text: str) -> tuple[str, tuple[str, str]]:
+    """ROLE=FILE or ROLE:SET=FILE, as the name of the file with its role and set."""
+    where, _, file = text.partition("=")
+    role, _, name = where.partition(":")
+    if role not in ROLES or not file:
+        raise click.BadParameter(
+            f"found {text!r}{did_you_mean(role, ROLES)} — allowed: ROLE=FILE or ROLE:SET=FILE, e.g. "
+            f"near:cifar100=cifar100.npz, where ROLE is one of {', '.join(ROLES)}"
+        )
+    return file, (role, name or Path(file).stem)
+
+
+def meaning_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command with the options that say what arrays of scores mean."""
+    of_sets = click.option(
+        "--set",
+        "files",
+        type=_file_of_set,
+        multiple=True,
+        metavar="ROLE[:SET]=FILE",
+        help=f"the role of a file of arrays: {', '.join(ROLES)}",
+    )
+    larger = click.option("--larger-is", type=click.Choice(["id", "ood"]), help="what a larger score means")
+    return larger(of_sets(command))
+
+
+def benchmark_of(words: Sequence[str], config_dir: Path | None = None) -> "tuple[dict[str, Any], BenchmarkConfig]":
+    """Return the node of a benchmark, plain and parsed; its images need not be here.
+
+    Args:
+        words: overrides, among them `+benchmark=NAME`.
+        config_dir: the user's folder of group files.
+
+    Raises:
+        ConfigError: no such benchmark, or an override that does not fit.
+    """
+    from openbench.compose.config import compose, no_benchmark, plain
+    from openbench.compose.errors import Typed, explained
+    from openbench.data.benchmark_config import BenchmarkConfig
+
+    with explained(Typed("run", words, config_dir)):
+        composed = compose("run", words, config_dir)
+        if "benchmark" not in composed:
+            raise no_benchmark("run", config_dir)
+        node = plain(composed, "benchmark")
+    return node, BenchmarkConfig.parse(node)
+
+
+def roles_of(benchmark: "BenchmarkConfig") -> dict[str, str]:
+    """Return {set: role} of the sets of a benchmark that can have scores."""
+    named = [(str(s.role), s.path.partition(".")[2]) for s in benchmark.sets if str(s.role) in _FIRST[1:4]]
+    named += [(str(s.role), str(s.node.get("name"))) for s in benchmark.sets if str(s.role) in _FIRST and not s.member]
+    return {name: role for role, name in sorted(named, key=lambda pair: -_FIRST.index(pair[0]))}
+
+
 @click.command(cls=options.Command)
 @click.argument("scores", type=options.FILE, metavar="SCORES")
+@click.option("--benchmark", metavar="NAME", help="files are named as its sets, which gives their roles")
+@meaning_options
 @options.file_option("--json", "FILE", "write every number as {set or group: {key: value}}")
 @click.option("--view", type=click.Choice([*SCORE_VIEWS, ALL]), default="overview", help="which tables")
 @options.table_format()
 @click.option("--explain", is_flag=True, help="also print every convention that the numbers depend on")
 @options.fields_of(MetricOptions, fpr=_rates)
-def evaluate(scores: Path, json: Path | None, view: str, form: str, explain: bool, **metric_options: Any) -> int:
-    """Compute every metric of a file of scores and print the tables.
+def evaluate(
+    *,
+    scores: Path,
+    benchmark: str | None,
+    files: Sequence[tuple[str, tuple[str, str]]],
+    larger_is: str | None,
+    json: Path | None,
+    view: str,
+    form: str,
+    explain: bool,
+    **metric_options: Any,
+) -> int:
+    """Compute every metric of a file of scores, or of a folder of them, and print the tables.
 
     SCORES is a .csv or .parquet with a row per scored image and the columns score (larger = more OOD), set, role
-    (id_test, id_val, csid, ood_val, near, far); optionally correct (0/1), label, prediction, p_0 … p_{c-1}. Decimals
-    that share a float64 are ties; numbers beyond 2^53 that do are refused. Lists are separated by commas. The options
-    of metrics have the defaults of configs/metrics/default.yaml.
+    (id_test, id_val, csid, ood_val, near, far); optionally correct (0/1), label, prediction, image, p_0 … p_{c-1}.
+    Decimals that share a float64 are ties; numbers beyond 2^53 that do are refused.
+
+    Or a set in a file: the .npz that OpenOOD saves (conf, pred, label; a larger conf is more ID), an .npz or the .pt of
+    pytorch-ood's buffers with scores and, optionally, label (negative = OOD), pred and images, or an .npy of scores.
+    What such a file does not say is asked for: what a larger score means (--larger-is), and the role of its set (--set,
+    or --benchmark where files have the names of the benchmark's sets).
+
+    Lists are separated by commas. The options of metrics have the defaults of configs/metrics/default.yaml.
 
     Examples:
       python -m openbench evaluate scores.csv
+      python -m openbench evaluate output/scores --benchmark cifar10
+      python -m openbench evaluate mine --larger-is ood --set id_test=cifar10.npz --set near:tin=tiny.npz
       python -m openbench evaluate scores.parquet --json metrics.json
       python -m openbench evaluate scores.csv --families ranking,conformal --delta 0.01 --correction simes
     """
     check_output("--json", json, [scores])
     chosen = MetricOptions(**{name: value for name, value in metric_options.items() if value is not None})
-    result = result_of(read_sets(scores), chosen, scores.name)
+    roles = roles_of(benchmark_of([f"+benchmark={benchmark}"])[1]) if benchmark else {}
+    meaning = Meaning(larger_is or "", dict(files), roles, benchmark or "")
+    with left_out() as lost:
+        sets = read_scores(scores, meaning, lost.append if os.path.isdir(scores) else raised)
+    result = result_of(sets, chosen, scores.name)
     tables = [table for one in (SCORE_VIEWS if view == ALL else (view,)) for table in _tables(result, one)]
     for line in result.warnings:
         print(console(line), file=sys.stderr)
@@ -69,7 +154,12 @@ def evaluate(scores: Path, json: Path | None, view: str, form: str, explain: boo
         note(explained(result.record.header), form)
     if json is not None:
         write_json(result.metrics, json)
-    return OK
+    return lost.code
+
+
+def raised(error: Exception) -> None:
+    """Raise an error, where there is nothing else to go on with."""
+    raise error
 
 
 def _tables(result: Result, view: str) -> Iterator[Table]:

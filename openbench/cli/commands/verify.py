@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ALL = "all"
 DESCRIPTION = "description.yaml"
 _MOST_THREADS = 1024
-_KEYS = ("benchmark", "method", "reference", "backbone", "training", "scores", "notes")
+_KEYS = ("benchmark", "method", "reference", "backbone", "training", "scores", "larger_is", "notes")
 _REQUIRED = ("benchmark", "method", "reference", "backbone", "scores")
 _DIFFERS = "differs"
 _VERDICTS = {"ranked": "may be ranked", "apart": "shown apart, not ranked", "refused": "refused"}
@@ -94,9 +94,10 @@ def verify(
     written. The number of threads is that of the record, unless OMP_NUM_THREADS is set.
 
     --submission checks a results folder with `records`, and the `scores` of `publish`: all that follows from scores is
-    computed again. A folder without records holds a file of scores as `evaluate` reads it, and description.yaml with
-    the keys benchmark, method, reference, backbone, training, scores, notes; such results are shown apart from the
-    others, as their images and network cannot be checked. Exit code 1: something is refused.
+    computed again. A folder without records holds a file or folder of scores as `evaluate` reads it, and
+    description.yaml with the keys benchmark, method, reference, backbone, training, scores, larger_is (id or ood, for
+    arrays that do not say it), notes; such results are shown apart from the others, as their images and network cannot
+    be checked. Exit code 1: something is refused.
 
     Examples:
       python -m openbench verify 36e6c0dc2b0d35da
@@ -351,8 +352,9 @@ def _described(folder: Path, known: "KnownRecords") -> "RecordVerdict":
         ConfigError: the description is not valid.
         OpenbenchError: the scores cannot be read, or give no metrics.
     """
+    from openbench.cli.commands.evaluate import benchmark_of, raised, roles_of
     from openbench.metrics.suite import evaluate
-    from openbench.results.scores.cells import read_sets
+    from openbench.results.scores.formats import COLUMNS, Meaning, read_scores
     from openbench.results.submissions import RecordVerdict, check_scores
     from openbench.storage.yaml_file import read_yaml
 
@@ -368,7 +370,12 @@ def _described(folder: Path, known: "KnownRecords") -> "RecordVerdict":
         raise ConfigError(
             f"'{folder / DESCRIPTION}': scores: found {about['scores']!r} — give the name of a file beside it"
         )
-    sets = read_sets(path)
+    larger_is = about.get("larger_is", "")
+    if larger_is not in ("", "id", "ood"):
+        raise ConfigError(f"'{folder / DESCRIPTION}': larger_is: found {larger_is!r} — allowed: id, ood")
+    # A benchmark that is not known here is no hindrance to columns, which name roles.
+    roles = {} if path.suffix in COLUMNS else roles_of(benchmark_of([f"+benchmark={about['benchmark']}"])[1])
+    sets = read_scores(path, Meaning(larger_is, {}, roles, about["benchmark"]), raised)
     refused, apart = check_scores(about["benchmark"], sets, known)
     numbers = 0
     try:

@@ -21,7 +21,7 @@ from openbench.results.escape import one_line
 
 ID_ROLES = ("id_test", "id_val", "csid")
 _REQUIRED = ("score", "set", "role")
-_OPTIONAL = ("correct", "label", "prediction")
+_OPTIONAL = ("correct", "label", "prediction", "image")
 _SUFFIXES = (".csv", ".parquet")
 _PROBABILITY = re.compile(r"p_([0-9]+)")
 _BLOCK = 1 << 24  # bytes of a CSV that are parsed at a time
@@ -37,8 +37,9 @@ def read_sets(path: Path) -> list[SetScores]:
     """Return the sets of a `.csv` or `.parquet` file, in the order in which they first appear.
 
     Columns: `score` (larger = more OOD), `set`, `role`; optionally, for ID-side rows, `correct` (0/1), `label` (class
-    index), `prediction` (class index) and `p_0` … `p_{c-1}` (class probabilities). Correctness is `correct`, else
-    `prediction == label`, else the largest probability's class. Further columns are not read.
+    index), `prediction` (class index) and `p_0` … `p_{c-1}` (class probabilities); for any row `image`, its name.
+    Correctness is `correct`, else `prediction == label`, else the largest probability's class. Further columns are not
+    read.
 
     Scores become float64; decimals that share one are ties, numbers beyond 2^53 that do are an error. The same row
     twice is two images. CSV is UTF-8 with commas, quotes doubled within quotes.
@@ -224,8 +225,9 @@ def _labels(table: _Table, column: str, allowed: str) -> tuple[list[str], NDArra
 
 
 def _set_scores(name: str, role: str, table: _Table, scores: NDArray[np.float64]) -> SetScores:
+    images = _images(table)
     if role not in ID_ROLES:
-        return SetScores(name, role, scores)
+        return SetScores(name, role, scores, images=images)
     columns = {column: _Cells(table, column) for column in table.columns if column not in _REQUIRED}
     cells = {column: column_cells for column, column_cells in columns.items() if not column_cells.blank().all()}
     probabilities = _probabilities(name, role, table, cells)
@@ -240,7 +242,17 @@ def _set_scores(name: str, role: str, table: _Table, scores: NDArray[np.float64]
         correct = right
     elif correct is None and labels is not None and probabilities is not None:
         correct = (labels == probabilities.argmax(axis=1)).astype(np.float64)
-    return SetScores(name, role, scores, correct, labels, probabilities)
+    return SetScores(name, role, scores, correct, labels, probabilities, predictions=predictions, images=images)
+
+
+def _images(table: _Table) -> tuple[str, ...] | None:
+    """Return (n,) the names of the images, or None if the set has none at all."""
+    import pyarrow as pa
+
+    if "image" not in table.columns or (cells := _Cells(table, "image")).blank().all():
+        return None
+    cells.refuse(cells.blank(), "a name in every row of a set, or in none")
+    return tuple(cells.cells.cast(pa.string()).to_pylist())
 
 
 def _probabilities(name: str, role: str, table: _Table, cells: dict[str, _Cells]) -> NDArray[np.float64] | None:

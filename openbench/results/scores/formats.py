@@ -1,0 +1,291 @@
+"""Files of scores in every format: columns, OpenOOD's `.npz`, pytorch-ood's `.pt`, single arrays; or a folder of them.
+
+Arrays do not say which set they belong to nor, except for OpenOOD's `conf`, what a larger score means. What a file does
+not say is asked for and never guessed.
+"""
+
+import os
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openbench.core.names import WORDS, is_words
+from openbench.core.scores import SetScores
+from openbench.errors import ConfigError, DataError, OpenbenchError, available, did_you_mean
+from openbench.metrics.suite import ROLES
+from openbench.results.escape import one_line
+from openbench.results.scores.cells import ID_ROLES, read_sets
+from openbench.storage.array_file import open_arrays
+
+COLUMNS, ARRAYS = (".csv", ".parquet"), (".npz", ".npy", ".pt", ".pth")
+_CONFIDENCE = "conf"  # of OpenOOD: larger = more ID
+_KEYS = {
+    "scores": (_CONFIDENCE, "scores", "score"),
+    "labels": ("label", "labels", "y"),
+    "predictions": ("pred", "prediction", "predictions"),
+    "images": ("image", "images"),
+}
+_SINGLE = ("id_test", "id_val", "ood_val")  # roles that have one set
+_SHOWN = 20
+OnError = Callable[[OpenbenchError], None]
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What files of arrays do not say.
+
+    Args:
+        larger_is: `id` or `ood`, what a larger score means; empty = what the format says.
+        files: name of a file → the role and the name of its set, as `--set` gives them.
+        sets: the sets of a benchmark, name → role; files with these names need no other information.
+        benchmark: its name, for messages.
+    """
+
+    larger_is: str = ""
+    files: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    sets: Mapping[str, str] = field(default_factory=dict)
+    benchmark: str = ""
+
+    def of(self, file: Path) -> tuple[str, str] | None:
+        """Return the role and the name of the set in a file; None if they are not known."""
+        role = self.sets.get(file.stem) or (file.stem if file.stem in _SINGLE else "")
+        return self.files.get(file.name) or ((role, file.stem) if role else None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Arrays:
+    """The arrays of a file.
+
+    Args:
+        file: where they are.
+        scores: (n,) float64, signed as in the file.
+        confidence: whether a larger score is known to be more ID.
+        labels: (n,) −1 or another negative number for OOD; None if unknown.
+        predictions: (n,) classes; None if unknown.
+        images: (n,) their names; None if unknown.
+    """
+
+    file: Path
+    scores: NDArray[np.float64]
+    confidence: bool
+    labels: NDArray[np.int64] | None
+    predictions: NDArray[np.int64] | None
+    images: tuple[str, ...] | None
+
+    @property
+    def mixed(self) -> bool:
+        """Whether labels say that some are ID and some OOD."""
+        return self.labels is not None and self.labels.min() < 0 <= self.labels.max()
+
+    @property
+    def is_id(self) -> bool:
+        """Whether labels say that all are ID."""
+        return self.labels is not None and bool(self.labels.min() >= 0)
+
+
+def read_scores(path: Path, meaning: Meaning, on_error: OnError) -> list[SetScores]:
+    """Return the sets of a file, or of all files of scores in a folder, in the order of their names.
+
+    Args:
+        path: `.csv` and `.parquet` as `read_sets` takes them; `.npz` and `.pt` with the arrays `conf` (larger = more
+            ID) or `scores` (n,), and, if known, `label` (n,), negative for OOD, `pred` (n,) and `images` (n,); `.npy`
+            with scores (n,). A file of both ID and OOD samples is `id_test` and one OOD set.
+        meaning: what arrays do not say.
+        on_error: receives an error for each file that cannot be read; the others are.
+
+    Raises:
+        ConfigError: what scores mean or which sets they belong to is not known; all of it in one message.
+        DataError: nothing to read, or two files have the same set.
+    """
+    files = _files(path, meaning)
+    sets: list[SetScores] = []
+    arrays: list[_Arrays] = []
+    for file in files:
+        try:
+            if file.suffix in ARRAYS:
+                arrays.append(_arrays(file))
+            else:
+                sign = -1.0 if meaning.larger_is == "id" else 1.0
+                sets += [replace(s, scores=sign * s.scores) for s in read_sets(file)]
+        except DataError as error:
+            on_error(error)
+    _check_known(arrays, meaning)
+    for one in arrays:
+        try:
+            sets += _sets(one, meaning)
+        except DataError as error:
+            on_error(error)
+    return _distinct(sets, path)
+
+
+def _files(path: Path, meaning: Meaning) -> list[Path]:
+    """The files to read; every one that `--set` names is among them."""
+    files = sorted(f for f in path.iterdir() if f.suffix in (*COLUMNS, *ARRAYS)) if os.path.isdir(path) else [path]
+    if not files:
+        raise DataError(
+            f"'{path}' has no files of scores — allowed: {', '.join((*COLUMNS, *ARRAYS))}; a pickle runs code when it "
+            "is read, so save its arrays with numpy.savez"
+        )
+    names = [file.name for file in files]
+    for name in meaning.files:
+        if name not in names:
+            raise ConfigError(
+                f"--set: file '{name}' not found{did_you_mean(name, names)} — available: {available(names, name)}"
+            )
+    return files
+
+
+def _arrays(file: Path) -> _Arrays:
+    """The arrays of a file, checked."""
+    found = _loaded(file)
+    columns = {column: [key for key in keys if key in found] for column, keys in _KEYS.items()}
+    for column, keys in columns.items():
+        if len(keys) > 1:
+            raise DataError(f"{file} has the arrays {' and '.join(keys)} — keep one of them")
+        if column == "scores" and not keys:
+            listed = ", ".join(map(one_line, list(found)[:_SHOWN])) or "none"
+            raise DataError(
+                f"{file} has no array '{_CONFIDENCE}' (OpenOOD) or 'scores', found: {listed} — optional are "
+                "label, pred, images"
+            )
+    values = {column: _column(found[keys[0]], f"{file}: '{keys[0]}'") for column, keys in columns.items() if keys}
+    n = len(values["scores"])
+    for column, array in values.items():
+        if len(array) != n:
+            raise DataError(
+                f"{file}: '{columns[column][0]}' has {len(array):,} values and '{columns['scores'][0]}' {n:,} — one "
+                "of each is needed for every sample"
+            )
+    images = values.get("images")
+    return _Arrays(
+        file=file,
+        scores=_numbers(values["scores"], f"{file}: '{columns['scores'][0]}'"),
+        confidence=columns["scores"] == [_CONFIDENCE],
+        labels=_whole(values.get("labels"), f"{file}: 'label'"),
+        predictions=_whole(values.get("predictions"), f"{file}: 'pred'"),
+        images=None if images is None else tuple(map(str, images)),
+    )
+
+
+def _loaded(file: Path) -> dict[str, Any]:
+    """The named arrays of a file; nothing in it is run."""
+    if not file.is_file():
+        raise DataError(f"file of scores '{file}' not found")
+    if file.suffix == ".npz":
+        return dict(open_arrays(file))
+    try:
+        if file.suffix == ".npy":
+            return {"scores": np.load(file, allow_pickle=False)}
+        import torch
+
+        found = torch.load(file, map_location="cpu", weights_only=True)
+        if isinstance(found, torch.Tensor):
+            found = {"scores": found}
+        return {str(key): value.numpy() for key, value in found.items() if isinstance(value, torch.Tensor)}
+    except (OSError, ValueError, EOFError, RuntimeError, TypeError, AttributeError, pickle.UnpicklingError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"{file} cannot be read as arrays of numbers ({one_line(reason)}) — write it again") from error
+
+
+def _column(value: Any, where: str) -> NDArray[Any]:
+    """(n,) of an array (n,) or (n, 1)."""
+    array = np.asarray(value)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or not array.size:
+        raise DataError(f"{where} has the shape {array.shape} — allowed: (n,), a value for each sample")
+    return array
+
+
+def _numbers(array: NDArray[Any], where: str) -> NDArray[np.float64]:
+    """(n,) float64, none of them NaN."""
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{where} is of type {array.dtype} — allowed: numbers")
+    numbers = array.astype(np.float64)
+    if np.isnan(numbers).any():
+        first, count = int(np.isnan(numbers).argmax()), int(np.isnan(numbers).sum())
+        raise DataError(
+            f"{where}: {count:,} of {len(numbers):,} values are NaN, the first at {first} — allowed: numbers"
+        )
+    return numbers
+
+
+def _whole(array: NDArray[Any] | None, where: str) -> NDArray[np.int64] | None:
+    """(n,) int64 of whole numbers; None of None."""
+    if array is None:
+        return None
+    numbers = _numbers(array, where)
+    if not np.array_equal(numbers, np.floor(numbers)) or np.abs(numbers).max() > np.iinfo(np.int32).max:
+        raise DataError(f"{where} holds values that are not class indices — allowed: whole numbers, negative for OOD")
+    return numbers.astype(np.int64)
+
+
+def _check_known(arrays: Sequence[_Arrays], meaning: Meaning) -> None:
+    """Raise one ConfigError with the options that say what the files do not."""
+    signs = [one.file.name for one in arrays if not (one.confidence or meaning.larger_is)]
+    roles = [one for one in arrays if meaning.of(one.file) is None]
+    if not signs and not roles:
+        return
+    taken = any((meaning.of(one.file) or ("",))[0] == "id_test" for one in arrays)
+    typed, asked = ["--larger-is ood"] * bool(signs), []
+    for one in roles:
+        role = "far" if not one.is_id else "csid" if taken else "id_test"
+        taken |= role == "id_test"
+        typed.append(f"--set {role}={one.file.name}")
+    if signs:
+        asked.append(f"whether a larger score is more OOD or more ID (id) in {_listed(signs)}")
+    if roles:
+        sets = f", which are not sets of benchmark '{meaning.benchmark}'" * bool(meaning.benchmark)
+        asked.append(f"the role ({', '.join(ROLES)}) of {_listed([one.file.name for one in roles])}{sets}")
+    benchmark = "" if meaning.benchmark or not roles else "; --benchmark NAME tells the roles of its sets"
+    raise ConfigError(f"scores do not say {' and '.join(asked)} — add what is right of: {' '.join(typed)}{benchmark}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(one_line, names[:_SHOWN])) + more
+
+
+def _sets(arrays: _Arrays, meaning: Meaning) -> list[SetScores]:
+    """The set of a file, or ID test and the OOD set of a file that has both."""
+    role, name = meaning.of(arrays.file) or ("", "")
+    if not is_words(name):
+        raise DataError(f"{arrays.file}: the name of its set is {one_line(name)!r} — allowed: {WORDS}")
+    larger_is = meaning.larger_is or ("id" if arrays.confidence else "ood")
+    signed = replace(arrays, scores=-arrays.scores if larger_is == "id" else arrays.scores)
+    labels, is_id = arrays.labels, role in ID_ROLES
+    if labels is None or not (arrays.mixed or arrays.is_id != is_id):
+        return [_rows(signed, slice(None), role, name)]
+    if arrays.mixed and not is_id:
+        return [_rows(signed, labels >= 0, "id_test", "id_test"), _rows(signed, labels < 0, role, name)]
+    wrong = int((labels < 0).sum()) if is_id else len(labels)
+    sign = "negative, which means OOD" if is_id else "not negative, which means ID"
+    raise DataError(f"{arrays.file}: {wrong:,} of {len(labels):,} labels of the {role} set '{name}' are {sign}")
+
+
+def _rows(arrays: _Arrays, rows: Any, role: str, name: str) -> SetScores:
+    """Some rows as a set; labels and predictions on the ID side only."""
+    known = [None if a is None or role not in ID_ROLES else a[rows] for a in (arrays.labels, arrays.predictions)]
+    labels, predictions = known
+    correct = None if labels is None or predictions is None else (labels == predictions).astype(np.float64)
+    images = None if arrays.images is None else tuple(np.asarray(arrays.images)[rows].tolist())
+    return SetScores(name, role, arrays.scores[rows], correct, labels, predictions=predictions, images=images)
+
+
+def _distinct(sets: Sequence[SetScores], path: Path) -> list[SetScores]:
+    """The sets, each once: several files may have the same ID test scores."""
+    found: dict[tuple[str, str], SetScores] = {}
+    for s in sets:
+        first = found.setdefault((s.role, s.name), s)
+        if first is not s and not np.array_equal(first.scores, s.scores):
+            raise DataError(f"'{path}' has two sets {s.role}/{s.name} with other scores — keep one of them")
+    for role in _SINGLE:
+        names = sorted(name for other, name in found if other == role)
+        if len(names) > 1:
+            raise DataError(f"'{path}' has {len(names)} sets of the role {role}: {', '.join(names)} — allowed: one")
+    return list(found.values())
