@@ -75,6 +75,21 @@ def test_one_forward_pass_serves_all_methods(records):
     assert set(passes.values()) == {0}
 
 
+def test_attacked_images_are_scored_beside_clean_ones_and_not_ranked(here, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path))
+    assert main(["run", *SHORT, "method=energy", "+attack=fgsm"]) == 0
+    assert "Not the benchmark as defined, so not ranked: OOD images moved towards acceptance" in capsys.readouterr().out
+    (record,) = RecordStore(tmp_path)
+    (clean,) = [r for r in RecordStore(here / "results") if r.method["name"] == "energy"]
+    assert record.metrics["near"] == clean.metrics["near"]
+    assert record.metrics["attacked/near"]["auroc"] < clean.metrics["near"]["auroc"] - 0.05
+    assert record.benchmark["pristine"] is False
+    assert main(["verify", record.run_id]) == 0
+    assert main(["train", *SHORT, "+attack=fgsm"]) == 2
+    assert main(["run", *SHORT, "method=odin", "+attack=fgsm", "tune=none"]) == 2
+    assert "the score of ODIN has no gradient by the images" in capsys.readouterr().err
+
+
 def test_every_method_sees_the_same_classifier(records):
     accuracies = {record.metrics["id"]["accuracy"] for record in records.values()}
     assert len(accuracies) == 1

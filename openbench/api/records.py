@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from openbench import paths
 from openbench.api.arguments import path_of
 from openbench.api.result import Result
+from openbench.core.names import ATTACKED, FULL_SPECTRUM
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, RecordError, did_you_mean
@@ -18,7 +19,7 @@ from openbench.results.records.store import RecordStore
 from openbench.results.records.store import load as load_file
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import first_with
-from openbench.results.tables.views import FAMILIES, FULL_SPECTRUM, family_of, key_order
+from openbench.results.tables.views import FAMILIES, family_of, key_order
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +35,7 @@ _LAST = (
 )
 _OF_ROW = ("side", "role", "set")
 _FACTS = tuple(name for name in (*_FIRST, "written", *_LAST) if name in FACTS and name != "params")
-_SIDES = {"": "standard", FULL_SPECTRUM: "full spectrum"}
+_SIDES = {"": "standard", FULL_SPECTRUM: "full spectrum", ATTACKED: "attacked"}
 _CATEGORIES = ("method", "training", "backbone", "benchmark", *_OF_ROW, "augment", "outliers", "params", "tuned_on")
 _COUNT, _ACCURACY = "n_", "accuracy"
 _OF_ID = "id_"

@@ -152,6 +152,14 @@ class Backbone(ABC):
     def outputs(self, images: Tensor, request: Request) -> Outputs:
         """Return what `request` names for normalised images (n, 3, h, w), after its input-gradient step if any."""
 
+    def traced(self, images: Tensor, request: Request) -> Outputs:
+        """Return what `request` names for normalised images (n, 3, h, w), with gradients by the images.
+
+        Raises:
+            NotApplicableError: there is no network that could be differentiated.
+        """
+        raise NotApplicableError(f"backbone '{self.name}' has no gradient by its images — choose a network of torch")
+
     def classify(self, features: Tensor) -> Tensor:
         """Logits (n, c) of features (n, d), on their device."""
         return self.head(features)

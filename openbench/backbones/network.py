@@ -250,6 +250,14 @@ class NetworkBackbone(Backbone):
         outputs = self._checked(tapped)
         return outputs if self.precision == self._full else self._widened(outputs)
 
+    def traced(self, images: Tensor, request: Request) -> Outputs:
+        """Return what `request` names for normalised images (n, 3, h, w), with gradients by the images."""
+        for layer in request.layers:
+            self._require(layer)
+        with self.frozen() as module, tapping(module, self._anatomy, request.layers, request.pool) as tapped:
+            module(images)
+        return self._checked(tapped)
+
     @property
     def _full(self) -> Precision:
         """The precision where 16 bits would not do: gradients vanish in them, and methods expect float32."""
@@ -291,7 +299,7 @@ class NetworkBackbone(Backbone):
                 f"backbone '{self.name}': its head '{self._anatomy.head}' receives {shape}, not one vector (n, d) per "
                 "image — choose another model"
             )
-        return Outputs(tapped.logits.detach(), tapped.features.detach(), tapped.maps)
+        return Outputs(tapped.logits, tapped.features, tapped.maps)
 
     def _install(self, module: nn.Module, *, trained: bool) -> None:
         # Channels last is the faster layout for convolutions on CPU and CUDA: a quarter less time for ResNet-20.

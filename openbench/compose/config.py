@@ -13,7 +13,7 @@ from openbench import paths
 from openbench.compose.sweep import options, with_folders
 from openbench.config.build import target_of
 from openbench.config.constraints import Seed, check_value
-from openbench.config.overrides import AUGMENT, NAME, OUTLIERS
+from openbench.config.overrides import ATTACK, AUGMENT, NAME, OUTLIERS
 from openbench.config.shipped import by_data, shipped
 from openbench.errors import ConfigError, available, check_known
 from openbench.public import TARGET
@@ -74,7 +74,8 @@ def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run"
     Raises:
         ConfigError: no benchmark, a node that is missing, unknown or without value, or a seed that is not whole.
     """
-    check_known((str(key) for key in cfg if key != HYDRA), (*SCIENTIFIC, OUTLIERS, RUNTIME), "config")
+    optional = (OUTLIERS, ATTACK) if command == "run" else (OUTLIERS,)
+    check_known((str(key) for key in cfg if key != HYDRA), (*SCIENTIFIC, *optional, RUNTIME), "config")
     if "benchmark" not in cfg:
         raise no_benchmark(command)
     nodes = {key: plain(cfg, key) for key in SCIENTIFIC if key in cfg}
@@ -86,6 +87,8 @@ def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run"
     _augment(nodes["training"], choices.get("augment"))
     if OUTLIERS in cfg:
         nodes[OUTLIERS] = {**plain(cfg, OUTLIERS), NAME: choices.get(f"dataset@{OUTLIERS}")}
+    if ATTACK in cfg:
+        nodes[ATTACK] = {**plain(cfg, ATTACK), NAME: choices.get(ATTACK)}
     if nodes["method"].get(_SCORER_OF_TRAINING):
         nodes["method"] = published_scorer(nodes["training"])
     check_value(nodes.get("seed"), Seed, "seed")

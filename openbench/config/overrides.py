@@ -12,10 +12,11 @@ from openbench.digest import digest
 NAME = "_name_"  # key of a node that holds the name of its file, and is not part of it
 AUGMENT = "_augment_"  # key of a training that holds the name typed after `+augment=`; its recipe holds what that means
 STREAM = "_stream_"  # key of a streaming method's config: the streams that it scores
+ATTACK = "attack"  # key of the node of an attack on test images, added by `+attack=NAME`
 OUTLIERS = "outliers"  # key of the node with the outliers that a training is shown
 GROUPS = ("backbone", "training", "method", "tune", "metrics")
 OUTLIER_SET = f"dataset@{OUTLIERS}"
-_ADDED = "augment"  # no default chooses a file of this group
+_ADDED = ("augment", ATTACK)  # no default chooses a file of these groups
 _UNTYPED = {"metrics": "default"}  # what is chosen where nothing is typed, and need not be
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 _NUMBER = re.compile(r"[0-9][0-9_]*(e[0-9_]+)?|0[box][0-9a-f_]+", re.IGNORECASE)
@@ -71,7 +72,8 @@ def choices(config: Mapping[str, Any]) -> dict[str, str | None]:
     return {
         **chosen,
         OUTLIER_SET: config.get(OUTLIERS, {}).get(NAME),
-        _ADDED: config.get("training", {}).get(AUGMENT),
+        "augment": config.get("training", {}).get(AUGMENT),
+        ATTACK: config.get(ATTACK, {}).get(NAME),
     }
 
 
@@ -82,7 +84,7 @@ def words_of(chosen: Mapping[str, str | None]) -> list[str]:
         chosen: as `choices` returns it, or a part of it.
     """
     typed = {group: name for group, name in chosen.items() if name and name != _UNTYPED.get(group)}
-    return [f"{'+' * (group == _ADDED)}{group}={name}" for group, name in typed.items()]
+    return [f"{'+' * (group in _ADDED)}{group}={name}" for group, name in typed.items()]
 
 
 def command_line(name: str, arguments: Iterable[str], config_dir: Path | None = None) -> str:

@@ -12,6 +12,7 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]*")
 PART = "letters, digits, _ . + = -, at most 100 of them, the first a letter, digit or _"
 WORDS = "a name on one line, of printable characters, at most 200 of them"
 
+FULL_SPECTRUM, ATTACKED = "full_spectrum/", "attacked/"  # before names in metrics: ID test ∪ csID; attacked images
 _ORDER = re.compile(r"order_\d+/")
 
 
@@ -23,6 +24,11 @@ def order_name(number: int, name: str) -> str:
 def without_order(name: str) -> str:
     """Return the name of a set or group as it is without the order of a stream."""
     return _ORDER.sub("", name, count=1)
+
+
+def without_side(name: str) -> str:
+    """Return the name of a set or group as it is in the standard setting."""
+    return name.removeprefix(FULL_SPECTRUM).removeprefix(ATTACKED)
 
 
 def is_stream(measured: Iterable[str]) -> bool:

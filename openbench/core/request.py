@@ -38,6 +38,8 @@ class Role(StrEnum):
     OOD_VAL = "ood_val"
     NEAR = "near"
     FAR = "far"
+    NEAR_ATTACKED = "near_attacked"
+    FAR_ATTACKED = "far_attacked"
 
     @property
     def is_id(self) -> bool:

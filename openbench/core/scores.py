@@ -15,7 +15,7 @@ class SetScores:
 
     Args:
         name: the data set's name in the benchmark, e.g. `tin`.
-        role: `id_test`, `id_val`, `csid`, `ood_val`, `near` or `far`.
+        role: `id_test`, `id_val`, `csid`, `ood_val`, `near`, `far`, `near_attacked` or `far_attacked`.
         scores: (n,) larger = more OOD.
         correct: (n,) 0/1, whether the prediction is right; for ID-side sets, None if unknown.
         labels: (n,) integers, the true class, −1 where there is none; needed on `id_val` and `id_test` for prediction
@@ -58,6 +58,6 @@ class SetScores:
                 f"scores of '{name}': {len(scores)} scores, {len(labels)} labels, {len(predictions)} predictions — one "
                 "of each per image expected"
             )
-        answered = role.is_id and not any(len(known) and known.max() < 0 for known in (predictions, labels))
+        answered = not any(len(known) and known.max() < 0 for known in (predictions, labels))
         correct = predictions == labels if answered else None
         return cls(name, role, scores, correct, labels, predictions=predictions)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from openbench.core.benchmark import Benchmark
+from openbench.core.names import FULL_SPECTRUM
 from openbench.core.record import ResultRecord, Value
 from openbench.core.request import Role
 from openbench.engine.provenance import WARNINGS
@@ -16,7 +17,7 @@ HEADER = (
     "hyper-parameters chosen for each OOD set on that test set itself (oracle per set): a bound, not a result; each "
     "set is evaluated by itself, groups are means over sets, and nothing is pooled"
 )
-_SIDES = ("", "full_spectrum/")
+_SIDES = ("", FULL_SPECTRUM)
 # Numbers that compare sets, or belong to scores that the sets do not share.
 _NOT_JOINED = ("n_sets", "n_ood", "pooled_", "f1_threshold")
 

@@ -12,7 +12,7 @@ from openbench.backbones.feature_file import FeatureFile
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.build import build, from_node
 from openbench.config.constraints import check_value, hints_of
-from openbench.config.overrides import NAME, STREAM
+from openbench.config.overrides import ATTACK, NAME, STREAM
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
@@ -38,6 +38,7 @@ from openbench.engine.provenance import TrainingInfo
 from openbench.engine.run import RunSpec
 from openbench.engine.tune import Tuning
 from openbench.errors import ConfigError, DataError, MethodError
+from openbench.features.attacks import Attack
 from openbench.features.changed_images import check_recipes
 from openbench.metrics.suite import MetricOptions
 from openbench.public import TARGET, public_name
@@ -49,7 +50,7 @@ T = TypeVar("T")
 Config = Mapping[str, Any]
 Adopt = Callable[[Benchmark], tuple[Backbone, Config]]
 _MOST = 2  # of each kind: a benchmark with its training images, and without for methods that do not read them
-_PER_RUN = ("method", "tune", "metrics")  # nodes that neither a benchmark nor a network depends on
+_PER_RUN = ("method", "tune", "metrics", ATTACK)  # nodes that neither a benchmark nor a network depends on
 
 
 def prepare(
@@ -80,6 +81,7 @@ def prepare(
     config = {**config, "method": chosen.node}
     tuning, metrics = _options(Tuning, config["tune"], "tune"), _options(MetricOptions, config["metrics"], "metrics")
     reads_train = bool(train_reader(chosen) or head_reader(config["backbone"]))
+    attack = _options(Attack, config[ATTACK], ATTACK) if ATTACK in config else None
     roots = paths.data_roots()
     key = digest(config["benchmark"]), reads_train, roots
     benchmark = shared.get("benchmark", key, lambda: load_benchmark(config, chosen))
@@ -114,6 +116,7 @@ def prepare(
         space=chosen.space,
         tuning=tuning,
         metrics=metrics,
+        attack=attack,
         config={name: node for name, node in config.items() if name != OUTLIERS or uses_outliers},
         training_info=training,
         overrides=overrides,

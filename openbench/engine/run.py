@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,7 @@ from openbench.engine.provenance import (
 )
 from openbench.engine.tune import TestSplits, TuneContext, Tuning, tune
 from openbench.errors import MethodError, RecordError
+from openbench.features.attacks import Attack, acceptance, cross_entropy
 from openbench.features.changed_images import synthetic
 from openbench.features.texts import Corpus
 from openbench.metrics.suite import MetricOptions, describe, evaluate
@@ -86,6 +87,7 @@ class RunSpec:
         space: hyper-parameter → values to search; empty = nothing to tune.
         tuning: how the search is done.
         metrics: which metrics at which operating points.
+        attack: on test images, which are scored besides the clean ones; None = none.
         config: the scientific config, plain and resolved; enters the record with public names.
         training_info: how the weights were trained; None for released ones.
         variant: distinguishes the method from one of the same sources and other scores; empty for the first one.
@@ -99,6 +101,7 @@ class RunSpec:
     space: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     tuning: Tuning = field(default_factory=Tuning)
     metrics: MetricOptions = field(default_factory=MetricOptions)
+    attack: Attack | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     training_info: TrainingInfo | None = None
     variant: str = ""
@@ -281,19 +284,22 @@ def _compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, list[SetSco
         tuned = _tune(spec, fitting, scoring)
     with clock.stage("fit"):
         method = tuned.fitted or fit(with_params(spec.method, tuned.params), fitting, features, device)
+    moved: list[Split] = []
     if isinstance(method, StreamingMethod):
         with clock.stage("score"):
             metrics, sets = score_streams(method, spec.stream, benchmark, scoring), list[SetScores]()
     else:
-        metrics, sets = _measured(method, spec, scoring, clock)
+        with clock.stage("attack"):
+            moved = attacked_splits(method, spec, features)
+        metrics, sets = _measured(method, spec, scoring, clock, moved)
     record = ResultRecord(
         run_id=spec.run_id,
         config=spec.scientific,
         benchmark={
             "name": benchmark.name,
             "digest": benchmark.digest,
-            "pristine": benchmark.pristine,
-            "deviations": list(benchmark.deviations),
+            "pristine": benchmark.pristine and spec.attack is None,
+            "deviations": [*benchmark.deviations, *([str(spec.attack)] if spec.attack else [])],
             **({"images": images} if (images := images_read(benchmark)) else {}),
         },
         backbone=describe_backbone(backbone, spec.training_info, spec.config),
@@ -311,7 +317,7 @@ def _compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, list[SetSco
         header=describe(spec.metrics),
         counts={
             f"{s.role}/{s.name}": {"n": len(s), "expected": s.expected}
-            for s in (*benchmark.splits(), *((spec.outliers,) if spec.outliers else ()))
+            for s in (*benchmark.splits(), *((spec.outliers,) if spec.outliers else ()), *moved)
             if not s.unread
         },
         provenance=provenance(clock, device, backbone.passes - passes_before)
@@ -324,7 +330,7 @@ def _compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, list[SetSco
 
 
 def _measured(
-    method: Method, spec: RunSpec, scoring: Scoring, clock: Clock
+    method: Method, spec: RunSpec, scoring: Scoring, clock: Clock, moved: Sequence[Split]
 ) -> tuple[dict[str, dict[str, Value]], list[SetScores]]:
     """Return the metrics of a fitted method, and the scores that they are computed from."""
     benchmark = spec.benchmark
@@ -332,7 +338,7 @@ def _measured(
     with clock.stage("score"):
         # First, so that it refuses before all the test sets are extracted.
         by_class = _class_values(method, spec, scoring)
-        scores = score_splits(method, (*benchmark.test_splits(), *splits), scoring, classified=spec.classified)
+        scores = score_splits(method, (*benchmark.test_splits(), *splits, *moved), scoring, classified=spec.classified)
     with clock.stage("metrics"):
         logits = Request(fields=frozenset({Field.LOGITS}))
         # Without a classifier nothing can be right or wrong.
@@ -342,6 +348,25 @@ def _measured(
             replace(s, probabilities=probabilities.get(Role(s.role)), **by_class.get(Role(s.role), {})) for s in scores
         ]
         return evaluate(sets, spec.metrics), sets
+
+
+def attacked_splits(method: Method, spec: RunSpec, features: CachedFeatures) -> list[Split]:
+    """Return the attacked test splits of a run, whose images are made now if they are not cached.
+
+    Raises:
+        NotApplicableError: a score or a network without a gradient by the images.
+    """
+    attack = spec.attack
+    if attack is None:
+        return []
+    by_class = partial(cross_entropy, features.backbone)
+    if attack.of == "id":
+        return [features.attacked(spec.benchmark.id_test, attack, by_class, "cross-entropy")]
+    by_score = partial(acceptance, method, features.backbone)
+    return [
+        features.attacked(split, attack, by_score, f"run {spec.run_id}")
+        for split in (*spec.benchmark.near.values(), *spec.benchmark.far.values())
+    ]
 
 
 def _splits(spec: RunSpec) -> list[Split]:

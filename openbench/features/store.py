@@ -132,6 +132,20 @@ class FeatureStore:
         def rows(images: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
             return score_rows(method, backbone, images, self.batch_size, self.workers, halving=self.halving)
 
+        return self.rows(backbone, split, name, rows)
+
+    def rows(self, backbone: Backbone, split: Split, name: str, rows: RowsOf) -> Tensor:
+        """Return a column of a split (n, …), memory-mapped, computed now if it is not cached.
+
+        Args:
+            backbone: with weights.
+            split: the images.
+            name: of the column; only network, images and name may influence its values.
+            rows: makes a pass over some images.
+
+        Raises:
+            CacheError: the folder cannot be written.
+        """
         self._ensure(backbone, split, (name,), (name,), rows)
         return ColumnFile(self._folder(backbone, split), name).open()
 

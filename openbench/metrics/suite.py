@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from openbench.core.names import ATTACKED, FULL_SPECTRUM
 from openbench.core.scores import SetScores
 from openbench.digest import digest
 from openbench.errors import MetricError, did_you_mean
@@ -69,10 +70,10 @@ __all__ = [
     "fixed_thresholds",
     "higher_is_better",
 ]
-ROLES: tuple[str, ...] = ("id_test", "id_val", "csid", "ood_val", "near", "far")
 GROUPS: tuple[str, ...] = ("near", "far")
+_ATTACKED = tuple(f"{group}_attacked" for group in GROUPS)
+ROLES: tuple[str, ...] = ("id_test", "id_val", "csid", "ood_val", *GROUPS, *_ATTACKED)
 _RESERVED = (*GROUPS, "id")
-_FULL_SPECTRUM = "full_spectrum/"
 _CACHED = 8  # sources of prediction sets
 _set_values: dict[str, Mapping[str, float | int | str]] = {}  # values of the latest sources, by their digest
 
@@ -246,7 +247,8 @@ def evaluate(
     """Return {set or group: {key: value}}: every near and far set, their groups, and `id` for ID-only values.
 
     Groups have the unweighted mean over their sets and, under `pooled_` keys, the values of the pooled sets. With csID
-    sets everything is repeated under `full_spectrum/…`, with ID test ∪ csID as the ID side. Numbers are fractions in
+    sets everything is repeated under `full_spectrum/…`, with ID test ∪ csID as the ID side; with attacked sets all
+    but `id` is repeated under `attacked/…`, and `attacked/id` has the accuracy on attacked ID images. Numbers are in
     [0, 1], except thresholds, sizes and counts; an infeasible value is the string `unable`; values that the sets do not
     give (`@val` without validation splits, risks without correctness) are absent.
 
@@ -267,8 +269,18 @@ def evaluate(
     if by_role["csid"]:
         side = (*by_role["id_test"], *by_role["csid"])
         wide = _evaluate_side(by_role, side, options)
-        results |= {f"{_FULL_SPECTRUM}{name}": values for name, values in wide.items()}
+        results |= {f"{FULL_SPECTRUM}{name}": values for name, values in wide.items()}
+    if any(by_role[role] for role in _ATTACKED):
+        moved = by_role | {group: by_role[role] for group, role in zip(GROUPS, _ATTACKED, strict=True)}
+        values = _evaluate_side(moved, (*by_role["id_test"],), options) | {"id": _accuracy(moved["near"])}
+        results |= {f"{ATTACKED}{name}": of_set for name, of_set in values.items() if of_set}
     return results
+
+
+def _accuracy(sets: Sequence[SetScores]) -> Values:
+    """Return the accuracy on attacked ID images; nothing without any."""
+    losses = _losses(sets)
+    return {} if losses is None or not losses.size else {"n_id": losses.size, "accuracy": float(1.0 - losses.mean())}
 
 
 def _checked(sets: Sequence[SetScores]) -> dict[str, list[SetScores]]:
@@ -289,14 +301,19 @@ def _checked(sets: Sequence[SetScores]) -> dict[str, list[SetScores]]:
     if len(by_role["id_test"]) != 1 or not (by_role["near"] or by_role["far"]):
         names = ", ".join(f"{s.role} '{s.name}'" for s in sets) or "nothing"
         raise MetricError(f"a run needs exactly one id_test set and at least one near or far set — found {names}")
+    for roles in (GROUPS, _ATTACKED):
+        _check_names([s for role in roles for s in by_role[role]])
+    return by_role
+
+
+def _check_names(sets: Sequence[SetScores]) -> None:
     used: set[str] = set()
-    for s in (*by_role["near"], *by_role["far"]):
-        if s.name in _RESERVED or s.name.startswith(_FULL_SPECTRUM):
+    for s in sets:
+        if s.name in _RESERVED or s.name.startswith((FULL_SPECTRUM, ATTACKED)):
             raise MetricError(f"set name '{s.name}' is taken by a group of results — rename the set")
         if s.name in used:
             raise MetricError(f"set name '{s.name}' is used twice among near and far sets — give each set its own name")
         used.add(s.name)
-    return by_role
 
 
 def _floats(s: SetScores) -> Floats:

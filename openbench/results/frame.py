@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openbench import paths
-from openbench.config.overrides import OUTLIERS
-from openbench.core.names import is_stream
+from openbench.config.overrides import ATTACK, OUTLIERS
+from openbench.core.names import ATTACKED, FULL_SPECTRUM, is_stream
 from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord, Value
 from openbench.core.request import Role
 from openbench.digest import bytes_sha256, digest
@@ -29,7 +29,7 @@ from openbench.errors import OpenbenchError, RecordError
 from openbench.results.leaderboard.consistency import inconsistencies
 from openbench.results.records.settings import augmentation_of, hyper_parameters, not_default, outliers_of, training_of
 from openbench.results.records.store import OnError, RecordStore
-from openbench.results.tables.views import FULL_SPECTRUM, members_of, ordered, role_in, tuned_by
+from openbench.results.tables.views import members_of, ordered, role_in, tuned_by
 from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ Keep = Callable[[str, str], bool]  # of a set or group and a key: whether somebo
 # What the runs of a row of the leaderboard have in common: the config except for the seed, how numbers are reported,
 # and the benchmark, which is compared by its digest.
 NODES = ("training", "backbone", "method", "tune")
-SIDES = ("", FULL_SPECTRUM)
+SIDES = ("", FULL_SPECTRUM, ATTACKED)
 _INTERVALS = ("confidence", "replicates")
 ID = "id"
 METRIC = "metric."  # before the key of a metric, in the names of columns
@@ -196,6 +196,7 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
     metrics, tune = config.get("metrics"), config.get("tune")
     strategy = str(tune.get("strategy", "none")) if isinstance(tune, dict) else "none"
     numbers = {of: {k: v for k, v in values.items() if keep(of, k)} for of, values in record.metrics.items()}
+    attack = [config[ATTACK]] if ATTACK in config else []
     digests = [_digest(node) for node in nodes.values()]
     return Run(
         run_id=record.run_id,
@@ -223,7 +224,7 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
         metrics_node=metrics,
         config_key=config_key({**config, **nodes}),
         benchmark_key=benchmark_key(config.get("benchmark")),
-        setting=digest([digests, name, backbone, training, augment, outliers]),
+        setting=digest([digests, name, backbone, training, augment, outliers, *attack]),
         code=digest([version, sources, uncommitted]),
         sources=sources,
         uncommitted=uncommitted,

@@ -149,6 +149,22 @@ def test_id_values(results):
     assert values["f1_threshold_range"] == pytest.approx(np.ptp(thresholds) / ID.scores.astype(float).std())
 
 
+def test_attacked_sets_are_evaluated_as_their_clean_ones_are():
+    attacked = [replace(s, role=f"{s.role}_attacked", scores=s.scores - 1) for s in (C100, TIN, MNIST)]
+    results = evaluate([*SETS, *attacked], FAST)
+    moved = evaluate([ID, ID_VAL, OOD_VAL, *(replace(s, scores=s.scores - 1) for s in (C100, TIN, MNIST))], FAST)
+    assert {name: results[f"attacked/{name}"] for name in moved if name != "id"} == {
+        name: values for name, values in moved.items() if name != "id"
+    }
+    assert {name: v for name, v in results.items() if not name.startswith("attacked/")} == evaluate(SETS, FAST)
+
+
+def test_accuracy_on_attacked_id_images_stands_beside_their_detection():
+    results = evaluate([*SETS, replace(ID, name="adversarial_id", role="near_attacked")], FAST)
+    assert results["attacked/id"] == {"n_id": 200, "accuracy": pytest.approx(ID.correct.mean())}
+    assert results["attacked/near"]["auroc"] == pytest.approx(0.5)
+
+
 def test_full_spectrum_pools_covariate_shifted_id_with_id():
     wide = evaluate([*SETS, CSID], FAST)
     ids = np.concatenate([ID.scores, CSID.scores])

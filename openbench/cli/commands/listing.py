@@ -29,6 +29,7 @@ RECORD = "record"
 _USAGE = {
     "benchmark": "python -m openbench run +benchmark={name}",
     "method": "python -m openbench run +benchmark=digits method={name}",
+    "attack": "python -m openbench run +benchmark=digits +attack={name} method=energy",
     "augment": "python -m openbench train +benchmark=cifar10 +augment={name}",
     "recipe": "python -m openbench train +benchmark=cifar10 recipe@training.recipe={name}",
     "scorer": "python -m openbench run -m +benchmark=digits 'training=glob(*)' +scorer={name}",
@@ -177,7 +178,7 @@ def resolve(entry: Entry, config_dir: Path | None) -> str:
 
     from openbench.compose.config import compose
 
-    plus = "+" if entry.group in ("augment", "benchmark", "scorer") else ""
+    plus = "+" if entry.group in ("attack", "augment", "benchmark", "scorer") else ""
     try:
         composed = compose("run", [f"{plus}{entry.group}={entry.name}"], config_dir)
         node = OmegaConf.select(composed, entry.group)

@@ -7,6 +7,7 @@ from functools import partial
 from operator import methodcaller
 from typing import Any
 
+from openbench.core.names import FULL_SPECTRUM
 from openbench.metrics.keys import higher_is_better
 from openbench.metrics.rank_ranges import RankRange
 from openbench.report.site.facts import UNKNOWN, MethodFacts
@@ -19,7 +20,7 @@ from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import SOURCES, Figure, Setup, published_name
 from openbench.results.tables.render import Cell, Column, Estimate, Table
-from openbench.results.tables.views import FULL_SPECTRUM, GROUPS
+from openbench.results.tables.views import GROUPS
 
 Plain = dict[str, Any]
 Facts = Mapping[str, MethodFacts]

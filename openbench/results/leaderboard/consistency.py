@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from math import fsum
 from typing import Any
 
+from openbench.core.names import FULL_SPECTRUM
 from openbench.core.record import ResultRecord, RunIdentity
-from openbench.results.tables.views import FULL_SPECTRUM, GROUPS
+from openbench.results.tables.views import GROUPS
 
 # Means are recomputed in double precision; only the order of additions may differ.
 _ROUNDING = 1e-9

@@ -18,13 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from openbench.core.names import order_name
+from openbench.core.names import order_name, without_side
 from openbench.core.record import ResultRecord
 from openbench.storage.plain_json import plain
 
 ROUNDING = 1e-6
 SAMPLES = 3  # two were seen to move, in ties of saturated scores
-_FULL_SPECTRUM = "full_spectrum/"
 _POOLED = "pooled_"
 
 
@@ -117,7 +116,7 @@ def allowance(record: ResultRecord, where: str, key: str) -> float:
 
 def tolerance_of(where: str, key: str) -> tuple[str, float] | None:
     """Return the kind of a metric, without `pooled_`, and how many times that; None if it has to be equal."""
-    known = _OF_ID if where.removeprefix(_FULL_SPECTRUM) == "id" else _OF_SETS
+    known = _OF_ID if without_side(where) == "id" else _OF_SETS
     return next(((kind, times) for pattern, kind, times in known if re.fullmatch(pattern, key)), None)
 
 
@@ -135,8 +134,8 @@ def _multiple(record: ResultRecord, key: str, sizes: Sizes, value: Callable[[str
 
 
 def _sizes(record: ResultRecord, where: str, pooled: bool) -> Sizes:
-    side = _FULL_SPECTRUM * where.startswith(_FULL_SPECTRUM)
-    name = where.removeprefix(side)
+    name = without_side(where)
+    side = where.removesuffix(name)
     values = record.metrics.get(order_name(0, name), record.metrics[where])  # a mean over orders says no counts
     ood = float(values.get("n_ood", math.inf))
     roles = ("near/", "far/") if name == "id" else (f"{name}/",)

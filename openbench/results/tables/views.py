@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import fmean, pstdev
 from typing import Any
 
-from openbench.core.names import is_stream, without_order
+from openbench.core.names import ATTACKED, FULL_SPECTRUM, is_stream, without_order, without_side
 from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, did_you_mean
 from openbench.metrics.keys import higher_is_better
@@ -14,10 +14,10 @@ from openbench.results.escape import console
 from openbench.results.records.settings import hyper_parameters, network_of
 from openbench.results.tables.render import Cell, Column, Estimate, Kind, Table
 
-FULL_SPECTRUM = "full_spectrum/"
 GROUPS = ("near", "far")
 MEMBER = "  "  # before the name of a set, below that of its group
-SIDES = {"": "", FULL_SPECTRUM: "full spectrum"}
+SIDES = {"": "", FULL_SPECTRUM: "full spectrum", ATTACKED: "attacked"}
+_SHORT = {"": "", FULL_SPECTRUM: "FS ", ATTACKED: "attacked "}
 
 # View → the keys it shows, in this order; a key belongs to the first view that lists it. A key that no view lists
 # is shown in `other`.
@@ -61,9 +61,8 @@ def run_table(record: ResultRecord) -> Table:
     sides = [side for side in SIDES if any((side + name) in record.metrics for name in names_of(record))]
     columns = [Column("set"), Column("role"), Column("n", "count")]
     for side in sides:
-        short = "FS " if side else ""
-        columns += [Column(f"{short}AUROC ↑ [interval]", "percent")]
-        columns += [Column(f"{short}FPR@95 ↓ [interval]", "percent")]
+        columns += [Column(f"{_SHORT[side]}AUROC ↑ [interval]", "percent")]
+        columns += [Column(f"{_SHORT[side]}FPR@95 ↓ [interval]", "percent")]
         if not side:
             columns += [Column("AUPR-in ↑", "percent"), Column("AUPR-out ↑", "percent")]
     rows = []
@@ -196,7 +195,7 @@ def ordered(measured: Iterable[str], members: Members) -> list[str]:
         measured: names as the metrics of a record have them, ID, full spectrum and the orders of a stream included.
         members: {role: names of its sets}.
     """
-    present = {name.removeprefix(FULL_SPECTRUM) for name in measured if not is_stream([name])} - {"id"}
+    present = {without_side(name) for name in measured if not is_stream([name])} - {"id"}
     order = [name for group in GROUPS for name in (group, *sorted(members.get(group, ()))) if name in present]
     return [*order, *sorted(present - set(order))]
 
@@ -219,7 +218,8 @@ def role_in(members: Members, name: str) -> str:
     """Return the role of a set among those of each role, as `role_of` does."""
     if name in GROUPS:
         return "mean"
-    return next((group for group in GROUPS if name in members.get(group, ())), "–")
+    roles = ((group, role) for group in GROUPS for role in (group, f"{group}_attacked"))
+    return next((group for group, role in roles if name in members.get(role, ())), "–")
 
 
 def _title(record: ResultRecord) -> str:
