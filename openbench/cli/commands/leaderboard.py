@@ -34,6 +34,7 @@ from openbench.results.leaderboard.pages import (
     unranked_table,
     write,
 )
+from openbench.results.leaderboard.published import published_boards
 from openbench.results.leaderboard.ranking import Board, boards_in
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.stored import ScoreStore
@@ -67,6 +68,7 @@ def _condition(text: str) -> tuple[str, tuple[str, ...]]:
 @click.option("--check", is_flag=True, help="write nothing; exit code 1 if something would change")
 @click.option("--site", type=options.FILE, metavar="DIR", help="write a page to sort, filter and compare; no server")
 @click.option("--reports", is_flag=True, help="with --site: also the page of every run with published scores")
+@click.option("--published", is_flag=True, help="print published results, and runs of your own beside them")
 @click.option("--every-number", type=options.FILE, metavar="FILE.csv", help="write every number of every record")
 @click.option("--view", type=click.Choice([_BOARD, *ACROSS]), help=f"print these numbers (default: {_BOARD})")
 @click.option(
@@ -95,6 +97,7 @@ def leaderboard(
     check: bool,
     site: Path | None,
     reports: bool,
+    published: bool,
     every_number: Path | None,
     view: str | None,
     benchmarks: tuple[str, ...],
@@ -116,6 +119,7 @@ def leaderboard(
       python -m openbench leaderboard --view selective --of near
       python -m openbench leaderboard --benchmark cifar10 --view overview --columns method,near,tin --format latex
       python -m openbench leaderboard --view overview --format csv
+      python -m openbench leaderboard --published --benchmark imagenet1k
       python -m openbench leaderboard --every-number numbers.csv
       python -m openbench leaderboard --site site
     """
@@ -130,6 +134,8 @@ def leaderboard(
         return _site(results, site, reports=reports)
     if every_number is not None:
         return _every_number(results, every_number)
+    if published:
+        return _published(results, benchmarks, columns, form)
     if view or benchmarks or where or form or of or columns:
         unreadable: list[RecordError] = []
         found = _chosen(_boards(results, view or _BOARD, unreadable.append), benchmarks, where)
@@ -151,6 +157,21 @@ def _site(results: Path, folder: Path, *, reports: bool) -> int:
 
     made, unreadable = write_site(results, folder, method_facts(), command if reports else None)
     print(f"wrote {len(made)} files — open {folder / 'index.html'}")
+    return _notices((), unreadable)
+
+
+def _published(results: Path, benchmarks: Sequence[str], columns: Sequence[str], form: str | None) -> int:
+    """Print the published results of some benchmarks."""
+    unreadable: list[RecordError] = []
+    found = published_boards(results / "reference", boards_in(RecordStore(results), unreadable.append))
+    known = [board.benchmark for board in found]
+    tables = [board.table for board in found if not benchmarks or _matches(board.benchmark, benchmarks)]
+    if benchmarks and not tables:
+        raise ConfigError(
+            f"--benchmark: '{', '.join(benchmarks)}' not found among the published results"
+            f"{did_you_mean(benchmarks[0], known)} — available: {available(known, benchmarks[0])}"
+        )
+    _print([_selected(table, columns, form) for table in _with_columns(tables, columns)], form or "console")
     return _notices((), unreadable)
 
 

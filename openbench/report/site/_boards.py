@@ -316,6 +316,7 @@ def _row(row: Row, place: tuple[int, bool] | None, columns: Sequence[ShownColumn
         "published": "" if comparison is None else comparison.network,
         "comparable": comparison is not None and comparison.comparable,
         "complete": all(run.complete for run in row.members),
+        "source": "",
         "values": [value_of(value(row)) for _, value in columns],
     }
 

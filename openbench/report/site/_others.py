@@ -1,4 +1,4 @@
-"""Boards of the site that are not ranked by AUROC of images: AUTC, tabular data (ADBench), training methods."""
+"""Boards of the site besides those of records: AUTC, tabular data (ADBench), training methods, published results."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from openbench.report.site._boards import Metric, Plain, number, value_of
+from openbench.results.leaderboard.published import PublishedBoard
 from openbench.results.leaderboard.tabular import METRICS, SOURCE, read_table
 from openbench.results.leaderboard.trainings import comparison, read_runs
 from openbench.results.records.settings import NONE
@@ -36,6 +37,7 @@ _ROW: Plain = {
     "published": "",
     "comparable": True,
     "complete": True,
+    "source": "",
 }
 
 
@@ -153,6 +155,32 @@ def trainings(path: Path) -> Plain:
     }
 
 
+def published(board: PublishedBoard) -> Plain:
+    """Return a board of published results, without ranks, as the page reads it."""
+    named = (("near.auroc", "near AUROC", 1), ("far.auroc", "far AUROC", 1), ("id.accuracy", "ID accuracy", 1))
+    rows = []
+    for at, (cells, runs, reasons) in enumerate(zip(board.table.rows, board.runs, board.reasons, strict=True)):
+        method, training, augment, outliers, backbone, *values, source = cells
+        about = {"method": method, "training": training, "augment": augment, "outliers": outliers, "source": source}
+        row = {**about, "backbone": backbone, "runs": list(runs), "values": [value_of(cell) for cell in values]}
+        rows.append(_ROW | row | {"id": runs[0] if runs else f"published-{at}", "reasons": list(reasons)})
+    return {
+        "id": f"published-{board.benchmark}",
+        "benchmark": board.benchmark,
+        "digest": "",
+        "side": "standard",
+        "title": board.table.title,
+        "conventions": [],
+        "metrics": [_metric(*each) for each in named],
+        "compared": 0,
+        "published": [],
+        "kind": "published",
+        "first": ["training", "augment", "outliers", "backbone", *(key for key, *_ in named), "source"],
+        "rows": rows,
+        "about": "each row names its source",
+    }
+
+
 def _mean_gap(gaps: Sequence[Any]) -> list[float | None]:
     """Our mean over some tables, the published one, and the difference; nothing if any is missing."""
     known = [gap for gap in gaps if gap is not None]
@@ -228,11 +256,12 @@ def table_of(board: Plain) -> Table:
     """Return a board as a table, with the best and second-best of each column among the ranked rows."""
     arrows = {1: "↑", -1: "↓", 0: ""}
     metrics = (Column(m["title"], "percent", better=arrows[m["better"]]) for m in board["metrics"])
-    columns = (Column("rank", "count"), Column("method"), Column("training"), *metrics)
+    texts = ("method", "training", *(("backbone", "outliers", "source") if board.get("kind") else ()))
+    columns = (Column("rank", "count"), *map(Column, texts), *metrics)
     rows = []
     for row in board["rows"]:
         rank = None if row["rank"] is None else f"{row['rank']}=" if row["tied"] else row["rank"]
-        rows.append((rank, row["method"], row["training"], *map(_estimate, row["values"])))
+        rows.append((rank, *(row[key] for key in texts), *map(_estimate, row["values"])))
     ranked = sum(row["rank"] is not None for row in board["rows"])
     return with_best(Table(board["title"], columns, tuple(rows), notes=(board["about"],)), ranked)
 

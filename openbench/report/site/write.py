@@ -28,10 +28,11 @@ from openbench.report.site._boards import (
     number,
     with_published,
 )
-from openbench.report.site._others import other_boards, table_of
+from openbench.report.site._others import other_boards, published, table_of
 from openbench.results.checks import read_checks
 from openbench.results.frame import runs
 from openbench.results.leaderboard.across import AUROC, across, across_csv, needed
+from openbench.results.leaderboard.published import published_boards
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_of
 from openbench.results.plots import critical_difference, save
 from openbench.results.records.store import RecordStore, load, parsed
@@ -77,7 +78,7 @@ def write_site(
     boards = boards_of(every)
     figures = load_published(results / "reference")
     data = board_data(boards, figures, ScoreStore(results / PUBLISHED))
-    others = other_boards(results, data)
+    others = [*other_boards(results, data), *map(published, published_boards(results / "reference", boards))]
     data += others
     texts = {
         "index.html": _page(boards, unreadable),

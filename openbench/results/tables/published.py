@@ -9,11 +9,12 @@ from openbench.errors import RecordError
 from openbench.results.records.settings import NONE
 from openbench.results.tables.render import Estimate
 
+LEADERBOARD = "openood_leaderboard.csv"
 # Citation of each file that is read, in order of preference: a paper's table before a page that anyone can extend.
 SOURCES = {
     "openood_v1.5_table1.csv": "Zhang et al., OpenOOD v1.5, arXiv 2306.09301, table 1",
     "openood_v1.5_augmentations.csv": "Zhang et al., OpenOOD v1.5, arXiv 2306.09301, tables 3 and 4",
-    "openood_leaderboard.csv": "OpenOOD's leaderboard page, state of 19 July 2025",
+    LEADERBOARD: "OpenOOD's leaderboard page, state of 19 July 2025",
 }
 _NAMES = "names.csv"
 FULL_SPECTRUM_SUFFIX = "_fs"
@@ -61,6 +62,27 @@ class Figure:
     source: str
 
 
+@dataclass(frozen=True)
+class PublishedRow:
+    """A row as it is printed, under its printed names.
+
+    Args:
+        benchmark: in our name.
+        training: e.g. `CE`.
+        backbone: e.g. `ResNet18`; empty if unknown.
+        method: e.g. `KNN`; empty where a table prints the training only.
+        figure: its numbers.
+        outliers: on which outliers the network was trained, or `none`.
+    """
+
+    benchmark: str
+    training: str
+    backbone: str
+    method: str
+    figure: Figure
+    outliers: str = NONE
+
+
 class Names:
     """Published names to ours: one to many, since a score may be known here under two names.
 
@@ -101,9 +123,33 @@ def load_published(folder: Path) -> dict[Setup, Figure]:
     """
     names = load_names(folder)
     figures: dict[Setup, Figure] = {}
-    for setup, figure in (*_paper(folder, names), *_leaderboard(folder, names)):
-        figures.setdefault(setup, figure)
+    for row in (*_paper(folder), *_leaderboard(folder)):
+        for setup in _setups(row, names):
+            figures.setdefault(setup, row.figure)
     return figures
+
+
+def published_rows(folder: Path) -> dict[str, list[tuple[Setup, PublishedRow]]]:
+    """Return the published rows of every benchmark: those of the leaderboard page, then those that papers add to it.
+
+    Each has its names here, or the printed name of what does not exist here.
+
+    Args:
+        folder: of the reference files; without files there are no rows.
+
+    Raises:
+        RecordError: as for `load_published`.
+    """
+    names, rows = load_names(folder), dict[str, dict[Setup, list[PublishedRow]]]()
+    for row in (*_leaderboard(folder), *_paper(folder)):
+        methods = names.ours("method", row.method, row.benchmark, row.training)
+        training, augment = next(iter(names.trainings(row.training, row.benchmark)), (row.training, NONE))
+        backbone = next(iter(names.ours("backbone", row.backbone, row.benchmark)), row.backbone)
+        setup = Setup(row.benchmark, training, backbone, next(iter(methods), row.method), augment)
+        known = rows.setdefault(row.benchmark, {}).setdefault(setup, [])
+        if row.figure.source == LEADERBOARD or not known:
+            known.append(row)
+    return {name: [(setup, row) for setup, every in by.items() for row in every] for name, by in sorted(rows.items())}
 
 
 def published_name(benchmark: str, *, full_spectrum: bool) -> str:
@@ -119,7 +165,7 @@ def load_names(folder: Path) -> Names:
     return Names(row for _, row in reference_rows(folder, _NAMES))
 
 
-def _paper(folder: Path, names: Names) -> Iterator[tuple[Setup, Figure]]:
+def _paper(folder: Path) -> Iterator[PublishedRow]:
     """Table 1 of the paper, and tables 3 and 4 on augmentations, where ID accuracy is printed once for all scores."""
     for source, name_row in (("openood_v1.5_table1.csv", _of_table1), ("openood_v1.5_augmentations.csv", _of_augments)):
         printed: dict[Key, dict[str, Estimate | None]] = {}
@@ -132,7 +178,7 @@ def _paper(folder: Path, names: Names) -> Iterator[tuple[Setup, Figure]]:
             figure = Figure(near, far, _value(accuracy), source)
             backbone = _PAPER_BACKBONES.get(benchmark.removesuffix(FULL_SPECTRUM_SUFFIX), "")
             if values.keys() - {"id_acc"}:
-                yield from ((setup, figure) for setup in _setups(benchmark, (training, backbone, method), names))
+                yield PublishedRow(benchmark, training, backbone, method, figure)
 
 
 def _of_table1(row: Mapping[str, str]) -> tuple[Key, str, str]:
@@ -149,26 +195,25 @@ def _of_augments(row: Mapping[str, str]) -> tuple[Key, str, str]:
     return (benchmark, training, "" if row["metric"] == "id_acc" else row["method"]), row["percent"], ""
 
 
-def _leaderboard(folder: Path, names: Names) -> Iterator[tuple[Setup, Figure]]:
-    source = "openood_leaderboard.csv"
-    for where, row in reference_rows(folder, source):
-        accuracy = _estimate(row["id_acc"], "", where)
+def _leaderboard(folder: Path) -> Iterator[PublishedRow]:
+    for where, row in reference_rows(folder, LEADERBOARD):
         figure = Figure(
             _estimate(row["near_auroc"], row["near_std"], where),
             _estimate(row["far_auroc"], row["far_std"], where),
-            _value(accuracy),
-            source,
+            _value(_estimate(row["id_acc"], "", where)),
+            LEADERBOARD,
         )
-        published = (row["training"], row["architecture"], row["postprocessor"])
-        yield from ((setup, figure) for setup in _setups(row["benchmark"], published, names))
+        outliers = NONE if row["outlier_data"] == "no" else row["outlier_data"]
+        yield PublishedRow(
+            row["benchmark"], row["training"], row["architecture"], row["postprocessor"], figure, outliers
+        )
 
 
-def _setups(benchmark: str, published: tuple[str, str, str], names: Names) -> Iterator[Setup]:
-    training, backbone, method = published
-    for t, augment in names.trainings(training, benchmark):
-        for b in names.ours("backbone", backbone, benchmark):
-            for m in names.ours("method", method, benchmark, training):
-                yield Setup(benchmark, t, b, m, augment)
+def _setups(row: PublishedRow, names: Names) -> Iterator[Setup]:
+    for t, augment in names.trainings(row.training, row.benchmark):
+        for b in names.ours("backbone", row.backbone, row.benchmark):
+            for m in names.ours("method", row.method, row.benchmark, row.training):
+                yield Setup(row.benchmark, t, b, m, augment)
 
 
 def _estimate(percent: str, std: str, where: str) -> Estimate | None:

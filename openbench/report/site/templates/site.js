@@ -7,8 +7,9 @@
   const NEEDS = ["training data", "outliers", "gradients", "text"];
   const TEXTS = [
     ["training", "Training"], ["augment", "Augmentation"], ["outliers", "Outliers"], ["backbone", "Backbone"],
-    ["settings", "Hyper-parameters"], ["tuned", "Tuned on"], ["published", "Published for"],
+    ["settings", "Hyper-parameters"], ["tuned", "Tuned on"], ["published", "Published for"], ["source", "Source"],
   ];
+  const BEHIND = ["published", "source"];
   const COSTS = [["ms", "ms / image"], ["mib", "Peak memory (MiB)"]];
   // Shown at first, of these the texts in which rows differ, and always what published figures were measured with.
   const FIRST = ["training", "augment", "outliers", "backbone", "published", "near.auroc", "far.auroc", "near.fpr95", "far.fpr95", "id.accuracy", "ms", "near.auroc.published", "near.auroc.apart", "far.auroc.published", "far.auroc.apart"];
@@ -95,14 +96,14 @@
       : metric.id.endsWith(".published") && value !== null && !row.comparable ? `<span class="quiet" title="${escaped(row.published)}">(${shown(value)})</span>` : shown(value);
     const found = [
       { title: '<span class="unseen">Select</span>', name: "select", orderable: false, searchable: false, className: "text", data: (row, type) => type === "display" ? `<input type="checkbox" aria-label="Select ${escaped(row.method)}" ${selected.has(idOf(row)) ? "checked" : ""}>` : "" },
-      { title: heading("Rank", "By near AUROC unless the title of the board says otherwise; = marks rows that print the same number"), name: "rank", searchable: false, data: (row, type) => type === "display" ? (row.rank === null ? "" : `${row.rank}${row.tied ? "=" : ""}`) : row.rank ?? 1e9 },
+      { title: heading("Rank", "By near AUROC unless the title of the board says otherwise; = marks rows that print the same number"), name: "rank", searchable: false, visible: !board.kind, data: (row, type) => type === "display" ? (row.rank === null ? "" : `${row.rank}${row.tied ? "=" : ""}`) : row.rank ?? 1e9 },
       { title: "Method", name: "method", className: "text name", data: (row, type) => type === "display" ? `<button type="button" class="open">${escaped(row.method)}</button>` : row.method },
       { title: heading("Rank interval", "The ranks that the row may have on other test images of the same networks, 95 % for all rows together"), name: "ranks", searchable: false, visible: board.compared > 1, data: (row, type) => range(row.ranks_here, type) },
       { title: heading("Rank interval incl. retraining", "The ranks that the row may have on other test images and with networks trained again, 95 % for all rows together"), name: "retrained", searchable: false, visible: board.compared > 1 && board.rows.some((row) => row.networks > 1), data: (row, type) => range(row.ranks, type) },
       { title: heading("Tied group", "Rows with a common letter do not differ significantly on other test images; rows without one do"), name: "groups", searchable: false, className: "text", visible: board.compared > 1, data: (row, type) => type === "display" ? escaped(short(row.groups)) : row.groups || "~" },
     ];
     const text = ([key, title]) => ({ title, name: key, className: "text", visible: state.cols.includes(key), data: (row, type) => type === "display" ? escaped(row[key]) : row[key] });
-    found.push(...TEXTS.filter(([key]) => key !== "published").map(text));
+    found.push(...TEXTS.filter(([key]) => !BEHIND.includes(key)).map(text));
     board.metrics.forEach((metric, index) => {
       const best = bestOf(ranked, index, metric.better);
       found.push({
@@ -112,7 +113,7 @@
         createdCell: (cell, _, row) => { if (row.rank !== null && best !== null && number(row.values[index]) === best) cell.classList.add("best"); },
       });
     });
-    found.push(...TEXTS.filter(([key]) => key === "published").map(text)); // behind the figures, which narrow windows show first
+    found.push(...TEXTS.filter(([key]) => BEHIND.includes(key)).map(text)); // behind the figures, which narrow windows show first
     for (const [key, title] of COSTS) found.push({ title, name: key, searchable: false, visible: state.cols.includes(key), data: (row, type) => type === "display" ? (row[key] ?? "") : row[key] ?? Infinity });
     return found;
   };
@@ -139,7 +140,7 @@
     fill("reads", distinct(facts.map((fact) => fact.reads)), "anything", state.reads);
     fill("since", distinct(facts.map((fact) => fact.year)), "any year", state.since);
     for (const key of ["training", "backbone", "reads", "since"]) state[key] = $(key).value;
-    const named = [...TEXTS, ...board.metrics.map((metric) => [metric.id, metric.title]), ...COSTS];
+    const named = [...TEXTS.filter(([key]) => key !== "source" || board.kind), ...board.metrics.map((metric) => [metric.id, metric.title]), ...COSTS];
     $("column_list").replaceChildren(...named.map(([key, title]) => {
       const label = element("label"), box = element("input", null, { type: "checkbox", value: key });
       box.checked = state.cols.includes(key);
@@ -164,7 +165,7 @@
     table = jQuery("#rows").DataTable({
       data: board.rows, columns: all, pageLength: PER_PAGE, lengthMenu: [25, 50, 100, 500], autoWidth: false,
       order: by < 0 ? [] : [[by, way === "asc" ? "asc" : "desc"]], layout: { topStart: null, topEnd: null, bottomStart: "info", bottomEnd: ["pageLength", "paging"] },
-      createdRow: (tr, row) => { tr.classList.toggle("unranked", row.rank === null); tr.classList.toggle("selected", selected.has(idOf(row))); },
+      createdRow: (tr, row) => { tr.classList.toggle("unranked", row.rank === null && !board.kind); tr.classList.toggle("measured", board.kind !== undefined && row.runs.length > 0); tr.classList.toggle("selected", selected.has(idOf(row))); },
       language: { emptyTable: "No rows", zeroRecords: "No row passes the filters" },
     });
     table.search.fixed("filters", (_, row) => passes(row));
@@ -177,7 +178,7 @@
   const after = () => {
     const rows = visible(), unranked = board.rows.filter((row) => row.rank === null).length;
     $("about").textContent = `${rows.length} of ${board.rows.length} rows of ${board.title}${board.about ? `, ${board.about}` : ""}`
-      + (unranked ? `; ${unranked} not ranked (open a row for the reason)` : "")
+      + (unranked && !board.kind ? `; ${unranked} not ranked (open a row for the reason)` : "")
       + (board.compared > 1 ? `. Rank intervals compare ${board.compared} rows; rows in a tied group do not differ significantly` : "")
       + (board.digest ? `. Definition ${board.digest}.` : ".");
     $("how").hidden = board.compared < 2;
@@ -325,8 +326,8 @@
       }
       body.append(element("h3", "Published results"), made);
     }
-    const rest = element("div", "Loading…"); body.append(rest);
-    withRecord(row.runs[0] ?? "", (record) => {
+    const rest = element("div", row.source && !row.runs.length ? `Published, not verified here: ${row.source}.` : "Loading…"); body.append(rest);
+    if (row.runs.length || !row.source) withRecord(row.runs[0] ?? "", (record) => {
       if (!record) { rest.textContent = "The site does not contain this record."; return; }
       const made = record.provenance ?? {}, check = record.checked;
       const how = check && (check.made_from === "scores" ? "from its published scores" : "from the images");
