@@ -81,7 +81,8 @@ def evaluate(
         head: name of the linear classifier, or (W, b) with W (c, d). None = found.
         weights: a file of weights for the module, or a list or mapping of files, e.g. the epochs of a training.
         name: of the model in tables. None = from its class.
-        tune: `validation` or `none`; `oracle` and `oracle_per_set` choose on the test sets.
+        tune: `validation` or `none`; `held_out_classes` and `synthetic` read no OOD image; `oracle` and
+            `oracle_per_set` choose on the test sets.
         seed: of methods that draw random numbers.
         incomplete: `allow` = go on with the images that are here; records and tables say so.
         overrides: as on the command line, e.g. `["~benchmark.far.places365"]`.

@@ -41,6 +41,7 @@ from openbench.data.checking.verify import must_differ
 from openbench.digest import array_sha256, digest, row_digests
 from openbench.engine.compatibility import check_classes
 from openbench.engine.evaluate import for_layers
+from openbench.engine.prepare import check_strategy
 from openbench.engine.run import RunSpec, compute, run
 from openbench.engine.tune import Tuning
 from openbench.errors import ConfigError, DataError, LeakageError, NotApplicableError
@@ -49,7 +50,7 @@ from openbench.storage.files import delete_old
 
 logger = logging.getLogger(__name__)
 
-Tune = Literal["validation", "none"]
+Tune = Literal["validation", "none", "held_out_classes"]
 SameRows = Literal["error", "allow"]
 Labelled = ArrayLike | tuple[ArrayLike, ArrayLike]
 Sets = Mapping[str, Labelled]
@@ -98,7 +99,8 @@ def evaluate_features(
         head: the linear classifier, for methods that read logits: (W, b) with W (c, d), a torch.nn.Linear, or a fitted
             linear model of scikit-learn.
         methods: a name, a method object (which is not tuned), a list of these, or a mapping from your names to them.
-        tune: `validation` or `none`. None = validation if `id_val` and `ood_val` are given.
+        tune: `validation`, `none`, or `held_out_classes`, which needs no OOD rows. None = validation if `id_val` and
+            `ood_val` are given.
         metrics: options, e.g. `{"replicates": 0}`; None = the defaults.
         seed: of methods that draw random numbers.
         classes: names of the ID classes; None = their numbers.
@@ -143,12 +145,14 @@ def evaluate_features(
         logger.info(note)
     rows = Rows(backbone, d, head=linear).to(resolve_device(plain(device)))
     tuning, options = _tuning(tune, benchmark), metric_options(metrics)
+    folds = {"folds": tuning.folds, "seed": tuning.seed} if tune == "held_out_classes" else {}
     specs = {}
     for key, method in named_methods(methods):
         chosen = chosen_method(method, name=key)
         if isinstance(method, str) and "seed" in chosen.method.params():
             seeded = with_params(chosen.method, {"seed": seed})
             chosen = replace(chosen, method=seeded, node={**chosen.node, "seed": seed})
+        check_strategy(tuning, chosen, benchmark)
         check_classes(benchmark, rows, chosen.method, key)
         _check_fitted(benchmark, chosen)
         specs[key] = RunSpec(
@@ -163,7 +167,7 @@ def evaluate_features(
                 "benchmark": {"name": benchmark.name},
                 "backbone": {NAME: rows.name},
                 "method": dict(chosen.node),
-                "tune": {"strategy": tuning.strategy},
+                "tune": {"strategy": tuning.strategy, **folds},
                 "metrics": {key: value for key, value in asdict(options).items() if value is not None},
                 "seed": seed,
             },

@@ -85,7 +85,7 @@ def prepare(
     roots = paths.data_roots()
     key = digest(config["benchmark"]), reads_train, roots
     benchmark = shared.get("benchmark", key, lambda: load_benchmark(config, chosen))
-    _check_strategy(tuning, chosen, benchmark)
+    check_strategy(tuning, chosen, benchmark)
     if record is not None:
         check_material(record, benchmark, chosen.method)
     require_one_process("run")
@@ -123,8 +123,14 @@ def prepare(
     )
 
 
-def _check_strategy(tuning: Tuning, chosen: ChosenMethod, benchmark: Benchmark) -> None:
-    """Check that a method can be tuned on a benchmark in this way."""
+def check_strategy(tuning: Tuning, chosen: ChosenMethod, benchmark: Benchmark) -> None:
+    """Check that a method can be tuned on a benchmark in this way.
+
+    Raises:
+        DataError: no OOD validation set for `validation`.
+        ConfigError: too few classes, or ID validation images, for `held_out_classes`; rows for recipes of images.
+        NotApplicableError: a method that cannot be had without some classes.
+    """
     if not chosen.space:
         return
     if tuning.strategy == "validation":

@@ -14,7 +14,7 @@ from openbench.metrics.keys import bounds, higher_is_better
 from openbench.results.tables.render import Kind
 from openbench.storage.yaml_file import read_yaml
 
-Layout = Literal["grid", "rejection", "thresholds", "mixture"]
+Layout = Literal["grid", "rejection", "thresholds", "mixture", "tuning"]
 _SEED = "seed"
 
 

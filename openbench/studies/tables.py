@@ -35,6 +35,7 @@ from openbench.storage.plain_json import dumps
 from openbench.studies._chart import draw, summary
 from openbench.studies._chart import files as chart_files
 from openbench.studies._curves import KINDS, charts
+from openbench.studies._tuning import Tuning
 from openbench.studies.cells import NOT_PUBLISHED, Cell, StudyOptions, Verdict, cells, mixture_cells
 from openbench.studies.runs import Records
 from openbench.studies.study import Column as StudyColumn
@@ -361,6 +362,7 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "thresholds": _DRAWN,
     "grid": _DRAWN,
     "mixture": {"ood_mean": float, "samples": Count},
+    "tuning": {},
 }
 
 
@@ -439,7 +441,7 @@ class Outputs:
         check_options(study)
         self._study, self._overrides = study, " ".join(options.overrides)
         self.cells = mixture_cells(study) if study.layout == "mixture" else cells(study, options, records)
-        self._measured = study.layout in ("grid", "mixture")
+        self._measured, self._tuning = study.layout in ("grid", "mixture"), None
         self._has_numbers = any(cell.ours is not None for line in self.cells for cell in line)
         if self._measured:
             self._tables = grid_tables(study, self.cells, self._overrides)
@@ -453,7 +455,11 @@ class Outputs:
         else:
             runs = {run.run_id: run for line in self.cells for cell in line for run in cell.records.values()}
             whole = [load(run) for run in sorted(runs.values(), key=lambda run: run.file)]
-            self._tables = score_tables(study, self.cells, whole, scores, on_lost)
+            if study.layout == "tuning":
+                self._tuning = Tuning(study, self.cells, {record.run_id: record for record in whole})
+                self._tables = self._tuning.tables()
+            else:
+                self._tables = score_tables(study, self.cells, whole, scores, on_lost)
         self._charts = charts(study, self.cells, scores)
 
     def text(self, form: str) -> str:
@@ -471,6 +477,8 @@ class Outputs:
             yield f".{suffix}", lambda form=form: self.text(form).encode()  # type: ignore[misc]
         if self._has_numbers:
             yield ".png", partial(draw, self._study, self.cells, self._overrides)
+        if self._tuning is not None:
+            yield ".png", self._tuning.picture
         for chart in self._charts:
             yield from ((f"-{chart.kind}{suffix}", content) for suffix, content in chart_files(chart))
 

@@ -129,6 +129,15 @@ def test_validation_tunes_what_is_named_and_leaves_objects_alone():
     assert evaluated(ood_val=OOD_VAL, methods="react", tune="none")["react"].record.trials == []
 
 
+def test_held_out_classes_tune_without_ood_rows():
+    record = evaluated(methods="react", tune="held_out_classes")["react"].record
+    assert record.config["tune"] == {"strategy": "held_out_classes", "folds": 5, "seed": 0}
+    assert len(record.trials) == 4
+    assert all(0 <= trial["auroc"] <= 1 for trial in record.trials)
+    with pytest.raises(ConfigError, match="no labelled ID validation images"):
+        evaluated(methods="react", tune="held_out_classes", id_val=None)
+
+
 def test_without_labels_there_is_one_class_or_no_accuracy():
     one = evaluated(train=TRAIN[0], id_test=TEST[0], id_val=None, head=None, methods=[Length(), KNN(k=5)])
     assert "accuracy" not in one["length"].metrics["id"]

@@ -102,6 +102,18 @@ def test_a_method_without_anything_to_tune_is_not_called_tuned():
     assert row.tuned == "no"
 
 
+def test_what_was_tuned_without_ood_data_is_ranked_with_the_others_and_the_board_says_so():
+    config = {"seed": 0, "tune": {"strategy": "held_out_classes", "folds": 5, "seed": 0}}
+    base = make_record()
+    own = replace(with_method(base, "own"), config=config, tuned={"k": 50})
+    (board,) = boards([base, own])
+    assert {row.method: row.tuned for row in board.ranked} == {"knn": "no", "own": "held_out_classes"}
+    assert "read ID data only" in leaderboard([base, own])["toy.md"]
+    assert "read ID data only" not in leaderboard([base])["toy.md"]
+    (row,) = ranked([replace(base, config=config)])  # nothing to tune
+    assert row.tuned == "no"
+
+
 def not_pristine(record, *deviations):
     return replace(record, benchmark={**record.benchmark, "pristine": False, "deviations": list(deviations)})
 

@@ -30,6 +30,12 @@ _EXPLAINED = (
     "Hyper-parameters are those that were tuned or set otherwise than the method's config file; all are in the CSV."
 )
 
+_WITHOUT_OOD = ("held_out_classes", "synthetic")
+_OF_TUNING = (
+    "`tuned`: `validation` chooses on OOD validation images; `held_out_classes` and `synthetic` read ID data only, as "
+    "`no` does. All are ranked together, since none reads test data."
+)
+
 _OF_STREAMS = """\
 # Streaming methods
 
@@ -196,6 +202,7 @@ def _page(name: str, boards: list[Board], published: Figures, seen: Seen) -> str
         parts += [f"Published: {'; '.join(f'[{mark}] {SOURCES[source]}' for source, mark in cited.items())}."] * bool(
             cited
         )
+    parts += [_OF_TUNING] * any(row.tuned in _WITHOUT_OOD for board in boards for row in board.ranked + board.unranked)
     parts += [_OF_SEEN] * any(f"| {_SEEN} |" in part for part in parts)
     lines = {conventions(header, _KEYS, intervals=_WITH_INTERVAL) for board in boards for header in board.headers}
     parts += [f"Conventions: {markdown(line)}" for line in sorted(lines) if line]
