@@ -106,6 +106,7 @@ def run_page(
     )
 
 
+@lru_cache
 def template(path: Path) -> "Template":
     """Return a page's template, which escapes all values.
 

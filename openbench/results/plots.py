@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
@@ -109,11 +110,10 @@ def lines() -> Iterator[dict[str, Any]]:
 
 
 def finish(axes: Axes, place: str | None = "best", title: str | None = None) -> None:
-    """Place the legend: `beside` the axes, or in a corner."""
+    """Place the legend in a corner of the axes."""
     if place is not None:
-        where: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.02)} if place == "beside" else {"loc": place}
-        look: Any = {"fontsize": 7.5, "title_fontsize": 7.5, "edgecolor": "none", "framealpha": 0.8}
-        legend = axes.legend(title=title, alignment="left", **where, **look)
+        look: Any = {"loc": place, "fontsize": 7.5, "title_fontsize": 7.5, "edgecolor": "none", "framealpha": 0.8}
+        legend = axes.legend(title=title, alignment="left", **look)
         legend.get_frame().set_facecolor(GROUND)
         for text in (*legend.get_texts(), legend.get_title()):
             text.set_color(INK)
@@ -240,8 +240,8 @@ def _curves(runs: Runs, draw: Callable[[Axes, str, PooledCurve, Mapping[str, Any
     for axes, (panel, curves) in zip(every, by_panel.items(), strict=True):
         for (name, curve), style in zip(curves, lines(), strict=False):
             draw(axes, name, curve, style)
-        axes.set_title(plain(panel), fontsize=9)
-        finish(axes, "beside", title)
+        axes.set_title(plain(panel), fontsize=9, y=1.0)
+        _legend(axes, title)
     return figure
 
 
@@ -268,12 +268,13 @@ def histograms(runs: Runs) -> Figure:
             if at == 0:
                 axes.stairs(density, edges, fill=True, alpha=0.2, color=style["color"], linewidth=0)
             called = "ID test" if at == 0 else _called(part)
-            axes.stairs(density, edges, **style, label=plain(f"{called}, n = {values.size:,}"))
+            label = plain(f"{called}, n = {values.size:,}")
+            axes.plot(edges, np.append(density, 0.0), **style, drawstyle="steps-post", label=label)
         axes.set_yscale("function", functions=(np.sqrt, np.square))  # a peak does not hide the rest
         axes.set(xlabel="score (larger = more OOD)", ylabel="density (root scale)", xlim=(edges[0], edges[-1]))
-        axes.locator_params(axis="x", nbins=5)
-        axes.set_title(plain(panel), fontsize=9)
-        finish(axes, "beside")
+        axes.locator_params(axis="y", nbins=5)  # of the new scale
+        axes.set_title(plain(panel), fontsize=9, y=1.0)
+        _legend(axes)
     return figure
 
 
@@ -293,8 +294,8 @@ def error_rates(runs: Runs, options: MetricOptions | None = None) -> Figure:
     figure, every = _beside_legends(len(runs))
     for axes, (name, sets) in zip(every, runs.items(), strict=True):
         _draw_error_rates(axes, sets, options or MetricOptions())
-        axes.set_title(plain(name), fontsize=9)
-        finish(axes, "beside")
+        axes.set_title(plain(name), fontsize=9, y=1.0)
+        _legend(axes)
     return figure
 
 
@@ -322,7 +323,6 @@ def _draw_error_rates(axes: Axes, sets: Sets, options: MetricOptions) -> None:
         if np.isfinite(value):
             label, dashes = _MARKS[name]
             axes.axvline(value, color="0.45", linewidth=1.0, linestyle=dashes, label=label)
-    axes.locator_params(axis="x", nbins=5)
     axes.set(xlabel="threshold (scores above it are flagged)", ylabel="rate", xlim=(at[0], at[-1]), ylim=(0, 1.005))
 
 
@@ -347,7 +347,7 @@ def selective(sets: Sets) -> Figure | None:
     second.set_xscale("symlog", linthresh=1e-2)
     _decades(second, [0, 0.01, 0.1, 1])
     second.set(xlabel="OOD accepted", ylabel="CCR (ID accepted and right)", xlim=(0, 1), ylim=(0, 1.005))
-    finish(second, "beside", "OSCR in %")
+    _legend(second, "OSCR in %")
     return figure
 
 
@@ -376,7 +376,7 @@ def conformal(sets: Sets, options: MetricOptions | None = None) -> Figure:
     axes.set_xscale("log")
     _decades(axes, [_LEAST_FPR, 0.01, 0.1, 1])
     axes.set(xlabel="FPR", ylabel="TPR", xlim=(_LEAST_FPR, 1), ylim=(0, 1.005))
-    finish(axes, "beside", "over the guaranteed FPR;\nfaint: over the measured")
+    _legend(axes, "over the guaranteed FPR;", "faint: over the measured")
     return figure
 
 
@@ -390,8 +390,9 @@ def accuracy_by_score(sets: Sets) -> Figure | None:
     means = np.array([part.mean() for part in parts])
     error = 1.96 * np.sqrt(means * (1 - means) / [part.size for part in parts])
     figure, (axes,) = _beside_legends(1)
-    at = (np.arange(len(parts)) + 0.5) / len(parts)
-    axes.bar(at, means, width=0.9 / len(parts), yerr=error, color=COLOURS[0], alpha=0.8, ecolor=INK)
+    edges = np.linspace(0, 1, len(parts) + 1)
+    axes.stairs(means, edges, fill=True, color=COLOURS[0], alpha=0.8, linewidth=0)
+    axes.errorbar((edges[1:] + edges[:-1]) / 2, means, error, fmt="none", ecolor=INK)
     axes.set(xlabel="ID test images by score, lowest first (share)", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.02))
     return figure
 
@@ -422,7 +423,7 @@ def reliability_of(bins: ReliabilityBins) -> Figure:
     first.plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
     first.plot(mean, accuracy, marker="o", markersize=4, **next(lines()), label=f"ECE {100 * ece:.2f}")
     first.set(xlabel="confidence (mean of the bin)", ylabel="accuracy", xlim=(0, 1.01), ylim=(0, 1.01))
-    finish(first, "upper left")
+    _legend(first)
     second.bar((filled + 0.5) / BINS, counts / counts.sum(), 0.9 / BINS, color=COLOURS[0])
     second.set(xlabel="confidence", ylabel="share of the ID test images", xlim=(0, 1.01))
     return figure
@@ -464,7 +465,26 @@ def _beside_legends(count: int) -> tuple[Figure, list[Axes]]:
         wspace=(_LEFT + _RIGHT) / inner,
         hspace=(_BELOW + _ABOVE) / upper,
     )
+    for axes in every:  # few ticks, and labels and titles at fixed places, take a quarter of the time less
+        axes.locator_params(axis="x", nbins=4)
+        axes.locator_params(axis="y", nbins=5)
+        axes.xaxis.set_label_coords(0.5, -0.28 / upper)
+        axes.yaxis.set_label_coords(-0.52 / inner, 0.5)
     return figure, every
+
+
+def _legend(axes: Axes, *titles: str) -> None:
+    """Write titles, and names of lines with their looks, at the right: in half the time of matplotlib's legend."""
+    named = zip(*axes.get_legend_handles_labels(), strict=True)
+    for row, (line, text) in enumerate([*((None, title) for title in titles), *named]):
+        y = 0.985 - 0.058 * row
+        if line is not None:
+            sample = Line2D([1.03, 1.09], [y, y])
+            sample.update_from(line)
+            sample.set(transform=axes.transAxes, clip_on=False)
+            axes.figure.add_artist(sample)
+        place = 1.115 if line is not None else 1.03
+        axes.text(place, y, text, fontsize=7.5, color=INK, va="center", transform=axes.transAxes)
 
 
 def _decades(axes: Axes, places: Sequence[float]) -> None:
