@@ -515,15 +515,18 @@ _LABEL = 48  # characters
 _RANKS = 30  # methods in a picture of mean ranks
 
 
-def critical_difference(names: Sequence[str], values: ArrayLike, of: str, level: float = 0.95) -> Figure:
+def critical_difference(
+    names: Sequence[str], values: ArrayLike, of: str, over: str = "sets", level: float = 0.95
+) -> Figure:
     """Return a picture of mean ranks, best on top; a bar joins methods within the critical difference.
 
     Of many methods the best thirty are drawn; ranks and the difference are computed over all.
 
     Args:
         names: of the methods.
-        values: (k, N) larger = better, a column per set.
+        values: (k, N) larger = better, a column per set or network.
         of: what is ranked, e.g. `AUROC`.
+        over: what the columns are.
         level: one minus the family-wise error rate.
 
     Raises:
@@ -549,7 +552,7 @@ def critical_difference(names: Sequence[str], values: ArrayLike, of: str, level:
     most = "" if len(best) == len(ranking.ranks) else f", the best {len(best)} of {len(ranking.ranks)}"
     friedman = f"Friedman p = {ranking.p:.2g}" if ranking.p >= 1e-4 else "Friedman p < 0.0001"
     axes.set_title(
-        plain(f"{of} over {ranking.sets} sets{most}: critical difference {ranking.critical:.2f}, {friedman}"),
+        plain(f"{of} over {ranking.sets} {over}{most}: critical difference {ranking.critical:.2f}, {friedman}"),
         fontsize=8.5,
     )
     axes.set_yticks(range(len(best)), [shortened(names[at]) for at in best], fontsize=7.5, color=INK)

@@ -153,6 +153,21 @@ def test_a_view_is_printed_across_methods_and_writes_nothing(results, capsys):
     assert not (results / "leaderboard").exists()
 
 
+def test_networks_and_methods_are_printed_with_what_survives_above(results, capsys):
+    for name, near in (("1", 0.7), ("2", 0.9)):
+        made = record(name, near)
+        other = replace(made, backbone={**made.backbone, "name": "big", "digest": "big"})
+        RecordStore(results).write(replace(other, run_id=RunIdentity.of(other).run_id))
+        same = replace(made, backbone={**made.backbone, "digest": "tiny"}, config={**made.config, "seed": 1})
+        RecordStore(results).write(replace(same, run_id=RunIdentity.of(same).run_id))
+    assert main(["--view", "networks", "--of", "near"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("toy: near AUROC, networks × methods: 2 methods on 2 networks. Kendall's τ")
+    assert said.index("Kendall's τ between") < said.index("mean rank") < said.index("Kendall's τ [95 %]")
+    with pytest.raises(ConfigError, match="'n_ood' has no better and worse"):
+        main(["--view", "networks", "--metric", "n_ood"])
+
+
 def test_a_table_for_a_paper_has_few_columns_and_the_digest_in_a_comment(results, capsys):
     assert main(["--view", "overview", "--format", "latex"]) == 0
     text = capsys.readouterr().out

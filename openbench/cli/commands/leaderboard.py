@@ -23,6 +23,7 @@ from openbench.errors import ConfigError, OpenbenchError, RecordError, available
 from openbench.public import TARGET, public
 from openbench.results.escape import console
 from openbench.results.frame import everything, runs
+from openbench.results.leaderboard import matrix
 from openbench.results.leaderboard.across import ACROSS, across, across_csv, needed, write_every_number
 from openbench.results.leaderboard.pages import (
     FOLDER,
@@ -35,7 +36,7 @@ from openbench.results.leaderboard.pages import (
     write,
 )
 from openbench.results.leaderboard.published import published_boards
-from openbench.results.leaderboard.ranking import Board, boards_in
+from openbench.results.leaderboard.ranking import Board, board_keys, boards_in
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Table
@@ -70,7 +71,9 @@ def _condition(text: str) -> tuple[str, tuple[str, ...]]:
 @click.option("--reports", is_flag=True, help="with --site: also the page of every run with published scores")
 @click.option("--published", is_flag=True, help="print published results, and runs of your own beside them")
 @click.option("--every-number", type=options.FILE, metavar="FILE.csv", help="write every number of every record")
-@click.option("--view", type=click.Choice([_BOARD, *ACROSS]), help=f"print these numbers (default: {_BOARD})")
+@click.option(
+    "--view", type=click.Choice([_BOARD, *ACROSS, *matrix.VIEWS]), help=f"print these numbers (default: {_BOARD})"
+)
 @click.option(
     "--benchmark",
     "benchmarks",
@@ -87,6 +90,7 @@ def _condition(text: str) -> tuple[str, tuple[str, ...]]:
     help=f"print only these: {', '.join(_ATTRIBUTES)}",
 )
 @click.option("--of", type=options.names, default="", metavar="SET,…", help="groups or sets (default: near,far)")
+@click.option("--metric", default="auroc", metavar="KEY", help="of --view networks and trainings (default: auroc)")
 @click.option("--columns", type=options.names, default="", metavar="NAME,…", help="only these columns, in this order")
 @options.table_format(None)
 @click.option("--explain", is_flag=True, help="also print every convention that the numbers depend on")
@@ -103,6 +107,7 @@ def leaderboard(
     benchmarks: tuple[str, ...],
     where: tuple[tuple[str, tuple[str, ...]], ...],
     of: tuple[str, ...],
+    metric: str,
     columns: tuple[str, ...],
     form: str | None,
     explain: bool,
@@ -120,6 +125,7 @@ def leaderboard(
       python -m openbench leaderboard --benchmark cifar10 --view overview --columns method,near,tin --format latex
       python -m openbench leaderboard --view overview --format csv
       python -m openbench leaderboard --published --benchmark imagenet1k
+      python -m openbench leaderboard --view networks --benchmark cifar10_32px --metric fpr95
       python -m openbench leaderboard --every-number numbers.csv
       python -m openbench leaderboard --site site
     """
@@ -138,8 +144,8 @@ def leaderboard(
         return _published(results, benchmarks, columns, form)
     if view or benchmarks or where or form or of or columns:
         unreadable: list[RecordError] = []
-        found = _chosen(_boards(results, view or _BOARD, unreadable.append), benchmarks, where)
-        tables = _tables(found, view or _BOARD, of, form or "console")
+        found = _chosen(_boards(results, view or _BOARD, metric, unreadable.append), benchmarks, where)
+        tables = _tables(found, view or _BOARD, of, metric, form or "console")
         _print([_selected(table, columns, form) for table in _with_columns(tables, columns)], form or "console")
         if explain:
             for header in sorted({header for board in found for header in board.headers}):
@@ -226,13 +232,21 @@ def _every_number(results: Path, path: Path) -> int:
     return _notices((), list(unreadable.values()))
 
 
-def _boards(results: Path, view: str, on_error: OnError) -> list[Board]:
+def _boards(results: Path, view: str, metric: str, on_error: OnError) -> list[Board]:
     """All boards, with the numbers of a view."""
-    return boards_in(RecordStore(results), on_error, *([] if view == _BOARD else [needed(view)]))
+    keep = matrix.needed(metric) if view in matrix.VIEWS else needed(view) if view != _BOARD else board_keys
+    return boards_in(RecordStore(results), on_error, keep)
 
 
-def _tables(found: Sequence[Board], view: str, of: Sequence[str], form: str) -> list[Table]:
+def _tables(found: Sequence[Board], view: str, of: Sequence[str], metric: str, form: str) -> list[Table]:
     """The tables of a view of boards."""
+    if view in matrix.VIEWS:
+        made = matrix.matrices(found, view, of, metric)
+        if form in ("csv", "json"):
+            return [matrix.table_csv(made)]
+        for one in made:
+            note(console(f"{one.title}: {one.summary()} {one.details()}") + "\n", form)
+        return [table for one in made for table in matrix.tables(one)]
     if form in ("csv", "json"):
         return [raw(list(found)) if view == _BOARD else across_csv(found, view, of)]
     if view == _BOARD:

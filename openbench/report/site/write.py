@@ -28,6 +28,7 @@ from openbench.report.site._boards import (
     number,
     with_published,
 )
+from openbench.report.site._networks import PAGE, networks_page
 from openbench.report.site._others import other_boards, published, table_of
 from openbench.results.checks import read_checks
 from openbench.results.frame import runs
@@ -80,8 +81,9 @@ def write_site(
     data = board_data(boards, figures, ScoreStore(results / PUBLISHED))
     others = [*other_boards(results, data), *map(published, published_boards(results / "reference", boards))]
     data += others
+    networks = networks_page(boards, MARK)
     texts = {
-        "index.html": _page(boards, unreadable),
+        "index.html": _page(boards, unreadable, PAGE if networks else ""),
         "assets/site.css": (_HERE / "templates" / "site.css").read_text(encoding="utf-8"),
         "assets/site.js": (_HERE / "templates" / "site.js").read_text(encoding="utf-8"),
         **libraries,
@@ -89,6 +91,7 @@ def write_site(
         **{f"tables/{board['id']}.csv": to_csv(table_of(board)) for board in others},
         **{f"tables/{board['id']}.tex": to_latex(table_of(board)) for board in others},
         **pictures(data),
+        **networks,
     }
     texts["assets/data.js"] = _script("data", {"boards": data, "methods": methods_of(data, facts)})
     try:
@@ -199,12 +202,12 @@ def _script(function: str, value: Any) -> str:
     return f"openbench.{function}({text.replace('<', chr(92) + 'u003c')});\n"
 
 
-def _page(boards: Iterable[Board], unreadable: Iterable[OpenbenchError]) -> str:
+def _page(boards: Iterable[Board], unreadable: Iterable[OpenbenchError], networks: str) -> str:
     rows = sum(len(board.ranked) + len(board.unranked) for board in boards)
     benchmarks = len({board.benchmark for board in boards})
     left_out = sum(1 for _ in unreadable)
     return template(_HERE / "templates" / "index.html.j2").render(
-        mark=MARK, rows=rows, benchmarks=benchmarks, left_out=left_out
+        mark=MARK, rows=rows, benchmarks=benchmarks, left_out=left_out, networks=networks
     )
 
 
@@ -257,6 +260,7 @@ def _clear(folder: Path) -> None:
     for part in ("records", "tables", "assets", "pictures", "reports"):
         if (folder / part).is_dir() and not (folder / part).is_symlink():
             shutil.rmtree(folder / part)
+    (folder / PAGE).unlink(missing_ok=True)
 
 
 def _write(folder: Path, texts: Mapping[str, str]) -> None:

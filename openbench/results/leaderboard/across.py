@@ -37,8 +37,8 @@ from openbench.storage.plain_json import dumps
 
 ACROSS = ("overview", *FAMILIES, "intervals", "prediction_sets", "id", "other")
 SETS = "sets"
-_POOLED = "pooled_"
-_ID = "id"
+POOLED = "pooled_"
+ID = "id"
 _END = re.compile(r"(.+)_(low|high)")
 _PREDICTION_SET = re.compile(rf"({'|'.join((*KINDS, OWN))})_.+@.+")
 _COMMON = ("training", "augment", "outliers", "backbone")
@@ -89,13 +89,13 @@ def needed(view: str) -> Keep:
     def of_view(key: str) -> bool:
         if view == "intervals":
             return True
-        base = key.removeprefix(_POOLED)
+        base = key.removeprefix(POOLED)
         whole = re.sub(r"_(low|high)$", "", base)
         return re.sub(r"_(low|high)$", "", key) in _OVERVIEW if view == "overview" else _shows(view, base, whole)
 
     def keep(name: str, key: str) -> bool:
-        of_id = name.rpartition("/")[2] == _ID
-        return of_id if view in (_ID, "prediction_sets") else not of_id and of_view(key)
+        of_id = name.rpartition("/")[2] == ID
+        return of_id if view in (ID, "prediction_sets") else not of_id and of_view(key)
 
     return keep
 
@@ -143,16 +143,25 @@ def _title(number: Number) -> str:
 
 def _sections(boards: Iterable[Board], view: str, of: Sequence[str]) -> list[Section]:
     every = list(boards)
-    if view not in (_ID, "prediction_sets"):
-        known = {name for board in every for name in (*_names(board), *(f"{_POOLED}{g}" for g in GROUPS), SETS)}
-        for name in of:
-            if name not in known:
-                raise ConfigError(
-                    f"--of: '{name}' not found{did_you_mean(name, known)} — available: {', '.join(sorted(known))}"
-                )
-    make = {"overview": _overview, _ID: _of_id, "prediction_sets": _of_prediction_sets}.get(view)
+    if view not in (ID, "prediction_sets"):
+        check_names(every, of)
+    make = {"overview": _overview, ID: _of_id, "prediction_sets": _of_prediction_sets}.get(view)
     per_board = (make(board, of) if make else _by_name(board, view, of) for board in every)
     return [section for sections in per_board for section in sections if section.numbers]
+
+
+def check_names(boards: Sequence[Board], of: Iterable[str]) -> None:
+    """Check that some board has each of some groups, pooled groups or sets.
+
+    Raises:
+        ConfigError: none has.
+    """
+    known = {name for board in boards for name in (*_names(board), *(f"{POOLED}{g}" for g in GROUPS), SETS)}
+    for name in of:
+        if name not in known:
+            raise ConfigError(
+                f"--of: '{name}' not found{did_you_mean(name, known)} — available: {', '.join(sorted(known))}"
+            )
 
 
 def _names(board: Board) -> list[str]:
@@ -162,14 +171,15 @@ def _names(board: Board) -> list[str]:
     return [name for group in GROUPS if sets[group] for name in (group, *sets[group])]
 
 
-def _chosen(board: Board, of: Sequence[str], default: Sequence[str]) -> list[str]:
+def chosen(board: Board, of: Sequence[str], default: Sequence[str]) -> list[str]:
+    """Return the groups, sets and pooled groups of a board that `--of` names; `default` if it names none."""
     names = _names(board)
-    pooled = [f"{_POOLED}{group}" for group in GROUPS if group in names and f"{_POOLED}{group}" in of]
+    pooled = [f"{POOLED}{group}" for group in GROUPS if group in names and f"{POOLED}{group}" in of]
     return [n for n in names if (n in of or (SETS in of and n not in GROUPS) if of else n in default)] + pooled
 
 
 def _overview(board: Board, of: Sequence[str]) -> list[Section]:
-    names = [name for name in _chosen(board, of, _names(board)) if not name.startswith(_POOLED)]
+    names = [name for name in chosen(board, of, _names(board)) if not name.startswith(POOLED)]
     return [
         Section(board, title, tuple(Number(Column(n, "percent", better=title[-1]), n, key) for n in names))
         for key, title in _OVERVIEW.items()
@@ -178,24 +188,24 @@ def _overview(board: Board, of: Sequence[str]) -> list[Section]:
 
 def _by_name(board: Board, view: str, of: Sequence[str]) -> list[Section]:
     sections = []
-    for name in _chosen(board, of, GROUPS):
-        prefix = _POOLED if name.startswith(_POOLED) else ""
+    for name in chosen(board, of, GROUPS):
+        prefix = POOLED if name.startswith(POOLED) else ""
         group = name.removeprefix(prefix)
-        measured = {k.removeprefix(prefix) for k in _keys(board, group) if k.startswith(_POOLED) == bool(prefix)}
+        measured = {k.removeprefix(prefix) for k in _keys(board, group) if k.startswith(POOLED) == bool(prefix)}
         keys = sorted((key for key in measured if _belongs(key, view, measured)), key=lambda key: key_order(view, key))
         sections.append(Section(board, name, tuple(Number(metric_column(k), group, prefix + k) for k in keys)))
     return sections
 
 
 def _of_id(board: Board, of: Sequence[str]) -> list[Section]:
-    return [Section(board, _ID, tuple(Number(metric_column(key), _ID, key) for key in id_keys(_keys(board, _ID))))]
+    return [Section(board, ID, tuple(Number(metric_column(key), ID, key) for key in id_keys(_keys(board, ID))))]
 
 
 def _of_prediction_sets(board: Board, of: Sequence[str]) -> list[Section]:
     kinds: dict[str, list[Number]] = {}
-    for key in sorted(_keys(board, _ID), key=lambda key: key_order("prediction_sets", key)):
+    for key in sorted(_keys(board, ID), key=lambda key: key_order("prediction_sets", key)):
         if match := _PREDICTION_SET.fullmatch(key):
-            kinds.setdefault(match.group(1), []).append(Number(metric_column(key), _ID, key))
+            kinds.setdefault(match.group(1), []).append(Number(metric_column(key), ID, key))
     return [Section(board, kind, tuple(numbers)) for kind, numbers in kinds.items()]
 
 
@@ -229,7 +239,7 @@ def _table(section: Section, view: str) -> Table:
     common = [getattr(row, n) for row in rows[:1] for t, n in known.items() if n in _COMMON and t not in titles]
     title = " · ".join((view, *([section.about] * (section.about != view)), heading(section.board), *common))
     notes = tuple(f"[{mark}] not ranked: {reason}" for reason, mark in marks.items())
-    notes += not_recorded([number.key for number in section.numbers]) if view == _ID else ()
+    notes += not_recorded([number.key for number in section.numbers]) if view == ID else ()
     about = section.about[:-2] if view == "overview" else f"{view.replace('_', ' ')} ({section.about})"
     table = Table(title, columns, tuple(cells), _header(section, grid), notes, caption=caption(section.board, about))
     return with_best(table, len(section.board.ranked))

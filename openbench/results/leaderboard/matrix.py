@@ -1,0 +1,310 @@
+"""Networks × methods: how much of the order of methods survives another network, or another training."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openbench.digest import digest
+from openbench.errors import ConfigError
+from openbench.metrics.keys import higher_is_better
+from openbench.metrics.rank_ranges import MeanRanks, kendall_taus, mean_ranks
+from openbench.results.frame import Keep
+from openbench.results.leaderboard.across import ID, POOLED, check_names, chosen
+from openbench.results.leaderboard.pages import caption, letters, side_of
+from openbench.results.leaderboard.ranking import Board, Row
+from openbench.results.records.settings import NONE
+from openbench.results.tables.render import Cell, Column, Estimate, Table, with_best
+from openbench.results.tables.views import GROUPS, arrow, kind_of, title_of
+
+VIEWS = ("networks", "trainings")
+_TOP = 5
+_FEW = 4  # methods that are named
+_LEAST = 3  # networks, to compare with their accuracy
+Floats = NDArray[np.float64]
+_Key = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A column of a matrix: a set of weights, or in `trainings` a way of training with the mean over its seeds.
+
+    Args:
+        label: its name on the page.
+        training: what seeds of one training have in common.
+        accuracy: on ID test; NaN if it is not known.
+    """
+
+    label: str
+    training: tuple[str, ...]
+    accuracy: float
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """One metric of the methods of a board on several networks.
+
+    Methods and networks that have all numbers of each other come first: these are compared. A seed is a network of its
+    own, since an order that does not survive another seed is no order.
+
+    Args:
+        view: one of VIEWS.
+        board: where the numbers are from.
+        of: the set or group.
+        key: of the metric.
+        methods: their names, those that are compared by mean rank.
+        networks: those that are compared by accuracy.
+        values: (k, N) NaN where there is no number.
+        compared: how many of the methods and of the networks.
+    """
+
+    view: str
+    board: Board
+    of: str
+    key: str
+    methods: tuple[str, ...]
+    networks: tuple[Network, ...]
+    values: Floats
+    compared: tuple[int, int]
+
+    @property
+    def complete(self) -> Floats:
+        """The numbers that are compared, larger = better."""
+        return oriented(self.values[: self.compared[0], : self.compared[1]], self.key)
+
+    @property
+    def name(self) -> str:
+        """The metric and the set, e.g. `near AUROC`."""
+        return f"{self.of} {title_of(self.key)[:-2]}"
+
+    @cached_property
+    def ranks(self) -> NDArray[np.float64]:
+        """The rank of each method that is compared on each network; equal numbers share the mean of theirs."""
+        from scipy.stats import rankdata
+
+        return np.asarray(rankdata(-self.complete, axis=0))
+
+    @cached_property
+    def mean(self) -> MeanRanks:
+        """Mean ranks over the networks, with the critical difference."""
+        return mean_ranks(self.complete)
+
+    @cached_property
+    def taus(self) -> Floats:
+        """(N, N, 3) Kendall's τ between the orders on two networks that are compared, and the ends of its interval."""
+        return kendall_taus(self.complete)
+
+    def place(self, at: int) -> tuple[float | None, str | None]:
+        """The mean rank of a method, and from where to where its ranks go; None if it is not compared."""
+        if at >= self.compared[0]:
+            return None, None
+        ends = dict.fromkeys(f"{end:g}" for end in (self.ranks[at].min(), self.ranks[at].max()))
+        return round(float(self.mean.ranks[at]), 1), "–".join(ends)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which methods and networks are not compared, if any."""
+        k, n = self.compared
+        left = [*self.methods[k:], *(network.label for network in self.networks[n:])]
+        return (f"Not compared, as numbers are missing: {', '.join(left)}.",) if left else ()
+
+    @property
+    def title(self) -> str:
+        """Benchmark, ID side and metric."""
+        side = ", full spectrum" if self.board.full_spectrum else ""
+        return f"{self.board.benchmark}{side}: {self.name}, {self.view} × methods"
+
+    def summary(self) -> str:
+        """How much of the order survives a change of network."""
+        k, n = self.compared
+        best, top = np.argsort(self.ranks, axis=0, kind="stable"), min(_TOP, k - 1)
+        kept = fmean(len({*best[:top, a]} & {*best[:top, b]}) for a, b in combinations(range(n), 2))
+        kind = {"networks": "networks", "trainings": "ways of training"}[self.view]
+        return (
+            f"{k} methods on {n} {kind}. {self._survives()} Of the best {top} on one, {kept:.1f} are among the best "
+            f"{top} on another, on average."
+        )
+
+    def details(self) -> str:
+        """Which methods are best, which mean ranks differ, and whether numbers rise with the accuracy of networks."""
+        k, n = self.compared
+        winners = Counter(self.methods[at] for at in np.argsort(self.ranks, axis=0, kind="stable")[0]).most_common()
+        named = [f"{name} on {count}" for name, count in winners[:_FEW]]
+        p = f"p = {self.mean.p:.2g}" if self.mean.p >= 1e-4 else "p < 0.0001"
+        test = f"critical difference {self.mean.critical:.1f} (Nemenyi, 95 %; Friedman {p})"
+        text = f"Best: {', '.join([*named, *['others on one each'] * (len(winners) > _FEW)])}. Mean ranks: {test}"
+        alike = int((self.mean.ranks - self.mean.ranks.min() <= self.mean.critical).sum()) - 1
+        if self.mean.critical > k - 1:
+            text += f", which is more than any two can differ on {n} {self.view}."
+        else:
+            text += f"; within it of {self.methods[0]} are {alike} of the {k - 1} others."
+        accuracy = np.array([network.accuracy for network in self.networks[:n]])
+        if n < _LEAST or np.isnan(accuracy).any() or len({*accuracy}) < _LEAST:
+            return text
+        rises = [kendall_taus(np.column_stack([accuracy, line]), replicates=0)[0, 1, 0] for line in self.complete]
+        return (
+            f"{text} Kendall's τ between ID accuracy and {self.name} is {np.nanmedian(rises):.2f} (median of methods)."
+        )
+
+    def _survives(self) -> str:
+        """Kendall's τ between networks, and between seeds of one training if there are any."""
+        pairs = list(combinations(range(self.compared[1]), 2))
+        same = [self.networks[a].training == self.networks[b].training for a, b in pairs]
+        found = np.array([self.taus[a, b, 0] for a, b in pairs])
+        text = (
+            f"Kendall's τ between the orders on two of them is {np.median(found):.2f} in the median, from "
+            f"{found.min():.2f} to {found.max():.2f}"
+        )
+        if any(same) and not all(same):
+            seeds, others = (float(np.median(found[np.array(same) == is_seed])) for is_seed in (True, False))
+            text += f"; {seeds:.2f} between seeds of one training, {others:.2f} between others"
+        return f"{text}."
+
+
+def oriented(values: Floats, key: str) -> Floats:
+    """Return the numbers of a metric so that larger ones are better."""
+    return values if higher_is_better(key) else -values
+
+
+def needed(of_metric: str) -> Keep:
+    """Return which numbers of a record the matrices of a metric need.
+
+    Raises:
+        ConfigError: no number of the metric is better than another.
+    """
+    if higher_is_better(of_metric) is None:
+        raise ConfigError(f"--metric: '{of_metric}' has no better and worse — give one that has, e.g. auroc or fpr95")
+    return lambda name, key: key.removeprefix(POOLED) == of_metric
+
+
+def matrices(boards: Iterable[Board], view: str, of: Sequence[str] = (), metric: str = "auroc") -> list[Matrix]:
+    """Return a matrix for each board and set or group that has two methods on two networks at least.
+
+    Of a board without ranks the rows that are shown take part.
+
+    Args:
+        boards: of runs with the numbers that `needed` names.
+        view: `networks`, or `trainings` for those of one backbone with their seeds averaged.
+        of: groups, pooled groups or sets; none stands for near and far.
+        metric: its key.
+
+    Raises:
+        ConfigError: no board has such a set.
+    """
+    every = list(boards)
+    check_names(every, of)
+    found = []
+    for board in every:
+        rows = board.ranked or board.unranked
+        backbones = [""] if view == "networks" else sorted({row.backbone for row in rows})
+        for name in chosen(board, of, GROUPS):
+            for backbone in backbones:
+                some = [row for row in rows if backbone in ("", row.backbone)]
+                matrix = _matrix(view, board, some, (name, metric))
+                found += [matrix] if matrix is not None else []
+    return found
+
+
+def _matrix(view: str, board: Board, rows: Sequence[Row], number: tuple[str, str]) -> Matrix | None:
+    """The matrix of a set and metric over some rows of a board; None if there is nothing to compare."""
+    of, key = number
+    cells: dict[tuple[_Key, _Key], list[float]] = {}
+    accuracies: dict[_Key, list[float]] = {}
+    methods: dict[tuple[str, str], _Key] = {}  # settings that were tuned differ from network to network
+    for row in rows:
+        for run in row.members:
+            value = run.metrics.get(row.side + of.removeprefix(POOLED), {}).get(POOLED * of.startswith(POOLED) + key)
+            if not isinstance(value, float | int):
+                continue
+            code = digest([run.method_node, run.tune_node, run.code])[:6]
+            method = methods.setdefault((row.method, code), (row.method, row.tuned, row.settings, code))
+            weights = (f"seed {run.seed}", run.network[:6]) if view == "networks" else ("", "")
+            network = (row.backbone, row.training, row.augment, row.outliers, *weights)
+            cells.setdefault((method, network), []).append(float(value))
+            known = run.metrics.get(f"{row.side}{ID}", {}).get("accuracy")
+            accuracies.setdefault(network, []).append(float(known) if isinstance(known, float | int) else np.nan)
+    alike = {one: [x for other in accuracies if other[:4] == one[:4] for x in accuracies[other]] for one in accuracies}
+    down, across = sorted(methods.values()), sorted(accuracies, key=lambda one: (-fmean(alike[one]), one))
+    values = np.array([[fmean(cells.get((a, b), [np.nan])) for b in across] for a in down]).reshape(len(down), -1)
+    first, some = complete(values)
+    if min(len(first), len(some)) < 2:
+        return None
+    ranks = mean_ranks(oriented(values[np.ix_(first, some)], key)).ranks
+    first = [first[at] for at in np.argsort(ranks, kind="stable")]
+    rest = [[at for at in range(n) if at not in own] for n, own in zip(values.shape, (first, some), strict=True)]
+    labels, named = _labels(down), dict(zip(across, _labels(across), strict=True))
+    networks = [Network(named[one], one[:4], fmean(accuracies[one])) for one in across]
+    return Matrix(
+        view=view,
+        board=board,
+        of=of,
+        key=key,
+        methods=tuple(labels[at] for at in [*first, *rest[0]]),
+        networks=tuple(networks[at] for at in [*some, *rest[1]]),
+        values=values[np.ix_([*first, *rest[0]], [*some, *rest[1]])],
+        compared=(len(first), len(some)),
+    )
+
+
+def complete(values: Floats) -> tuple[list[int], list[int]]:
+    """Return rows and columns of an array (k, N) without NaN: the row or column that lacks most is left out in turn."""
+    left = [list(range(n)) for n in values.shape]
+    while (missing := np.isnan(values[np.ix_(*left)])).any():
+        lacks = [(float(share), axis, at) for axis in (0, 1) for at, share in enumerate(missing.mean(axis=1 - axis))]
+        _, axis, at = max(lacks, key=lambda one: one[0])
+        del left[axis][at]
+    return left[0], left[1]
+
+
+def _labels(keys: Sequence[_Key]) -> list[str]:
+    """The first part of each key, with those in which keys of the same first part differ; the last if nothing else."""
+    labels = []
+    for key in keys:
+        alike = [other for other in keys if other[0] == key[0]]
+        parts = [part for at, part in enumerate(key[:-1]) if not at or len({other[at] for other in alike}) > 1]
+        same = sum(all(other[at] == key[at] for at in range(len(key) - 1)) for other in alike)
+        labels.append(" · ".join([*(part for part in parts if part not in ("", NONE)), *([key[-1]] * (same > 1))]))
+    return labels
+
+
+def tables(matrix: Matrix) -> list[Table]:
+    """Return the matrix, and Kendall's τ between the networks, of those that are compared."""
+    k, n = matrix.compared
+    title = f"{matrix.title} · digest {matrix.board.digest}"
+    named = [f"{letters(at)} {network.label}" for at, network in enumerate(matrix.networks[:n])]
+    numbers = [Column(name, kind_of(matrix.key), better=arrow(matrix.key)[-1]) for name in named]
+    rows = [
+        (*matrix.place(at), method, *(None if np.isnan(value) else float(value) for value in line[:n]))
+        for at, (method, line) in enumerate(zip(matrix.methods, matrix.values, strict=True))
+    ]
+    columns = [Column("mean rank", "number"), Column("ranks"), Column("method"), *numbers]
+    words = caption(matrix.board, f"{matrix.name} on several {matrix.view}")
+    values = Table(title, tuple(columns), tuple(rows), notes=matrix.notes, caption=words)
+    taus = [
+        (name, *(Estimate(*matrix.taus[a, b].round(2).tolist()) if a != b else None for b in range(n)))
+        for a, name in enumerate(named)
+    ]
+    columns = [Column(matrix.view), *(Column(letters(at), "number") for at in range(n))]
+    return [with_best(values, k), Table(f"Kendall's τ [95 %] · {title}", tuple(columns), tuple(taus))]
+
+
+def table_csv(found: Sequence[Matrix]) -> Table:
+    """Return every number of some matrices for programs, a row for each."""
+    about = ("benchmark", "digest", "id_side", "of", "metric", "method", "network", "accuracy")
+    numbers = tuple(Column(title, "number") for title in ("value", "rank", "mean_rank"))
+    rows: list[tuple[Cell, ...]] = []
+    for one in found:
+        for (a, b), value in np.ndenumerate(one.values):
+            if np.isnan(value):
+                continue
+            board, network, ranked = one.board, one.networks[b], a < one.compared[0] and b < one.compared[1]
+            cells: tuple[Cell, ...] = (board.benchmark, board.digest, side_of(board), one.of, one.key, one.methods[a])
+            accuracy = None if np.isnan(network.accuracy) else network.accuracy
+            ranks = (float(one.ranks[a, b]), float(one.mean.ranks[a])) if ranked else (None, None)
+            rows.append((*cells, network.label, accuracy, float(value), *ranks))
+    return Table("matrix", (*map(Column, about), *numbers), tuple(rows))
