@@ -213,7 +213,7 @@ def _hashes(split: Split) -> tuple[list[str | None], list[str]]:
 
 def _plane(image: Image) -> Image:
     """The image, without its copies where three channels are equal: one picture has one hash."""
-    return image[..., 0] if image.ndim == 3 and not np.ptp(image, axis=2).any() else image
+    return image[..., 0] if image.ndim == 3 and (image == image[..., :1]).all() else image
 
 
 def _shared(
