@@ -21,6 +21,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # each kind of them, to see whether it runs, before it compiles anything.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
+# PyOD's functions are compiled when they are first called, which takes six seconds of each process; as Python they are
+# fast enough for what a test has.
+os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
+
 # What a test writes need not outlast a power cut, and waiting for the disk at every write leaves processors idle.
 os.fsync = os.fstat  # type: ignore[assignment]  # which fails as it does where a file is closed
 
@@ -43,10 +47,11 @@ PICTURE = base64.b64decode(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Spare trainings the drawing of their curve, and Hydra to compose the shipped configs again.
+    """Spare trainings the drawing of their curve, and Hydra to read and compose the same configs again.
 
     A curve takes ten times as long as four epochs of a toy network; a training leaves a picture all the same. A
-    composition takes a fifth of a second. Before all fixtures, since those of a module train and compose.
+    composition takes a fifth of a second, a quarter of it for reading the same YAML again. Before all fixtures, since
+    those of a module train and compose.
     """
     if loop := sys.modules.get("openbench.training.loop._loop"):
         loop.as_png = lambda *_: PICTURE
@@ -54,6 +59,23 @@ def pytest_runtest_setup() -> None:
     if config is not None and config.hydra_compose is not composed_once:
         COMPOSING.append(config.hydra_compose)
         config.hydra_compose = composed_once
+        config.OmegaConf.load = staticmethod(read_once(config.OmegaConf.load))
+
+
+def read_once(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`OmegaConf.load`, which remembers what it read of open files by their text."""
+    read: dict[str, bytes] = {}
+
+    def again(file: Any) -> Any:
+        if not hasattr(file, "read"):
+            return load(file)
+        text = file.read()
+        if text not in read:
+            file.seek(0)
+            read[text] = pickle.dumps(load(file))
+        return pickle.loads(read[text])
+
+    return again
 
 
 COMPOSING: list[Callable[..., Any]] = []

@@ -4,10 +4,16 @@ import os
 import signal
 import sys
 import time
+import types
 from pathlib import Path
 
 from openbench.cli.hydra.app import HydraCommand
 from openbench.cli.hydra.outcome import Outcome
+
+# Its processes compute nothing, and need not load torch.
+ENGINE = types.ModuleType("openbench.engine.prepare")
+ENGINE.SharedObjects = object  # type: ignore[attr-defined]
+sys.modules[ENGINE.__name__] = ENGINE
 
 
 def act(call):

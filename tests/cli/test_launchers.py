@@ -46,7 +46,7 @@ def test_a_sweep_that_lost_a_process_lists_what_is_missing_and_the_same_command_
     assert rows["seed=0"] == "written"
     assert rows["seed=1"] == "not ended"
     assert "; the same command goes on (" in killed.stderr.splitlines()[-1]
-    again = swept_by(tmp_path, *typed)
+    again = swept_by(tmp_path, *typed[:1], "hydra.launcher.n_jobs=1")  # in its own process
     assert again.returncode == 0, again.stderr
     assert "sweep: 2 jobs, 2 done, 0 failed (" in again.stderr
 
