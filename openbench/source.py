@@ -80,8 +80,15 @@ def loaded_sha256(name: str, file: Path, codes: Mapping[str, Code] | None = None
     first = _seen.get(name)
     if first is None or first[0] is not spec:
         first = spec, file_sha256(file), _functions_in(file)
-    loaded = _loaded_functions({**vars(module), **(codes or {})})
-    changed = [code for key, code in loaded if code not in first[2].get(key, {code})]
+    functions = first[2]
+    classes = {key.rpartition(".")[0] for key in functions}
+    # What a module has imported is not in its file, and may be large.
+    own = {
+        key: value
+        for key, value in {**vars(module), **(codes or {})}.items()
+        if (value.__qualname__ in classes if isinstance(value, type) else key in functions)
+    }
+    changed = [code for key, code in _loaded_functions(own) if code not in functions.get(key, {code})]
     if not changed:
         _seen[name] = first
         return first[1]
