@@ -129,8 +129,9 @@ class Result:
             for row in differences(one, another, level)
         ]
         table = pd.DataFrame(rows).astype({"set": "str", "role": "str", "n_id": "Int64", "n_ood": "Int64"})
+        kind = "paired" if one.ordered and another.ordered else "unpaired: images are not named"
         first, second = (f"{r.record.method.get('name')} ({r.record.run_id})" for r in (self, other))
-        table.attrs |= {"first": first, "second": second, "level": level, "test": "DeLong, paired, two-sided"}
+        table.attrs |= {"first": first, "second": second, "level": level, "test": f"DeLong, {kind}, two-sided"}
         return table
 
     def plot(self, kind: str = "roc") -> "Figure":

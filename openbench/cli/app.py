@@ -31,6 +31,7 @@ COMMANDS = {
     "fit": ("commands.detector:fit", "write a detector with a guarantee, for your own images"),
     "score": ("commands.detector:score", "score image files with a detector, one row per image"),
     "evaluate": ("commands.evaluate:evaluate", "compute every metric of a file of scores"),
+    "import": ("commands.imports:import_results", "make records of scores from elsewhere"),
     "thresholds": ("commands.runs:thresholds", "compare the best thresholds over groups of data"),
     "risk": ("commands.runs:risk", "compare methods by selective risk at a common TPR and FPR"),
     "leaderboard": ("commands.leaderboard:leaderboard", "regenerate the leaderboard from the records"),

@@ -13,6 +13,7 @@ from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.errors import ConfigError, RecordError
 from openbench.public import public, targets
+from openbench.results.records.settings import given_of
 
 _SHOWN = 200  # characters of an override in a message
 
@@ -53,6 +54,8 @@ def again(record: ResultRecord, config_dir: Path | None = None) -> dict[str, Any
 
 def _problem(record: ResultRecord) -> str:
     """Why there is no command: a record may come from anybody, so its overrides may not name code or its place."""
+    if given_of(record):
+        return "has given scores: nobody here ran the code that made them, so that no command makes them again"
     if not record.overrides:
         return (
             "does not say which overrides made it: an earlier version of openbench wrote it, or its network or method "

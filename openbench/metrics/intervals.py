@@ -281,6 +281,34 @@ def paired_delong(
         variance += _variance(v_a - v_b) / len(v_a) / sets**2
     variance += _variance(of_id) / len(of_id)
     one, other = (float(mean) for mean in areas.mean(axis=0))
+    return _difference(one, other, variance, z)
+
+
+def unpaired_delong(
+    first: tuple[ArrayLike, Sequence[ArrayLike]], second: tuple[ArrayLike, Sequence[ArrayLike]], level: float = 0.95
+) -> PairedDifference:
+    """Return the difference of two AUROCs, or of two means over OOD sets, as if they were of independent samples.
+
+    Var is the sum of both variances. Where both are of the same images in an unknown order, they are correlated: the
+    interval is then too wide and p too large.
+
+    Args:
+        first: scores (n,) of the ID images, and of each OOD set (m_s,); larger = more OOD.
+        second: another score.
+        level: coverage of the interval, in (0, 1).
+
+    Raises:
+        MetricError: no OOD set, NaN, or level out of range.
+    """
+    sides = [[PooledCurve.of(ids, ood) for ood in oods] for ids, oods in (first, second)]
+    one, other = (float(np.mean([curve.auroc() for curve in curves])) for curves in sides)
+    variance = sum(group_delong_variance(curves) for curves in sides)
+    z = float(ndtri(0.5 + check_rate(level, "confidence level", closed=False) / 2))
+    return _difference(one, other, variance, z)
+
+
+def _difference(one: float, other: float, variance: float, z: float) -> PairedDifference:
+    """The difference of two values with its interval of z deviations, and p."""
     difference, deviation = one - other, float(np.sqrt(variance))
     low, high = max(-1.0, difference - z * deviation), min(1.0, difference + z * deviation)
     p = 2.0 * float(ndtr(-abs(difference) / deviation)) if deviation else float(difference == 0)

@@ -27,7 +27,14 @@ from openbench.core.request import Role
 from openbench.digest import bytes_sha256, digest
 from openbench.errors import OpenbenchError, RecordError
 from openbench.results.leaderboard.consistency import inconsistencies
-from openbench.results.records.settings import augmentation_of, hyper_parameters, not_default, outliers_of, training_of
+from openbench.results.records.settings import (
+    augmentation_of,
+    given_of,
+    hyper_parameters,
+    not_default,
+    outliers_of,
+    training_of,
+)
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.tables.views import members_of, ordered, role_in, tuned_by
 from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
@@ -51,6 +58,7 @@ _PLACE = ("side", "role", "set")
 _CODE = b"code"
 _EXACT = 2**53  # whole numbers up to here are floats
 _UNABLE = "unable"
+_SHOWN = 8  # digits of a digest
 _AT_ONCE = 200  # records that are in memory with all their numbers
 _NOT_SCORED = (Role.ID_TRAIN, Role.OOD_TRAIN)
 
@@ -73,6 +81,7 @@ class Run:
         chosen: hyper-parameters that were tuned or set by the user.
         tuned: those chosen on validation.
         tuned_on: on which data they were chosen; empty if none were.
+        given: digest of its scores if they were given, so that nobody ran its code; empty for a run.
         strategy: how they were chosen, e.g. `validation`, `none`, `oracle`.
         training: how the backbone was trained.
         augment: with which augmentation.
@@ -119,6 +128,7 @@ class Run:
     chosen: Mapping[str, Any]
     tuned: Mapping[str, Any]
     tuned_on: str
+    given: str
     strategy: str
     training: str
     augment: str
@@ -165,6 +175,7 @@ class Run:
     def nodes(self) -> dict[str, Any]:
         """The nodes of the config that the runs of a row share."""
         nodes = {name: getattr(self, f"{name}_node") for name in NODES}
+        nodes |= {"scores": self.given[:_SHOWN]} if self.given else {}
         return nodes if self.training_node is not None else {k: v for k, v in nodes.items() if k != "training"}
 
 
@@ -197,6 +208,7 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
     strategy = str(tune.get("strategy", "none")) if isinstance(tune, dict) else "none"
     numbers = {of: {k: v for k, v in values.items() if keep(of, k)} for of, values in record.metrics.items()}
     attack = [config[ATTACK]] if ATTACK in config else []
+    given = [given_of(record)] if given_of(record) else []
     digests = [_digest(node) for node in nodes.values()]
     return Run(
         run_id=record.run_id,
@@ -212,6 +224,7 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
         chosen=not_default(nodes["method"] or {}, params, record.tuned),
         tuned=record.tuned,
         tuned_on=tuned_by(strategy) if record.tuned else "",
+        given=given_of(record),
         strategy=strategy,
         training=training,
         augment=augment,
@@ -224,7 +237,7 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
         metrics_node=metrics,
         config_key=config_key({**config, **nodes}),
         benchmark_key=benchmark_key(config.get("benchmark")),
-        setting=digest([digests, name, backbone, training, augment, outliers, *attack]),
+        setting=digest([digests, name, backbone, training, augment, outliers, *attack, *given]),
         code=digest([version, sources, uncommitted]),
         sources=sources,
         uncommitted=uncommitted,

@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 
 from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
 from openbench.core.scores import SetScores
-from openbench.digest import array_sha256, digest
 from openbench.errors import OpenbenchError, RecordError
 from openbench.public import targets
 from openbench.results.leaderboard.consistency import inconsistencies
 from openbench.results.records.compare import compare
-from openbench.results.records.settings import strategy_of
+from openbench.results.records.settings import given_of, strategy_of
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import PUBLISHED, SCORED, recompute
-from openbench.results.scores.stored import ScoreStore
+from openbench.results.scores.stored import ScoreStore, scores_digest
 
 Verdict = Literal["refused", "apart", "ranked"]
 _SAME = 1e-12  # a trial whose validation AUROC is the test AUROC to rounding
 _PROCESSOR = 1e-3
 _FIRST = 3
+TESTED = ("id_test/", "near/", "far/")
 _SAME_SCORES = "its scores are those of run {}, to the last digit"
 
 
@@ -84,7 +84,7 @@ class KnownRecords:
                 counts[name] = {key: int(count["n"]) for key, count in record.counts.items()}
             if store.path(record.run_id).is_file():
                 with suppress(OpenbenchError):
-                    scores[record.run_id] = _digest_of(store.read(record.run_id))
+                    scores[record.run_id] = scores_digest(store.read(record.run_id))
         return cls({name: frozenset(digests) for name, digests in benchmarks.items()}, counts, scores, results)
 
     def differences(self, record: ResultRecord, sets: Sequence[SetScores]) -> Iterator[str]:
@@ -152,8 +152,18 @@ def check_scores(benchmark: str, sets: Sequence[SetScores], known: KnownRecords)
     unranked = ["scores without a record: which images, network and settings made them cannot be checked"]
     if not expected:
         return [], [*unranked, f"benchmark '{benchmark}' has no complete record here to compare the counts with"]
+    return differing_counts(expected, sets), unranked
+
+
+def differing_counts(expected: Mapping[str, int], sets: Sequence[SetScores]) -> list[str]:
+    """Return in which counts scores differ from those of a benchmark, in words; csID and validation may be left out.
+
+    Args:
+        expected: `role/set` → the number of its images.
+        sets: the scores.
+    """
     counts = {f"{s.role}/{s.name}": len(s.scores) for s in sets}
-    tested = {key for key in expected if not key.startswith(("id_val/", "ood_val/", "csid/"))}
+    tested = {key for key in expected if key.startswith(TESTED)}
     refused = [f"no scores of {key}, which the benchmark tests on" for key in sorted(tested - counts.keys())]
     refused += [
         f"scores of {key}, which is not a set of the benchmark" for key in sorted(counts.keys() - expected.keys())
@@ -163,7 +173,7 @@ def check_scores(benchmark: str, sets: Sequence[SetScores], known: KnownRecords)
         for key, n in counts.items()
         if expected.get(key, n) != n
     ]
-    return refused, unranked
+    return refused
 
 
 def _checked(record: ResultRecord, store: ScoreStore, known: KnownRecords) -> RecordVerdict:
@@ -176,7 +186,7 @@ def _checked(record: ResultRecord, store: ScoreStore, known: KnownRecords) -> Re
     else:
         try:
             sets = store.read_whole(record.run_id)
-            one.scores = _digest_of(sets)
+            one.scores = scores_digest(sets)
             recomputed = recompute(record, sets)
             one.numbers = recomputed.numbers
             one.refused += [f"its scores give another number: {d}" for d in recomputed.different[:_FIRST]]
@@ -204,6 +214,8 @@ def _unranked_because(record: ResultRecord, known: KnownRecords) -> Iterator[str
     foreign = sorted({target for target in targets(record.config) if "." in target})
     if foreign or record.provenance.get(SOURCES):
         yield f"made by code that openbench does not ship: {', '.join(foreign[:_FIRST]) or 'see its sources'}"
+    if given_of(record):
+        yield "its scores were given, and nobody ran its code"
     if record.provenance.get(UNCOMMITTED):
         yield "made by a changed copy of openbench"
 
@@ -239,11 +251,6 @@ def _alike(known: NDArray[Any] | None, scores: NDArray[Any]) -> bool:
     with np.errstate(invalid="ignore"):
         gap = np.where(known == scores, 0.0, known - scores)  # equal infinities have no difference
     return bool(np.sqrt(np.mean(gap**2)) <= _PROCESSOR * known[np.isfinite(known)].std())
-
-
-def _digest_of(sets: Sequence[SetScores]) -> str:
-    """Digest of the scores alone, so that equal scores are found whatever run they are filed under."""
-    return digest([[str(s.role), s.name, array_sha256(s.scores)] for s in sets], 64)
 
 
 def counted(checked: Iterable[RecordVerdict]) -> dict[str, int]:

@@ -20,6 +20,7 @@ from openbench.core.scores import SetScores
 from openbench.errors import CacheError, ConfigError, OpenbenchError
 from openbench.paths import writable
 from openbench.results.escape import csv_row
+from openbench.results.records.settings import given_of
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore, first_with
@@ -107,12 +108,13 @@ def compare(
     runs = compared([(record, _scores(record.run_id, folders)) for record in records])
     first, *others = runs
     tables = [difference_table(first, other, level) for other in others]
-    tables.append(config_table(runs))
+    tables.append(config_table([run for run in runs if not given_of(run.record)]))
     if images:
         from openbench.api.result import names_of
 
         keys = names_of(first.record)[0]  # empty where the images are not here
-        tables += [disagreement_table(first, other, images, keys) for other in others]
+        ordered = [other for other in others if first.ordered and other.ordered]
+        tables += [disagreement_table(first, other, images, keys) for other in ordered]
     print_tables([table for table in tables if table.rows], form)
     if plots is not None:
         from openbench.results.plots import roc, save

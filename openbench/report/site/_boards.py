@@ -13,7 +13,7 @@ from openbench.metrics.rank_ranges import RankRange
 from openbench.report.site.facts import UNKNOWN, MethodFacts
 from openbench.results.checks import Check
 from openbench.results.leaderboard.pages import letters, side_of
-from openbench.results.leaderboard.ranking import Board, Row, places
+from openbench.results.leaderboard.ranking import NOT_RUN, Board, Row, places
 from openbench.results.leaderboard.separable import ranges_of
 from openbench.results.records.settings import RELEASED
 from openbench.results.scores.recompute import PUBLISHED
@@ -317,6 +317,7 @@ def _row(row: Row, place: tuple[int, bool] | None, columns: Sequence[ShownColumn
         "comparable": comparison is not None and comparison.comparable,
         "complete": all(run.complete for run in row.members),
         "source": "",
+        "group": NOT_RUN.capitalize() if row.given else "",
         "values": [value_of(value(row)) for _, value in columns],
     }
 

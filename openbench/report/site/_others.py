@@ -38,6 +38,7 @@ _ROW: Plain = {
     "comparable": True,
     "complete": True,
     "source": "",
+    "group": "",
 }
 
 

@@ -203,7 +203,7 @@ def _script(function: str, value: Any) -> str:
 
 
 def _page(boards: Iterable[Board], unreadable: Iterable[OpenbenchError], networks: str) -> str:
-    rows = sum(len(board.ranked) + len(board.unranked) for board in boards)
+    rows = sum(not row.given for board in boards for row in (*board.ranked, *board.unranked))
     benchmarks = len({board.benchmark for board in boards})
     left_out = sum(1 for _ in unreadable)
     return template(_HERE / "templates" / "index.html.j2").render(

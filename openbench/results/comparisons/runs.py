@@ -11,8 +11,8 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import DataError
 from openbench.metrics.curve import share_below
-from openbench.metrics.intervals import PairedDifference, paired_delong
-from openbench.results.records.settings import leaves
+from openbench.metrics.intervals import PairedDifference, paired_delong, unpaired_delong
+from openbench.results.records.settings import GIVEN, leaves
 from openbench.results.tables.render import Cell, Column, Estimate, Table
 from openbench.results.tables.views import GROUPS
 
@@ -33,6 +33,12 @@ class ScoredRun:
     record: ResultRecord
     scores: tuple[SetScores, ...]
     name: str
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its images are known to be in the order of the benchmark's lists; given scores may not be."""
+        node = self.record.config.get(GIVEN)
+        return not isinstance(node, Mapping) or node.get("images") == "named"
 
     def of(self, *roles: str) -> list[SetScores]:
         """Its sets of some roles, by name."""
@@ -82,13 +88,16 @@ def differences(first: ScoredRun, other: ScoredRun, level: float = 0.95) -> Iter
         other: on the same images.
         level: coverage of the intervals.
 
+    The scores of images that are not named are compared as if they were of other images.
+
     Reference: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988); see `metrics.paired_delong` for the group's mean.
     """
     (ids_a,), (ids_b,) = first.of(Role.ID_TEST), other.of(Role.ID_TEST)
 
     def between(name: str, role: str, pairs: Sequence[tuple[SetScores, SetScores]]) -> AurocDifference:
         one, two = ([pair[side].scores for pair in pairs] for side in (0, 1))
-        difference = paired_delong((ids_a.scores, one), (ids_b.scores, two), level)
+        test = paired_delong if first.ordered and other.ordered else unpaired_delong
+        difference = test((ids_a.scores, one), (ids_b.scores, two), level)
         return AurocDifference(name, role, difference, len(ids_a.scores), sum(map(len, one)))
 
     for group in GROUPS:
@@ -118,9 +127,13 @@ def difference_table(first: ScoredRun, other: ScoredRun, level: float = 0.95) ->
         (one.name if one.role == "mean" else f"  {one.name}", one.role, *_cells(one.auroc))
         for one in differences(first, other, level)
     )
+    unnamed = " and ".join(run.name for run in (first, other) if not run.ordered)
+    test = "AUROC on the same images: DeLong's paired test"
+    if unnamed:
+        test = f"AUROC, unpaired as images of {unnamed} are not named: DeLong's variances, so that intervals are wide"
     note = (
-        f"AUROC on the same images: DeLong's paired test, two-sided, not corrected for the number of rows; {level:.0%} "
-        "intervals. One network each: other trainings may differ by more."
+        f"{test}, two-sided, not corrected for the number of rows; {level:.0%} intervals. One network each: other "
+        "trainings may differ by more."
     )
     return Table(f"{first.name} against {other.name}", columns, rows, notes=(note,))
 
@@ -201,8 +214,9 @@ def _check_same_images(first: ScoredRun, other: ScoredRun) -> None:
         two = sets[1][where]
         if len(one.scores) != len(two.scores):
             raise DataError(f"{named}: {where} has {len(one.scores)} and {len(two.scores)} images — {_SAME}")
-        if one.labels is not None and two.labels is not None and not np.array_equal(one.labels, two.labels):
-            differing = int((np.asarray(one.labels) != np.asarray(two.labels)).sum())
+        labels = [s.labels for s in (one, two) if s.labels is not None and (s.labels >= 0).any()]
+        if first.ordered and other.ordered and len(labels) == 2 and not np.array_equal(labels[0], labels[1]):
+            differing = int((labels[0] != labels[1]).sum())
             raise DataError(f"{named}: {where}: {differing} of {len(one.scores)} images have other labels — {_SAME}")
 
 

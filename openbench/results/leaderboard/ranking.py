@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import isqrt
+from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
@@ -18,6 +19,7 @@ from openbench.results.records.superseded import superseded
 from openbench.results.tables.render import Column, Estimate, cell_text
 from openbench.results.tables.views import GROUPS
 
+NOT_RUN = "scores given: nobody here ran the code that made them"
 _LEVEL = 0.95
 _BITS = 256  # twice those of a root that are exact
 _PRINTED = Column("", "percent")
@@ -71,6 +73,11 @@ class Row:
         return (*scores, self.method, self.training, self.backbone, self.params, self.tuned, self.runs)
 
     @property
+    def given(self) -> bool:
+        """Whether its scores were given, so that nobody ran its code."""
+        return bool(self.members and self.members[0].given)
+
+    @property
     def look(self) -> tuple[str, ...]:
         """What distinguishes it from other rows for a reader."""
         return (self.method, self.training, self.augment, self.outliers, self.backbone, self.settings, self.tuned)
@@ -94,7 +101,7 @@ class Board:
         digest: of the benchmark; rows under different digests are not comparable.
         full_spectrum: whether covariate-shifted ID images count as ID.
         ranked: best first.
-        unranked: what is shown but not ranked, with reasons.
+        unranked: what is shown but not ranked, with reasons; last those whose scores were given.
         headers: the convention lines of its records.
     """
 
@@ -144,7 +151,7 @@ def boards_of(runs: Iterable[Run]) -> list[Board]:
             if present:
                 rows = sorted(_rows(present, side), key=lambda row: row.order)
                 ranked = tuple(row for row in rows if not row.reasons)
-                unranked = tuple(row for row in rows if row.reasons)
+                unranked = tuple(sorted((row for row in rows if row.reasons), key=attrgetter("given")))
                 boards.append(Board(name, made_of, bool(side), ranked, unranked, headers))
     return boards
 
@@ -239,6 +246,8 @@ def _reasons(
 ) -> tuple[str, ...]:
     """Why a row is not ranked, most serious first; empty if nothing speaks against it."""
     reasons = [f"record {run.run_id}: {problem}" for run in runs for problem in run.problems]
+    if runs[0].given:
+        reasons.append(NOT_RUN)
     if any(run.strategy.startswith("oracle") for run in runs):
         reasons.append(f"hyper-parameters chosen on test data ({runs[0].strategy.replace('_', ' ')})")
     if not all(run.pristine for run in runs):

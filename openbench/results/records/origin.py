@@ -7,6 +7,7 @@ from typing import Any
 from openbench import paths
 from openbench.config.overrides import command_line
 from openbench.core.record import ResultRecord
+from openbench.results.records.settings import given_of
 
 
 def made_by(record: ResultRecord) -> str:
@@ -15,7 +16,12 @@ def made_by(record: ResultRecord) -> str:
     The version of its prediction sets follows, where these were computed again from stored scores.
     """
     again = record.provenance.get("prediction_sets")
-    return _version(record.provenance) + (f"; prediction sets by {_version(again)}" if isinstance(again, dict) else "")
+    given = "scores given, nobody here ran the code that made them; numbers by " * bool(given_of(record))
+    return (
+        given
+        + _version(record.provenance)
+        + (f"; prediction sets by {_version(again)}" if isinstance(again, dict) else "")
+    )
 
 
 def _version(provenance: Mapping[str, Any]) -> str:

@@ -88,6 +88,12 @@ def strategy_of(record: ResultRecord) -> str:
     return str(tune.get("strategy", "none")) if isinstance(tune, Mapping) and record.tuned else "none"
 
 
+def given_of(record: ResultRecord) -> str:
+    """Return the digest of the scores of a record whose scores were given; empty for a run."""
+    node = record.config.get(GIVEN)
+    return str(node.get("sha256")) if isinstance(node, Mapping) else ""
+
+
 def is_per_set(record: ResultRecord) -> bool:
     """Whether each OOD set has hyper-parameters, and hence scores of the ID side, of its own."""
     return strategy_of(record) == "oracle_per_set"
@@ -102,6 +108,7 @@ def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, node
 
 
+GIVEN = "scores"  # node of a config: its scores were given, and nobody ran the code that made them
 NONE = "none"
 RELEASED = "released weights"
 OWN = "own weights"  # of a model given from Python: nothing is known of its training

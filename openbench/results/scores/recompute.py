@@ -11,7 +11,8 @@ from openbench.errors import OpenbenchError, RecordError
 from openbench.metrics.options import MetricOptions
 from openbench.metrics.suite import evaluate
 from openbench.results.records.compare import RecordComparison, ValueDifference, compare
-from openbench.results.records.settings import is_per_set
+from openbench.results.records.settings import given_of, is_per_set
+from openbench.results.scores.stored import scores_digest
 
 SCORED = ("id_test/", "id_val/", "csid/", "ood_val/", "near/", "far/")  # roles whose images have scores
 # Metrics of prediction sets, which are made of class probabilities.
@@ -73,6 +74,8 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores]) -> Recomputed:
         n, stated = counts.get(key, 0), record.counts.get(key, {}).get("n", 0)
         if stated != n:
             raise RecordError(f"record {record.run_id} counts {stated} images in {key}, its scores {n}")
+    if given_of(record) not in ("", scores_digest(sets)):
+        raise RecordError(f"record {record.run_id}: the scores beside it are not those that were given")
     computed = evaluate(sets, options_of(record))
     both: dict[str, dict[str, Any]] = {
         name: {key: value for key, value in values.items() if key in computed.get(name, {})}

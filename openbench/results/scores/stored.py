@@ -197,6 +197,11 @@ def _write(path: Path, table: "pa.Table") -> None:
         pq.write_table(table, stream, compression="zstd", use_dictionary=words, write_page_checksum=True)
 
 
+def scores_digest(sets: Sequence[SetScores]) -> str:
+    """Return the digest of the scores alone, by which equal scores are found whatever run they are filed under."""
+    return digest([[str(s.role), s.name, array_sha256(s.scores)] for s in sets], 64)
+
+
 def first_with(run_id: str, folders: Iterable[Path]) -> ScoreStore | None:
     """Return the first of some folders that has the scores of a run, or None.
 
@@ -254,7 +259,7 @@ def _table(run_id: str, scores: Sequence[SetScores]) -> "pa.Table":
     columns = {
         "set": _repeated([s.name for s in scores], repeated),
         "role": _repeated([str(s.role) for s in scores], repeated),
-        "score": pa.array(joined([np.asarray(s.scores, np.float32) for s in scores])),
+        "score": pa.array(joined([_exact(s.scores) for s in scores])),
         "label": pa.array(joined([np.asarray(s.labels, np.int64) for s in scores])),
         "prediction": pa.array(predicted, mask=predicted < 0),
         "correct": pa.array(correct, mask=unknown),
@@ -262,6 +267,12 @@ def _table(run_id: str, scores: Sequence[SetScores]) -> "pa.Table":
     # `splits` keeps a split that has no rows, and the order.
     order = "\n".join(f"{s.role}/{s.name}" for s in scores)
     return _digested(pa.table(columns).replace_schema_metadata({"run_id": run_id, "splits": order}))
+
+
+def _exact(scores: np.ndarray) -> np.ndarray:
+    """Scores as float32, in which runs compute them; given ones may need float64."""
+    narrow = np.asarray(scores, np.float32)
+    return narrow if np.array_equal(narrow, scores) else np.asarray(scores, np.float64)
 
 
 def _repeated(words: Sequence[str], counts: Sequence[int]) -> "pa.DictionaryArray":
@@ -342,7 +353,7 @@ def _splits(table: "pa.Table") -> list[SetScores]:
             SetScores.of_split(
                 name=name,
                 role=Role(role),
-                scores=np.asarray(numbers["score"], np.float32),
+                scores=numbers["score"],
                 labels=np.asarray(numbers["label"], np.int64),
                 predictions=np.asarray(numbers["prediction"], np.int64),
             )

@@ -115,6 +115,7 @@
     });
     found.push(...TEXTS.filter(([key]) => BEHIND.includes(key)).map(text)); // behind the figures, which narrow windows show first
     for (const [key, title] of COSTS) found.push({ title, name: key, searchable: false, visible: state.cols.includes(key), data: (row, type) => type === "display" ? (row[key] ?? "") : row[key] ?? Infinity });
+    if (board.rows.some((row) => row.group)) found.push({ title: "", name: "group", visible: false, searchable: false, data: (row) => row.group });
     return found;
   };
 
@@ -161,18 +162,30 @@
     selected = new Set(state.select.filter((id) => board.rows.some((row) => idOf(row) === id)));
     if (table) { table.destroy(); $("rows").querySelectorAll("thead, tbody, tfoot, colgroup").forEach((part) => part.remove()); }
     const [name, way] = state.sort.split(":"), all = columns();
-    const by = all.findIndex((column) => column.name === name);
+    const by = all.findIndex((column) => column.name === name), group = all.findIndex((column) => column.name === "group");
     table = jQuery("#rows").DataTable({
       data: board.rows, columns: all, pageLength: PER_PAGE, lengthMenu: [25, 50, 100, 500], autoWidth: false,
+      ...(group < 0 ? {} : { orderFixed: { pre: [[group, "asc"]] } }),
       order: by < 0 ? [] : [[by, way === "asc" ? "asc" : "desc"]], layout: { topStart: null, topEnd: null, bottomStart: "info", bottomEnd: ["pageLength", "paging"] },
       createdRow: (tr, row) => { tr.classList.toggle("unranked", row.rank === null && !board.kind); tr.classList.toggle("measured", board.kind !== undefined && row.runs.length > 0); tr.classList.toggle("selected", selected.has(idOf(row))); },
       language: { emptyTable: "No rows", zeroRecords: "No row passes the filters" },
     });
+    if (group >= 0) table.on("draw.dt", headings);
     table.search.fixed("filters", (_, row) => passes(row));
     table.search(state.q);
     table.on("order.dt", () => { const [first] = table.order(); state.sort = first && first.length ? `${all[first[0]].name}:${first[1]}` : ""; toAddress(); later(); });
     table.draw();
     after();
+  };
+  // A line above the first row of a group on the page.
+  const headings = () => {
+    const body = $("rows").tBodies[0];
+    let last = "";
+    for (const tr of [...body.rows]) {
+      const group = table.row(tr).data()?.group ?? "";
+      if (group && group !== last) { const line = body.insertRow(tr.rowIndex - body.rows[0].rowIndex); line.className = "group"; line.append(element("th", group, { colspan: "100", scope: "rowgroup" })); }
+      last = group;
+    }
   };
   const visible = () => table.rows({ search: "applied", order: "applied" }).data().toArray();
   const after = () => {

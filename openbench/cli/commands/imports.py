@@ -1,0 +1,89 @@
+"""`import`: results that were made elsewhere become records."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from openbench.cli import options
+from openbench.cli.commands.evaluate import benchmark_of, meaning_options, raised, roles_of
+from openbench.cli.output import print_tables
+from openbench.cli.process import OK
+from openbench.errors import ConfigError
+from openbench.results.scores.formats import Meaning, read_scores
+
+
+@click.group("import", cls=options.Group, no_args_is_help=False)
+def import_results() -> None:
+    """Make records of results from elsewhere."""
+
+
+@import_results.command("scores")
+@click.argument("words", nargs=-1, required=True, metavar="SCORES +benchmark=NAME")
+@click.option("--name", required=True, metavar="NAME", help="of the method, as boards show it")
+@click.option("--backbone", default="not_stated", metavar="NAME", help="of the network that made the scores")
+@click.option("--training", default="not stated", metavar="TEXT", help="how that network was trained")
+@click.option("--reference", default="", metavar="TEXT", help="where the method is described")
+@meaning_options
+@options.config_dir
+@options.results
+def scores(
+    *,
+    words: Sequence[str],
+    name: str,
+    backbone: str,
+    training: str,
+    reference: str,
+    files: Sequence[tuple[str, tuple[str, str]]],
+    larger_is: str | None,
+    config_dir: Path | None,
+    results: Path,
+) -> int:
+    """Make a record of scores that somebody else's code computed, and publish the scores beside it.
+
+    SCORES is a file or folder as `evaluate` reads it; the roles of files that have the names of the benchmark's sets
+    are known. Counts must be those of the benchmark's sets, or of a record of it in the results folder; with
+    benchmark.incomplete=allow, what is missing is recorded. Metrics and intervals are computed from the scores; boards
+    show them in a group of their own, as nobody here ran the code that made them. The same scores give the same record.
+
+    Where a column `image` (or an array `images`) names all images as the benchmark's lists do, `compare` tests the
+    difference to other records in pairs; else the images may be in another order, and it does not.
+
+    Examples:
+      python -m openbench import scores output/scores +benchmark=cifar10 --name mine --backbone resnet18
+      python -m openbench import scores mine.parquet +benchmark=cifar10 benchmark.incomplete=allow --name mine
+    """
+    from openbench.api.result import names_of
+    from openbench.compose.config import compose, plain
+    from openbench.engine.given import About, given_record, measured_on
+    from openbench.engine.provenance import WARNINGS
+    from openbench.results.escape import console_lines
+    from openbench.results.records.store import RecordStore
+    from openbench.results.scores.recompute import PUBLISHED
+    from openbench.results.scores.stored import ScoreStore
+    from openbench.results.tables.views import run_tables
+
+    overrides = [word for word in words if "=" in word or word.startswith("~")]
+    paths = [Path(word) for word in words if word not in overrides]
+    if len(paths) != 1:
+        raise ConfigError(f"import scores: found {len(paths)} files or folders of scores — one is needed")
+    about = About(name, backbone, training, reference)
+    node, benchmark = benchmark_of(overrides, config_dir)
+    sets = read_scores(paths[0], Meaning(larger_is or "", dict(files), roles_of(benchmark), benchmark.typed), raised)
+    store, published = RecordStore(results), ScoreStore(results / PUBLISHED)
+    like = measured_on(benchmark.name, sets, store)
+    names = {}
+    if like is not None and not like.benchmark.get("pristine"):
+        names = {f"{role}/{of}": keys for (role, of), keys in names_of(like)[0].items()}
+    config = {"benchmark": node, "metrics": plain(compose("run", overrides, config_dir), "metrics")}
+    record, sets = given_record(sets, about, config, like, names)
+    found = store.find(record.run_id)
+    if found is None:
+        store.check_writable()
+        published.write(record.run_id, sets)
+    path = store.write(record) if found is None else found[1]
+    for line in record.provenance.get(WARNINGS) or ():
+        print(console_lines(line))
+    print_tables(run_tables(record))
+    print(f"{'written' if found is None else 'exists'} {path}")
+    return OK

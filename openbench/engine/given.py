@@ -1,0 +1,253 @@
+"""Records of scores that were given: their numbers are computed here, and nobody ran the code that made the scores."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+import openbench
+from openbench.checkout import commit, dirty
+from openbench.core.names import PART, is_part
+from openbench.core.record import ResultRecord, RunIdentity
+from openbench.core.request import Role
+from openbench.core.scores import SetScores
+from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.dataset import SetConfig
+from openbench.data.manifests import Manifest
+from openbench.digest import digest
+from openbench.engine.provenance import score_warnings
+from openbench.errors import ConfigError, DataError
+from openbench.metrics.suite import describe, evaluate
+from openbench.public import public
+from openbench.results.records.settings import GIVEN, given_of
+from openbench.results.records.store import RecordStore
+from openbench.results.scores.recompute import options_of
+from openbench.results.scores.stored import scores_digest
+from openbench.results.submissions import TESTED, differing_counts
+
+NAMED, NOT_NAMED = "named", "not named"
+_PARTS = ("near", "far", "csid")  # groups of sets, which may be missing
+_SHOWN = 5
+Names = Mapping[str, Sequence[str]]  # `role/set` → the names of its images in the order of the benchmark's list
+
+
+@dataclass(frozen=True)
+class About:
+    """What is said of given scores.
+
+    Args:
+        name: of the method, on boards.
+        backbone: of the network that made them.
+        training: how that network was trained.
+        reference: of the method.
+    """
+
+    name: str
+    backbone: str = "not_stated"
+    training: str = "not stated"
+    reference: str = ""
+
+    def __post_init__(self) -> None:
+        """Check that names can be parts of the path of a record."""
+        for option, text in (("--name", self.name), ("--backbone", self.backbone)):
+            if not is_part(text):
+                raise ConfigError(f"{option}: found {text!r} — allowed: {PART}")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The sets of a benchmark as its lists have them.
+
+    Args:
+        counts: `role/set` → the number of images; only of sets whose number the lists say.
+        names: `role/set` → the names of the images.
+        identities: `role/set` → digest of its list.
+    """
+
+    counts: Mapping[str, int]
+    names: Names
+    identities: Mapping[str, str]
+
+    @classmethod
+    def of(cls, benchmark: BenchmarkConfig) -> "Listed":
+        """Return the sets that have scores.
+
+        Raises:
+            ConfigError: sets of the benchmark are joined or limited, so that lists do not say which images count.
+        """
+        counts, names, identities = dict[str, int](), dict[str, Sequence[str]](), dict[str, str]()
+        for entry in benchmark.sets:
+            config = SetConfig.from_node(entry.node, f"benchmark.{entry.path}")
+            if entry.role in (Role.ID_TRAIN, Role.OOD_TRAIN):
+                continue
+            if entry.member or config.limit is not None:
+                raise ConfigError(f"benchmark.{entry.path} is joined or limited — scores of such sets cannot be given")
+            group, _, name = entry.path.partition(".")
+            key, listing = f"{entry.role}/{name if group in _PARTS else config.name}", config.listing()
+            identities[key] = config.identity()
+            if isinstance(listing, Manifest):
+                counts[key], names[key] = len(listing), listing.keys
+            elif listing.size is not None:
+                counts[key] = listing.size
+        return cls(counts, names, identities)
+
+
+def measured_on(benchmark: str, sets: Sequence[SetScores], records: RecordStore) -> ResultRecord | None:
+    """Return a record that was measured here on a benchmark with as many images of each set; None without one.
+
+    Args:
+        benchmark: its name.
+        sets: scores.
+        records: where the record is looked for; of several, one with the benchmark as defined is returned.
+    """
+    counts, found = {f"{s.role}/{s.name}": len(s.scores) for s in sets}, None
+    for path in records.paths():
+        if path.relative_to(records.folder).parts[0] == benchmark:
+            record = records.read(path)
+            known = {key: count["n"] for key, count in record.counts.items()}
+            alike = all(known.get(key) == n for key, n in counts.items())
+            tested = {key for key in known if key.startswith(TESTED)}
+            if alike and tested <= counts.keys() and not given_of(record):
+                found = record
+            if found is record and record.benchmark.get("pristine"):
+                break
+    return found
+
+
+def given_record(
+    sets: Sequence[SetScores], about: About, config: Mapping[str, Any], like: ResultRecord | None, names: Names
+) -> tuple[ResultRecord, list[SetScores]]:
+    """Return the record of given scores, and the scores in the order of the benchmark's lists where images are named.
+
+    Args:
+        sets: the scores.
+        about: what is said of them.
+        config: the plain nodes `benchmark` and `metrics`.
+        like: a record with as many images, whose benchmark they are of; None = compare with the lists.
+        names: of the images of incomplete sets; those of complete ones are in the lists.
+
+    Raises:
+        DataError: counts that are not the benchmark's, or images that are not in its lists.
+    """
+    benchmark = BenchmarkConfig.parse(config["benchmark"])
+    listed = Listed.of(benchmark)
+    sets, named = _in_order(sets, {**listed.names, **names})
+    sets = _as_stored(sorted(sets, key=lambda s: (s.role, s.name)))
+    block = dict(like.benchmark) if like else _compared_with_lists(benchmark, listed, sets)
+    images = {key: names for key, names in (block.pop("images", None) or {}).items() if like}
+    sha = scores_digest(sets)
+    nodes = {
+        "benchmark": like.config.get("benchmark") if like else public(config["benchmark"]),
+        "backbone": {"name": about.backbone},
+        "method": {"_name_": about.name},
+        "metrics": public(config["metrics"]),
+        GIVEN: {"sha256": sha, "images": NAMED if named else NOT_NAMED},
+    }
+    record = ResultRecord(
+        run_id="",
+        config=nodes,
+        benchmark=block | ({"images": images} if images else {}),
+        backbone={"name": about.backbone, "training": about.training},
+        method={"name": about.name, "version": 0, "reference": about.reference, "params": {}},
+        tuned={},
+        trials=[],
+        metrics={},
+        header="",
+        counts={
+            key: {"n": len(s.scores), "expected": listed.counts.get(key, len(s.scores))}
+            for s in sets
+            for key in (f"{s.role}/{s.name}",)
+        },
+        provenance={
+            "openbench": openbench.__version__,
+            "git_sha": commit(),
+            "git_dirty": dirty(),
+            "utc": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        }
+        | score_warnings(f"'{about.name}'", sets),
+        config_digest=digest(nodes),
+    )
+    options = options_of(record)
+    return replace(
+        record, run_id=RunIdentity.of(record).run_id, metrics=evaluate(sets, options), header=describe(options)
+    ), sets
+
+
+def _in_order(sets: Sequence[SetScores], names: Names) -> tuple[list[SetScores], bool]:
+    """The sets in the order of the lists, and whether all their images are named."""
+    ordered = []
+    for s in sets:
+        key = f"{s.role}/{s.name}"
+        if s.images is None or key not in names:
+            return list(sets), False
+        place = {name: at for at, name in enumerate(s.images)}
+        lacking = [name for name in names[key] if name not in place]
+        if len(place) < len(s.images) or len(place) != len(names[key]) or lacking:
+            known = set(names[key])
+            other = [name for name in s.images if name not in known] or lacking or ["an image twice"]
+            raise DataError(
+                f"images of {key} are not those of the benchmark's list: {', '.join(map(str, other[:_SHOWN]))} — name "
+                "them as the list does, or leave the column `image` out"
+            )
+        rows = np.array([place[name] for name in names[key]])
+        columns = {
+            column: None if (values := getattr(s, column)) is None else values[rows]
+            for column in ("scores", "correct", "labels", "probabilities", "predictions")
+        }
+        ordered.append(replace(s, images=tuple(names[key]), **columns))  # type: ignore[arg-type]
+    return ordered, True
+
+
+def _as_stored(sets: Sequence[SetScores]) -> list[SetScores]:
+    """The sets as files of scores hold them: labels and predictions −1 where unknown, float32 if that is exact."""
+    with np.errstate(over="ignore"):
+        exact = all(np.array_equal(s.scores.astype(np.float32), s.scores) for s in sets)
+    stored = []
+    for s in sets:
+        predictions = s.probabilities.argmax(axis=1) if s.predictions is None and s.probabilities is not None else None
+        predictions = s.predictions if predictions is None else predictions
+        labels, predicted = (
+            np.full(len(s.scores), -1, np.int64) if values is None else np.asarray(values, np.int64)
+            for values in (s.labels, predictions)
+        )
+        scores = s.scores.astype(np.float32 if exact else np.float64)
+        split = SetScores.of_split(s.name, Role(s.role), scores, labels, predicted)
+        # Prediction sets need the true classes.
+        stored.append(replace(split, probabilities=None if s.labels is None else s.probabilities))
+    return stored
+
+
+def _compared_with_lists(benchmark: BenchmarkConfig, listed: Listed, sets: Sequence[SetScores]) -> dict[str, Any]:
+    """The benchmark of a record, from its lists.
+
+    Raises:
+        DataError: other counts, unless the benchmark may be incomplete and there are fewer.
+    """
+    counts = {f"{s.role}/{s.name}": len(s.scores) for s in sets}
+    expected = {key: listed.counts.get(key, counts.get(key, 1)) for key in listed.identities}
+    missing = [key for key in expected if key.startswith(TESTED) and key not in counts]
+    fewer = [key for key, n in counts.items() if n < expected.get(key, 0)]
+    deviations = [f"{path}: dropped" for path in benchmark.removed]
+    problems = differing_counts(expected, sets)
+    if benchmark.incomplete == "allow":
+        missing = [key for key in missing if key.startswith(_PARTS)]
+        deviations += [f"{key.replace('/', '.')}: dropped" for key in missing]
+        deviations += [f"{key}: {counts[key]} of {expected[key]} images" for key in fewer]
+        expected = {key: counts.get(key, n) if key in fewer else n for key, n in expected.items() if key not in missing}
+        problems = differing_counts(expected, sets)
+    if problems:
+        more = f"; {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        drop = "leave sets out (~benchmark.far.NAME) or record what is missing (benchmark.incomplete=allow)"
+        raise DataError(
+            f"scores are not of benchmark '{benchmark.typed}': {'; '.join(problems[:_SHOWN])}{more}"
+            + f" — {drop}" * (benchmark.incomplete != "allow")
+        )
+    lists = {key: digest_of for key, digest_of in listed.identities.items() if key in expected}
+    return {
+        "name": benchmark.name,
+        "digest": digest({"lists": lists, "deviations": deviations}),
+        "pristine": not deviations,
+        "deviations": deviations,
+    }
