@@ -86,7 +86,7 @@ def test_what_survives_is_said_of_seeds_and_of_other_networks(matrix):
     said = matrix.summary()
     assert "4 methods on 3 networks" in said
     assert "from -1.00 to 0.67; 0.67 between seeds of one training, -0.83 between others" in said
-    assert "Of the best 3 on one, 2.0 are among the best 3 on another" in said
+    assert "Of the best 2 on one, 0.7 are among the best 2 on another" in said
 
 
 def test_the_best_and_the_critical_difference_are_said(matrix):

@@ -19,7 +19,7 @@ from openbench.results.leaderboard.across import ID, POOLED, check_names, chosen
 from openbench.results.leaderboard.pages import caption, letters, side_of
 from openbench.results.leaderboard.ranking import Board, Row
 from openbench.results.records.settings import NONE
-from openbench.results.tables.render import Cell, Column, Estimate, Table, with_best
+from openbench.results.tables.render import Cell, Column, Table, with_best
 from openbench.results.tables.views import GROUPS, arrow, kind_of, title_of
 
 VIEWS = ("networks", "trainings")
@@ -122,7 +122,7 @@ class Matrix:
     def summary(self) -> str:
         """How much of the order survives a change of network."""
         k, n = self.compared
-        best, top = np.argsort(self.ranks, axis=0, kind="stable"), min(_TOP, k - 1)
+        best, top = np.argsort(self.ranks, axis=0, kind="stable"), min(_TOP, k // 2)
         kept = fmean(len({*best[:top, a]} & {*best[:top, b]}) for a, b in combinations(range(n), 2))
         kind = {"networks": "networks", "trainings": "ways of training"}[self.view]
         return (
@@ -286,10 +286,10 @@ def tables(matrix: Matrix) -> list[Table]:
     words = caption(matrix.board, f"{matrix.name} on several {matrix.view}")
     values = Table(title, tuple(columns), tuple(rows), notes=matrix.notes, caption=words)
     taus = [
-        (name, *(Estimate(*matrix.taus[a, b].round(2).tolist()) if a != b else None for b in range(n)))
+        (name, *("{:.2f} [{:.2f}, {:.2f}]".format(*matrix.taus[a, b]) if a != b else None for b in range(n)))
         for a, name in enumerate(named)
     ]
-    columns = [Column(matrix.view), *(Column(letters(at), "number") for at in range(n))]
+    columns = [Column(matrix.view), *(Column(letters(at)) for at in range(n))]
     return [with_best(values, k), Table(f"Kendall's τ [95 %] · {title}", tuple(columns), tuple(taus))]
 
 

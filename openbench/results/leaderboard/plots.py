@@ -230,7 +230,7 @@ def accuracy_picture(matrix: Matrix) -> Figure:
     k, n = matrix.compared
     accuracy = 100 * np.array([network.accuracy for network in matrix.networks[:n]])
     values, order = 100 * matrix.values[:k, :n], np.argsort(accuracy, kind="stable")
-    figure, (axes,) = panels(1, (6.4, 4.2))
+    figure, (axes,) = panels(1, (6.4, 4.6))
     for line in values[len(COLOURS) :]:
         axes.plot(accuracy, line, "o", color="0.6", markersize=2.5, zorder=1)
     for style, name, line in zip(lines(), matrix.methods, values[: len(COLOURS)], strict=False):
@@ -240,5 +240,6 @@ def accuracy_picture(matrix: Matrix) -> Figure:
     others = f"; grey: the other {k - len(COLOURS)}, of which the worst tenth lies below" * (k > len(COLOURS))
     axes.set_title(plain(f"lines: best mean ranks{others}"), fontsize=8.5, loc="left")
     axes.set(xlabel="ID accuracy of the network (%)", ylabel=plain(f"{matrix.name} (%)"))
-    finish(axes, "beside")
+    finish(axes, None)
+    figure.legend(loc="outside lower left", ncols=3, fontsize=8, frameon=False)
     return figure
