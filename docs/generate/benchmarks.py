@@ -3,7 +3,6 @@
 from generate.formula import sentence
 from generate.markdown import code, hidden_contents, page, table
 from generate.sheets import sheet
-from openbench import paths
 from openbench.cli.commands.data import benchmark_config
 from openbench.cli.commands.listing import usage
 from openbench.cli.registry import Entry, Registry
@@ -25,7 +24,7 @@ ROLES = {
 
 def pages() -> dict[str, str]:
     """Return {path below the part: page}."""
-    entries = Registry((paths.config_dir(),)).entries("benchmark")
+    entries = Registry.ours().entries("benchmark")
     sources = data_sources()
     return {"benchmark/index": index(entries)} | {
         f"benchmark/{entry.name}": benchmark(entry, sources) for entry in entries

@@ -6,7 +6,6 @@ from typing import Any
 from generate.formula import sentence
 from generate.markdown import Docstring, arxiv_linked, code, hidden_contents, page, table
 from generate.rows import rows_of_training
-from openbench import paths
 from openbench.cli.commands.listing import usage
 from openbench.cli.registry import Entry, Registry, parameters_of
 from openbench.config.build import target_of
@@ -34,7 +33,7 @@ LEADS = {
 
 def pages() -> dict[str, str]:
     """Return {path below the part: page}."""
-    registry = Registry((paths.config_dir(),))
+    registry = Registry.ours()
     found = {}
     for group in registry.groups():
         entries = registry.entries(group)

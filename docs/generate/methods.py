@@ -7,7 +7,6 @@ from functools import cache
 from generate.formula import sentence
 from generate.markdown import Docstring, arxiv_linked, cell, code, hidden_contents, page, table
 from generate.rows import differences_of, rows_of
-from openbench import paths
 from openbench.api.methods import beyond_features, chosen_method
 from openbench.cli.commands.listing import usage
 from openbench.cli.registry import Entry, Registry, method_facts, parameters_of
@@ -29,7 +28,7 @@ FAMILIES = {
 
 def pages() -> dict[str, str]:
     """Return {path below the part: page}."""
-    entries = Registry((paths.config_dir(),)).entries("method")
+    entries = Registry.ours().entries("method")
     found = {f"method/{entry.name}": method(entry) for entry in entries}
     return {**found, "method/index": index(entries)}
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from openbench.api.arguments import ArrayLike, as_array, as_features, as_head, class_indices
 from openbench.backbones.rows import Rows
 from openbench.config.build import build
+from openbench.config.folders import check_one, config_folders
 from openbench.config.overrides import NAME
-from openbench.config.shipped import named_for, names, shipped
+from openbench.config.shipped import named_for, shipped
 from openbench.core.composite import Composite, leaves
 from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
 from openbench.core.method import Method
@@ -109,9 +110,11 @@ def beyond_features(method: Method) -> list[str]:
 
 
 def _shipped_node(name: str) -> dict[str, Any]:
-    """The config of a shipped method."""
-    known = names("method")
-    node = shipped("method", name) if name in known else None
+    """The config of a method of openbench or of an installed package."""
+    places = config_folders()
+    known = sorted({file.stem for place in places for file in (place.path / "method").glob("*.yaml")})
+    check_one("method", name, places)
+    node = shipped("method", name, places=places) if name in known else None
     if node is None:
         raise ConfigError(
             f"method '{name}' not found in configs/method{did_you_mean(name, known)} (python -m openbench list method) "

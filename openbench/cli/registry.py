@@ -8,8 +8,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from openbench import paths
-from openbench.config.shipped import resolved, shipped
+from openbench.config.folders import Folder, check_one, config_folders, read_config
+from openbench.config.shipped import shipped
 from openbench.errors import ConfigError, OpenbenchError, not_found
 from openbench.public import TARGET
 from openbench.report.site.facts import MethodFacts
@@ -45,11 +45,13 @@ class Entry:
         group: e.g. `method`.
         name: what users type.
         path: the file.
+        place: the folder of groups that it is in.
     """
 
     group: str
     name: str
     path: Path
+    place: Folder
 
     @property
     def text(self) -> str:
@@ -85,12 +87,14 @@ class Entry:
         Raises:
             ConfigError: not YAML, or not a mapping.
         """
-        from openbench.storage.yaml_file import read_yaml
-
-        node = read_yaml(self.path)
+        node = read_config(self.path)
         if not isinstance(node, dict):
             raise ConfigError(f"{self.path} holds a {type(node).__name__} — a mapping is needed")
         return {str(key): value for key, value in node.items()}
+
+    def node(self) -> dict[str, Any]:
+        """The file with what its defaults bring in."""
+        return shipped(self.group, self.name, places=(self.place, *config_folders())) or {}
 
     def made_by(self) -> Callable[..., Any]:
         """The class that the file names.
@@ -100,7 +104,7 @@ class Entry:
         """
         from openbench.config.build import target_of
 
-        target = self.config().get(TARGET)
+        target = self.node().get(TARGET)
         if not isinstance(target, str):
             raise ConfigError(f"{self.path}: no `{TARGET}` — every method names its class, e.g. package.module.Class")
         return target_of({TARGET: target}, target)
@@ -121,8 +125,7 @@ class Entry:
         from openbench.core.composite import leaves
         from openbench.engine.compatibility import Requirements
 
-        ours = shipped(self.group, self.name) if paths.config_dir() in self.path.parents else None
-        node, where = ours or resolved(self.config()), f"{self.group} '{self.name}'"
+        node, where = self.node(), f"{self.group} '{self.name}'"
         try:
             parts: list[Any] = list(leaves(build(node, where, Checked)))
         except OpenbenchError:  # e.g. it needs a library that is not installed, or values of a composed config
@@ -132,31 +135,36 @@ class Entry:
 
 @dataclass(frozen=True)
 class Registry:
-    """The config groups of openbench and, beside them, those of a user.
+    """The config groups of openbench and, beside them, those of packages and of a user.
 
     Args:
-        roots: config folders, ours first.
+        places: config folders, ours first.
     """
 
-    roots: tuple[Path, ...]
+    places: tuple[Folder, ...]
+
+    @classmethod
+    def ours(cls) -> "Registry":
+        """What openbench ships."""
+        return cls(tuple(config_folders()[:1]))
 
     @classmethod
     def of(cls, config_dir: Path | None) -> "Registry":
-        """The shipped folder and the user's.
+        """All folders, with the user's.
 
         Raises:
-            ConfigError: the user's folder is missing, or holds a file that ours would hide.
+            ConfigError: the user's folder is missing, or holds a file that another folder's would hide.
         """
-        if config_dir is None:
-            return cls((paths.config_dir(),))
-        from openbench.compose.config import check_no_clash
+        if config_dir is not None:
+            from openbench.compose.config import check_no_clash
 
-        check_no_clash(config_dir)
-        return cls((paths.config_dir(), config_dir))
+            check_no_clash(config_dir)
+        return cls(tuple(config_folders(config_dir)))
 
     def groups(self) -> list[str]:
         """The names of groups that offer something."""
-        return sorted({file.relative_to(root).parts[0] for root in self.roots for file in root.glob("*/**/*.yaml")})
+        roots = [place.path for place in self.places]
+        return sorted({file.relative_to(root).parts[0] for root in roots for file in root.glob("*/**/*.yaml")})
 
     def entries(self, group: str) -> list[Entry]:
         """The entries of a group, by name.
@@ -164,20 +172,24 @@ class Registry:
         Raises:
             ConfigError: no such group.
         """
-        groups = {folder.name for root in self.roots for folder in root.iterdir() if folder.is_dir()}
+        groups = {folder.name for place in self.places for folder in place.path.iterdir() if folder.is_dir()}
         if group not in groups:
             raise ConfigError(not_found(f"group '{group}' not found in configs", group, self.groups(), "list"))
-        files = [(root / group, file) for root in self.roots for file in (root / group).rglob("*.yaml")]
+        files = [(place, file) for place in self.places for file in (place.path / group).rglob("*.yaml")]
         # Users type the path below the group's folder, since studies lie in folders.
-        entries = [Entry(group, file.relative_to(top).as_posix().removesuffix(".yaml"), file) for top, file in files]
+        entries = [
+            Entry(group, file.relative_to(place.path / group).as_posix().removesuffix(".yaml"), file, place)
+            for place, file in files
+        ]
         return sorted(entries, key=lambda entry: entry.name)
 
     def entry(self, group: str, name: str) -> Entry:
         """The entry of a name.
 
         Raises:
-            ConfigError: no such group or name.
+            ConfigError: no such group or name, or several of it.
         """
+        check_one(group, name, self.places)
         entries = {entry.name: entry for entry in self.entries(group)}
         if name not in entries:
             what = f"{group} '{name}' not found in configs/{group}"
@@ -192,7 +204,7 @@ def method_facts() -> dict[str, MethodFacts]:
     from openbench.engine.compatibility import Requirements
 
     facts = {}
-    for entry in Registry((paths.config_dir(),)).entries("method"):
+    for entry in Registry.ours().entries("method"):
         method = method_of(entry.name, {})
         if method is not None:
             required = Requirements.of(leaves(method))

@@ -14,6 +14,7 @@ from yaml import YAMLError
 from openbench import paths
 from openbench.compose.config import compose
 from openbench.compose.sweep import jobs, label, parse, swept_keys
+from openbench.config.folders import with_package
 from openbench.errors import ConfigError, OpenbenchError, available, did_you_mean, not_found
 from openbench.installation import pip_install
 
@@ -69,7 +70,8 @@ def _explanation(error: Exception, typed: Typed) -> ConfigError:
             f"'{match.group(1)}' names several values — add -m to run them all "
             f"(python -m openbench {typed.command} -m …), or brackets for one list: key=[a,b]"
         )
-    return ConfigError(f"the config does not compose — {text or 'look for a name that is empty or of the wrong kind'}")
+    reason = text or "look for a name that is empty or of the wrong kind"
+    return ConfigError(with_package(f"the config does not compose — {reason}"))
 
 
 def _grammar(error: OverrideParseException) -> ConfigError:

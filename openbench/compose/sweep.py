@@ -8,7 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, OverrideType
 from hydra.errors import HydraException
 
-from openbench import paths
+from openbench.config.folders import config_folders
 from openbench.config.overrides import STREAM, quoted
 from openbench.errors import ConfigError, available, check_choice, did_you_mean
 
@@ -19,8 +19,7 @@ _SEARCHED = "hydra.searchpath"
 
 def options(group: str, config_dir: Path | None = None) -> list[str]:
     """Return the names that a config group offers, sorted."""
-    folders = [paths.config_dir() / group, *([] if config_dir is None else [config_dir / group])]
-    return sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+    return sorted({file.stem for folder in config_folders(config_dir) for file in (folder.path / group).glob("*.yaml")})
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
@@ -28,14 +27,14 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     return [override for text in overrides if (override := _parsed(text)) is not None]
 
 
-def with_folders(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
+def with_folders(overrides: Sequence[str], searched: Sequence[Path]) -> list[str]:
     """Return overrides by which Hydra looks into these folders too, after those of a typed `hydra.searchpath`."""
     typed = [override for override in parse(overrides) if override.key_or_group == _SEARCHED]
-    if not folders:
+    if not searched:
         return list(overrides)
     rest = [text for text in overrides if text not in [override.input_line for override in typed]]
     named = [str(place) for override in typed for place in override.value()]  # type: ignore[union-attr]
-    places = [*named, *(f"file://{folder.absolute().as_posix()}" for folder in folders)]
+    places = [*named, *(f"file://{folder.absolute().as_posix()}" for folder in searched)]
     return [f"{_SEARCHED}=[{','.join(map(quoted, places))}]", *rest]
 
 
@@ -138,8 +137,7 @@ def without_streams(overrides: Sequence[str], config_dir: Path | None) -> tuple[
 
 
 def _streams(method: str, config_dir: Path | None) -> bool:
-    folders = [paths.config_dir(), *([] if config_dir is None else [config_dir])]
-    files = [folder / "method" / f"{method}.yaml" for folder in folders]
+    files = [folder.path / "method" / f"{method}.yaml" for folder in config_folders(config_dir)]
     return any(f"\n{STREAM}:" in file.read_text(encoding="utf-8") for file in files if file.is_file())
 
 

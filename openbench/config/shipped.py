@@ -4,18 +4,19 @@ A value may hold on some data only: `${by_data:0.95,{cifar100:0.5}}`.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from openbench.config.folders import Folder, read_config
 from openbench.paths import config_dir
 from openbench.public import TARGET, public_name
-from openbench.storage.yaml_file import parse_yaml, read_yaml
+from openbench.storage.yaml_file import parse_yaml
 
 _BY_DATA = re.compile(r"\$\{by_data:(.*),\{([^{}]*)\}\}")
 _OWN = "_self_"  # in a list of defaults: the file itself
 
 
-def shipped(group: str, name: str, data: str = "") -> dict[str, Any] | None:
+def shipped(group: str, name: str, data: str = "", places: Sequence[Folder] = ()) -> dict[str, Any] | None:
     """Return the node that `group=name` means, or None if openbench does not ship it.
 
     A file may begin with `defaults` that name others of its group, or of another one as `/group@key: name`; later ones
@@ -25,15 +26,16 @@ def shipped(group: str, name: str, data: str = "") -> dict[str, Any] | None:
         group: a folder of configs.
         name: of a file in it.
         data: whose classes are the ID classes, e.g. `cifar100`; empty where no benchmark is known.
+        places: folders to look into, the first first; empty = that of openbench.
     """
-    node = _file(group, name)
+    node = _file(group, name, places)
     if node is None:
         return None
     values = resolved(node, data)
     result: dict[str, Any] = {}
     entries = values.pop("defaults", [])
     for entry in entries if _OWN in entries else [*entries, _OWN]:  # as Hydra does
-        result = merged(result, values if entry == _OWN else _named(group, entry, data))
+        result = merged(result, values if entry == _OWN else _named(group, entry, data, places))
     return result
 
 
@@ -58,18 +60,19 @@ def named_for(target: str, group: str) -> str:
     return next(same, target.rpartition(".")[2].lower())
 
 
-def _file(group: str, name: str) -> dict[str, Any] | None:
-    path = config_dir() / group / f"{name}.yaml"
-    return dict(read_yaml(path) or {}) if path.is_file() else None
+def _file(group: str, name: str, places: Sequence[Folder] = ()) -> dict[str, Any] | None:
+    files = (root / group / f"{name}.yaml" for root in ([place.path for place in places] or [config_dir()]))
+    path = next((file for file in files if file.is_file()), None)
+    return None if path is None else dict(read_config(path) or {})
 
 
-def _named(group: str, entry: str | Mapping[str, str], data: str) -> dict[str, Any]:
+def _named(group: str, entry: str | Mapping[str, str], data: str, places: Sequence[Folder]) -> dict[str, Any]:
     """What an entry of a file's defaults brings in."""
     if isinstance(entry, str):
-        return shipped(group, entry, data) or {}
+        return shipped(group, entry, data, places) or {}
     (place, name), *_ = entry.items()
     other, _, key = place.lstrip("/").partition("@")
-    return {key: shipped(other, name, data) or {}}
+    return {key: shipped(other, name, data, places) or {}}
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

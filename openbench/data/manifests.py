@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from openbench import paths
+from openbench.config.folders import config_folders
 from openbench.core.benchmark import check_distinct
 from openbench.data.own.images import Row, own_path, read_list, read_rows
 from openbench.digest import digest
@@ -98,9 +99,11 @@ def load_classes(name: str) -> tuple[str, ...]:
     Raises:
         DataError: no such list, or one that names a class twice.
     """
-    path = paths.manifest_dir() / f"{name}.txt"
-    if not path.is_file():
-        raise DataError(f"class list '{name}' not found — write {path}, one class name a line, in label order")
+    ours = paths.manifest_dir() / f"{name}.txt"
+    files = [ours, *(place.path / f"{name}.txt" for place in config_folders()[1:])]  # of packages
+    path = next((file for file in files if file.is_file()), None)
+    if path is None:
+        raise DataError(f"class list '{name}' not found — write {ours}, one class name a line, in label order")
     classes = tuple(_lines(path))
     check_distinct(classes, f"class list '{name}'")
     return classes

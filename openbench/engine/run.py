@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from openbench.backbones.base import Backbone
 from openbench.checkout import uncommitted
 from openbench.config.build import from_node
+from openbench.config.folders import packages_of
 from openbench.config.overrides import STREAM
 from openbench.core.benchmark import Benchmark, Split, Validation
 from openbench.core.composite import leaves, version_of
@@ -129,8 +130,9 @@ class RunSpec:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """{module: SHA-256} of the code of this run that openbench does not ship."""
+        """{module: SHA-256} of the code of this run that openbench does not ship, and {package: version}."""
         sources = foreign_sources(*self._parts)
+        sources |= packages_of(sources)
         return {**sources, VARIANT: self.variant} if self.variant else sources
 
     @cached_property

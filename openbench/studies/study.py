@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from openbench import paths
 from openbench.config.constraints import Count, check_value
+from openbench.config.folders import check_one, config_folders, read_config
 from openbench.errors import ConfigError, available, check_choice, check_known, did_you_mean
 from openbench.metrics.keys import bounds, higher_is_better
 from openbench.results.tables.render import Kind
-from openbench.storage.yaml_file import read_yaml
 
 Layout = Literal["grid", "rejection", "thresholds", "mixture", "tuning"]
 _SEED = "seed"
@@ -256,7 +255,7 @@ def read_study(path: Path, name: str) -> Study:
     Raises:
         ConfigError: not a mapping, an unknown or missing key, a value of another kind, or a name twice.
     """
-    node, where = read_yaml(path), f"study '{name}'"
+    node, where = read_config(path), f"study '{name}'"
     check_value(node, dict, where)
     check_known(map(str, node), [key for key in _keys(Study) if key not in ("name", "path")], where)
     if "repeat" in node and "seeds" in node:
@@ -340,9 +339,9 @@ def names(config_dir: Path | None = None) -> dict[str, Path]:
     Args:
         config_dir: the user's folder of group files.
     """
-    folders = [root / "study" for root in (paths.config_dir(), config_dir) if root is not None]
-    files = [(folder, file) for folder in folders for file in folder.rglob(f"*{_YAML}")]
-    return dict(sorted((f.relative_to(folder).as_posix().removesuffix(_YAML), f) for folder, f in files))
+    roots = [folder.path / "study" for folder in config_folders(config_dir)]
+    files = [(root, file) for root in roots for file in root.rglob(f"*{_YAML}")]
+    return dict(sorted((file.relative_to(root).as_posix().removesuffix(_YAML), file) for root, file in files))
 
 
 def study(name: str, config_dir: Path | None = None) -> Study:
@@ -365,4 +364,5 @@ def study(name: str, config_dir: Path | None = None) -> Study:
             f"study '{name}' not found in configs/study{hint} — available: {available(known, name)} (python -m "
             "openbench list study), or a file of your own that ends in .yaml"
         )
+    check_one("study", name, config_folders(config_dir))
     return read_study(known[name], name)

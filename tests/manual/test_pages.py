@@ -47,7 +47,7 @@ def made(tmp_path_factory):
 
 
 def test_everything_on_offer_has_a_page(made):
-    registry = Registry((paths.config_dir(),))
+    registry = Registry.ours()
     apart = ("method", "benchmark", "training", "augment")
     wanted = {f"{group}/{entry.name}" for group in apart for entry in registry.entries(group)}
     wanted |= {f"{group}/index" for group in registry.groups()}
@@ -71,7 +71,7 @@ def test_a_method_has_the_comparisons_of_its_own_tests_on_its_page(made):
 
 
 def test_a_page_shows_an_estimator_if_and_only_if_there_is_one(made):
-    names = [entry.name for entry in Registry((paths.config_dir(),)).entries("method")]
+    names = [entry.name for entry in Registry.ours().entries("method")]
     for name in names:
         try:
             method = chosen_method(name).method

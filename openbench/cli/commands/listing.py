@@ -1,9 +1,12 @@
 """`list` and `show`: print the config groups, one entry, or one record."""
 
 import inspect
+import logging
 import math
 import re
 import shlex
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from openbench.cli import options
 from openbench.cli.output import left_out, print_tables
 from openbench.cli.process import OK
 from openbench.cli.registry import Entry, Registry, parameters_of
+from openbench.config.folders import PACKAGE, check_one
 from openbench.config.overrides import STREAM
 from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
 from openbench.errors import ConfigError, RecordError
@@ -25,6 +29,7 @@ from openbench.results.records.store import RecordStore
 from openbench.results.tables.render import Column, Table, render, rendered
 from openbench.results.tables.views import VIEWS, explained, run_tables
 
+logger = logging.getLogger(__name__)
 RECORD = "record"
 _USAGE = {
     "benchmark": "python -m openbench run +benchmark={name}",
@@ -37,6 +42,7 @@ _USAGE = {
     "dataset": "used by benchmarks: /dataset@benchmark.near.{name}: {name}",
 }
 _SPACE = "_space_"
+_SEEN = "Whether its labels named a benchmark's OOD classes: python -m openbench data list backbone=NAME BENCHMARK"
 
 
 def _complete_group(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -100,30 +106,46 @@ def overview(registry: Registry) -> Table:
 
 def group_table(registry: Registry, group: str) -> Table:
     """Return the entries of a group with one line about each; of methods also what they need and their year."""
-    entries = registry.entries(group)
-    note = (f"Details: python -m openbench show {group} NAME",)
-    if group == "backbone":
-        return _backbone_table(entries, note)
-    if group != "method":
-        rows = tuple((entry.name, entry.summary) for entry in entries)
-        return Table(f"{group} ({len(rows)})", (Column("name"), Column("what it is")), rows, notes=note)
-    listed = tuple((entry.name, entry.needs(), *entry.about()) for entry in entries)
-    columns = tuple(map(Column, ("name", "needs", "year", "score")))
-    return Table(f"method ({len(listed)})", columns, listed, notes=note)
+    headings, facts = _ABOUT.get(group, (("what it is",), lambda entry: (entry.summary,)))
+    entries, rows = registry.entries(group), []
+    ours = registry.places[0]
+    others = any(entry.place != ours for entry in entries)
+    for name, alike in groupby(entries, key=lambda entry: entry.name):
+        try:
+            check_one(group, name, registry.places)
+        except ConfigError as error:
+            logger.warning(console(str(error)))
+        for entry in alike:
+            try:
+                if entry.place != ours:
+                    entry.config()  # is it valid?
+                rows.append((name, *facts(entry), *[entry.place.origin] * others))
+            except Exception as error:  # a class of a package may raise anything while it is imported
+                if entry.place == ours:
+                    raise
+                logger.warning(console(f"{group} '{name}' of {entry.place.origin} is left out: {error}"))
+    columns = tuple(map(Column, ("name", *headings, *["from"] * others)))
+    notes = (f"Details: python -m openbench show {group} NAME", *[_SEEN] * (group == "backbone"))
+    return Table(f"{group} ({len(rows)})", columns, tuple(rows), notes=notes)
 
 
-def _backbone_table(entries: list[Entry], note: tuple[str, ...]) -> Table:
-    """Backbones with what those with released weights were trained on."""
+def _about_method(entry: Entry) -> Sequence[str]:
+    return entry.needs(), *entry.about()
+
+
+def _about_backbone(entry: Entry) -> Sequence[str]:
+    """What it is, and what released weights were trained on."""
     from openbench.data.weights import released_weights
 
-    rows = []
-    for entry in entries:
-        weights = released_weights().get(entry.name)
-        facts = (weights.pretraining.images, weights.pretraining.labels) if weights else ("", "")
-        rows.append((entry.name, entry.summary, *facts))
-    columns = tuple(map(Column, ("name", "what it is", "trained on", "labels")))
-    seen = "Whether its labels named a benchmark's OOD classes: python -m openbench data list backbone=NAME BENCHMARK"
-    return Table(f"backbone ({len(rows)})", columns, tuple(rows), notes=(*note, seen))
+    weights = released_weights().get(entry.name)
+    return entry.summary, *((weights.pretraining.images, weights.pretraining.labels) if weights else ("", ""))
+
+
+# Group → what is listed about its entries; of other groups one line.
+_ABOUT: dict[str, tuple[tuple[str, ...], Callable[[Entry], Sequence[str]]]] = {
+    "method": (("needs", "year", "score"), _about_method),
+    "backbone": (("what it is", "trained on", "labels"), _about_backbone),
+}
 
 
 def usage(entry: Entry, config_dir: Path | None) -> str:
@@ -148,7 +170,7 @@ def method_text(entry: Entry, config_dir: Path | None = None) -> str:
     columns = tuple(map(Column, ("hyper-parameter", "default", "allowed", "searched on validation")))
     notes = (f"{math.prod(map(len, space.values()))} settings in all",) if space else ()
     table = render(Table("Hyper-parameters", columns, rows, notes=notes), "console") if rows else "No hyper-parameters."
-    head = f"{entry.name} · {config[TARGET]}"
+    head = f"{entry.name} · {entry.node()[TARGET]}"
     facts = [f"Needs: {entry.needs()}"]
     # The docstring has its own `Reference:` section where there is more to say than the citation.
     facts += [f"Reference: {reference}"] if (reference := getattr(made_by, "reference", "")) else []
@@ -207,7 +229,10 @@ def _origin(record: ResultRecord, config_dir: Path | None, results: Path) -> str
         *(f"not ranked: {problem}" for problem in inconsistencies(record)),
         f"made by: {made_by(record)}",
         *(f"uncommitted changes: {name}" for name in record.provenance.get(UNCOMMITTED) or {}),
-        *(f"source that is not openbench's: {name}" for name in record.provenance.get(SOURCES) or {}),
+        *(
+            f"source that is not openbench's: {name}{f' {version}' * name.startswith(PACKAGE)}"
+            for name, version in (record.provenance.get(SOURCES) or {}).items()
+        ),
         *(f"supersedes: {one}" for one in supersedes),
         *([by] if by else []),
         f"command: {typed}",

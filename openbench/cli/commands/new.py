@@ -1,4 +1,4 @@
-"""`new`: a method, training, data set, backbone or study of your own that runs."""
+"""`new`: a method, training, data set, backbone, study or package of your own that runs."""
 
 import importlib.util
 import keyword
@@ -24,6 +24,7 @@ _COLUMNS = "near.auroc,far.auroc,id.accuracy"  # of a study
 _SEED = "seed"
 FOLDER = "mine"  # of the config files, in the folder where the commands are typed
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
+_PACKAGE_NAME = re.compile(r"[a-z]([a-z0-9_-]*[a-z0-9])?")
 _BENCHMARK = "benchmark"
 _DIGITS = "+benchmark=digits"
 
@@ -37,6 +38,16 @@ KINDS = {
 }
 # Group → template of a further file → its path; each has a module, a test and a yaml.
 _FILES = {"dataset": {"list": f"{FOLDER}/lists/NAME.csv"}}
+# Template → path of the files of a package; those of `method/` are the method's.
+_PACKAGE = {
+    "package/pyproject.toml": "pyproject.toml",
+    "package/readme.md": "README.md",
+    "package/workflow.yml": ".github/workflows/tests.yml",
+    "package/init": "src/NAME/__init__.py",
+    "method/module.py": "src/NAME/NAME.py",
+    "method/config.yaml": "src/NAME/configs/method/NAME.yaml",
+    "method/test.py": "tests/test_NAME.py",
+}
 
 
 @click.group(cls=options.Group, no_args_is_help=False)
@@ -45,6 +56,7 @@ def new() -> None:
 
     Examples:
       python -m openbench new method nearest_mean
+      python -m openbench new package my-methods
       python -m openbench new study mine.yaml -m +benchmark=digits method=knn,msp,vim seed=0,1,2
     """
 
@@ -72,6 +84,37 @@ def _kind_command(kind: str) -> click.Command:
 
 for _kind in KINDS:
     new.add_command(_kind_command(_kind))
+
+
+@new.command("package", cls=options.Command)
+@click.argument("name", metavar="NAME")
+@click.option("--dir", "folder", type=options.FILE, default=Path(), metavar="DIR", help="where to (default: here)")
+def new_package(name: str, folder: Path) -> int:
+    """Write a pip package with a method, which `method=NAME` finds from any folder once it is installed.
+
+    NAME is the package's: lower-case letters, digits, dashes and underscores. In the module and the method, dashes are
+    underscores. DIR/NAME has the method, its config and tests, pyproject.toml, README.md and a workflow of GitHub.
+    """
+    module, home = name.replace("-", "_"), folder.expanduser() / name
+    if not _PACKAGE_NAME.fullmatch(name):
+        raise ConfigError(
+            f"name '{name}' — allowed: lower-case letters and digits with dashes or underscores between them, the "
+            "first a letter, e.g. my-methods"
+        )
+    if home.exists() or home.is_symlink():
+        raise ConfigError(f"'{home}' exists, so nothing was written — choose another name or --dir DIR")
+    _check_name("method", module, folder.expanduser())
+    listed = "python -m openbench list method"
+    words = {**_words(module), "package": name, "module": f"{module}.{module}", "listed": listed}
+    for source, path in _PACKAGE.items():
+        with writing(home, "--dir"):
+            write_whole(home / path.replace("NAME", module), _filled(source, words))
+    place = shlex.quote(str(home))
+    print(f"wrote {home}\n")
+    print(f"first: pip install -e {place}\ntest:  python -m pytest {place}")
+    print(f"run:   python -m openbench run {_DIGITS} method={module}\nlist:  {listed}")
+    print(f"then:  fill in the files in {place} where they say FILL IN")
+    return OK
 
 
 @new.command("study", cls=options.Command)
@@ -109,7 +152,7 @@ def _new(kind: str, name: str, folder: Path) -> int:
         ConfigError: a name that cannot be used or is taken, or files that are there already.
     """
     _check_name(kind, name, folder)
-    files = {folder / path: text.encode() for path, text in _contents(kind, name).items()}
+    files = {folder / path: text for path, text in _contents(kind, name).items()}
     if there := [str(file) for file in files if file.exists() or file.is_symlink()]:
         raise ConfigError(f"{', '.join(there)} exists, so nothing was written — choose another name or --dir DIR")
     for file, content in files.items():
@@ -127,7 +170,7 @@ def _check_name(kind: str, name: str, folder: Path) -> None:
             f"name '{name}' — allowed: at most 60 lower-case letters, digits and underscores, the first a letter, "
             "and no keyword of Python or yaml, e.g. nearest_mean"
         )
-    if re.search(rf"\b{_class_name(name)}\b", _template(kind, "module.py")):
+    if re.search(rf"\b{_class_name(name)}\b", _template(f"{kind}/module.py")):
         raise ConfigError(
             f"name '{name}': its class would be called {_class_name(name)}, like something that it needs — choose "
             "another name"
@@ -143,25 +186,29 @@ def _class_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-def _contents(kind: str, name: str) -> dict[str, str]:
-    """Path below the folder → text, of every file."""
+def _contents(kind: str, name: str) -> dict[str, bytes]:
+    """Path below the folder → content, of every file."""
     templates = {
         "module.py": f"{name}.py",
         "config.yaml": f"{FOLDER}/{kind}/{name}.yaml",
         "test.py": f"test_{name}.py",
         **{source: path.replace("NAME", name) for source, path in _FILES.get(kind, {}).items()},
     }
-    words = {
-        "name": name,
-        "class_name": _class_name(name),
-        "folder": FOLDER,
-        "year": str(datetime.now(UTC).year),
-    }
-    return {path: Template(_template(kind, source)).substitute(words) for source, path in templates.items()}
+    words = {**_words(name), "module": name, "listed": f"python -m openbench list {kind} --config-dir {FOLDER}"}
+    return {path: _filled(f"{kind}/{source}", words) for source, path in templates.items()}
 
 
-def _template(kind: str, source: str) -> str:
-    return (TEMPLATES / kind / f"{source}.txt").read_text(encoding="utf-8")
+def _words(name: str) -> dict[str, str]:
+    """What templates have in place of words."""
+    return {"name": name, "class_name": _class_name(name), "folder": FOLDER, "year": str(datetime.now(UTC).year)}
+
+
+def _filled(source: str, words: dict[str, str]) -> bytes:
+    return Template(_template(source)).substitute(words).encode()
+
+
+def _template(source: str) -> str:
+    return (TEMPLATES / f"{source}.txt").read_text(encoding="utf-8")
 
 
 def _commands(kind: str, name: str, folder: Path) -> list[str]:

@@ -26,7 +26,18 @@ from openbench.cli.process import BAD_INPUT, FAILED, OK, message_of
 from openbench.compose.composed import composed, nodes
 from openbench.compose.config import VERSION_BASE, check_no_clash, compose_with_hydra, no_benchmark
 from openbench.compose.errors import Typed, explained
-from openbench.compose.sweep import deferred, jobs, label, paired, parse, sharded, swept_keys, without_streams
+from openbench.compose.sweep import (
+    deferred,
+    jobs,
+    label,
+    paired,
+    parse,
+    sharded,
+    swept_keys,
+    with_folders,
+    without_streams,
+)
+from openbench.config.folders import check_choices, config_folders
 from openbench.config.overrides import command_line, quoted
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
 from openbench.progress import messages
@@ -171,6 +182,7 @@ class HydraCommand:
         start = time.monotonic()
         others = label(overrides, [key for key in sweep.swept if key not in ("benchmark", "method")])
         try:
+            check_choices(known.runtime.choices)
             job = nodes(self.name, cfg, known.runtime.choices, overrides)
             call = Call(job.config, job.runtime, job.overrides, True, others, _shared(folder), not sweep.labels)
             outcome = self._act(call)
@@ -190,8 +202,9 @@ class HydraCommand:
         """Call `hydra.main`, whose errors then come out as ours."""
         main = hydra.main(version_base=VERSION_BASE, config_path=str(paths.config_dir()), config_name=self.name)
         folder = [] if typed.config_dir is None else ["--config-dir", str(typed.config_dir)]
+        words = with_folders(argv, [added.path for added in config_folders()[1:]])
         # By default Hydra prints an error itself and exits; with this variable it lets the exception through.
-        with _arguments(f"python -m openbench {self.name}", [*argv, *folder]), explained(typed):
+        with _arguments(f"python -m openbench {self.name}", [*words, *folder]), explained(typed):
             os.environ["HYDRA_FULL_ERROR"] = "1"
             main(self.job)()
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openbench import paths
+from openbench.config.folders import config_folders
 from openbench.core.benchmark import Image, check_distinct
 from openbench.data.sources.archives import read_npz
 from openbench.data.sources.base import FoundImages, ImageFolder, Source, rows_found
@@ -84,9 +85,10 @@ def own_path(name: str) -> Path | None:
     """Return the folder or file of the user's own images with this name; None if there is none.
 
     Args:
-        name: an absolute path, one that begins with `~`, or one relative to a data root or the working directory.
+        name: an absolute path, one that begins with `~`, or one relative to a data root, the working directory, or the
+            folder of configs of an installed package.
     """
-    for path in _candidates(name, paths.data_roots()):
+    for path in _candidates(name, (*paths.data_roots(), Path.cwd(), *(place.path for place in config_folders()[1:]))):
         if path.is_dir() or (path.is_file() and path.suffix in (".csv", ".npz")):
             return path
     return None

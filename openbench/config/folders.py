@@ -1,0 +1,155 @@
+"""The folders of config files: openbench's, those of installed packages, of `OPENBENCH_CONFIG_DIR`, and a user's.
+
+A package names its folder by an entry point: `mypkg = "mypkg.configs"` in the group `openbench.configs`. Nothing of a
+package is imported to find it.
+"""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from openbench import paths
+from openbench.errors import ConfigError
+from openbench.storage.yaml_file import read_yaml
+
+logger = logging.getLogger(__name__)
+ENTRY_POINTS = "openbench.configs"
+PACKAGE = "package "  # begins the key of a package in the sources of a record, whose value is its version
+_VARIABLE = "OPENBENCH_CONFIG_DIR"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of config groups.
+
+    Args:
+        path: that holds e.g. `method/mine.yaml`.
+        package: name of the distribution that installed it; empty if none did.
+        version: of the package.
+        module: the package's top-level module.
+    """
+
+    path: Path
+    package: str = ""
+    version: str = ""
+    module: str = ""
+
+    @property
+    def origin(self) -> str:
+        """Where its files are from: package and version, else the folder."""
+        return f"{self.package} {self.version}".strip() or str(self.path)
+
+
+def config_folders(config_dir: Path | None = None) -> list[Folder]:
+    """Return all folders, each once, in the order in which they are searched; openbench's is the first.
+
+    Args:
+        config_dir: the user's folder, from the command line.
+    """
+    ours = Folder(paths.config_dir(), "openbench")
+    added = _added(tuple(sys.path), os.environ.get(_VARIABLE, ""), Path.cwd())
+    every = [ours, *added, *([] if config_dir is None else [Folder(config_dir)])]
+    return list({folder.path.resolve(): folder for folder in reversed(every)}.values())[::-1]
+
+
+@cache
+def _added(path: tuple[str, ...], named: str, here: Path) -> tuple[Folder, ...]:
+    """The folders of packages and of the environment variable; one that is not there is a warning."""
+    found = []
+    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
+        facts = (entry.dist.name, entry.dist.version) if entry.dist else (entry.name, "")
+        package, version = (re.sub(r"[^\w.+!-]", "?", str(fact)) for fact in facts)
+        module, *below = entry.value.partition(":")[0].strip().split(".")
+        places = [Path(place, *below) for place in _places(module)]
+        if place := next((place for place in places if place.is_dir()), None):
+            found.append(Folder(place, package, version, module))
+        else:
+            logger.warning(
+                f"package {package} {version} is left out: {entry.value!r}, its folder of configs, is not there — "
+                f"install it again, or: pip uninstall {package}"
+            )
+    for place in (here / Path(text).expanduser() for text in named.split(os.pathsep) if text):
+        if place.is_dir():
+            found.append(Folder(place))
+        else:
+            logger.warning(f"{_VARIABLE}: '{place}' is left out, as it is not a folder — correct the variable")
+    return tuple(found)
+
+
+def _places(module: str) -> Iterable[str]:
+    """The folders of a top-level package, which is not imported; none if it is not there."""
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        return ()
+    return (spec and spec.submodule_search_locations) or ()
+
+
+def check_one(group: str, name: str, places: Iterable[Folder]) -> None:
+    """Refuse a name that several folders have: Hydra would silently take the first.
+
+    Args:
+        group: of configs, e.g. `method`.
+        name: in the group.
+        places: the folders.
+
+    Raises:
+        ConfigError: several folders have the name.
+    """
+    origins = [place.origin for place in places if (place.path / group / f"{name}.yaml").is_file()]
+    if origins[1:]:
+        raise ConfigError(
+            f"{group} '{name}' is the name of several configs, from {' and from '.join(origins)} — uninstall one "
+            "package, or rename your own file"
+        )
+
+
+def check_choices(choices: Mapping[str, Any]) -> None:
+    """Do so for the files that a config is made of.
+
+    Args:
+        choices: group → chosen file, Hydra's `runtime.choices`.
+
+    Raises:
+        ConfigError: several folders have one of the names.
+    """
+    places = config_folders()
+    for group, name in choices.items() if places[1:] else ():
+        if isinstance(name, str):
+            check_one(group.partition("@")[0], name.removesuffix(".yaml"), places)
+
+
+def read_config(path: Path) -> Any:
+    """Return the plain values of a config file.
+
+    Raises:
+        ConfigError: as `read_yaml`; the message also names the package that the file is from.
+    """
+    try:
+        return read_yaml(path)
+    except ConfigError as error:
+        raise ConfigError(with_package(str(error))) from error
+
+
+def with_package(message: str) -> str:
+    """Return a message about a file of a package with the package in front, others as they are."""
+    named = [folder.origin for folder in config_folders()[1:] if folder.package and str(folder.path) in message]
+    return f"package {named[0]}: {message}" if named else message
+
+
+def packages_of(modules: Iterable[str]) -> dict[str, str]:
+    """Return {package: version} of the packages with config files that some modules are part of.
+
+    Args:
+        modules: dotted names.
+    """
+    tops = {name.partition(".")[0] for name in modules}
+    return {f"{PACKAGE}{folder.package}": folder.version for folder in config_folders() if folder.module in tops}
