@@ -123,7 +123,9 @@ def group_table(registry: Registry, group: str) -> Table:
             except Exception as error:  # a class of a package may raise anything while it is imported
                 if entry.place == ours:
                     raise
-                logger.warning(console(f"{group} '{name}' of {entry.place.origin} is left out: {error}"))
+                origin = entry.place.origin
+                reason = str(error).removeprefix(f"package {origin}: ")
+                logger.warning(console(f"{group} '{name}' of {origin} is left out: {reason}"))
     columns = tuple(map(Column, ("name", *headings, *["from"] * others)))
     notes = (f"Details: python -m openbench show {group} NAME", *[_SEEN] * (group == "backbone"))
     return Table(f"{group} ({len(rows)})", columns, tuple(rows), notes=notes)
