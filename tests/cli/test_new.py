@@ -4,13 +4,17 @@ import io
 import os
 import subprocess
 import sys
+import tomllib
+import zipfile
 from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+import yaml
 
 from openbench.__main__ import main
 from openbench.cli.commands import new
+from openbench.config import folders
 from openbench.results.records.store import RecordStore
 
 SHORT = ["training.recipe.epochs=1", "metrics.replicates=0", "metrics.correction=simes", "runtime.progress=false"]
@@ -68,17 +72,75 @@ def test_what_is_written_runs_with_the_printed_command(kind, inside, written, ca
     assert NAMES[kind] in capsys.readouterr().out
 
 
-def test_the_generated_tests_pass(written):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "."]
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A new package, installed as pip does it with -e; and what was printed."""
+    with redirect_stdout(io.StringIO()) as out:
+        assert main(["new", "package", "zz-own-package", "--dir", str(tmp_path)]) == 0
+    home = tmp_path / "zz-own-package"
+    project = tomllib.loads((home / "pyproject.toml").read_text())["project"]
+    ((group, points),) = project["entry-points"].items()
+    lines = "".join(f"{key} = {value}\n" for key, value in points.items())
+    about = tmp_path / "site" / "zz_own_package-1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    (about / "entry_points.txt").write_text(f"[{group}]\n{lines}")
+    for folder in (home / "src", about.parent):
+        monkeypatch.syspath_prepend(str(folder))
+    yield home, out.getvalue(), about / "METADATA"
+    for name in [name for name in sys.modules if name.startswith("zz_own_package")]:
+        del sys.modules[name]
+
+
+def test_a_new_package_runs_and_its_version_is_part_of_the_record(inside, package, capsys):
+    _, text, metadata = package
+    assert typed(text, "run")[-1] == "method=zz_own_package"
+    ids, found = [], []
+    for version in ("0.1.0", "0.2.0"):
+        metadata.write_text(metadata.read_text().replace("0.1.0", version))
+        folders._added.cache_clear()
+        assert main([*typed(text, "run"), *SHORT]) == 0
+        record, _ = RecordStore(inside / "results").look_up("latest")
+        ids.append(record.run_id)
+        found.append(record.provenance["sources"])
+    assert [sources["package zz-own-package"] for sources in found] == ["0.1.0", "0.2.0"]
+    assert len(found[0]["zz_own_package.zz_own_package"]) == 64
+    assert ids[0] != ids[1]
+    assert main(["show", "record", ids[1], "--results", str(inside / "results")]) == 0
+    assert "source that is not openbench's: package zz-own-package 0.2.0\n" in capsys.readouterr().out
+
+
+def test_the_generated_tests_pass(written, package):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", ".", str(package[0])]
     alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # whatever else is installed loads for a second
+    alone["PYTHONPATH"] = str(package[0] / "src")
     done = subprocess.run(command, cwd=written[0], capture_output=True, text=True, env=alone)
     assert done.returncode == 0, done.stdout
-    assert done.stdout.splitlines()[-1].startswith("8 passed in ")
+    assert done.stdout.splitlines()[-1].startswith("10 passed in ")
+
+
+def test_the_workflow_of_a_new_package_runs_the_commands_of_its_readme(package):
+    home, _, _ = package
+    workflow = yaml.safe_load((home / ".github/workflows/tests.yml").read_text())
+    steps = [step["run"] for step in workflow["jobs"]["tests"]["steps"] if "run" in step]
+    assert steps[1:] == ["python -m pytest", "python -m openbench run +benchmark=digits method=zz_own_package"]
+    assert steps[2] in (home / "README.md").read_text()
+
+
+def test_a_wheel_of_a_new_package_has_its_configs(package, tmp_path):
+    builder = pytest.importorskip("hatchling.builders.wheel", reason="hatchling")
+    (file,) = builder.WheelBuilder(str(package[0])).build(directory=str(tmp_path), versions=["standard"])
+    assert "zz_own_package/configs/method/zz_own_package.yaml" in zipfile.ZipFile(file).namelist()
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["package", "My-Package"], "letters and digits with dashes or underscores between them"),
+        (["package", "ends-"], "letters and digits with dashes or underscores between them"),
+        (["package", "lambda"], "no keyword of Python or yaml"),
+        (["package", "json"], "is that of an installed module"),
+        (["package", "knn"], "method 'knn' exists"),
         (["method", "knn"], "method 'knn' exists"),
         (["method", "Nearest"], "allowed: at most 60 lower-case letters, digits and underscores"),
         (["method", "class"], "no keyword of Python or yaml"),
@@ -109,6 +171,13 @@ def test_files_that_exist_are_left_alone(there, tmp_path, capsys):
     assert "exists" in capsys.readouterr().err
     assert files_in(tmp_path) == {there}
     assert file.read_text() == "mine"
+
+
+def test_a_folder_with_the_name_of_a_new_package_is_left_alone(tmp_path, capsys):
+    (tmp_path / "near-one").mkdir()
+    assert main(["new", "package", "near-one", "--dir", str(tmp_path)]) == 2
+    assert "exists, so nothing was written" in capsys.readouterr().err
+    assert files_in(tmp_path) == set()
 
 
 def test_a_folder_that_cannot_be_written_is_one_message(tmp_path, capsys):
