@@ -23,6 +23,7 @@ from openbench.errors import ConfigError, RecordError
 from openbench.public import TARGET
 from openbench.results.escape import console
 from openbench.results.leaderboard.consistency import inconsistencies
+from openbench.results.records.exports import EVAL_RESULTS, LATEX_ROW, eval_results, latex_row
 from openbench.results.records.origin import made_by, verify_command
 from openbench.results.records.settings import hyper_parameters
 from openbench.results.records.store import RecordStore
@@ -68,19 +69,42 @@ def list_groups(group: str | None, config_dir: Path | None, form: str) -> int:
 @click.argument("group", metavar="GROUP", shell_complete=_complete_group)
 @click.argument("name", metavar="NAME", shell_complete=_complete_name)
 @options.config_dir
-@options.table_format()
+@options.table_format("console", EVAL_RESULTS, LATEX_ROW)
 @options.results
 @click.option("--view", default="overview", metavar="VIEW", help=f"of a record: all, or one of {', '.join(VIEWS)}")
 @click.option("--explain", is_flag=True, help="of a record: also every convention that the numbers depend on")
-def show(*, group: str, name: str, config_dir: Path | None, form: str, results: Path, view: str, explain: bool) -> int:
+@click.option("--dataset", default="", metavar="ORG/NAME", help="eval-results: the benchmark's data set on the Hub")
+@click.option("--revision", default="", metavar="HASH", help="eval-results: the commit of that data set")
+@click.option("--source", default="", metavar="URL", help="eval-results: logs of the run, or a paper")
+@click.option("--user", default="", metavar="NAME", help="eval-results: whose result it is on the Hub")
+def show(
+    *,
+    group: str,
+    name: str,
+    config_dir: Path | None,
+    form: str,
+    results: Path,
+    view: str,
+    explain: bool,
+    **hub: str,
+) -> int:
     """Show one method, benchmark, backbone, … or one record in full.
 
     GROUP is one of `list`, and NAME one of its entries; or GROUP is `record`, and NAME a run id, its beginning, or
-    `latest`.
+    `latest`. A record may also be printed as `.eval_results/NAME.yaml` of a model on the Hugging Face Hub
+    (eval-results), and as a row of a LaTeX table that cites the method, with the BibTeX entry (latex-row).
+
+    Examples:
+      python -m openbench show method knn
+      python -m openbench show record latest --view all
+      python -m openbench show record 36e6c0 --format eval-results --dataset my-org/cifar10-ood > knn.yaml
     """
     if group == RECORD:
         with left_out() as lost:
             record, _ = RecordStore(results).look_up(name, lost.append)
+            if form in (EVAL_RESULTS, LATEX_ROW):
+                print(eval_results(record, **hub) if form == EVAL_RESULTS else latex_row(record), end="")
+                return lost.code
             tables = [table for one in (VIEWS if view == "all" else (view,)) for table in run_tables(record, one)]
             parts = rendered(tables, form)
             parts += [f"{explained(record.header)}\n"] * explain
