@@ -3,16 +3,17 @@
 import csv
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from openbench.__main__ import main
 from openbench.report.site._others import published
-from openbench.results.leaderboard.published import COLUMNS, MEASURED, published_boards
+from openbench.results.leaderboard.published import COLUMNS, GIVEN, MEASURED, published_boards
 from openbench.results.leaderboard.ranking import boards
 from openbench.results.tables.render import Estimate
-from tests.results.records import make_record
+from tests.results.records import make_record, named
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
 TITLES = [column.title for column in COLUMNS]
@@ -70,6 +71,13 @@ def test_a_run_of_ones_own_stands_among_them_with_its_run_id():
     assert found.runs[at] == (record.run_id,)
     assert (row["method"], row["source"], row["near AUROC ↑"].value) == ("knn", MEASURED, 0.9)
     assert 0 < at < len(found.runs) - 1
+
+
+def test_scores_that_were_given_are_not_called_measured():
+    record = own()
+    record = named(replace(record, config={**record.config, "scores": {"sha256": "00", "images": "named"}}))
+    (found,) = (b for b in published_boards(REFERENCE, boards([record])) if b.benchmark == "imagenet1k")
+    assert [r["source"] for r, runs in zip(rows_of(found), found.runs, strict=True) if runs] == [GIVEN]
 
 
 def test_a_run_on_other_images_says_so():

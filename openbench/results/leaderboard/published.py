@@ -9,7 +9,7 @@ from openbench.results.tables.published import SOURCES, PublishedRow, Setup, pub
 from openbench.results.tables.render import Cell, Column, Estimate, Table
 
 TITLE = "published, not verified here"
-MEASURED = "measured here"
+MEASURED, GIVEN = "measured here", "scores given, code not run"
 COLUMNS = (
     *map(Column, ("method", "training", "augment", "outliers", "backbone")),
     *(Column(f"{title} ↑", "percent") for title in ("near AUROC", "far AUROC", "ID accuracy")),
@@ -52,7 +52,7 @@ def published_boards(folder: Path, boards: Iterable[Board]) -> list[PublishedBoa
         for row in (*board.ranked, *board.unranked):
             about = (row.method, row.training, row.augment, row.outliers, row.backbone)
             numbers = (row.values.get(key) for key in ("near auroc", "far auroc", "accuracy"))
-            rows.append(((*about, *numbers, MEASURED), row.runs, row.reasons))
+            rows.append(((*about, *numbers, GIVEN if row.given else MEASURED), row.runs, row.reasons))
     found = []
     for name, printed in published_rows(folder).items():
         ours = measured.get(name, [])
