@@ -25,7 +25,8 @@ K = TypeVar("K")
 _Rows = list[tuple[TableCell, ...]]
 _GROUPS = ("near", "far")
 _MARKERS = "osD^v"
-_ROW, _TOP = 0.19, 1.1  # inches
+_ROW, _TOP = 0.22, 1.1  # inches
+_STEP = 0.15  # of a row between the points of two ways
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class _Method:
     def regret(self, way: str) -> float | None:
         """The mean over the sets of the best setting's AUROC less that of the chosen one; None without a record."""
         mean = self.mean(way)
-        return None if mean is None else fmean(self.best.values()) - mean
+        return None if mean is None else _rounded(fmean(self.best.values()) - mean)
 
 
 class Tuning:
@@ -76,9 +77,9 @@ class Tuning:
         ]
         names = [line[0].row.name for line in grid]
         self._methods = [_method(name, ways, self._ways[-1]) for name, ways in zip(names, runs, strict=True)]
-        self._reasons = {
-            f"{cell.row.name}, {cell.column.name}: {cell.reason}": None for line in grid for cell in line if cell.reason
-        }
+        self._empty: dict[str, list[str]] = {}
+        for cell in (cell for line in grid for cell in line if cell.reason):
+            self._empty.setdefault(cell.reason, []).append(f"{cell.row.name} ({cell.column.name})")
 
     def tables(self) -> list[Table]:
         """AUROCs, regrets, orders of methods, and choices for one set tested on another."""
@@ -87,7 +88,7 @@ class Tuning:
     def _aurocs(self) -> Table:
         columns = [Column(f"{way} ↑", "percent", group=group) for group in _GROUPS for way in self._ways]
         rows = [(m.name, *(m.auroc.get(w, {}).get(g) for g in _GROUPS for w in self._ways)) for m in self._methods]
-        notes = [f"empty: {reason}" for reason in self._reasons]
+        notes = [f"without, {reason}: {', '.join(cells)}" for reason, cells in self._empty.items()]
         notes += [f"deviates: {text}" for text in self._study.deviations]
         return Table(f"{self._study.title}: AUROC", (Column("method"), *columns), tuple(rows), notes=tuple(notes))
 
@@ -110,7 +111,7 @@ class Tuning:
 
     def _gain(self, method: _Method, way: str) -> float | None:
         base, mean = method.mean(self._ways[0]), method.mean(way)
-        return None if mean is None or base is None else mean - base
+        return None if mean is None or base is None else _rounded(mean - base)
 
     def _complete(self) -> list[_Method]:
         return [m for m in self._methods if m.best and all(way in m.auroc for way in self._ways)]
@@ -143,7 +144,7 @@ class Tuning:
         figure, (axes,) = panels(1, (6.4, _TOP + _ROW * len(methods)))
         for at, (way, marker) in enumerate(zip(self._ways[1:], _MARKERS, strict=False)):
             points = [(gain, y) for y, m in enumerate(methods) if (gain := self._gain(m, way)) is not None]
-            x, y = [100 * gain for gain, _ in points], [y for _, y in points]
+            x, y = [100 * gain for gain, _ in points], [y + _STEP * (1.5 - at) for _, y in points]
             colour = COLOURS[at % len(COLOURS)]
             axes.plot(x, y, linestyle="", marker=marker, markersize=4.5, color=colour, label=escape.plot(way))
         axes.axvline(0, color="black", linewidth=0.8)
@@ -173,6 +174,11 @@ def _aurocs(record: ResultRecord) -> Iterator[tuple[str, float]]:
     for name in (*sets, *_GROUPS):
         if name in record.metrics:
             yield name, float(record.metrics[name]["auroc"])
+
+
+def _rounded(difference: float) -> float:
+    """A difference without what processors differ by, and never −0."""
+    return round(difference, 6) + 0.0
 
 
 def _mean(values: Sequence[Mapping[K, float]]) -> dict[K, float]:
