@@ -21,6 +21,7 @@ from openbench.core.request import CLASSES, STAGES, Field, Mixing, Request, Role
 from openbench.core.search import ChosenMethod
 from openbench.digest import digest
 from openbench.engine.evaluate import FeatureSource, Fitting, Scoring
+from openbench.engine.tune import Report, TuneContext, unreported
 from openbench.errors import ConfigError, NotApplicableError
 from openbench.features.extract import select
 
@@ -74,14 +75,17 @@ def folds_of(classes: int, folds: int, seed: int) -> list[NDArray[np.int64]]:
     return [np.sort(part) for part in np.array_split(drawn, min(folds, classes))]
 
 
-def held_out(held: NDArray[np.int64], benchmark: Benchmark, scoring: Scoring, whole: Fitting) -> "Fold":
+def held_out(
+    held: NDArray[np.int64], benchmark: Benchmark, whole: Fitting, scoring: Scoring, report: Report = unreported
+) -> TuneContext:
     """Return what a search may use while some classes play OOD.
 
     Args:
         held: the classes that are left out.
         benchmark: ID validation rows of other classes are ID, those of the held-out ones OOD.
-        scoring: source of the columns with all classes.
         whole: the ID splits and the classifier with all classes.
+        scoring: source of the columns with all classes.
+        report: called after each trial.
     """
     classes = len(benchmark.classes)
     kept = np.setdiff1d(np.arange(classes), held)
@@ -105,22 +109,7 @@ def held_out(held: NDArray[np.int64], benchmark: Benchmark, scoring: Scoring, wh
     head = whole.head
     if head.num_classes == classes:
         head = replace(head, weight=head.weight[kept], bias=head.bias[kept])
-    return Fold(Validation(val, ood), Fitting(train, val, head), replace(scoring, features=source))
-
-
-@dataclass(frozen=True)
-class Fold:
-    """What a search may use while some classes play OOD.
-
-    Args:
-        validation: ID validation rows of the other classes, and those of the held-out ones.
-        fitting: rows and classifier of the other classes.
-        scoring: with columns of the other classes.
-    """
-
-    validation: Validation
-    fitting: Fitting
-    scoring: Scoring
+    return TuneContext(Validation(val, ood), Fitting(train, val, head), replace(scoring, features=source), report)
 
 
 @dataclass(frozen=True, eq=False)

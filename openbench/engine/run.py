@@ -407,11 +407,8 @@ def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring) -> Tuned:
 
     tuning, benchmark = spec.tuning, spec.benchmark
     if tuning.strategy == "held_out_classes":
-        folds = [
-            held_out(held, benchmark, scoring, fitting)
-            for held in folds_of(len(benchmark.classes), tuning.folds, tuning.seed)
-        ]
-        return tune(spec.method, spec.space, *(TuneContext(f.validation, f.fitting, f.scoring, report) for f in folds))
+        folds = folds_of(len(benchmark.classes), tuning.folds, tuning.seed)
+        return tune(spec.method, spec.space, *(held_out(f, benchmark, fitting, scoring, report) for f in folds))
     splits: Validation | TestSplits
     if tuning.strategy == "synthetic":
         ood = synthetic(benchmark.id_val, tuning.recipes, tuning.seed, spec.backbone.preprocess)

@@ -19,7 +19,12 @@ from openbench.errors import MethodError
 from openbench.features.changed_images import RECIPES, Recipe
 from openbench.metrics.curve import auroc
 
+Report = Callable[[int, int, Trial], None]
 Strategy = Literal["validation", "none", "held_out_classes", "synthetic", "oracle", "oracle_per_set"]
+
+
+def unreported(done: int, total: int, trial: Trial) -> None:
+    """Say nothing of a trial."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class TuneContext:
     validation: Validation | TestSplits
     fitting: Fitting
     scoring: Scoring
-    report: Callable[[int, int, Trial], None] = lambda done, total, trial: None
+    report: Report = unreported
 
     @property
     def on_test(self) -> bool:

@@ -21,7 +21,7 @@ from openbench.engine import run as engine
 from openbench.engine._held_out import check_held_out, folds_of, held_out
 from openbench.engine.evaluate import Fitting, Scoring, fit, predictions, score_split
 from openbench.engine.run import RunSpec
-from openbench.engine.tune import TuneContext, Tuning, tune
+from openbench.engine.tune import Tuning, tune
 from openbench.errors import OpenbenchError
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.energy import Energy
@@ -124,8 +124,7 @@ def expected(weight, held):
 
 
 def contexts(folds=2, seed=3):
-    found = [held_out(held, BENCHMARK, SCORING, FITTING) for held in folds_of(C, folds, seed)]
-    return [TuneContext(fold.validation, fold.fitting, fold.scoring) for fold in found]
+    return [held_out(held, BENCHMARK, FITTING, SCORING) for held in folds_of(C, folds, seed)]
 
 
 def test_a_trial_is_the_mean_auroc_of_folds_whose_rows_columns_and_classifier_are_left_out():
@@ -139,7 +138,7 @@ def test_a_trial_is_the_mean_auroc_of_folds_whose_rows_columns_and_classifier_ar
 
 def test_predictions_are_among_the_classes_that_are_left():
     (held, *_) = folds_of(C, 2, 3)
-    fold = held_out(held, BENCHMARK, SCORING, FITTING)
+    fold = held_out(held, BENCHMARK, FITTING, SCORING)
     kept = np.setdiff1d(np.arange(C), held)
     _, logits, labels = columns(BENCHMARK.id_val)
     rows = np.isin(labels, kept)
@@ -151,14 +150,14 @@ def test_predictions_are_among_the_classes_that_are_left():
 
 
 def test_names_of_held_out_classes_are_not_among_the_texts():
-    source = held_out(np.array([1, 3]), BENCHMARK, SCORING, FITTING).scoring.features
+    source = held_out(np.array([1, 3]), BENCHMARK, FITTING, SCORING).scoring.features
     assert source.texts(Texts(CLASSES)).tolist() == torch.eye(C, D)[[0, 2, 4]].tolist()
     assert len(source.texts(Texts("wordnet_nouns"))) == 7
 
 
 def test_a_classifier_of_other_classes_is_left_whole():
     other = Head(torch.ones(9, D), torch.zeros(9))
-    fold = held_out(np.array([0]), BENCHMARK, SCORING, replace(FITTING, head=other))
+    fold = held_out(np.array([0]), BENCHMARK, replace(FITTING, head=other), SCORING)
     assert fold.fitting.head.num_classes == 9
 
 
@@ -197,8 +196,8 @@ class Steps:
 
 
 def test_held_out_classes_find_the_feature_that_tells_an_unseen_class():
-    found = [held_out(held, BENCHMARK, Scoring(Steps(), CPU), FITTING) for held in folds_of(C, 5, 0)]
-    tuned = tune(Axis(), {"axis": [1, 0]}, *(TuneContext(f.validation, f.fitting, f.scoring) for f in found))
+    found = [held_out(held, BENCHMARK, FITTING, Scoring(Steps(), CPU)) for held in folds_of(C, 5, 0)]
+    tuned = tune(Axis(), {"axis": [1, 0]}, *found)
     assert (tuned.params, [trial["auroc"] for trial in tuned.trials]) == ({"axis": 0}, [0.5, 1.0])
 
 
