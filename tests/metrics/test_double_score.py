@@ -13,6 +13,7 @@ from openbench.metrics.selective.double_score import (
     best_weighing,
     combine,
     common_constraint,
+    two_thresholds,
     weighings,
 )
 from openbench.metrics.selective.risk import UNABLE, PrecisionRecall, TprFpr
@@ -129,3 +130,46 @@ def test_weights_are_none_and_twenty_per_decade_from_a_thousandth_to_a_thousand(
 def test_a_rate_outside_0_to_1_is_named():
     with pytest.raises(MetricError, match=r"minimal TPR"):
         common_constraint((([0.0], [1.0]), ([0.0], [1.0])), 1.5)
+
+
+def by_all_thresholds(ids, ood, losses):
+    """DS-F1 and DS-AURC by the definition: every pair of thresholds."""
+    (r, g), (r_ood, g_ood) = ids, ood
+    best, least = 0.0, {}
+    for t in np.unique(np.r_[r, r_ood]):
+        for u in np.unique(np.r_[g, g_ood]):
+            inside = (r <= t) & (g <= u)
+            accepted = inside.sum() + ((r_ood <= t) & (g_ood <= u)).sum()
+            right = (inside & (losses == 0)).sum()
+            if right:
+                precision, recall = right / accepted, right / r.size
+                best = max(best, 2 * precision * recall / (precision + recall))
+            if inside.any():
+                least[inside.sum()] = min(least.get(inside.sum(), 1.0), 1 - right / accepted)
+    return best, np.mean([least[min(k for k in least if k >= wanted)] for wanted in range(1, r.size + 1)])
+
+
+@pytest.mark.parametrize("decimals", [8, 0])
+def test_two_thresholds_are_those_of_a_search_of_all_pairs(decimals):
+    rng = np.random.default_rng(3)
+    ids, ood = rng.normal(size=(2, 25)).round(decimals), rng.normal(1, 1, size=(2, 20)).round(decimals)
+    losses = (rng.random(25) < 0.3).astype(float)
+    found = two_thresholds((ScorePair(*ids), ScorePair(*ood)), losses)
+    assert found == pytest.approx(by_all_thresholds(ids, ood, losses), abs=1e-12)
+
+
+def test_two_thresholds_depend_on_the_order_of_each_score_only():
+    rng = np.random.default_rng(4)
+    ids, ood = rng.normal(size=(2, 900)), rng.normal(1, 1, size=(2, 700))
+    losses = (rng.random(900) < 0.2).astype(float)
+    first = two_thresholds((ScorePair(*ids), ScorePair(*ood)), losses)
+    second = two_thresholds((ScorePair(np.exp(ids[0]), 5 * ids[1]), ScorePair(np.exp(ood[0]), 5 * ood[1])), losses)
+    assert first == second
+    exact = two_thresholds((ScorePair(*ids), ScorePair(*ood)), losses, most=10_000)
+    assert 0 <= exact.ds_f1 - first.ds_f1 < 1e-3
+    assert first.ds_aurc == pytest.approx(exact.ds_aurc, abs=2e-3)
+
+
+def test_two_thresholds_need_a_loss_per_image():
+    with pytest.raises(MetricError, match="2 losses for 3 ID images"):
+        two_thresholds((ScorePair([1, 2, 3], [1, 2, 3]), ScorePair([1], [1])), [0, 1])

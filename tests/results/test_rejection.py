@@ -118,6 +118,9 @@ def test_every_method_is_judged_at_the_largest_fpr_among_them(runs, store):
             assert row.auroc == pytest.approx(roc_auc_score(truth, np.r_[inside, outside]), abs=1e-12)
             assert row.oscr == oscr_selective(SelectiveCurve.of(inside, wrong.astype(float), outside))
             assert row.ap_in == pytest.approx(average_precision_score(1 - truth, -np.r_[inside, outside]), abs=1e-12)
+            at = np.unique(np.r_[inside, outside])[:, None]
+            right, accepted = (inside[~wrong] <= at).sum(axis=1), (np.r_[inside, outside] <= at).sum(axis=1)
+            assert row.ds_f1 == pytest.approx((2 * right / (accepted + inside.size)).max(), abs=1e-12)
 
 
 def test_the_order_is_that_in_which_methods_are_named(runs, store):

@@ -76,6 +76,58 @@ def combine(pair: ScorePair, standard: Standard, mu: float) -> Floats:
     return s + mu * ((g - standard.separation_mean) / standard.separation_std) if mu > 0 else s
 
 
+class TwoThresholds(NamedTuple):
+    """What two scores can do with a threshold each: the best F1, and the area under the least risk over coverage."""
+
+    ds_f1: float
+    ds_aurc: float
+
+
+def two_thresholds(sets: tuple[ScorePair, ScorePair], losses: ArrayLike, most: int = 1000) -> TwoThresholds:
+    """Return DS-F1 and DS-AURC: an input is accepted if both its scores are at most their thresholds.
+
+    With T correct ID inputs accepted among A accepted ones, precision T/A and recall T/n, DS-F1 = max 2T/(A + n), and
+    DS-AURC = (1/n) Σ_k of the least 1 − T/A where exactly k ID inputs are accepted; where ties leave no such
+    thresholds, the next larger k counts. The same score twice gives F1 and area of a single score.
+
+    Args:
+        sets: both scores on the ID and on the OOD data.
+        losses: (n,) 1 − correct.
+        most: thresholds of each score: all values that occur, or if these are more, so many of equal steps in rank.
+
+    Raises:
+        MetricError: invalid scores, or losses of another length.
+
+    Reference: Li et al., "From misclassifications to outliers: joint reliability assessment in classification", 2026,
+        arXiv 2603.03903. Their code has 1,001 equal steps of the scaled scores and 100 bins of coverage; here a
+        monotone map of a score changes nothing, and coverage has n steps.
+    """
+    ids, ood = sets
+    if np.size(losses) != np.size(ids.risk):
+        raise MetricError(f"{np.size(losses)} losses for {np.size(ids.risk)} ID images — pass one per image")
+    places, n = [], np.size(ids.risk)
+    for name, values in zip(ScorePair._fields, zip(ids, ood, strict=True), strict=True):
+        every = as_scores(np.concatenate([*map(np.ravel, values)]), f"{name} scores")
+        steps = np.unique(every)
+        if steps.size > most:
+            steps = np.unique(np.sort(every)[np.linspace(0, every.size - 1, most).round().astype(np.int64)])
+        places.append((np.searchsorted(steps, every), steps.size))
+    (first, rows), (second, columns) = places
+    at = first * columns + second
+
+    def accepted(of: slice, weights: ArrayLike | None = None) -> Floats:
+        cells = np.bincount(at[of], weights, rows * columns).reshape(rows, columns)
+        return np.asarray(cells.cumsum(axis=0).cumsum(axis=1), np.float64).ravel()
+
+    right, of_id = accepted(slice(n), 1.0 - np.asarray(losses, np.float64)), accepted(slice(n))
+    both = accepted(slice(None))
+    least = np.full(n + 1, np.inf)
+    np.minimum.at(least, of_id.astype(np.int64), 1.0 - right / np.maximum(both, 1.0))
+    known = np.flatnonzero(np.isfinite(least[1:])) + 1
+    filled = least[known[np.searchsorted(known, np.arange(1, n + 1))]]
+    return TwoThresholds(float((2.0 * right / (both + n)).max()), float(filled.mean()))
+
+
 class Weighing(NamedTuple):
     """The AUROC of one weight μ, and the least risk with its threshold, or `unable`."""
 

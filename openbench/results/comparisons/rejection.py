@@ -17,6 +17,7 @@ from openbench.metrics.selective.double_score import (
     Standard,
     best_weighing,
     envelope,
+    two_thresholds,
     weighings,
 )
 from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, Unable, least_risk, oscr_selective
@@ -75,6 +76,8 @@ class RejectionRow:
         auroc: AUROC.
         oscr: selective OSCR.
         ap_in: average precision, at the sets' own proportions.
+        ds_f1: best F1 with a threshold for each score; of a single score, with one.
+        ds_aurc: area under the least risk over coverage, likewise.
     """
 
     who: RowKey
@@ -84,6 +87,8 @@ class RejectionRow:
     auroc: float
     oscr: float
     ap_in: float
+    ds_f1: float
+    ds_aurc: float
 
 
 @dataclass(frozen=True)
@@ -195,8 +200,10 @@ def _compare(
     for row, curve, share in zip(rows, curves, shares, strict=True):
         point, precision = least_risk(curve, bound), curve.pair.aupr_in.average_precision
         risk = point if isinstance(point, str) else point.value
+        s = row.sets[name]
+        joint = two_thresholds((ScorePair(s.id_test, s.id_test), ScorePair(s.ood, s.ood)), s.losses)
         areas = (curve.pair.auroc(), oscr_selective(curve), precision)
-        results.append(RejectionRow(row.who, row.in_sample, share, risk, *areas))
+        results.append(RejectionRow(row.who, row.in_sample, share, risk, *areas, *joint))
     doubles = [_double(*pair, name, bound) for pair in pairs]
     return RejectionComparison(name, tpr, shares[first], rows[first].who.method, (*results, *doubles))
 
@@ -207,7 +214,7 @@ def _double(risk: Contender, ood: Contender, name: str, bound: TprFpr) -> Reject
     losses = risk.sets[name].losses
     best = best_weighing(weighings(sets, losses, standard, bound, DEFAULT_MUS))
     least = best if isinstance(best, str) else best.point
-    around = envelope(sets, losses, standard)
+    around, joint = envelope(sets, losses, standard), two_thresholds(sets, losses)
     return RejectionRow(
         who=_double_who(risk, ood),
         in_sample=True,
@@ -216,6 +223,8 @@ def _double(risk: Contender, ood: Contender, name: str, bound: TprFpr) -> Reject
         auroc=around.auroc,
         oscr=around.oscr_selective,
         ap_in=around.ap_in,
+        ds_f1=joint.ds_f1,
+        ds_aurc=joint.ds_aurc,
     )
 
 
@@ -305,11 +314,13 @@ def _floats(split: SetScores) -> Floats:
 _MARK = "†"
 _HEADER = (
     "ID positive: TPR, share of ID accepted; FPR, share of OOD accepted · risk: least share of errors among the "
-    "accepted ID at these bounds · OSCR: area over FPR under the accuracy among the accepted ID"
+    "accepted ID at these bounds · OSCR: area over FPR under the accuracy among the accepted ID · DS-F1: best F1 of "
+    "accepting what is ID and right; DS-AURC: area over TPR under the share of OOD and errors among the accepted; "
+    "`a+b` has a threshold for each score"
 )
 _IN_SAMPLE = (
     f"{_MARK} chosen on test data: a bound, not a result, and not counted for ρ_max. Each number of `a+b` has the "
-    "weight of b that is best for it."
+    "weight of b that is best for it, or the best thresholds."
 )
 
 
@@ -343,7 +354,8 @@ def _table(title: str, compared: RejectionComparison, published: Mapping[tuple[s
         printed = (None, None, None) if figure is None else (figure.risk, figure.auroc, figure.oscr)
         for ours, theirs in zip((row.risk, row.auroc, row.oscr), printed, strict=True):
             cells += [ours, theirs]
-        rows.append(tuple(cells))
+        rows.append((*cells, row.ds_f1, row.ds_aurc))
+    columns += [Column("DS-F1 ↑", "percent"), Column("DS-AURC ↓", "percent")]
     bound = f"TPR ≥ {compared.tpr:g} · FPR ≤ ρ_max = {100 * compared.max_fpr:.2f} % (by {compared.decided_by})"
     limits = sorted({f.max_fpr for f in figures if f is not None and f.max_fpr is not None})
     notes = [_IN_SAMPLE] * any(row.in_sample for row in compared.rows)
