@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,6 +16,7 @@ from openbench.core.benchmark import Image, Items
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Corruption
 from openbench.data.sources.base import FoundImages, Source, rows_found
+from openbench.data.sources.embedded import Embedded
 from openbench.data.sources.imagenet_c import FAMILIES, KINDS, SEVERITIES, Pixels, Rng, corrupt, gaussian_noise
 from openbench.data.sources.transforms import cropped
 from openbench.digest import digest
@@ -181,6 +183,12 @@ class Corrupted(Source):
 
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Corrupted versions of what the clean source has."""
+        if isinstance(self.of, Embedded):
+            return _of_embedded(self, place, tuple(keys))
+        return self.found(place, keys)
+
+    def found(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
+        """Corrupted versions of what the clean source has there now."""
         clean = self.of.find(place, keys)
         if clean is None:
             return None
@@ -189,4 +197,10 @@ class Corrupted(Source):
         for row, position in enumerate(np.flatnonzero(clean.present)):
             rng = np.random.default_rng((self.seed, int(position)))
             images[row] = corrupted(images[row], self.kind, self.amount, rng)
+        images.setflags(write=False)
         return rows_found(images, rows)
+
+
+@lru_cache(maxsize=32)  # a process that opens a benchmark again does not corrupt its images again
+def _of_embedded(source: Corrupted, place: Path, keys: tuple[str, ...]) -> FoundImages | None:
+    return source.found(place, keys)
