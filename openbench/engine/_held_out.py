@@ -21,7 +21,7 @@ from openbench.core.request import CLASSES, STAGES, Field, Mixing, Request, Role
 from openbench.core.search import ChosenMethod
 from openbench.digest import digest
 from openbench.engine.evaluate import FeatureSource, Fitting, Scoring
-from openbench.engine.tune import Report, TuneContext, unreported
+from openbench.engine.tune import Report, TuneContext
 from openbench.errors import ConfigError, NotApplicableError
 from openbench.features.extract import select
 
@@ -76,7 +76,7 @@ def folds_of(classes: int, folds: int, seed: int) -> list[NDArray[np.int64]]:
 
 
 def held_out(
-    held: NDArray[np.int64], benchmark: Benchmark, whole: Fitting, scoring: Scoring, report: Report = unreported
+    held: NDArray[np.int64], benchmark: Benchmark, whole: Fitting, scoring: Scoring, report: Report
 ) -> TuneContext:
     """Return what a search may use while some classes play OOD.
 

@@ -23,10 +23,6 @@ Report = Callable[[int, int, Trial], None]
 Strategy = Literal["validation", "none", "held_out_classes", "synthetic", "oracle", "oracle_per_set"]
 
 
-def unreported(done: int, total: int, trial: Trial) -> None:
-    """Say nothing of a trial."""
-
-
 @dataclass(frozen=True)
 class Tuning(Checked):
     """The way in which hyper-parameters are chosen.
@@ -81,7 +77,7 @@ class TuneContext:
     validation: Validation | TestSplits
     fitting: Fitting
     scoring: Scoring
-    report: Report = unreported
+    report: Report = lambda done, total, trial: None
 
     @property
     def on_test(self) -> bool:

@@ -13,17 +13,16 @@ from typing import TypeVar
 from scipy.stats import kendalltau, rankdata
 
 from openbench.core.record import ResultRecord
-from openbench.errors import ConfigError
 from openbench.results import escape
 from openbench.results.plots import COLOURS, finish, panels, save
 from openbench.results.tables.render import Cell as TableCell
 from openbench.results.tables.render import Column, Table
+from openbench.results.tables.views import GROUPS
 from openbench.studies.cells import Cell
 from openbench.studies.study import Study
 
 K = TypeVar("K")
 _Rows = list[tuple[TableCell, ...]]
-_GROUPS = ("near", "far")
 _MARKERS = "osD^v"
 _ROW, _TOP = 0.22, 1.1  # inches
 _STEP = 0.15  # of a row between the points of two ways
@@ -67,10 +66,6 @@ class Tuning:
     def __init__(self, study: Study, grid: Sequence[Sequence[Cell]], records: Mapping[str, ResultRecord]) -> None:
         self._study = study
         self._ways = [column.name for column in study.columns]
-        if len(self._ways) < 2:
-            raise ConfigError(
-                f"study '{study.name}': columns: found one — allowed: the defaults first, the oracle last"
-            )
         runs = [
             {cell.column.name: [records[run.run_id] for run in cell.records.values()] for cell in line if cell.records}
             for line in grid
@@ -86,8 +81,8 @@ class Tuning:
         return [self._aurocs(), self._regrets(), self._orders(), self._cross()]
 
     def _aurocs(self) -> Table:
-        columns = [Column(f"{way} ↑", "percent", group=group) for group in _GROUPS for way in self._ways]
-        rows = [(m.name, *(m.auroc.get(w, {}).get(g) for g in _GROUPS for w in self._ways)) for m in self._methods]
+        columns = [Column(f"{way} ↑", "percent", group=group) for group in GROUPS for way in self._ways]
+        rows = [(m.name, *(m.auroc.get(w, {}).get(g) for g in GROUPS for w in self._ways)) for m in self._methods]
         notes = [f"without, {reason}: {', '.join(cells)}" for reason, cells in self._empty.items()]
         notes += [f"deviates: {text}" for text in self._study.deviations]
         return Table(f"{self._study.title}: AUROC", (Column("method"), *columns), tuple(rows), notes=tuple(notes))
@@ -160,7 +155,7 @@ class Tuning:
 def _method(name: str, ways: Mapping[str, Sequence[ResultRecord]], oracle: str) -> _Method:
     auroc = {way: _mean([dict(_aurocs(record)) for record in records]) for way, records in ways.items()}
     tried = [[t["sets"] for t in record.trials if "sets" in t] for record in ways.get(oracle, ())]
-    sets = [s for s in auroc.get(oracle, {}) if s not in _GROUPS]
+    sets = [s for s in auroc.get(oracle, {}) if s not in GROUPS]
     if not tried or not all(tried):
         return _Method(name, auroc, {s: auroc[oracle][s] for s in sets}, {})
     cross = _mean([{(a, b): max(t, key=lambda one: one[a])[b] for a in sets for b in sets} for t in tried])
@@ -170,8 +165,8 @@ def _method(name: str, ways: Mapping[str, Sequence[ResultRecord]], oracle: str) 
 def _aurocs(record: ResultRecord) -> Iterator[tuple[str, float]]:
     """Yield the AUROC of each near and far set, and of these groups."""
     splits = [key.partition("/")[::2] for key in record.counts]
-    sets = [name for group in _GROUPS for role, name in splits if role == group]
-    for name in (*sets, *_GROUPS):
+    sets = [name for group in GROUPS for role, name in splits if role == group]
+    for name in (*sets, *GROUPS):
         if name in record.metrics:
             yield name, float(record.metrics[name]["auroc"])
 

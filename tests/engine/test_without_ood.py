@@ -77,6 +77,10 @@ class Pixels:
         return torch.eye(C, D) if texts.words == CLASSES else torch.ones(7, D)
 
 
+def silent(done, total, trial):
+    """Report nothing."""
+
+
 SCORING = Scoring(Pixels(), CPU, 16)
 FITTING = Fitting(BENCHMARK.id_train, BENCHMARK.id_val, HEAD, BENCHMARK.ood_val)
 
@@ -124,7 +128,7 @@ def expected(weight, held):
 
 
 def contexts(folds=2, seed=3):
-    return [held_out(held, BENCHMARK, FITTING, SCORING) for held in folds_of(C, folds, seed)]
+    return [held_out(held, BENCHMARK, FITTING, SCORING, silent) for held in folds_of(C, folds, seed)]
 
 
 def test_a_trial_is_the_mean_auroc_of_folds_whose_rows_columns_and_classifier_are_left_out():
@@ -138,7 +142,7 @@ def test_a_trial_is_the_mean_auroc_of_folds_whose_rows_columns_and_classifier_ar
 
 def test_predictions_are_among_the_classes_that_are_left():
     (held, *_) = folds_of(C, 2, 3)
-    fold = held_out(held, BENCHMARK, FITTING, SCORING)
+    fold = held_out(held, BENCHMARK, FITTING, SCORING, silent)
     kept = np.setdiff1d(np.arange(C), held)
     _, logits, labels = columns(BENCHMARK.id_val)
     rows = np.isin(labels, kept)
@@ -150,14 +154,14 @@ def test_predictions_are_among_the_classes_that_are_left():
 
 
 def test_names_of_held_out_classes_are_not_among_the_texts():
-    source = held_out(np.array([1, 3]), BENCHMARK, FITTING, SCORING).scoring.features
+    source = held_out(np.array([1, 3]), BENCHMARK, FITTING, SCORING, silent).scoring.features
     assert source.texts(Texts(CLASSES)).tolist() == torch.eye(C, D)[[0, 2, 4]].tolist()
     assert len(source.texts(Texts("wordnet_nouns"))) == 7
 
 
 def test_a_classifier_of_other_classes_is_left_whole():
     other = Head(torch.ones(9, D), torch.zeros(9))
-    fold = held_out(np.array([0]), BENCHMARK, replace(FITTING, head=other), SCORING)
+    fold = held_out(np.array([0]), BENCHMARK, replace(FITTING, head=other), SCORING, silent)
     assert fold.fitting.head.num_classes == 9
 
 
@@ -196,7 +200,7 @@ class Steps:
 
 
 def test_held_out_classes_find_the_feature_that_tells_an_unseen_class():
-    found = [held_out(held, BENCHMARK, FITTING, Scoring(Steps(), CPU)) for held in folds_of(C, 5, 0)]
+    found = [held_out(held, BENCHMARK, FITTING, Scoring(Steps(), CPU), silent) for held in folds_of(C, 5, 0)]
     tuned = tune(Axis(), {"axis": [1, 0]}, *found)
     assert (tuned.params, [trial["auroc"] for trial in tuned.trials]) == ({"axis": 0}, [0.5, 1.0])
 
