@@ -73,9 +73,9 @@ def sweep(tables: list[str], methods: list[str], draws: list[str], results: Path
             print(table, draw, method, ended, file=sys.stderr, flush=True)
 
 
-def pack(results: Path, packed: Path = PACKED) -> None:
+def pack(results: Path, packed: Path = PACKED, kinds: Sequence[str] = KINDS) -> None:
     """Write the files of a results folder as one table for each kind of file: a row per file, its path and content."""
-    for kind in KINDS:
+    for kind in kinds:
         files = sorted(path for path in (results / kind).rglob("*") if path.is_file())
         table = pd.DataFrame(
             {"path": [str(p.relative_to(results)) for p in files], "content": [p.read_bytes() for p in files]}
@@ -83,12 +83,13 @@ def pack(results: Path, packed: Path = PACKED) -> None:
         table.to_parquet(packed / f"{kind}.parquet", compression="zstd", index=False)
 
 
-def unpack(results: Path, kinds: Sequence[str] = KINDS) -> None:
-    """Write the files of the committed tables, and the checks of these records, to a results folder."""
+def unpack(results: Path, kinds: Sequence[str] = KINDS, packed: Path = PACKED) -> None:
+    """Write the files of the committed tables, and the checks of these records if any, to a results folder."""
     results.mkdir(parents=True, exist_ok=True)
-    shutil.copy(PACKED / CHECKS, results / CHECKS)
+    if (packed / CHECKS).is_file():
+        shutil.copy(packed / CHECKS, results / CHECKS)
     for kind in kinds:
-        for path, content in pd.read_parquet(PACKED / f"{kind}.parquet").itertuples(index=False):
+        for path, content in pd.read_parquet(packed / f"{kind}.parquet").itertuples(index=False):
             (results / path).parent.mkdir(parents=True, exist_ok=True)
             (results / path).write_bytes(content)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from compare_adbench import unpack
+from compare_adbench import PACKED, unpack
 
 from openbench.core.record import ResultRecord
 from openbench.results.escape import markdown
@@ -43,10 +43,10 @@ _HEAD = """\
 # Studies: the papers' tables from the committed records
 
 Each study is a yaml of `configs/study` (`python -m openbench list study`). What stands here is made of the records in
-`results/records` (ADBench's: `results/adbench`), their scores in `results/scores` and the published figures in
-`results/reference`, by `python scripts/results_studies.py`; with `--check` it says whether that is still so. A study
-that lacks all its numbers has no page, and the last column says why. LaTeX and SVG: `python -m openbench study NAME
---to DIR`.
+`results/records` (ADBench's: `results/adbench`; of tuning: `results/tuning`), their scores in `results/scores` and the
+published figures in `results/reference`, by `python scripts/results_studies.py`; with `--check` it says whether that is
+still so. A study that lacks all its numbers has no page, and the last column says why. LaTeX and SVG: `python -m
+openbench study NAME --to DIR`.
 
 | study | cells with a number | of | made with | why others are empty |
 | --- | ---: | ---: | --- | --- |
@@ -83,6 +83,7 @@ SHOWN: Mapping[str, Shown] = {
     "reject_option/operating_points": Shown(("CIFAR-10",)),
     "autc/table": Shown(("Tiny ImageNet",)),
     "autc/thresholds": Shown(("Tiny ImageNet",)),
+    "tuning/cifar10": Shown((), ()),
 }
 
 
@@ -125,9 +126,11 @@ def _scores() -> ScoreStore:
 @cache
 def _records() -> tuple[Mapping[str, ResultRecord], Records]:
     """{run id: record}, and their look-up."""
-    # Every draw of an ADBench table is a benchmark that nobody ranks: these are not on the leaderboard.
+    # Every draw of an ADBench table is a benchmark that nobody ranks, and a method tuned in five ways is one method:
+    # these are not on the leaderboard.
     with tempfile.TemporaryDirectory() as tables:
-        unpack(Path(tables), ["records"])
+        for packed in (PACKED, RESULTS / "tuning"):
+            unpack(Path(tables), ["records"], packed)
         found = [record for folder in (RESULTS, tables) for record in RecordStore(folder).readable(_refuse)]
     return {record.run_id: record for record in found}, Records(map(run_of, found))
 

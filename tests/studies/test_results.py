@@ -32,8 +32,8 @@ def test_every_study_is_listed_with_its_page_or_why_it_has_none():
 @pytest.fixture(scope="module")
 def records():
     """{run id: (its path among the records, its text)}."""
-    tables = pd.read_parquet(ROOT / "results/adbench/records.parquet").itertuples(index=False)
-    found = {Path(path).stem: (Path(path), content) for path, content in tables}
+    packed = [pd.read_parquet(ROOT / f"results/{name}/records.parquet") for name in ("adbench", "tuning")]
+    found = {Path(path).stem: (Path(path), content) for path, content in pd.concat(packed).itertuples(index=False)}
     paths = (ROOT / "results/records").rglob("*.json")
     return found | {path.stem: (path.relative_to(ROOT / "results"), path.read_bytes()) for path in paths}
 
