@@ -11,6 +11,7 @@ from openbench.metrics.curve import Counts, Floats
 
 BINS = 15
 _LEAST = float(np.finfo(np.float32).tiny)
+_GAPS = 201  # calibration errors that are tried for an interval
 _AT_ONCE = 1 << 22  # numbers of images that are drawn at a time
 
 
@@ -104,11 +105,12 @@ def _of_class(probabilities: Floats, labels: Counts) -> Floats:
 def calibration(
     probabilities: ArrayLike, labels: ArrayLike, level: float = 0.95, replicates: int = 0, seed: int = 0
 ) -> dict[str, float]:
-    """Return ECE, Brier score and negative log-likelihood, with bootstrap intervals of what is not biased.
+    """Return ECE, Brier score and negative log-likelihood, with intervals of those that are not biased.
 
-    The images are drawn again with replacement. Intervals of `brier` and `nll` are percentiles. An ECE is larger on
-    images drawn again, by about what it was too large already, so that of `ece_debiased` is the basic interval
-    [2·ECE − upper percentile, 2·ECE − lower percentile] of the equal-mass ECE, with its bins kept, but at least 0.
+    Intervals of `brier` and `nll` are percentiles over images drawn with replacement. ECE is larger on images drawn so,
+    the more the better the classifier is calibrated, and such an interval misses the truth. That of `ece_debiased` has
+    every calibration error t, equal in all bins, for which the measured equal-mass ECE lies between the percentiles of
+    Σ_b (n_b/n)·|t + N(0, σ_b²)|.
 
     Args:
         probabilities: (n, c) class probabilities.
@@ -120,7 +122,7 @@ def calibration(
     Raises:
         MetricError: a label is not one of the classes.
 
-    Reference: Efron and Tibshirani, "An introduction to the bootstrap", 1993, chapter 13, for both intervals.
+    Reference: Efron and Tibshirani, "An introduction to the bootstrap", 1993, chapter 13, for percentiles.
     """
     p, y = np.asarray(probabilities, np.float64), np.asarray(labels, np.int64)
     if y.size == 0 or y.min() < 0 or y.max() >= p.shape[1]:
@@ -136,15 +138,27 @@ def calibration(
     values |= {key: float(each.mean()) for key, each in means.items()}
     if not replicates:
         return values
-    in_bin = np.where(bins[:, None] == np.arange(BINS), (correct - confidence)[:, None], 0.0)
-    rows = np.column_stack([*means.values(), in_bin])
-    sums = np.concatenate([*_drawn(rows[np.lexsort(rows.T)], replicates, seed)]) / y.size
-    drawn = {**dict(zip(means, sums.T, strict=False)), "ece": np.abs(sums[:, len(means) :]).sum(axis=1)}
-    ends = {key: np.quantile(each, [(1 - level) / 2, (1 + level) / 2]) for key, each in drawn.items()}
-    ends["ece_debiased"] = np.maximum(2 * values["ece_equal_mass"] - ends.pop("ece")[::-1], 0.0)
+    rows = np.column_stack([*means.values()])
+    drawn = np.concatenate([*_drawn(rows[np.lexsort(rows.T)], replicates, seed)]) / y.size
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    ends = {key: np.quantile(each, tails) for key, each in zip(means, drawn.T, strict=True)}
+    noise = np.random.default_rng(seed).standard_normal((replicates, BINS))
+    ends["ece_debiased"] = _ece_interval(confidence, correct, bins, tails, noise)
     return values | {
         f"{key}_{end}": float(pair[at]) for key, pair in ends.items() for at, end in enumerate(("low", "high"))
     }
+
+
+def _ece_interval(confidence: Floats, correct: Floats, bins: Counts, tails: list[float], noise: Floats) -> Floats:
+    """The least and the largest gap t, equal in all bins, with whose noise the ECE measured is between the tails."""
+    n, mean, accuracy = _binned(confidence, correct, bins)
+    share, deviation = n / n.sum(), np.sqrt(accuracy * (1 - accuracy) / n)
+    measured = share @ np.abs(accuracy - mean)
+    gaps = np.linspace(0.0, measured + 5 * (share @ deviation), _GAPS)
+    likely = np.abs(gaps[:, None, None] + deviation * noise[:, : n.size]) @ share
+    low, high = np.quantile(likely, tails, axis=1)
+    inside = gaps[(low <= measured) & (measured <= high)]
+    return np.array([inside[0], inside[-1]]) if inside.size else np.zeros(2)
 
 
 def _drawn(rows: Floats, replicates: int, seed: int) -> Iterator[Floats]:
