@@ -19,7 +19,6 @@ from openbench.config.build import target_of
 from openbench.public import TARGET
 
 PACKAGE = Path(openbench.__file__).parent
-TESTS = Path(__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 CONFIGS = sorted(paths.config_dir().rglob("*.yaml"))
 

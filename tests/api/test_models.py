@@ -29,11 +29,6 @@ class Softmaxed(Small):
         return torch.softmax(super().forward(x), dim=1)
 
 
-class Scaled(Small):
-    def forward(self, x):
-        return 3 * super().forward(x)
-
-
 class TwoHeads(Small):
     def __init__(self):
         super().__init__()

@@ -78,12 +78,6 @@ def check(known, tmp_path, capsys):
     return checked
 
 
-def slightly(record):
-    """The metrics with one rate better by a single image."""
-    a = record.metrics["a"]
-    return {**record.metrics, "a": {**a, "fnr@val": a["fnr@val"] - 1 / 60}}
-
-
 def raised(record, key, by):
     near = {**record.metrics["near"], key: record.metrics["near"][key] + by}
     return {**record.metrics, "near": near}

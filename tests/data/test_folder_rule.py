@@ -74,9 +74,6 @@ def test_an_empty_folder_is_noticed_where_no_count_is_known(root, opened):
     assert len(opened(rule)) == 5
 
 
-UNEQUAL = replace(RULE, counts=(3, 2))
-
-
 def test_classes_kept_of_folders_that_are_only_counted_together_are_whole_if_all_are(root, opened):
     files(root, (("n1", 2), ("n2", 2)))
     for kept in ("cat", "dog"):  # the image that is missing may be of either
