@@ -234,7 +234,7 @@ def test_other_science_is_another_record_and_other_runtime_is_not(here, records,
 def test_without_ood_validation_a_search_is_refused_before_anything_is_computed(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
     assert main(["run", *SHORT, "~benchmark.ood_val", "method=knn"]) == 2
-    assert "has no OOD validation set to tune on — use tune=none" in capsys.readouterr().err
+    assert "has no OOD validation set to tune on — use tune=held_out_classes or" in capsys.readouterr().err
     assert not (tmp_path / "cache" / "checkpoints").exists()
 
 

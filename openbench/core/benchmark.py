@@ -179,8 +179,8 @@ class Benchmark:
         """
         if self.ood_val is None:
             raise DataError(
-                f"benchmark '{self.name}' has no OOD validation set to tune on — use tune=none, which takes each "
-                "method's default hyper-parameters"
+                f"benchmark '{self.name}' has no OOD validation set to tune on — use tune=held_out_classes or "
+                "tune=synthetic, or tune=none, which takes each method's default hyper-parameters"
             )
         return Validation(self.id_val, self.ood_val)
 
