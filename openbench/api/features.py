@@ -31,13 +31,12 @@ from openbench.backbones.device import resolve_device
 from openbench.backbones.rows import AS_THEY_ARE, Rows
 from openbench.config.constraints import Seed, check_value
 from openbench.config.overrides import NAME
-from openbench.core.benchmark import Benchmark, RowItems, Split
+from openbench.core.benchmark import Benchmark, RowItems, Split, must_differ
 from openbench.core.composite import Composite, leaves
 from openbench.core.names import PART, is_part
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.core.search import ChosenMethod, with_params
-from openbench.data.checking.verify import must_differ
 from openbench.digest import array_sha256, digest, row_digests
 from openbench.engine.compatibility import check_classes
 from openbench.engine.evaluate import for_layers

@@ -1,13 +1,14 @@
-"""Files of features that were computed elsewhere for a benchmark's images: `backbone=features`."""
+"""Features that were computed elsewhere: `backbone=features` for a benchmark's images, and benchmarks of arrays."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from openbench.backbones.base import HeadKind
 from openbench.backbones.checkpoints import find_file
 from openbench.backbones.rows import Rows
 from openbench.core.benchmark import RowItems, Split
@@ -56,7 +57,12 @@ class FeatureFile(Rows):
             raise DataError(f"'{path}': {_few(lacking)} have features and no logits — give logits for all sets or none")
         for key in logits:
             self._check(key)
-        super().__init__(name, d, logits=self._one_width(logits) if logits else 0, head=self._read_head(d))
+        super().__init__(
+            name,
+            d,
+            logits=self._one_width(logits) if logits else 0,
+            head=head_in(path, d) if "head/weight" in self._arrays else None,
+        )
         if self.has_head and logits and self.head.num_classes != self.num_classes:
             raise DataError(
                 f"'{path}': head/weight has {self.head.num_classes} classes, the logits have {self.num_classes} — the "
@@ -137,16 +143,38 @@ class FeatureFile(Rows):
             raise DataError(f"'{self.path}': arrays have different numbers of columns: {listed}")
         return widths[keys[0]]
 
-    def _read_head(self, d: int) -> Head | None:
-        weight, bias = (self._arrays.get(f"head/{part}") for part in ("weight", "bias"))
-        if weight is None:
-            return None
-        bias = np.zeros(len(weight), np.float32) if bias is None else bias
-        if weight.ndim != 2 or weight.shape[1] != d or bias.shape != weight.shape[:1]:
-            raise DataError(
-                f"'{self.path}': head/weight {weight.shape} and head/bias {bias.shape} — allowed: (c, {d}) and (c,)"
+
+class ArrayFeatures(Rows):
+    """The features, and perhaps logits, that a benchmark has in place of images; see `data.own.features`."""
+
+    def __init__(self, name: str, columns: int | None, logits: int = 0, head: str | None = None) -> None:
+        """Take the number of columns from the benchmark.
+
+        Args:
+            name: how it is called in records, e.g. the network that made the features.
+            columns: numbers in an item of the benchmark, None if items are images.
+            logits: how many of them, the last ones, are logits.
+            head: `linear_probe`, `nearest_mean` or `knn`, fitted on the training features; the path of an `.npz` with a
+                linear classifier; or None.
+
+        Raises:
+            ConfigError: items are images, or have no more columns than there are logits.
+            DataError: no classifier in the file.
+        """
+        if columns is None or columns <= logits:
+            has = "images" if columns is None else f"{columns} columns, {logits} of them logits"
+            raise ConfigError(
+                f"backbone '{name}' passes features on, the benchmark has {has} — see `python -m openbench data new "
+                "--help`"
             )
-        return Head(*(torch.from_numpy(np.array(part, dtype=np.float32)) for part in (weight, bias)))
+        kind, linear = next((k for k in get_args(HeadKind) if k == head), None), None
+        if head is not None and kind is None:
+            path = find_file(head, f"backbone '{name}': head", DataError)
+            linear = head_in(path, columns - logits)
+            if linear is None:
+                raise DataError(f"'{path}' has no array `weight` (c, {columns - logits}) — write it with `bias` (c,)")
+        super().__init__(name, columns - logits, logits=logits, head=linear)
+        self.head_to_fit = kind
 
 
 def features(name: str, path: str | None = None) -> FeatureFile:
@@ -166,6 +194,26 @@ def features(name: str, path: str | None = None) -> FeatureFile:
             "features describes it)"
         )
     return FeatureFile(name, find_file(path, f"backbone '{name}': path", DataError))
+
+
+def head_in(path: Path, d: int) -> Head | None:
+    """Return the linear classifier in an `.npz` or a folder of `.npy` files; None if it has none.
+
+    Args:
+        path: of the arrays `weight` (c, d) and, unless it is 0, `bias` (c,), alone or as `head/weight`, `head/bias`.
+        d: number of features.
+
+    Raises:
+        DataError: arrays of other shapes.
+    """
+    arrays = open_arrays(path)
+    weight, bias = (arrays.get(f"head/{part}", arrays.get(part)) for part in ("weight", "bias"))
+    if weight is None:
+        return None
+    bias = np.zeros(len(weight), np.float32) if bias is None else bias
+    if weight.ndim != 2 or weight.shape[1] != d or bias.shape != weight.shape[:1]:
+        raise DataError(f"'{path}': head/weight {weight.shape} and head/bias {bias.shape} — allowed: (c, {d}) and (c,)")
+    return Head(*(torch.from_numpy(np.array(part, dtype=np.float32)) for part in (weight, bias)))
 
 
 def _set(key: str) -> str:

@@ -10,7 +10,7 @@ from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request
 from openbench.digest import digest
-from openbench.errors import ConfigError, NotApplicableError
+from openbench.errors import ConfigError, DataError, NotApplicableError
 
 AS_THEY_ARE = Preprocess(resize=1, crop=1, mean=(0.0,), std=(1.0,), interpolation="nearest")
 
@@ -66,12 +66,15 @@ class Rows(Backbone):
         """Return what rows (n, d + c) hold.
 
         Raises:
+            DataError: rows of another length.
             NotApplicableError: the method wants maps or an input step, which need a network.
         """
         if request.layers or request.perturb is not None:
             raise NotApplicableError(
                 f"backbone '{self.name}' has neither maps nor gradients — choose a method that reads features or logits"
             )
+        if images.shape[1] != (columns := self.feature_dim + self._logits):
+            raise DataError(f"backbone '{self.name}' takes rows of {columns} numbers, found {images.shape[1]}")
         rows = images.to(self._device)
         features = rows[:, : self.feature_dim]
         if self._logits:

@@ -16,6 +16,14 @@ from openbench.errors import DataError, LeakageError
 
 Image = NDArray[Any]  # (h, w, 3) or (h, w) uint8, decoded pixels; in a tabular benchmark a row (d,) float32
 
+# Pairs of ID roles or of OOD roles whose images must differ: training and validation against test.
+_APART = {
+    Role.ID_TRAIN: (Role.ID_VAL, Role.ID_TEST, Role.CSID),
+    Role.ID_VAL: (Role.ID_TRAIN, Role.ID_TEST, Role.CSID),
+    Role.OOD_TRAIN: (Role.OOD_VAL, Role.NEAR, Role.FAR),
+    Role.OOD_VAL: (Role.OOD_TRAIN, Role.NEAR, Role.FAR),
+}
+
 
 class Items(Protocol):
     """Decoded images in manifest order, read on demand."""
@@ -229,6 +237,11 @@ class Benchmark:
 def canonical(name: str) -> str:
     """Return a class name in lower case, words joined by single underscores; names are compared in this form."""
     return re.sub(r"[^0-9a-z]+", "_", name.lower()).strip("_")
+
+
+def must_differ(first: Role, second: Role) -> bool:
+    """Return whether no image may be in splits of both roles."""
+    return first.is_id != second.is_id or second in _APART.get(first, ()) or first in _APART.get(second, ())
 
 
 def check_distinct(classes: Sequence[str], where: str) -> None:

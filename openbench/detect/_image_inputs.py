@@ -1,4 +1,4 @@
-"""Image inputs of a detector: PIL images, arrays, tensors, lists of them, and data sets with labels."""
+"""Inputs of a detector: PIL images, arrays, tensors, lists of them, data sets with labels; rows of features."""
 
 import secrets
 from collections.abc import Iterable, Sequence
@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 from torch import Tensor
 
-from openbench.core.benchmark import Image, Items, Split
+from openbench.api.arguments import as_array, as_features
+from openbench.core.benchmark import Image, Items, RowItems, Split
 from openbench.core.request import Role
 from openbench.data.sources.items import DEEP, UNREADABLE
-from openbench.digest import bytes_sha256
+from openbench.digest import bytes_sha256, row_digests
 from openbench.errors import ConfigError, DataError
 
 _FORMS = (
@@ -112,8 +113,20 @@ class ImageItems:
         return pixels
 
 
+def as_rows(features: Any, where: str = "features") -> RowItems:
+    """Return features (n, d), or those of a single sample (d,), as items.
+
+    Raises:
+        DataError: another shape, or NaN or infinity.
+    """
+    array = as_array(features, where)
+    return RowItems((as_features(array[None] if array.ndim == 1 else array, where).numpy(),))
+
+
 def digests_of(items: Items) -> NDArray[np.uint8]:
-    """Return the digests (n, 16) uint8 of images, which are read unless they were before."""
+    """Return the digests (n, 16) uint8 of images, which are read unless they were before, or of rows of features."""
+    if isinstance(items, RowItems):
+        return row_digests(items.gather(0, len(items)))
     images = items if isinstance(items, ImageItems) else ImageItems(items)
     for index in range(len(images)):
         if index not in images.digests:
@@ -121,13 +134,14 @@ def digests_of(items: Items) -> NDArray[np.uint8]:
     return np.stack([images.digests[index] for index in range(len(images))])
 
 
-def as_split(data: Any, role: Role, classes: Sequence[str]) -> Split:
+def as_split(data: Any, role: Role, classes: Sequence[str], features: bool = False) -> Split:
     """Return the data of `fit` or `calibrate` as a split, with labels if there are any.
 
     Args:
         data: images, (images, labels), a data set of images or of (image, label) pairs, or a split.
         role: what the images are for.
         classes: names of the classes; labels that are names are looked up in them.
+        features: whether features (n, d) are expected in place of images.
 
     Raises:
         DataError: something else, or labels that do not fit.
@@ -139,11 +153,11 @@ def as_split(data: Any, role: Role, classes: Sequence[str]) -> Split:
         data, labels = data
     if isinstance(data, dict) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise DataError(f"{where} images: found a {type(data).__name__} — allowed: {_DATA}")
-    source, _ = as_list(data)
+    source: Any = as_rows(data, f"{where} features") if features else as_list(data)[0]
     return Split(
         name="given",
         role=role,
-        items=ImageItems(source),
+        items=source if features else ImageItems(source),
         labels=_checked_labels(_labels_in(source) if labels is None else labels, len(source), classes, where),
         keys=range(len(source)),  # type: ignore[arg-type]  # read for messages only
         classes=tuple(classes),
@@ -175,7 +189,7 @@ def _labels_in(source: Any) -> Any:
         labels = getattr(source, name, None)
         if labels is not None and not callable(labels) and len(labels) == len(source):
             return labels
-    if isinstance(source, np.ndarray | Tensor) or not _is_pair(source[0]):
+    if isinstance(source, np.ndarray | Tensor | RowItems) or not _is_pair(source[0]):
         return None
     return [source[index][1] for index in range(len(source))]
 

@@ -343,6 +343,11 @@ def check_savable(backbone: Backbone, network: str, options: ModelOptions | None
         NotApplicableError: it is not a network of torch modules with weights, e.g. a function; or its classifier was
             made from text, which weights do not restore.
     """
+    if not backbone.has_network:
+        raise NotApplicableError(
+            f"model '{backbone.name}' cannot be saved: there is no network, only features — fit and calibrate it again "
+            "where it is used"
+        )
     if not isinstance(backbone, NetworkBackbone) or not (options is None or isinstance(options.head, str | None)):
         raise NotApplicableError(
             f"model '{backbone.name}' cannot be saved: it is not a torch.nn.Module with weights "

@@ -1,6 +1,7 @@
 """Detectors of single OOD images: a method on a network, with a threshold that has a finite-sample guarantee."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,14 +13,14 @@ from openbench.api.methods import chosen_method
 from openbench.api.models.wrap import ModelOptions
 from openbench.backbones.device import resolve_device
 from openbench.config.constraints import Count, check_value
-from openbench.core.benchmark import Items, Split
+from openbench.core.benchmark import Items, RowItems, Split
 from openbench.core.method import Method
 from openbench.core.request import Role
 from openbench.core.search import ChosenMethod
 from openbench.detect import _export as export
 from openbench.detect import _saved as saved
 from openbench.detect._features import BatchScores, MemoryFeatures, Predictions, scored
-from openbench.detect._image_inputs import as_list, as_pixels, as_split, class_names_of, digests_of
+from openbench.detect._image_inputs import as_list, as_pixels, as_rows, as_split, class_names_of, digests_of
 from openbench.detect.calibration import Calibration, Terms, calibration_groups, groups_to_judge, promise_of
 from openbench.detect.network import FittedState, Network, check_fits, learns_from, network_of, nothing
 from openbench.engine.evaluate import FeatureSource, Fitting, fit, for_layers
@@ -34,7 +35,7 @@ _NO_DIGESTS = np.zeros((0, 16), np.uint8)
 class Detector:
     """An OOD method on a network: `fit` on training images, `calibrate` on held-out ID images, `predict` any image.
 
-    A method that learns nothing, such as `msp`, needs no `fit`.
+    A method that learns nothing, such as `msp`, needs no `fit`. Without a network, data are features (n, d).
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Detector:
 
         Args:
             model: as for `openbench.evaluate`: a torch.nn.Module, a function of normalised images, the path of an ONNX
-                file, or the name of a backbone.
+                file, or the name of a backbone; None = no network: data are features (n, d).
             method: a name (python -m openbench list method), a method, or the result of `openbench.method`.
             preprocess: of images for a model of your own; as for `openbench.evaluate`.
             classes: names of the classes in the order of the logits; empty = their numbers, or those of the data set.
@@ -107,7 +108,10 @@ class Detector:
             NotApplicableError: the network does not give what the method reads.
             DataError: no images for a method that needs some, or images that cannot be read.
         """
-        splits = [as_split(data, Role.ID_TRAIN, self._names(data)) for data in (train, val) if data is not None]
+        rows = self._model is None
+        splits = [as_split(data, Role.ID_TRAIN, self._names(data), rows) for data in (train, val) if data is not None]
+        if rows and self.options.head is None:  # features without labels are of one class
+            splits = [replace(split, labels=np.maximum(split.labels, 0)) for split in splits]
         if not splits and learns_from(self.chosen.method):
             raise DataError(
                 f"method '{self.chosen.name}' learns from ID images — call fit(train), with a data set of (image, "
@@ -163,7 +167,7 @@ class Detector:
             ConfigError: a value out of its range.
         """
         terms = Terms(alpha, delta, correction, guarantee, coverage)  # type: ignore[arg-type]
-        split = as_split(held_out, Role.ID_VAL, self._names(held_out))
+        split = as_split(held_out, Role.ID_VAL, self._names(held_out), self._model is None)
         if self._state is None:
             if learns_from(self.chosen.method):
                 raise NotFittedError(f"method '{self.chosen.name}' learns from ID images — call fit(train) first")
@@ -190,7 +194,7 @@ class Detector:
 
         Args:
             images: a PIL image, a uint8 array (h, w[, 3]) or a uint8 tensor ([3,] h, w); or several as a list, an array
-                (n, h, w, 3) or a tensor (n, 3, h, w); read batch by batch.
+                (n, h, w, 3) or a tensor (n, 3, h, w); read batch by batch. Without a network, features (n, d) or (d,).
             groups: the group of each image, or one for all, if the detector was calibrated with groups.
             weights: (m,) the density ratio of each image, or one for all, if it was calibrated with weights.
 
@@ -199,7 +203,7 @@ class Detector:
             DataError: images, groups or weights that do not fit.
         """
         calibration = self.calibration
-        outputs = self._scored(*as_list(images))
+        outputs = self._scored(as_rows(images)) if self._model is None else self._scored(*as_list(images))
         codes = groups_to_judge(calibration, groups, outputs)
         ratios = weights if weights is None or np.ndim(weights) else np.full(len(outputs.scores), weights)
         judged = calibration.judged(outputs.scores, codes, ratios)
@@ -363,6 +367,9 @@ class Detector:
         parts = []
         for start in range(0, len(images), self.batch_size):
             rows = range(start, min(start + self.batch_size, len(images)))
+            if isinstance(images, RowItems):
+                parts.append(scored(method, backbone, [images[row] for row in rows]))
+                continue
             pixels = [as_pixels(images[row], "image" if single else f"image {row}") for row in rows]
             parts.append(scored(method, backbone, pixels))
         return BatchScores(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))

@@ -11,17 +11,19 @@ from torch import nn
 from openbench.api.models.names import check_is_no_weights, is_name, loaded, named_config
 from openbench.api.models.wrap import ImageTask, ModelOptions, wrap
 from openbench.backbones.base import Backbone
+from openbench.backbones.rows import Rows
 from openbench.config.build import build
 from openbench.config.overrides import NAME
 from openbench.config.shipped import names, shipped
 from openbench.core.benchmark import Split
 from openbench.core.composite import leaves
+from openbench.core.features import Head
 from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.engine.compatibility import read_of_classifier, refuse_missing_parts
 from openbench.engine.probe import some_of
-from openbench.errors import ConfigError, NotApplicableError, did_you_mean
+from openbench.errors import ConfigError, DataError, NotApplicableError, did_you_mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +89,8 @@ def network_of(model: Any, options: ModelOptions, images: Split, classes: tuple[
     """Return a user's model, or the backbone that it names, ready for images.
 
     Args:
-        model: a name, a torch.nn.Module, a backbone, a function of normalised images, or the path of an ONNX file.
+        model: a name, a torch.nn.Module, a backbone, a function of normalised images, or the path of an ONNX file;
+            None = the images are rows of features.
         options: options of the user for it.
         images: ID images to try it on.
         classes: names of the classes; empty if they are not known.
@@ -102,6 +105,11 @@ def network_of(model: Any, options: ModelOptions, images: Split, classes: tuple[
                 raise ConfigError(f"{key} is given for '{model}', whose config has it — leave it out")
         network = backbone_by_name(model, classes)
         return replace(network, backbone=network.backbone.to(options.device))
+    if model is None:
+        d, head = len(images.items[0]), options.head if isinstance(options.head, Head) else None
+        if head is not None and head.weight.shape[1] != d:
+            raise DataError(f"head: W has {head.weight.shape[1]} columns for {d} features — the same expected")
+        return Network(Rows(options.name or "features", d, head=head).to(options.device))
     model = loaded(model)
     few = some_of(images)
     side = int(min(few.items[0].shape[:2]))  # for transforms that do not resize: nothing but normalising

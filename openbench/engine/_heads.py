@@ -16,7 +16,6 @@ from openbench.backbones.heads.fit import FittedHead, linear_probe, nearest_mean
 from openbench.backbones.heads.headed import Headed, NearestNeighbours
 from openbench.backbones.heads.prompts import learnt_prompts
 from openbench.backbones.libraries.zero_shot import ZeroShotBackbone
-from openbench.backbones.network import NetworkBackbone
 from openbench.checkout import code_digests
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.features import Head
@@ -58,7 +57,7 @@ def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime)
         NotApplicableError: the benchmark has a single class.
     """
     kind = backbone.head_to_fit
-    if kind is None or not isinstance(backbone, NetworkBackbone):
+    if kind is None:
         return backbone
     c = len(benchmark.classes)
     if c < 2 or benchmark.id_train.unread or benchmark.id_val.unread:

@@ -269,7 +269,11 @@ def build_backbone(config: Config, benchmark: Benchmark) -> Backbone:
 def check_images(backbone: Backbone, benchmark: Benchmark) -> None:
     """Refuse a network that classifies images for a table, or one to train for a single class."""
     single = len(benchmark.classes) == 1
-    if backbone.classifies and (benchmark.columns is not None or (single and not backbone.trained)):
+    if (
+        backbone.has_network
+        and backbone.classifies
+        and (benchmark.columns is not None or (single and not backbone.trained))
+    ):
         has = "rows of a table" if benchmark.columns is not None else "a single class"
         raise ConfigError(
             f"backbone '{backbone.name}' classifies images, but benchmark '{benchmark.name}' has {has} — "

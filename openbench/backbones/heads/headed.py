@@ -33,7 +33,7 @@ class Headed(Backbone):
 
     def __init__(
         self,
-        network: NetworkBackbone,
+        network: Backbone,
         kind: HeadKind | PromptKind,
         classify: Callable[[Tensor], Tensor],
         *,
@@ -44,7 +44,7 @@ class Headed(Backbone):
         """Join a network and a head.
 
         Args:
-            network: without a classifier, with weights.
+            network: without a classifier, with weights; or features without a network.
             kind: of the head, e.g. `linear_probe`; the name ends in it.
             classify: features (n, d) → logits (n, c); a Head where they are linear.
             classes: c.
@@ -56,7 +56,7 @@ class Headed(Backbone):
         self.architecture = f"{network.architecture}, {kind} of {classes} classes"
         self.num_classes, self.feature_dim = classes, network.feature_dim
         self.layers, self.preprocess = network.layers, network.preprocess
-        self.has_head = isinstance(classify, Head)
+        self.has_head, self.has_network = isinstance(classify, Head), network.has_network
         self.text_towers, self.has_patches = network.text_towers, network.has_patches
         identity = {"kind": kind, "version": HEADS_VERSION, "classes": classes, "fitted_on": fitted_on}
         self.digest = digest({"backbone": network.digest, "head": identity})
@@ -136,16 +136,18 @@ class Headed(Backbone):
     @cached_property
     def _whole(self) -> NetworkBackbone:
         """One network with the head where it has none; made when a method runs it itself."""
-        if not isinstance(self._classify, Head):
+        network = self._network
+        if not isinstance(self._classify, Head) or not isinstance(network, NetworkBackbone):
+            lacks = "its head is not linear, so it has no gradients" if network.has_network else "there is no network"
             raise NotApplicableError(
-                f"backbone '{self.name}': its head is not linear, so it has no gradients — choose a method that reads "
-                "features or logits, or backbone.head=linear_probe"
+                f"backbone '{self.name}': {lacks} — choose a method that reads features or logits"
+                + ", or backbone.head=linear_probe" * network.has_network
             )
-        module, head, anatomy = copy.deepcopy(self._network.module()), self._classify, self._network.anatomy
+        module, head, anatomy = copy.deepcopy(network.module()), self._classify, network.anatomy
         linear = nn.Linear(self.feature_dim, self.num_classes)
         linear.weight.data, linear.bias.data = head.weight.clone(), head.bias.clone()
         module.set_submodule(anatomy.head, linear.to(self.device))
-        return self._network.replaced(module, anatomy, self.architecture)
+        return network.replaced(module, anatomy, self.architecture)
 
 
 @dataclass(frozen=True, eq=False)

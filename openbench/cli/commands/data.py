@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -45,6 +46,7 @@ def data() -> None:
       python -m openbench data verify digits                 check counts, hashes, classes, images in two splits
       python -m openbench data stats digits --to sheets      a contact sheet per split, to look at
       python -m openbench data new pets --id photos/pets --near birds=photos/birds
+      python -m openbench data new texts --features train=a.npz id_test=b.npz near.news=c.npy
     """
 
 
@@ -156,8 +158,30 @@ def stats(words: tuple[str, ...], config_dir: Path | None, to: Path) -> int:
     return OK
 
 
-@data.command
+class _New(options.Command):
+    """A command whose options in `several` take several SET=FILE."""
+
+    several = ("--features", "--labels", "--logits")
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Repeat such an option before each of its values."""
+        typed: list[str] = []
+        option = ""
+        for word in args:
+            if word.startswith("-"):
+                option = next((known for known in self.several if known == word.partition("=")[0]), "")
+            elif option and "=" in word and typed[-1] != option:
+                typed.append(option)
+            typed.append(word)
+        return super().parse_args(ctx, typed)
+
+
+@data.command(cls=_New)
 @click.argument("name", metavar="NAME")
+@click.option("--features", multiple=True, metavar="SET=FILE…", help="features of anything, in place of images")
+@click.option("--labels", multiple=True, metavar="SET=FILE…", help="classes of their ID rows, if not in the same files")
+@click.option("--logits", multiple=True, metavar="SET=FILE…", help="logits of all rows")
+@options.file_option("--head", "FILE", "an .npz with the linear classifier of the features: weight (c, d), bias (c,)")
 @click.option("--id", "whole", metavar="PATH", help="ID images, to be split")
 @click.option("--train", metavar="PATH", help="ID train images, instead of --id")
 @click.option("--val", metavar="PATH", help="ID val images, instead of --id")
@@ -185,9 +209,13 @@ def new(
     near: tuple[str, ...],
     far: tuple[str, ...],
     csid: tuple[str, ...],
+    features: tuple[str, ...],
+    labels: tuple[str, ...],
+    logits: tuple[str, ...],
+    head: Path | None,
     **settings: Any,
 ) -> int:
-    """Write a benchmark of your own images.
+    """Write a benchmark of your own images, or of features of anything.
 
     It goes into a config folder, and the command that runs it is printed.
 
@@ -200,10 +228,27 @@ def new(
 
     --id is split 60 : 10 : 30 within each class, unless it is a folder with `train` and `test` (and perhaps `val`) in
     it. The split is written to lists beside the yaml, so that images added later do not change it.
+
+    Features come in .npy, .npz, .parquet or .safetensors files, a row (n, d) for each sample, by set:
+
+      --features train=a.npy id_test=b.npy near.x=c.npy    train and id_test, and one of near.NAME and far.NAME
+      id_val, ood_val, csid.NAME                           if you have them; nothing is tuned without ood_val
+
+    An .npz and a .safetensors file may have `labels` beside `features`, a .parquet file a column `label`: whole numbers
+    from 0, or names. Without --logits and --head, a linear head is fitted on the training features.
     """
     from openbench.compose.sweep import options as entries
     from openbench.data.own.benchmark import OwnBenchmark, check_readable, command, read_set, write
 
+    images = [whole, train, val, test, ood_val, *near, *far, *csid, settings["corruptions"] or None]
+    if features:
+        if any(images):
+            raise ConfigError("--features and images exclude each other — give OOD features as near.NAME=FILE")
+        return _new_of_features(name, to or Path(name), seed, (features, labels, logits), head)
+    if labels or logits or head:
+        raise ConfigError(
+            "--labels, --logits and --head belong to features — give --features train=FILE id_test=FILE …"
+        )
     if (backbone := settings["backbone"]) not in (backbones := entries("backbone")):
         raise ConfigError(not_found(f"backbone '{backbone}'", backbone, backbones, "list backbone"))
     ood = {}
@@ -227,6 +272,45 @@ def new(
     for line in _first_runs(benchmark, command(benchmark, folder)):
         print(line, flush=True)
     return OK
+
+
+def _new_of_features(
+    name: str, folder: Path, seed: int, given: tuple[Sequence[str], Sequence[str], Sequence[str]], head: Path | None
+) -> int:
+    """Write a benchmark of features, and say what comes next."""
+    from openbench.backbones.feature_file import ArrayFeatures
+    from openbench.data.own.benchmark import command
+    from openbench.data.own.features import FeatureFiles
+
+    features, labels, logits = map(_by_set, given)
+    files = FeatureFiles(features, labels, logits, head)
+    benchmark = files.benchmark(name, seed)
+    if head is not None:
+        classifier = ArrayFeatures(name, files.columns, head=str(head))
+        if classifier.num_classes != (c := len(benchmark.classes)):
+            raise DataError(f"head '{head}' has {classifier.num_classes} classes, train has {c} — the same expected")
+    for file in files.write(benchmark, folder):
+        print(f"wrote {file}")
+    print("\n".join(f"  {where}: {len(rows.rows):,} rows" for where, rows in benchmark.sets.items()))
+    print("\n".join(files.remarks(benchmark)))
+    run = command(benchmark, folder)
+    print(f"\nverify: python -m openbench data verify {name} --config-dir {shlex.quote(str(folder))}")
+    print(f"run:    {run} method=knn\nsweep:  {run.replace('openbench run', 'openbench run -m')} 'method=glob(*)'")
+    print("board:  python -m openbench leaderboard", flush=True)
+    return OK
+
+
+def _by_set(words: Sequence[str]) -> dict[str, Path]:
+    """The files of an option by set."""
+    files: dict[str, Path] = {}
+    for word in words:
+        where, sign, path = word.partition("=")
+        if not (sign and path):
+            raise ConfigError(f"'{word}' — write SET=FILE, e.g. train=a.npy")
+        if where in files:
+            raise ConfigError(f"set '{where}' is given twice ('{files[where]}', '{path}') — give one file")
+        files[where] = Path(path).expanduser()
+    return files
 
 
 def _first_runs(benchmark: "OwnBenchmark", run: str) -> Iterator[str]:

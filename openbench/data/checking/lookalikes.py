@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 from scipy.fft import dctn
 
-from openbench.core.benchmark import Benchmark, Image, Split
-from openbench.data.checking.verify import must_differ
+from openbench.core.benchmark import Benchmark, Image, Split, must_differ
 from openbench.errors import DataError
 
 logger = logging.getLogger(__name__)

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from openbench.core.benchmark import Benchmark, Image, Items, Split
+from openbench.core.benchmark import Benchmark, Image, Items, Split, must_differ
 from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import JoinedItems, SetStatus, advice, open_benchmark, survey, with_outliers
 from openbench.data.dataset import SetConfig, readable_fingerprint
 from openbench.data.manifests import Manifest, known_pairs
+from openbench.data.own.features import FeatureItems, FeatureRows
 from openbench.data.own.images import EncodedItems
 from openbench.data.sources.items import ADVICE, ArrayItems, FileItems, is_turned, not_applied
 from openbench.digest import array_sha256
@@ -27,14 +28,6 @@ logger = logging.getLogger(__name__)
 
 _PAIRS = 5  # in a message
 _LISTED = 20  # unreadable images of one split
-
-# Pairs of ID roles or of OOD roles whose images must differ: training and validation against test.
-_APART = {
-    Role.ID_TRAIN: (Role.ID_VAL, Role.ID_TEST, Role.CSID),
-    Role.ID_VAL: (Role.ID_TRAIN, Role.ID_TEST, Role.CSID),
-    Role.OOD_TRAIN: (Role.OOD_VAL, Role.NEAR, Role.FAR),
-    Role.OOD_VAL: (Role.OOD_TRAIN, Role.NEAR, Role.FAR),
-}
 
 
 @dataclass(frozen=True)
@@ -49,6 +42,7 @@ class SplitCheck:
         repeated: number of images that are identical to an earlier one of the split.
         deviations: how the images differ from the published set.
         turned: number of images with an EXIF orientation, which is not applied.
+        changed: a message per file that is not as it was when the benchmark was written.
     """
 
     where: str
@@ -58,6 +52,7 @@ class SplitCheck:
     repeated: int = 0
     deviations: tuple[str, ...] = ()
     turned: int = 0
+    changed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,7 +101,11 @@ class CheckReport:
     def problems(self) -> tuple[str, ...]:
         """All faults that make numbers untrustworthy."""
         unreadable = [f"{s.where}: {text}" for s in self.splits for text in s.unreadable]
-        return (*self.missing, *unreadable, *(str(shared) for shared in self.shared))
+        return (*self.missing, *unreadable, *self._changed, *(str(shared) for shared in self.shared))
+
+    @property
+    def _changed(self) -> list[str]:
+        return [f"{s.where}: {text}" for s in self.splits for text in s.changed]
 
     @property
     def verdict(self) -> str:
@@ -114,6 +113,7 @@ class CheckReport:
         counts = {
             "data set{} missing or incomplete": len(self.missing),
             "unreadable image{}": sum(len(s.unreadable) for s in self.splits),
+            "changed file{}": len(self._changed),
             "pair{} of sets with identical images": len(self.shared),
         }
         problems = [f"{count:,} {text.format('s' * (count > 1))}" for text, count in counts.items() if count]
@@ -137,7 +137,7 @@ class CheckReport:
             lines += [f"  problem: {split.where}: {text}" for text in split.unreadable[:_LISTED]]
             rest = len(split.unreadable) - _LISTED
             lines += [f"  problem: {split.where}: {rest:,} more images cannot be read"] if rest > 0 else []
-        lines += [f"  problem: {text}" for text in (*self.missing, *map(str, self.shared))]
+        lines += [f"  problem: {text}" for text in (*self.missing, *self._changed, *map(str, self.shared))]
         lines += [f"  {ADVICE}"] if any(split.turned for split in self.splits) else []
         return "\n".join([*lines, *self.advice])
 
@@ -184,8 +184,11 @@ def verify_benchmark(benchmark: Benchmark) -> CheckReport:
         readable = [value for value in hashes[where] if value is not None]
         turned = sum(is_turned(split.items, index) for index in range(len(split)))
         repeated = len(readable) - len(set(readable))
+        changed = tuple(split.source.changed()) if isinstance(split.source, FeatureRows) else ()
         checks.append(
-            SplitCheck(where, len(split), split.expected, tuple(unreadable), repeated, split.deviations, turned)
+            SplitCheck(
+                where, len(split), split.expected, tuple(unreadable), repeated, split.deviations, turned, changed
+            )
         )
     shared, known = _shared(splits, hashes)
     return CheckReport(benchmark.name, tuple(checks), tuple(shared), tuple(known), dropped=benchmark.dropped)
@@ -197,7 +200,9 @@ def _path(status: SetStatus) -> str:
 
 
 def _hashes(split: Split) -> tuple[list[str | None], list[str]]:
-    """A hash per image, None for unreadable ones and for vectors; and a message for each unreadable one."""
+    """A hash per image, None for unreadable ones and for rows of a table; and a message for each unreadable one."""
+    if isinstance(split.items, FeatureItems):  # every row was read when they were hashed
+        return [content.hex() for content in split.items.hashes()], []
     hashes: list[str | None] = []
     unreadable = []
     for index in range(len(split)):
@@ -232,17 +237,12 @@ def _shared(
     return lists
 
 
-def must_differ(first: Role, second: Role) -> bool:
-    """Return whether no image may be in splits of both roles."""
-    return first.is_id != second.is_id or second in _APART.get(first, ()) or first in _APART.get(second, ())
-
-
 def refuse_same_images(benchmark: Benchmark) -> None:
     """Check that no image is both ID and OOD, or both tested and learnt or tuned from.
 
     Two images are the same if they are the same file, or the same row of one array or Arrow folder; files of the user's
-    own also if their bytes are equal. Nothing is decoded: `check` finds equal images in two published files. For sets
-    that nothing reads see `refuse_listed_images`.
+    own, and rows of features, also if their bytes are equal. Nothing is decoded: `check` finds equal images in two
+    published files. For sets that nothing reads see `refuse_listed_images`.
 
     Raises:
         LeakageError: an image is in two such splits.
@@ -287,10 +287,11 @@ def _keys(config: SetConfig) -> Sequence[str]:
 
 
 def _leak(name: str, sides: tuple[Split, Split], shared: Sequence[str]) -> LeakageError:
-    (a, b), images = sides, f"{len(shared):,} images" if len(shared) > 1 else "1 image"
+    (a, b), kind = sides, "row" if isinstance(sides[0].items, FeatureItems) else "image"
+    images = f"{len(shared):,} {kind}s" if len(shared) > 1 else f"1 {kind}"
     return LeakageError(
         f"benchmark '{name}': {a.role} {a.name} and {b.role} {b.name} have {images} in common, e.g. '{shared[0]}' — "
-        "remove them from one list: images that are learnt or tuned from must not be tested, and none is ID and OOD"
+        f"remove them from one list: {kind}s that are learnt or tuned from must not be tested, and none is ID and OOD"
     )
 
 
@@ -303,6 +304,8 @@ def _places(items: Items) -> Mapping[object, int]:
     if isinstance(items, ArrayItems):
         start = items.pixels.__array_interface__["data"][0]
         return {(start, int(row)): position for position, row in enumerate(np.asarray(items.rows))}
+    if isinstance(items, FeatureItems):
+        return {content: position for position, content in enumerate(items.hashes())}
     if isinstance(items, EncodedItems):
         return {items.contents[row].tobytes(): position for position, row in enumerate(items.rows)}
     if not isinstance(items, FileItems):

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -61,6 +62,7 @@ class OwnBenchmark:
         backbone: config of the network.
         side: height and width of its input.
         epochs: of training; None = the training config's.
+        one_class: whether nothing is classified.
     """
 
     name: str
@@ -70,27 +72,31 @@ class OwnBenchmark:
     backbone: str = "resnet18_cifar"
     side: int = 32
     epochs: int | None = None
+    one_class: bool = False
 
     def __post_init__(self) -> None:
         """Check the name, and that a classifier can be trained and tested on the sets."""
         if not self.name.replace("_", "").isalnum() or not self.name.isascii():
             raise ConfigError(f"benchmark name '{self.name}' — use letters, digits and underscores")
+        if (paths.config_dir() / "benchmark" / f"{self.name}.yaml").exists():
+            raise ConfigError(f"'{self.name}' is a benchmark that openbench ships — choose another name")
         for what, name in [("benchmark", self.name), *(("set", where.partition(".")[2]) for where in self.ood)]:
             if not is_name(name):
                 raise ConfigError(f"{what} name '{name}' is read by yaml as a number or another value — choose another")
         if not any(where.startswith(("near.", "far.")) for where in self.ood):
             raise ConfigError("no OOD test set — give at least one: --near NAME=PATH or --far NAME=PATH")
         classes, train = self.classes, self.id_sets["train"].at
-        if len(classes) < 2:
+        if len(classes) < 2 and not self.one_class:
             raise DataError(f"'{train}' has the classes {list(classes)} — at least two are needed")
         check_distinct(classes, f"'{train}'")
-        for part, images in self.id_sets.items():
+        shifted = {where: images for where, images in self.ood.items() if where.startswith("csid.")}
+        for part, images in {**self.id_sets, **shifted}.items():
             unknown = sorted({label for _, label in images.rows} - set(classes))
             if unknown:
                 raise DataError(f"'{images.at}' ({part}): classes {unknown[:5]} are not among the training classes")
         for where, images in self.ood.items():
             shared = sorted(set(images.classes) & set(classes))
-            if shared:
+            if shared and where not in shifted:
                 raise LeakageError(
                     f"{where} '{images.at}' and ID share the classes {shared[:5]} — remove these images, or rename the "
                     "folders if they are other classes"
@@ -163,19 +169,26 @@ def split(whole: OwnSet, shares: Sequence[float], seed: int) -> list[OwnSet]:
 
 
 def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
+    """Write a benchmark of images as `write_files` does; return the files."""
+    return write_files(benchmark, folder, _as_yaml(benchmark, folder, mean_and_std(benchmark)))
+
+
+def write_files(benchmark: OwnBenchmark, folder: Path, text: str) -> list[Path]:
     """Write `folder/benchmark/NAME.yaml` and `folder/lists/NAME/*.csv`; return the files.
 
     Files that already have this content are not written.
 
+    Args:
+        benchmark: names the classes and the samples of each set.
+        folder: a config folder, new or not.
+        text: of the yaml file, as `yaml_of` returns it.
+
     Raises:
-        ConfigError: openbench ships a benchmark of that name, another file is there, or the folder cannot be written.
+        ConfigError: another file is there, or the folder cannot be written.
     """
     yaml_file = folder / "benchmark" / f"{benchmark.name}.yaml"
-    if (paths.config_dir() / "benchmark" / yaml_file.name).exists():
-        raise ConfigError(f"'{benchmark.name}' is a benchmark that openbench ships — choose another name")
-    lists = folder / "lists" / benchmark.name
-    contents = {lists / f"{where}.csv": _as_csv(images.rows) for where, images in benchmark.sets.items()}
-    contents[yaml_file] = _as_yaml(benchmark, folder, lists, mean_and_std(benchmark))
+    contents = {_list(benchmark, folder, where): _as_csv(own.rows) for where, own in benchmark.sets.items()}
+    contents[yaml_file] = text
     new = {file: text.encode() for file, text in contents.items() if not _holds(file, text.encode())}
     if other := [file for file in new if file.exists()]:
         raise ConfigError(f"'{other[0]}' exists, so nothing was written — delete it, or choose another name or folder")
@@ -263,42 +276,62 @@ def _as_csv(rows: Iterable[Row]) -> str:
     return text.getvalue()
 
 
-def _as_yaml(benchmark: OwnBenchmark, folder: Path, lists: Path, statistics: tuple[list[float], list[float]]) -> str:
-    """The yaml file. Names are written as JSON, which is YAML and quotes what YAML would read as another value."""
-    declared = [*benchmark.ood, *(["csid.corrupted"] if benchmark.corruptions else [])]
+def _list(benchmark: OwnBenchmark, folder: Path, where: str) -> Path:
+    return folder / "lists" / benchmark.name / f"{where}.csv"
+
+
+def _as_yaml(benchmark: OwnBenchmark, folder: Path, statistics: tuple[list[float], list[float]]) -> str:
     mean, std = statistics
-    lines = [
-        "# @package _global_",
-        "#",
-        f"# {command(benchmark, folder)}",
-        f"# {sum(len(s.rows) for s in benchmark.id_sets.values())} ID images of {len(benchmark.classes)} classes; the "
+    header = [
+        command(benchmark, folder),
+        f"{sum(len(s.rows) for s in benchmark.id_sets.values())} ID images of {len(benchmark.classes)} classes; the "
         f"the lists in lists/{benchmark.name}/*.csv, beside this folder, name the images of each split.",
-        "defaults:",
-        *(f"  - /dataset@benchmark.{where}: own" for where in benchmark.sets),
-        *(["  - /dataset@benchmark.csid.corrupted: id_corrupted"] if benchmark.corruptions else []),
-        "  - _self_",
-        f"  - override /backbone: {benchmark.backbone}",
-        "",
-        "benchmark:",
-        f"  name: {_json(benchmark.name)}",
-        f"  classes: {_json(list(benchmark.classes))}",
-        f"  declared: [{', '.join(declared)}]",
-        "  incomplete: error",
     ]
+    defaults = [f"/dataset@benchmark.{where}: own" for where in benchmark.sets]
+    defaults += ["/dataset@benchmark.csid.corrupted: id_corrupted"] * benchmark.corruptions
+    defaults += ["_self_", f"override /backbone: {benchmark.backbone}"]
+    sources = {where: {"own": {"path": str(images.at)}} for where, images in benchmark.sets.items()}
+    rest = ["  preprocess:", f"    resize: {benchmark.side}", f"    crop: {benchmark.side}"]
+    rest += ["    # Of the training images after resizing.", f"    mean: {mean}", f"    std: {std}"]
+    if benchmark.epochs is not None:
+        rest += ["", f"training: {{recipe: {{epochs: {benchmark.epochs}}}}}"]
+    return yaml_of(benchmark, folder, (header, defaults, rest), sources)
+
+
+def yaml_of(
+    benchmark: OwnBenchmark,
+    folder: Path,
+    lines: tuple[Sequence[str], Sequence[str], Sequence[str]],
+    sources: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """Return the yaml file. Names are written as JSON, which is YAML and quotes what YAML would read as another value.
+
+    Args:
+        benchmark: names the classes and the sets.
+        folder: where it is written to.
+        lines: of the comment on top, of the defaults list, and after the sets.
+        sources: what each set's config overrides in `sources`.
+    """
+    header, defaults, rest = lines
+    declared = [*benchmark.ood, *(["csid.corrupted"] if benchmark.corruptions else [])]
+    text = ["# @package _global_", "#", *(f"# {line}" for line in header)]
+    text += ["defaults:", *(f"  - {line}" for line in defaults)]
+    text += ["", "benchmark:", f"  name: {_json(benchmark.name)}", f"  classes: {_json(list(benchmark.classes))}"]
+    text += [f"  declared: [{', '.join(declared)}]", "  incomplete: error"]
     group = ""
-    for where, images in benchmark.sets.items():
+    for where in benchmark.sets:
         inside, _, name = where.rpartition(".")
-        lines += [f"  {inside}:"] if inside != group and inside else []
+        text += [f"  {inside}:"] if inside != group and inside else []
         group = inside
         title = benchmark.name if group == "id" else name
-        manifest, at = _json(str((lists / f"{where}.csv").resolve())), _json(str(images.at))
-        value = f"{{name: {_json(title)}, manifest: {manifest}, sources: {{own: {{path: {at}}}}}}}"
-        lines.append(f"{'    ' if group else '  '}{name}: {value}")
-    lines += ["  preprocess:", f"    resize: {benchmark.side}", f"    crop: {benchmark.side}"]
-    lines += ["    # Of the training images after resizing.", f"    mean: {mean}", f"    std: {std}"]
-    if benchmark.epochs is not None:
-        lines += ["", f"training: {{recipe: {{epochs: {benchmark.epochs}}}}}"]
-    return "\n".join(lines) + "\n"
+        manifest = _json(str(_list(benchmark, folder, where).resolve()))
+        of_source = ", ".join(
+            f"{key}: {{{', '.join(f'{part}: {_json(value)}' for part, value in keys.items())}}}"
+            for key, keys in sources[where].items()
+        )
+        value = f"{{name: {_json(title)}, manifest: {manifest}, sources: {{{of_source}}}}}"
+        text.append(f"{'    ' if group else '  '}{name}: {value}")
+    return "\n".join([*text, *rest]) + "\n"
 
 
 def _json(value: object) -> str:

@@ -1,0 +1,422 @@
+"""Features of anything as data sets and as a benchmark: rows of `.npy`, `.npz`, `.parquet` and `.safetensors` files."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openbench import paths
+from openbench.core.benchmark import RowItems, must_differ
+from openbench.core.request import Role
+from openbench.data.own.benchmark import OwnBenchmark, OwnSet, command, split, write_files, yaml_of
+from openbench.data.own.images import NO_CLASS, Contents, candidates, contents_of, state_of
+from openbench.data.sources.base import FoundImages, Source
+from openbench.digest import bytes_sha256
+from openbench.errors import ConfigError, DataError, LeakageError, did_you_mean
+from openbench.storage.array_file import open_arrays
+from openbench.storage.checksum import DAMAGED
+
+Array = NDArray[Any]
+FEATURES, LOGITS, LABELS = ("features", "X", "x"), ("logits",), ("labels", "label", "y")
+SUFFIXES = (".npy", ".npz", ".parquet", ".safetensors")
+ROLES = {"train": Role.ID_TRAIN, "id_val": Role.ID_VAL, "id_test": Role.ID_TEST, "ood_val": Role.OOD_VAL}
+GROUPS = {"near": Role.NEAR, "far": Role.FAR, "csid": Role.CSID}
+ONE_CLASS = "id"  # of rows without labels
+_BATCH = 4096
+_VAL = 0.1  # of the training rows where no validation set is given
+_SHOWN = 3
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureItems(RowItems):
+    """Rows of array files, in the order of a list.
+
+    Args:
+        contents: (N, 32) uint8, the SHA-256 of each row of the first array, as float32.
+    """
+
+    contents: Contents = field(kw_only=True)
+
+    def hashes(self) -> list[bytes]:
+        """Return the SHA-256 of each item."""
+        rows = range(len(self)) if self.rows is None else self.rows
+        return [self.contents[row].tobytes() for row in rows]
+
+
+@dataclass(frozen=True)
+class FeatureRows(Source):
+    """Features, and perhaps logits, in array files; the key of a row is its number, from 0.
+
+    Args:
+        path: of the file with features (n, d); absolute, or relative to a data root or the working directory.
+        logits: of the file with logits (n, c), if they are given.
+        sha256: of these files as the benchmark was written; `check` compares them. A changed file is computed again.
+        deviation: how these rows differ from the set as published; own sets have no other version.
+    """
+
+    path: str
+    logits: str | None = None
+    sha256: Sequence[str] = ()
+    deviation: str = ""
+
+    def places(self, roots: Sequence[Path]) -> list[Path]:
+        """Return the path itself, or the path below each root and the working directory."""
+        return candidates(self.path, roots)
+
+    def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
+        """Return the rows with these numbers; the files are memory-mapped where their format allows that.
+
+        Raises:
+            DataError: a file that cannot be read, NaN or infinity, or features and logits of different lengths.
+        """
+        if not place.is_file():
+            return None
+        files, features = self._files(place), array_in(place, FEATURES)
+        contents = hashed(place, features)
+        parts = (features, logits_for(features, files)) if self.logits else (features,)
+        numbers = np.array([int(key) if key.isdigit() else -1 for key in keys], dtype=np.int64)
+        present = (numbers >= 0) & (numbers < len(features))
+        return FoundImages(FeatureItems(parts, numbers[present], contents=contents), present, files)
+
+    def changed(self) -> list[str]:
+        """Return a message for each file that is not as it was when the benchmark was written."""
+        place = next((p for p in self.places(paths.data_roots()) if p.is_file()), None)
+        files = self._files(place) if place else ()
+        return [
+            f"'{file}' has changed since the benchmark was written (SHA-256 {found}, {expected} in the yaml)"
+            for file, expected in zip(files, self.sha256, strict=False)
+            if (found := sha256_of(file)) != expected
+        ]
+
+    def _files(self, place: Path) -> tuple[Path, ...]:
+        return (place, Path(self.logits).expanduser()) if self.logits else (place,)
+
+
+def sha256_of(file: Path) -> str:
+    """Return the SHA-256 of a file, which is read again if it has changed."""
+    return contents_of([file]).tobytes().hex()
+
+
+def arrays_in(path: Path) -> dict[str, Array]:
+    """Return the arrays of a file by name, memory-mapped where the format allows; that of an `.npy` has no name.
+
+    Raises:
+        DataError: no such file, another format, or one that cannot be read.
+    """
+    if path.suffix not in SUFFIXES or not path.is_file():
+        what = "has another format" if path.is_file() else "not found"
+        raise DataError(f"'{path}' {what} — name a file that ends in {', '.join(SUFFIXES)}")
+    return _arrays(path, state_of([path]))
+
+
+@lru_cache(maxsize=16)  # sets that share a file
+def _arrays(path: Path, state: str) -> dict[str, Array]:
+    from safetensors import SafetensorError, safe_open
+
+    if path.suffix == ".npz":
+        return open_arrays(path)
+    try:
+        if path.suffix == ".npy":
+            return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
+        if path.suffix == ".parquet":
+            return _columns(path)
+        with safe_open(path, framework="pt") as pack:
+            tensors = {name: pack.get_tensor(name) for name in pack.keys()}  # noqa: SIM118 — it is no mapping
+        return {name: (t if t.element_size() > 2 else t.float()).numpy() for name, t in tensors.items()}
+    except (*DAMAGED, SafetensorError) as error:
+        raise DataError(f"'{path}' cannot be read ({error}) — write it again") from error
+
+
+def _columns(path: Path) -> dict[str, Array]:
+    """The label column of a table, and its features: a column of lists, or all other columns side by side."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path, memory_map=True).combine_chunks()
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
+    arrays = {name: np.asarray(columns.pop(name).to_pylist()) for name in LABELS if name in columns}
+    for name, column in columns.items():
+        if column.null_count:
+            raise ValueError(f"column '{name}' has {column.null_count} empty cells")
+        if isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+            lengths = np.unique(pa.compute.list_value_length(column))
+            if len(lengths) > 1:
+                raise ValueError(f"the lists in column '{name}' have between {lengths[0]} and {lengths[-1]} numbers")
+            arrays[name] = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
+    flat = {name: column.to_numpy(zero_copy_only=False) for name, column in columns.items() if name not in arrays}
+    if flat and not arrays.keys() & {*FEATURES, *LOGITS}:
+        arrays[FEATURES[0]] = np.column_stack(list(flat.values()))
+    return arrays
+
+
+def array_in(path: Path, names: Sequence[str]) -> Array:
+    """Return the numbers (n, k) of a file: the array of one of these names, else its only one besides labels.
+
+    Raises:
+        DataError: none, several, or another shape or type.
+    """
+    arrays = {name: array for name, array in arrays_in(path).items() if name not in LABELS}
+    array = next((arrays[name] for name in names if name in arrays), None)
+    if array is None and len(arrays) == 1:
+        array = next(iter(arrays.values()))
+    if array is None:
+        found = ", ".join(map(repr, arrays)) or "none"
+        raise DataError(f"'{path}' has the arrays {found} — name the one with a row for each sample `{names[0]}`")
+    if array.ndim != 2 or array.dtype.kind not in "fiu" or 0 in array.shape:
+        raise DataError(f"'{path}': {names[0]} are {array.dtype} {array.shape} — allowed: numbers (n, k)")
+    return array
+
+
+def logits_for(features: Array, files: Sequence[Path]) -> Array:
+    """Return the logits of the second file, one row for each row of the features in the first.
+
+    Raises:
+        DataError: another number of rows, or NaN or infinity.
+    """
+    logits = array_in(files[1], LOGITS)
+    if len(logits) != len(features):
+        raise DataError(f"'{files[0]}' has {len(features):,} rows, its logits '{files[1]}' {len(logits):,}")
+    hashed(files[1], logits)
+    return logits
+
+
+def hashed(path: Path, rows: Array) -> Contents:
+    """Return the SHA-256 (n, 32) uint8 of each row as float32; they are cached until the file changes.
+
+    Raises:
+        DataError: NaN or infinity.
+    """
+    return contents_of([path], len(rows), lambda: _hashes(path, rows))
+
+
+def _hashes(path: Path, array: Array) -> Iterator[str]:
+    bad: list[int] = []
+    for start in range(0, len(array), _BATCH):
+        with np.errstate(over="ignore"):
+            rows = np.ascontiguousarray(array[start : start + _BATCH], dtype=np.float32) + 0.0  # −0 is 0
+        bad += (start + np.flatnonzero(~np.isfinite(rows).all(axis=1))).tolist()
+        yield from (bytes_sha256(row.tobytes()) for row in rows)
+    if bad:
+        raise DataError(
+            f"'{path}' has NaN or infinity in {len(bad):,} of {len(array):,} rows, the first is row {bad[0]} — write "
+            "finite numbers (float32), or leave these rows out"
+        )
+
+
+@dataclass(frozen=True)
+class FeatureFiles:
+    """The files of a benchmark of features, by set (`train`, `id_test`, `near.x`, …).
+
+    Args:
+        features: of every set.
+        labels: of ID sets whose features come without them.
+        logits: of all sets or none.
+        head: with `weight` (c, d) and `bias` (c,); None = there is none.
+    """
+
+    features: Mapping[str, Path]
+    labels: Mapping[str, Path] = field(default_factory=dict)
+    logits: Mapping[str, Path] = field(default_factory=dict)
+    head: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Check the names of the sets, and that all are there that a benchmark needs."""
+        for where in self.features:
+            group, _, name = where.partition(".")
+            if where not in ROLES and not (group in GROUPS and name.replace("_", "").isalnum() and name.isascii()):
+                known = [*ROLES, *(f"{group}.NAME" for group in GROUPS)]
+                hint = did_you_mean(where, known)
+                raise ConfigError(f"--features: set '{where}' not found{hint} — choose from {', '.join(known)}")
+        if lacking := [where for where in ("train", "id_test") if where not in self.features]:
+            raise ConfigError(f"--features: {' and '.join(lacking)} missing — give {lacking[0]}=FILE")
+        if not any(where.startswith(("near.", "far.")) for where in self.features):
+            raise ConfigError("--features: no OOD test set — give at least one, near.NAME=FILE or far.NAME=FILE")
+        for option, given in (("--labels", self.labels), ("--logits", self.logits)):
+            if unknown := [where for where in given if where not in self.features]:
+                raise ConfigError(f"{option}: set '{unknown[0]}' has no features — add it to --features")
+        if ood := [where for where in self.labels if not role_of(where).is_id]:
+            raise ConfigError(f"--labels: '{ood[0]}' is OOD and has no ID classes — leave it out")
+        if self.logits and (lacking := [where for where in self.features if where not in self.logits]):
+            raise ConfigError(f"--logits: {', '.join(lacking)} missing — give logits of all sets or of none")
+
+    def benchmark(self, name: str, seed: int = 0) -> OwnBenchmark:
+        """Return the benchmark, with every row read and checked once; without `id_val`, a tenth of `train` is that.
+
+        Args:
+            name: what users type after `+benchmark=`.
+            seed: of that tenth.
+
+        Raises:
+            DataError: files that do not fit together, NaN or infinity, or labels that are not classes.
+            LeakageError: sets that must differ share a row.
+        """
+        arrays = {where: array_in(path, FEATURES) for where, path in self.features.items()}
+        for where, array in arrays.items():
+            if array.shape[1] != (d := self.columns):
+                raise DataError(
+                    f"{self._file(where)} has {array.shape[1]} columns, {self._file('train')} has {d} — give features "
+                    "of one network"
+                )
+            hashed(self.features[where], array)
+        labels = {where: self._labels(where, len(arrays[where])) for where in arrays if role_of(where).is_id}
+        given = [where for where, of_set in labels.items() if of_set is not None]
+        if given and (lacking := [where for where in labels if where not in given]):
+            raise DataError(f"{lacking[0]} has no labels, {given[0]} has — give --labels {lacking[0]}=FILE")
+        if not given and (self.logits or self.head):
+            raise ConfigError("--logits and --head need the classes of ID rows — give --labels train=FILE id_test=FILE")
+        names = _names(labels, self._file("train"))
+        sets = {}
+        for where in sorted(arrays, key=lambda where: list(Role).index(role_of(where))):
+            unknown = ONE_CLASS if role_of(where).is_id else NO_CLASS
+            of_rows = names.get(where) or [unknown] * len(arrays[where])
+            rows = tuple((f"{row:06d}", of_row) for row, of_row in enumerate(of_rows))
+            sets[where] = OwnSet(self.features[where].resolve(), rows)
+        if given:
+            self._check_logits(len(set(names["train"])), arrays)
+        self._refuse_same_rows(sets)
+        if "id_val" not in sets:
+            sets["train"], sets["id_val"] = _validation(sets["train"], seed)
+            self._refuse_same_rows({where: sets[where] for where in ("train", "id_val")})
+        parts = {"train": sets.pop("train"), "val": sets.pop("id_val"), "test": sets.pop("id_test")}
+        return OwnBenchmark(name=name, id_sets=parts, ood=sets, one_class=not given)
+
+    @property
+    def columns(self) -> int:
+        """The number of features."""
+        return int(array_in(self.features["train"], FEATURES).shape[1])
+
+    def _file(self, where: str) -> str:
+        return f"{where} '{self.features[where]}'"
+
+    def _labels(self, where: str, rows: int) -> Array | None:
+        """The labels (n,) of a set, if there are any."""
+        path = self.labels.get(where)
+        arrays = arrays_in(path or self.features[where])
+        found = next((arrays[name] for name in LABELS if name in arrays), None)
+        if path and found is None and len(arrays) == 1:
+            found = next(iter(arrays.values()))
+        if path and found is None:
+            raise DataError(f"'{path}' has the arrays {', '.join(arrays)} — name the labels `labels`")
+        if found is not None and len(found) != rows:
+            raise DataError(
+                f"{self._file(where)} has {rows:,} rows and {len(found):,} labels — one for each row expected"
+            )
+        if found is not None and (found.ndim != 1 or found.dtype.kind not in "iuU"):
+            raise DataError(
+                f"{self._file(where)}: labels are {found.dtype} {found.shape} — allowed: (n,) whole numbers from 0, or "
+                "names of classes"
+            )
+        return found
+
+    def _check_logits(self, c: int, arrays: Mapping[str, Array]) -> None:
+        for where, path in self.logits.items():
+            logits = logits_for(arrays[where], (self.features[where], path))
+            if logits.shape[1] != c:
+                raise DataError(f"{where}: logits '{path}' have {logits.shape[1]} columns for {c} classes of train")
+
+    def _refuse_same_rows(self, sets: Mapping[str, OwnSet]) -> None:
+        row_of = {}
+        for where, of_set in sets.items():
+            contents = hashed(of_set.at, array_in(of_set.at, FEATURES))
+            row_of[where] = {contents[int(key)].tobytes(): int(key) for key, _ in of_set.rows}
+        for a, b in combinations(sets, 2):
+            shared = row_of[a].keys() & row_of[b].keys() if must_differ(role_of(a), role_of(b)) else ()
+            if shared:
+                pairs = sorted((row_of[a][of], row_of[b][of]) for of in shared)
+                listed = ", ".join(f"row {first} = row {second}" for first, second in pairs[:_SHOWN])
+                raise LeakageError(
+                    f"{a} '{sets[a].at}' and {b} '{sets[b].at}' have {len(pairs):,} equal rows: {listed}"
+                    f"{', …' if len(pairs) > _SHOWN else ''} — remove them from one: rows that are learnt or tuned "
+                    "from must not be tested, and none is ID and OOD"
+                )
+
+    def write(self, benchmark: OwnBenchmark, folder: Path) -> list[Path]:
+        """Write what `benchmark` returned as `write_files` does; return the files.
+
+        Args:
+            benchmark: with its sets' rows.
+            folder: a config folder, new or not.
+        """
+        sources = {}
+        for where, of_set in benchmark.sets.items():
+            files = {"path": of_set.at}
+            if logits := self.logits.get(self._given(where)):
+                files["logits"] = logits.resolve()
+            sha256s = [sha256_of(file) for file in files.values()]
+            sources[where] = {"features": {**{key: str(file) for key, file in files.items()}, "sha256": sha256s}}
+        rows = sum(len(part.rows) for part in benchmark.id_sets.values())
+        header = [
+            command(benchmark, folder),
+            f"{rows:,} ID rows; lists/{benchmark.name}/*.csv, beside this folder, name the class of each row.",
+            *self.remarks(benchmark),
+        ]
+        defaults = [f"/dataset@benchmark.{where}: array_features" for where in benchmark.sets]
+        defaults += ["_self_", "override /backbone: array_features", "override /method: knn"]
+        defaults += [] if "ood_val" in benchmark.ood else ["override /tune: none"]
+        fitted = None if self.logits or benchmark.one_class else "linear_probe"
+        rest = [
+            "  preprocess: {resize: 1, crop: 1, mean: [0.0], std: [1.0], interpolation: nearest}  # of images only",
+            "",
+            "backbone:",
+            f"  logits: {len(benchmark.classes) if self.logits else 0}  # columns beside the features",
+            f"  head: {json.dumps(str(self.head.resolve()) if self.head else fitted)}",
+        ]
+        return write_files(benchmark, folder, yaml_of(benchmark, folder, (header, defaults, rest), sources))
+
+    def remarks(self, benchmark: OwnBenchmark) -> list[str]:
+        """Return a line for each thing that was not given, on what happens without it."""
+        lines = []
+        if benchmark.one_class:
+            lines.append("No labels: methods that read classes or a classifier are refused.")
+        elif not (self.logits or self.head):
+            lines.append("No --logits and no --head: a linear head is fitted on train (backbone.head=linear_probe).")
+        if "id_val" not in self.features:
+            lines.append(f"No id_val: {len(benchmark.id_sets['val'].rows):,} rows of train are ID validation.")
+        if "ood_val" not in self.features:
+            lines.append("No ood_val: nothing is tuned (tune=none).")
+        return lines
+
+    def _given(self, where: str) -> str:
+        """The name in `features` of a set of the benchmark."""
+        cut = {"id.train": "train", "id.test": "id_test", "id.val": "id_val" if "id_val" in self.features else "train"}
+        return cut.get(where, where)
+
+
+def role_of(where: str) -> Role:
+    """Return the role of a set such as `train` or `near.x`."""
+    return ROLES.get(where) or GROUPS[where.partition(".")[0]]
+
+
+def _names(labels: Mapping[str, Array | None], where: str) -> dict[str, list[str]]:
+    """The class name of each row of each ID set; numbers have as many digits as the last, so they sort in order.
+
+    Raises:
+        DataError: training labels that are not 0, 1, …, c − 1.
+    """
+    train = labels["train"]
+    if train is None:
+        return {}
+    if train.dtype.kind != "U":
+        classes = np.unique(train)
+        if not np.array_equal(classes, np.arange(len(classes))):
+            found = ", ".join(map(str, classes[:8])) + ", …" * (len(classes) > 8)
+            raise DataError(
+                f"{where} has the labels {found} — number the classes 0, 1, 2, … without gaps, or name them"
+            )
+    width = len(str(int(train.max()))) if train.dtype.kind != "U" else 0
+    return {key: [str(name).rjust(width, "0") for name in of.tolist()] for key, of in labels.items() if of is not None}
+
+
+def _validation(train: OwnSet, seed: int) -> list[OwnSet]:
+    """Training and validation rows: a tenth of each class."""
+    counts = Counter(label for _, label in train.rows)
+    if small := [label for label, count in counts.items() if count < 2]:
+        raise DataError(f"train '{train.at}': class '{small[0]}' has a single row — add some, or give id_val=FILE")
+    return split(train, (1 - _VAL, _VAL), seed)
