@@ -12,6 +12,8 @@ LESSONS = (
     "own_model.py",
     "own_images.py",
     "own_features.py",
+    "texts.py",
+    "time_series.py",
     "own_method.py",
     "comparing_two_methods.py",
     "papers_table.py",
