@@ -62,9 +62,11 @@ def eval_results(record: ResultRecord, dataset: str, revision: str = "", source:
 
 def _notes(record: ResultRecord, name: str, key: str) -> str:
     values = record.metrics[name]
-    ends = [values.get(f"{key}_{end}") for end in ("low", "high")]
+    low, high = (values.get(f"{key}_{end}") for end in ("low", "high"))
     level = (record.config.get("metrics") or {}).get("confidence", 0.95)
-    interval = [f"{100 * level:g} % interval [{100 * ends[0]:.2f}, {100 * ends[1]:.2f}]"] if _all_numbers(ends) else []
+    interval = []
+    if isinstance(low, float | int) and isinstance(high, float | int):
+        interval = [f"{100 * level:g} % interval [{100 * low:.2f}, {100 * high:.2f}]"]
     settings = hyper_parameters(record.method.get("params") or {})
     deviations = record.benchmark.get("deviations") or ()
     parts = [
@@ -75,10 +77,6 @@ def _notes(record: ResultRecord, name: str, key: str) -> str:
         *([f"not the benchmark as defined: {'; '.join(map(str, deviations))}"] if deviations else []),
     ]
     return "; ".join(parts)
-
-
-def _all_numbers(values: list[Any]) -> bool:
-    return all(isinstance(value, float | int) for value in values)
 
 
 def _numbers(record: ResultRecord) -> Iterator[tuple[str, str, Any]]:
