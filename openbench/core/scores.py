@@ -58,6 +58,8 @@ class SetScores:
                 f"scores of '{name}': {len(scores)} scores, {len(labels)} labels, {len(predictions)} predictions — one "
                 "of each per image expected"
             )
-        answered = not any(len(known) and known.max() < 0 for known in (predictions, labels))
+        answered = (role.is_id or role == Role.NEAR_ATTACKED) and not any(
+            len(known) and known.max() < 0 for known in (predictions, labels)
+        )
         correct = predictions == labels if answered else None
         return cls(name, role, scores, correct, labels, predictions=predictions)

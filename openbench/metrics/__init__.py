@@ -22,7 +22,6 @@ _MODULES = {
         "fpr_at_tpr_id_positive",
     ),
     "intervals": ("paired_delong",),
-    "calibration": ("calibration",),
     "selective.risk": ("augrc", "aurc", "excess_aurc"),
     "suite": ("MetricOptions", "SetScores", "describe", "evaluate", "higher_is_better"),
 }

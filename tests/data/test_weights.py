@@ -18,7 +18,8 @@ IMAGENET = Pretraining("pictures", "classes", ("imagenet1k/classes", "imagenet1k
 def test_every_backbone_with_released_weights_says_where_they_come_from():
     """Those without are trained on the benchmark, take a model by name, or run no network."""
     without = {
-        "ensemble", "features", "finetuned", "identity", "open_clip", "timm", "torchvision", "resnet8_digits",
+        "array_features", "ensemble", "features", "finetuned", "identity", "open_clip", "timm", "torchvision",
+        "resnet8_digits",
         *(f"resnet{n}_cifar" for n in (18, 20, 32, 44, 56)),
     }  # fmt: skip
     assert {path.stem for path in (config_dir() / "backbone").glob("*.yaml")} - without == set(released_weights())

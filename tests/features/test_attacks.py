@@ -41,7 +41,10 @@ def store(tmp_path: Path) -> FeatureStore:
         ("L2PGD", replace(STEP, norm="l2", epsilon=64, step_size=24), 0.5),  # of a grey level: rounded to 8 bits
     ],
 )
-def test_pixels_equal_those_of_foolbox(name: str, attack: Attack, slack: float, store: FeatureStore) -> None:
+def test_pixels_equal_those_of_foolbox(
+    name: str, attack: Attack, slack: float, store: FeatureStore, monkeypatch
+) -> None:
+    monkeypatch.setattr(pytest.importorskip("numba").config, "DISABLE_JIT", 0)
     foolbox = pytest.importorskip("foolbox")
     backbone, split = toy_backbone(), toy_split(12)
     ours = attacked(store, backbone, split, attack, loss=partial(cross_entropy, backbone), target="cross-entropy")

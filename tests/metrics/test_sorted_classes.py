@@ -235,6 +235,7 @@ def test_prediction_sets_of_the_same_class_probabilities_and_options_are_measure
 def test_of_prediction_sets_the_latest_few_are_kept(monkeypatch):
     monkeypatch.setattr(suite, "_set_values", {})
     monkeypatch.setattr(suite, "_set_metrics", lambda *_: {"a": 1.0})
+    monkeypatch.setattr(suite, "_calibration_values", lambda *_: {})
     for scale in range(2, suite._CACHED + 5):
         values_of({"probabilities": lambda s, scale=scale: softmax(-s / scale, axis=1)})
     cached = list(suite._set_values)
