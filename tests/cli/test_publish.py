@@ -93,7 +93,7 @@ def test_scores_that_are_not_those_of_the_record_are_not_copied(made, folder, tm
     (tmp_path / "cache/scores").mkdir(parents=True)
     shutil.copy(made / f"cache/scores/{mls}.parquet", tmp_path / f"cache/scores/{msp}.parquet")
     assert main(["publish", msp, "--results", str(folder), "--cache", str(tmp_path / "cache")]) == 2
-    assert "not what its scores say" in capsys.readouterr().out
+    assert "which its scores and its options of metrics do not give" in capsys.readouterr().err
     assert not (folder / "scores").exists()
 
 
