@@ -165,9 +165,8 @@ def test_every_shipped_study_finds_its_figures_and_knows_its_runs_which_can_be_m
         if not runs and found.layout != "mixture":
             without_runs.append(name)
         refused += [f"{name}: {run.refused}" for many in runs.values() for run in many.values() if run.refused]
-        if found.layout != "tuning" and not (
-            found.source and found.deviations and found.path.read_text().count("python -m openbench study")
-        ):
+        sourced = found.source or found.layout == "tuning"  # which no paper has
+        if not (sourced and found.deviations and found.path.read_text().count("python -m openbench study")):
             unsaid.append(name)
         if found.figures is not None:
             published = PublishedTable(found)

@@ -15,8 +15,10 @@ from openbench.results.records.settings import given_of, is_per_set
 from openbench.results.scores.stored import scores_digest
 
 SCORED = ("id_test/", "id_val/", "csid/", "ood_val/", "near/", "far/")  # roles whose images have scores
-# Metrics of prediction sets, which are made of class probabilities.
-_NEEDS_CLASSES = re.compile(r"(score|(score_)?(lac|aps|raps))_\w+@.+|n_set_splits")
+# Metrics of prediction sets and of calibration, which are made of class probabilities.
+_NEEDS_CLASSES = re.compile(
+    r"(score|(score_)?(lac|aps|raps))_\w+@.+|n_set_splits|(ece(_equal_mass|_debiased)?|brier|nll)(_low|_high)?"
+)
 PUBLISHED = "scores"  # folder of published scores, next to `records`
 
 
