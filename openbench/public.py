@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 TARGET = "_target_"
+DETECTOR = "detector"  # key of a method: a class of another library
 _PACKAGE = Path(__file__).resolve().parent
 _OURS = f"{_PACKAGE.name}."
 
@@ -36,10 +37,9 @@ def public(node: Any) -> Any:
 
 
 def targets(node: Any) -> Iterator[str]:
-    """Yield every `_target_` of a plain config, at any depth."""
+    """Yield every `_target_` and detector of a plain config, at any depth."""
     if isinstance(node, Mapping):
-        if TARGET in node:
-            yield str(node[TARGET])
+        yield from (str(node[key]) for key in (TARGET, DETECTOR) if key in node)
         node = tuple(node.values())
     for child in node if isinstance(node, list | tuple) else ():
         yield from targets(child)

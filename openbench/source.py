@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from types import CodeType
@@ -28,6 +29,8 @@ _LIBRARIES = frozenset(
     {"torch", "torchvision", "numpy", "scipy", "sklearn", "faiss", "timm", "open_clip", "PIL"}
     | {"transformers", "huggingface_hub", "onnxruntime", *sys.stdlib_module_names}
 )
+# Whose detectors are methods: identified by version, and by the files of the classes that are used.
+_VERSIONED = frozenset({"pytorch_ood", "openood", "oodeel"})
 LOADED = "loaded "  # prefix of the digest of code that differs from its file
 _MAKERS = "makers_"
 _NONCE = "nonce_"
@@ -57,7 +60,9 @@ def foreign_sources(*parts: object) -> dict[str, str]:
             if file_of(code) is None and _top(code.__module__) != OURS:
                 sources[f"{code.__module__}.{code.__qualname__}"] = f"unknown {_nonce(part)}"
     starts = modules_of(*parts)
-    foreign = closure({name: file for name, file in starts.items() if _top(name) != OURS})
+    libraries = {name: file for name, file in starts.items() if _top(name) in _VERSIONED}
+    sources |= {f"version of {top}": _version(top) for top in map(_top, libraries)}
+    foreign = libraries | closure({k: file for k, file in starts.items() if _top(k) not in (OURS, *_VERSIONED)})
     for name, file in {**starts, **foreign}.items():
         sha256 = loaded_sha256(name, file, codes.get(name, {}))
         if name in foreign or sha256.startswith(LOADED):
@@ -214,7 +219,7 @@ def closure(starts: Mapping[str, Path], ours: bool = False) -> dict[str, Path]:
     """
     modules: dict[str, Path] = {}
     pending = list(starts.items())
-    skipped = _LIBRARIES if ours else {OURS, *_LIBRARIES}
+    skipped = (_LIBRARIES if ours else {OURS, *_LIBRARIES}) | _VERSIONED
     while pending:
         name, file = pending.pop()
         if name in modules or not file.is_file():
@@ -286,6 +291,12 @@ def _modules_on_the_way(name: str, root: str, same: bool) -> Iterator[tuple[str,
         if spec.submodule_search_locations is None or depth > len(parts):
             return
         spec = PathFinder.find_spec(".".join(parts[:depth]), list(spec.submodule_search_locations))
+
+
+def _version(library: str) -> str:
+    with suppress(PackageNotFoundError):
+        return version(library)
+    return "not installed"  # a checkout on the path
 
 
 def _top(module: str) -> str:

@@ -34,6 +34,7 @@ from openbench.errors import (
     check_known,
     did_you_mean,
 )
+from openbench.methods.libraries import LibraryDetector, is_detector, wrapped
 from openbench.public import TARGET, name_of
 
 Validation = tuple[Any, Any]
@@ -48,7 +49,7 @@ def named_methods(methods: object) -> tuple[tuple[str, Any], ...]:
     Raises:
         ConfigError: no method, something else, or two of one name.
     """
-    if isinstance(methods, str | Method) or hasattr(methods, "as_method"):
+    if isinstance(methods, str | Method) or hasattr(methods, "as_method") or is_detector(methods):
         methods = [methods]
     if isinstance(methods, Mapping):
         pairs = tuple((str(key), value) for key, value in methods.items())
@@ -83,13 +84,14 @@ def chosen_method(given: Any, params: Mapping[str, Any] | None = None, name: str
     if isinstance(given, str):
         node, name = _shipped_node(given), name or given
         node |= {**(params or {}), NAME: name}
-        method, space = build(node, f"method '{given}'", Method), {} if params else node.get("_space_") or {}
+        method = build(node, f"method '{given}'", Method)
+        space = {} if params and not method.own_space else node.get("_space_") or method.own_space
     else:
-        method, space, name = _instance(given), {}, name or _default_name(given)
+        method, name = _instance(given), name or _default_name(given)
         if params:
             check_known(params, method.params(), type(method).__name__)
             method = with_params(method, params)
-        node = {**as_node(method), NAME: name}
+        node, space = {**as_node(method), NAME: name}, method.own_space
     if not is_part(name):
         raise ConfigError(f"methods: '{name}' cannot be the name of a method — allowed: {PART}")
     return ChosenMethod(name, method, node, space)
@@ -127,12 +129,13 @@ def _shipped_node(name: str) -> dict[str, Any]:
 
 def _default_name(value: object) -> str:
     """The name of an object: of its class's config, else of its class."""
-    return named_for(name_of(type(_instance(value))), "method")
+    method = _instance(value)
+    return method.label if isinstance(method, LibraryDetector) else named_for(name_of(type(method)), "method")
 
 
 def _instance(value: object) -> Method:
     """The unfitted method in an argument: itself, or what is inside an Estimator."""
-    method = value.as_method() if isinstance(value, Estimator) else value
+    method = value.as_method() if isinstance(value, Estimator) else wrapped(value) if is_detector(value) else value
     if not isinstance(method, Method):
         raise _not_a_method(value)
     # A run makes a new method from the hyper-parameters, so an attribute beside them would be lost.
@@ -173,7 +176,7 @@ def _not_a_method(value: object) -> ConfigError:
         return ConfigError(f"method is the class {value.__name__}, not an object — write {value.__name__}()")
     return ConfigError(
         f"method is a {type(value).__name__} — pass a name (python -m openbench list method), or an object of a class "
-        "that derives from openbench.core.method.Method"
+        "that derives from openbench.core.method.Method or is a detector of pytorch-ood, OpenOOD or oodeel"
     )
 
 

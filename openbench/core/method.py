@@ -84,6 +84,11 @@ class Method(Checked, ABC):
         """
         return None
 
+    @property
+    def own_space(self) -> Mapping[str, Sequence[Any]]:
+        """Hyper-parameter → values that tuning tries where the config has no `_space_`."""
+        return {}
+
     def search(self, space: Mapping[str, Sequence[Any]], context: "SearchContext") -> "Tuned | None":
         """Return the outcome of the method's own search; None (the default) = take the highest validation AUROC.
 

@@ -146,7 +146,7 @@ def build_method(node: Config) -> ChosenMethod:
     name = name_of(node)
     where = f"method '{name}'"
     method: Method = build(node, where, Method)
-    space = node.get("_space_") or {}
+    space = node.get("_space_") or method.own_space
     check_value(space, Mapping[str, Sequence[Any]], f"{where}._space_")
     if isinstance(method, StreamingMethod):
         from_node(StreamPlan, node.get(STREAM) or {}, StreamPlan.named)

@@ -50,7 +50,8 @@ _LIBRARIES = (
     *("torch", "torchvision", "numpy", "scipy", "scikit-learn", "faiss-cpu", "timm", "open_clip_torch"),
     "pillow",  # decodes and resizes images
 )
-_OPTIONAL = ("transformers", "onnxruntime", "pyod")  # named only where they were loaded
+# Named only where they were loaded.
+_OPTIONAL = ("transformers", "onnxruntime", "pyod", "pytorch_ood", "openood", "oodeel")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Inputs of `fit` and maths that several methods share: draws, class means, moments, whitening, softmax forms."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -403,3 +404,16 @@ def shortfall_by_class(logits: Tensor, temperature: float, scale: Scale) -> Tens
 def probabilities_by_class(scores: Tensor, scale: Scale) -> Tensor:
     """Return softmax(z/T) (n, c) of class scores on the scale of `shortfall`."""
     return of_log_odds(scores) if scale == "log_odds" else 1 / scores.shape[1] - scores
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators, which detectors of other libraries draw from, and put them back."""
+    state = np.random.get_state()  # noqa: NPY002 - what they draw from
+    with torch.random.fork_rng(devices=[]):
+        try:
+            np.random.seed(seed)  # noqa: NPY002
+            torch.manual_seed(seed)
+            yield
+        finally:
+            np.random.set_state(state)  # noqa: NPY002

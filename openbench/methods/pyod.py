@@ -3,8 +3,6 @@
 import importlib
 import importlib.util
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -18,7 +16,7 @@ from openbench.config.constraints import Seed
 from openbench.core import FeatureSet, Field, Head, Method, Request, Role
 from openbench.errors import MethodError, NotApplicableError
 from openbench.installation import pip_install
-from openbench.methods._stats import training
+from openbench.methods._stats import seeded, training
 
 Detector = Literal["IForest", "OCSVM", "CBLOF", "HBOS", "KNN", "LOF", "PCA", "DeepSVDD"]
 _MODULES = {"DeepSVDD": "deep_svdd"}  # others: the name in lower case
@@ -67,7 +65,7 @@ class PyOD(Method):
         """Fit the detector on training features (n, d)."""
         features = _array(self._subset(training(train, "PyOD")))
         # NaN scores are refused below, with a reason that a warning would not give.
-        with _seeded(self.seed), np.errstate(all="ignore"), warnings.catch_warnings():
+        with seeded(self.seed), np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.filterwarnings("error", message="n_neighbors")  # otherwise it goes on with fewer neighbours
             detector = self._new(features.shape[1])
             try:
@@ -107,16 +105,3 @@ class PyOD(Method):
 def _array(x: FeatureSet) -> NDArray[np.float64]:
     found: NDArray[np.float64] = x.features.cpu().double().numpy()
     return found
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators, which some detectors draw from, and put them back."""
-    state = np.random.get_state()  # noqa: NPY002 - what PyOD draws from
-    with torch.random.fork_rng(devices=[]):
-        try:
-            np.random.seed(seed)  # noqa: NPY002
-            torch.manual_seed(seed)
-            yield
-        finally:
-            np.random.set_state(state)  # noqa: NPY002

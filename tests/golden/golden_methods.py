@@ -19,6 +19,7 @@ from openbench.core.method import Method
 from openbench.core.streaming import StreamingMethod
 from openbench.errors import MethodError
 from openbench.methods.cover import OnCorrupted
+from openbench.methods.libraries import LibraryDetector
 from openbench.methods.mcm import MCM
 from openbench.methods.mds_ensemble import LayerMDS, SteppedLayerMDS
 
@@ -47,14 +48,15 @@ UNNAMED: tuple[Method, ...] = (
 
 
 def classes() -> list[type]:
-    """Every method of openbench."""
-    return classes_of(openbench.methods, Method)
+    """Every method of openbench; not the detectors of other libraries, whose numbers are theirs."""
+    return [cls for cls in classes_of(openbench.methods, Method) if not issubclass(cls, LibraryDetector)]
 
 
 def entries() -> Iterator[Entry]:
     """One entry per class."""
     cases: dict[type, dict[str, Case]] = {cls: {} for cls in classes()}
     names = sorted(file.stem for file in (paths.config_dir() / "method").glob("*.yaml") if file.stem not in COMPILED)
+    names = [name for name in names if target_of(shipped("method", name) or {}) is not LibraryDetector]
     streaming = [name for name in names if issubclass(target_of(shipped("method", name) or {}), StreamingMethod)]
     made = {}
     for name in sorted(set(names) - set(streaming)):
