@@ -65,7 +65,8 @@ class Attack(Checked):
     def __str__(self) -> str:
         what = "OOD images moved towards acceptance" if self.of == "ood" else "ID images moved to other classes as OOD"
         start = ", random start" if self.random_start else ""
-        return f"{what}: {self.steps} steps of {self.step_size:g}, {self.norm} ≤ {self.epsilon:g} of 255{start}"
+        steps = f"{self.steps} step{'s' * (self.steps > 1)} of {self.step_size:g}"
+        return f"{what}: {steps}, {self.norm} ≤ {self.epsilon:g} of 255{start}"
 
     def moved(self, pixels: Tensor, gradient: Callable[[Tensor], Tensor], start: Tensor | None = None) -> Tensor:
         """Return attacked pixels (n, ch, h, w) float32, whole numbers from 0 to 255.

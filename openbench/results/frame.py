@@ -264,7 +264,8 @@ def config_key(config: Mapping[str, Any]) -> str:
     """
     metrics = _mapping(config.get("metrics"))
     options = {k: v for k, v in metrics.items() if not (isinstance(v, list) or k.startswith("_") or k in _INTERVALS)}
-    return digest([*(_digest(config.get(key)) for key in (*NODES, OUTLIERS)), options, config.get("seed")])
+    attack = [_digest(config[ATTACK])] if ATTACK in config else []
+    return digest([*(_digest(config.get(key)) for key in (*NODES, OUTLIERS)), options, config.get("seed"), *attack])
 
 
 def benchmark_key(node: Any) -> str:

@@ -14,6 +14,7 @@ from scipy.stats import t as student
 
 from openbench import paths
 from openbench.config.constraints import Count, check_value
+from openbench.config.overrides import ATTACK
 from openbench.errors import ConfigError, RecordError, check_known, did_you_mean
 from openbench.metrics.selective.risk import UNABLE, SelectiveCurve, TprFpr, least_risk, oscr_selective
 from openbench.results.frame import Keep, Run
@@ -344,7 +345,9 @@ def _record_of(run: PlannedRun, records: Records, states: Mapping[str, str]) -> 
     if run.refused:
         return run.refused
     matching = records.matching(run)
-    shown = [record for record in matching if record.digest == states.get(run.benchmark_key)]
+    # Attacked images depend on the network and the method, so that each run has a digest of its own.
+    attacked = ATTACK in run.names
+    shown = [record for record in matching if attacked or record.digest == states.get(run.benchmark_key)]
     if len({record.row for record in shown}) > 1:
         ids = ", ".join(sorted(record.run_id for record in shown))
         return f"records of several settings match ({ids}): add the override that distinguishes them"

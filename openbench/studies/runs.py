@@ -10,7 +10,7 @@ from openbench.compose.composed import comes_with_weights
 from openbench.compose.config import HYDRA, RUNTIME
 from openbench.compose.many import method_node, outline, scientific_nodes
 from openbench.compose.sweep import options
-from openbench.config.overrides import GROUPS, NAME, OUTLIER_SET, OUTLIERS
+from openbench.config.overrides import ATTACK, GROUPS, NAME, OUTLIER_SET, OUTLIERS
 from openbench.config.shipped import names as shipped_names
 from openbench.errors import ConfigError, OpenbenchError, check_choice, check_known
 from openbench.public import TARGET
@@ -21,7 +21,7 @@ from openbench.results.records.superseded import superseded
 _PLAIN = "cross_entropy"
 _NEVER_TRAINED = ("Identity", "features", "open_clip_model")
 _INCOMPLETE = "benchmark.incomplete"  # whether images may be missing: the record says which were
-_ADDED = ("seed", "augment", OUTLIER_SET)  # may be typed although no default chooses a file
+_ADDED = ("seed", "augment", ATTACK, OUTLIER_SET)  # may be typed although no default chooses a file
 Network = tuple[str, ...]  # benchmark, backbone, training, augmentation, seed
 
 
@@ -123,7 +123,7 @@ def planned_run(words: Sequence[str], where: str, config_dir: Path | None = None
     try:
         choices, node, backbone = outline((f"+benchmark={chosen['benchmark']}", *network), values, config_dir)
         check_known(chosen, (*choices, *_ADDED), "a run of a study")
-        for group in sorted({*GROUPS, "augment"} & chosen.keys()):
+        for group in sorted({*GROUPS, "augment", ATTACK} & chosen.keys()):
             check_choice(group, chosen[group], options(group, config_dir))
     except OpenbenchError as error:
         raise ConfigError(f"{where}: {error}") from error

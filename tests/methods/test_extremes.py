@@ -22,7 +22,7 @@ METHODS = {
 }
 # What may be refused: nothing is classified correctly once features are so small that the bias decides; a residual is
 # rounding where the origin lies far from all features; a detector of PyOD divides by the variance of dead features.
-AT_ANY_SCALE = {"GROOD", "OpenMax", "PyOD", "ViM"}
+AT_ANY_SCALE = {"GROOD", "LibraryDetector", "OpenMax", "PyOD", "ViM"}
 # A covariance needs two samples of a class, a subspace more samples than dimensions, a neighbourhood its neighbours, a
 # temperature one sample that is classified wrongly.
 OF_A_HANDFUL = AT_ANY_SCALE | {
@@ -51,7 +51,7 @@ def wrong(data: Problem, change: Callable[[FeatureSet], FeatureSet], refusing: s
     for name, method in METHODS.items():
         told = outcome(type(method)(**method.params()), data, change)
         own = type(method).__name__
-        if told and not (own in refusing and told.startswith(own)):
+        if told and not (own in refusing and told.startswith((own, str(method.params().get("detector", own))))):
             found[name] = told
     return found
 

@@ -57,7 +57,14 @@ def test_another_run_than_the_planned_one_does_not_count(tmp_path, other, why):
 
 @pytest.mark.parametrize(
     "word",
-    ["training.recipe.epochs=1", "backbone.precision=bf16", "metrics.correction=simes", "method.k=3", "tune=none"],
+    [
+        "training.recipe.epochs=1",
+        "backbone.precision=bf16",
+        "metrics.correction=simes",
+        "method.k=3",
+        "tune=none",
+        "+attack=pgd",
+    ],
 )
 def test_a_run_of_another_config_than_the_studys_does_not_count(tmp_path, word):
     record = run("knn", 0, 0.9)
@@ -69,6 +76,17 @@ def test_a_run_of_another_config_than_the_studys_does_not_count(tmp_path, word):
     # Where the study asks for it, the same record is its own.
     _, (knn, _) = of(study(tmp_path), [record, other], StudyOptions((word,)))
     assert list(knn.records) == ["1"]
+
+
+def test_attacked_runs_stand_in_one_table_although_each_has_images_of_its_own(tmp_path):
+    def attacked(method):
+        of_run = {"digest": method, "pristine": False, "deviations": ["OOD images moved"]}
+        config = {**config_of("+benchmark=digits", f"method={method}", "+attack=pgd"), "seed": 0}
+        del config["outliers"]
+        return named(replace(run(method, 0, 0.1, of=of_run), config=config))
+
+    rows = of(study(tmp_path), [attacked("msp"), attacked("knn"), *MSP], StudyOptions(("+attack=pgd",)))
+    assert [(near.ours.value, near.deviations) for near, _ in rows] == [(0.1, ("OOD images moved",))] * 2
 
 
 def test_how_wide_intervals_are_is_no_other_setting(tmp_path):
