@@ -26,7 +26,11 @@ SHORTER = {
     "opengan": {"epochs": 2, "epoch": 2},
 }
 INSTALLED = [n for n in NODES if MODULES[n] != "libraries" or find_spec(NODES[n]["detector"].partition(".")[0])]
-NAMED_BY = {"pytorch_ood": "pytorch_ood.detector.KNN", "mds_ensemble": "MDSEnsemble at stage", "mds_ensemble_openood": "MDSEnsemble at stage"}
+NAMED_BY = {
+    "pytorch_ood": "pytorch_ood.detector.KNN",
+    "mds_ensemble": "MDSEnsemble at stage",
+    "mds_ensemble_openood": "MDSEnsemble at stage",
+}
 planted_once = cache(planted)
 
 
