@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from compare_adbench import PACKED, unpack
+from packed_records import NAMES
 
 from openbench.core.record import ResultRecord
 from openbench.results.escape import markdown
@@ -43,10 +44,10 @@ _HEAD = """\
 # Studies: the papers' tables from the committed records
 
 Each study is a yaml of `configs/study` (`python -m openbench list study`). What stands here is made of the records in
-`results/records` (ADBench's: `results/adbench`; of tuning: `results/tuning`), their scores in `results/scores` and the
-published figures in `results/reference`, by `python scripts/results_studies.py`; with `--check` it says whether that is
-still so. A study that lacks all its numbers has no page, and the last column says why. LaTeX and SVG: `python -m
-openbench study NAME --to DIR`.
+`results/records` (ADBench's: `results/adbench`; of tuning: `results/tuning`; of attacks: `results/attacks`), their
+scores in `results/scores` and the published figures in `results/reference`, by `python scripts/results_studies.py`;
+with `--check` it says whether that is still so. A study that lacks all its numbers has no page, and the last column
+says why. LaTeX and SVG: `python -m openbench study NAME --to DIR`.
 
 | study | cells with a number | of | made with | why others are empty |
 | --- | ---: | ---: | --- | --- |
@@ -126,10 +127,9 @@ def _scores() -> ScoreStore:
 @cache
 def _records() -> tuple[Mapping[str, ResultRecord], Records]:
     """{run id: record}, and their look-up."""
-    # Every draw of an ADBench table is a benchmark that nobody ranks, and a method tuned in five ways is one method:
-    # these are not on the leaderboard.
+    # Not on the leaderboard: draws of an ADBench table, a method tuned in five ways, attacked images.
     with tempfile.TemporaryDirectory() as tables:
-        for packed in (PACKED, RESULTS / "tuning"):
+        for packed in (PACKED, *(RESULTS / name for name in NAMES)):
             unpack(Path(tables), ["records"], packed)
         found = [record for folder in (RESULTS, tables) for record in RecordStore(folder).readable(_refuse)]
     return {record.run_id: record for record in found}, Records(map(run_of, found))

@@ -29,10 +29,19 @@ def test_every_study_is_listed_with_its_page_or_why_it_has_none():
         assert has_page or lines[name].split("|")[5].strip() != "–"
 
 
+def test_the_manuals_table_of_attacks_is_the_studys():
+    rows = csv.DictReader(io.StringIO((FOLDER / "local" / "attacks.csv").read_text()))
+    numbers = defaultdict(list)
+    for row in rows:
+        numbers[row["row"]].append(f"{100 * float(row['value']):.2f}" if row["value"] else "–")
+    page = (ROOT / "docs" / "do" / "attacks.md").read_text()
+    assert [f"| {name} | {' | '.join(values)} |" in page for name, values in numbers.items()] == [True] * 5
+
+
 @pytest.fixture(scope="module")
 def records():
     """{run id: (its path among the records, its text)}."""
-    packed = [pd.read_parquet(ROOT / f"results/{name}/records.parquet") for name in ("adbench", "tuning")]
+    packed = [pd.read_parquet(ROOT / f"results/{name}/records.parquet") for name in ("adbench", "attacks", "tuning")]
     found = {Path(path).stem: (Path(path), content) for path, content in pd.concat(packed).itertuples(index=False)}
     paths = (ROOT / "results/records").rglob("*.json")
     return found | {path.stem: (path.relative_to(ROOT / "results"), path.read_bytes()) for path in paths}
