@@ -96,7 +96,8 @@ class _Batches:
         return -(-len(self.dataset) // self.batch_size)
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        for data, label in zip(torch.split(self.dataset, _BATCH), torch.split(self.labels, _BATCH), strict=True):
+        parts = (torch.split(rows, self.batch_size) for rows in (self.dataset, self.labels))
+        for data, label in zip(*parts, strict=True):
             yield {"data": data, "label": label}
 
 
@@ -153,8 +154,8 @@ class _Library(ABC):
     @staticmethod
     def arguments(detector: Any) -> dict[str, Any]:
         """The hyper-parameters that make an equal detector: the public attributes named as its arguments."""
-        found = {name: vars(detector)[name] for name in _parameters(type(detector)) if name in vars(detector)}
         defaults = _parameters(type(detector))
+        found = {name: vars(detector)[name] for name in defaults if name in vars(detector)}
         changed = {k: v for k, v in found.items() if k not in _FILLED and not _same(v, defaults[k].default)}
         # What is not plain cannot be stated in a record; the comparison with a new detector shows whether it counts.
         return {"kwargs": {name: value for name, value in changed.items() if _plain(value)}, "sweep": {}}
@@ -270,9 +271,6 @@ class _OpenOOD(_Library):
         ).partition(".")
         wrapped = getattr(importlib.import_module(f"openood.networks.{wrapper}"), name)(net) if wrapper else net
         return -torch.as_tensor(detector.postprocess(wrapped, x)[1])
-
-    def sweep(self) -> Mapping[str, Sequence[Any]]:
-        return {}
 
     @staticmethod
     def arguments(detector: Any) -> dict[str, Any]:
