@@ -60,7 +60,7 @@ def test_the_classes_of_a_benchmark_meet_only_where_it_says_so(name, composed):
 
 
 def test_full_spectrum_adds_csid_sets_to_the_benchmark_and_changes_nothing_else(composed):
-    for name in ("cifar10", "imagenet1k", "imagenet200"):
+    for name in ("cifar10", "cifar10_32px", "imagenet1k", "imagenet200"):
         plain, full = composed(f"+benchmark={name}"), composed(f"+benchmark={name}_fs")
         csid = full.pop("csid")
         assert full.pop("declared") == [*(f"csid.{s}" for s in csid), *plain.pop("declared")]

@@ -45,6 +45,10 @@ SIZES = {
         **CIFAR_ID, "ood_val": 900, "near.cifar100": 9_000, "near.tin": 7_793,
         "far.mnist": 10_000, "far.notmnist": 10_000, "far.texture": 1_200,
     },
+    "cifar10_32px_fs": {
+        **CIFAR_ID, "csid.cifar10c_drawn": 10_000, "ood_val": 900, "near.cifar100": 9_000, "near.tin": 7_793,
+        "far.mnist": 10_000, "far.notmnist": 10_000, "far.texture": 1_200,
+    },
     "cifar10_autc": {**CIFAR_ID, "ood_val": 9_000, "near.tin": 7_793, "far.svhn": 26_032, "far.lsun": 10_000},
     "mnist": {
         "id.train": 55_000, "id.val": 5_000, "id.test": 10_000,
