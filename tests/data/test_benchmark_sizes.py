@@ -45,6 +45,10 @@ SIZES = {
         **CIFAR_ID, "ood_val": 900, "near.cifar100": 9_000, "near.tin": 7_793,
         "far.mnist": 10_000, "far.notmnist": 10_000, "far.texture": 1_200,
     },
+    "cifar100_32px": {
+        **CIFAR_ID, "ood_val": 972, "near.cifar10": 10_000, "near.tin": 6_526,
+        "far.mnist": 10_000, "far.notmnist": 10_000, "far.texture": 1_200,
+    },
     "cifar10_32px_fs": {
         **CIFAR_ID, "csid.cifar10c_drawn": 10_000, "ood_val": 900, "near.cifar100": 9_000, "near.tin": 7_793,
         "far.mnist": 10_000, "far.notmnist": 10_000, "far.texture": 1_200,
