@@ -174,3 +174,26 @@ def test_the_picture_shows_every_method_against_accuracy(matrix):
     assert np.array(points["knn"]) == pytest.approx(np.array([[75, 91], [77, 92], [90, 80]]))
     assert len(axes.lines) == 4
     assert re.search("ID accuracy", axes.get_xlabel())
+
+
+def test_benchmarks_are_compared_by_the_methods_that_all_have_with_seeds_averaged():
+    """Most methods were not run on the other benchmark, and another training has one method only."""
+    other = {"knn": 0.7, "msp": 0.9}
+    made = [run(method, ("tiny", 0, 0.6), near) for method, near in other.items()]
+    made = [replace(record, benchmark={**record.benchmark, "name": "hard", "digest": "hhhh"}) for record in made]
+    alone = run("sngp", ("tiny", 0, 0.99), 0.99)
+    alone = replace(alone, backbone={**alone.backbone, "training": "sngp", "digest": "sngp"})
+    tiny = [record for record in records() if record.backbone["name"] == "tiny"]
+    tiny += [run("gen", network, 0.8) for network in NETWORKS[:2]]
+    (matrix,) = found([*tiny, *map(named, [*made, alone])], view="benchmarks", of=("near",))
+    assert [network.label for network in matrix.networks[:2]] == ["toy · cross_entropy", "hard"]
+    methods = matrix.methods[: matrix.compared[0]]
+    assert sorted(methods) == sorted(other)
+    values = [[np.mean(NEAR[method][:2]), other[method]] for method in methods]
+    np.testing.assert_allclose(matrix.complete, values)
+    assert matrix.taus[0, 1, 0] == pytest.approx(stats.kendalltau(*np.array(values).T).statistic)
+    assert matrix.notes == ("Not compared, as numbers are missing: gen, mls, sngp, vim, toy · sngp.",)
+
+
+def test_one_benchmark_has_no_other_to_compare_with():
+    assert found(records(), view="benchmarks") == []

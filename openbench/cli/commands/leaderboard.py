@@ -46,6 +46,7 @@ from openbench.storage.yaml_file import read_yaml
 _BOARD = "board"
 _PAPER = ("near", "far", "near AUROC", "far AUROC")  # columns of a table for a paper
 _FEW = 5  # columns of numbers in one where it has none of these
+_MATRICES = (*matrix.VIEWS, matrix.BENCHMARKS)
 _UNKNOWN = "not known"  # whether weights that openbench does not list have met a class
 # What of a backbone's node tells which weights it has, whatever its name.
 _WEIGHTS = (TARGET, "model", "weights", "sha256")
@@ -72,7 +73,7 @@ def _condition(text: str) -> tuple[str, tuple[str, ...]]:
 @click.option("--published", is_flag=True, help="print published results, and runs of your own beside them")
 @click.option("--every-number", type=options.FILE, metavar="FILE.csv", help="write every number of every record")
 @click.option(
-    "--view", type=click.Choice([_BOARD, *ACROSS, *matrix.VIEWS]), help=f"print these numbers (default: {_BOARD})"
+    "--view", type=click.Choice([_BOARD, *ACROSS, *_MATRICES]), help=f"print these numbers (default: {_BOARD})"
 )
 @click.option(
     "--benchmark",
@@ -90,7 +91,7 @@ def _condition(text: str) -> tuple[str, tuple[str, ...]]:
     help=f"print only these: {', '.join(_ATTRIBUTES)}",
 )
 @click.option("--of", type=options.names, default="", metavar="SET,…", help="groups or sets (default: near,far)")
-@click.option("--metric", default="auroc", metavar="KEY", help="of --view networks and trainings (default: auroc)")
+@click.option("--metric", default="auroc", metavar="KEY", help=f"of --view {', '.join(_MATRICES)} (default: auroc)")
 @click.option("--columns", type=options.names, default="", metavar="NAME,…", help="only these columns, in this order")
 @options.table_format(None)
 @click.option("--explain", is_flag=True, help="also print every convention that the numbers depend on")
@@ -126,6 +127,7 @@ def leaderboard(
       python -m openbench leaderboard --view overview --format csv
       python -m openbench leaderboard --published --benchmark imagenet1k
       python -m openbench leaderboard --view networks --benchmark cifar10_32px --metric fpr95
+      python -m openbench leaderboard --view benchmarks --benchmark cifar10_32px,digits --where training=cross_entropy
       python -m openbench leaderboard --every-number numbers.csv
       python -m openbench leaderboard --site site
     """
@@ -234,13 +236,13 @@ def _every_number(results: Path, path: Path) -> int:
 
 def _boards(results: Path, view: str, metric: str, on_error: OnError) -> list[Board]:
     """All boards, with the numbers of a view."""
-    keep = matrix.needed(metric) if view in matrix.VIEWS else needed(view) if view != _BOARD else board_keys
+    keep = matrix.needed(metric) if view in _MATRICES else needed(view) if view != _BOARD else board_keys
     return boards_in(RecordStore(results), on_error, keep)
 
 
 def _tables(found: Sequence[Board], view: str, of: Sequence[str], metric: str, form: str) -> list[Table]:
     """The tables of a view of boards."""
-    if view in matrix.VIEWS:
+    if view in _MATRICES:
         made = matrix.matrices(found, view, of, metric)
         if form in ("csv", "json"):
             return [matrix.table_csv(made)]

@@ -23,6 +23,7 @@ from openbench.results.tables.render import Cell, Column, Table, with_best
 from openbench.results.tables.views import GROUPS, arrow, kind_of, title_of
 
 VIEWS = ("networks", "trainings")
+BENCHMARKS = "benchmarks"
 _TOP = 5
 _FEW = 4  # methods that are named
 _LEAST = 3  # networks, to compare with their accuracy
@@ -32,7 +33,7 @@ _Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Network:
-    """A column of a matrix: a set of weights, or in `trainings` a way of training with the mean over its seeds.
+    """A column of a matrix: a set of weights; in the other views a way of training with the mean over its seeds.
 
     Args:
         label: its name on the page.
@@ -53,8 +54,8 @@ class Matrix:
     own, since an order that does not survive another seed is no order.
 
     Args:
-        view: one of VIEWS.
-        board: where the numbers are from.
+        view: one of VIEWS, or BENCHMARKS.
+        board: where the numbers are from; of several benchmarks, all their rows.
         of: the set or group.
         key: of the metric.
         methods: their names, those that are compared by mean rank.
@@ -124,7 +125,7 @@ class Matrix:
         k, n = self.compared
         best, top = np.argsort(self.ranks, axis=0, kind="stable"), min(_TOP, k // 2)
         kept = fmean(len({*best[:top, a]} & {*best[:top, b]}) for a, b in combinations(range(n), 2))
-        kind = {"networks": "networks", "trainings": "ways of training"}[self.view]
+        kind = {"trainings": "ways of training"}.get(self.view, self.view)
         return (
             f"{k} methods on {n} {kind}. {self._survives()} Of the best {top} on one, {kept:.1f} are among the best "
             f"{top} on another, on average."
@@ -189,7 +190,8 @@ def matrices(boards: Iterable[Board], view: str, of: Sequence[str] = (), metric:
 
     Args:
         boards: of runs with the numbers that `needed` names.
-        view: `networks`, or `trainings` for those of one backbone with their seeds averaged.
+        view: `networks`; with seeds averaged, `trainings` for those of one backbone, or `benchmarks` for those of all
+            boards in one matrix.
         of: groups, pooled groups or sets; none stands for near and far.
         metric: its key.
 
@@ -199,15 +201,28 @@ def matrices(boards: Iterable[Board], view: str, of: Sequence[str] = (), metric:
     every = list(boards)
     check_names(every, of)
     found = []
-    for board in every:
+    for board in _joined(every) if view == BENCHMARKS else every:
         rows = board.ranked or board.unranked
-        backbones = [""] if view == "networks" else sorted({row.backbone for row in rows})
+        backbones = sorted({row.backbone for row in rows}) if view == "trainings" else [""]
         for name in chosen(board, of, GROUPS):
             for backbone in backbones:
                 some = [row for row in rows if backbone in ("", row.backbone)]
                 matrix = _matrix(view, board, some, (name, metric))
                 found += [matrix] if matrix is not None else []
     return found
+
+
+def _joined(boards: Sequence[Board]) -> list[Board]:
+    """A board of all rows that take part for each ID side that two benchmarks have."""
+    joined = []
+    for side in (False, True):
+        some = [board for board in boards if board.full_spectrum is side]
+        if len({board.benchmark for board in some}) > 1:
+            names, digests = (" and ".join(getattr(board, key) for board in some) for key in ("benchmark", "digest"))
+            rows = tuple(row for board in some for row in board.ranked or board.unranked)
+            headers = tuple(sorted({header for board in some for header in board.headers}))
+            joined.append(Board(names, digests, side, rows, (), headers))
+    return joined
 
 
 def _matrix(view: str, board: Board, rows: Sequence[Row], number: tuple[str, str]) -> Matrix | None:
@@ -223,15 +238,16 @@ def _matrix(view: str, board: Board, rows: Sequence[Row], number: tuple[str, str
                 continue
             code = digest([run.method_node, run.tune_node, run.code])[:6]
             method = methods.setdefault((row.method, code), (row.method, row.tuned, row.settings, code))
-            weights = (f"seed {run.seed}", run.network[:6]) if view == "networks" else ("", "")
-            network = (row.backbone, row.training, row.augment, row.outliers, *weights)
+            weights = (f"seed {run.seed}", run.network[:6]) if view == "networks" else ("", run.digest[:6])
+            network: _Key = (row.backbone, row.training, row.augment, row.outliers, *weights)
+            network = (run.benchmark, *network) if view == BENCHMARKS else network
             cells.setdefault((method, network), []).append(float(value))
             known = run.metrics.get(f"{row.side}{ID}", {}).get("accuracy")
             accuracies.setdefault(network, []).append(float(known) if isinstance(known, float | int) else np.nan)
     alike = {one: [x for other in accuracies if other[:4] == one[:4] for x in accuracies[other]] for one in accuracies}
     down, across = sorted(methods.values()), sorted(accuracies, key=lambda one: (-fmean(alike[one]), one))
     values = np.array([[fmean(cells.get((a, b), [np.nan])) for b in across] for a in down]).reshape(len(down), -1)
-    first, some = complete(values)
+    first, some = _of_benchmarks(values, [one[0] for one in across]) if view == BENCHMARKS else complete(values)
     if min(len(first), len(some)) < 2:
         return None
     ranks = mean_ranks(oriented(values[np.ix_(first, some)], key)).ranks
@@ -259,6 +275,16 @@ def complete(values: Floats) -> tuple[list[int], list[int]]:
         _, axis, at = max(lacks, key=lambda one: one[0])
         del left[axis][at]
     return left[0], left[1]
+
+
+def _of_benchmarks(values: Floats, benchmarks: Sequence[str]) -> tuple[list[int], list[int]]:
+    """Return the columns of each benchmark that are complete among themselves, and the rows that have all of these."""
+    some = []
+    for name in dict.fromkeys(benchmarks):
+        own = np.array([at for at, other in enumerate(benchmarks) if other == name])
+        measured = ~np.isnan(values[:, own]).all(axis=1)
+        some += own[complete(values[measured][:, own])[1]].tolist()
+    return np.flatnonzero(~np.isnan(values[:, sorted(some)]).any(axis=1)).tolist(), sorted(some)
 
 
 def _labels(keys: Sequence[_Key]) -> list[str]:
