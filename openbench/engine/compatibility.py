@@ -76,9 +76,14 @@ class Requirements:
         return "features and classifier" if self.head or Field.LOGITS in self.fields else "features"
 
     @property
+    def fitted_on(self) -> tuple[Role, ...]:
+        """The roles of the images that are read to fit."""
+        return tuple({request.fit_on: None for request in self.requests if request.fit_on})
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """What a user must have, of NEEDS."""
-        roles = {request.fit_on for request in self.requests}
+        roles = self.fitted_on
         has = (Role.ID_TRAIN in roles, Role.OOD_TRAIN in roles, self.gradients or self.live, self.text)
         return tuple(need for need, needed in zip(NEEDS, has, strict=True) if needed)
 

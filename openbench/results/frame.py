@@ -10,6 +10,7 @@ be deleted at any time. A record is parsed again when its file or openbench's co
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -107,6 +108,9 @@ class Run:
         problems: what in the record does not follow from the rest of it.
         utc: when it was made, as the record states it.
         images: how many were read.
+        sizes: {role: how many images its sets have}.
+        trials: how many settings tuning tried.
+        passes: images that the network read in this run, once for each time; None if that was not recorded.
         width: numbers per image in the cache: logits and features.
         seconds: {stage: wall seconds}.
         ms: milliseconds per image that scoring took without cached features; None if that was not timed.
@@ -154,6 +158,9 @@ class Run:
     problems: Sequence[str]
     utc: str
     images: int
+    sizes: Mapping[str, int]
+    trials: int
+    passes: int | None
     width: int
     seconds: Mapping[str, float]
     ms: float | None
@@ -247,6 +254,9 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
         problems=list(inconsistencies(record)),
         utc=str(provenance.get("utc") or ""),
         images=sum(count["n"] for count in record.counts.values()),
+        sizes=_sizes(record),
+        trials=len(record.trials),
+        passes=passes if isinstance(passes := provenance.get("passes"), int) else None,
         width=sum(int(record.backbone.get(key) or 0) for key in ("feature_dim", "num_classes")),
         seconds=dict(_numeric(provenance.get("seconds"))),
         **cost_of(record),
@@ -271,6 +281,13 @@ def config_key(config: Mapping[str, Any]) -> str:
 def benchmark_key(node: Any) -> str:
     """Return the digest of the config of a benchmark; whether images may be missing does not matter."""
     return _digest({key: value for key, value in _mapping(node).items() if key != "incomplete"})
+
+
+def _sizes(record: ResultRecord) -> dict[str, int]:
+    sizes: Counter[str] = Counter()
+    for key, count in record.counts.items():
+        sizes[key.partition("/")[0]] += count["n"]
+    return dict(sizes)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -168,6 +168,18 @@ def test_networks_and_methods_are_printed_with_what_survives_above(results, caps
         main(["--view", "networks", "--metric", "n_ood"])
 
 
+def test_costs_count_the_training_images_for_methods_that_read_them(results, capsys):
+    made = record("3", 0.7)
+    counts = {**made.counts, "id_train/a": {"n": 7, "expected": 7}}
+    for name in ("knn", "msp"):
+        found = replace(made, counts=counts, method={**made.method, "name": name})
+        RecordStore(results).write(replace(found, run_id=RunIdentity.of(found).run_id))
+    assert main(["--view", "cost", "--format", "csv"]) == 0
+    lines = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    passes = {line["method"]: int(line["passes without a cache"]) for line in lines}
+    assert passes == {"knn": 17, "msp": 10, "m1": 10, "m2": 10, "all": 47}
+
+
 def test_a_table_for_a_paper_has_few_columns_and_the_digest_in_a_comment(results, capsys):
     assert main(["--view", "overview", "--format", "latex"]) == 0
     text = capsys.readouterr().out

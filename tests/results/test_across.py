@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from openbench.errors import ConfigError
-from openbench.results.leaderboard.across import across, across_csv, needed
+from openbench.results.leaderboard.across import across, across_csv, costs, needed
 from openbench.results.leaderboard.ranking import boards
 from openbench.results.tables.render import Estimate, to_csv, to_latex
 from openbench.results.tables.views import FAMILIES, run_tables
@@ -146,3 +146,29 @@ def test_an_unknown_view_or_set_offers_the_nearest():
     record = replace(make_record(), metrics=metrics(0.9, 0.9))
     with pytest.raises(ConfigError, match="--of: 'fat' not found; did you mean 'far'"):
         across(found([record], "ranking"), "ranking", ["fat"])
+
+
+def test_costs_are_sums_over_runs_beside_what_openoods_evaluator_reads():
+    """The order of its `setup`, `hyperparam_search`, `eval_ood` and `eval_acc`, a call of the network at a time."""
+    sizes = {"id_train": 500, "id_val": 10, "id_test": 90, "ood_val": 9}
+    ood = {"near/a": 70, "near/b": 60, "far/c": 50}
+    counts = {f"{role}/x": {"n": n, "expected": n} for role, n in sizes.items()}
+    counts |= {name: {"n": n, "expected": n} for name, n in ood.items()}
+    read = [sizes["id_train"]]
+    for _ in range(3):
+        read += [sizes["id_val"], sizes["ood_val"]]
+    read += [sizes["id_test"], *ood.values(), sizes["id_test"]]
+    seconds, peak = {"features": 20.0, "score": 1.5}, {"score": 700}
+    knn = make_record(
+        counts=counts,
+        trials=[{"params": {"k": k}, "auroc": 0.9} for k in (1, 2, 3)],
+        provenance={"utc": "2025-01-01T00:00:00+00:00", "seconds": seconds, "peak_mib": peak, "passes": 790},
+    )
+    later = {**knn.provenance, "seconds": {"score": 2.0}, "peak_mib": {"score": 800}, "passes": 0}
+    msp = with_method(replace(knn, trials=[], provenance=later), "msp")
+    (table,) = costs(boards([knn, with_seed(knn, 1, 0.9), msp]), {"knn": ["id_train"]})
+    once, without = sum(read), 2 * 90 + 180
+    assert [row[0] for row in table.rows] == ["knn", "msp", "all"]
+    assert table.rows[0][1:] == (2, 43, 700, 1580, 2 * once)
+    assert table.rows[1][1:] == (1, 2, 800, 0, without)
+    assert table.rows[2][1:] == (3, 45, 800, 1580, 2 * once + without)

@@ -11,6 +11,7 @@ from statistics import fmean
 import pandas as pd
 import pytest
 
+from openbench.cli.app import carry_out
 from openbench.studies.study import names
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +37,17 @@ def test_the_manuals_table_of_attacks_is_the_studys():
         numbers[row["row"]].append(f"{100 * float(row['value']):.2f}" if row["value"] else "–")
     page = (ROOT / "docs" / "do" / "attacks.md").read_text()
     assert [f"| {name} | {' | '.join(values)} |" in page for name, values in numbers.items()] == [True] * 5
+
+
+def test_the_manuals_table_of_costs_is_that_of_the_records(capsys):
+    shown = ["cifar10", "cifar10_32px"]
+    words = ["--results", str(ROOT / "results"), "--benchmark", ",".join(shown), "--view", "cost", "--format", "csv"]
+    assert carry_out(["leaderboard", *words]) == 0
+    rows = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    sums = [list(row.values())[2:] for row in rows if row["method"] == "all"]
+    page = (ROOT / "docs" / "do" / "find_a_fast_method.md").read_text().replace(",", "")
+    for name, numbers in zip(shown, sums, strict=True):
+        assert f"| `{name}` | {' | '.join(numbers)} |" in page
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from openbench.public import TARGET, public
 from openbench.results.escape import console
 from openbench.results.frame import everything, runs
 from openbench.results.leaderboard import matrix
-from openbench.results.leaderboard.across import ACROSS, across, across_csv, needed, write_every_number
+from openbench.results.leaderboard.across import ACROSS, COST, across, across_csv, costs, needed, write_every_number
 from openbench.results.leaderboard.pages import (
     FOLDER,
     GeneratedPages,
@@ -73,7 +73,7 @@ def _condition(text: str) -> tuple[str, tuple[str, ...]]:
 @click.option("--published", is_flag=True, help="print published results, and runs of your own beside them")
 @click.option("--every-number", type=options.FILE, metavar="FILE.csv", help="write every number of every record")
 @click.option(
-    "--view", type=click.Choice([_BOARD, *ACROSS, *_MATRICES]), help=f"print these numbers (default: {_BOARD})"
+    "--view", type=click.Choice([_BOARD, *ACROSS, COST, *_MATRICES]), help=f"print these numbers (default: {_BOARD})"
 )
 @click.option(
     "--benchmark",
@@ -128,6 +128,7 @@ def leaderboard(
       python -m openbench leaderboard --published --benchmark imagenet1k
       python -m openbench leaderboard --view networks --benchmark cifar10_32px --metric fpr95
       python -m openbench leaderboard --view benchmarks --benchmark cifar10_32px,digits --where training=cross_entropy
+      python -m openbench leaderboard --view cost --benchmark cifar10_32px
       python -m openbench leaderboard --every-number numbers.csv
       python -m openbench leaderboard --site site
     """
@@ -236,7 +237,7 @@ def _every_number(results: Path, path: Path) -> int:
 
 def _boards(results: Path, view: str, metric: str, on_error: OnError) -> list[Board]:
     """All boards, with the numbers of a view."""
-    keep = matrix.needed(metric) if view in _MATRICES else needed(view) if view != _BOARD else board_keys
+    keep = matrix.needed(metric) if view in _MATRICES else needed(view) if view in ACROSS else board_keys
     return boards_in(RecordStore(results), on_error, keep)
 
 
@@ -249,6 +250,10 @@ def _tables(found: Sequence[Board], view: str, of: Sequence[str], metric: str, f
         for one in made:
             note(console(f"{one.title}: {one.summary()} {one.details()}") + "\n", form)
         return [table for one in made for table in matrix.tables(one)]
+    if view == COST:
+        from openbench.cli.registry import method_facts
+
+        return costs(found, {name: facts.fitted_on for name, facts in method_facts().items()})
     if form in ("csv", "json"):
         return [raw(list(found)) if view == _BOARD else across_csv(found, view, of)]
     if view == _BOARD:

@@ -2,7 +2,8 @@
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
@@ -36,6 +37,7 @@ from openbench.storage.files import output
 from openbench.storage.plain_json import dumps
 
 ACROSS = ("overview", *FAMILIES, "intervals", "prediction_sets", "id", "other")
+COST = "cost"
 SETS = "sets"
 POOLED = "pooled_"
 ID = "id"
@@ -253,6 +255,53 @@ def _header(section: Section, grid: Sequence[Sequence[Estimate | str | None]]) -
     }
     lines = sorted({conventions(header, keys, bounded) for header in section.board.headers})
     return " · ".join(line for line in lines if line)
+
+
+_COSTS = (
+    Column("method"), Column("runs", "count"), Column("seconds", "count"), Column("peak MiB", "count"),
+    Column("passes", "count"), Column("passes without a cache", "count"),
+)  # fmt: skip
+_EVERY = "all"
+_COST_NOTES = (
+    "passes: images that the network read, once for each time; features that were cached before are not counted.",
+    "passes without a cache: at least; every method reads each set again on each network, as in OpenOOD's evaluator.",
+    "seconds: of all stages, on the processors that the records name. peak MiB: of the process, PyTorch included.",
+)
+
+
+def costs(boards: Iterable[Board], fitted_on: Mapping[str, Iterable[str]]) -> list[Table]:
+    """Return what the runs of each board took, by method and together, most passes without a cache first.
+
+    A pass is an image that the network reads. `passes without a cache` counts what OpenOOD's evaluator reads for the
+    same runs: the images to fit on, both validation sets for every setting that is tried, ID test twice (scores,
+    accuracy), and every OOD set. It is a lower bound, since some methods read an image several times.
+
+    Args:
+        boards: of runs; the full spectrum has the same ones.
+        fitted_on: {method as typed: roles of the images that it is fitted on}.
+    """
+    tables = []
+    for board in (board for board in boards if not board.full_spectrum):
+        members: dict[str, list[Run]] = {}
+        for row in (*board.ranked, *board.unranked):
+            members.setdefault(row.method, []).extend(row.members)
+        rows = [_cost(name, runs, fitted_on) for name, runs in members.items()]
+        rows.sort(key=lambda row: (-int(row[-1]), str(row[0])))
+        rows.append(_cost(_EVERY, [run for runs in members.values() for run in runs], fitted_on))
+        tables.append(Table(f"{COST} · {heading(board)}", _COSTS, tuple(rows), notes=_COST_NOTES))
+    return tables
+
+
+def _cost(name: str, runs: Sequence[Run], fitted_on: Mapping[str, Iterable[str]]) -> tuple[str | int, ...]:
+    seconds, peak = sum(sum(run.seconds.values()) for run in runs), max(run.mib or 0.0 for run in runs)
+    without = sum(_passes_without_cache(run, fitted_on.get(run.method, ())) for run in runs)
+    return name, len(runs), round(seconds), round(peak), sum(run.passes or 0 for run in runs), without
+
+
+def _passes_without_cache(run: Run, fitted_on: Iterable[str]) -> int:
+    n = Counter(run.sizes)
+    fit, tested = sum(n[role] for role in fitted_on), sum(n[role] for role in (*GROUPS, *2 * ("id_test", "csid")))
+    return fit + run.trials * (n["id_val"] + n["ood_val"]) + tested
 
 
 _ABOUT: tuple[str, ...] = ("run_id", "benchmark", "digest", "deviations", "method", "version", "hyper_parameters")
