@@ -39,7 +39,7 @@ class Rows(Backbone):
         self.classifies = self.num_classes > 0
         self.has_head = head is not None
         self.preprocess = AS_THEY_ARE
-        self._logits = logits
+        self.columns, self._logits = feature_dim + logits, logits
         self._head = head or Head(torch.zeros(0, feature_dim), torch.zeros(0))
         self._device = torch.device("cpu")
         self.architecture = f"rows of {feature_dim} features and {logits} logits"
@@ -73,8 +73,8 @@ class Rows(Backbone):
             raise NotApplicableError(
                 f"backbone '{self.name}' has neither maps nor gradients — choose a method that reads features or logits"
             )
-        if images.shape[1] != (columns := self.feature_dim + self._logits):
-            raise DataError(f"backbone '{self.name}' takes rows of {columns} numbers, found {images.shape[1]}")
+        if images.shape[1] != self.columns:
+            raise DataError(f"backbone '{self.name}' takes rows of {self.columns} numbers, found {images.shape[1]}")
         rows = images.to(self._device)
         features = rows[:, : self.feature_dim]
         if self._logits:

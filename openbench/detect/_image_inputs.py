@@ -119,6 +119,8 @@ def as_rows(features: Any, where: str = "features") -> RowItems:
     Raises:
         DataError: another shape, or NaN or infinity.
     """
+    if isinstance(features, RowItems):
+        return features
     array = as_array(features, where)
     return RowItems((as_features(array[None] if array.ndim == 1 else array, where).numpy(),))
 

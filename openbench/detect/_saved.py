@@ -28,6 +28,7 @@ from openbench.api.models.wrap import ModelOptions, copied
 from openbench.backbones.base import Backbone
 from openbench.backbones.checkpoints import apply_weights
 from openbench.backbones.network import NetworkBackbone
+from openbench.backbones.rows import Rows
 from openbench.config.build import build
 from openbench.config.overrides import NAME
 from openbench.config.shipped import shipped
@@ -72,10 +73,11 @@ class _Strict(BaseModel):
 class NetworkPart(_Strict):
     """The network: a config of openbench (`shipped`), a model of the user (`module`), or a graph (`onnx`).
 
+    `rows` are features without a network; `keys` holds the numbers of features and logits in a row.
     `preprocess` has the fields of `ob.Preprocess`; `own_preprocess` identifies a transform of the user.
     """
 
-    kind: Literal["shipped", "module", "onnx"]
+    kind: Literal["shipped", "module", "onnx", "rows"]
     name: str
     config: str
     keys: dict[str, Any]
@@ -151,14 +153,16 @@ def write(
     }
     tensors["probe"] = _probe(backbone)
     parts = {}
-    if network == "onnx":
+    if isinstance(savable, NetworkBackbone) and network == "onnx":
         weights = {"weight": backbone.head.weight, "bias": backbone.head.bias} if backbone.num_classes else {}
         described["kind"], parts[ONNX] = "onnx", network_onnx(savable)
         preprocess = backbone.preprocess.own if isinstance(backbone.preprocess, OwnPreprocess) else None
         graph = _of_graph(parts[ONNX], NetworkPart(**described), preprocess, weights)
         check_fits(Network(graph), state.method, facts["method"])
-    else:
+    elif isinstance(savable, NetworkBackbone):
         weights = savable.network.state_dict()
+    else:
+        weights = {"weight": savable.head.weight, "bias": savable.head.bias} if savable.has_head else {}
     tensors |= {f"network.{name}": tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
     manifest = {
         "schema_version": VERSION,
@@ -318,6 +322,9 @@ def _state(
     weights = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
     if graph:
         network = Network(_of_graph(graph, part, options.preprocess, weights))
+    elif part.kind == "rows":
+        head = Head(weights["weight"], weights["bias"]) if weights else None
+        network = Network(Rows(part.name, part.keys["features"], logits=part.keys["logits"], head=head))
     elif part.kind == "shipped":
         backbone = _of_config(part, weights, manifest.classes).to(options.device)
         network = Network(backbone, {**part.keys, NAME: part.config})
@@ -331,8 +338,8 @@ def _state(
     return FittedState(network, fitted, seen)
 
 
-def check_savable(backbone: Backbone, network: str, options: ModelOptions | None = None) -> NetworkBackbone:
-    """Return a network that can be saved.
+def check_savable(backbone: Backbone, network: str, options: ModelOptions | None = None) -> Backbone:
+    """Return a network, or features with their linear head, that can be saved.
 
     Args:
         backbone: with weights.
@@ -341,13 +348,18 @@ def check_savable(backbone: Backbone, network: str, options: ModelOptions | None
 
     Raises:
         NotApplicableError: it is not a network of torch modules with weights, e.g. a function; or its classifier was
-            made from text, which weights do not restore.
+            made from text, which weights do not restore; or features have another classifier than a linear one, or no
+            graph.
     """
     if not backbone.has_network:
-        raise NotApplicableError(
-            f"model '{backbone.name}' cannot be saved: there is no network, only features — fit and calibrate it again "
-            "where it is used"
-        )
+        if network == "onnx":
+            raise NotApplicableError(f"model '{backbone.name}': there is no network, only features — leave out onnx")
+        if backbone.classifies and not (backbone.has_head or isinstance(backbone, Rows)):
+            raise NotApplicableError(
+                f"model '{backbone.name}' cannot be saved: the classifier of its features is not linear — choose "
+                "backbone.head=linear_probe"
+            )
+        return backbone
     if not isinstance(backbone, NetworkBackbone) or not (options is None or isinstance(options.head, str | None)):
         raise NotApplicableError(
             f"model '{backbone.name}' cannot be saved: it is not a torch.nn.Module with weights "
@@ -364,12 +376,15 @@ def check_savable(backbone: Backbone, network: str, options: ModelOptions | None
 def _described(backbone: Backbone, node: Mapping[str, Any], options: ModelOptions) -> dict[str, Any]:
     """Return the fields of `NetworkPart`."""
     p = backbone.preprocess
+    if rows := not backbone.has_network:
+        columns = backbone.columns if isinstance(backbone, Rows) else backbone.feature_dim
+        node = {"features": backbone.feature_dim, "logits": columns - backbone.feature_dim}
     # A detector names no class: what the config of openbench builds is built again at loading.
     config = shipped("backbone", str(node.get(NAME, ""))) or {}
     built = {key for key, value in node.items() if _names_a_class(value) and config.get(key) == value}
     left_out = {"preprocess", *_SOURCES, *built}
     return {
-        "kind": "shipped" if node else "module",
+        "kind": "rows" if rows else "shipped" if node else "module",
         "name": backbone.name,
         "config": str(node.get(NAME, "")),
         "keys": {key: value for key, value in node.items() if not key.startswith("_") and key not in left_out},
@@ -379,7 +394,7 @@ def _described(backbone: Backbone, node: Mapping[str, Any], options: ModelOption
         "preprocess": plain({field.name: getattr(p, field.name) for field in fields(Preprocess)}),
         "own_preprocess": p.own.content if isinstance(p, OwnPreprocess) and p.own is not None else "",
         "features": options.features or "",
-        "head": options.head or "",
+        "head": options.head if isinstance(options.head, str) else "",
     }
 
 
@@ -486,7 +501,9 @@ def _run(session: Any, images: Tensor) -> BatchOutputs:
 def _probe(backbone: Backbone) -> Tensor:
     """Return logits and features (4, c + d) of noise, which reveal a network that computes something else."""
     p = backbone.preprocess
-    images = torch.randn(_PROBES, p.channels, p.crop, p.crop, generator=torch.Generator().manual_seed(0))
+    columns = backbone.columns if isinstance(backbone, Rows) else backbone.feature_dim
+    shape = (p.channels, p.crop, p.crop) if backbone.has_network else (columns,)
+    images = torch.randn(_PROBES, *shape, generator=torch.Generator().manual_seed(0))
     outputs = backbone.outputs(images, Request())
     return torch.cat([outputs.logits.cpu().float(), outputs.features.cpu().float()], dim=1).contiguous()
 

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from openbench.api.arguments import head_of, path_of
 from openbench.api.methods import chosen_method
 from openbench.api.models.wrap import ModelOptions
+from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
 from openbench.config.constraints import Count, check_value
 from openbench.core.benchmark import Items, RowItems, Split
@@ -108,9 +109,9 @@ class Detector:
             NotApplicableError: the network does not give what the method reads.
             DataError: no images for a method that needs some, or images that cannot be read.
         """
-        rows = self._model is None
+        rows = self.reads_features
         splits = [as_split(data, Role.ID_TRAIN, self._names(data), rows) for data in (train, val) if data is not None]
-        if rows and self.options.head is None:  # features without labels are of one class
+        if self._model is None and self.options.head is None:  # features without labels are of one class
             splits = [replace(split, labels=np.maximum(split.labels, 0)) for split in splits]
         if not splits and learns_from(self.chosen.method):
             raise DataError(
@@ -167,7 +168,7 @@ class Detector:
             ConfigError: a value out of its range.
         """
         terms = Terms(alpha, delta, correction, guarantee, coverage)  # type: ignore[arg-type]
-        split = as_split(held_out, Role.ID_VAL, self._names(held_out), self._model is None)
+        split = as_split(held_out, Role.ID_VAL, self._names(held_out), self.reads_features)
         if self._state is None:
             if learns_from(self.chosen.method):
                 raise NotFittedError(f"method '{self.chosen.name}' learns from ID images — call fit(train) first")
@@ -203,7 +204,7 @@ class Detector:
             DataError: images, groups or weights that do not fit.
         """
         calibration = self.calibration
-        outputs = self._scored(as_rows(images)) if self._model is None else self._scored(*as_list(images))
+        outputs = self._scored(as_rows(images)) if self.reads_features else self._scored(*as_list(images))
         codes = groups_to_judge(calibration, groups, outputs)
         ratios = weights if weights is None or np.ndim(weights) else np.full(len(outputs.scores), weights)
         judged = calibration.judged(outputs.scores, codes, ratios)
@@ -324,6 +325,11 @@ class Detector:
         """
         self._network, self.options = network, options
         return self
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether data are rows of features (n, d), and not images."""
+        return self._model is None or (isinstance(self._model, Backbone) and not self._model.has_network)
 
     def _names(self, data: Any) -> tuple[str, ...]:
         """Return the names of the classes: of the argument, else of the data set."""

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from sklearn.neighbors import NearestNeighbors
 
-from openbench.detect.detector import Detector
+from openbench.__main__ import main
+from openbench.detect.detector import Detector, load_detector
 from openbench.errors import DataError, LeakageError, NotApplicableError
 from openbench.methods.knn import KNN
 
@@ -38,6 +39,22 @@ def test_a_classifier_of_the_features_gives_classes_and_prediction_sets():
     assert found.prediction_set is not None
 
 
+@pytest.mark.parametrize("head", [None, (RNG.normal(size=(3, 6)), RNG.normal(size=3))])
+def test_a_saved_detector_reads_rows_again(head, tmp_path, capsys):
+    method = KNN(k=5) if head is None else "vim"
+    data = TRAIN if head is None else (TRAIN, (TRAIN @ head[0].T + head[1]).argmax(axis=1))
+    before = Detector(None, method, head=head).fit(data).calibrate(HELD, alpha=0.1)
+    before.save(tmp_path / "detector")
+    after = load_detector(tmp_path / "detector")
+    for name in ("score", "p_value", "is_ood", "label"):
+        np.testing.assert_array_equal(getattr(after.predict(NEW), name), getattr(before.predict(NEW), name))
+    with pytest.raises(DataError, match="takes rows of 6 numbers, found 7"):
+        after.predict(np.ones((2, 7)))
+    (tmp_path / "a.png").touch()
+    assert main(["score", str(tmp_path / "detector"), str(tmp_path / "a.png")]) == 2
+    assert "reads features, not images" in capsys.readouterr().err
+
+
 def test_what_does_not_fit_is_refused(detector, tmp_path):
     with pytest.raises(DataError, match="takes rows of 6 numbers, found 7"):
         detector.predict(np.ones((2, 7)))
@@ -45,8 +62,8 @@ def test_what_does_not_fit_is_refused(detector, tmp_path):
         detector.predict([[0.0] * 6, [np.nan] * 6])
     with pytest.raises(LeakageError, match=r"20 of 20 images were given to fit"):
         Detector(None, KNN(k=5)).fit(TRAIN).calibrate(TRAIN[:20])
-    with pytest.raises(NotApplicableError, match="cannot be saved: there is no network, only features"):
-        detector.save(tmp_path / "detector")
+    with pytest.raises(NotApplicableError, match="there is no network, only features — leave out onnx"):
+        detector.save(tmp_path / "detector", network="onnx")
     with pytest.raises(DataError, match="head: W has 4 columns for 6 features"):
         Detector(None, "msp", head=(np.ones((3, 4)), None)).calibrate(HELD)
     with pytest.raises(NotApplicableError, match="method 'odin' reads logits, input gradients"):

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 import numpy as np
@@ -27,10 +27,13 @@ from openbench.detect.monitor.monitor import Monitor, MonitorRules
 from openbench.detect.monitor.table import SUFFIXES, numbers
 from openbench.detect.serve.images import ServerLimits
 from openbench.digest import file_sha256
-from openbench.errors import ConfigError, DataError, OpenbenchError, did_you_mean
+from openbench.errors import ConfigError, DataError, NotApplicableError, OpenbenchError, did_you_mean
 from openbench.installation import pip_install
 from openbench.paths import writable
 from openbench.storage.files import replacing, write_whole
+
+if TYPE_CHECKING:
+    from openbench.detect.detector import Detector
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +49,8 @@ _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 @click.command(cls=options.Command)
 @click.argument("words", nargs=-1, required=True, metavar="KEY=VALUE…")
-def fit(words: tuple[str, ...]) -> int:
+@options.config_dir
+def fit(words: tuple[str, ...], config_dir: Path | None) -> int:
     """Fit a method on a benchmark's ID images, calibrate it on held-out ones, and write a detector.
 
     KEY=VALUE are the overrides of `run` (+benchmark=NAME backbone=NAME method=NAME …), and
@@ -88,7 +92,7 @@ def fit(words: tuple[str, ...]) -> int:
 
     terms = Terms(**{key: settings.pop(key) for key in _TERMS if key in settings})
     held = CalibrationPlan(terms, **settings)
-    job = composed("run", overrides)
+    job = composed("run", overrides, config_dir)
     detector, measured = fit_on_benchmark(job.config, job.runtime, held)
     digest = detector.save(out, held.network)
     try:
@@ -139,7 +143,7 @@ def score(
     files = list(_images(images))
     if out is not None and not out.resolve().parent.is_dir():
         raise DataError(f"--out '{out}': its folder does not exist — make it first")
-    loaded = openbench.load_detector(detector, device=device, digest=digest)
+    loaded = _of_images(detector, device=device, digest=digest)
     batches = (files[start : start + loaded.batch_size] for start in range(0, len(files), loaded.batch_size))
     rows = [row for batch in batches for row in _rows(loaded, batch, group)]
     content = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}[form](rows)
@@ -248,7 +252,7 @@ def serve(detector: Path, host: str, port: int, **limits: Any) -> int:
         raise ConfigError(f"serve needs {', '.join(missing)}, which is not installed — {pip_install('serve')}")
     from openbench.detect.serve import app
 
-    loaded = openbench.load_detector(detector)
+    loaded = _of_images(detector)
 
     def predict(images: Sequence[Any]) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = loaded.predict(list(images)).rows()
@@ -368,6 +372,16 @@ def _in_words(monitor: Monitor) -> str:
 
 def _odds(log10: float) -> str:
     return f"{10**log10:.3g}" if abs(log10) < 6 else f"10^{log10:.0f}"
+
+
+def _of_images(place: Path, **options: Any) -> "Detector":
+    """The detector in a folder or a `.zip`, which scores images."""
+    loaded = openbench.load_detector(place, **options)
+    if loaded.reads_features:
+        raise NotApplicableError(
+            f"detector '{place}' reads features, not images — openbench.load_detector(PATH).predict(features) in Python"
+        )
+    return loaded
 
 
 def _calibration(place: Path) -> NDArray[np.float64]:
