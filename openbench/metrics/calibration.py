@@ -158,7 +158,10 @@ def _ece_interval(confidence: Floats, correct: Floats, bins: Counts, tails: list
     likely = np.abs(gaps[:, None, None] + deviation * noise[:, : n.size]) @ share
     low, high = np.quantile(likely, tails, axis=1)
     inside = gaps[(low <= measured) & (measured <= high)]
-    return np.array([inside[0], inside[-1]]) if inside.size else np.zeros(2)
+    if inside.size:
+        return np.array([inside[0], inside[-1]])
+    # Without noise, as where every image is classified correctly, no gap on the grid but the measured one fits.
+    return np.full(2, measured if low[0] <= measured else 0.0)
 
 
 def _drawn(rows: Floats, replicates: int, seed: int) -> Iterator[Floats]:

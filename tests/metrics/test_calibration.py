@@ -113,6 +113,15 @@ def test_the_interval_of_ece_holds_that_of_the_population(sharpness):
     assert 69 <= held <= 80  # at 95 %, fewer in six cases of ten thousand
 
 
+@pytest.mark.parametrize("n", [40, 97, 433, 500])
+def test_without_errors_the_interval_of_ece_is_the_ece(n):
+    confidence = np.random.default_rng(n).uniform(0.9, 1.0, n)
+    p = np.column_stack([confidence, 1 - confidence])
+    found = calibration(p, np.zeros(n, int), replicates=20)
+    numbers = [found["ece_debiased_low"], found["ece_debiased"], found["ece_debiased_high"]]
+    assert numbers == pytest.approx([1 - confidence.mean()] * 3)
+
+
 def test_a_confidence_at_an_edge_belongs_to_the_bin_below():
     assert equal_width(np.array([0.2, 0.21, 0.6, 0.61, 1.0])).tolist() == [2, 3, 8, 9, 14]
 
