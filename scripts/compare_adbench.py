@@ -80,7 +80,9 @@ def pack(results: Path, packed: Path = PACKED, kinds: Sequence[str] = KINDS) -> 
         table = pd.DataFrame(
             {"path": [str(p.relative_to(results)) for p in files], "content": [p.read_bytes() for p in files]}
         )
-        table.to_parquet(packed / f"{kind}.parquet", compression="zstd", index=False)
+        # One page for all, since records repeat each other: half the size of the default.
+        options = {"compression_level": 22, "use_dictionary": False, "data_page_size": 1 << 27, "write_batch_size": 1}
+        table.to_parquet(packed / f"{kind}.parquet", compression="zstd", index=False, **options)
 
 
 def unpack(results: Path, kinds: Sequence[str] = KINDS, packed: Path = PACKED) -> None:

@@ -15,7 +15,7 @@ NAMES = ("tuning", "attacks")
 def main() -> None:
     """Pack or unpack."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=NAMES, help="folder below results")
+    parser.add_argument("name", choices=(*NAMES, "trainings"), help="folder below results")
     parser.add_argument("--results", type=Path, required=True, help="folder of the records")
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--pack", action="store_true", help="write results/NAME/records.parquet")

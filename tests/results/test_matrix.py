@@ -6,14 +6,16 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
-from openbench.errors import ConfigError
+from openbench.errors import ConfigError, RecordError
 from openbench.metrics.rank_ranges import kendall_taus
-from openbench.results.leaderboard.matrix import complete, matrices, needed, table_csv, tables
+from openbench.results.leaderboard.matrix import complete, matrices, needed, packed_boards, table_csv, tables
 from openbench.results.leaderboard.plots import accuracy_picture
 from openbench.results.leaderboard.ranking import boards
+from openbench.results.records.store import RecordStore, packed
 from openbench.results.tables.render import to_csv
 
 from .records import make_record, metrics, named, with_method
@@ -140,10 +142,65 @@ def test_trainings_of_a_backbone_are_means_over_their_seeds():
         for worse in [metrics(record.metrics["near"]["auroc"] - 0.1, 0.5)]
     ]
     (one,) = found([*records(), *other], view="trainings", of=("near",))
-    assert [network.label for network in one.networks] == ["tiny · cross_entropy", "tiny · logitnorm"]
+    assert [network.label for network in one.networks] == ["cross_entropy", "logitnorm"]
     cells = dict(zip(one.methods, one.values, strict=True))
     assert cells["knn"] == pytest.approx([0.915, 0.81])
     assert "4 methods on 2 ways of training" in one.summary()
+
+
+def trained(training, outliers, gains, at):
+    """Runs of a training whose methods differ from cross-entropy's by some gains in near AUROC."""
+    made = []
+    for (method, (near, *_)), gain in zip(NEAR.items(), gains, strict=True):
+        one = run(method, ("tiny", 0, 0.75 + 0.01 * at), near + gain)
+        node = {"training": {"_name_": training}, **({"outliers": {"_name_": outliers}} if outliers else {})}
+        about = {**one.backbone, "training": training, "digest": training} | (
+            {"outliers": outliers} if outliers else {}
+        )
+        made.append(named(replace(one, config={**one.config, **node}, backbone=about)))
+    return made
+
+
+def test_trainings_with_outliers_stand_last_and_their_gains_are_told_apart():
+    made = [
+        *trained("oe", "textures", (0.01, 0.02, 0.03, -0.01), 9),
+        *trained("cross_entropy", "", (0, 0, 0, 0), 0),
+        *trained("vos", "", (-0.01, 0.02, -0.03, -0.01), 1),
+    ]
+    (one,) = found(made, view="trainings", of=("near",))
+    assert [network.label for network in one.networks] == ["vos", "cross_entropy", "oe · textures"]
+    text = one.details().replace(" improve most of the 4 methods over cross_entropy", "")
+    assert "Of 1 trainings without outliers, 0, first vos (1)" in text
+    assert "Of 1 trainings with outliers, 1, first oe · textures (3)" in text
+    assert "between trainings without outliers" in one.summary()
+    assert found(made, of=("near",))[0].gains() == ""
+
+
+def pack_of(tmp_path, rows):
+    path = tmp_path / "trainings" / "records.parquet"
+    path.parent.mkdir()
+    pd.DataFrame(rows, columns=["path", "content"]).to_parquet(path)
+    return path
+
+
+def test_packed_records_are_those_that_were_written_and_a_bad_one_is_left_out(tmp_path):
+    store, made = RecordStore(tmp_path), records()
+    files = [store.write(one) for one in made]
+    rows = [(str(file), file.read_bytes()) for file in files]
+    changed = (str(files[0]), files[0].read_bytes().replace(b'"near"', b'"naer"'))
+    path = pack_of(tmp_path, [*rows[1:], changed, ("x.json", b"\xff"), ("y.json", b"{}")])
+    errors = []
+    assert sorted(one.run_id for one in packed(path, errors.append)) == sorted(one.run_id for one in made[1:])
+    assert len(errors) == 3
+    assert sum(len(row.runs) for board in packed_boards(tmp_path, errors.append) for row in board.ranked) == 11
+
+
+def test_packed_records_that_are_not_parquet_are_an_error(tmp_path):
+    assert packed_boards(tmp_path, pytest.fail) == []
+    path = pack_of(tmp_path, [])
+    path.write_text("text")
+    with pytest.raises(RecordError, match="packed records cannot be read"):
+        packed_boards(tmp_path, pytest.fail)
 
 
 def test_settings_that_differ_are_named_and_those_that_were_tuned_per_network_are_not():

@@ -238,7 +238,8 @@ def _every_number(results: Path, path: Path) -> int:
 def _boards(results: Path, view: str, metric: str, on_error: OnError) -> list[Board]:
     """All boards, with the numbers of a view."""
     keep = matrix.needed(metric) if view in _MATRICES else needed(view) if view in ACROSS else board_keys
-    return boards_in(RecordStore(results), on_error, keep)
+    found = boards_in(RecordStore(results), on_error, keep)
+    return found + matrix.packed_boards(results, on_error, keep) if view == "trainings" else found
 
 
 def _tables(found: Sequence[Board], view: str, of: Sequence[str], metric: str, form: str) -> list[Table]:

@@ -19,14 +19,16 @@ from openbench.results.tables.views import kind_of
 PAGE = "networks.html"
 
 
-def networks_page(boards: Sequence[Board], mark: str) -> dict[str, str]:
+def networks_page(boards: Sequence[Board], mark: str, trained: Sequence[Board] = ()) -> dict[str, str]:
     """Return {file: text} of the page, its pictures and its CSV; nothing if no board has several networks.
 
     Args:
         boards: of runs with AUROCs.
         mark: of the site's pages.
+        trained: boards that compare trainings only.
     """
-    found = [matrix for view in VIEWS for matrix in matrices(boards, view)]
+    of = {"networks": boards, "trainings": [*boards, *trained]}
+    found = [matrix for view in VIEWS for matrix in matrices(of[view], view)]
     if not found:
         return {}
     files, sections = {"tables/networks.csv": to_csv(table_csv(found))}, []
@@ -64,6 +66,7 @@ def _section(matrix: Matrix) -> dict[str, Any]:
     accuracy = [f"{100 * one.accuracy:.2f} %" if one.accuracy == one.accuracy else "" for one in matrix.networks[:n]]
     return {
         "title": matrix.title,
+        "view": matrix.view,
         "summary": matrix.summary(),
         "details": matrix.details(),
         "networks": [one.label for one in matrix.networks[:n]],

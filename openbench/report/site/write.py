@@ -33,6 +33,7 @@ from openbench.report.site._others import other_boards, published, table_of
 from openbench.results.checks import read_checks
 from openbench.results.frame import runs
 from openbench.results.leaderboard.across import AUROC, across, across_csv, needed
+from openbench.results.leaderboard.matrix import packed_boards
 from openbench.results.leaderboard.published import published_boards
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_of
 from openbench.results.plots import critical_difference, save
@@ -81,7 +82,7 @@ def write_site(
     data = board_data(boards, figures, ScoreStore(results / PUBLISHED))
     others = [*other_boards(results, data), *map(published, published_boards(results / "reference", boards))]
     data += others
-    networks = networks_page(boards, MARK)
+    networks = networks_page(boards, MARK, packed_boards(results, unreadable.append))
     texts = {
         "index.html": _page(boards, unreadable, PAGE if networks else ""),
         "assets/site.css": (_HERE / "templates" / "site.css").read_text(encoding="utf-8"),

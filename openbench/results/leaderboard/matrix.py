@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -14,16 +15,18 @@ from openbench.digest import digest
 from openbench.errors import ConfigError
 from openbench.metrics.keys import higher_is_better
 from openbench.metrics.rank_ranges import MeanRanks, kendall_taus, mean_ranks
-from openbench.results.frame import Keep
+from openbench.results.frame import Keep, run_of
 from openbench.results.leaderboard.across import ID, POOLED, check_names, chosen
 from openbench.results.leaderboard.pages import caption, letters, side_of
-from openbench.results.leaderboard.ranking import Board, Row
+from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards_of
 from openbench.results.records.settings import NONE
+from openbench.results.records.store import OnError, packed
 from openbench.results.tables.render import Cell, Column, Table, with_best
 from openbench.results.tables.views import GROUPS, arrow, kind_of, title_of
 
 VIEWS = ("networks", "trainings")
 BENCHMARKS = "benchmarks"
+_BASELINE = "cross_entropy"
 _TOP = 5
 _FEW = 4  # methods that are named
 _LEAST = 3  # networks, to compare with their accuracy
@@ -37,13 +40,18 @@ class Network:
 
     Args:
         label: its name on the page.
-        training: what seeds of one training have in common.
+        training: what seeds of one training have in common: backbone, training, augmentation and outliers.
         accuracy: on ID test; NaN if it is not known.
     """
 
     label: str
     training: tuple[str, ...]
     accuracy: float
+
+    @property
+    def outliers(self) -> str:
+        """The outliers that its training saw, or `none`."""
+        return self.training[3]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +126,8 @@ class Matrix:
     def title(self) -> str:
         """Benchmark, ID side and metric."""
         side = ", full spectrum" if self.board.full_spectrum else ""
-        return f"{self.board.benchmark}{side}: {self.name}, {self.view} × methods"
+        on = f" on {self.networks[0].training[0]}" if self.view == "trainings" else ""
+        return f"{self.board.benchmark}{side}: {self.name}, {self.view} × methods{on}"
 
     def summary(self) -> str:
         """How much of the order survives a change of network."""
@@ -146,10 +155,11 @@ class Matrix:
             text += f"; within it of {self.methods[0]} are {alike} of the {k - 1} others."
         accuracy = np.array([network.accuracy for network in self.networks[:n]])
         if n < _LEAST or np.isnan(accuracy).any() or len({*accuracy}) < _LEAST:
-            return text
+            return text + self.gains()
         rises = [kendall_taus(np.column_stack([accuracy, line]), replicates=0)[0, 1, 0] for line in self.complete]
         return (
             f"{text} Kendall's τ between ID accuracy and {self.name} is {np.nanmedian(rises):.2f} (median of methods)."
+            f"{self.gains()}"
         )
 
     def _survives(self) -> str:
@@ -164,7 +174,38 @@ class Matrix:
         if any(same) and not all(same):
             seeds, others = (float(np.median(found[np.array(same) == is_seed])) for is_seed in (True, False))
             text += f"; {seeds:.2f} between seeds of one training, {others:.2f} between others"
+        plain = [self.networks[a].outliers == self.networks[b].outliers == NONE for a, b in pairs]
+        if self.view == "trainings" and any(plain) and not all(plain):
+            text += f"; {np.median(found[plain]):.2f} between trainings without outliers"
         return f"{text}."
+
+    def gains(self) -> str:
+        """Which trainings help which methods, compared with cross-entropy; those that see outliers by themselves."""
+        k, n = self.compared
+        names = [one.training[1:] for one in self.networks[:n]]
+        if self.view != "trainings" or (_BASELINE, NONE, NONE) not in names:
+            return ""
+        base = names.index((_BASELINE, NONE, NONE))
+        gains, text = self.complete - self.complete[:, [base]], ""
+        for seen in (False, True):
+            columns = [b for b in range(n) if b != base and (self.networks[b].outliers != NONE) == seen]
+            if not columns:
+                continue
+            better = sorted(((int((gains[:, b] > 0).sum()), self.networks[b].label) for b in columns), reverse=True)
+            helped = [(int((gains[a, columns] > 0).sum()), self.methods[a]) for a in range(k)]
+            helped.sort(key=lambda one: -one[0])
+            few = min(3, k // 2)
+            text += (
+                f" Of {len(columns)} trainings {'with' if seen else 'without'} outliers, "
+                f"{sum(2 * count > k for count, _ in better)} improve most of the {k} methods over {_BASELINE}, first "
+                f"{_counted(better[:_FEW])}; improved most often are {_counted(helped[:few])}, least often "
+                f"{_counted(helped[-few:])}."
+            )
+        return text
+
+
+def _counted(helped: Sequence[tuple[int, str]]) -> str:
+    return ", ".join(f"{method} ({count})" for count, method in helped)
 
 
 def oriented(values: Floats, key: str) -> Floats:
@@ -181,6 +222,21 @@ def needed(of_metric: str) -> Keep:
     if higher_is_better(of_metric) is None:
         raise ConfigError(f"--metric: '{of_metric}' has no better and worse — give one that has, e.g. auroc or fpr95")
     return lambda name, key: key.removeprefix(POOLED) == of_metric
+
+
+def packed_boards(results: Path, on_error: OnError, keep: Keep = board_keys) -> list[Board]:
+    """Return the boards of `trainings/records.parquet`, whose networks the leaderboard does not rank.
+
+    Args:
+        results: the results folder.
+        on_error: receives an error for each row of the file that is not a record.
+        keep: which numbers are needed beside those of boards.
+
+    Raises:
+        RecordError: the file cannot be read.
+    """
+    wanted: Keep = lambda name, key: keep(name, key) or board_keys(name, key)  # noqa: E731
+    return boards_of(run_of(one, wanted) for one in packed(results / "trainings" / "records.parquet", on_error))
 
 
 def matrices(boards: Iterable[Board], view: str, of: Sequence[str] = (), metric: str = "auroc") -> list[Matrix]:
@@ -246,6 +302,8 @@ def _matrix(view: str, board: Board, rows: Sequence[Row], number: tuple[str, str
             accuracies.setdefault(network, []).append(float(known) if isinstance(known, float | int) else np.nan)
     alike = {one: [x for other in accuracies if other[:4] == one[:4] for x in accuracies[other]] for one in accuracies}
     down, across = sorted(methods.values()), sorted(accuracies, key=lambda one: (-fmean(alike[one]), one))
+    if view == "trainings":  # those that see outliers stand by themselves
+        across.sort(key=lambda one: one[3] != NONE)
     values = np.array([[fmean(cells.get((a, b), [np.nan])) for b in across] for a in down]).reshape(len(down), -1)
     first, some = _of_benchmarks(values, [one[0] for one in across]) if view == BENCHMARKS else complete(values)
     if min(len(first), len(some)) < 2:
@@ -254,6 +312,8 @@ def _matrix(view: str, board: Board, rows: Sequence[Row], number: tuple[str, str
     first = [first[at] for at in np.argsort(ranks, kind="stable")]
     rest = [[at for at in range(n) if at not in own] for n, own in zip(values.shape, (first, some), strict=True)]
     labels, named = _labels(down), dict(zip(across, _labels(across), strict=True))
+    if view == "trainings":  # of one backbone, which the title names
+        named = {one: " · ".join(part for part in one[1:4] if part != NONE) for one in across}
     networks = [Network(named[one], one[:4], fmean(accuracies[one])) for one in across]
     return Matrix(
         view=view,

@@ -232,7 +232,39 @@ def load(path: Path) -> ResultRecord:
     Raises:
         RecordError: unreadable, not strict JSON, not a record of this schema, or under another record's name.
     """
-    text = _text(path)
+    return _load(path, _text(path))
+
+
+def packed(path: Path, on_error: OnError) -> Iterator[ResultRecord]:
+    """Yield the records of a parquet file that has a row for each, with the columns `path` and `content`.
+
+    Such a file holds the records of a comparison that is not on the leaderboard; no file yields nothing.
+
+    Args:
+        path: of the parquet file.
+        on_error: receives an error for each row that is not a record.
+
+    Raises:
+        RecordError: the file is not parquet, or lacks a column.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        return
+    try:
+        rows = pq.read_table(path, columns=["path", "content"]).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise RecordError(f"{path}: packed records cannot be read ({error}) — restore the file") from error
+    for row in rows:
+        try:
+            yield _load(path / Path(row["path"]).name, row["content"].decode("utf-8"))
+        except (RecordError, UnicodeDecodeError) as error:
+            on_error(error if isinstance(error, RecordError) else _unreadable(path / row["path"], "not UTF-8 text"))
+
+
+def _load(path: Path, text: str) -> ResultRecord:
+    """The record that a text is, in a file of this name."""
     data = loads(text, str(path))
     if not isinstance(data, dict):
         raise RecordError(f"{path}: not a result record but a JSON {type(data).__name__} — an object is expected")
