@@ -119,9 +119,9 @@ def planned_run(words: Sequence[str], where: str, config_dir: Path | None = None
             "of the row or of the column, e.g. +benchmark=digits"
         )
     values = tuple(word for word in scientific if _is_of_benchmark(word) and word[0] != "~")
-    network = tuple(word for word in scientific if key_of(word).partition(".")[0] == "backbone")
+    others = tuple(word for word in scientific if key_of(word).partition(".")[0] in ("backbone", "dataset@benchmark"))
     try:
-        choices, node, backbone = outline((f"+benchmark={chosen['benchmark']}", *network), values, config_dir)
+        choices, node, backbone = outline((f"+benchmark={chosen['benchmark']}", *others), values, config_dir)
         check_known(chosen, (*choices, *_ADDED), "a run of a study")
         for group in sorted({*GROUPS, "augment", ATTACK} & chosen.keys()):
             check_choice(group, chosen[group], options(group, config_dir))

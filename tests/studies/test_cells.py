@@ -152,6 +152,13 @@ def test_records_are_looked_for_under_the_name_that_a_benchmark_gives_itself():
     assert planned_run([*words, "benchmark.openset.seed=3"], "a cell").benchmark == "openset_digits_3"
 
 
+def test_a_run_may_take_another_data_set_of_a_benchmark_and_its_keys():
+    words = ["+benchmark=digits", "dataset@benchmark.far.noise=textures_drawn", "benchmark.far.noise.keep=[blobs]"]
+    far = planned_run([*words, "method=msp"], "a cell").node["far"]
+    assert (far["noise"]["name"], far["noise"]["keep"]) == ("textures_drawn", ["blobs"])
+    assert far["patches"]["name"] == "patches"
+
+
 def test_a_hyper_parameter_that_is_typed_must_be_the_records(tmp_path):
     asked = StudyOptions(("method.k=3",))
     _, (knn, _) = of(study(tmp_path), [run("knn", 0, 0.9), run("knn", 1, 0.8, params={"k": 3})], asked)

@@ -42,6 +42,13 @@ def test_the_status_counts_what_is_done_and_says_how_to_go_on(folder, capsys):
     assert f"to make them: python -m openbench study {folder / 'two.yaml'} --run" in out
 
 
+def test_the_status_names_the_images_that_runs_with_another_data_set_lack(folder, capsys, monkeypatch):
+    monkeypatch.setenv("OPENBENCH_DATA", str(folder / "nowhere"))
+    monkeypatch.chdir(folder)
+    assert main(["study", "local/corruptions", "--rows", "fog", "--columns", "1"]) == 0
+    assert "lacks data: id.train (0 of 50,000); id.val (0 of 1,000); id.test (0 of 9,000)" in capsys.readouterr().out
+
+
 def test_status_and_table_are_json_for_programs(folder, capsys):
     assert main(["study", str(folder / "two.yaml"), "--format", "json"]) == 0
     [status] = json.loads(capsys.readouterr().out)

@@ -171,7 +171,7 @@ def _needs(part: "Progress", config_dir: Path | None) -> list[str]:
     from openbench.cli.commands.data import benchmark_config
     from openbench.data.build import survey
 
-    forms = dict.fromkeys(tuple(w for w in run.words if w.lstrip("+").startswith("benchmark")) for run in part.missing)
+    forms = dict.fromkeys(tuple(w for w in run.words if "benchmark" in w.partition("=")[0]) for run in part.missing)
     statuses = [s for words in forms for s in survey(benchmark_config(words, config_dir)) if s.missing]
     sets = list(dict.fromkeys(f"{s.path} ({s.found:,} of {s.expected:,})" for s in statuses))
     data = [f"data: {'; '.join(sets)} — python -m openbench data list {part.benchmark}"] * bool(sets)
