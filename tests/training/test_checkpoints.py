@@ -111,6 +111,15 @@ def test_an_altered_checkpoint_is_an_error(tmp_path: Path) -> None:
         find_checkpoint(job(), tmp_path)
 
 
+def test_a_checkpoint_is_found_without_the_weights_of_the_last_epoch_but_not_without_the_best(tmp_path: Path) -> None:
+    trained = obtain(job(), tmp_path, lambda folder: train(job(), folder, QUIET))
+    (folder_of(job(), tmp_path) / "last.safetensors").unlink()
+    assert find_checkpoint(job(), tmp_path) == trained
+    trained.weights.unlink()
+    with pytest.raises(CheckpointError, match=r"best\.safetensors' is missing or was altered"):
+        find_checkpoint(job(), tmp_path)
+
+
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(CheckpointError, match="set OPENBENCH_CACHE or runtime"):
