@@ -45,6 +45,14 @@ def test_an_infinite_score_survives(tmp_path):
     np.testing.assert_array_equal(ScoreStore(tmp_path).read("run")[0].scores, split.scores)
 
 
+def test_scores_that_all_differ_take_less_room_than_their_floats(tmp_path):
+    scores = np.random.default_rng(0).normal(size=20_000).astype(np.float32)
+    split = SetScores.of_split("a", Role.NEAR, scores, np.full(20_000, -1), np.zeros(20_000, np.int64))
+    path = ScoreStore(tmp_path).write("run", [split])
+    assert path.stat().st_size < 0.95 * scores.nbytes
+    np.testing.assert_array_equal(ScoreStore(tmp_path).read("run")[0].scores, scores)
+
+
 def test_missing_scores_say_how_to_get_them(tmp_path):
     with pytest.raises(CacheError, match="scores of run nothing not found"):
         ScoreStore(tmp_path).read("nothing")
