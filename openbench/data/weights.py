@@ -82,7 +82,7 @@ def released_weights() -> Mapping[str, Weights]:
 
 
 def are_missing(backbone: Mapping[str, Any]) -> bool:
-    """Return whether the weights of a backbone are known by their file and in no data root or torch hub's cache.
+    """Return whether weights are known by their file and not in a data root, the working folder or torch hub's cache.
 
     Args:
         backbone: its config node.
@@ -91,7 +91,7 @@ def are_missing(backbone: Mapping[str, Any]) -> bool:
 
     weights, entry = str(backbone.get("weights") or ""), released_weights().get(str(backbone.get("name")))
     files = [weights] if "/" in weights else [f.gives for f in entry.source.files] if entry and weights else []
-    places = [root / file for file in files for root in paths.data_roots()]
+    places = [root / file for file in files for root in (Path(), *paths.data_roots())]
     places += [Path(get_dir()) / "checkpoints" / Path(file).name for file in files]
     return bool(files) and not any(place.is_file() for place in places)
 
