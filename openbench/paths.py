@@ -36,6 +36,12 @@ def data_roots() -> tuple[Path, ...]:
     return (*named,) if default.absolute() in known else (*named, default)
 
 
+def places(file: str) -> list[Path]:
+    """Return where a file that a config names is searched, in order: the working folder, then the data roots."""
+    path = Path(file).expanduser()
+    return [path] if path.is_absolute() else [path, *(root / path for root in data_roots())]
+
+
 def cache_dir() -> Path:
     """Return the folder of features, scores and checkpoints: `OPENBENCH_CACHE`, else `~/.cache/openbench`."""
     named = os.environ.get("OPENBENCH_CACHE")

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from openbench import paths
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError, OpenbenchError, did_you_mean
-from openbench.paths import data_roots
 
 _PICKLED = (".pt", ".pth", ".th", ".ckpt", ".bin")
 SUFFIXES = (".safetensors", *_PICKLED)
@@ -36,8 +36,7 @@ def find_file(name: str, what: str, error: type[OpenbenchError]) -> Path:
         what: what the file holds, for the message.
         error: what to raise where it is in none of these places.
     """
-    path = Path(name).expanduser()
-    places = [path] if path.is_absolute() else [path, *(root / path for root in data_roots())]
+    path, places = Path(name), paths.places(name)
     for place in places:
         if place.exists():
             return place

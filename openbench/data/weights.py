@@ -91,7 +91,7 @@ def are_missing(backbone: Mapping[str, Any]) -> bool:
 
     weights, entry = str(backbone.get("weights") or ""), released_weights().get(str(backbone.get("name")))
     files = [weights] if "/" in weights else [f.gives for f in entry.source.files] if entry and weights else []
-    places = [root / file for file in files for root in (Path(), *paths.data_roots())]
+    places = [place for file in files for place in paths.places(file)]
     places += [Path(get_dir()) / "checkpoints" / Path(file).name for file in files]
     return bool(files) and not any(place.is_file() for place in places)
 

@@ -86,7 +86,7 @@ def test_weights_that_are_there_are_not_downloaded_again(told, tmp_path):
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights/cifar10_resnet20.safetensors").write_bytes(b"stand-in")
     code, text = told("prepare", "backbone=resnet20_cifar10")
-    assert (code, text) == (OK, f"{tmp_path}/weights/cifar10_resnet20.safetensors: is there\n")
+    assert (code, text) == (OK, "weights/cifar10_resnet20.safetensors: is there\n")
 
 
 def test_weights_that_cannot_be_downloaded_are_named_with_their_place(told):

@@ -556,8 +556,8 @@ def _weights_of(name: str, config_dir: Path | None) -> "tuple[Weights | None, di
 
 
 def _located(file: str) -> Path | None:
-    """Where a file is, if it is in a data root."""
-    return next((root / file for root in paths.data_roots() if (root / file).is_file()), None)
+    """Where a file is, if it is in the working folder or a data root."""
+    return next((place for place in paths.places(file) if place.is_file()), None)
 
 
 def _list_weights(name: str, config_dir: Path | None, benchmark: "BenchmarkConfig | None", form: str) -> int:

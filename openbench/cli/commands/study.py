@@ -180,10 +180,10 @@ def _needs(part: "Progress", config_dir: Path | None) -> list[str]:
 
 
 def _absent(backbone: str) -> list[str]:
-    """A line about the weights of a backbone if they are not in a data root."""
+    """A line about the weights of a backbone if they are not in the working folder or a data root."""
     node = shipped("backbone", backbone) or {}
     file = str(node.get("weights") or "")
     if "/" not in file:
         return []  # a library's, which it downloads where they are not in its cache
-    there = any((root / file).is_file() for root in paths.data_roots())
+    there = any(place.is_file() for place in paths.places(file))
     return [] if there else [f"{file} of backbone {backbone}, in a data root (OPENBENCH_DATA, ./data)"]
