@@ -99,7 +99,7 @@ def _checked(file: Path, read: Any) -> Any:
         return read()
     except _UNREADABLE as error:
         reason = str(error) or type(error).__name__
-        raise DataError(f"'{file}' cannot be read ({reason}) — write it with numpy.save or numpy.savez") from error
+        raise DataError(f"'{file}' cannot be read ({reason}) — write numbers with numpy.save or numpy.savez") from error
 
 
 def _name(file: Path, folder: Path) -> str:

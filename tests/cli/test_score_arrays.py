@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -92,7 +94,7 @@ def test_what_larger_scores_mean_is_asked_for_unless_the_array_is_openoods(tmp_p
         ({"conf": np.full(40, np.nan)}, "40 of 40 values are NaN"),
         ({"conf": np.zeros((40, 2))}, "has the shape (40, 2)"),
         ({"conf": np.array(["a"] * 40)}, "is of type <U1"),
-        ({"conf": np.array([{}] * 40)}, "Object arrays"),
+        ({"conf": np.array([{}] * 40)}, "(Object arrays cannot be loaded when allow_pickle=False) — write numbers"),
         ({"label": np.full(40, 0.5)}, "holds values that are not class indices"),
         ({"label": np.zeros(40, int)}, "40 of 40 labels of the far set 'mnist' are not negative, which means ID"),
         ({"scores": np.zeros(40)}, "has the arrays conf and scores"),
@@ -193,3 +195,25 @@ def test_a_submission_may_be_a_folder_of_openood(tmp_path, capsys):
     (tmp_path / "description.yaml").write_text(json.dumps(about))
     assert main(["verify", "--submission", str(tmp_path), "--results", str(tmp_path / "none")]) == 0
     assert "scores m: shown apart, not ranked" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("of", ["folder", "file"])
+def test_the_line_that_converts_openoods_pickle_gives_files_with_the_same_numbers(tmp_path, capsys, monkeypatch, of):
+    import pickle
+
+    sets = arrays()
+    label = {"cifar10": sets["cifar10"]["label"], "cifar100": np.arange(40), "mnist": sets["mnist"]["label"]}
+    i, near, far = ([found["pred"], found["conf"], label[name]] for name, found in sets.items())
+    scores = {"id": {"train": None, "val": None, "test": i}, "csid": {"cifar10c": None}, "id_preds": None}
+    scores["ood"] = {"val": None, "near": {"cifar100": near}, "far": {"mnist": far}}
+    (tmp_path / "it's").mkdir()
+    (tmp_path / "it's" / "knn.pkl").write_bytes(pickle.dumps(scores))
+    assert main(["evaluate", str(tmp_path / "it's" / ("knn.pkl" if of == "file" else ""))]) == 2
+    said = capsys.readouterr().err
+    (tmp_path / "new").mkdir()
+    monkeypatch.chdir(tmp_path / "new")
+    command = shlex.split(said.partition("that folder: ")[2])
+    assert said.count("—") == 1
+    subprocess.run([sys.executable, *command[1:]], check=True)
+    folder = saved(tmp_path / "scores", sets)
+    assert evaluated(tmp_path, tmp_path / "new", "--benchmark", "cifar10") == evaluated(tmp_path, folder, *ROLES)

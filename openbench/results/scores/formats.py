@@ -6,6 +6,7 @@ not say is asked for and never guessed.
 
 import os
 import pickle
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,6 +33,13 @@ _KEYS = {
 }
 _SINGLE = ("id_test", "id_val", "ood_val")  # roles that have one set
 _SHOWN = 20
+# Writes the file of each set in a pickle of OpenOOD's `--save-score`; labels of OOD sets become −1, as OpenOOD's
+# evaluator sets them.
+_UNPICKLE = (
+    "import pickle, sys, numpy as np; s = pickle.load(open(sys.argv[1], 'rb')); i = {'id_test': s['id']['test'], "
+    "**s['csid']}; o = {**s['ood']['near'], **s['ood']['far']}; [np.savez(n, pred=v[0], conf=v[1], label=v[2] if n in "
+    "i else v[2] * 0 - 1) for n, v in {**i, **o}.items() if v]"
+)
 OnError = Callable[[OpenbenchError], None]
 
 
@@ -125,12 +133,17 @@ def read_scores(path: Path, meaning: Meaning, on_error: OnError) -> list[SetScor
 
 def _files(path: Path, meaning: Meaning) -> list[Path]:
     """The files to read; every one that `--set` names is among them."""
-    files = sorted(f for f in path.iterdir() if f.suffix in (*COLUMNS, *ARRAYS)) if os.path.isdir(path) else [path]
-    if not files:
+    found = sorted(path.iterdir()) if os.path.isdir(path) else [path]
+    files = [file for file in found if file.suffix in (*COLUMNS, *ARRAYS) or found == [path]]
+    pickled = [file for file in found if file.suffix in (".pkl", ".pickle")]
+    if pickled and files in ([], pickled):
         raise DataError(
-            f"'{path}' has no files of scores — allowed: {', '.join((*COLUMNS, *ARRAYS))}; a pickle runs code when it "
-            "is read, so save its arrays with numpy.savez"
+            f"'{pickled[0]}' is a pickle, which runs code when it is read — if you trust it, convert OpenOOD's with "
+            f'this line in an empty folder, then give that folder: python -c "{_UNPICKLE}" '
+            + shlex.quote(str(pickled[0].resolve()))
         )
+    if not files:
+        raise DataError(f"'{path}' has no files of scores — allowed: {', '.join((*COLUMNS, *ARRAYS))}")
     names = [file.name for file in files]
     for name in meaning.files:
         if name not in names:
