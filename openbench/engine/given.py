@@ -9,7 +9,7 @@ import numpy as np
 
 import openbench
 from openbench.checkout import commit, dirty
-from openbench.core.names import PART, is_part
+from openbench.config.overrides import NAME
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
@@ -25,35 +25,12 @@ from openbench.results.records.settings import GIVEN, given_of
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import options_of
 from openbench.results.scores.stored import scores_digest
-from openbench.results.submissions import TESTED, differing_counts
+from openbench.results.submissions import differing_counts
 
 NAMED, NOT_NAMED = "named", "not named"
 _PARTS = ("near", "far", "csid")  # groups of sets, which may be missing
 _SHOWN = 5
 Names = Mapping[str, Sequence[str]]  # `role/set` → the names of its images in the order of the benchmark's list
-
-
-@dataclass(frozen=True)
-class About:
-    """What is said of given scores.
-
-    Args:
-        name: of the method, on boards.
-        backbone: of the network that made them.
-        training: how that network was trained.
-        reference: of the method.
-    """
-
-    name: str
-    backbone: str = "not_stated"
-    training: str = "not stated"
-    reference: str = ""
-
-    def __post_init__(self) -> None:
-        """Check that names can be parts of the path of a record."""
-        for option, text in (("--name", self.name), ("--backbone", self.backbone)):
-            if not is_part(text):
-                raise ConfigError(f"{option}: found {text!r} — allowed: {PART}")
 
 
 @dataclass(frozen=True)
@@ -102,29 +79,34 @@ def measured_on(benchmark: str, sets: Sequence[SetScores], records: RecordStore)
         sets: scores.
         records: where the record is looked for; of several, one with the benchmark as defined is returned.
     """
-    counts, found = {f"{s.role}/{s.name}": len(s.scores) for s in sets}, None
+    found = None
     for path in records.paths():
         if path.relative_to(records.folder).parts[0] == benchmark:
             record = records.read(path)
             known = {key: count["n"] for key, count in record.counts.items()}
-            alike = all(known.get(key) == n for key, n in counts.items())
-            tested = {key for key in known if key.startswith(TESTED)}
-            if alike and tested <= counts.keys() and not given_of(record):
+            if not given_of(record) and not differing_counts(known, sets):
                 found = record
-            if found is record and record.benchmark.get("pristine"):
-                break
+                if record.benchmark.get("pristine"):
+                    break
     return found
 
 
 def given_record(
-    sets: Sequence[SetScores], about: About, config: Mapping[str, Any], like: ResultRecord | None, names: Names
+    sets: Sequence[SetScores],
+    method: Mapping[str, Any],
+    backbone: Mapping[str, Any],
+    config: Mapping[str, Any],
+    *,
+    like: ResultRecord | None,
+    names: Names,
 ) -> tuple[ResultRecord, list[SetScores]]:
     """Return the record of given scores, and the scores in the order of the benchmark's lists where images are named.
 
     Args:
         sets: the scores.
-        about: what is said of them.
-        config: the plain nodes `benchmark` and `metrics`.
+        method: that made them: `name`, and its `reference`.
+        backbone: the network that made them: `name` and `training`.
+        config: the plain nodes `benchmark` and `metrics`, and `seed` if records with other seeds are the same method's.
         like: a record with as many images, whose benchmark they are of; None = compare with the lists.
         names: of the images of incomplete sets; those of complete ones are in the lists.
 
@@ -137,20 +119,19 @@ def given_record(
     sets = _as_stored(sorted(sets, key=lambda s: (s.role, s.name)))
     block = dict(like.benchmark) if like else _compared_with_lists(benchmark, listed, sets)
     images = {key: names for key, names in (block.pop("images", None) or {}).items() if like}
-    sha = scores_digest(sets)
     nodes = {
-        "benchmark": like.config.get("benchmark") if like else public(config["benchmark"]),
-        "backbone": {"name": about.backbone},
-        "method": {"_name_": about.name},
-        "metrics": public(config["metrics"]),
-        GIVEN: {"sha256": sha, "images": NAMED if named else NOT_NAMED},
+        **public(config),
+        **({"benchmark": like.config.get("benchmark")} if like else {}),
+        "backbone": {"name": backbone["name"]},
+        "method": {NAME: method["name"]},
+        GIVEN: {"sha256": scores_digest(sets), "images": NAMED if named else NOT_NAMED},
     }
     record = ResultRecord(
         run_id="",
         config=nodes,
         benchmark=block | ({"images": images} if images else {}),
-        backbone={"name": about.backbone, "training": about.training},
-        method={"name": about.name, "version": 0, "reference": about.reference, "params": {}},
+        backbone=dict(backbone),
+        method={"version": 0, "params": {}, **method},
         tuned={},
         trials=[],
         metrics={},
@@ -166,7 +147,7 @@ def given_record(
             "git_dirty": dirty(),
             "utc": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
-        | score_warnings(f"'{about.name}'", sets),
+        | score_warnings(f"'{method['name']}'", sets),
         config_digest=digest(nodes),
     )
     options = options_of(record)
@@ -227,17 +208,14 @@ def _compared_with_lists(benchmark: BenchmarkConfig, listed: Listed, sets: Seque
     """
     counts = {f"{s.role}/{s.name}": len(s.scores) for s in sets}
     expected = {key: listed.counts.get(key, counts.get(key, 1)) for key in listed.identities}
-    missing = [key for key in expected if key.startswith(TESTED) and key not in counts]
-    fewer = [key for key, n in counts.items() if n < expected.get(key, 0)]
     deviations = [f"{path}: dropped" for path in benchmark.removed]
-    problems = differing_counts(expected, sets)
     if benchmark.incomplete == "allow":
-        missing = [key for key in missing if key.startswith(_PARTS)]
+        missing = [key for key in expected if key.startswith(("near/", "far/")) and key not in counts]
+        fewer = {key: n for key, n in counts.items() if n < expected.get(key, 0)}
         deviations += [f"{key.replace('/', '.')}: dropped" for key in missing]
-        deviations += [f"{key}: {counts[key]} of {expected[key]} images" for key in fewer]
-        expected = {key: counts.get(key, n) if key in fewer else n for key, n in expected.items() if key not in missing}
-        problems = differing_counts(expected, sets)
-    if problems:
+        deviations += [f"{key}: {n} of {expected[key]} images" for key, n in fewer.items()]
+        expected = {key: fewer.get(key, n) for key, n in expected.items() if key not in missing}
+    if problems := differing_counts(expected, sets):
         more = f"; {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         drop = "leave sets out (~benchmark.far.NAME) or record what is missing (benchmark.incomplete=allow)"
         raise DataError(

@@ -88,7 +88,7 @@ class Run:
         augment: with which augmentation.
         outliers: on which outliers.
         backbone: its name.
-        network: digest of the backbone with its weights.
+        network: digest of the backbone with its weights; of given scores, that of the scores.
         seed: of the run.
         level: confidence level of its intervals.
         training_node: of the config; None for released weights, which openbench did not train.
@@ -182,7 +182,7 @@ class Run:
     def nodes(self) -> dict[str, Any]:
         """The nodes of the config that the runs of a row share."""
         nodes = {name: getattr(self, f"{name}_node") for name in NODES}
-        nodes |= {"scores": self.given[:_SHOWN]} if self.given else {}
+        nodes |= {"scores": self.given[:_SHOWN]} if self.given and self.seed is None else {}
         return nodes if self.training_node is not None else {k: v for k, v in nodes.items() if k != "training"}
 
 
@@ -215,7 +215,7 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
     strategy = str(tune.get("strategy", "none")) if isinstance(tune, dict) else "none"
     numbers = {of: {k: v for k, v in values.items() if keep(of, k)} for of, values in record.metrics.items()}
     attack = [config[ATTACK]] if ATTACK in config else []
-    given = [given_of(record)] if given_of(record) else []
+    given = [given_of(record)] if given_of(record) and config.get("seed") is None else []
     digests = [_digest(node) for node in nodes.values()]
     return Run(
         run_id=record.run_id,
@@ -237,7 +237,7 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
         augment=augment,
         outliers=outliers,
         backbone=backbone,
-        network=str(record.backbone.get("digest")),
+        network=str(record.backbone.get("digest") or given_of(record) or None),
         seed=config.get("seed"),
         level=float(metrics.get("confidence", 0.95)) if isinstance(metrics, dict) else 0.95,
         **{f"{key}_node": node for key, node in nodes.items()},

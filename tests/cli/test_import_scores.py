@@ -106,6 +106,34 @@ def test_boards_show_them_last_under_a_heading_and_never_rank_them(given, table,
     assert "Scores given, code not run" in capsys.readouterr().out
 
 
+def test_seeds_of_a_name_are_one_row_with_their_mean(given, table, tmp_path, capsys):
+    rng = np.random.default_rng(1)
+    for seed in range(3):
+        table["score"] += rng.normal(0, 0.5, len(table))
+        given(table, "--seed", str(seed))
+    given(table, "--seed", "2")  # once more
+    given(table, "--seed", "2", "metrics.replicates=10")  # with other intervals
+    code, said, records = given(table.assign(score=-table.score), "--seed", "2")
+    assert (code, len(records)) == (2, 4)
+    assert "has other scores of this seed" in said
+    values = {record.config["seed"]: record.metrics["near"]["auroc"] for record in records}
+    assert len({record.config["scores"]["sha256"] for record in records}) == 3
+    (board,) = boards_in(RecordStore(tmp_path / "results"), pytest.fail)
+    (row,) = board.unranked
+    assert (len(row.runs), row.networks, row.settings, row.reasons) == (3, 3, "none", (NOT_RUN,))
+    near = row.values["near auroc"]
+    assert (near.value, near.std) == pytest.approx((np.mean(list(values.values())), np.std(list(values.values()))))
+    assert main(["verify", records[0].run_id, "--results", str(tmp_path / "results")]) == 0
+
+
+def test_scores_of_a_name_without_seeds_stand_by_themselves(given, table, tmp_path):
+    given(table)
+    given(table.assign(score=-table.score))
+    (board,) = boards_in(RecordStore(tmp_path / "results"), pytest.fail)
+    assert [len(row.runs) for row in board.unranked] == [1, 1]
+    assert len({row.settings for row in board.unranked}) == 2
+
+
 def test_other_scores_beside_the_record_are_found_out(given, table, tmp_path, capsys):
     _, _, (record,) = given(table)
     store = ScoreStore(tmp_path / "results/scores")

@@ -9,6 +9,7 @@ from openbench.cli import options
 from openbench.cli.commands.evaluate import benchmark_of, meaning_options, raised, roles_of
 from openbench.cli.output import print_tables
 from openbench.cli.process import OK
+from openbench.core.names import PART, is_part
 from openbench.errors import ConfigError
 from openbench.results.scores.formats import Meaning, read_scores
 
@@ -23,6 +24,7 @@ def import_results() -> None:
 @click.option("--name", required=True, metavar="NAME", help="of the method, as boards show it")
 @click.option("--backbone", default="not_stated", metavar="NAME", help="of the network that made the scores")
 @click.option("--training", default="not stated", metavar="TEXT", help="how that network was trained")
+@click.option("--seed", type=click.IntRange(0), help="of that network; boards average the seeds of a method")
 @click.option("--reference", default="", metavar="TEXT", help="where the method is described")
 @meaning_options
 @options.config_dir
@@ -33,6 +35,7 @@ def scores(
     name: str,
     backbone: str,
     training: str,
+    seed: int | None,
     reference: str,
     files: Sequence[tuple[str, tuple[str, str]]],
     larger_is: str | None,
@@ -45,20 +48,23 @@ def scores(
     are known. Counts must be those of the benchmark's sets, or of a record of it in the results folder; with
     benchmark.incomplete=allow, what is missing is recorded. Metrics and intervals are computed from the scores; boards
     show them in a group of their own, as nobody here ran the code that made them. The same scores give the same record.
+    Scores with the same --name, --backbone and --training and another --seed are one row, the mean over seeds.
 
     Where a column `image` (or an array `images`) names all images as the benchmark's lists do, `compare` tests the
     difference to other records in pairs; else the images may be in another order, and it does not.
 
     Examples:
       python -m openbench import scores output/scores +benchmark=cifar10 --name mine --backbone resnet18
+      python -m openbench import scores output/s1 +benchmark=cifar10 --name mine --backbone resnet18 --seed 1
       python -m openbench import scores mine.parquet +benchmark=cifar10 benchmark.incomplete=allow --name mine
     """
     from openbench.api.result import names_of
     from openbench.compose.config import compose, plain
-    from openbench.engine.given import About, given_record, measured_on
+    from openbench.engine.given import given_record, measured_on
     from openbench.engine.provenance import WARNINGS
     from openbench.results.escape import console_lines
-    from openbench.results.records.store import RecordStore
+    from openbench.results.records.settings import given_of
+    from openbench.results.records.store import RecordStore, ignore
     from openbench.results.scores.recompute import PUBLISHED
     from openbench.results.scores.stored import ScoreStore
     from openbench.results.tables.views import run_tables
@@ -67,7 +73,9 @@ def scores(
     paths = [Path(word) for word in words if word not in overrides]
     if len(paths) != 1:
         raise ConfigError(f"import scores: found {len(paths)} files or folders of scores — one is needed")
-    about = About(name, backbone, training, reference)
+    for option, text in (("--name", name), ("--backbone", backbone)):
+        if not is_part(text):
+            raise ConfigError(f"{option}: found {text!r} — allowed: {PART}")
     node, benchmark = benchmark_of(overrides, config_dir)
     sets = read_scores(paths[0], Meaning(larger_is or "", dict(files), roles_of(benchmark), benchmark.typed), raised)
     store, published = RecordStore(results), ScoreStore(results / PUBLISHED)
@@ -76,8 +84,17 @@ def scores(
     if like is not None and not like.benchmark.get("pristine"):
         names = {f"{role}/{of}": keys for (role, of), keys in names_of(like)[0].items()}
     config = {"benchmark": node, "metrics": plain(compose("run", overrides, config_dir), "metrics")}
-    record, sets = given_record(sets, about, config, like, names)
+    config |= {} if seed is None else {"seed": seed}
+    method, network = {"name": name, "reference": reference}, {"name": backbone, "training": training}
+    record, sets = given_record(sets, method, network, config, like=like, names=names)
     found = store.find(record.run_id)
+    about = (seed, record.backbone, record.benchmark["digest"])
+    for other, file in store.of_method(benchmark.name, backbone, name, ignore) if seed is not None else ():
+        same = (other.config.get("seed"), other.backbone, other.benchmark.get("digest")) == about
+        if same and given_of(other) != given_of(record):
+            raise ConfigError(
+                f"--seed {seed}: '{file}' has other scores of this seed — give another, or remove that file"
+            )
     if found is None:
         store.check_writable()
         published.write(record.run_id, sets)
