@@ -17,14 +17,14 @@ from openbench.results.leaderboard.consistency import inconsistencies
 from openbench.results.records.compare import compare
 from openbench.results.records.settings import given_of, strategy_of
 from openbench.results.records.store import RecordStore
-from openbench.results.scores.recompute import PUBLISHED, SCORED, recompute
+from openbench.results.scores.recompute import PUBLISHED, recompute
 from openbench.results.scores.stored import ScoreStore, scores_digest
 
 Verdict = Literal["refused", "apart", "ranked"]
 _SAME = 1e-12  # a trial whose validation AUROC is the test AUROC to rounding
 _PROCESSOR = 1e-3
 _FIRST = 3
-TESTED = ("id_test/", "near/", "far/")
+_TESTED = ("id_test/", "near/", "far/")
 _SAME_SCORES = "its scores are those of run {}, to the last digit"
 
 
@@ -140,21 +140,6 @@ def _names(record: ResultRecord) -> tuple[Any, Any]:
     return record.method.get("name"), record.backbone.get("name")
 
 
-def check_scores(benchmark: str, sets: Sequence[SetScores], known: KnownRecords) -> tuple[list[str], list[str]]:
-    """Return why scores without a record are refused, and why they are shown apart.
-
-    Args:
-        benchmark: the name that the description states.
-        sets: the scores.
-        known: what is known here.
-    """
-    expected = {key: n for key, n in known.counts.get(benchmark, {}).items() if key.startswith(SCORED)}
-    unranked = ["scores without a record: which images, network and settings made them cannot be checked"]
-    if not expected:
-        return [], [*unranked, f"benchmark '{benchmark}' has no complete record here to compare the counts with"]
-    return differing_counts(expected, sets), unranked
-
-
 def differing_counts(expected: Mapping[str, int], sets: Sequence[SetScores]) -> list[str]:
     """Return in which counts scores differ from those of a benchmark, in words; csID and validation may be left out.
 
@@ -163,7 +148,7 @@ def differing_counts(expected: Mapping[str, int], sets: Sequence[SetScores]) -> 
         sets: the scores.
     """
     counts = {f"{s.role}/{s.name}": len(s.scores) for s in sets}
-    tested = {key for key in expected if key.startswith(TESTED)}
+    tested = {key for key in expected if key.startswith(_TESTED)}
     refused = [f"no scores of {key}, which the benchmark tests on" for key in sorted(tested - counts.keys())]
     refused += [
         f"scores of {key}, which is not a set of the benchmark" for key in sorted(counts.keys() - expected.keys())

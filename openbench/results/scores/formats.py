@@ -65,37 +65,6 @@ class Meaning:
         return self.files.get(file.name) or ((role, file.stem) if role else None)
 
 
-@dataclass(frozen=True, eq=False)
-class _Arrays:
-    """The arrays of a file.
-
-    Args:
-        file: where they are.
-        scores: (n,) float64, signed as in the file.
-        confidence: whether a larger score is known to be more ID.
-        labels: (n,) −1 or another negative number for OOD; None if unknown.
-        predictions: (n,) classes; None if unknown.
-        images: (n,) their names; None if unknown.
-    """
-
-    file: Path
-    scores: NDArray[np.float64]
-    confidence: bool
-    labels: NDArray[np.int64] | None
-    predictions: NDArray[np.int64] | None
-    images: tuple[str, ...] | None
-
-    @property
-    def mixed(self) -> bool:
-        """Whether labels say that some are ID and some OOD."""
-        return self.labels is not None and self.labels.min() < 0 <= self.labels.max()
-
-    @property
-    def is_id(self) -> bool:
-        """Whether labels say that all are ID."""
-        return self.labels is not None and bool(self.labels.min() >= 0)
-
-
 def read_scores(path: Path, meaning: Meaning, on_error: OnError) -> list[SetScores]:
     """Return the sets of a file, or of all files of scores in a folder, in the order of their names.
 
@@ -112,20 +81,22 @@ def read_scores(path: Path, meaning: Meaning, on_error: OnError) -> list[SetScor
     """
     files = _files(path, meaning)
     sets: list[SetScores] = []
-    arrays: list[_Arrays] = []
+    arrays: dict[Path, SetScores] = {}
+    unsigned: list[str] = []
     for file in files:
         try:
             if file.suffix in ARRAYS:
-                arrays.append(_arrays(file))
+                arrays[file], signed = _arrays(file, meaning)
+                unsigned += [] if signed else [file.name]
             else:
                 sign = -1.0 if meaning.larger_is == "id" else 1.0
                 sets += [replace(s, scores=sign * s.scores) for s in read_sets(file)]
         except DataError as error:
             on_error(error)
-    _check_known(arrays, meaning)
-    for one in arrays:
+    _check_known(arrays, unsigned, meaning)
+    for file, of_file in arrays.items():
         try:
-            sets += _sets(one, meaning)
+            sets += _sets(file, of_file)
         except DataError as error:
             on_error(error)
     return _distinct(sets, path)
@@ -153,8 +124,8 @@ def _files(path: Path, meaning: Meaning) -> list[Path]:
     return files
 
 
-def _arrays(file: Path) -> _Arrays:
-    """The arrays of a file, checked."""
+def _arrays(file: Path, meaning: Meaning) -> tuple[SetScores, bool]:
+    """The arrays of a file as one set, without a role if it is not known, and whether the sign of scores is known."""
     found = _loaded(file)
     columns = {column: [key for key in keys if key in found] for column, keys in _KEYS.items()}
     for column, keys in columns.items():
@@ -174,15 +145,17 @@ def _arrays(file: Path) -> _Arrays:
                 f"{file}: '{columns[column][0]}' has {len(array):,} values and '{columns['scores'][0]}' {n:,} — one "
                 "of each is needed for every sample"
             )
-    images = values.get("images")
-    return _Arrays(
-        file=file,
-        scores=_numbers(values["scores"], f"{file}: '{columns['scores'][0]}'"),
-        confidence=columns["scores"] == [_CONFIDENCE],
+    role, name = meaning.of(file) or ("", file.stem)
+    larger_is = meaning.larger_is or ("id" if columns["scores"] == [_CONFIDENCE] else "")
+    scores = _numbers(values["scores"], f"{file}: '{columns['scores'][0]}'")
+    return SetScores(
+        name,
+        role,
+        -scores if larger_is == "id" else scores,
         labels=_whole(values.get("labels"), f"{file}: 'label'"),
         predictions=_whole(values.get("predictions"), f"{file}: 'pred'"),
-        images=None if images is None else tuple(map(str, images)),
-    )
+        images=tuple(map(str, values["images"])) if "images" in values else None,
+    ), bool(larger_is)
 
 
 def _loaded(file: Path) -> dict[str, Any]:
@@ -238,23 +211,22 @@ def _whole(array: NDArray[Any] | None, where: str) -> NDArray[np.int64] | None:
     return numbers.astype(np.int64)
 
 
-def _check_known(arrays: Sequence[_Arrays], meaning: Meaning) -> None:
+def _check_known(arrays: Mapping[Path, SetScores], unsigned: Sequence[str], meaning: Meaning) -> None:
     """Raise one ConfigError with the options that say what the files do not."""
-    signs = [one.file.name for one in arrays if not (one.confidence or meaning.larger_is)]
-    roles = [one for one in arrays if meaning.of(one.file) is None]
-    if not signs and not roles:
+    roles = {file.name: s.labels for file, s in arrays.items() if not s.role}
+    if not unsigned and not roles:
         return
-    taken = any((meaning.of(one.file) or ("",))[0] == "id_test" for one in arrays)
-    typed, asked = ["--larger-is ood"] * bool(signs), []
-    for one in roles:
-        role = "far" if not one.is_id else "csid" if taken else "id_test"
+    taken = any(s.role == "id_test" for s in arrays.values())
+    typed, asked = ["--larger-is ood"] * bool(unsigned), []
+    for name, labels in roles.items():
+        role = "far" if labels is None or labels.min() < 0 else "csid" if taken else "id_test"
         taken |= role == "id_test"
-        typed.append(f"--set {role}={one.file.name}")
-    if signs:
-        asked.append(f"whether a larger score is more OOD or more ID (id) in {_listed(signs)}")
+        typed.append(f"--set {role}={name}")
+    if unsigned:
+        asked.append(f"whether a larger score is more OOD or more ID (id) in {_listed(unsigned)}")
     if roles:
         sets = f", which are not sets of benchmark '{meaning.benchmark}'" * bool(meaning.benchmark)
-        asked.append(f"the role ({', '.join(ROLES)}) of {_listed([one.file.name for one in roles])}{sets}")
+        asked.append(f"the role ({', '.join(ROLES)}) of {_listed(list(roles))}{sets}")
     benchmark = "" if meaning.benchmark or not roles else "; --benchmark NAME tells the roles of its sets"
     raise ConfigError(f"scores do not say {' and '.join(asked)} — add what is right of: {' '.join(typed)}{benchmark}")
 
@@ -264,30 +236,27 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(one_line, names[:_SHOWN])) + more
 
 
-def _sets(arrays: _Arrays, meaning: Meaning) -> list[SetScores]:
+def _sets(file: Path, s: SetScores) -> list[SetScores]:
     """The set of a file, or ID test and the OOD set of a file that has both."""
-    role, name = meaning.of(arrays.file) or ("", "")
-    if not is_words(name):
-        raise DataError(f"{arrays.file}: the name of its set is {one_line(name)!r} — allowed: {WORDS}")
-    larger_is = meaning.larger_is or ("id" if arrays.confidence else "ood")
-    signed = replace(arrays, scores=-arrays.scores if larger_is == "id" else arrays.scores)
-    labels, is_id = arrays.labels, role in ID_ROLES
-    if labels is None or not (arrays.mixed or arrays.is_id != is_id):
-        return [_rows(signed, slice(None), role, name)]
-    if arrays.mixed and not is_id:
-        return [_rows(signed, labels >= 0, "id_test", "id_test"), _rows(signed, labels < 0, role, name)]
-    wrong = int((labels < 0).sum()) if is_id else len(labels)
+    if not is_words(s.name):
+        raise DataError(f"{file}: the name of its set is {one_line(s.name)!r} — allowed: {WORDS}")
+    is_id = s.role in ID_ROLES
+    wrong = np.zeros(len(s.scores), bool) if s.labels is None else (s.labels < 0) == is_id
+    if not wrong.any():
+        return [_rows(s, ~wrong, s.role, s.name)]
+    if not is_id and not wrong.all():
+        return [_rows(s, wrong, "id_test", "id_test"), _rows(s, ~wrong, s.role, s.name)]
     sign = "negative, which means OOD" if is_id else "not negative, which means ID"
-    raise DataError(f"{arrays.file}: {wrong:,} of {len(labels):,} labels of the {role} set '{name}' are {sign}")
+    raise DataError(f"{file}: {wrong.sum():,} of {len(wrong):,} labels of the {s.role} set '{s.name}' are {sign}")
 
 
-def _rows(arrays: _Arrays, rows: Any, role: str, name: str) -> SetScores:
+def _rows(s: SetScores, rows: NDArray[np.bool_], role: str, name: str) -> SetScores:
     """Some rows as a set; labels and predictions on the ID side only."""
-    known = [None if a is None or role not in ID_ROLES else a[rows] for a in (arrays.labels, arrays.predictions)]
+    known = [None if a is None or role not in ID_ROLES else a[rows] for a in (s.labels, s.predictions)]
     labels, predictions = known
     correct = None if labels is None or predictions is None else (labels == predictions).astype(np.float64)
-    images = None if arrays.images is None else tuple(np.asarray(arrays.images)[rows].tolist())
-    return SetScores(name, role, arrays.scores[rows], correct, labels, predictions=predictions, images=images)
+    images = None if s.images is None else tuple(np.asarray(s.images)[rows].tolist())
+    return SetScores(name, role, s.scores[rows], correct, labels, predictions=predictions, images=images)
 
 
 def _distinct(sets: Sequence[SetScores], path: Path) -> list[SetScores]:
