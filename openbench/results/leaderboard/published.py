@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openbench.results.leaderboard.ranking import Board
-from openbench.results.tables.published import SOURCES, PublishedRow, Setup, published_name, published_rows
+from openbench.results.tables.published import SOURCES, Figure, Setup, published_name, published_rows
 from openbench.results.tables.render import Cell, Column, Estimate, Table
 
 TITLE = "published, not verified here"
@@ -63,9 +63,8 @@ def published_boards(folder: Path, boards: Iterable[Board]) -> list[PublishedBoa
     return found
 
 
-def _cells(setup: Setup, row: PublishedRow) -> tuple[Cell, ...]:
-    figure = row.figure
-    about = (setup.method, setup.training, setup.augment, row.outliers, setup.backbone)
+def _cells(setup: Setup, figure: Figure) -> tuple[Cell, ...]:
+    about = (setup.method, setup.training, setup.augment, figure.outliers, setup.backbone)
     return (*about, figure.near, figure.far, figure.accuracy, SOURCES[figure.source])
 
 

@@ -3,7 +3,9 @@
 import csv
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from openbench.errors import RecordError
 from openbench.results.records.settings import NONE
@@ -28,7 +30,7 @@ Key = tuple[str, str, str]  # benchmark, training, method; or another three name
 
 @dataclass(frozen=True)
 class Setup:
-    """What a figure is about, in our names.
+    """What a figure is about, in our names, or in those of a published row.
 
     Args:
         benchmark: e.g. `cifar10`; in the full-spectrum setting with the suffix `_fs`.
@@ -54,32 +56,13 @@ class Figure:
         far: far AUROC.
         accuracy: ID accuracy.
         source: a key of SOURCES.
+        outliers: on which outliers the network was trained, or `none`.
     """
 
     near: Estimate | None
     far: Estimate | None
     accuracy: float | None
     source: str
-
-
-@dataclass(frozen=True)
-class PublishedRow:
-    """A row as it is printed, under its printed names.
-
-    Args:
-        benchmark: in our name.
-        training: e.g. `CE`.
-        backbone: e.g. `ResNet18`; empty if unknown.
-        method: e.g. `KNN`; empty where a table prints the training only.
-        figure: its numbers.
-        outliers: on which outliers the network was trained, or `none`.
-    """
-
-    benchmark: str
-    training: str
-    backbone: str
-    method: str
-    figure: Figure
     outliers: str = NONE
 
 
@@ -104,15 +87,21 @@ class Names:
         names = [name for b in ("", plain) for name in self._ours.get((kind, published, b, training), [])]
         return names if names or not training else self.ours(kind, published, benchmark)
 
-    def trainings(self, published: str, benchmark: str) -> list[tuple[str, str]]:
-        """Return our trainings, each with its augmentation: a published one may be either, or `TRAINING + AUGMENT`."""
-        first, _, second = published.partition(" + ")
-        base = self.ours("training", _PLAIN_TRAINING, benchmark)
-        augmented = [(b, a) for b in base for a in self.ours("augment", first, benchmark)]
-        plain = [(t, NONE) for t in self.ours("training", first, benchmark)]
-        if not second:
-            return [*plain, *augmented]
-        return [(t, a) for t, _ in plain for a in self.ours("augment", second, benchmark)]
+    def choices(self, printed: Setup) -> list[list[Any]]:
+        """Return our trainings, each with its augmentation, our backbones and our methods, as a printed row names them.
+
+        A published training may be an augmentation, or `TRAINING + AUGMENT`.
+        """
+        benchmark = printed.benchmark
+        first, _, second = printed.training.partition(" + ")
+        plain = self.ours("training", first, benchmark)
+        if second:
+            trainings = [(t, a) for t in plain for a in self.ours("augment", second, benchmark)]
+        else:
+            augments, base = self.ours("augment", first, benchmark), self.ours("training", _PLAIN_TRAINING, benchmark)
+            trainings = [*((t, NONE) for t in plain), *product(base, augments)]
+        methods = self.ours("method", printed.method, benchmark, printed.training)
+        return [trainings, self.ours("backbone", printed.backbone, benchmark), methods]
 
 
 def load_published(folder: Path) -> dict[Setup, Figure]:
@@ -121,15 +110,14 @@ def load_published(folder: Path) -> dict[Setup, Figure]:
     Raises:
         RecordError: a file lacks a column or has a value that is not a number.
     """
-    names = load_names(folder)
-    figures: dict[Setup, Figure] = {}
-    for row in (*_paper(folder), *_leaderboard(folder)):
-        for setup in _setups(row, names):
-            figures.setdefault(setup, row.figure)
+    names, figures = load_names(folder), dict[Setup, Figure]()
+    for printed, figure in (*_paper(folder), *_leaderboard(folder)):
+        for (training, augment), backbone, method in product(*names.choices(printed)):
+            figures.setdefault(Setup(printed.benchmark, training, backbone, method, augment), figure)
     return figures
 
 
-def published_rows(folder: Path) -> dict[str, list[tuple[Setup, PublishedRow]]]:
+def published_rows(folder: Path) -> dict[str, list[tuple[Setup, Figure]]]:
     """Return the published rows of every benchmark: those of the leaderboard page, then those that papers add to it.
 
     Each has its names here, or the printed name of what does not exist here.
@@ -140,16 +128,17 @@ def published_rows(folder: Path) -> dict[str, list[tuple[Setup, PublishedRow]]]:
     Raises:
         RecordError: as for `load_published`.
     """
-    names, rows = load_names(folder), dict[str, dict[Setup, list[PublishedRow]]]()
-    for row in (*_leaderboard(folder), *_paper(folder)):
-        methods = names.ours("method", row.method, row.benchmark, row.training)
-        training, augment = next(iter(names.trainings(row.training, row.benchmark)), (row.training, NONE))
-        backbone = next(iter(names.ours("backbone", row.backbone, row.benchmark)), row.backbone)
-        setup = Setup(row.benchmark, training, backbone, next(iter(methods), row.method), augment)
-        known = rows.setdefault(row.benchmark, {}).setdefault(setup, [])
-        if row.figure.source == LEADERBOARD or not known:
-            known.append(row)
-    return {name: [(setup, row) for setup, every in by.items() for row in every] for name, by in sorted(rows.items())}
+    names, rows = load_names(folder), dict[Setup, list[Figure]]()
+    for printed, figure in (*_leaderboard(folder), *_paper(folder)):
+        unknown: list[Any] = [(printed.training, NONE), printed.backbone, printed.method]
+        (training, augment), backbone, method = (
+            next(iter(ours), other) for ours, other in zip(names.choices(printed), unknown, strict=True)
+        )
+        known = rows.setdefault(Setup(printed.benchmark, training, backbone, method, augment), [])
+        if figure.source == LEADERBOARD or not known:
+            known.append(figure)
+    every = [(setup, figure) for setup, figures in rows.items() for figure in figures]
+    return {name: [row for row in every if row[0].benchmark == name] for name in sorted({s.benchmark for s in rows})}
 
 
 def published_name(benchmark: str, *, full_spectrum: bool) -> str:
@@ -165,7 +154,7 @@ def load_names(folder: Path) -> Names:
     return Names(row for _, row in reference_rows(folder, _NAMES))
 
 
-def _paper(folder: Path) -> Iterator[PublishedRow]:
+def _paper(folder: Path) -> Iterator[tuple[Setup, Figure]]:
     """Table 1 of the paper, and tables 3 and 4 on augmentations, where ID accuracy is printed once for all scores."""
     for source, name_row in (("openood_v1.5_table1.csv", _of_table1), ("openood_v1.5_augmentations.csv", _of_augments)):
         printed: dict[Key, dict[str, Estimate | None]] = {}
@@ -173,12 +162,13 @@ def _paper(folder: Path) -> Iterator[PublishedRow]:
             key, percent, std = name_row(row)
             printed.setdefault(key, {})[row["metric"]] = _estimate(percent, std, where)
         for (benchmark, training, method), values in printed.items():
-            near, far = values.get("near_auroc"), values.get("far_auroc")
             accuracy = values.get("id_acc") or printed.get((benchmark, training, ""), {}).get("id_acc")
-            figure = Figure(near, far, _value(accuracy), source)
             backbone = _PAPER_BACKBONES.get(benchmark.removesuffix(FULL_SPECTRUM_SUFFIX), "")
             if values.keys() - {"id_acc"}:
-                yield PublishedRow(benchmark, training, backbone, method, figure)
+                figure = Figure(
+                    values.get("near_auroc"), values.get("far_auroc"), accuracy.value if accuracy else None, source
+                )
+                yield Setup(benchmark, training, backbone, method), figure
 
 
 def _of_table1(row: Mapping[str, str]) -> tuple[Key, str, str]:
@@ -195,40 +185,24 @@ def _of_augments(row: Mapping[str, str]) -> tuple[Key, str, str]:
     return (benchmark, training, "" if row["metric"] == "id_acc" else row["method"]), row["percent"], ""
 
 
-def _leaderboard(folder: Path) -> Iterator[PublishedRow]:
+def _leaderboard(folder: Path) -> Iterator[tuple[Setup, Figure]]:
     for where, row in reference_rows(folder, LEADERBOARD):
+        accuracy = _estimate(row["id_acc"], "", where)
         figure = Figure(
             _estimate(row["near_auroc"], row["near_std"], where),
             _estimate(row["far_auroc"], row["far_std"], where),
-            _value(_estimate(row["id_acc"], "", where)),
+            accuracy.value if accuracy else None,
             LEADERBOARD,
+            NONE if row["outlier_data"] == "no" else row["outlier_data"],
         )
-        outliers = NONE if row["outlier_data"] == "no" else row["outlier_data"]
-        yield PublishedRow(
-            row["benchmark"], row["training"], row["architecture"], row["postprocessor"], figure, outliers
-        )
-
-
-def _setups(row: PublishedRow, names: Names) -> Iterator[Setup]:
-    for t, augment in names.trainings(row.training, row.benchmark):
-        for b in names.ours("backbone", row.backbone, row.benchmark):
-            for m in names.ours("method", row.method, row.benchmark, row.training):
-                yield Setup(row.benchmark, t, b, m, augment)
+        yield Setup(row["benchmark"], row["training"], row["architecture"], row["postprocessor"]), figure
 
 
 def _estimate(percent: str, std: str, where: str) -> Estimate | None:
     """Fractions of printed percentages; a deviation of exactly 0.00 marks a single run, not agreement of several."""
     if percent in ("", "/"):
         return None
-    try:
-        value, spread = float(percent) / 100, float(std or 0) / 100
-    except ValueError as error:
-        raise RecordError(f"{where}: found {percent!r} and {std!r} — allowed: numbers, '/' or nothing") from error
-    return Estimate(value, std=spread or None)
-
-
-def _value(estimate: Estimate | None) -> float | None:
-    return None if estimate is None else estimate.value
+    return Estimate(_number(percent, where) / 100, std=_number(std or "0", where) / 100 or None)
 
 
 def reference_rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
