@@ -61,10 +61,12 @@ class Shown:
     Args:
         columns: only these.
         words: overrides of all runs.
+        study: its name, if the page has another.
     """
 
     columns: tuple[str, ...]
     words: tuple[str, ...] = ("backbone=resnet20_cifar10", "seed=0")
+    study: str = ""
 
     @property
     def said(self) -> str:
@@ -73,7 +75,8 @@ class Shown:
         return " ".join([f'--columns "{columns}"'] * bool(columns) + ["--allow incomplete", *self.words])
 
 
-# A released ResNet-20 on the images that are at hand stands for ResNet-18s trained on all of them.
+_CIFAR100 = ("backbone=resnet20_cifar100", "seed=0")
+# A ResNet-20 on the images that are at hand stands for ResNet-18s trained on all of them.
 SHOWN: Mapping[str, Shown] = {
     "openood_v1.5/table1": Shown(("CIFAR-10",)),
     "openood_v1.5/leaderboard_cifar10": Shown(()),
@@ -85,6 +88,11 @@ SHOWN: Mapping[str, Shown] = {
     "autc/table": Shown(("Tiny ImageNet",)),
     "autc/thresholds": Shown(("Tiny ImageNet",)),
     "tuning/cifar10": Shown((), ()),
+    "openood_v1.5/leaderboard_cifar100": Shown((), _CIFAR100),
+    **{
+        f"{name}_cifar100": Shown(("CIFAR-100",), _CIFAR100, name)
+        for name in ("openood_v1.5/table1", *(f"conformal/table{number}" for number in (1, 3, 4, 5)))
+    },
 }
 
 
@@ -94,7 +102,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="only these studies; the page is then left as it is")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     arguments = parser.parse_args()
-    chosen = arguments.names or list(names())
+    chosen = arguments.names or sorted({*names(), *SHOWN})
     outputs = {name: _outputs(name) for name in chosen}
     files = {path: make for name, output in outputs.items() for path, make in _files(name, output)}
     if not arguments.names:
@@ -111,7 +119,7 @@ def main() -> int:
 
 def _outputs(name: str) -> Outputs:
     shown = SHOWN.get(name)
-    found = study(name)
+    found = study(shown.study or name if shown else name)
     if shown is not None:
         found = found.narrowed((), shown.columns)
     options = StudyOptions(shown.words, incomplete=True) if shown else StudyOptions()
