@@ -250,6 +250,7 @@ def test_benchmarks_are_compared_by_the_methods_that_all_have_with_seeds_average
     np.testing.assert_allclose(matrix.complete, values)
     assert matrix.taus[0, 1, 0] == pytest.approx(stats.kendalltau(*np.array(values).T).statistic)
     assert matrix.notes == ("Not compared, as numbers are missing: gen, mls, sngp, vim, toy · sngp.",)
+    assert "Kendall's τ between the two orders is -1.00 [" in matrix.summary()
 
 
 def test_one_benchmark_has_no_other_to_compare_with():

@@ -167,6 +167,9 @@ class Matrix:
         pairs = list(combinations(range(self.compared[1]), 2))
         same = [self.networks[a].training == self.networks[b].training for a, b in pairs]
         found = np.array([self.taus[a, b, 0] for a, b in pairs])
+        if len(pairs) == 1:
+            tau, low, high = self.taus[0, 1]
+            return f"Kendall's τ between the two orders is {tau:.2f} [{low:.2f}, {high:.2f}]."
         text = (
             f"Kendall's τ between the orders on two of them is {np.median(found):.2f} in the median, from "
             f"{found.min():.2f} to {found.max():.2f}"
