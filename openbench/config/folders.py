@@ -113,7 +113,7 @@ def check_one(group: str, name: str, places: Iterable[Folder]) -> None:
 
 
 def check_choices(choices: Mapping[str, Any]) -> None:
-    """Do so for the files that a config is made of.
+    """Do so for the files that a config is made of, and for those of the same group that their defaults name.
 
     Args:
         choices: group → chosen file, Hydra's `runtime.choices`.
@@ -122,9 +122,15 @@ def check_choices(choices: Mapping[str, Any]) -> None:
         ConfigError: several folders have one of the names.
     """
     places = config_folders()
-    for group, name in choices.items() if places[1:] else ():
-        if isinstance(name, str):
-            check_one(group.partition("@")[0], name.removesuffix(".yaml"), places)
+    chosen = [(group.partition("@")[0], name) for group, name in choices.items() if isinstance(name, str)]
+    for group, name in chosen if places[1:] else ():  # which grows
+        stem = name.removesuffix(".yaml")
+        check_one(group, stem, places)
+        for file in filter(Path.is_file, (place.path / group / f"{stem}.yaml" for place in places)):
+            named = (read_config(file) or {}).get("defaults") or ()
+            chosen += [
+                (group, of) for of in named if isinstance(of, str) and of != "_self_" and (group, of) not in chosen
+            ]
 
 
 def read_config(path: Path) -> Any:

@@ -158,6 +158,21 @@ def test_a_name_that_two_have_is_an_error_that_names_both_and_stops_nothing_else
     assert "2 jobs, 1 done, 1 failed" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("group", ["benchmark", "method"])
+def test_a_name_in_a_list_of_defaults_that_two_have_is_an_error_too(group, engine, install, capsys):
+    package = "# @package _global_\n" if group == "benchmark" else ""
+    twice = {f"{group}/twice.yaml": f"{package}defaults: [{'digits' if package else 'knn'}]\n"}
+    install("theirs", twice)
+    install("others", {**twice, f"{group}/more.yaml": f"{package}defaults: [twice]\n"})
+    words = ["+benchmark=more"] if package else ["+benchmark=digits", "method=more"]
+    assert main(["run", *words]) == 2
+    said = f"{group} 'twice' is the name of several configs, from others 1.2 and from theirs 1.2 — "
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+    if group == "method":
+        with pytest.raises(ConfigError, match=said):
+            ob.method("more")
+
+
 def test_a_list_shows_both_owners_of_a_name(configs, install, capsys):
     files = {"training/twice.yaml": "# Twice.\nepochs: 9\n"}
     install("theirs", files)
