@@ -33,6 +33,15 @@ def test_the_hubs_own_reader_takes_every_number(record):
     assert "&" not in text  # no aliases
 
 
+@pytest.mark.parametrize(
+    ("reference", "year"),
+    [("A, ICML 2022, arXiv 2007.05199", "2022"), ("A, arXiv 2007.05199", "2020"), ("A, arXiv 2306.09301", "2023")],
+)
+def test_the_year_of_a_citation_is_not_the_beginning_of_an_arxiv_id(reference, year):
+    row = latex_row(make_record(method={"name": "knn", "version": 1, "reference": reference, "params": {}}))
+    assert (f"@misc{{knn{year},\n" in row, f"  year = {{{year}}},\n" in row) == (True, True)
+
+
 def test_a_benchmark_that_is_not_whole_says_so():
     whole = {"name": "toy", "digest": "aaaa", "pristine": False, "deviations": ["far.c: dropped"]}
     assert "not the benchmark as defined: far.c: dropped" in eval_results(make_record(benchmark=whole), "org/toy")

@@ -11,12 +11,14 @@ from openbench.errors import ConfigError
 from openbench.results.escape import latex, one_line
 from openbench.results.records.origin import made_by
 from openbench.results.records.settings import hyper_parameters, network_of
-from openbench.results.tables.views import GROUPS
+from openbench.results.tables.render import Estimate
+from openbench.results.tables.views import GROUPS, estimate
 
 EVAL_RESULTS, LATEX_ROW = "eval-results", "latex-row"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _ARXIV = re.compile(r"arXiv (\d{4}\.\d{4,5})")
-_YEAR = re.compile(r"\b(?:19|20)\d\d\b")
+_YEAR = re.compile(r"(?<![\d./])(?:19|20)\d{2}(?![\d.]*\d)")
+_YEAR_OF_ID = re.compile(r"\b(\d{2})(?:0[1-9]|1[0-2])\.\d{4,5}\b")
 _TITLES = {"auroc": "AUROC", "fpr95": "FPR@95"}
 
 
@@ -61,12 +63,10 @@ def eval_results(record: ResultRecord, dataset: str, revision: str = "", source:
 
 
 def _notes(record: ResultRecord, name: str, key: str) -> str:
-    values = record.metrics[name]
-    low, high = (values.get(f"{key}_{end}") for end in ("low", "high"))
     level = (record.config.get("metrics") or {}).get("confidence", 0.95)
-    interval = []
-    if isinstance(low, float | int) and isinstance(high, float | int):
-        interval = [f"{100 * level:g} % interval [{100 * low:.2f}, {100 * high:.2f}]"]
+    value, interval = estimate(record.metrics[name], key), []
+    if isinstance(value, Estimate) and value.low is not None and value.high is not None:
+        interval = [f"{100 * level:g} % interval [{100 * value.low:.2f}, {100 * value.high:.2f}]"]
     settings = hyper_parameters(record.method.get("params") or {})
     deviations = record.benchmark.get("deviations") or ()
     parts = [
@@ -85,6 +85,13 @@ def _numbers(record: ResultRecord) -> Iterator[tuple[str, str, Any]]:
     return ((name, key, record.metrics.get(name, {}).get(key)) for name, key in places)
 
 
+def year_of(reference: str) -> str:
+    """Return the year in a reference, else that of its arXiv id; empty if it names none."""
+    if match := _YEAR.search(reference):
+        return match.group()
+    return f"20{match.group(1)}" if (match := _YEAR_OF_ID.search(reference)) else ""
+
+
 def latex_row(record: ResultRecord) -> str:
     """Return a row of a LaTeX table whose method is cited, below its columns, and the BibTeX entry of the citation.
 
@@ -94,8 +101,8 @@ def latex_row(record: ResultRecord) -> str:
         record: any.
     """
     name, reference = str(record.method.get("name")), str(record.method.get("reference") or "")
-    year = _YEAR.search(reference)
-    key = re.sub(r"[^A-Za-z0-9]", "", name) + (year[0] if year else "")
+    year, arxiv = year_of(reference), _ARXIV.search(reference)
+    key = re.sub(r"[^A-Za-z0-9]", "", name) + year
     columns = ["method", *(f"{of} {_TITLES.get(what, what)}".replace("id ", "ID ") for of, what, _ in _numbers(record))]
     cells = [
         "--" if value is None else f"{100 * value:.2f}" if isinstance(value, float | int) else latex(str(value))
@@ -105,11 +112,10 @@ def latex_row(record: ResultRecord) -> str:
     lines = [f"% {' & '.join(columns)}", rf"{latex(name)}{cite} & {' & '.join(cells)} \\"]
     if reference:
         authors = latex(reference.partition(",")[0].replace(" et al.", " and others").replace(" & ", " and "))
-        arxiv = _ARXIV.search(reference)
         fields = [
             f"author = {{{authors}}}",
             f"title = {{{{{latex(name)}}}}}",
-            *([f"year = {{{year[0]}}}"] if year else []),
+            *([f"year = {{{year}}}"] if year else []),
             *([f"eprint = {{{arxiv[1]}}}", "archiveprefix = {arXiv}"] if arxiv else []),
             f"note = {{{latex(one_line(reference))}}}",
         ]
