@@ -40,6 +40,10 @@ _ROW: Plain = {
     "source": "",
     "group": "",
 }
+# Likewise of a board that is not made of records.
+_BOARD: Plain = {"digest": "", "side": "standard", "conventions": [], "compared": 0, "published": []}
+_NEAR_AND_FAR = (("near.auroc", "near AUROC", 1), ("far.auroc", "far AUROC", 1))
+_ACCURACY = ("id.accuracy", "ID accuracy", 1)
 
 
 def by_autc(board: Plain) -> Plain | None:
@@ -103,16 +107,11 @@ def adbench(path: Path) -> Plain | None:
         rows.append(_ROW | row | {"reasons": reasons, "tuned": "no"})
     whole, part = ([row for row in rows if bool(row["reasons"]) == few] for few in (False, True))
     first = [metric["id"] for metric in metrics[: 2 * 3]]
-    return {
+    return _BOARD | {
         "id": "adbench",
         "benchmark": "ADBench",
         "title": "ADBench: tabular data",
-        "digest": "",
-        "side": "standard",
-        "conventions": [],
         "metrics": metrics,
-        "compared": 0,
-        "published": [],
         "first": first,
         "rows": [*_placed(_sorted(whole), _leading), *_sorted(part)],
         "about": f"means over {len(common)} tables and their draws; published: {SOURCE}",
@@ -131,25 +130,21 @@ def trainings(path: Path) -> Plain:
     runs = read_runs(path)
     table = comparison(runs, path.stem)
     ids = runs.sort_values("seed").groupby(["training", "score"])["run_id"].agg(list).to_dict()
-    named = (("near.auroc", "near AUROC", 1), ("far.auroc", "far AUROC", 1), ("near.fpr95", "near FPR@95", -1))
+    named = (*_NEAR_AND_FAR, ("near.fpr95", "near FPR@95", -1), _ACCURACY)
     more = (("gain", "gain over cross-entropy (near AUROC)", 1), ("plain", "near AUROC with cross-entropy", 1))
-    metrics = [_metric(*each) for each in (*named, ("id.accuracy", "ID accuracy", 1), *more)]
+    metrics = [_metric(*each) for each in (*named, *more)]
     rows = []
     for training, score, _, accuracy, near, far, fpr95, gain, same in table.rows:
         values = [value_of(cell) for cell in (near, far, fpr95, accuracy, gain, same)]
         run_ids = ids[str(training), str(score)]
         row = {"method": score, "training": training, "runs": run_ids, "networks": len(run_ids), "values": values}
         rows.append(_ROW | row | {"id": f"{path.stem}-{training}-{score}"})
-    return {
+    return _BOARD | {
         "id": f"trainings-{path.stem}",
         "benchmark": f"trainings on {path.stem}",
-        "digest": "",
-        "side": "standard",
         "title": f"{path.stem}: training methods",
         "conventions": [table.header],
         "metrics": metrics,
-        "compared": 0,
-        "published": [],
         "first": ["training", *(metric["id"] for metric in metrics)],
         "rows": _placed(_sorted(rows), _leading),
         "about": "each training method with the score of its paper; ± over seeds; gains over common seeds",
@@ -158,23 +153,18 @@ def trainings(path: Path) -> Plain:
 
 def published(board: PublishedBoard) -> Plain:
     """Return a board of published results, without ranks, as the page reads it."""
-    named = (("near.auroc", "near AUROC", 1), ("far.auroc", "far AUROC", 1), ("id.accuracy", "ID accuracy", 1))
+    named = (*_NEAR_AND_FAR, _ACCURACY)
     rows = []
     for at, (cells, runs, reasons) in enumerate(zip(board.table.rows, board.runs, board.reasons, strict=True)):
-        method, training, augment, outliers, backbone, *values, source = cells
-        about = {"method": method, "training": training, "augment": augment, "outliers": outliers, "source": source}
-        row = {**about, "backbone": backbone, "runs": list(runs), "values": [value_of(cell) for cell in values]}
+        *about, near, far, accuracy, source = cells
+        row: Plain = dict(zip(("method", "training", "augment", "outliers", "backbone"), about, strict=True))
+        row |= {"source": source, "runs": list(runs), "values": [value_of(cell) for cell in (near, far, accuracy)]}
         rows.append(_ROW | row | {"id": runs[0] if runs else f"published-{at}", "reasons": list(reasons)})
-    return {
+    return _BOARD | {
         "id": f"published-{board.benchmark}",
         "benchmark": board.benchmark,
-        "digest": "",
-        "side": "standard",
         "title": board.table.title,
-        "conventions": [],
         "metrics": [_metric(*each) for each in named],
-        "compared": 0,
-        "published": [],
         "kind": "published",
         "first": ["training", "augment", "outliers", "backbone", *(key for key, *_ in named), "source"],
         "rows": rows,
