@@ -411,10 +411,9 @@ def benchmark_config(words: Sequence[str], config_dir: Path | None) -> "Benchmar
     Raises:
         ConfigError: no such benchmark, or an override that Hydra refuses.
     """
-    from openbench.compose.config import check_no_clash, compose, no_benchmark, plain
-    from openbench.compose.errors import Typed, explained
+    from openbench.cli.commands.evaluate import benchmark_of
+    from openbench.compose.config import check_no_clash
     from openbench.compose.sweep import options as entries
-    from openbench.data.benchmark_config import BenchmarkConfig
 
     if config_dir is not None:
         check_no_clash(config_dir)
@@ -426,14 +425,7 @@ def benchmark_config(words: Sequence[str], config_dir: Path | None) -> "Benchmar
     if len(chosen) > 1:
         raise ConfigError(f"found the benchmarks {' and '.join(chosen)} — give one at a time")
     overrides = [f"+benchmark={word}" if word in benchmarks else word for word in words]
-    with explained(Typed("check", overrides, config_dir)):
-        cfg = compose("check", overrides, config_dir)
-    if "benchmark" not in cfg:
-        raise no_benchmark("check", config_dir)
-    node = plain(cfg, "benchmark")
-    if not isinstance(node, dict):
-        raise ConfigError(f"benchmark is not chosen, found {node!r} (python -m openbench list benchmark)")
-    return BenchmarkConfig.parse(node)
+    return benchmark_of(overrides, config_dir, "check")[1]
 
 
 def _fetch(source: "DataSource", root: Path) -> bool:

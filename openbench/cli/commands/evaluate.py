@@ -14,7 +14,7 @@ from openbench.api.scores import result_of
 from openbench.cli import options
 from openbench.cli.output import check_output, left_out, note, print_tables, write_json
 from openbench.core.scores import SetScores
-from openbench.errors import did_you_mean
+from openbench.errors import ConfigError, did_you_mean
 from openbench.metrics.suite import ROLES, MetricOptions, fixed_thresholds
 from openbench.results.escape import console
 from openbench.results.scores.formats import Meaning, read_scores
@@ -67,12 +67,15 @@ def meaning_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return larger(of_sets(command))
 
 
-def benchmark_of(words: Sequence[str], config_dir: Path | None = None) -> "tuple[dict[str, Any], BenchmarkConfig]":
+def benchmark_of(
+    words: Sequence[str], config_dir: Path | None = None, command: str = "run"
+) -> "tuple[dict[str, Any], BenchmarkConfig]":
     """Return the node of a benchmark, plain and parsed; its images need not be here.
 
     Args:
         words: overrides, among them `+benchmark=NAME`.
         config_dir: the user's folder of group files.
+        command: run or check.
 
     Raises:
         ConfigError: no such benchmark, or an override that does not fit.
@@ -81,11 +84,13 @@ def benchmark_of(words: Sequence[str], config_dir: Path | None = None) -> "tuple
     from openbench.compose.errors import Typed, explained
     from openbench.data.benchmark_config import BenchmarkConfig
 
-    with explained(Typed("run", words, config_dir)):
-        composed = compose("run", words, config_dir)
+    with explained(Typed(command, words, config_dir)):
+        composed = compose(command, words, config_dir)
         if "benchmark" not in composed:
-            raise no_benchmark("run", config_dir)
+            raise no_benchmark(command, config_dir)
         node = plain(composed, "benchmark")
+    if not isinstance(node, dict):
+        raise ConfigError(f"benchmark is not chosen, found {node!r} (python -m openbench list benchmark)")
     return node, BenchmarkConfig.parse(node)
 
 
