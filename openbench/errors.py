@@ -116,6 +116,13 @@ def available(choices: Iterable[str], name: str = "") -> str:
     return f"{', '.join(near)} and {len(names) - len(near)} more"
 
 
+def listed(things: Iterable[object], most: int = 3, separator: str = ", ", last: str = " and ") -> str:
+    """Return things as text, of more than `most` the first ones and how many there are besides."""
+    texts = [str(thing) for thing in things]
+    more = f"{last}{len(texts) - most} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more
+
+
 def not_found(what: str, name: str, choices: Iterable[str], command: str = "") -> str:
     """Return the message for a name that does not exist: the nearest one, else what there is, and what lists all.
 

@@ -12,7 +12,7 @@ from openbench.api.result import Result
 from openbench.core.names import ATTACKED, FULL_SPECTRUM
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
-from openbench.errors import CacheError, RecordError, did_you_mean
+from openbench.errors import CacheError, RecordError, did_you_mean, listed
 from openbench.results.frame import FACTS, ID, METRIC, whole
 from openbench.results.records.settings import is_per_set
 from openbench.results.records.store import RecordStore
@@ -80,8 +80,7 @@ def records(folder: str | Path | None = None, metrics: str | Sequence[str] = "ra
     table = _tidy(whole(store, errors.append, reads, facts=_FACTS), store.folder, metrics, chosen)
     table.attrs["skipped"] = [str(error) for error in errors]
     if errors:
-        more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
-        warnings.warn(f"skipped: {errors[0]}{more} (attrs['skipped'] has all)", stacklevel=2)
+        warnings.warn(f"skipped: {listed(errors, 1, last=', and ')} (attrs['skipped'] has all)", stacklevel=2)
     return table
 
 

@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from openbench import paths
 from openbench.digest import file_sha256
-from openbench.errors import CheckpointError, OpenbenchError, did_you_mean
+from openbench.errors import CheckpointError, OpenbenchError, did_you_mean, listed
 
 _PICKLED = (".pt", ".pth", ".th", ".ckpt", ".bin")
 SUFFIXES = (".safetensors", *_PICKLED)
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
-_SHOWN = 3
 
 
 def find_weights(name: str) -> Path:
@@ -96,13 +95,13 @@ def _plain(content: Any, path: Path) -> dict[str, Tensor]:
     odd = [str(k) for k, v in content.items() if not isinstance(v, Tensor) or not isinstance(k, str)]
     if odd:
         raise CheckpointError(
-            f"weights '{path}' do not hold a plain state dict ({_few(odd)} other than a name with a tensor) — save "
+            f"weights '{path}' do not hold a plain state dict ({listed(odd)} other than a name with a tensor) — save "
             "model.state_dict() alone"
         )
     unusual = [name for name, value in content.items() if not _is_plain(value)]
     if unusual:
         raise CheckpointError(
-            f"weights '{path}' hold tensors that are sparse, nested, meta, quantised or complex ({_few(unusual)}) — "
+            f"weights '{path}' hold tensors that are sparse, nested, meta, quantised or complex ({listed(unusual)}) — "
             "convert them, e.g. with tensor.to_dense() or tensor.dequantize(), and save them again"
         )
     prefix = "module."
@@ -147,9 +146,9 @@ def apply_weights(
         "not finite": [k for k in fitting if not bool(torch.isfinite(new[k].to(current[k].dtype)).all())],
     }
     if any(problems.values()):
-        listed = "; ".join(f"{len(keys)} {problem}: {_few(keys)}" for problem, keys in problems.items() if keys)
+        found = "; ".join(f"{len(keys)} {problem}: {listed(keys)}" for problem, keys in problems.items() if keys)
         raise CheckpointError(
-            f"weights {where} do not fit {type(module).__name__} ({listed}) — choose the backbone config that these "
+            f"weights {where} do not fit {type(module).__name__} ({found}) — choose the backbone config that these "
             "weights were made with; backbone.num_classes is their number of classes, where it is not the benchmark's"
         )
     module.load_state_dict({k: new.get(k, v) for k, v in current.items()})
@@ -169,8 +168,3 @@ def renamer(rules: Mapping[str, str]) -> Callable[[str], str]:
 
 def _is_counter(key: str) -> bool:
     return key.endswith("num_batches_tracked")
-
-
-def _few(items: list[str]) -> str:
-    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
-    return f"{', '.join(items[:_SHOWN])}{more}"

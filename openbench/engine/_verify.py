@@ -10,7 +10,7 @@ from openbench.core.composite import version_of
 from openbench.core.method import Method
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.engine.provenance import RunOutcome
-from openbench.errors import NotReproducedError, RecordError
+from openbench.errors import NotReproducedError, RecordError, listed
 from openbench.results.records.compare import compare
 from openbench.results.records.origin import made_by, processor, same_machinery
 from openbench.results.records.seeds import one_more_seed, same_but_seed, same_setting, setting
@@ -121,10 +121,9 @@ def verdict(old: ResultRecord, path: Path, new: ResultRecord, records: RecordSto
         return _other_weights(old, path, new, records, where)
     comparison = compare(old, replace(new, run_id=old.run_id))
     if not comparison.reproduces:
-        differences = [str(d) for d in comparison.differ[:_MOST]]
-        differences += [f"and {len(comparison.differ) - _MOST} more"] if len(comparison.differ) > _MOST else []
+        differences = listed(comparison.differ, _MOST, "; ", "; and ")
         raise NotReproducedError(
-            f"record {old.run_id} does not reproduce: {len(comparison.differ)} values differ: {'; '.join(differences)} "
+            f"record {old.run_id} does not reproduce: {len(comparison.differ)} values differ: {differences} "
             f"({where}) — compare versions in its provenance ({path})"
         )
     return RunOutcome(old, path, "verified", (f"reproduces: {comparison}", where, _origin_of(new)))
@@ -163,8 +162,7 @@ def _other_weights(old: ResultRecord, path: Path, new: ResultRecord, records: Re
 
 def _skipped(errors: Sequence[RecordError]) -> str:
     """Return a clause about files in the folder that are not records."""
-    more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
-    return f"; skipped, not records: {errors[0]}{more}" if errors else ""
+    return f"; skipped, not records: {listed(errors, 1)}" if errors else ""
 
 
 def _short(sha256: object) -> str:

@@ -18,7 +18,7 @@ from openbench.data.dataset import SetConfig
 from openbench.data.manifests import Manifest
 from openbench.digest import digest
 from openbench.engine.provenance import score_warnings
-from openbench.errors import ConfigError, DataError
+from openbench.errors import ConfigError, DataError, listed
 from openbench.metrics.suite import describe, evaluate
 from openbench.public import public
 from openbench.results.records.settings import GIVEN, given_of
@@ -114,10 +114,10 @@ def given_record(
         DataError: counts that are not the benchmark's, or images that are not in its lists.
     """
     benchmark = BenchmarkConfig.parse(config["benchmark"])
-    listed = Listed.of(benchmark)
-    sets, named = _in_order(sets, {**listed.names, **names})
+    lists = Listed.of(benchmark)
+    sets, named = _in_order(sets, {**lists.names, **names})
     sets = _as_stored(sorted(sets, key=lambda s: (s.role, s.name)))
-    block = dict(like.benchmark) if like else _compared_with_lists(benchmark, listed, sets)
+    block = dict(like.benchmark) if like else _compared_with_lists(benchmark, lists, sets)
     images = {key: names for key, names in (block.pop("images", None) or {}).items() if like}
     nodes = {
         **public(config),
@@ -137,7 +137,7 @@ def given_record(
         metrics={},
         header="",
         counts={
-            key: {"n": len(s.scores), "expected": listed.counts.get(key, len(s.scores))}
+            key: {"n": len(s.scores), "expected": lists.counts.get(key, len(s.scores))}
             for s in sets
             for key in (f"{s.role}/{s.name}",)
         },
@@ -200,14 +200,14 @@ def _as_stored(sets: Sequence[SetScores]) -> list[SetScores]:
     return stored
 
 
-def _compared_with_lists(benchmark: BenchmarkConfig, listed: Listed, sets: Sequence[SetScores]) -> dict[str, Any]:
+def _compared_with_lists(benchmark: BenchmarkConfig, lists: Listed, sets: Sequence[SetScores]) -> dict[str, Any]:
     """The benchmark of a record, from its lists.
 
     Raises:
         DataError: other counts, unless the benchmark may be incomplete and there are fewer.
     """
     counts = {f"{s.role}/{s.name}": len(s.scores) for s in sets}
-    expected = {key: listed.counts.get(key, counts.get(key, 1)) for key in listed.identities}
+    expected = {key: lists.counts.get(key, counts.get(key, 1)) for key in lists.identities}
     deviations = [f"{path}: dropped" for path in benchmark.removed]
     if benchmark.incomplete == "allow":
         missing = [key for key in expected if key.startswith(("near/", "far/")) and key not in counts]
@@ -216,16 +216,15 @@ def _compared_with_lists(benchmark: BenchmarkConfig, listed: Listed, sets: Seque
         deviations += [f"{key}: {n} of {expected[key]} images" for key, n in fewer.items()]
         expected = {key: fewer.get(key, n) for key, n in expected.items() if key not in missing}
     if problems := differing_counts(expected, sets):
-        more = f"; {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         drop = "leave sets out (~benchmark.far.NAME) or record what is missing (benchmark.incomplete=allow)"
         raise DataError(
-            f"scores are not of benchmark '{benchmark.typed}': {'; '.join(problems[:_SHOWN])}{more}"
+            f"scores are not of benchmark '{benchmark.typed}': {listed(problems, _SHOWN, '; ', '; ')}"
             + f" — {drop}" * (benchmark.incomplete != "allow")
         )
-    lists = {key: digest_of for key, digest_of in listed.identities.items() if key in expected}
+    identities = {key: identity for key, identity in lists.identities.items() if key in expected}
     return {
         "name": benchmark.name,
-        "digest": digest({"lists": lists, "deviations": deviations}),
+        "digest": digest({"lists": identities, "deviations": deviations}),
         "pristine": not deviations,
         "deviations": deviations,
     }

@@ -20,7 +20,7 @@ from openbench.config.constraints import Count, check_value
 from openbench.core.record import ResultRecord
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.errors import CacheError, ConfigError, check_known, did_you_mean
+from openbench.errors import CacheError, ConfigError, check_known, did_you_mean, listed
 from openbench.metrics.intervals import paired_delong
 from openbench.results import escape
 from openbench.results.comparisons.rejection import compare, contenders, rejection_tables
@@ -293,8 +293,7 @@ def _legend(grid: Grid) -> Iterator[str]:
         yield "difference, ours less the paper's: " + " · ".join(_MARKS[v] for v in Verdict if v in verdicts)
     deviations = list(dict.fromkeys(text for cell in every for text in cell.deviations))
     if deviations:
-        more = f"; and {len(deviations) - _SHOWN} more" if len(deviations) > _SHOWN else ""
-        yield f"{NOT_AS_DEFINED} not the benchmark as defined: {'; '.join(deviations[:_SHOWN])}{more}"
+        yield f"{NOT_AS_DEFINED} not the benchmark as defined: {listed(deviations, _SHOWN, '; ', '; and ')}"
 
 
 def _empty(grid: Grid) -> Iterator[str]:
@@ -304,10 +303,9 @@ def _empty(grid: Grid) -> Iterator[str]:
         if cell.ours is None and cell.reason != NOT_PUBLISHED:
             reasons.setdefault(cell.reason, []).append(cell)
     for reason, empty in reasons.items():
-        rows = list(dict.fromkeys(cell.row.name for cell in empty))
-        more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+        rows = listed(dict.fromkeys(cell.row.name for cell in empty), _SHOWN)
         count = f"{len(empty)} cell{'s' * (len(empty) > 1)}"
-        yield f"empty, {count}: {reason} — {', '.join(rows[:_SHOWN])}{more}"
+        yield f"empty, {count}: {reason} — {rows}"
 
 
 # Layouts that are made of cached scores: methods at one bound, one threshold for several groups.

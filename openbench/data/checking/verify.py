@@ -22,7 +22,7 @@ from openbench.data.own.features import FeatureItems, FeatureRows
 from openbench.data.own.images import EncodedItems
 from openbench.data.sources.items import ADVICE, ArrayItems, FileItems, is_turned, not_applied
 from openbench.digest import array_sha256
-from openbench.errors import DataError, LeakageError
+from openbench.errors import DataError, LeakageError, listed
 
 logger = logging.getLogger(__name__)
 
@@ -70,9 +70,8 @@ class SharedImages:
     pairs: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        pairs = ", ".join(f"{a} = {b}" for a, b in self.pairs[:_PAIRS])
-        more = f", and {len(self.pairs) - _PAIRS} more" if len(self.pairs) > _PAIRS else ""
-        return f"{self.first} and {self.second} share {len(self.pairs)} identical images: {pairs}{more}"
+        pairs = listed((f"{a} = {b}" for a, b in self.pairs), _PAIRS, last=", and ")
+        return f"{self.first} and {self.second} share {len(self.pairs)} identical images: {pairs}"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from openbench.core.names import order_name, without_side
 from openbench.core.record import ResultRecord
+from openbench.errors import listed
 from openbench.storage.plain_json import plain
 
 ROUNDING = 1e-6
@@ -229,15 +230,11 @@ class RecordComparison:
     def __str__(self) -> str:
         parts = [f"{self.equal} values equal to rounding"]
         if self.moved:
-            parts.append(f"{len(self.moved)} moved within what {SAMPLES} samples can move: {_first(self.moved)}")
+            moved = listed((d.moved.removeprefix("metrics.") for d in self.moved), _SHOWN)
+            parts.append(f"{len(self.moved)} moved within what {SAMPLES} samples can move: {moved}")
         if self.added:
             parts.append(f"{len(self.added)} new values, which the record does not have")
         return " · ".join(parts)
-
-
-def _first(moved: tuple[ValueDifference, ...]) -> str:
-    more = f" and {len(moved) - _SHOWN} more" if len(moved) > _SHOWN else ""
-    return ", ".join(d.moved.removeprefix("metrics.") for d in moved[:_SHOWN]) + more
 
 
 def compare(old: ResultRecord, new: ResultRecord) -> RecordComparison:

@@ -12,7 +12,7 @@ from typing import Any
 from openbench.core.names import PART, is_page, is_part
 from openbench.core.record import ResultRecord
 from openbench.digest import bytes_sha256
-from openbench.errors import RecordError, did_you_mean
+from openbench.errors import RecordError, did_you_mean, listed
 from openbench.results.records._schema import check_numbers
 from openbench.storage.checksum import KEY as STATED
 from openbench.storage.files import creating, delete_old, read_regular
@@ -136,11 +136,9 @@ class RecordStore:
             errors: list[RecordError] = []
             records = [path for _, path in self._read(fitting, errors.append)]
             if len(records) > 1:
-                listed = ", ".join(f"{p.stem} ({'/'.join(p.parent.parts[-3:])})" for p in records[:_SHOWN])
-                more = f" and {len(records) - _SHOWN} more" if len(records) > _SHOWN else ""
+                shown = listed((f"{p.stem} ({'/'.join(p.parent.parts[-3:])})" for p in records), _SHOWN)
                 raise RecordError(
-                    f"{len(records)} records in '{self.root}' begin with '{name}': {listed}{more} — type more of "
-                    "its digits"
+                    f"{len(records)} records in '{self.root}' begin with '{name}': {shown} — type more of its digits"
                 )
             fitting = [*records, *fitting]
             for error in errors if records else ():

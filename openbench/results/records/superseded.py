@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 
 from openbench.core.record import ResultRecord
+from openbench.errors import listed
 from openbench.results.frame import Run, run_of
 from openbench.results.records.store import RecordStore, ignore
-
-_SHOWN = 3
 
 
 def superseded(runs: Iterable[Run]) -> dict[str, str]:
@@ -51,17 +50,9 @@ def _rank(run: Run) -> tuple[bool, int, str, str]:
 def _why(old: Run, new: Run) -> str:
     if old.uncommitted != new.uncommitted:
         if old.uncommitted:
-            return f"it was made from uncommitted changes in {_listed(old.uncommitted)}"
-        return f"openbench has uncommitted changes since, in {_listed(new.uncommitted)}"
+            return f"it was made from uncommitted changes in {listed(old.uncommitted)}"
+        return f"openbench has uncommitted changes since, in {listed(new.uncommitted)}"
     if old.version != new.version:
         return f"made by version {old.version} of the method, which is now at {new.version}"
     names = sorted({*old.sources, *new.sources})
-    return (
-        f"made before a change of {_listed(name for name in names if old.sources.get(name) != new.sources.get(name))}"
-    )
-
-
-def _listed(names: Iterable[str]) -> str:
-    every = list(names)
-    more = f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else ""
-    return ", ".join(every[:_SHOWN]) + more
+    return f"made before a change of {listed(name for name in names if old.sources.get(name) != new.sources.get(name))}"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from openbench.core.names import WORDS, is_words
 from openbench.core.scores import SetScores
-from openbench.errors import ConfigError, DataError, OpenbenchError, available, did_you_mean
+from openbench.errors import ConfigError, DataError, OpenbenchError, available, did_you_mean, listed
 from openbench.metrics.suite import ROLES
 from openbench.results.escape import one_line
 from openbench.results.scores.cells import ID_ROLES, read_sets
@@ -132,9 +132,9 @@ def _arrays(file: Path, meaning: Meaning) -> tuple[SetScores, bool]:
         if len(keys) > 1:
             raise DataError(f"{file} has the arrays {' and '.join(keys)} — keep one of them")
         if column == "scores" and not keys:
-            listed = ", ".join(map(one_line, list(found)[:_SHOWN])) or "none"
+            names = ", ".join(map(one_line, list(found)[:_SHOWN])) or "none"
             raise DataError(
-                f"{file} has no array '{_CONFIDENCE}' (OpenOOD) or 'scores', found: {listed} — optional are "
+                f"{file} has no array '{_CONFIDENCE}' (OpenOOD) or 'scores', found: {names} — optional are "
                 "label, pred, images"
             )
     values = {column: _column(found[keys[0]], f"{file}: '{keys[0]}'") for column, keys in columns.items() if keys}
@@ -223,17 +223,12 @@ def _check_known(arrays: Mapping[Path, SetScores], unsigned: Sequence[str], mean
         taken |= role == "id_test"
         typed.append(f"--set {role}={name}")
     if unsigned:
-        asked.append(f"whether a larger score is more OOD or more ID (id) in {_listed(unsigned)}")
+        asked.append(f"whether a larger score is more OOD or more ID (id) in {listed(map(one_line, unsigned), _SHOWN)}")
     if roles:
         sets = f", which are not sets of benchmark '{meaning.benchmark}'" * bool(meaning.benchmark)
-        asked.append(f"the role ({', '.join(ROLES)}) of {_listed(list(roles))}{sets}")
+        asked.append(f"the role ({', '.join(ROLES)}) of {listed(map(one_line, roles), _SHOWN)}{sets}")
     benchmark = "" if meaning.benchmark or not roles else "; --benchmark NAME tells the roles of its sets"
     raise ConfigError(f"scores do not say {' and '.join(asked)} — add what is right of: {' '.join(typed)}{benchmark}")
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(one_line, names[:_SHOWN])) + more
 
 
 def _sets(file: Path, s: SetScores) -> list[SetScores]:
