@@ -14,7 +14,7 @@ from openbench.core.composite import leaves
 from openbench.core.method import Method
 from openbench.engine.compatibility import NEEDS, Requirements
 from openbench.engine.prepare import build_method
-from openbench.errors import ConfigError, OpenbenchError, RecordError, check_known, did_you_mean
+from openbench.errors import ConfigError, OpenbenchError, RecordError, check_known, did_you_mean, listed
 from openbench.results.leaderboard.ranking import Board, Row, boards_in
 from openbench.results.leaderboard.separable import ranges_of
 from openbench.results.records.settings import NONE
@@ -26,16 +26,9 @@ from openbench.results.tables.views import GROUPS
 
 _MB = 1.048576  # of a MiB
 _LISTED = 12  # methods in a table or a note
-_COLUMNS = (
-    Column("method"),
-    Column("hyper-parameters"),
-    Column("near AUROC ↑", "percent"),
-    Column("far AUROC ↑", "percent"),
-    Column("ranks near"),
-    Column("far"),
-    Column("ms per image", "number"),
-    Column("process (MB)", "number"),
-    Column("needs"),
+_COLUMNS = Column.of(
+    *("method", "hyper-parameters", ("near AUROC ↑", "percent"), ("far AUROC ↑", "percent")),
+    *("ranks near", "far", ("ms per image", "number"), ("process (MB)", "number"), "needs"),
 )
 _COSTS = (
     "ms per image: besides the network's own pass, on the machine of the record; – where the passes of gradients were "
@@ -96,11 +89,8 @@ class Recommendation:
         about, tables = " · ".join(self.about), []
         notes = [_RANKS.format(self.compared)] * bool(self.compared) + [_COSTS]
         if self.untested:
-            names = ", ".join(method["method"] for method in self.untested[:_LISTED])
-            more = f", and {len(self.untested) - _LISTED} more" if len(self.untested) > _LISTED else ""
-            notes.append(
-                f"Not tested, as scores on the same images are not published: {names}{more} (openbench publish)"
-            )
+            names = listed((method["method"] for method in self.untested), _LISTED, last=", and ")
+            notes.append(f"Not tested, as scores on the same images are not published: {names} (openbench publish)")
         if self.deviations:
             notes.append(f"Not the benchmark as defined: {'; '.join(self.deviations)}")
         if self.best:

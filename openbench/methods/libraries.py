@@ -26,6 +26,8 @@ from openbench.methods._stats import seeded, training
 
 _BATCH = 200  # samples at a time, as in OpenOOD; some detectors compute an (n, n) matrix of a batch
 _NAMES = "pytorch-ood, OpenOOD or oodeel"
+# What OpenOOD's evaluator wraps the network in; other postprocessors get the network itself.
+_WRAPPERS = {"ASHPostprocessor": "ash_net.ASHNet", "ScalePostprocessor": "scale_net.ScaleNet"}
 
 
 class _Network(nn.Module):
@@ -223,11 +225,6 @@ class _PytorchOOD(_Library):
 class _OpenOOD(_Library):
     install = "pip install git+https://github.com/Jingkang50/OpenOOD"
     calls = ("setup", "postprocess")
-    # What OpenOOD's evaluator wraps the network in; other postprocessors get the network itself.
-    _wrappers: ClassVar[Mapping[str, str]] = {
-        "ASHPostprocessor": "ash_net.ASHNet",
-        "ScalePostprocessor": "scale_net.ScaleNet",
-    }
 
     def make(self, net: _Network, network: nn.Module | None = None) -> Any:
         m = self.method
@@ -266,10 +263,8 @@ class _OpenOOD(_Library):
             detector.set_hyperparam(list(self.method.setting.values()))
 
     def scores(self, detector: Any, net: _Network, x: Tensor) -> Any:
-        wrapper, _, name = next(
-            (path for base in self.kind.__mro__ if (path := self._wrappers.get(base.__name__))), ""
-        ).partition(".")
-        wrapped = getattr(importlib.import_module(f"openood.networks.{wrapper}"), name)(net) if wrapper else net
+        wrappers = [_WRAPPERS[base.__name__] for base in self.kind.__mro__ if base.__name__ in _WRAPPERS]
+        wrapped = _class_of(f"openood.networks.{wrappers[0]}")(net) if wrappers else net
         return -torch.as_tensor(detector.postprocess(wrapped, x)[1])
 
     @staticmethod

@@ -115,14 +115,9 @@ def difference_table(first: ScoredRun, other: ScoredRun, level: float = 0.95) ->
         other: on the same images.
         level: coverage of the intervals.
     """
-    columns = (
-        Column("set"),
-        Column("role"),
-        Column(f"{first.name} ↑", "percent"),
-        Column(f"{other.name} ↑", "percent"),
-        Column("difference [interval]", "percent"),
-        Column("p", "number"),
-    )
+    titles = (f"{first.name} ↑", f"{other.name} ↑", "difference [interval]")
+    numbers = (Column(title, "percent") for title in titles)
+    columns = (*Column.of("set", "role"), *numbers, Column("p", "number"))
     rows = tuple(
         (one.name if one.role == "mean" else f"  {one.name}", one.role, *_cells(one.auroc))
         for one in differences(first, other, level)
@@ -173,24 +168,15 @@ def disagreement_table(first: ScoredRun, other: ScoredRun, most: int, keys: Keys
                 names = keys.get((str(s.role), s.name), ())
                 name = names[index] if index < len(names) else f"image {index}"
                 rows.append((one.name, str(s.role), name, float(a[at]), float(b[at])))
-    columns = (
-        Column("set"),
-        Column("role"),
-        Column("image"),
-        Column(f"{first.name}: larger than", "percent", 1),
-        Column(f"{other.name}: larger than", "percent", 1),
-    )
+    larger = (Column(f"{run.name}: larger than", "percent", 1) for run in (first, other))
+    columns = (*Column.of("set", "role", "image"), *larger)
     note = "Larger than: the share of the ID test images and of that set whose score is smaller; ties count half."
     return Table("Images on which they disagree most", columns, tuple(rows), notes=(note,))
 
 
 def _cells(difference: PairedDifference) -> tuple[Cell, ...]:
-    return (
-        difference.first,
-        difference.second,
-        Estimate(difference.difference, difference.low, difference.high),
-        float(f"{difference.p:.3g}"),
-    )
+    estimate = Estimate(difference.difference, difference.low, difference.high)
+    return difference.first, difference.second, estimate, float(f"{difference.p:.3g}")
 
 
 def _places(ids: np.ndarray, ood: np.ndarray) -> np.ndarray:

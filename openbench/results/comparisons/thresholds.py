@@ -132,8 +132,7 @@ def summary_table(methods: Sequence[GroupedScores]) -> Table:
         MetricError: scores of which no finite best threshold exists.
     """
     columns = (
-        *(Column(title) for title in ("method", "run")),
-        Column("groups", "count"),
+        *Column.of("method", "run", ("groups", "count")),
         *(Column(t, "percent") for t in ("F1 ↑", "others F1 ↑", "single F1 ↑", "AUROC ↑", "FPR@95 ↓", "AUPR-out ↑")),
         *(Column(f"threshold {t}", "number") for t in ("variance", "std", "range", "relative std ↓")),
     )
@@ -162,13 +161,9 @@ def group_table(scored: GroupedScores) -> Table:
         scored: at least one group.
     """
     shared: SharedThresholds = shared_thresholds(scored.groups)
-    columns = (
-        Column("group"),
-        Column("threshold", "number"),
-        Column("F1 ↑", "percent"),
-        Column("others' threshold", "number"),
-        Column("others F1 ↑", "percent"),
-        Column("single F1 ↑", "percent"),
+    columns = Column.of(
+        *("group", ("threshold", "number"), ("F1 ↑", "percent")),
+        *(("others' threshold", "number"), ("others F1 ↑", "percent"), ("single F1 ↑", "percent")),
     )
     rows = tuple(
         (name, g.threshold, g.own, g.others_threshold, g.others, g.single) for name, g in shared.groups.items()

@@ -160,23 +160,12 @@ def _index(by_benchmark: Mapping[str, list[Board]], unreadable: Sequence[str]) -
     for name, boards in sorted(by_benchmark.items()):
         for board in boards:
             best = board.ranked[0] if board.ranked else None
-            rows.append(
-                (
-                    Link(name, f"{name}.md"),
-                    "full spectrum" if board.full_spectrum else "standard",
-                    board.digest,
-                    len(board.ranked),
-                    len(board.unranked),
-                    best.method if best else None,
-                    best.values.get("near auroc") if best else None,
-                )
-            )
-    columns = (
-        *map(Column, ("benchmark", "ID side", "digest")),
-        Column("ranked", "count"),
-        Column("not ranked", "count"),
-    )
-    columns += (Column("best near AUROC by"), Column("near AUROC ↑", "percent"))
+            first = (best.method, best.values.get("near auroc")) if best else (None, None)
+            side = "full spectrum" if board.full_spectrum else "standard"
+            counts = (len(board.ranked), len(board.unranked))
+            rows.append((Link(name, f"{name}.md"), side, board.digest, *counts, *first))
+    columns = Column.of("benchmark", "ID side", "digest", ("ranked", "count"), ("not ranked", "count"))
+    columns += Column.of("best near AUROC by", ("near AUROC ↑", "percent"))
     listed = to_markdown(Table("By benchmark", columns, tuple(rows))) if rows else "No records yet.\n"
     parts = [MARK, "# Leaderboard", _EXPLAINED, listed]
     if unreadable:
@@ -239,11 +228,7 @@ def side_of(board: Board) -> str:
 _WHO = {"method": "method", "training": "training"}
 _OPTIONAL = {"augmentation": "augment", "outliers": "outliers"}
 _HOW = {"backbone": "backbone", "hyper-parameters": "settings", "tuned": "tuned"}
-_MEASURED = (
-    *(Column(title, "percent") for title in _TITLES),
-    Column("runs", "count"),
-    Column("networks", "count"),
-)
+_MEASURED = Column.of(*((title, "percent") for title in _TITLES), ("runs", "count"), ("networks", "count"))
 
 
 def row_columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -263,12 +248,8 @@ def distinguishing_columns(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _cells(row: Row, who: Mapping[str, str]) -> tuple[Cell, ...]:
-    return (
-        *(getattr(row, name) for name in who.values()),
-        *(row.values.get(key) for key in VALUES),
-        len(row.runs),
-        row.networks,
-    )
+    values = (*(getattr(row, name) for name in who.values()), *(row.values.get(key) for key in VALUES))
+    return (*values, len(row.runs), row.networks)
 
 
 def ranked_table(board: Board) -> Table:
@@ -347,11 +328,9 @@ def letters(index: int) -> str:
 def raw(boards: list[Board]) -> Table:
     """Everything on the page for programs: fractions, not rounded, with run ids."""
     keys = (*(key.replace(" ", "_") for key in VALUES), "runs", "networks")
-    first = tuple(Column(title) for title in ("digest", "id_side", "rank", "method", "version"))
-    who = tuple(
-        map(Column, ("training", "augment", "outliers", "backbone", "hyper_parameters", "not_default", "tuned"))
-    )
-    columns = (*first, *who, *(Column(key) for key in keys), Column("not_ranked_because"), Column("run_ids"))
+    who = ("training", "augment", "outliers", "backbone", "hyper_parameters", "not_default", "tuned")
+    first = ("digest", "id_side", "rank", "method", "version", *who)
+    columns = Column.of(*first, *keys, "not_ranked_because", "run_ids")
     rows: list[tuple[Cell, ...]] = []
     for board in boards:
         side = side_of(board)

@@ -10,10 +10,9 @@ from openbench.results.tables.render import Cell, Column, Estimate, Table
 
 TITLE = "published, not verified here"
 MEASURED, GIVEN = "measured here", "scores given, code not run"
-COLUMNS = (
-    *map(Column, ("method", "training", "augment", "outliers", "backbone")),
-    *(Column(f"{title} ↑", "percent") for title in ("near AUROC", "far AUROC", "ID accuracy")),
-    Column("source"),
+COLUMNS = Column.of(
+    *("method", "training", "augment", "outliers", "backbone"),
+    *(("near AUROC ↑", "percent"), ("far AUROC ↑", "percent"), ("ID accuracy ↑", "percent"), "source"),
 )
 
 

@@ -141,13 +141,10 @@ def comparison(runs: "DataFrame", benchmark: str) -> Table:
         gain = None if group is base else _gain(group["near"] - base["near"])
         reference = None if same is None else _over_seeds(same["near"])
         rows.append((str(training), str(score), len(group), *cells, gain, reference))
-    percents = (*_SHOWN, _GAIN, _SAME)
+    percents = (Column(title, "percent", 1) for title in (*_SHOWN, _GAIN, _SAME))
     return Table(
         f"Ways of training on {benchmark}",
-        (
-            *(Column("training"), Column("score"), Column("seeds", "count")),
-            *(Column(title, "percent", 1) for title in percents),
-        ),
+        (*Column.of("training", "score", ("seeds", "count")), *percents),
         tuple(rows),
         header="percent · mean ± population standard deviation over seeds · each training with the score of its paper",
     )

@@ -17,21 +17,13 @@ def made_by(record: ResultRecord) -> str:
     """
     again = record.provenance.get("prediction_sets")
     given = "scores given, nobody here ran the code that made them; numbers by " * bool(given_of(record))
-    return (
-        given
-        + _version(record.provenance)
-        + (f"; prediction sets by {_version(again)}" if isinstance(again, dict) else "")
-    )
+    later = f"; prediction sets by {_version(again)}" if isinstance(again, dict) else ""
+    return given + _version(record.provenance) + later
 
 
 def _version(provenance: Mapping[str, Any]) -> str:
-    sha, changed = (
-        str(provenance.get("git_sha") or "unknown")[:12],
-        " with changes" if provenance.get("git_dirty") else "",
-    )
-    return (
-        f"openbench {provenance.get('openbench', 'unknown')}, commit {sha}{changed}, {provenance.get('utc', 'no date')}"
-    )
+    commit = str(provenance.get("git_sha") or "unknown")[:12] + " with changes" * bool(provenance.get("git_dirty"))
+    return f"openbench {provenance.get('openbench', 'unknown')}, commit {commit}, {provenance.get('utc', 'no date')}"
 
 
 def processor(record: ResultRecord) -> str:
@@ -49,12 +41,9 @@ def same_machinery(one: ResultRecord, other: ResultRecord) -> bool:
 
     Only libraries that both name are compared: an earlier openbench named fewer.
     """
-    mine, theirs = one.provenance, other.provenance
-    facts = [
-        [provenance.get(key) for key in ("processor", "instructions", "device", "threads")]
-        for provenance in (mine, theirs)
-    ]
-    versions = [provenance.get("libraries") or {} for provenance in (mine, theirs)]
+    both, keys = (one.provenance, other.provenance), ("processor", "instructions", "device", "threads")
+    facts = [[provenance.get(key) for key in keys] for provenance in both]
+    versions = [provenance.get("libraries") or {} for provenance in both]
     shared = versions[0].keys() & versions[1].keys()
     alike = all(versions[0][name] == versions[1][name] for name in shared)
     return facts[0] == facts[1] and None not in facts[0] and bool(shared) and alike

@@ -78,11 +78,8 @@ def frame_of(table: Table) -> "DataFrame":
 
     columns: dict[str, Series] = {}
     for index, column in enumerate(table.columns):
-        name, dtype, cells = (
-            name_of(column.name or column.title),
-            _DTYPES[column.kind],
-            [row[index] for row in table.rows],
-        )
+        name, dtype = name_of(column.name or column.title), _DTYPES[column.kind]
+        cells = [row[index] for row in table.rows]
         columns[name] = pd.Series([_plain(cell, column) for cell in cells], dtype=dtype)
         for end in _ENDS:
             values = [getattr(cell, end) if isinstance(cell, Estimate) else None for cell in cells]

@@ -73,6 +73,11 @@ class Column:
     group: str = ""
     better: str = ""
 
+    @classmethod
+    def of(cls, *described: str | tuple[str, Kind] | tuple[str, Kind, int]) -> "tuple[Column, ...]":
+        """Return columns by their titles; of one whose cells are not text by title, kind and, if need be, decimals."""
+        return tuple(cls(one) if isinstance(one, str) else cls(*one) for one in described)
+
     @property
     def heading(self) -> str:
         """The title after that of its group."""

@@ -59,12 +59,11 @@ _END = re.compile(r"(.+)_(low|high)")
 def run_table(record: ResultRecord) -> Table:
     """Return the overview of a run: AUROC and FPR@95 with intervals, AUPR per set and group, on both ID sides."""
     sides = [side for side in SIDES if any((side + name) in record.metrics for name in names_of(record))]
-    columns = [Column("set"), Column("role"), Column("n", "count")]
+    columns = [*Column.of("set", "role", ("n", "count"))]
     for side in sides:
-        columns += [Column(f"{_SHORT[side]}AUROC ↑ [interval]", "percent")]
-        columns += [Column(f"{_SHORT[side]}FPR@95 ↓ [interval]", "percent")]
-        if not side:
-            columns += [Column("AUPR-in ↑", "percent"), Column("AUPR-out ↑", "percent")]
+        titles = [f"{_SHORT[side]}{title} [interval]" for title in ("AUROC ↑", "FPR@95 ↓")]
+        titles += [] if side else ["AUPR-in ↑", "AUPR-out ↑"]
+        columns += [Column(title, "percent") for title in titles]
     rows = []
     for name in names_of(record):
         cells: list[Cell] = [name if name in GROUPS else f"{MEMBER}{name}", role_of(record, name)]
@@ -364,18 +363,13 @@ def _prediction_sets(record: ResultRecord) -> list[Table]:
                 cells.setdefault((kind, float(alpha), side), {})[quantity] = value
     if not cells:
         return []
-    columns = [
-        Column("sets"),
-        Column("side"),
-        Column("α", "number"),
-        Column("coverage", "percent"),
-        Column("size ↓", "number"),
-        Column("singletons ↑", "percent"),
-        Column("worst class ↑", "percent"),
-    ]
+    measured = Column.of(
+        ("coverage", "percent"), ("size ↓", "number"), ("singletons ↑", "percent"), ("worst class ↑", "percent")
+    )
+    columns = [*Column.of("sets", "side", ("α", "number")), *measured]
     split = any("size_mean" in values for values in cells.values())
     if split:
-        columns += [Column("coverage over splits", "percent"), Column("size over splits ↓", "number")]
+        columns += Column.of(("coverage over splits", "percent"), ("size over splits ↓", "number"))
     quantities = ("coverage", "size", "singletons", "worst_class")
     rows = tuple(
         (
@@ -432,12 +426,8 @@ def _trials(record: ResultRecord) -> list[Table]:
         chosen = "yes" if _is_chosen(trial, record) else ""
         reason = [str(trial.get("infeasible", ""))] * infeasible
         rows.append((hyper_parameters(trial.get("params", {})), *cells, chosen, *reason))
-    columns = (
-        Column("hyper-parameters"),
-        *(c for _, c in fields),
-        Column("chosen"),
-        *[Column("infeasible")] * infeasible,
-    )
+    last = Column.of("chosen", *["infeasible"] * infeasible)
+    columns = (Column("hyper-parameters"), *(column for _, column in fields), *last)
     rule = "least selective risk, of equal ones the largest AUROC" if by_risk else "largest AUROC"
     notes = (f"Chosen on {tuned_on(record)}: {rule}.", *deviation_notes(record))
     return [Table(f"trials · {_title(record)}", columns, tuple(rows), notes=notes)]
@@ -457,7 +447,7 @@ def _counts(record: ResultRecord) -> list[Table]:
         (key.partition("/")[2], key.partition("/")[0], count.get("n"), count.get("expected"))
         for key, count in sorted(record.counts.items())
     )
-    columns = (Column("set"), Column("role"), Column("n", "count"), Column("as defined", "count"))
+    columns = Column.of("set", "role", ("n", "count"), ("as defined", "count"))
     return [Table(f"images · {_title(record)}", columns, rows, notes=deviation_notes(record))] if rows else []
 
 
