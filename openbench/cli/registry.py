@@ -198,5 +198,5 @@ def method_facts() -> dict[str, MethodFacts]:
         method = method_of(entry.name, {})
         if method is not None:
             required = Requirements.of(leaves(method))
-            facts[entry.name] = MethodFacts(required.family, required.needs, required.fitted_on, *entry.about())
+            facts[entry.name] = MethodFacts(required.family, required.needs, *entry.about(), required.fitted_on)
     return facts

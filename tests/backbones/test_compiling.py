@@ -126,12 +126,7 @@ class Short(nn.Module):
 
 @needs_compiler
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_outputs_are_the_uncompiled_up_to_rounding_at_any_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Headers that are compiled beforehand serve many kernels, and take longer than one.
-    how = torch._inductor.config
-    if hasattr(how, "cpp_cache_precompile_headers"):  # torch 2.6 compiles none
-        monkeypatch.setattr(how, "cpp_cache_precompile_headers", False)
-
+def test_compiled_outputs_are_the_uncompiled_up_to_rounding_at_any_batch_size() -> None:
     def made(compile: bool) -> NetworkBackbone:
         backbone = NetworkBackbone(
             "short", "short", Short, lambda _: Anatomy("fc"), preprocess=Preprocess(4, 4), compile=compile

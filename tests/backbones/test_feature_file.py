@@ -79,7 +79,7 @@ def test_files_that_are_no_arrays_are_refused(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"'gone.npz' not found .searched: 'gone.npz', "):
         features("features", "gone.npz")
     (tmp_path / "f.npz").write_bytes(b"no zip")
-    with pytest.raises(DataError, match=r"f.npz' cannot be read .* — write it with numpy"):
+    with pytest.raises(DataError, match=r"f.npz' cannot be read .* — write numbers with numpy"):
         features("features", "f.npz")
     np.savez("f.npz", a=X)
     with pytest.raises(DataError, match=r"has no arrays such as .*, found 'a'"):

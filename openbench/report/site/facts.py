@@ -12,16 +12,16 @@ class MethodFacts:
     Args:
         reads: its family, one of READS: what it computes the score from.
         needs: what a user must have for it, of `training data`, `outliers`, `gradients`, `text`.
-        fitted_on: the roles of the images that it is fitted on.
         year: of its paper; empty if unknown.
         summary: what the score is, in a line.
+        fitted_on: the roles of the images that it is fitted on.
     """
 
     reads: str = ""
     needs: tuple[str, ...] = ()
-    fitted_on: tuple[str, ...] = ()
     year: str = ""
     summary: str = ""
+    fitted_on: tuple[str, ...] = ()
 
 
 UNKNOWN = MethodFacts()
