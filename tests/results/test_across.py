@@ -172,3 +172,5 @@ def test_costs_are_sums_over_runs_beside_what_openoods_evaluator_reads():
     assert table.rows[0][1:] == (2, 43, 700, 1580, 2 * once)
     assert table.rows[1][1:] == (1, 2, 800, 0, without)
     assert table.rows[2][1:] == (3, 45, 800, 1580, 2 * once + without)
+    often = replace(msp, provenance={**later, "passes": without + 5})
+    assert costs(boards([often]), {})[0].rows[0][4:] == (without + 5, without + 5)

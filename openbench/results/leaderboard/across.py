@@ -274,7 +274,8 @@ def costs(boards: Iterable[Board], fitted_on: Mapping[str, Iterable[str]]) -> li
 
     A pass is an image that the network reads. `passes without a cache` counts what OpenOOD's evaluator reads for the
     same runs: the images to fit on, both validation sets for every setting that is tried, ID test twice (scores,
-    accuracy), and every OOD set. It is a lower bound, since some methods read an image several times.
+    accuracy), and every OOD set. It is a lower bound, since some methods read an image several times; where the run
+    itself took more passes, it is these.
 
     Args:
         boards: of runs; the full spectrum has the same ones.
@@ -301,7 +302,7 @@ def _cost(name: str, runs: Sequence[Run], fitted_on: Mapping[str, Iterable[str]]
 def _passes_without_cache(run: Run, fitted_on: Iterable[str]) -> int:
     n = Counter(run.sizes)
     fit, tested = sum(n[role] for role in fitted_on), sum(n[role] for role in (*GROUPS, *2 * ("id_test", "csid")))
-    return fit + run.trials * (n["id_val"] + n["ood_val"]) + tested
+    return max(fit + run.trials * (n["id_val"] + n["ood_val"]) + tested, run.passes or 0)
 
 
 _ABOUT: tuple[str, ...] = ("run_id", "benchmark", "digest", "deviations", "method", "version", "hyper_parameters")
