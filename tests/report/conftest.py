@@ -13,8 +13,8 @@ from openbench.results.records.store import RecordStore, digest_of
 
 HOSTILE = "</script><img src=x onerror=alert(1)><b>bold</b>"
 FACTS = {
-    "knn": MethodFacts("features", ("training data",), ("id_train",), "2022", "Distance to a neighbour."),
-    "msp": MethodFacts("logits", (), (), "2017", HOSTILE),
+    "knn": MethodFacts("features", ("training data",), "2022", "Distance to a neighbour."),
+    "msp": MethodFacts("logits", (), "2017", HOSTILE),
 }
 
 
