@@ -119,7 +119,7 @@ def available(choices: Iterable[str], name: str = "") -> str:
 def listed(things: Iterable[object], most: int = 3, separator: str = ", ", last: str = " and ") -> str:
     """Return things as text, of more than `most` the first ones and how many there are besides."""
     texts = [str(thing) for thing in things]
-    more = f"{last}{len(texts) - most} more" if len(texts) > most else ""
+    more = f"{last}{len(texts) - most:,} more" if len(texts) > most else ""
     return separator.join(texts[:most]) + more
 
 

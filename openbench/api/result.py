@@ -119,10 +119,7 @@ class Result:
                 "role": row.role,
                 "auroc": row.auroc.first,
                 "other_auroc": row.auroc.second,
-                "difference": row.auroc.difference,
-                "low": row.auroc.low,
-                "high": row.auroc.high,
-                "p": row.auroc.p,
+                **{key: getattr(row.auroc, key) for key in ("difference", "low", "high", "p")},
                 "n_id": row.n_id,
                 "n_ood": row.n_ood,
             }

@@ -15,12 +15,11 @@ from openbench.core.benchmark import RowItems, Split
 from openbench.core.features import Head
 from openbench.core.request import Role
 from openbench.digest import digest
-from openbench.errors import ConfigError, DataError, did_you_mean
+from openbench.errors import ConfigError, DataError, did_you_mean, listed
 from openbench.storage.array_file import arrays_digest, open_arrays
 
 FEATURES, LOGITS, NAMES, LABELS = "features", "logits", "names", "labels"
 _GROUPS = (Role.NEAR, Role.FAR, Role.CSID)
-_SHOWN = 3
 
 
 class FeatureFile(Rows):
@@ -221,5 +220,4 @@ def _set(key: str) -> str:
 
 
 def _few(names: Sequence[Any]) -> str:
-    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return (", ".join(f"'{name}'" for name in names[:_SHOWN]) or "nothing") + more
+    return listed(f"'{name}'" for name in names) or "nothing"

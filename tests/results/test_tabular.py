@@ -114,7 +114,7 @@ def test_published_conformal_figures_take_the_points_of_the_roc_curve_for_calibr
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("wine,PCA,auroc,x", "line 2: found 'x' — a number expected"),
+        ("wine,PCA,auroc,x", "line 2: found 'x' — allowed: a number"),
         ("wine,PCA,auroc,0.8\nwine,PCA,auroc,0.7", "line 3: .* appears twice"),
     ],
 )

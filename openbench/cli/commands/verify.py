@@ -12,7 +12,7 @@ from openbench.cli import options
 from openbench.cli.output import LeftOut, left_out, note, print_tables
 from openbench.cli.process import BAD_INPUT, FAILED, OK
 from openbench.core.names import is_part
-from openbench.errors import ConfigError, NotReproducedError, OpenbenchError, RecordError, check_known
+from openbench.errors import ConfigError, NotReproducedError, OpenbenchError, RecordError, check_known, listed
 from openbench.progress import messages
 from openbench.results.escape import console, console_lines
 from openbench.results.scores.recompute import PUBLISHED
@@ -188,8 +188,7 @@ def _recomputed(record: "ResultRecord", scores: "ScoreStore", lost: LeftOut) -> 
 
 def _differences(found: "Recomputed") -> str:
     """The first numbers in which a record is not what its scores say."""
-    first, more = "; ".join(map(str, found.different[:3])), len(found.different) - 3
-    return f"not what its scores say: {first}" + f"; {more} more" * (more > 0)
+    return f"not what its scores say: {listed(found.different, 3, '; ', '; ')}"
 
 
 def _verify_scores(results: Path, run_ids: Sequence[str], keep: bool, outcomes: Outcomes) -> int:

@@ -295,20 +295,15 @@ def _about(figures: PublishedFigures) -> str:
     return f"published results: {cited}{'' if all(comparison.comparable for comparison in figures.known) else other}"
 
 
+_OF_ROW = ("method", "version", "training", "augment", "outliers", "backbone", "settings", "tuned", "networks")
+
+
 def _row(row: Row, place: tuple[int, bool] | None, columns: Sequence[ShownColumn], figures: PublishedFigures) -> Plain:
     comparison = figures.of_rows[row.runs]
     return {
         "rank": None if place is None else place[0],
         "tied": place is not None and place[1],
-        "method": row.method,
-        "version": row.version,
-        "training": row.training,
-        "augment": row.augment,
-        "outliers": row.outliers,
-        "backbone": row.backbone,
-        "settings": row.settings,
-        "tuned": row.tuned,
-        "networks": row.networks,
+        **{name: getattr(row, name) for name in _OF_ROW},
         "runs": list(row.runs),
         "reasons": list(row.reasons),
         "ms": _mean(run.ms for run in row.members),
@@ -354,10 +349,7 @@ def _figures(figures: PublishedFigures) -> Iterator[dict[str, Any]]:
     """Published results on a benchmark with any network; the page marks those of the row's own network."""
     for setup, figure in figures.setups.items():
         yield {
-            "method": setup.method,
-            "training": setup.training,
-            "backbone": setup.backbone,
-            "augment": setup.augment,
+            **{name: getattr(setup, name) for name in ("method", "training", "backbone", "augment")},
             "near": value_of(figure.near),
             "far": value_of(figure.far),
             "accuracy": figure.accuracy,

@@ -205,13 +205,9 @@ def _row(runs: Sequence[Run], side: str, newest: Mapping[str, int], replaced: Ma
     settings = sorted({run.written for run in runs}, key=_natural)
     values = {f"{g} {key}": _summary(runs, f"{side}{g}", key) for key in ("auroc", "fpr95") for g in GROUPS}
     values["accuracy"] = _summary(runs, f"{side}id", "accuracy")
+    about = ("method", "version", "training", "augment", "outliers", "backbone")
     return Row(
-        method=first.method,
-        version=first.version,
-        training=first.training,
-        augment=first.augment,
-        outliers=first.outliers,
-        backbone=first.backbone,
+        **{name: getattr(first, name) for name in about},
         params=" | ".join(settings),
         settings=over_runs([run.chosen for run in runs]) or ("default" if first.params else "none"),
         tuned=_tuned(first),

@@ -1,6 +1,5 @@
 """Comparison of tabular records with the published figures, by table and detector."""
 
-import csv
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
 from openbench.results.escape import csv_cell
-from openbench.results.tables.published import load_names
+from openbench.results.tables.published import load_names, number_in, reference_rows
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -36,20 +35,15 @@ def load_figures(folder: Path) -> dict[Cell, float]:
     Raises:
         RecordError: no such file, a value that is not a number, or a key twice.
     """
-    path, names = folder / FIGURES, load_names(folder)
-    if not path.is_file():
-        raise RecordError(f"'{path}' not found — it holds the published figures: {SOURCE}")
-    figures: dict[Cell, float] = {}
-    with open(path, encoding="utf-8", newline="") as stream:
-        for number, row in enumerate(csv.DictReader(stream), 2):
-            for method in names.ours("detector", row["detector"], PROTOCOL):
-                cell = (row["dataset"], method, row["metric"])
-                if cell in figures:
-                    raise RecordError(f"'{path}' line {number}: {cell} appears twice — keep one")
-                try:
-                    figures[cell] = float(row["value"])
-                except ValueError as error:
-                    raise RecordError(f"'{path}' line {number}: found {row['value']!r} — a number expected") from error
+    names, figures = load_names(folder), dict[Cell, float]()
+    if not (folder / FIGURES).is_file():
+        raise RecordError(f"'{folder / FIGURES}' not found — it holds the published figures: {SOURCE}")
+    for where, row in reference_rows(folder, FIGURES):
+        for method in names.ours("detector", row["detector"], PROTOCOL):
+            cell = (row["dataset"], method, row["metric"])
+            if cell in figures:
+                raise RecordError(f"{where}: {cell} appears twice — keep one")
+            figures[cell] = number_in(row["value"], where)
     return figures
 
 

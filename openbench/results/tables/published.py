@@ -202,7 +202,7 @@ def _estimate(percent: str, std: str, where: str) -> Estimate | None:
     """Fractions of printed percentages; a deviation of exactly 0.00 marks a single run, not agreement of several."""
     if percent in ("", "/"):
         return None
-    return Estimate(_number(percent, where) / 100, std=_number(std or "0", where) / 100 or None)
+    return Estimate(number_in(percent, where) / 100, std=number_in(std or "0", where) / 100 or None)
 
 
 def reference_rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -259,8 +259,8 @@ def rejection_figures(folder: Path) -> dict[tuple[str, str, str], RejectionFigur
     """
     columns, figures = {"benchmark": "id", "set": "ood", "method": "method"}, dict[Key, dict[str, float]]()
     for where, key_of, row in _figures(folder, "reject_option_table2", columns):
-        values = {"risk" if row["metric"] == "selective_risk" else row["metric"]: _number(row["value"], where)}
-        values |= {key: _number(row[key], where) for key in ("min_tpr", "max_fpr") if row[key]}
+        values = {"risk" if row["metric"] == "selective_risk" else row["metric"]: number_in(row["value"], where)}
+        values |= {key: number_in(row[key], where) for key in ("min_tpr", "max_fpr") if row[key]}
         figures.setdefault(key_of, {}).update(values)
     return {key: RejectionFigure(**values) for key, values in figures.items()}
 
@@ -276,7 +276,7 @@ def rebench_figures(folder: Path) -> dict[tuple[str, str, str], Mapping[str, flo
     """
     columns = {"benchmark": "case", "training": "method", "method": "method"}
     return {
-        key_of: {key: _number(row[key], where) for key in ("f1", "auroc", "fpr95", "aupr")}
+        key_of: {key: number_in(row[key], where) for key in ("f1", "auroc", "fpr95", "aupr")}
         for where, key_of, row in _figures(folder, "rebenchmarking_tables", columns)
     }
 
@@ -305,7 +305,12 @@ def _ours(names: Mapping[tuple[str, str], str], kind: str, published: str, where
     return names[kind, published]
 
 
-def _number(text: str, where: str) -> float:
+def number_in(text: str, where: str) -> float:
+    """Return the number in a cell of a reference file.
+
+    Raises:
+        RecordError: it is not a number; the message names its place.
+    """
     try:
         return float(text)
     except ValueError as error:
