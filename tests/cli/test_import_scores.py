@@ -57,6 +57,16 @@ def test_the_record_has_the_numbers_of_its_scores_and_is_verified_from_them(give
     assert record.config["scores"]["images"] == "named"
 
 
+def test_a_file_called_id_test_has_the_scores_of_the_benchmarks_set(table, tmp_path):
+    (tmp_path / "npz").mkdir()
+    for (name, role), rows in table.groupby(["set", "role"]):
+        np.savez(tmp_path / "npz" / (role if role == "id_test" else name), conf=-rows.score)
+    command = ["import", "scores", str(tmp_path / "npz"), *QUICK, "--name", "mine", "--results", str(tmp_path / "r")]
+    assert main(command) == 0
+    (record,) = RecordStore(tmp_path / "r")
+    assert set(record.counts) == set(table.role + "/" + table.set)
+
+
 def test_the_same_scores_give_the_same_record(given, table):
     (_, first, records), (code, second, again) = given(table), given(table)
     assert (code, len(records), len(again)) == (0, 1, 1)

@@ -61,8 +61,9 @@ class Meaning:
 
     def of(self, file: Path) -> tuple[str, str] | None:
         """Return the role and the name of the set in a file; None if they are not known."""
-        role = self.sets.get(file.stem) or (file.stem if file.stem in _SINGLE else "")
-        return self.files.get(file.name) or ((role, file.stem) if role else None)
+        role = file.stem if file.stem in _SINGLE else self.sets.get(file.stem, "")
+        name = next((name for name, of in self.sets.items() if of == file.stem), file.stem)  # of a file `id_test.npz`
+        return self.files.get(file.name) or ((role, name) if role else None)
 
 
 def read_scores(path: Path, meaning: Meaning, on_error: OnError) -> list[SetScores]:
