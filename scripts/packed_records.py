@@ -9,7 +9,7 @@ from pathlib import Path
 
 from compare_adbench import RESULTS, pack, unpack
 
-NAMES = ("tuning", "attacks", "corruptions")
+NAMES = ("tuning", "attacks", "corruptions", "cifar100")
 
 
 def main() -> None:
