@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS, FOLDER = ROOT / "results", ROOT / "results" / "studies"
 PAGE = "README.md"
 _FORMS = (".md", ".csv", ".png")  # the others are one command away: study NAME --to
+_CURVE = re.compile(r"-.*\.csv")  # the points of a picture, which are large
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _NEAR = 2e-3
 _FIRST = 3  # reasons
@@ -44,10 +45,10 @@ _HEAD = """\
 # Studies: the papers' tables from the committed records
 
 Each study is a yaml of `configs/study` (`python -m openbench list study`). What stands here is made of the records in
-`results/records` (ADBench's: `results/adbench`; of tuning, attacks, corruptions, cifar100: the folders of these names), their
-scores in `results/scores` and the published figures in `results/reference`, by `python scripts/results_studies.py`;
+`results/records` (ADBench's: `results/adbench`; of tuning, attacks, corruptions, cifar100: the folders of these names),
+their scores in `results/scores` and the published figures in `results/reference`, by `python scripts/results_studies.py`;
 with `--check` it says whether that is still so. A study that lacks all its numbers has no page, and the last column
-says why. LaTeX and SVG: `python -m openbench study NAME --to DIR`.
+says why. LaTeX, SVG, the points of curves: `python -m openbench study NAME --to DIR`.
 
 | study | cells with a number | of | made with | why others are empty |
 | --- | ---: | ---: | --- | --- |
@@ -91,7 +92,7 @@ SHOWN: Mapping[str, Shown] = {
     "openood_v1.5/leaderboard_cifar100": Shown((), _CIFAR100),
     **{
         f"{name}_cifar100": Shown(("CIFAR-100",), _CIFAR100, name)
-        for name in ("openood_v1.5/table1", *(f"conformal/table{number}" for number in (1, 3, 4, 5)))
+        for name in ("openood_v1.5/table1", "conformal/table3", "conformal/table5")  # the others need scores
     },
 }
 
@@ -151,7 +152,7 @@ def _files(name: str, outputs: Outputs) -> Iterator[tuple[Path, Make]]:
     if not _counted(outputs)[0]:
         return
     for suffix, make in outputs.files():
-        if suffix.endswith(_FORMS):
+        if suffix.endswith(_FORMS) and not _CURVE.fullmatch(suffix):
             yield FOLDER / f"{name}{suffix}", make
 
 
