@@ -47,8 +47,9 @@ _HEAD = """\
 Each study is a yaml of `configs/study` (`python -m openbench list study`). What stands here is made of the records in
 `results/records` (ADBench's: `results/adbench`; of tuning, attacks, corruptions, cifar100: the folders of these names),
 their scores in `results/scores` and the published figures in `results/reference`, by
-`python scripts/results_studies.py`; with `--check` it says whether that is still so. A study that lacks all its numbers has no page, and the last column
-says why. LaTeX, SVG, the points of curves: `python -m openbench study NAME --to DIR`.
+`python scripts/results_studies.py`; with `--check` it says whether that is still so. A study that lacks all its numbers
+has no page, and the last column says why. LaTeX, SVG, the points of curves:
+`python -m openbench study NAME --to DIR`.
 
 | study | cells with a number | of | made with | why others are empty |
 | --- | ---: | ---: | --- | --- |
