@@ -33,6 +33,11 @@ def digest(value: Any, length: int = 16) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
+def generator_of(*parts: Any) -> np.random.Generator:
+    """Return a random generator whose draws depend on these values alone."""
+    return np.random.default_rng(int(digest(parts), 16))
+
+
 def file_sha256(path: str | Path) -> str:
     """Return the SHA-256 of a file's bytes as 64 hex digits, read in chunks of 1 MiB."""
     hasher = hashlib.sha256()

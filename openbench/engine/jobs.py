@@ -57,8 +57,7 @@ def train(config: Config, runtime: Config) -> Trained:
 def extract(config: Config, runtime: Config) -> dict[str, int]:
     """Fill the feature cache with what the method reads of every split; return images passed per split.
 
-    The last message is the network's share of the time. With several shards a job makes the portions that no other job
-    makes, logs how many others are still making, and ends.
+    With several shards a job makes the portions that no other job makes, logs how many are left to others, and ends.
     """
     setting = Runtime.from_config(runtime)
     sharding = setting.sharding
@@ -83,8 +82,6 @@ def extract(config: Config, runtime: Config) -> dict[str, int]:
         for mixing in mixings_of(method, space, split.role):
             store.get(backbone, mixed(split, mixed_with(benchmark.ood_val), mixing, backbone.preprocess), MIXED_READ)
         passes[f"{split.role}/{split.name}"] = backbone.passes - before
-    if any(passes.values()):
-        logger.info(f"extract: {store.timer.describe(setting.workers)}")
     return passes
 
 

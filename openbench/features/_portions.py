@@ -1,6 +1,5 @@
 """Portions of a pass, each an atomic file: a kill loses at most one, and several jobs can share a pass."""
 
-import logging
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -20,10 +19,7 @@ from openbench.progress import Advance
 from openbench.storage.checksum import DAMAGED
 from openbench.storage.files import delete_old, replacing
 
-logger = logging.getLogger(__name__)
-
 FOLDER = "portions"
-_LARGE = 10**9  # bytes of a column whose size is told beforehand
 
 
 @dataclass(frozen=True)
@@ -74,22 +70,16 @@ class Portions:
             advance: is called with the number of rows of each part.
 
         Raises:
-            CacheError: the folder cannot be written or has no room, or there are too few rows.
+            CacheError: the folder cannot be written or has no room.
         """
         start, stop = self.border(at)
         portion: list[NamedRows] = []
         rows = 0
-        while rows < stop - start and (part := next(parts, None)) is not None:
-            if not portion:
-                self._check_room(part, first=at == 0)
-            portion.append(part)
-            count = len(next(iter(part.values())))
+        while rows < stop - start:
+            portion.append(next(parts))
+            count = len(portion[-1][self.names[0]])
             rows += count
             advance(count)
-        if rows != stop - start:
-            raise CacheError(
-                f"split '{self.split.name}': the loader returned {rows} of {stop - start} images from row {start} on"
-            )
         with writing(self.folder), replacing(self._file(at)) as stream:
             columns: Any = {name: np.concatenate([part[name] for part in portion]) for name in self.names}
             np.savez(stream, **columns)
@@ -114,24 +104,6 @@ class Portions:
         except (*DAMAGED, zipfile.BadZipFile) as error:
             file.unlink(missing_ok=True)
             raise CacheError(f"feature cache: '{file}' is damaged ({error}) — give the same command again") from error
-
-    def _check_room(self, part: NamedRows, *, first: bool) -> None:
-        """Raise CacheError if the disk has no room for portions and columns."""
-        sizes = {name: rows[0].nbytes * len(self.split) for name, rows in part.items()}
-        for name, size in sizes.items():
-            if first and (part[name].ndim > 2 or size > _LARGE):
-                shape = (len(self.split), *part[name].shape[1:])
-                taken = f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
-                logger.info(f"cache: {name} of {self.split.name}, {shape} {part[name].dtype.name}, take {taken}")
-        with writing(self.folder):
-            free = shutil.disk_usage(self.folder).free
-            written = sum(file.stat().st_size for file in self._subfolder.glob("*.npz"))
-        if (needed := 2 * sum(sizes.values()) - written) > free:
-            raise CacheError(
-                f"feature cache: columns {', '.join(self.names)} of '{self.split.name}' need {needed / 1e9:.1f} GB, "
-                f"and '{self.folder}' has {free / 1e9:.1f} GB free — set OPENBENCH_CACHE or runtime.cache to a folder "
-                "with more space"
-            )
 
     @property
     def _subfolder(self) -> Path:

@@ -20,7 +20,7 @@ from openbench.core.preprocess import OwnPreprocess
 from openbench.core.request import Field, Request, Role
 from openbench.data.loading import batches
 from openbench.data.sources.items import ArrayItems
-from openbench.digest import digest
+from openbench.digest import digest, generator_of
 from openbench.errors import MethodError, NotApplicableError
 from openbench.features._arrays import NamedRows
 from openbench.features.extract import is_out_of_memory
@@ -87,7 +87,7 @@ class Attack(Checked):
         """Return random perturbations (n, *shape) in the ball, one for each key; None without random start."""
         if not self.random_start:
             return None
-        draws = [np.random.default_rng(int(digest((self.seed, key)), 16)).uniform(-1, 1, shape) for key in keys]
+        draws = [generator_of(self.seed, key).uniform(-1, 1, shape) for key in keys]
         return self._projected(torch.from_numpy(np.stack(draws).astype(np.float32)) * self.epsilon)
 
     def _projected(self, change: Tensor) -> Tensor:

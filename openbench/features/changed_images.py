@@ -1,11 +1,10 @@
 """Splits whose images are changed when they are read: corrupted, mixed with others, or made into synthetic OOD."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image as Pillow
 
 from openbench.core.benchmark import Image, Items, RowItems, Split
@@ -13,7 +12,7 @@ from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.request import Corruption, Field, Mixing, Request, Role
 from openbench.data.sources.imagenet_c import KINDS, corrupt
 from openbench.data.sources.transforms import cropped
-from openbench.digest import digest
+from openbench.digest import digest, generator_of
 from openbench.errors import ConfigError, check_choice
 
 Recipe = Literal["mixture", "patches", "noise"]
@@ -31,6 +30,25 @@ def check_corruption(corruption: Corruption, where: str) -> None:
     check_choice(f"{where}: corruption", corruption.kind, KINDS)
 
 
+@dataclass(frozen=True, eq=False)
+class MadeItems:
+    """Items that are made when they are read.
+
+    Args:
+        count: of the items.
+        make: position → item; an IndexError where there is none.
+    """
+
+    count: int
+    make: Callable[[int], Image]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Image:
+        return self.make(index)
+
+
 def corrupted(split: Split, corruption: Corruption, preprocess: Preprocess) -> Split:
     """Return a split whose images are corrupted when they are read; the draws depend on the image's key only.
 
@@ -44,38 +62,30 @@ def corrupted(split: Split, corruption: Corruption, preprocess: Preprocess) -> S
         ConfigError: no such corruption.
     """
     check_corruption(corruption, f"split '{split.name}'")
-    crop = replace(preprocess, resize=preprocess.crop) if split.as_stored else preprocess
-    geometry = None if isinstance(preprocess, OwnPreprocess) else crop
+    crop = _crop_of(split, preprocess)
+
+    def make(index: int) -> Image:
+        image = _cropped(split.items[index], crop)
+        return corrupt(image, corruption.kind, corruption.severity, generator_of(corruption, split.keys[index]))
+
+    raised = {} if Corruption.version == 1 else {"version": Corruption.version}
     return replace(
         split,
-        items=_Corrupted(split.items, split.keys, corruption, geometry),
-        digest=digest({"of": split.digest, "corruption": corruption, "crop": geometry, **_raised()}),
+        items=MadeItems(len(split), make),
+        digest=digest({"of": split.digest, "corruption": corruption, "crop": crop, **raised}),
         as_stored=True,
     )
 
 
-def _raised() -> dict[str, int]:
-    """Return the version of the corruptions, once it is above 1, for the digest of the copies."""
-    return {} if Corruption.version == 1 else {"version": Corruption.version}
+def _crop_of(split: Split, preprocess: Preprocess) -> Preprocess | None:
+    """The crop in which images are changed; None for a transform of the user's own, which may crop by itself."""
+    if isinstance(preprocess, OwnPreprocess):
+        return None
+    return replace(preprocess, resize=preprocess.crop) if split.as_stored else preprocess
 
 
-@dataclass(frozen=True, eq=False)
-class _Corrupted:
-    """Items that are corrupted when read."""
-
-    clean: Items
-    keys: Sequence[str]
-    corruption: Corruption
-    geometry: Preprocess | None
-
-    def __len__(self) -> int:
-        return len(self.clean)
-
-    def __getitem__(self, index: int) -> Image:
-        rng = np.random.default_rng(int(digest((self.corruption, self.keys[index])), 16))
-        whole = self.clean[index]
-        image = whole if self.geometry is None else cropped(whole, self.geometry)
-        return corrupt(image, self.corruption.kind, self.corruption.severity, rng)
+def _cropped(image: Image, crop: Preprocess | None) -> Image:
+    return image if crop is None else cropped(image, crop)
 
 
 def mixed(split: Split, others: Split, mixing: Mixing, preprocess: Preprocess) -> Split:
@@ -88,60 +98,32 @@ def mixed(split: Split, others: Split, mixing: Mixing, preprocess: Preprocess) -
         preprocess: of the network; its crops are mixed, and rounded to 8 bits. A transform of the user's own may crop
             by itself: it gets the whole image, mixed with another in its size.
     """
-    first, second = (
-        replace(preprocess, resize=preprocess.crop) if s.as_stored else preprocess for s in (split, others)
-    )
-    geometry = None if isinstance(preprocess, OwnPreprocess) else (first, second)
+    first, second = _crop_of(split, preprocess), _crop_of(others, preprocess)
+
+    def make(index: int) -> Image:
+        rng = generator_of(mixing.seed, split.keys[index])
+        other = _cropped(others.items[int(rng.integers(len(others)))], second)
+        share = mixing.shares[int(rng.integers(len(mixing.shares)))]
+        return _mixture(_cropped(split.items[index], first), other, share)
+
+    crops = first and (first, second)
     return replace(
         split,
-        items=_Mixed(split.items, split.keys, others.items, mixing, geometry),
-        digest=digest({"of": split.digest, "with": others.digest, "mixing": mixing, "crops": geometry}),
+        items=MadeItems(len(split), make),
+        digest=digest({"of": split.digest, "with": others.digest, "mixing": mixing, "crops": crops}),
         as_stored=True,
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Mixed:
-    """Items that are mixed when read."""
-
-    clean: Items
-    keys: Sequence[str]
-    others: Items
-    mixing: Mixing
-    geometry: tuple[Preprocess, Preprocess] | None
-
-    def __len__(self) -> int:
-        return len(self.clean)
-
-    def __getitem__(self, index: int) -> Image:
-        rng = np.random.default_rng(int(digest((self.mixing.seed, self.keys[index])), 16))
-        other = self.others[int(rng.integers(len(self.others)))]
-        share = self.mixing.shares[int(rng.integers(len(self.mixing.shares)))]
-        return _mixture(*_sized(self.clean[index], other, self.geometry), share)
-
-
-def _sized(image: Image, other: Image, geometry: tuple[Preprocess, Preprocess] | None) -> tuple[Image, Image]:
-    """Return an image, and another one in its size."""
-    if geometry is not None:
-        return cropped(image, geometry[0]), cropped(other, geometry[1])
+def _mixture(image: Image, other: Image, share: float) -> Image:
+    """Return share · image + (1 − share) · other in the image's size, rounded; grey counts as three equal channels."""
     height, width = image.shape[:2]
-    picture = Pillow.fromarray(np.ascontiguousarray(other))
-    return image, np.asarray(picture.resize((width, height), Pillow.Resampling.BILINEAR))
-
-
-def _mixture(image: Image, other: Image, share: float) -> NDArray[np.uint8]:
-    """Return share · image + (1 − share) · other, rounded."""
-    first, second = _same_channels(image, other)
-    mixture: NDArray[np.uint8] = np.rint(share * first + (1 - share) * second).astype(np.uint8)
-    return mixture
-
-
-def _same_channels(first: Image, second: Image) -> tuple[Image, Image]:
-    """Return two crops with as many channels: of a grey and a coloured one the grey one is repeated in three."""
-    if first.ndim == second.ndim:
-        return first, second
-    grey = np.stack([first if first.ndim == 2 else second] * 3, axis=-1)
-    return (grey, second) if first.ndim == 2 else (first, grey)
+    if other.shape[:2] != (height, width):
+        picture = Pillow.fromarray(np.ascontiguousarray(other))
+        other = np.asarray(picture.resize((width, height), Pillow.Resampling.BILINEAR))
+    if image.ndim != other.ndim:
+        image, other = np.atleast_3d(image), np.atleast_3d(other)
+    return np.rint(share * image + (1 - share) * other).astype(np.uint8)
 
 
 def check_recipes(split: Split, recipes: Sequence[Recipe]) -> None:
@@ -174,49 +156,35 @@ def synthetic(split: Split, recipes: Sequence[Recipe], seed: int, preprocess: Pr
     Reference: Hendrycks, Mazeika, Dietterich, "Deep anomaly detection with outlier exposure", ICLR 2019, arXiv
         1812.04606: validation sets "arithmetic mean", "jigsaw" and "uniform noise"; there pairs are of any classes.
     """
-    crop = replace(preprocess, resize=preprocess.crop) if split.as_stored else preprocess
-    geometry = None if isinstance(preprocess, OwnPreprocess) else (crop, crop)
-    images: Items = _Synthetic(split, tuple(recipes), seed, geometry)
-    if split.items[0].ndim == 1:  # rows are read in batches
-        images = RowItems((np.stack([images[i] for i in range(len(images))]),))
+    crop, is_row = _crop_of(split, preprocess), split.items[0].ndim == 1
+
+    def make(index: int) -> Image:
+        recipe, at = recipes[index // len(split)], index % len(split)
+        rng, image = generator_of(seed, recipe, split.keys[at]), _cropped(split.items[at], None if is_row else crop)
+        if recipe == "patches":
+            return _permuted(image, rng)
+        if recipe == "noise":
+            return rng.integers(0, 256, image.shape, dtype=np.uint8)
+        others = np.flatnonzero(split.labels != split.labels[at])  # none: images have no classes
+        other = split.items[int(rng.choice(others if len(others) else len(split)))]
+        return (image + other) / 2 if is_row else _mixture(image, _cropped(other, crop), 0.5)
+
+    count = len(recipes) * len(split)
+    images: Items = MadeItems(count, make)
+    if is_row:  # rows are read in batches
+        images = RowItems((np.stack([make(index) for index in range(count)]),))
     return replace(
         split,
         name="synthetic",
         role=Role.OOD_VAL,
         items=images,
-        labels=np.full(len(images), -1),
+        labels=np.full(count, -1),
         keys=[f"{recipe} {key}" for recipe in recipes for key in split.keys],
         classes=(),
-        digest=digest({"of": split.digest, "synthetic": list(recipes), "seed": seed, "crop": geometry}),
-        expected=len(images),
+        digest=digest({"of": split.digest, "synthetic": list(recipes), "seed": seed, "crop": crop and (crop, crop)}),
+        expected=count,
         as_stored=True,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Synthetic:
-    """OOD images that are made when read."""
-
-    of: Split
-    recipes: tuple[Recipe, ...]
-    seed: int
-    geometry: tuple[Preprocess, Preprocess] | None
-
-    def __len__(self) -> int:
-        return len(self.recipes) * len(self.of)
-
-    def __getitem__(self, index: int) -> Image:
-        recipe, at = self.recipes[index // len(self.of)], index % len(self.of)
-        rng = np.random.default_rng(int(digest((self.seed, recipe, self.of.keys[at])), 16))
-        image = self.of.items[at]
-        if recipe == "mixture":
-            others = np.flatnonzero(self.of.labels != self.of.labels[at])  # none: images have no classes
-            other = self.of.items[int(rng.choice(others if len(others) else len(self.of)))]
-            if image.ndim == 1:
-                return (image + other) / 2
-            return _mixture(*_sized(image, other, self.geometry), 0.5)
-        crop = image if self.geometry is None else cropped(image, self.geometry[0])
-        return _permuted(crop, rng) if recipe == "patches" else rng.integers(0, 256, crop.shape, dtype=np.uint8)
 
 
 def _permuted(image: Image, rng: np.random.Generator) -> Image:

@@ -2,11 +2,9 @@
 
 import logging
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,19 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openbench.backbones.base import Backbone
-from openbench.core.benchmark import Image, Items, RowItems, Split
+from openbench.core.benchmark import Items, RowItems, Split
 from openbench.core.live import LiveMethod
 from openbench.data.loading import batches
 from openbench.digest import digest
 from openbench.errors import DataError, MethodError
 from openbench.features._arrays import NamedRows
+from openbench.features.changed_images import MadeItems
 from openbench.features.columns import Column, pass_for
 
 logger = logging.getLogger(__name__)
 
 Rows = Mapping[Column, NDArray[np.float32]]
 T = TypeVar("T")
-_LONG_WAIT = 0.2  # share of the time from which on workers are recommended
 # Messages of torch, cuDNN, cuBLAS and oneDNN, in errors of their own or in a plain RuntimeError.
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|can't allocate memory|not enough memory|_ALLOC_FAILED|could not create a (primitive|memory object)",
@@ -92,73 +90,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-@dataclass
-class PassTimer:
-    """Wall seconds since its creation, and those of parts.
-
-    Attributes:
-        network: passing images, with their way to the device and that of the outputs back.
-        images: waiting for batches that are read, decoded and resized.
-    """
-
-    network: float = 0.0
-    images: float = 0.0
-    _since: float = field(default_factory=lambda: time.perf_counter())
-
-    @contextmanager
-    def on(self, part: Literal["network", "images"]) -> Iterator[None]:
-        """Count the body's time for a part."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            setattr(self, part, getattr(self, part) + time.perf_counter() - start)
-
-    def waiting(self, batches: Iterable[T]) -> Iterator[T]:
-        """Yield batches, counting the time until each is there."""
-        following = iter(batches)
-        while True:
-            with self.on("images"):
-                batch = next(following, None)
-            if batch is None:
-                return
-            yield batch
-
-    def describe(self, workers: int) -> str:
-        """Return the shares of the time, in one line.
-
-        Args:
-            workers: threads that decode; if there are none and the network waits for images, they are recommended.
-        """
-        total = max(time.perf_counter() - self._since, self.network + self.images, 1e-9)
-        rest = total - self.network - self.images
-        shares = [f"{part / total:.0%}" for part in (self.network, self.images, rest)]
-        advice = " — runtime.workers=4 decodes while the network runs" * (
-            not workers and self.images > _LONG_WAIT * total
-        )
-        return (
-            f"of {total:.1f} s the network took {shares[0]}, waiting for images {shares[1]}, all else "
-            f"{shares[2]}{advice}"
-        )
-
-
-@dataclass(frozen=True)
-class _Selected:
-    """A selection of items."""
-
-    items: Items
-    rows: Sequence[int]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Image:
-        return self.items[self.rows[index]]
-
-
 def select(split: Split, rows: Sequence[int]) -> Split:
     """Return some rows of a split, with its digest."""
-    items: Items = _Selected(split.items, rows)
+    items: Items = MadeItems(len(rows), lambda index: split.items[rows[index]])
     if isinstance(split.items, RowItems):  # which are read in batches
         items = RowItems(split.items.parts, np.asarray(rows if split.items.rows is None else split.items.rows[rows]))
     if isinstance(rows, range):  # keys of millions of rows are made when they are read
@@ -176,7 +110,6 @@ def extract(
     workers: int = 0,
     *,
     halving: BatchHalving | None = None,
-    timer: PassTimer | None = None,
 ) -> Iterator[Rows]:
     """Yield the rows of `columns` for consecutive batches of a split, from a single pass.
 
@@ -187,21 +120,18 @@ def extract(
         batch_size: images per forward pass.
         workers: decode images while the network runs; see data.loading.
         halving: halves batches that do not fit into memory; None: for this pass alone.
-        timer: counts the seconds of the network and of waiting for images.
 
     Raises:
         DataError: an output is NaN or infinite; the message names the split and the first image.
     """
-    request, halving = pass_for(columns), halving or BatchHalving()
-    timer, done = timer or PassTimer(), 0
+    request, halving, done = pass_for(columns), halving or BatchHalving(), 0
 
     def rows(images: Tensor) -> Rows:
         keys = split.keys[done : done + len(images)]
-        with timer.on("network"):  # a GPU has done its work once its outputs are here
-            outputs = backbone.outputs(images, request)
-            return {column: _finite(column.of(outputs), column, (backbone, split), keys) for column in columns}
+        outputs = backbone.outputs(images, request)
+        return {column: _finite(column.of(outputs), column, (backbone, split), keys) for column in columns}
 
-    for images in timer.waiting(batches(split, backbone.preprocess, batch_size, workers)):
+    for images in batches(split, backbone.preprocess, batch_size, workers):
         for part in halving.of(images, backbone, rows):
             yield part
             done += len(part[columns[0]])

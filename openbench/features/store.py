@@ -24,7 +24,7 @@ from openbench.features._arrays import ColumnFile, NamedRows, faulty, write_colu
 from openbench.features._portions import Portions
 from openbench.features.changed_images import corrupted
 from openbench.features.columns import Column, columns_of_pass, read_by, separated
-from openbench.features.extract import BatchHalving, PassTimer, column_of, extract, score_rows, select
+from openbench.features.extract import BatchHalving, column_of, extract, score_rows, select
 from openbench.features.texts import text_embeddings
 from openbench.progress import reporting
 from openbench.storage.files import only_one
@@ -63,8 +63,8 @@ class FeatureStore:
     sharding: Sharding = WHOLE
 
     def __post_init__(self) -> None:
-        """Begin with whole batches, start the timer, and remember the digests of code for the life of the store."""
-        self.halving, self.timer = BatchHalving(), PassTimer()
+        """Begin with whole batches, and remember the digests of code for the life of the store."""
+        self.halving = BatchHalving()
         self._code: dict[tuple[object, ...], tuple[dict[str, dict[str, str]], object]] = {}
 
     def get(self, backbone: Backbone, split: Split, request: Request) -> FeatureSet:
@@ -201,7 +201,7 @@ class FeatureStore:
         def rows(images: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
             columns = tuple(yielded[name] for name in names)
             batch = self.batch_size, self.workers
-            for part in extract(backbone, images, columns, *batch, halving=self.halving, timer=self.timer):
+            for part in extract(backbone, images, columns, *batch, halving=self.halving):
                 yield {column.name: array for column, array in part.items()}
 
         read = tuple(column.name for column in read_by(request))

@@ -16,7 +16,6 @@ from openbench.compose.sweep import sharded
 from openbench.core.request import Field, Request
 from openbench.core.runtime import Runtime, Sharding
 from openbench.errors import CacheError
-from openbench.features import _portions as module
 from openbench.features._portions import FOLDER
 from openbench.features.store import FeatureStore
 
@@ -203,15 +202,6 @@ def test_a_damaged_portion_is_an_error_and_then_made_again(
         job(tmp_path)
     assert job(tmp_path) == PORTION
     assert columns(tmp_path) == whole
-
-
-def test_a_disk_without_room_for_the_columns_is_told_before_the_first_portion(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    with pytest.raises(CacheError, match=r"columns features, logits of 'toy' need 0\.1 GB.* has 0\.0 GB free"):
-        FeatureStore(tmp_path, BATCH, progress=False).get(toy_backbone(), toy_split(200_000), Request())
-    assert made(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from openbench.data.sources.base import FoundImages, Source, rows_found
 from openbench.data.sources.embedded import Embedded
 from openbench.data.sources.imagenet_c import FAMILIES, KINDS, SEVERITIES, Pixels, Rng, corrupt, gaussian_noise
 from openbench.data.sources.transforms import cropped
-from openbench.digest import digest
+from openbench.digest import generator_of
 from openbench.errors import ConfigError
 
 # Nothing is left of an image at far lower strengths; a filter of this width still fits into memory.
@@ -81,7 +81,7 @@ class CommonCorruptions(Source):
         """Return the corrupted version of one image."""
         if self.resize is not None and self.crop is not None:
             image = cropped(image, Preprocess(resize=self.resize, crop=self.crop))
-        rng = np.random.default_rng(int(digest((self.seed, key)), 16))
+        rng = generator_of(self.seed, key)
         # Both are always drawn, so that fixing one does not change the other.
         kind, severity = self.kinds[int(rng.integers(len(self.kinds)))], int(rng.integers(1, len(SEVERITIES) + 1))
         return corrupt(image, kind, severity if self.severity == "all" else int(self.severity), rng)

@@ -13,7 +13,7 @@ from PIL import Image as Pillow
 from openbench.config.constraints import Seed
 from openbench.core.benchmark import Image
 from openbench.data.sources.base import FoundImages, Source, rows_found
-from openbench.digest import digest
+from openbench.digest import generator_of
 
 _SIDE = 8
 
@@ -70,7 +70,7 @@ class PhotoPatches(Drawn):
     def image(self, class_name: str, number: int) -> Image:
         """The window of that number."""
         photo, window = _photo(class_name), 4 * _SIDE
-        rng = _generator(self.seed, class_name, number)
+        rng = generator_of(self.seed, class_name, number)
         top = int(rng.integers(photo.shape[0] - window + 1))
         left = int(rng.integers(photo.shape[1] - window + 1))
         cut = photo[top : top + window, left : left + window].astype(np.float64)
@@ -83,7 +83,7 @@ class Noise(Drawn):
 
     def image(self, class_name: str, number: int) -> Image:
         """The noise image of that number."""
-        rng, shape = _generator(self.seed, class_name, number), (_SIDE, _SIDE)
+        rng, shape = generator_of(self.seed, class_name, number), (_SIDE, _SIDE)
         return _as_grey(rng.random(shape) if class_name == "uniform" else rng.normal(0.5, 0.25, shape))
 
 
@@ -95,7 +95,7 @@ class Textures(Drawn):
         """The texture of that number."""
         y, x = np.mgrid[:_SIDE, :_SIDE].astype(np.float64)
         kind = {"grating": _grating, "checks": _checks, "blobs": _blobs}[class_name]
-        return _as_grey(kind(x, y, _generator(self.seed, class_name, number)))
+        return _as_grey(kind(x, y, generator_of(self.seed, class_name, number)))
 
 
 def _grating(x: NDArray[np.float64], y: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
@@ -123,11 +123,6 @@ def _blobs(x: NDArray[np.float64], y: NDArray[np.float64], rng: np.random.Genera
 def _as_grey(x: NDArray[np.float64]) -> Image:
     grey: Image = np.rint(np.clip(x, 0.0, 1.0) * 255.0).astype(np.uint8)
     return grey
-
-
-def _generator(seed: int, class_name: str, number: int) -> np.random.Generator:
-    """Each image has its own generator: it does not depend on which others are asked for."""
-    return np.random.default_rng(int(digest((seed, class_name, number)), 16))
 
 
 @lru_cache(maxsize=1)
