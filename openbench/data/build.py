@@ -264,22 +264,10 @@ class JoinedItems:
         return self._ends[-1]
 
     def __getitem__(self, index: int) -> Image:
-        items, position = self.located(index)
-        return items[position]
-
-    def located(self, index: int) -> tuple[Items, int]:
-        """Return the set of an image, and its position in the set.
-
-        Args:
-            index: position of the image among all.
-
-        Raises:
-            IndexError: there are fewer images.
-        """
         if not 0 <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
         part = bisect_right(self._ends, index)
-        return self.parts[part], index - (self._ends[part - 1] if part else 0)
+        return self.parts[part][index - (self._ends[part - 1] if part else 0)]
 
 
 def join(parts: Mapping[str, Split], classes: Mapping[str, Sequence[str]]) -> Split:

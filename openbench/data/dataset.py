@@ -19,7 +19,7 @@ from openbench.data._folder_rule import FolderRule, load_rule
 from openbench.data.manifests import Manifest, load_classes, load_manifest
 from openbench.data.own.images import Contents, contents_of, digest_of
 from openbench.data.sources.base import FoundImages, Source, raised_versions
-from openbench.data.sources.items import FileItems, VectorItems
+from openbench.data.sources.items import FileItems, VectorItems, spaced
 from openbench.data.tabular import is_table_part, table_part
 from openbench.digest import array_sha256, digest
 from openbench.errors import ConfigError, DataError, check_known
@@ -172,21 +172,16 @@ def fingerprint(items: Items) -> dict[int, NDArray[Any]]:
     Raises:
         DataError: one of them cannot be read.
     """
-    return {position: items[position] for position in _positions(items)}
+    return {position: items[position] for position in spaced(len(items), _SAMPLED).tolist()}
 
 
 def readable_fingerprint(items: Items) -> dict[int, NDArray[Any]]:
     """Return those of the same images that can be read, for a check that reports the others itself."""
     images = {}
-    for position in _positions(items):
+    for position in spaced(len(items), _SAMPLED).tolist():
         with suppress(DataError):
             images[position] = items[position]
     return images
-
-
-def _positions(items: Items) -> list[int]:
-    spaced = np.linspace(0, len(items) - 1, min(_SAMPLED, len(items)))
-    return [int(position) for position in np.unique(spaced.round().astype(int))]
 
 
 def split_of(

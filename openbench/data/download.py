@@ -16,16 +16,15 @@ from filelock import FileLock
 
 from openbench import __version__, paths
 from openbench.config.constraints import Checked, Count
-from openbench.errors import ConfigError, DataError
+from openbench.errors import DataError
 from openbench.storage.yaml_file import read_yaml
 
 logger = logging.getLogger(__name__)
 
 DOWNLOADS = ".downloads"
-_FILE = "sources.yaml"
 _CHUNK = 1 << 18
 _ATTEMPTS = 5  # in a row without a single new byte, per mirror
-_BUSY = (408, 425, 429)
+_GONE = (401, 403, 404, 410)  # answers that stay the same
 
 
 @dataclass(frozen=True)
@@ -123,36 +122,14 @@ class DataSource:
 
 @lru_cache(maxsize=1)
 def data_sources() -> Mapping[str, DataSource]:
-    """Return the sources in `data_manifests/sources.yaml` by data set.
-
-    Raises:
-        ConfigError: a file that is not plain, valid YAML.
-        DataError: an entry with an unknown or missing key.
-    """
-    path = paths.manifest_dir() / _FILE
-    entries: dict[str, dict[str, Any]] = read_yaml(path)
+    """Return the sources in `data_manifests/sources.yaml` by data set."""
+    entries: dict[str, dict[str, Any]] = read_yaml(paths.manifest_dir() / "sources.yaml")
     return {name: parse_source(name, entry) for name, entry in entries.items()}
 
 
-def parse_source(name: str, entry: Mapping[str, Any], file_name: str = _FILE) -> DataSource:
-    """Return the source that an entry of the sources file describes.
-
-    Args:
-        name: of the entry.
-        entry: its keys.
-        file_name: its file, for messages.
-
-    Raises:
-        DataError: an unknown or missing key, or neither files nor instructions.
-    """
-    try:
-        files = tuple(RemoteFile(**file) for file in entry.get("files", ()))
-        source = DataSource(name, **{**entry, "files": files})
-    except (TypeError, ConfigError) as error:
-        raise DataError(f"{file_name}: '{name}': {error} — see the other entries") from error
-    if not source.files and not source.by_hand:
-        raise DataError(f"{file_name}: '{name}' has neither files nor by_hand")
-    return source
+def parse_source(name: str, entry: Mapping[str, Any]) -> DataSource:
+    """Return the source that an entry of the sources file describes."""
+    return DataSource(name, **{**entry, "files": tuple(RemoteFile(**file) for file in entry.get("files", ()))})
 
 
 def fetch(file: RemoteFile, target: Path) -> None:
@@ -191,14 +168,12 @@ def _from_mirror(url: str, file: RemoteFile, part: Path) -> str:
             part.unlink()
             if not before:  # else the bytes from before may be the wrong ones
                 return problem
-        except ValueError as error:  # not an address
-            return str(error)
-        except OSError as error:  # as all errors of requests are
+        except (OSError, ValueError) as error:  # of the connection, of the address
             status = getattr(getattr(error, "response", None), "status_code", 0)
             problem = f"{type(error).__name__}: {error}"
             if status == 416:  # the file has no more bytes
                 part.unlink()
-            elif 400 <= status < 500 and status not in _BUSY:
+            elif status in _GONE or not isinstance(error, OSError):
                 return problem
         failures = 0 if _length(part) > before else failures + 1
     return problem
@@ -237,7 +212,6 @@ def prepare_file(file: RemoteFile, root: Path) -> str:
                 raise DataError(f"'{target}' is there, but {problem} — move it away and run this again")
             done = "is there"
         else:
-            _check_space(file, root)
             if not archive.exists() or file.wrong(archive):
                 archive.unlink(missing_ok=True)
                 logger.info(f"download {file.urls[0]}")
@@ -280,18 +254,8 @@ def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
     except DataError:
         raise
     except Exception as error:  # a damaged archive raises any kind of error
-        way = "make room, or choose another --root" if getattr(error, "errno", None) else "delete it"
-        raise DataError(f"archive '{archive}' cannot be unpacked ({error}) — {way}, and run this again") from error
+        raise DataError(
+            f"archive '{archive}' cannot be unpacked ({error}) — delete it, or make room, and run this again"
+        ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _check_space(file: RemoteFile, root: Path) -> None:
-    # The archive and what comes out of it; images do not compress further.
-    needed = (file.size or 0) * (1 if file.unpack is None else 2)
-    free = shutil.disk_usage(root).free
-    if free < needed:
-        raise DataError(
-            f"{file.name} needs about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free at '{root}' — make room, "
-            "or set OPENBENCH_DATA to another disk"
-        )

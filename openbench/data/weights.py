@@ -1,7 +1,7 @@
 """Released weights: where they come from, and what their network was trained on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,8 @@ from openbench.config.build import from_node
 from openbench.core.benchmark import canonical
 from openbench.data.download import DataSource, parse_source
 from openbench.data.manifests import load_classes
-from openbench.errors import DataError, check_known
 from openbench.storage.yaml_file import read_yaml
 
-_FILE = "weights.yaml"
 _SOURCE = ("title", "licence", "page", "files", "by_hand", "note")
 
 
@@ -72,13 +70,14 @@ class Weights:
 
 @lru_cache(maxsize=1)
 def released_weights() -> Mapping[str, Weights]:
-    """Return the entries of `data_manifests/weights.yaml` by the backbone's name.
-
-    Raises:
-        ConfigError: a file that is not plain, valid YAML.
-        DataError: an entry with an unknown or missing key.
-    """
-    return {name: parse_weights(name, entry) for name, entry in read_yaml(paths.manifest_dir() / _FILE).items()}
+    """Return the entries of `data_manifests/weights.yaml` by the backbone's name."""
+    weights = {}
+    for name, entry in read_yaml(paths.manifest_dir() / "weights.yaml").items():
+        source = parse_source(name, {key: value for key, value in entry.items() if key in _SOURCE})
+        facts = {key: value for key, value in entry.items() if key not in _SOURCE}
+        # The name is what users type after `data prepare`.
+        weights[name] = Weights(replace(source, name=f"backbone={name}"), from_node(Pretraining, facts, name))
+    return weights
 
 
 def are_missing(backbone: Mapping[str, Any]) -> bool:
@@ -94,23 +93,6 @@ def are_missing(backbone: Mapping[str, Any]) -> bool:
     places = [place for file in files for place in paths.places(file)]
     places += [Path(get_dir()) / "checkpoints" / Path(file).name for file in files]
     return bool(files) and not any(place.is_file() for place in places)
-
-
-def parse_weights(name: str, entry: Mapping[str, Any]) -> Weights:
-    """Return what an entry of the weights file describes.
-
-    Raises:
-        DataError: an unknown or missing key, or a value of another kind.
-    """
-    where = f"{_FILE}: '{name}'"
-    check_known(entry, (*_SOURCE, *(f.name for f in fields(Pretraining))), where, DataError)
-    facts = {key: value for key, value in entry.items() if key not in _SOURCE}
-    pretraining = from_node(Pretraining, facts, where)
-    if not (pretraining.classes or pretraining.unknown):
-        raise DataError(f"{where} has neither `classes` nor `unknown` — name the classes of its labels, or why not")
-    source = parse_source(name, {key: value for key, value in entry.items() if key in _SOURCE}, _FILE)
-    # The name is what users type after `data prepare`.
-    return Weights(replace(source, name=f"backbone={name}"), pretraining)
 
 
 def _is_wordnet_id(name: str) -> bool:

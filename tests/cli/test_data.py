@@ -165,18 +165,6 @@ def test_arguments_that_do_not_fit_are_one_message_and_write_nothing(here, photo
     assert not (here / "mine").exists()
 
 
-def test_broken_images_are_listed_and_nothing_is_written(here, photos, capsys):
-    files = sorted((photos / "digits" / "class 0").iterdir())[:2] + sorted((photos / "eights").iterdir())[:1]
-    files[0].write_bytes(files[0].read_bytes()[:-40])
-    files[1].write_text("no image")
-    files[2].write_bytes(b"")
-    assert new() == 2
-    err = capsys.readouterr().err
-    assert "error: 3 of " in err
-    assert all(f"image '{file}' cannot be read" in err for file in files)
-    assert not (here / "mine").exists()
-
-
 def test_check_names_every_broken_image_and_ends_in_a_verdict(here, photos, capsys):
     assert new() == 0
     for file in sorted((photos / "nines").iterdir())[:3]:

@@ -1,4 +1,3 @@
-import errno
 import hashlib
 import io
 import subprocess
@@ -11,7 +10,7 @@ import pytest
 
 from openbench import _compat, paths
 from openbench.data import download
-from openbench.data.download import RemoteFile, data_sources, parse_source, prepare_file
+from openbench.data.download import RemoteFile, data_sources, prepare_file
 from openbench.errors import DataError
 
 from .file_server import FileServer
@@ -100,33 +99,11 @@ def test_a_folder_that_somebody_left_half_filled_is_neither_trusted_nor_touched(
     assert server.asked == []
 
 
-def test_a_full_disk_keeps_the_archive_and_does_not_blame_it(offered, server, tmp_path, monkeypatch):
-    def full(pack, path, **rest):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    file = offered(tar_of(FILES))
-    with monkeypatch.context() as patched:
-        patched.setattr(download.tarfile.TarFile, "extractall", full)
-        with pytest.raises(DataError, match=r"No space left on device\) — make room,"):
-            run(file, tmp_path)
-    asked = len(server.asked)
-    run(file, tmp_path)
-    assert len(server.asked) == asked
-    assert visible(tmp_path) == ["my/set/deep/two.bin", "my/set/one.bin"]
-
-
 def test_an_archive_cannot_write_outside(offered, tmp_path):
     with pytest.raises(DataError, match="cannot be unpacked"):
         run(offered(tar_of({"set/x": b"x", "../../evil": b"x"})), tmp_path / "root")
     assert not (tmp_path / "evil").exists()
     assert visible(tmp_path / "root") == []
-
-
-def test_too_little_room_is_said_before_anything_is_fetched(offered, server, tmp_path, monkeypatch):
-    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100})())
-    with pytest.raises(DataError, match="are free at"):
-        run(offered(tar_of(FILES)), tmp_path)
-    assert server.asked == []
 
 
 def test_a_process_killed_while_unpacking_leaves_no_half_folder_and_no_second_download(offered, server, tmp_path):
@@ -159,6 +136,7 @@ def test_the_sources_file_can_be_read_and_every_entry_has_a_data_set():
     assert set(sources) <= configs
     for source in sources.values():
         assert source.licence
+        assert source.files or source.by_hand
         assert source.page.startswith("http")
         for file in source.files:
             assert all(url.startswith(("http://", "https://")) for url in file.urls)
@@ -182,17 +160,3 @@ def test_hashes_agree_with_those_in_torchvision():
     places = published_by.Places365._IMAGES_META
     for file, of in (("val_256.tar", "val"), ("train_256_places365standard.tar", "train-standard")):
         assert (file, by_name[file].md5) == places[of, True]
-
-
-@pytest.mark.parametrize(
-    ("entry", "text"),
-    [
-        ({"title": "t", "licence": "l", "page": "p"}, "neither files nor by_hand"),
-        ({"title": "t", "licence": "l", "by_hand": "b"}, "page"),
-        ({"title": "t", "licence": "l", "page": "p", "by_hand": "b", "sise": 3}, "sise"),
-        ({"title": "t", "licence": "l", "page": "p", "files": [{"url": "u", "gives": "g", "unpack": "rar"}]}, "rar"),
-    ],
-)
-def test_an_entry_that_is_wrong_says_how(entry, text):
-    with pytest.raises(DataError, match=text):
-        parse_source("x", entry)

@@ -8,8 +8,7 @@ import yaml
 from openbench import _compat
 from openbench.cli.app import carry_out
 from openbench.cli.process import FAILED, OK
-from openbench.data.weights import Pretraining, parse_weights, released_weights
-from openbench.errors import OpenbenchError
+from openbench.data.weights import Pretraining, released_weights
 from openbench.paths import config_dir
 
 IMAGENET = Pretraining("pictures", "classes", ("imagenet1k/classes", "imagenet1k/wnids"))
@@ -52,21 +51,11 @@ def test_imagenet_21k_is_looked_up_by_wordnet_ids_alone():
     assert larger.seen(["n00470682", "donuts"]).startswith("1 or more of 2: ")
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({"images": "i", "classes": ["cifar10/classes"]}, "missing labels"),
-        ({"images": "i", "labels": "l"}, "neither `classes` nor `unknown`"),
-        ({"images": "i", "labels": "l", "unknown": "u", "size": 3}, "'size'"),
-        (
-            {"images": "i", "labels": "l", "unknown": "u", "title": "t", "licence": "l", "page": "p"},
-            "weights.yaml.*neither",
-        ),
-    ],
-)
-def test_an_entry_that_does_not_say_enough_is_refused(entry, message):
-    with pytest.raises(OpenbenchError, match=re.compile(message, re.DOTALL)):
-        parse_weights("net", entry)
+def test_every_entry_has_a_licence_and_says_what_its_labels_were():
+    for name, weights in released_weights().items():
+        assert weights.source.licence, name
+        assert weights.source.files or weights.source.by_hand, name
+        assert weights.pretraining.classes or weights.pretraining.unknown, name
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """What a method does not read is not asked for: training images, a classifier, the benchmark's number of classes."""
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +16,6 @@ from openbench.errors import DataError, MethodError, NotApplicableError
 from openbench.methods.knn import KNN
 from openbench.results.scores.stored import ScoreStore
 
-from ..logged import logged  # noqa: TID252 — the tests are no package
 from ..prepared import run_config  # noqa: TID252 — the tests are no package
 
 FOLDER = {"folder": {"_target_": "openbench.data.sources.base.ImageFolder"}}

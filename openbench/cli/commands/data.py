@@ -238,7 +238,7 @@ def new(
     from 0, or names. Without --logits and --head, a linear head is fitted on the training features.
     """
     from openbench.compose.sweep import options as entries
-    from openbench.data.own.benchmark import OwnBenchmark, check_readable, command, read_set, write
+    from openbench.data.own.benchmark import OwnBenchmark, command, read_set, write
 
     images = [whole, train, val, test, ood_val, *near, *far, *csid, settings["corruptions"] or None]
     if features:
@@ -263,7 +263,6 @@ def new(
         ood["ood_val"] = read_set(ood_val)
     id_sets = _id_sets(whole, {"train": train, "val": val, "test": test}, seed)
     benchmark = OwnBenchmark(name=name, id_sets=id_sets, ood=ood, **settings)
-    check_readable(benchmark)
     folder = to or Path(name)
     for file in write(benchmark, folder):
         print(f"wrote {file}")

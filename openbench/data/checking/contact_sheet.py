@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from openbench.core.benchmark import Image, Split
 from openbench.data.manifests import UNNAMED
+from openbench.data.sources.items import spaced
 from openbench.data.sources.transforms import channel_statistics
 
 _COLUMNS, _ROWS = 12, 6
@@ -152,11 +152,6 @@ def _histogram(axis: Axes, stats: SplitStats) -> None:
         axis.tick_params(axis="x", rotation=45 if len(ranked) > 12 else 0)
     axis.set_ylabel("images", fontsize=8)
     axis.tick_params(labelsize=7)
-
-
-def spaced(count: int, most: int) -> NDArray[np.int64]:
-    """Return at most `most` of `count` positions, evenly spaced, with the first and the last."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
 
 
 def _numbers(values: tuple[float, ...]) -> str:

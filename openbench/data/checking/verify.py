@@ -20,7 +20,7 @@ from openbench.data.dataset import SetConfig, readable_fingerprint
 from openbench.data.manifests import Manifest, known_pairs
 from openbench.data.own.features import FeatureItems, FeatureRows
 from openbench.data.own.images import EncodedItems
-from openbench.data.sources.items import ADVICE, ArrayItems, FileItems, is_turned, not_applied
+from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.digest import array_sha256
 from openbench.errors import DataError, LeakageError, listed
 
@@ -41,7 +41,6 @@ class SplitCheck:
         unreadable: a message per image that cannot be decoded.
         repeated: number of images that are identical to an earlier one of the split.
         deviations: how the images differ from the published set.
-        turned: number of images with an EXIF orientation, which is not applied.
         changed: a message per file that is not as it was when the benchmark was written.
     """
 
@@ -51,7 +50,6 @@ class SplitCheck:
     unreadable: tuple[str, ...] = ()
     repeated: int = 0
     deviations: tuple[str, ...] = ()
-    turned: int = 0
     changed: tuple[str, ...] = ()
 
 
@@ -129,7 +127,6 @@ class CheckReport:
         for split in self.splits:
             lines.append(f"  {split.where:<24}{split.found:>8}{split.expected:>8}{split.repeated:>10}")
             lines += [f"      deviates: {text}" for text in split.deviations]
-            lines += [f"      {not_applied(split.turned)}"] if split.turned else []
         lines += [f"  {name}: dropped" for name in self.dropped]
         lines += [f"  known: {shared}" for shared in self.known]
         for split in self.splits:
@@ -137,7 +134,6 @@ class CheckReport:
             rest = len(split.unreadable) - _LISTED
             lines += [f"  problem: {split.where}: {rest:,} more images cannot be read"] if rest > 0 else []
         lines += [f"  problem: {text}" for text in (*self.missing, *self._changed, *map(str, self.shared))]
-        lines += [f"  {ADVICE}"] if any(split.turned for split in self.splits) else []
         return "\n".join([*lines, *self.advice])
 
 
@@ -181,13 +177,10 @@ def verify_benchmark(benchmark: Benchmark) -> CheckReport:
         logger.info(f"check {where}: {len(split)} images")
         hashes[where], unreadable = _hashes(split)
         readable = [value for value in hashes[where] if value is not None]
-        turned = sum(is_turned(split.items, index) for index in range(len(split)))
         repeated = len(readable) - len(set(readable))
         changed = tuple(split.source.changed()) if isinstance(split.source, FeatureRows) else ()
         checks.append(
-            SplitCheck(
-                where, len(split), split.expected, tuple(unreadable), repeated, split.deviations, turned, changed
-            )
+            SplitCheck(where, len(split), split.expected, tuple(unreadable), repeated, split.deviations, changed)
         )
     shared, known = _shared(splits, hashes)
     return CheckReport(benchmark.name, tuple(checks), tuple(shared), tuple(known), dropped=benchmark.dropped)

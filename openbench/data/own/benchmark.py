@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import logging
 import math
 import shlex
 from collections import defaultdict
@@ -19,17 +18,14 @@ from openbench.config.overrides import is_name
 from openbench.core.benchmark import check_distinct
 from openbench.core.preprocess import Preprocess
 from openbench.data.own.images import NO_CLASS, OwnImages, Row, own_path, read_rows
-from openbench.data.sources.items import ADVICE, is_turned, not_applied
+from openbench.data.sources.items import spaced
 from openbench.data.sources.transforms import channel_statistics, cropped
 from openbench.errors import ConfigError, DataError, LeakageError
-from openbench.storage.files import read_regular, write_whole
-
-logger = logging.getLogger(__name__)
+from openbench.storage.files import write_whole
 
 PARTS = ("train", "val", "test")
 SHARES = (0.6, 0.1, 0.3)
 _SAMPLE = 2000
-_LISTED = 20  # images that cannot be read
 
 
 @dataclass(frozen=True)
@@ -170,89 +166,62 @@ def split(whole: OwnSet, shares: Sequence[float], seed: int) -> list[OwnSet]:
 
 def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
     """Write a benchmark of images as `write_files` does; return the files."""
-    return write_files(benchmark, folder, _as_yaml(benchmark, folder, mean_and_std(benchmark)))
+    mean, std = mean_and_std(benchmark)
+    header = [
+        command(benchmark, folder),
+        f"{sum(len(s.rows) for s in benchmark.id_sets.values())} ID images of {len(benchmark.classes)} classes; "
+        f"the lists in lists/{benchmark.name}/*.csv, beside this folder, name the images of each split.",
+    ]
+    defaults = [f"/dataset@benchmark.{where}: own" for where in benchmark.sets]
+    defaults += ["/dataset@benchmark.csid.corrupted: id_corrupted"] * benchmark.corruptions
+    defaults += ["_self_", f"override /backbone: {benchmark.backbone}"]
+    sources = {where: {"own": {"path": str(images.at)}} for where, images in benchmark.sets.items()}
+    rest = ["  preprocess:", f"    resize: {benchmark.side}", f"    crop: {benchmark.side}"]
+    rest += ["    # Of the training images after resizing.", f"    mean: {mean}", f"    std: {std}"]
+    if benchmark.epochs is not None:
+        rest += ["", f"training: {{recipe: {{epochs: {benchmark.epochs}}}}}"]
+    return write_files(benchmark, folder, (header, defaults, rest), sources)
 
 
-def write_files(benchmark: OwnBenchmark, folder: Path, text: str) -> list[Path]:
+def write_files(
+    benchmark: OwnBenchmark,
+    folder: Path,
+    lines: tuple[Sequence[str], Sequence[str], Sequence[str]],
+    sources: Mapping[str, Mapping[str, Any]],
+) -> list[Path]:
     """Write `folder/benchmark/NAME.yaml` and `folder/lists/NAME/*.csv`; return the files.
-
-    Files that already have this content are not written.
 
     Args:
         benchmark: names the classes and the samples of each set.
         folder: a config folder, new or not.
-        text: of the yaml file, as `yaml_of` returns it.
+        lines: of the yaml file: the comment on top, the defaults list, and what follows the sets.
+        sources: what each set's config overrides in `sources`.
 
     Raises:
         ConfigError: another file is there, or the folder cannot be written.
     """
-    yaml_file = folder / "benchmark" / f"{benchmark.name}.yaml"
-    contents = {_list(benchmark, folder, where): _as_csv(own.rows) for where, own in benchmark.sets.items()}
-    contents[yaml_file] = text
-    new = {file: text.encode() for file, text in contents.items() if not _holds(file, text.encode())}
-    if other := [file for file in new if file.exists()]:
-        raise ConfigError(f"'{other[0]}' exists, so nothing was written — delete it, or choose another name or folder")
+    files = {_list(benchmark, folder, where): _as_csv(own.rows) for where, own in benchmark.sets.items()}
+    files[folder / "benchmark" / f"{benchmark.name}.yaml"] = _as_yaml(benchmark, folder, lines, sources)
     try:
-        for file, content in new.items():
-            write_whole(file, content)
+        for file, text in files.items():
+            if file.exists() and file.read_bytes() != text.encode():
+                raise ConfigError(
+                    f"'{file}' exists, so nothing was written — delete it, or choose another name or folder"
+                )
+        for file, text in files.items():
+            write_whole(file, text.encode())
     except OSError as error:
         raise ConfigError(
             f"benchmark '{benchmark.name}' cannot be written to '{folder}' ({error.strerror or error}) — make room, or "
             "choose another folder: --to DIR"
         ) from error
-    return list(contents)
-
-
-def _holds(file: Path, content: bytes) -> bool:
-    """Whether a file already has this content, because the same command was run before."""
-    try:
-        return read_regular(file, len(content)) == content
-    except OSError:
-        return False
-
-
-def check_readable(benchmark: OwnBenchmark) -> None:
-    """Decode every image once, and log how many carry an orientation that is not applied.
-
-    Args:
-        benchmark: not yet written.
-
-    Raises:
-        DataError: images are missing or cannot be read; the message lists them.
-    """
-    faults: list[str] = []
-    notes: list[str] = []
-    for where, own in benchmark.sets.items():
-        logger.info(f"read {where}: {len(own.rows)} images")
-        keys = [key for key, _ in own.rows]
-        found = OwnImages(str(own.at)).find(own.at, keys)
-        if found is None:
-            faults += [f"{where} '{key}': not found below '{own.at}'" for key in keys]
-            continue
-        faults += [f"{where} '{keys[row]}': not found below '{own.at}'" for row in np.flatnonzero(~found.present)]
-        turned = 0
-        for index, row in enumerate(np.flatnonzero(found.present)):
-            try:
-                found.items[index]
-                turned += is_turned(found.items, index)
-            except DataError as error:
-                faults.append(f"{where} '{keys[row]}': {str(error).rpartition(' — ')[0] or error}")
-        notes += [f"{where}: {not_applied(turned)}"] * bool(turned)
-    if faults:
-        lines = "\n  ".join(faults[:_LISTED])
-        more = f"\n  and {len(faults) - _LISTED:,} more" if len(faults) > _LISTED else ""
-        raise DataError(
-            f"{len(faults):,} of {sum(len(own.rows) for own in benchmark.sets.values()):,} images cannot be read, so "
-            f"nothing was written — get these files again, or remove them:\n  {lines}{more}"
-        )
-    for line in [*notes, ADVICE] if notes else ():
-        logger.info(line)
+    return list(files)
 
 
 def mean_and_std(benchmark: OwnBenchmark) -> tuple[list[float], list[float]]:
     """Return the channel means and deviations of up to 2,000 training images in the network's size."""
     train = benchmark.id_sets["train"]
-    rows = np.unique(np.linspace(0, len(train.rows) - 1, min(_SAMPLE, len(train.rows))).round().astype(int))
+    rows = spaced(len(train.rows), _SAMPLE)
     found = OwnImages(str(train.at)).find(train.at, [train.rows[i][0] for i in rows])
     if found is None or found.count < len(rows):
         raise DataError(f"'{train.at}': {0 if found is None else found.count} of {len(rows)} listed images found")
@@ -280,38 +249,13 @@ def _list(benchmark: OwnBenchmark, folder: Path, where: str) -> Path:
     return folder / "lists" / benchmark.name / f"{where}.csv"
 
 
-def _as_yaml(benchmark: OwnBenchmark, folder: Path, statistics: tuple[list[float], list[float]]) -> str:
-    mean, std = statistics
-    header = [
-        command(benchmark, folder),
-        f"{sum(len(s.rows) for s in benchmark.id_sets.values())} ID images of {len(benchmark.classes)} classes; the "
-        f"the lists in lists/{benchmark.name}/*.csv, beside this folder, name the images of each split.",
-    ]
-    defaults = [f"/dataset@benchmark.{where}: own" for where in benchmark.sets]
-    defaults += ["/dataset@benchmark.csid.corrupted: id_corrupted"] * benchmark.corruptions
-    defaults += ["_self_", f"override /backbone: {benchmark.backbone}"]
-    sources = {where: {"own": {"path": str(images.at)}} for where, images in benchmark.sets.items()}
-    rest = ["  preprocess:", f"    resize: {benchmark.side}", f"    crop: {benchmark.side}"]
-    rest += ["    # Of the training images after resizing.", f"    mean: {mean}", f"    std: {std}"]
-    if benchmark.epochs is not None:
-        rest += ["", f"training: {{recipe: {{epochs: {benchmark.epochs}}}}}"]
-    return yaml_of(benchmark, folder, (header, defaults, rest), sources)
-
-
-def yaml_of(
+def _as_yaml(
     benchmark: OwnBenchmark,
     folder: Path,
     lines: tuple[Sequence[str], Sequence[str], Sequence[str]],
     sources: Mapping[str, Mapping[str, Any]],
 ) -> str:
-    """Return the yaml file. Names are written as JSON, which is YAML and quotes what YAML would read as another value.
-
-    Args:
-        benchmark: names the classes and the sets.
-        folder: where it is written to.
-        lines: of the comment on top, of the defaults list, and after the sets.
-        sources: what each set's config overrides in `sources`.
-    """
+    """The yaml file. Names are written as JSON, which is YAML and quotes what YAML would read as another value."""
     header, defaults, rest = lines
     declared = [*benchmark.ood, *(["csid.corrupted"] if benchmark.corruptions else [])]
     text = ["# @package _global_", "#", *(f"# {line}" for line in header)]

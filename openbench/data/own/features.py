@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openbench import paths
-from openbench.core.benchmark import RowItems, must_differ
+from openbench.core.benchmark import RowItems
 from openbench.core.request import Role
-from openbench.data.own.benchmark import OwnBenchmark, OwnSet, command, split, write_files, yaml_of
+from openbench.data.own.benchmark import OwnBenchmark, OwnSet, command, split, write_files
 from openbench.data.own.images import NO_CLASS, Contents, candidates, contents_of, state_of
 from openbench.data.sources.base import FoundImages, Source
 from openbench.digest import bytes_sha256
-from openbench.errors import ConfigError, DataError, LeakageError, did_you_mean
+from openbench.errors import ConfigError, DataError, did_you_mean
 from openbench.storage.array_file import open_arrays
 from openbench.storage.checksum import DAMAGED
 
@@ -31,7 +30,6 @@ GROUPS = {"near": Role.NEAR, "far": Role.FAR, "csid": Role.CSID}
 ONE_CLASS = "id"  # of rows without labels
 _BATCH = 4096
 _VAL = 0.1  # of the training rows where no validation set is given
-_SHOWN = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,7 +253,6 @@ class FeatureFiles:
 
         Raises:
             DataError: files that do not fit together, NaN or infinity, or labels that are not classes.
-            LeakageError: sets that must differ share a row.
         """
         arrays = {where: array_in(path, FEATURES) for where, path in self.features.items()}
         for where, array in arrays.items():
@@ -280,10 +277,8 @@ class FeatureFiles:
             sets[where] = OwnSet(self.features[where].resolve(), rows)
         if given:
             self._check_logits(len(set(names["train"])), arrays)
-        self._refuse_same_rows(sets)
         if "id_val" not in sets:
             sets["train"], sets["id_val"] = _validation(sets["train"], seed)
-            self._refuse_same_rows({where: sets[where] for where in ("train", "id_val")})
         parts = {"train": sets.pop("train"), "val": sets.pop("id_val"), "test": sets.pop("id_test")}
         return OwnBenchmark(name=name, id_sets=parts, ood=sets, one_class=not given)
 
@@ -321,22 +316,6 @@ class FeatureFiles:
             if logits.shape[1] != c:
                 raise DataError(f"{where}: logits '{path}' have {logits.shape[1]} columns for {c} classes of train")
 
-    def _refuse_same_rows(self, sets: Mapping[str, OwnSet]) -> None:
-        row_of = {}
-        for where, of_set in sets.items():
-            contents = hashed(of_set.at, array_in(of_set.at, FEATURES))
-            row_of[where] = {contents[int(key)].tobytes(): int(key) for key, _ in of_set.rows}
-        for a, b in combinations(sets, 2):
-            shared = row_of[a].keys() & row_of[b].keys() if must_differ(role_of(a), role_of(b)) else ()
-            if shared:
-                pairs = sorted((row_of[a][of], row_of[b][of]) for of in shared)
-                listed = ", ".join(f"row {first} = row {second}" for first, second in pairs[:_SHOWN])
-                raise LeakageError(
-                    f"{a} '{sets[a].at}' and {b} '{sets[b].at}' have {len(pairs):,} equal rows: {listed}"
-                    f"{', …' if len(pairs) > _SHOWN else ''} — remove them from one: rows that are learnt or tuned "
-                    "from must not be tested, and none is ID and OOD"
-                )
-
     def write(self, benchmark: OwnBenchmark, folder: Path) -> list[Path]:
         """Write what `benchmark` returned as `write_files` does; return the files.
 
@@ -368,7 +347,7 @@ class FeatureFiles:
             f"  logits: {len(benchmark.classes) if self.logits else 0}  # columns beside the features",
             f"  head: {json.dumps(str(self.head.resolve()) if self.head else fitted)}",
         ]
-        return write_files(benchmark, folder, yaml_of(benchmark, folder, (header, defaults, rest), sources))
+        return write_files(benchmark, folder, (header, defaults, rest), sources)
 
     def remarks(self, benchmark: OwnBenchmark) -> list[str]:
         """Return a line for each thing that was not given, on what happens without it."""

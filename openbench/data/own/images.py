@@ -4,7 +4,7 @@ import csv
 import json
 import lzma
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,7 +20,7 @@ from openbench.config.folders import config_folders
 from openbench.core.benchmark import Image, check_distinct
 from openbench.data.sources.archives import read_npz
 from openbench.data.sources.base import FoundImages, ImageFolder, Source, rows_found
-from openbench.data.sources.items import UNREADABLE, FileItems, pixels_of, read_bytes
+from openbench.data.sources.items import UNREADABLE, FileItems, pixels_of
 from openbench.digest import bytes_sha256, digest, file_sha256
 from openbench.errors import DataError
 from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
@@ -269,7 +269,7 @@ class EncodedItems:
     Args:
         column: chunked array of `{bytes, path}`.
         rows: (n,) which rows, in manifest order.
-        folder: its folder, to which its paths are relative.
+        folder: its folder, for messages.
         contents: (N, 32) uint8, the SHA-256 of each row's compressed image.
     """
 
@@ -282,7 +282,8 @@ class EncodedItems:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Image:
-        row, content = int(self.rows[index]), self.encoded(index)
+        row = int(self.rows[index])
+        content = _content(self.column[row])
         if bytes_sha256(content) != self.contents[row].tobytes().hex():
             raise DataError(f"'{self.folder}': image {row} has changed since this run first read it — run it again")
         try:
@@ -292,17 +293,10 @@ class EncodedItems:
                 f"'{self.folder}': image {row} cannot be read ({error}) — write the folder again"
             ) from error
 
-    def encoded(self, index: int) -> bytes:
-        """Return the compressed image."""
-        return _content(self.column[int(self.rows[index])].as_py(), self.folder)
 
-
-def _content(cell: Mapping[str, Any] | None, folder: Path) -> bytes:
-    """The compressed image of a cell, in the cell or in the file that it names."""
-    content: bytes | None = cell.get("bytes") if cell else None
-    if content is None and cell and cell.get("path"):
-        return read_bytes(folder / cell["path"])
-    return content or b""
+def _content(cell: Any) -> bytes:
+    """The compressed image in a cell `{bytes, path}`."""
+    return (cell.as_py() or {}).get("bytes") or b""
 
 
 def is_arrow(folder: Path) -> bool:
@@ -339,22 +333,16 @@ def arrow_items(folder: Path, rows: NDArray[np.int64]) -> tuple[EncodedItems, tu
     table, features = _arrow(folder)
     images = [name for name, feature in features.items() if feature.get("_type") == "Image"]
     column: Any = table[images[0]] if len(images) == 1 and images[0] in table.column_names else None
-    place = getattr(getattr(column, "type", None), "get_field_index", lambda name: -1)
-    if min(place("bytes"), place("path")) < 0:
+    if getattr(getattr(column, "type", None), "get_field_index", lambda name: -1)("bytes") < 0:
         columns = ", ".join(f"{name} ({feature.get('_type', '?')})" for name, feature in features.items())
-        raise DataError(f"'{folder}' has the columns {columns or 'none'} — write one of type Image with bytes and path")
-    files = (*_files(folder), *(folder / path for path in _paths(column)))
+        raise DataError(
+            f"'{folder}' has the columns {columns or 'none'} — write one of type Image, with the bytes of each image"
+        )
+    files = _files(folder)
     # Read before the digest of the files is taken: a change in between is then noticed when the image is decoded.
-    sha256s = (bytes_sha256(_content(cell.as_py(), folder)) for cell in column)
+    sha256s = (bytes_sha256(_content(cell)) for cell in column)
     contents = contents_of(files, len(column), lambda: sha256s)
     return EncodedItems(column, rows, folder, contents), files
-
-
-def _paths(column: Any) -> Iterator[str]:
-    """The paths of the images whose bytes are not in the column."""
-    for chunk in column.chunks:
-        outside = chunk.filter(chunk.field("bytes").is_null())
-        yield from (cell["path"] for cell in outside.to_pylist() if cell and cell["path"])
 
 
 def _files(folder: Path) -> tuple[Path, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
-from openbench.core.benchmark import Image, Items
+from openbench.core.benchmark import Image
 from openbench.digest import array_sha256, bytes_sha256
 from openbench.errors import DataError
 
@@ -19,13 +19,6 @@ from openbench.errors import DataError
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 # Pillow would clip these to white or black when it converts them to RGB.
 DEEP = ("I", "F")
-_ORIENTATION = 0x0112  # tag of EXIF
-_UPRIGHT = 1
-_OTHERS = range(2, 9)  # mirrored, turned by a quarter or a half, or both
-ADVICE = (
-    "images with an EXIF orientation: networks see the pixels as they are stored — to have them seen upright, save "
-    "them turned (Pillow's ImageOps.exif_transpose)"
-)
 UNREADABLE = (OSError, SyntaxError, ValueError, Pillow.DecompressionBombError)
 
 
@@ -93,7 +86,7 @@ class FileItems:
         return len(self.files)
 
     def __getitem__(self, index: int) -> Image:
-        path = self.encoded(index)
+        path = Path(self.files[index])
         content = read_bytes(path)
         image = decode(path, content)
         if (self.contents is not None and bytes_sha256(content) != self.contents[index].tobytes().hex()) or (
@@ -101,10 +94,6 @@ class FileItems:
         ):
             raise DataError(f"image '{path}' has changed since this run first read it — run the command again")
         return image
-
-    def encoded(self, index: int) -> Path:
-        """Return the file of an image."""
-        return Path(self.files[index])
 
 
 def read_bytes(path: Path) -> bytes:
@@ -165,21 +154,6 @@ def pixels_of(image: bytes) -> Image:
         return np.asarray(picture if picture.mode == "L" else picture.convert("RGB"))
 
 
-def is_turned(items: Items, index: int) -> bool:
-    """Whether the image at a position carries an EXIF orientation other than upright; False if it cannot be read."""
-    if located := getattr(items, "located", None):  # the items of several sets
-        items, index = located(index)
-    if not (encoded := getattr(items, "encoded", None)):  # neither image files nor their bytes
-        return False
-    try:
-        image = encoded(index)
-        with Pillow.open(io.BytesIO(image) if isinstance(image, bytes) else image, formats=FORMATS) as picture:
-            return picture.getexif().get(_ORIENTATION, _UPRIGHT) in _OTHERS
-    except Exception:  # Pillow raises a dozen kinds of error for damaged EXIF data; the pixels may be sound
-        return False
-
-
-def not_applied(count: int) -> str:
-    """Return the note on a number of such images."""
-    images = "1 image carries" if count == 1 else f"{count:,} images carry"
-    return f"{images} an EXIF orientation, which is not applied"
+def spaced(count: int, most: int) -> NDArray[np.int64]:
+    """Return at most `most` of `count` positions, evenly spaced, with the first and the last."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
