@@ -19,10 +19,8 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.dataset import Incomplete
 from openbench.data.manifests import load_classes
-from openbench.errors import ConfigError, check_known, did_you_mean
+from openbench.errors import ConfigError, available, check_known, did_you_mean
 
-AGAINST = "_vs_"
-AND = "+"
 _ID = {"train": Role.ID_TRAIN, "val": Role.ID_VAL, "test": Role.ID_TEST}
 _SINGLE = {"ood_train": Role.OOD_TRAIN, "ood_val": Role.OOD_VAL}
 _GROUPS = {"csid": Role.CSID, "near": Role.NEAR, "far": Role.FAR}
@@ -239,28 +237,19 @@ class Collection(Checked):
     sets: Mapping[str, Mapping[str, Any]]
 
     def __post_init__(self) -> None:
-        """Check that there are groups, and that every set is declared."""
-        if self.id + self.ood > len(self.declared):
-            raise ConfigError(
-                f"benchmark.collection: found {self.id} ID and {self.ood} OOD sets of {len(self.declared)} — use fewer"
-            )
-        for name in self.sets:
-            if name not in self.declared:
-                raise ConfigError(
-                    f"benchmark.collection.sets has '{name}', which is not declared{did_you_mean(name, self.declared)} "
-                    f"(declared: {', '.join(self.declared)})"
-                )
+        """Check that every set is declared."""
+        check_known(self.sets, self.declared, "benchmark.collection.sets")
 
-    def groups(self) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Yield every choice of ID sets and of OOD sets among the others, in the order of `declared`."""
-        for inside in combinations(self.declared, self.id):
-            rest = [name for name in self.declared if name not in inside]
-            yield from ((inside, outside) for outside in combinations(rest, self.ood))
+    def groups(self) -> dict[str, tuple[Sequence[str], Sequence[str]]]:
+        """Return every choice of ID sets and of OOD sets among the others, in the order of `declared`, by its name.
 
-
-def group_name(inside: Sequence[str], outside: Sequence[str]) -> str:
-    """Return the name of a group, e.g. `kmnist_vs_textures` or `kmnist+textures_vs_places365+tiny_imagenet`."""
-    return AGAINST.join(AND.join(names) for names in (inside, outside))
+        Names are e.g. `kmnist_vs_textures` or `kmnist+textures_vs_places365+tiny_imagenet`.
+        """
+        return {
+            f"{'+'.join(inside)}_vs_{'+'.join(outside)}": (inside, outside)
+            for inside in combinations(self.declared, self.id)
+            for outside in combinations([name for name in self.declared if name not in inside], self.ood)
+        }
 
 
 def arranged(node: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -281,13 +270,16 @@ def arranged(node: Mapping[str, Any]) -> Mapping[str, Any]:
         if node.get(key):
             raise ConfigError(f"benchmark: give either `{key}` or `collection`, not both")
     collection = from_node(Collection, node["collection"], "benchmark.collection")
-    inside, outside = _members(node.get("group"), collection)
+    groups, group = collection.groups(), str(node.get("group"))
+    if group not in groups:
+        raise ConfigError(
+            f"benchmark.group '{group}' not found{did_you_mean(group, groups)} — allowed: {available(groups, group)}"
+        )
+    inside, outside = groups[group]
     if absent := [name for name in inside if name not in collection.sets]:
         raise ConfigError(f"benchmark.group: ID set {', '.join(absent)} was dropped — choose a group without it as ID")
     rest = {key: value for key, value in node.items() if key not in ("collection", "group")}
     classes = {name: collection.sets[name].get("classes") for name in inside}
-    if lacking := [name for name, names in classes.items() if not names]:
-        raise ConfigError(f"benchmark.collection.sets.{lacking[0]}: `classes` is missing — name the set's class list")
     alone = inside[0] if len(inside) == 1 else ""
 
     def id_part(part: str) -> Mapping[str, Any]:
@@ -301,24 +293,6 @@ def arranged(node: Mapping[str, Any]) -> Mapping[str, Any]:
         "classes": classes[alone] if alone else classes,
         "declared": [f"far.{name}" for name in outside],
     }
-
-
-def _members(group: object, collection: Collection) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The ID and the OOD sets of a group, which may be written in any order."""
-    sides = [tuple(side.split(AND)) for side in str(group).split(AGAINST)]
-    names = [group_name(*groups) for groups in collection.groups()]
-    allowed = (
-        f"{collection.id} of {', '.join(collection.declared)} against {collection.ood} others, joined by '{AND}': "
-        f"{len(names)} groups, {' to '.join(dict.fromkeys((names[0], names[-1])))}"
-    )
-    for name in (name for side in sides for name in side):
-        if name not in collection.declared:
-            hint = did_you_mean(name, collection.declared)
-            raise ConfigError(f"benchmark.group '{group}': set '{name}' not found{hint} — allowed: {allowed}")
-    if len(sides) != 2 or [set(side) for side in sides] not in [[set(a), set(b)] for a, b in collection.groups()]:
-        raise ConfigError(f"benchmark.group '{group}' not found — allowed: {allowed}")
-    inside, outside = (tuple(name for name in collection.declared if name in side) for side in sides)
-    return inside, outside
 
 
 def _set_of(node: Mapping[str, Any], part: str) -> Mapping[str, Any]:

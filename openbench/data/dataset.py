@@ -213,9 +213,7 @@ def split_of(
     names = [located.manifest.classes[i] for i in rows]
     items = located.found.items
     sample = sampled(items)
-    contents = located.found.contents
-    if contents is None and located.found.files:
-        contents = contents_of(located.found.files)
+    contents = contents_of(located.found.files) if located.found.files else None
     if isinstance(items, FileItems):
         # Images that are decoded later must equal those in the digest.
         pixels = {position: array_sha256(image) for position, image in sample.items()}

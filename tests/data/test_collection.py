@@ -129,8 +129,8 @@ def test_joined_sets_keep_each_images_label_and_pixels(root, composed):
 @pytest.mark.parametrize(
     ("group", "message"),
     [
-        ("kmnist_vs_kmnist", "'kmnist_vs_kmnist' not found — allowed: 1 of tiny_imagenet, .* 20 groups"),
-        ("kmnits_vs_textures", "set 'kmnits' not found; did you mean 'kmnist'"),
+        ("kmnist_vs_kmnist", "'kmnist_vs_kmnist' not found.* — allowed: .* and 15 more"),
+        ("kmnits_vs_textures", "not found; did you mean 'kmnist_vs_textures'"),
         ("kmnist+textures_vs_places365", "'kmnist.textures_vs_places365' not found"),
         ("kmnist", "'kmnist' not found"),
     ],

@@ -58,7 +58,6 @@ NPZ = {
     "no pixels": saved(images=np.zeros((3, 0, 4), np.uint8)),
     "five axes": saved(images=np.zeros((1, 1, 1, 1, 3), np.uint8)),
     "nested labels": saved(images=ONE, labels=np.zeros((2, 2), int)),
-    "a name that is a number": saved(images=ONE, labels=np.array([0]), classes=np.float64(1)),
 }
 
 

@@ -27,7 +27,7 @@ from openbench.errors import DataError, LeakageError, listed
 logger = logging.getLogger(__name__)
 
 _PAIRS = 5  # in a message
-_LISTED = 20  # unreadable images of one split
+_LISTED = 50  # problems
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,10 @@ class CheckReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """All faults that make numbers untrustworthy."""
+        """All faults that make numbers untrustworthy; images that cannot be read come last."""
+        changed = [f"{s.where}: {text}" for s in self.splits for text in s.changed]
         unreadable = [f"{s.where}: {text}" for s in self.splits for text in s.unreadable]
-        return (*self.missing, *unreadable, *self._changed, *(str(shared) for shared in self.shared))
-
-    @property
-    def _changed(self) -> list[str]:
-        return [f"{s.where}: {text}" for s in self.splits for text in s.changed]
+        return (*self.missing, *changed, *map(str, self.shared), *unreadable)
 
     @property
     def verdict(self) -> str:
@@ -110,7 +107,7 @@ class CheckReport:
         counts = {
             "data set{} missing or incomplete": len(self.missing),
             "unreadable image{}": sum(len(s.unreadable) for s in self.splits),
-            "changed file{}": len(self._changed),
+            "changed file{}": sum(len(s.changed) for s in self.splits),
             "pair{} of sets with identical images": len(self.shared),
         }
         problems = [f"{count:,} {text.format('s' * (count > 1))}" for text, count in counts.items() if count]
@@ -129,11 +126,8 @@ class CheckReport:
             lines += [f"      deviates: {text}" for text in split.deviations]
         lines += [f"  {name}: dropped" for name in self.dropped]
         lines += [f"  known: {shared}" for shared in self.known]
-        for split in self.splits:
-            lines += [f"  problem: {split.where}: {text}" for text in split.unreadable[:_LISTED]]
-            rest = len(split.unreadable) - _LISTED
-            lines += [f"  problem: {split.where}: {rest:,} more images cannot be read"] if rest > 0 else []
-        lines += [f"  problem: {text}" for text in (*self.missing, *self._changed, *map(str, self.shared))]
+        lines += [f"  problem: {text}" for text in self.problems[:_LISTED]]
+        lines += [f"  and {rest:,} more problems"] if (rest := len(self.problems) - _LISTED) > 0 else []
         return "\n".join([*lines, *self.advice])
 
 

@@ -57,9 +57,8 @@ class OwnImages(Source):
         if own_path(str(place.absolute())) is None:
             return None
         if place.is_file() and place.suffix != ".csv":
-            pack = npz(place)
-            rows = rows_found(pack.pixels, _rows(list(pack.labels), keys))
-            return replace(rows, files=(place,), contents=pack.contents)
+            pixels, labels = npz(place)
+            return replace(rows_found(pixels, _rows(labels, keys)), files=(place,))
         if place.is_dir() and is_arrow(place):
             numbers = _rows(arrow_labels(place), keys)
             present = numbers >= 0
@@ -107,7 +106,7 @@ def read_rows(path: Path) -> list[Row]:
     if path.suffix == ".csv" and path.is_file():
         rows = list(read_list(path))
     elif path.is_file():
-        rows = numbered(list(npz(path).labels))
+        rows = numbered(npz(path)[1])
     elif is_arrow(path):
         rows = numbered(arrow_labels(path))
     else:
@@ -192,23 +191,8 @@ def read_list(path: Path) -> Iterator[Row]:
         raise DataError(f"'{path}' cannot be read ({error}) — write it as text in UTF-8") from error
 
 
-@dataclass(frozen=True, eq=False)
-class Npz:
-    """The images of an `.npz`.
-
-    Args:
-        pixels: (n, h, w) or (n, h, w, 3) uint8.
-        labels: the class of each image, as text; `-` if the file has no labels.
-        contents: (1, 32) uint8, the SHA-256 of the file.
-    """
-
-    pixels: NDArray[np.uint8]
-    labels: tuple[str, ...]
-    contents: NDArray[np.uint8]
-
-
-def npz(path: Path) -> Npz:
-    """Return the images of an `.npz`, which is read again if it has changed.
+def npz(path: Path) -> tuple[NDArray[np.uint8], list[str]]:
+    """Return the images of an `.npz`, (n, h, w) or (n, h, w, 3), and their classes, `-` if the file has no labels.
 
     Raises:
         DataError: the file cannot be read, or its arrays are not images and labels.
@@ -217,17 +201,15 @@ def npz(path: Path) -> Npz:
 
 
 @lru_cache(maxsize=8)
-def _npz(path: Path, state: str) -> Npz:
-    content = path.read_bytes()
-    arrays = read_npz(path, (*_IMAGES, *_LABELS, *_NAMES), content)
+def _npz(path: Path, state: str) -> tuple[NDArray[np.uint8], list[str]]:
+    arrays = read_npz(path, (*_IMAGES, *_LABELS, *_NAMES))
     pixels, labels, names = (
         next((arrays[n] for n in kind if n in arrays), None) for kind in (_IMAGES, _LABELS, _NAMES)
     )
     if pixels is None:
         raise DataError(f"'{path}' has no images — write them with numpy.savez(path, images=..., labels=...)")
     pixels = _as_images(pixels, path)
-    classes = [NO_CLASS] * len(pixels) if labels is None else _classes(labels, names, len(pixels), path)
-    return Npz(pixels, tuple(classes), np.frombuffer(bytes.fromhex(bytes_sha256(content)), dtype=np.uint8)[None])
+    return pixels, [NO_CLASS] * len(pixels) if labels is None else _classes(labels, names, len(pixels), path)
 
 
 def _as_images(pixels: NDArray[Any], path: Path) -> NDArray[np.uint8]:
@@ -250,16 +232,16 @@ def _classes(labels: NDArray[Any], names: NDArray[Any] | None, count: int, path:
             f"'{path}': labels are {labels.dtype} {labels.shape} for {count} images — write one whole number or text "
             "per image"
         )
-    flat = labels.reshape(-1)
-    if names is not None:
-        if names.ndim != 1 or names.dtype.kind not in "iuUS":
-            raise DataError(f"'{path}': class names are {names.dtype} {names.shape} — write text (c,)")
-        check_distinct([str(name) for name in names.tolist()], f"'{path}'")
-    if names is None or flat.dtype.kind == "U":
-        return [str(value) for value in flat.tolist()]
-    if len(flat) and (flat.min() < 0 or flat.max() >= len(names)):
-        raise DataError(f"'{path}': labels from {flat.min()} to {flat.max()}, but {len(names)} class names")
-    return [str(names[value]) for value in flat.tolist()]
+    values = labels.reshape(-1).tolist()
+    if names is None:
+        return list(map(str, values))
+    classes = list(map(str, np.atleast_1d(names).tolist()))
+    check_distinct(classes, f"'{path}'")
+    if labels.dtype.kind == "U":
+        return values
+    if values and not 0 <= min(values) <= max(values) < len(classes):
+        raise DataError(f"'{path}': labels from {min(values)} to {max(values)}, but {len(classes)} class names")
+    return [classes[value] for value in values]
 
 
 @dataclass(frozen=True, eq=False)

@@ -290,19 +290,14 @@ def load_pickle(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_npz(path: Path, names: Collection[str], content: bytes | None = None) -> dict[str, NDArray[Any]]:
+def read_npz(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
     """Return those of the arrays `names` that a file has.
-
-    Args:
-        path: the file.
-        names: names of the arrays.
-        content: the bytes of the file, if they have been read already.
 
     Raises:
         DataError: no such file, one that cannot be read, or arrays of Python objects.
     """
     try:
-        with np.load(path if content is None else io.BytesIO(content), allow_pickle=False) as pack:
+        with np.load(path, allow_pickle=False) as pack:
             return {name: _array(pack, name) for name in names if name in pack.files}
     except Exception as error:  # NumPy raises any kind of error for a damaged file
         reason = str(error) or type(error).__name__

@@ -23,13 +23,11 @@ class FoundImages:
         items: the images, in manifest order.
         present: (n,) bool, which keys of the manifest these are.
         files: the user's own files with these images; empty for published sets.
-        contents: (files, 32) uint8, the SHA-256 of the files, if the source has read them.
     """
 
     items: Items
     present: NDArray[np.bool_]
     files: Sequence[Path | str] = ()
-    contents: NDArray[np.uint8] | None = None
 
     @property
     def count(self) -> int:
