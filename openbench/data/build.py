@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from openbench import paths
-from openbench.core.benchmark import Benchmark, Image, Items, Split, canonical
+from openbench.core.benchmark import Benchmark, Image, Items, Split
 from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig, SetNode, joined_classes
 from openbench.data.dataset import (
@@ -319,19 +319,13 @@ def with_outliers(benchmark: Benchmark, node: Mapping[str, Any]) -> Benchmark:
     if status.missing:
         raise DataError("\n".join([f"{status} found — choose other outliers: {_OTHERS}", *_places(status.searched)]))
     outliers = split_of(config, located, Role.OOD_TRAIN, (), WHERE)
-    known = {canonical(name) for name in benchmark.known_overlap}
-    names = {canonical(name) for name in outliers.classes}
-    tested = [split for role in (Role.OOD_VAL, Role.NEAR, Role.FAR) for split in benchmark.of_role(role)]
-    for where, shared in [
-        ("the ID classes", names & {canonical(name) for name in benchmark.classes}),
-        *((f"{s.role}/{s.name}", names & {canonical(name) for name in s.classes} - known) for s in tested),
-    ]:
-        if shared:
-            raise LeakageError(
-                f"outliers '{outliers.name}' and {where} of benchmark '{benchmark.name}' share the classes "
-                f"{sorted(shared)} — choose other outliers, {_OTHERS}, or name the classes to learn from: "
-                "+outliers.keep=[…]"
-            )
+    pairs = [(Role.OOD_TRAIN, role) for role in (Role.OOD_VAL, Role.NEAR, Role.FAR)]
+    try:
+        replace(benchmark, ood_train=outliers, disjoint=(*benchmark.disjoint, *pairs))
+    except LeakageError as error:
+        raise LeakageError(
+            f"{error}, choose other outliers, {_OTHERS}, or name the classes to learn from: +outliers.keep=[…]"
+        ) from error
     return replace(benchmark, ood_train=outliers)
 
 

@@ -18,7 +18,6 @@ from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.preprocess import OwnPreprocess
 from openbench.core.request import Field, Request, Role
-from openbench.data.loading import batches
 from openbench.data.sources.items import ArrayItems
 from openbench.digest import digest, generator_of
 from openbench.errors import MethodError, NotApplicableError
@@ -137,20 +136,14 @@ def attacked(
         return by_input / std
 
     def rows(images: Split, _: tuple[str, ...]) -> Iterator[NamedRows]:
-        done = 0
-
-        def act(batch: Tensor) -> NamedRows:
-            part = slice(done, done + len(batch))
+        def act(batch: Tensor, part: slice) -> NamedRows:
             labels = torch.from_numpy(images.labels[part]).to(backbone.device)
             clean = ((batch.to(backbone.device, torch.float32) * std + mean) * 255).round()
             start = attack.starts(list(images.keys[part]), tuple(clean.shape[1:]))
             moved = attack.moved(clean, lambda x: gradient(x, labels), None if start is None else start.to(clean))
             return {name: moved.permute(0, 2, 3, 1).to("cpu", torch.uint8).numpy()}
 
-        for batch in batches(images, p, store.batch_size, store.workers):
-            for part in store.halving.of(batch, backbone, act):
-                yield part
-                done += len(part[name])
+        return store.halving.of(images, backbone, (store.batch_size, store.workers), act)
 
     pixels = store.rows(backbone, split, name, rows).numpy()
     return replace(

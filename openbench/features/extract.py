@@ -43,33 +43,40 @@ class BatchHalving:
     warnings: list[str] = field(default_factory=list)
     _most: int | None = None
 
-    def of(self, images: Tensor, backbone: Backbone, act: Callable[[Tensor], T]) -> Iterator[T]:
-        """Yield the results of `act` for consecutive parts of a batch; a single part if the batch fits into memory.
+    def of(
+        self, split: Split, backbone: Backbone, sizes: tuple[int, int], act: Callable[[Tensor, slice], T]
+    ) -> Iterator[T]:
+        """Yield the results of `act` for consecutive images of a split; for a whole batch if it fits into memory.
 
         Args:
-            images: (n, 3, h, w), or the input of the backbone.
-            backbone: that passes them; a part that failed does not count as passed.
-            act: is called again with half as many images if it runs out of memory.
+            split: in manifest order.
+            backbone: that passes the images; a part that failed does not count as passed.
+            sizes: images in a batch, and threads that decode.
+            act: is given images (n, 3, h, w), or the input of the backbone, and which rows of the split they are; it is
+                called again with half as many if it runs out of memory.
 
         Raises:
             RuntimeError, MemoryError: a single image does not fit.
         """
-        at = 0
-        while at < len(images):
-            size, passed = min(self._most or len(images), len(images) - at), backbone.passes
-            try:
-                result = act(images[at : at + size])
-            except (RuntimeError, MemoryError) as error:
-                if size == 1 or not is_out_of_memory(error):
-                    raise
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            else:
-                yield result
-                at += size
-                continue
-            # Here the error is gone, and with it the tensors of the failed pass.
-            backbone.passes = passed
-            self._halve(size, backbone, reason)
+        start = 0
+        for images in batches(split, backbone.preprocess, *sizes):
+            end, first = start + len(images), start
+            while first < end:
+                stop, passed = min(end, first + (self._most or len(images))), backbone.passes
+                try:
+                    result = act(images[first - start : stop - start], slice(first, stop))
+                except (RuntimeError, MemoryError) as error:
+                    if stop - first == 1 or not is_out_of_memory(error):
+                        raise
+                    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                else:
+                    yield result
+                    first = stop
+                    continue
+                # Here the error is gone, and with it the tensors of the failed pass.
+                backbone.passes = passed
+                self._halve(stop - first, backbone, reason)
+            start = end
 
     def _halve(self, size: int, backbone: Backbone, reason: str) -> None:
         self._most = -(-size // 2)
@@ -124,17 +131,13 @@ def extract(
     Raises:
         DataError: an output is NaN or infinite; the message names the split and the first image.
     """
-    request, halving, done = pass_for(columns), halving or BatchHalving(), 0
+    request = pass_for(columns)
 
-    def rows(images: Tensor) -> Rows:
-        keys = split.keys[done : done + len(images)]
+    def rows(images: Tensor, at: slice) -> Rows:
         outputs = backbone.outputs(images, request)
-        return {column: _finite(column.of(outputs), column, (backbone, split), keys) for column in columns}
+        return {column: _finite(column.of(outputs), column, (backbone, split), split.keys[at]) for column in columns}
 
-    for images in batches(split, backbone.preprocess, batch_size, workers):
-        for part in halving.of(images, backbone, rows):
-            yield part
-            done += len(part[columns[0]])
+    return (halving or BatchHalving()).of(split, backbone, (batch_size, workers), rows)
 
 
 def _finite(rows: Tensor, column: Column, of: tuple[Backbone, Split], keys: Sequence[str]) -> NDArray[np.float32]:
@@ -184,23 +187,20 @@ def score_rows(
     Raises:
         MethodError: a score is NaN, or there is not one per image; the message names the split and the first image.
     """
-    name, done, halving = column_of(method), 0, halving or BatchHalving()
+    name = column_of(method)
 
-    def rows(images: Tensor) -> NamedRows:
+    def rows(images: Tensor, at: slice) -> NamedRows:
         scores = method.score_images(images.to(backbone.device, torch.float32), backbone)
         where = f"{type(method).__name__}.score_images on {split.name} ({split.role})"
         if scores.shape != (len(images),):
             raise MethodError(f"{where}: shape {tuple(scores.shape)} — ({len(images)},) expected")
         missing = scores.isnan()
         if bool(missing.any()):
-            first = split.keys[done + int(missing.int().argmax())]
+            first = split.keys[at][int(missing.int().argmax())]
             raise MethodError(
                 f"{where}: {int(missing.sum())} of {len(images)} scores of a batch are NaN, first '{first}' "
                 f"(parameters {method.params()})"
             )
         return {name: scores.detach().to("cpu", torch.float32).contiguous().numpy()}
 
-    for images in batches(split, backbone.preprocess, batch_size, workers):
-        for part in halving.of(images, backbone, rows):
-            yield part
-            done += len(part[name])
+    return (halving or BatchHalving()).of(split, backbone, (batch_size, workers), rows)

@@ -148,7 +148,10 @@ def test_a_row_that_is_id_and_ood_is_refused(here, capsys):
     ("changes", "text"),
     [
         ({"near_in_third": "nan.npy"}, "'nan.npy' has NaN or infinity in 2 of 40 rows, the first is row 3"),
-        ({"id_test": "short.npy"}, "id_test 'short.npy' has 30 rows and 40 labels — one for each row expected"),
+        (
+            {"id_test": "short.npy"},
+            "id_test 'short.npy' has 30 rows, and labels int64 (40,) — allowed: (n,) whole numbers from 0",
+        ),
         ({"far_in_noise": "wide.npy"}, "far.noise 'wide.npy' has 14 columns, train 'train.npz' has 13"),
         ({"train": "gap.npz"}, "train 'gap.npz' has the labels 0, 2 — number the classes 0, 1, 2, … without gaps"),
         ({"train": "keys.npz"}, "'keys.npz' has the arrays 'a', 'b' — name the one with a row for each sample"),

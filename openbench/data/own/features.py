@@ -1,7 +1,6 @@
 """Features of anything as data sets and as a benchmark: rows of `.npy`, `.npz`, `.parquet` and `.safetensors` files."""
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,7 +17,7 @@ from openbench.data.own.benchmark import OwnBenchmark, OwnSet, command, split, w
 from openbench.data.own.images import NO_CLASS, Contents, candidates, contents_of, state_of
 from openbench.data.sources.base import FoundImages, Source
 from openbench.digest import bytes_sha256
-from openbench.errors import ConfigError, DataError, did_you_mean
+from openbench.errors import ConfigError, DataError, check_known, did_you_mean, listed
 from openbench.storage.array_file import open_arrays
 from openbench.storage.checksum import DAMAGED
 
@@ -236,11 +235,8 @@ class FeatureFiles:
             raise ConfigError(f"--features: {' and '.join(lacking)} missing — give {lacking[0]}=FILE")
         if not any(where.startswith(("near.", "far.")) for where in self.features):
             raise ConfigError("--features: no OOD test set — give at least one, near.NAME=FILE or far.NAME=FILE")
-        for option, given in (("--labels", self.labels), ("--logits", self.logits)):
-            if unknown := [where for where in given if where not in self.features]:
-                raise ConfigError(f"{option}: set '{unknown[0]}' has no features — add it to --features")
-        if ood := [where for where in self.labels if not role_of(where).is_id]:
-            raise ConfigError(f"--labels: '{ood[0]}' is OOD and has no ID classes — leave it out")
+        check_known(self.labels, (where for where in self.features if role_of(where).is_id), "--labels")
+        check_known(self.logits, self.features, "--logits")
         if self.logits and (lacking := [where for where in self.features if where not in self.logits]):
             raise ConfigError(f"--logits: {', '.join(lacking)} missing — give logits of all sets or of none")
 
@@ -275,10 +271,12 @@ class FeatureFiles:
             of_rows = names.get(where) or [unknown] * len(arrays[where])
             rows = tuple((f"{row:06d}", of_row) for row, of_row in enumerate(of_rows))
             sets[where] = OwnSet(self.features[where].resolve(), rows)
-        if given:
-            self._check_logits(len(set(names["train"])), arrays)
+        for where, path in self.logits.items():
+            logits = logits_for(arrays[where], (self.features[where], path))
+            if logits.shape[1] != (c := len(set(names["train"]))):
+                raise DataError(f"{where}: logits '{path}' have {logits.shape[1]} columns for {c} classes of train")
         if "id_val" not in sets:
-            sets["train"], sets["id_val"] = _validation(sets["train"], seed)
+            sets["train"], sets["id_val"] = split(sets["train"], (1 - _VAL, _VAL), seed)
         parts = {"train": sets.pop("train"), "val": sets.pop("id_val"), "test": sets.pop("id_test")}
         return OwnBenchmark(name=name, id_sets=parts, ood=sets, one_class=not given)
 
@@ -299,22 +297,12 @@ class FeatureFiles:
             found = next(iter(arrays.values()))
         if path and found is None:
             raise DataError(f"'{path}' has the arrays {', '.join(arrays)} — name the labels `labels`")
-        if found is not None and len(found) != rows:
+        if found is not None and (found.shape != (rows,) or found.dtype.kind not in "iuU"):
             raise DataError(
-                f"{self._file(where)} has {rows:,} rows and {len(found):,} labels — one for each row expected"
-            )
-        if found is not None and (found.ndim != 1 or found.dtype.kind not in "iuU"):
-            raise DataError(
-                f"{self._file(where)}: labels are {found.dtype} {found.shape} — allowed: (n,) whole numbers from 0, or "
-                "names of classes"
+                f"{self._file(where)} has {rows:,} rows, and labels {found.dtype} {found.shape} — allowed: (n,) whole "
+                "numbers from 0, or names of classes"
             )
         return found
-
-    def _check_logits(self, c: int, arrays: Mapping[str, Array]) -> None:
-        for where, path in self.logits.items():
-            logits = logits_for(arrays[where], (self.features[where], path))
-            if logits.shape[1] != c:
-                raise DataError(f"{where}: logits '{path}' have {logits.shape[1]} columns for {c} classes of train")
 
     def write(self, benchmark: OwnBenchmark, folder: Path) -> list[Path]:
         """Write what `benchmark` returned as `write_files` does; return the files.
@@ -324,9 +312,10 @@ class FeatureFiles:
             folder: a config folder, new or not.
         """
         sources = {}
+        cut = {"id.train": "train", "id.test": "id_test", "id.val": "id_val" if "id_val" in self.features else "train"}
         for where, of_set in benchmark.sets.items():
             files = {"path": of_set.at}
-            if logits := self.logits.get(self._given(where)):
+            if logits := self.logits.get(cut.get(where, where)):
                 files["logits"] = logits.resolve()
             sha256s = [sha256_of(file) for file in files.values()]
             sources[where] = {"features": {**{key: str(file) for key, file in files.items()}, "sha256": sha256s}}
@@ -362,11 +351,6 @@ class FeatureFiles:
             lines.append("No ood_val: nothing is tuned (tune=none).")
         return lines
 
-    def _given(self, where: str) -> str:
-        """The name in `features` of a set of the benchmark."""
-        cut = {"id.train": "train", "id.test": "id_test", "id.val": "id_val" if "id_val" in self.features else "train"}
-        return cut.get(where, where)
-
 
 def role_of(where: str) -> Role:
     """Return the role of a set such as `train` or `near.x`."""
@@ -379,23 +363,15 @@ def _names(labels: Mapping[str, Array | None], where: str) -> dict[str, list[str
     Raises:
         DataError: training labels that are not 0, 1, …, c − 1.
     """
-    train = labels["train"]
+    train, width = labels["train"], 0
     if train is None:
         return {}
     if train.dtype.kind != "U":
         classes = np.unique(train)
         if not np.array_equal(classes, np.arange(len(classes))):
-            found = ", ".join(map(str, classes[:8])) + ", …" * (len(classes) > 8)
+            found = listed(classes, 8)
             raise DataError(
                 f"{where} has the labels {found} — number the classes 0, 1, 2, … without gaps, or name them"
             )
-    width = len(str(int(train.max()))) if train.dtype.kind != "U" else 0
+        width = len(str(classes[-1]))
     return {key: [str(name).rjust(width, "0") for name in of.tolist()] for key, of in labels.items() if of is not None}
-
-
-def _validation(train: OwnSet, seed: int) -> list[OwnSet]:
-    """Training and validation rows: a tenth of each class."""
-    counts = Counter(label for _, label in train.rows)
-    if small := [label for label, count in counts.items() if count < 2]:
-        raise DataError(f"train '{train.at}': class '{small[0]}' has a single row — add some, or give id_val=FILE")
-    return split(train, (1 - _VAL, _VAL), seed)

@@ -298,12 +298,10 @@ def arrow_labels(folder: Path) -> list[str]:
         return [NO_CLASS] * len(table)
     names = features.get(column, {}).get("names")
     check_distinct([str(name) for name in names or ()], f"'{folder}'")
-    try:
-        return [str(names[value]) if names else str(value) for value in table[column].to_pylist()]
-    except (IndexError, TypeError) as error:
-        raise DataError(
-            f"'{folder}': column '{column}' has labels without a class name — write the folder again"
-        ) from error
+    values = table[column].to_pylist()
+    if names and not set(values) <= set(range(len(names))):
+        raise DataError(f"'{folder}': column '{column}' has labels without a class name — write the folder again")
+    return [str(names[value]) if names else str(value) for value in values]
 
 
 def arrow_items(folder: Path, rows: NDArray[np.int64]) -> tuple[EncodedItems, tuple[Path, ...]]:
@@ -335,10 +333,8 @@ def _files(folder: Path) -> tuple[Path, ...]:
 
 def _arrow(folder: Path) -> tuple[Any, dict[str, dict[str, Any]]]:
     """The memory-mapped table, and the features by column name."""
-    splits = folder / "dataset_dict.json"
-    if splits.is_file():
-        names = json.loads(splits.read_text(encoding="utf-8")).get("splits", [])
-        raise DataError(f"'{folder}' has the splits {names} — name one, e.g. {folder / (names or ['train'])[0]}")
+    if (folder / "dataset_dict.json").is_file():
+        raise DataError(f"'{folder}' has several splits — name the folder of one")
     try:
         return _table(folder, state_of((folder / "state.json", *_files(folder))))
     except (OSError, KeyError, TypeError, ValueError) as error:
