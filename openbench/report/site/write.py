@@ -74,32 +74,40 @@ def write_site(
     libraries = _libraries()
     _check_folder(folder)
     unreadable: list[OpenbenchError] = []
-    store = RecordStore(results)
+    store, scores = RecordStore(results), ScoreStore(results / PUBLISHED)
     every = list(runs(store, unreadable.append, keep, needed("overview"), board_keys))
     paths = {run.run_id: store.folder / run.file for run in every}
+    scored = [run_id for run_id in paths if command_of is not None and scores.path(run_id).is_file()]
     boards = boards_of(every)
     figures = load_published(results / "reference")
-    data = board_data(boards, figures, ScoreStore(results / PUBLISHED))
-    others = [*other_boards(results, data), *map(published, published_boards(results / "reference", boards))]
-    data += others
-    networks = networks_page(boards, MARK, packed_boards(results, unreadable.append))
-    texts = {
-        "index.html": _page(boards, unreadable, PAGE if networks else ""),
-        "assets/site.css": (_HERE / "templates" / "site.css").read_text(encoding="utf-8"),
-        "assets/site.js": (_HERE / "templates" / "site.js").read_text(encoding="utf-8"),
-        **libraries,
-        **_tables(boards, figures),
-        **{f"tables/{board['id']}.csv": to_csv(table_of(board)) for board in others},
-        **{f"tables/{board['id']}.tex": to_latex(table_of(board)) for board in others},
-        **pictures(data),
-        **networks,
-    }
-    texts["assets/data.js"] = _script("data", {"boards": data, "methods": methods_of(data, facts)})
     try:
-        _clear(folder)
-        _write(folder, texts)
-        pages = {} if command_of is None else _write_pages(results, folder, paths, command_of, unreadable.append)
-        _write(folder, _behind(results, paths, pages, unreadable.append))
+        # Pages are drawn by other processes meanwhile. Not by fork: pyarrow has threads here.
+        with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=_collect_rarely) as workers:
+            in_order = partial(workers.map, chunksize=4) if len(scored) >= _FEW else map
+            one = partial(_write_page, scores, folder / "reports", command_of)
+            errors = in_order(one, [paths[run_id] for run_id in scored])
+            data = board_data(boards, figures, scores)
+            others = [*other_boards(results, data), *map(published, published_boards(results / "reference", boards))]
+            data += others
+            networks = networks_page(boards, MARK, packed_boards(results, unreadable.append))
+            texts = {
+                "index.html": _page(boards, unreadable, PAGE if networks else ""),
+                "assets/run.css": run_style(),
+                "assets/site.css": (_HERE / "templates" / "site.css").read_text(encoding="utf-8"),
+                "assets/site.js": (_HERE / "templates" / "site.js").read_text(encoding="utf-8"),
+                **libraries,
+                **_tables(boards, figures),
+                **{f"tables/{board['id']}.csv": to_csv(table_of(board)) for board in others},
+                **{f"tables/{board['id']}.tex": to_latex(table_of(board)) for board in others},
+                **pictures(data),
+                **networks,
+            }
+            texts["assets/data.js"] = _script("data", {"boards": data, "methods": methods_of(data, facts)})
+            found = dict(zip(scored, errors, strict=True))
+        unreadable += filter(None, found.values())
+        pages = {run_id: f"reports/{run_id}.html" for run_id, error in found.items() if error is None}
+        _clear(folder, pages)
+        _write(folder, {**texts, **_behind(results, paths, pages, unreadable.append)})
     except OSError as error:
         raise RecordError(
             f"site '{folder}' cannot be written ({error.strerror or error}) — choose another folder"
@@ -107,51 +115,18 @@ def write_site(
     return sorted(path for path in folder.rglob("*") if path.is_file()), unreadable
 
 
-def _write_pages(
-    results: Path,
-    folder: Path,
-    paths: Mapping[str, Path],
-    command_of: CommandOf,
-    on_error: Callable[[OpenbenchError], None],
-) -> dict[str, str]:
-    """Write the page of every run with published scores, in as many processes as there are processors.
-
-    Args:
-        results: the folder.
-        folder: of the site.
-        paths: run id → file of every record that could be read.
-        command_of: as for `write_site`.
-        on_error: receives an error for each page that cannot be made.
-
-    Returns:
-        Run id → its page, relative to the site.
-    """
-    published = ScoreStore(results / PUBLISHED)
-    scored = {run_id: path for run_id, path in paths.items() if published.path(run_id).is_file()}
-    _write(folder, {"assets/run.css": run_style()})
-    one = partial(_write_page, published, folder / "reports", command_of)
-    if len(scored) < _FEW:
-        errors = list(map(one, scored.values()))
-    else:
-        # Not by fork: pyarrow has threads here.
-        with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=_collect_rarely) as workers:
-            errors = list(workers.map(one, scored.values(), chunksize=4))
-    for error in filter(None, errors):
-        on_error(error)
-    return {run_id: f"reports/{run_id}.html" for run_id, error in zip(scored, errors, strict=True) if error is None}
-
-
 def _collect_rarely() -> None:
     """Collect garbage every 100,000 objects: a figure is made of many, and the default takes 6 % of the time."""
     gc.set_threshold(100_000, 50, 50)
 
 
-def _write_page(published: ScoreStore, folder: Path, command_of: CommandOf, path: Path) -> OpenbenchError | None:
+def _write_page(published: ScoreStore, folder: Path, command_of: CommandOf | None, path: Path) -> OpenbenchError | None:
     """Write the page of one record; damaged scores leave it out, since the site is being written already."""
     try:
         record = load(path)
         sets = published.read_whole(record.run_id)
-        text = run_page(record, sets, command=command_of(record), stylesheet="../assets/run.css")
+        command = command_of(record) if command_of else ""
+        text = run_page(record, sets, command=command, stylesheet="../assets/run.css")
         _write(folder, {f"{record.run_id}.html": text})
     except OpenbenchError as error:
         return error
@@ -256,11 +231,15 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError(f"'{folder}' holds other files — give the site an empty folder, or that of an earlier site")
 
 
-def _clear(folder: Path) -> None:
-    """Remove what an earlier site left."""
-    for part in ("records", "tables", "assets", "pictures", "reports"):
+def _clear(folder: Path, pages: Mapping[str, str]) -> None:
+    """Remove what an earlier site left, but for the pages just written."""
+    for part in ("records", "tables", "assets", "pictures"):
         if (folder / part).is_dir() and not (folder / part).is_symlink():
             shutil.rmtree(folder / part)
+    reports = folder / "reports"
+    for page in () if reports.is_symlink() else reports.glob("*.html"):
+        if page.stem not in pages:
+            page.unlink()
     (folder / PAGE).unlink(missing_ok=True)
 
 
