@@ -158,34 +158,20 @@ def test_jobs_divide_the_images_and_the_last_one_joins_them(tmp_path: Path, whol
     assert columns(root) == whole
 
 
-def test_whoever_needs_the_columns_makes_the_rest_and_waits_for_what_others_make(
-    tmp_path: Path, whole: dict[str, bytes]
+@pytest.mark.parametrize("killed", [False, True])
+def test_whoever_needs_the_columns_makes_the_rest_and_what_others_do_not_end(
+    tmp_path: Path, whole: dict[str, bytes], killed: bool
 ) -> None:
     root, holds, waits = tmp_path / "cache", tmp_path / "holds", tmp_path / "waits"
     other = Other(root, 2, 0, partial(touch_and_wait, holds, (waits,)))
     appears(holds)
-
     backbone = toy_backbone()
     store = FeatureStore(root, BATCH, progress=False, portion=PORTION)
-    with logged(lambda text: waits.touch()) as said:
+    with logged(lambda text: other.kill() if killed else waits.touch()) as said:
         store.get(backbone, toy_split(COUNT), WANTED)
-    assert other.ended() == PORTION
-    assert backbone.passes == COUNT - PORTION
+    assert other.ended() == (-1 if killed else PORTION)
+    assert backbone.passes == (COUNT if killed else COUNT - PORTION)
     assert said == ["features of toy: other jobs make 1 of 7 portions, waiting"]
-    assert columns(root) == whole
-
-
-def test_what_a_job_made_that_is_killed_while_others_wait_is_made_by_them(
-    tmp_path: Path, whole: dict[str, bytes]
-) -> None:
-    root, holds = tmp_path / "cache", tmp_path / "holds"
-    other = Other(root, 2, 0, partial(touch_and_wait, holds, (tmp_path / "never",)))
-    appears(holds)
-    backbone = toy_backbone()
-    store = FeatureStore(root, BATCH, progress=False, portion=PORTION)
-    with logged(lambda text: other.kill()):
-        store.get(backbone, toy_split(COUNT), WANTED)
-    assert backbone.passes == COUNT
     assert columns(root) == whole
 
 
