@@ -57,7 +57,13 @@ NPZ = {
     "objects": saved(images=np.array([[{}]], dtype=object)),
     "no pixels": saved(images=np.zeros((3, 0, 4), np.uint8)),
     "five axes": saved(images=np.zeros((1, 1, 1, 1, 3), np.uint8)),
+    "floats": saved(images=np.zeros((3, 64))),
+    "two channels": saved(images=np.zeros((3, 4, 4, 2), np.uint8)),
+    "other names": saved(pixels=ONE),
     "nested labels": saved(images=ONE, labels=np.zeros((2, 2), int)),
+    "too many labels": saved(images=ONE, labels=[0, 1], paths=["a", "b"]),
+    "labels that are floats": saved(images=ONE, labels=[0.5]),
+    "a label without a name": saved(images=ONE, labels=[2], classes=["a", "b"]),
 }
 
 
@@ -107,16 +113,10 @@ def test_a_mat_file_of_odd_content_is_refused_by_name(content, tmp_path):
         packs.SvhnMat().find(file, [])
 
 
-class Runs:
-    def __reduce__(self):
-        return (open, ("/tmp/never", "w"))
-
-
 @pytest.mark.parametrize(
     "content",
     [
         b"not a pickle",
-        pickle.dumps(Runs()),
         b"\x80\x04\x8e" + struct.pack("<Q", 2**60) + b"x.",  # bytes of an exabyte
         b"cbuiltins\neval\n.",
     ],
@@ -128,11 +128,21 @@ def test_a_pickle_of_odd_content_is_refused_by_name(content, tmp_path):
         load_pickle(file)
 
 
-@pytest.mark.parametrize(("labels", "names"), [([7], ["a"]), ([0.5], ["a"]), ([-1], ["a"]), ([0], [[]])])
-def test_cifar_labels_without_a_class_are_refused(labels, names, tmp_path):
+PIXELS = np.zeros((1, 3072), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("data", "labels", "names"),
+    [
+        *((PIXELS, [label], ["a"]) for label in (7, 0.5, -1)),
+        (PIXELS, [0], [[]]),
+        *((data, [0], ["a"]) for data in (np.zeros((1, 5), np.uint8), np.zeros((1, 3072), np.int16), None)),
+    ],
+)
+def test_cifar_files_of_odd_content_are_refused(data, labels, names, tmp_path):
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
-    (folder / "test_batch").write_bytes(pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "labels": labels}))
+    (folder / "test_batch").write_bytes(pickle.dumps({"data": data, "labels": labels}))
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}))
     with pytest.raises(DataError, match="cifar-10-batches-py"):
         packs.CifarPickles().find(folder, ["cifar10/test/a/0001.png"])

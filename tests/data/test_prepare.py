@@ -54,10 +54,6 @@ def offered(server):
     return offer
 
 
-def run(file, root):
-    return prepare_file(file, root)
-
-
 def visible(root):
     return sorted(
         p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file() and download.DOWNLOADS not in p.parts
@@ -66,21 +62,21 @@ def visible(root):
 
 @pytest.mark.parametrize(("make", "unpack"), [(tar_of, "tar"), (zip_of, "zip")])
 def test_an_archive_becomes_its_folder_and_nothing_else(offered, tmp_path, make, unpack):
-    run(offered(make(FILES), unpack), tmp_path)
+    prepare_file(offered(make(FILES), unpack), tmp_path)
     assert visible(tmp_path) == ["my/set/deep/two.bin", "my/set/one.bin"]
     assert (tmp_path / "my/set/one.bin").read_bytes() == FILES["set/one.bin"]
     assert [p.name for p in (tmp_path / download.DOWNLOADS).iterdir()] == ["pack.tar.gz.lock"]
 
 
 def test_a_single_file_is_put_where_it_belongs(offered, tmp_path):
-    run(offered(b"content", None, gives="raw/images.gz"), tmp_path)
+    prepare_file(offered(b"content", None, gives="raw/images.gz"), tmp_path)
     assert (tmp_path / "raw/images.gz").read_bytes() == b"content"
 
 
 def test_what_is_there_is_not_fetched_again(offered, server, tmp_path):
     file = offered(tar_of(FILES))
-    run(file, tmp_path)
-    assert "is there" in run(file, tmp_path)
+    prepare_file(file, tmp_path)
+    assert "is there" in prepare_file(file, tmp_path)
     assert len(server.asked) == 1
 
 
@@ -94,16 +90,9 @@ def test_a_folder_that_somebody_left_half_filled_is_neither_trusted_nor_touched(
         if content:
             (folder / "one.bin").write_bytes(content)
         with pytest.raises(DataError, match=problem):
-            run(file, tmp_path / str(problem))
+            prepare_file(file, tmp_path / str(problem))
         assert (folder / "other").read_bytes() == b"mine"
     assert server.asked == []
-
-
-def test_an_archive_cannot_write_outside(offered, tmp_path):
-    with pytest.raises(DataError, match="cannot be unpacked"):
-        run(offered(tar_of({"set/x": b"x", "../../evil": b"x"})), tmp_path / "root")
-    assert not (tmp_path / "evil").exists()
-    assert visible(tmp_path / "root") == []
 
 
 def test_a_process_killed_while_unpacking_leaves_no_half_folder_and_no_second_download(offered, server, tmp_path):
@@ -125,7 +114,7 @@ def test_a_process_killed_while_unpacking_leaves_no_half_folder_and_no_second_do
     assert done.returncode == 9, done.stderr
     assert visible(tmp_path) == []
     assert not (tmp_path / "my").exists() or not (tmp_path / "my" / "set").exists()
-    run(file, tmp_path)
+    prepare_file(file, tmp_path)
     assert visible(tmp_path) == ["my/set/deep/two.bin", "my/set/one.bin"]
     assert len(server.asked) == 1
 
