@@ -102,5 +102,3 @@ def test_outliers_that_a_training_is_shown_are_held_apart_from_all_others():
     outliers = Split("o", Role.OOD_TRAIN, rows(5), np.full(1, -1), ["o/0"], (), "o", 1)
     with pytest.raises(LeakageError, match="ood_train o and far cars have 1 image"):
         refuse_same_images(replace(shown, ood_train=outliers))
-
-    # Pair by pair it would take hours.
