@@ -1,11 +1,13 @@
-"""Tabular benchmarks: the parting of rows, their standardisation, and the real tables where these are found."""
+"""Tabular benchmarks: how rows are parted and scaled, ADBench's draws row by row, and the real tables where found."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import train_test_split
 from sklearn.neighbors import NearestNeighbors
+from sklearn.preprocessing import MinMaxScaler
 
 from openbench.core.request import Role
 from openbench.data import tabular as tables
@@ -33,25 +35,41 @@ def parts(table, draw=0, protocol="held_out"):
 
 
 @pytest.fixture
-def tiny(monkeypatch, root):
+def written(monkeypatch, root):
+    """Write a table as if it were a published one; return its file."""
+
+    def write(x, y, places=""):
+        facts = TableFacts(len(x), int(y.sum()), x.shape[1], places)
+        monkeypatch.setattr(tables, "table_facts", lambda: {"made": facts})
+        forget()
+        file = root / "adbench/Classical/9_made.npz"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(file, X=x, y=y)
+        return file
+
+    yield write
+    forget()
+
+
+def forget():
+    """Forget the tables of this process."""
+    for kept in (table_part, tables._scaled):
+        kept.cache_clear()
+
+
+@pytest.fixture
+def tiny(written):
     """A table of 100 rows, 20 of them anomalies, mixed; column 2 is constant."""
-    monkeypatch.setattr(tables, "table_facts", lambda: {"tiny": TableFacts(100, 20, 3)})
-    table_part.cache_clear()
-    tables._scaled.cache_clear()
     rng = np.random.default_rng(3)
     y = rng.permutation([1] * 20 + [0] * 80)
     x = np.stack([rng.normal(5, 2, 100) + 9 * y, rng.normal(size=100), np.full(100, 7.0)], axis=1)
-    folder = root / "adbench/Classical"
-    folder.mkdir(parents=True)
-    np.savez(folder / "5_tiny.npz", X=x, y=y)
-    yield x, y, folder / "5_tiny.npz"
-    table_part.cache_clear()
-    tables._scaled.cache_clear()
+    return x, y, written(x, y)
 
 
-def node(part):
-    source = {"_target_": "openbench.data.tabular.TableFile", "table": "tiny", "protocol": "held_out", "draw": 0}
-    return {"name": "tiny", "manifest": f"adbench/tiny/held_out/0/{part}", "sources": {"npz": source}}
+def opened(part, protocol="held_out", draw=0):
+    source = {"_target_": "openbench.data.tabular.TableFile", "table": "made", "protocol": protocol, "draw": draw}
+    node = {"name": "made", "manifest": f"adbench/made/{protocol}/{draw}/{part}", "sources": {"npz": source}}
+    return open_split(node, *((Role.FAR,) if part == "anomalies" else (Role.ID_TRAIN, ("normal",))))
 
 
 def rows_of(split):
@@ -70,9 +88,12 @@ def test_every_table_found_is_as_counted(real_data):
         pytest.skip(f"{folder} is missing")
     found = {}
     for file in folder.glob("*.npz"):
+        name = file.stem.partition("_")[2]
         with np.load(file) as pack:
             x, y = pack["X"], pack["y"]
-        found[file.stem.partition("_")[2]] = TableFacts(len(x), int(y.sum()), x.shape[1])
+        found[name] = TableFacts(len(x), int(y.sum()), x.shape[1])
+        if table_facts()[name].places:
+            np.testing.assert_array_equal(table_facts()[name].anomalous(), y == 1, err_msg=name)
     assert found == {name: replace(table_facts()[name], places="") for name in found}
     assert len(found) > 40
 
@@ -98,30 +119,32 @@ def test_three_tenths_of_each_kind_are_tested_and_the_rest_of_the_anomalies_trai
 
 def test_a_key_is_the_nth_row_of_its_kind_standardised_with_the_training_rows(tiny):
     x, y, _ = tiny
-    train = open_split(node("train"), Role.ID_TRAIN, ("normal",))
+    train = opened("train")
     raw = np.stack([x[np.flatnonzero(y == ("/anomaly/" in key))[int(key.rpartition("/")[2])]] for key in train.keys])
     assert sum("/anomaly/" in key for key in train.keys) == 14
     varied = raw[:, :2]
     np.testing.assert_allclose(rows_of(train)[:, :2], (varied - varied.mean(0)) / varied.std(0), rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(rows_of(train)[:, 2], np.zeros(62))
-    test = open_split(node("anomalies"), Role.FAR)
+    test = opened("anomalies")
     expected = [x[np.flatnonzero(y == 1)[int(key.rpartition("/")[2])], 0] for key in test.keys]
     np.testing.assert_allclose(rows_of(test)[:, 0], (expected - raw[:, 0].mean()) / raw[:, 0].std(), rtol=1e-5)
 
 
-def test_a_table_that_is_not_the_published_one_is_refused(tiny):
+def test_a_table_that_is_not_the_published_one_is_refused(tiny, written):
     x, y, file = tiny
     np.savez(file, X=x[1:], y=y[1:])
-    tables._scaled.cache_clear()
     with pytest.raises(DataError, match=r"not the published table .100 rows of 3 columns, 20 anomalies"):
-        open_split(node("train"), Role.ID_TRAIN, ("normal",))
+        opened("train")
     x[3, 1] = np.nan
     np.savez(file, X=x, y=y)
     with pytest.raises(DataError, match="1 values are NaN or infinite"):
-        open_split(node("train"), Role.ID_TRAIN, ("normal",))
+        opened("train")
     file.write_bytes(b"damaged")
     with pytest.raises(DataError, match="cannot be read"):
-        open_split(node("train"), Role.ID_TRAIN, ("normal",))
+        opened("train")
+    np.savez(written(x, y, " ".join(map(str, np.flatnonzero(y)))), X=x, y=np.roll(y, 1))
+    with pytest.raises(DataError, match="is not the published table"):  # its anomalies stand elsewhere
+        opened("train")
 
 
 @pytest.mark.parametrize(
@@ -179,3 +202,44 @@ def test_a_run_gives_the_auroc_of_scikit_learn(cardio, runtime):
         assert metrics["anomalies"]["auroc"] == pytest.approx(roc_auc_score(truth, scores), abs=2e-4)
         assert metrics["anomalies"]["conformal_auroc"] < metrics["anomalies"]["auroc"]
         assert "accuracy" not in metrics.get("id", {})
+
+
+def drawn(x, y, seed):
+    """ADBench's training and test rows, scaled, with their labels; from the global generator, as there."""
+    state = np.random.get_state()  # noqa: NPY002 - what ADBench draws from
+    try:
+        np.random.seed(seed)  # noqa: NPY002
+        if len(y) < 1000 or len(y) > 10000:
+            size, again = (1000, True) if len(y) < 1000 else (10000, False)
+            chosen = np.random.choice(np.arange(len(y)), size, replace=again)  # noqa: NPY002
+            x, y = x[chosen], y[chosen]
+        seen, tested, seen_y, tested_y = train_test_split(x, y, test_size=0.3, shuffle=True, stratify=y)
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
+    scaler = MinMaxScaler().fit(seen)
+    return scaler.transform(seen), scaler.transform(tested), seen_y, tested_y
+
+
+@pytest.mark.parametrize("n", [300, 1200, 10500])  # below ADBench's least, within its limits, above its most
+@pytest.mark.parametrize("seed", [1, 2])
+def test_rows_order_and_scale_are_those_of_adbench(n, seed, written):
+    rng = np.random.default_rng(n)
+    y = rng.permutation([1] * (n // 10) + [0] * (n - n // 10))
+    x = np.stack([rng.normal(size=n) + 3 * y, rng.exponential(size=n), np.full(n, 7.0), np.arange(n)], axis=1)
+    written(x, y, " ".join(map(str, np.flatnonzero(y))))
+    seen, tested, seen_y, tested_y = drawn(x, y, seed)
+    expected = {
+        "train": seen, "val": seen[seen_y == 0], "test": tested[tested_y == 0], "anomalies": tested[tested_y == 1],
+    }  # fmt: skip
+    for part, rows in expected.items():
+        np.testing.assert_allclose(rows_of(opened(part, "adbench", seed)), rows, rtol=1e-6, atol=1e-7)
+
+
+def test_the_places_of_anomalies_are_known_where_adbenchs_draw_depends_on_them():
+    told = {name for name, facts in table_facts().items() if facts.places}
+    due = {name for name, facts in table_facts().items() if not 1000 <= facts.rows <= 10000}
+    assert due - told == {"campaign", "celeba", "donors", "shuttle"}
+    assert told <= due
+    for name in told:
+        facts = table_facts()[name]
+        assert facts.anomalous().sum() == facts.anomalies, name
