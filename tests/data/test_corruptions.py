@@ -51,14 +51,9 @@ def test_a_shift_moves_all_pixels_by_whole_steps_and_brings_in_black():
     assert len(seen) == 8
 
 
-def test_each_image_has_its_own_draw_that_does_not_depend_on_later_ones():
+def test_each_image_has_its_own_draw_by_the_seed_that_does_not_depend_on_later_ones():
     source = Corrupted(SklearnDigits(), "gaussian_noise", 0.2)
     twice = pixels(source, [KEYS[0]] * 2)
     assert (twice[0] != twice[1]).any()
     np.testing.assert_array_equal(pixels(source, KEYS[:5]), pixels(source)[:5])
-
-
-def test_the_seed_changes_the_draw_and_nothing_else_does():
-    first = pixels(Corrupted(SklearnDigits(), "gaussian_noise", 0.2))
-    assert (pixels(Corrupted(SklearnDigits(), "gaussian_noise", 0.2, seed=1)) != first).any()
-    np.testing.assert_array_equal(pixels(Corrupted(SklearnDigits(), "gaussian_noise", 0.2)), first)
+    assert (pixels(Corrupted(SklearnDigits(), "gaussian_noise", 0.2, seed=1)) != pixels(source)).any()

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from openbench import paths
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data import _folder_rule as folder_rule
 from openbench.data import dataset as opening
 from openbench.data._folder_rule import FolderRule, load_rule
 from openbench.data.dataset import SetConfig
@@ -50,28 +50,22 @@ def test_every_image_of_the_folders_belongs_to_the_set(root, opened):
     np.testing.assert_array_equal(split.items[4], noisy((8, 8, 3), 1))
     assert split.expected == 5
     assert split.deviations == ()
+    assert opened(replace(RULE, derived="a stand-in")).deviations == ("derived: a stand-in",)
 
 
-def test_too_few_images_are_refused_or_recorded(root, opened):
+def test_too_few_images_are_refused_or_recorded_and_too_many_are_refused(root, opened):
     files(root, (("n1", 3),))
     with pytest.raises(DataError, match="incomplete — 3 of 5 images found"):
         opened()
     assert opened(incomplete="allow").deviations == ("3 of 5 images found",)
-
-
-def test_too_many_images_are_refused(root, opened):
-    files(root, (("n1", 3), ("n2", 3)))
+    uncounted = replace(RULE, count=None)
+    with pytest.raises(DataError, match="incomplete — 3 of 4 images found"):  # an empty folder lacks one at least
+        opened(uncounted)
+    files(root)
+    assert len(opened(uncounted)) == 5
+    files(root, (("n2", 3),))
     with pytest.raises(DataError, match=r"6 images ending in '.png' in its folders, 5 are published"):
         opened()
-
-
-def test_an_empty_folder_is_noticed_where_no_count_is_known(root, opened):
-    rule = FolderRule("zoo/train", RULE.key, RULE.folders, RULE.classes, ".png")
-    files(root, (("n1", 3),))
-    with pytest.raises(DataError, match="incomplete — 3 of 4 images found"):
-        opened(rule)
-    files(root)
-    assert len(opened(rule)) == 5
 
 
 def test_classes_kept_of_folders_that_are_only_counted_together_are_whole_if_all_are(root, opened):
@@ -99,12 +93,6 @@ def test_a_part_of_unequal_folders_is_counted_by_folder():
     found, expected = rule.expand(lambda folder: [str(i) for i in range(counts["abc".index(folder[-1])])])
     assert (len(found), expected) == (8, 8)
     assert rule.only(["x", "z"]).size == 7
-
-
-def test_a_derived_set_is_never_as_defined(root, opened):
-    files(root)
-    rule = FolderRule("zoo/train", RULE.key, RULE.folders, RULE.classes, ".png", 5, derived="a stand-in")
-    assert opened(rule).deviations == ("derived: a stand-in",)
 
 
 def test_the_images_taken_of_a_folder_do_not_depend_on_the_others():
@@ -165,8 +153,7 @@ def test_parts_of_unequal_folders_share_no_image_and_notice_what_is_missing():
 
 
 def test_a_rule_may_have_the_same_folders_within_several_others(monkeypatch, tmp_path):
-    monkeypatch.setattr(folder_rule.paths, "manifest_dir", lambda: tmp_path)
-    monkeypatch.setattr("openbench.data.manifests.paths.manifest_dir", lambda: tmp_path)
+    monkeypatch.setattr(paths, "manifest_dir", lambda: tmp_path)
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo/folders.txt").write_text("n1\nn2\n")
     (tmp_path / "zoo/names.txt").write_text("cat\ndog\n")

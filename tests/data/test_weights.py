@@ -7,7 +7,7 @@ import yaml
 
 from openbench import _compat
 from openbench.cli.app import carry_out
-from openbench.cli.process import FAILED, OK
+from openbench.cli.process import OK
 from openbench.data.weights import Pretraining, released_weights
 from openbench.paths import config_dir
 
@@ -76,13 +76,6 @@ def test_weights_that_are_there_are_not_downloaded_again(told, tmp_path):
     (tmp_path / "weights/cifar10_resnet20.safetensors").write_bytes(b"stand-in")
     code, text = told("prepare", "backbone=resnet20_cifar10")
     assert (code, text) == (OK, "weights/cifar10_resnet20.safetensors: is there\n")
-
-
-def test_weights_that_cannot_be_downloaded_are_named_with_their_place(told):
-    code, text = told("prepare", "backbone=resnet18_cifar10_openood")
-    assert code == FAILED
-    assert "licence: MIT" in text
-    assert "into weights/openood" in text
 
 
 def test_a_benchmark_is_told_which_ood_classes_the_labels_named(told):
