@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import sqrt
 from pathlib import Path
-from statistics import fmean, pstdev
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +12,12 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from openbench import paths
-from openbench.config.constraints import Count, check_value
 from openbench.config.overrides import ATTACK
-from openbench.errors import ConfigError, RecordError, check_known, did_you_mean
+from openbench.errors import ConfigError, check_choice, check_known, did_you_mean
 from openbench.metrics.selective.risk import UNABLE, SelectiveCurve, TprFpr, least_risk, oscr_selective
 from openbench.results.frame import Keep, Run
-from openbench.results.tables.published import reference_rows
+from openbench.results.leaderboard.ranking import mean_over
+from openbench.results.tables.published import number_in, reference_rows
 from openbench.results.tables.render import Estimate
 from openbench.studies.runs import PlannedRun, Records, merged, planned_run
 from openbench.studies.study import Column, Row, Study
@@ -66,32 +65,17 @@ def difference(ours: Sample, published: Sample, rounding: float) -> Difference:
     gap = ours[0].value - published[0].value
     if abs(gap) <= rounding * (1 + 1e-9):
         return Difference(gap, Verdict.ROUNDING)
-    limit = _limit(*_variance(*ours), *_variance(*published))
-    if limit is None:
+    sides = (ours, published)
+    known = [(mean.std**2 * n / (n - 1), n) for mean, n in sides if mean.std is not None and n > 1]
+    if not known:
         return Difference(gap, Verdict.UNKNOWN)
+    # Squared errors of both means; a variance that is known on one side only stands for both.
+    a, b = known[0][0] / ours[1], known[-1][0] / published[1]
+    freedom = known[0][1] - 1.0
+    if len(known) == 2 and a + b:
+        freedom = (a + b) ** 2 / (a * a / (ours[1] - 1) + b * b / (published[1] - 1))
+    limit = float(student.ppf((1 + _CONFIDENCE) / 2, freedom)) * sqrt(a + b)
     return Difference(gap, Verdict.WITHIN if abs(gap) <= limit + rounding else Verdict.BEYOND)
-
-
-def _variance(mean: Estimate, runs: int) -> tuple[float | None, int]:
-    """The variance over runs with R − 1 in the denominator, None without a deviation; and R."""
-    if mean.std is None or runs < 2:
-        return None, runs
-    return mean.std**2 * runs / (runs - 1), runs
-
-
-def _limit(first: float | None, runs: int, second: float | None, others: int) -> float | None:
-    """How far two means may be apart by chance; None where no deviation is known."""
-    if first is None and second is None:
-        return None
-    a, b = ((one if one is not None else other or 0.0) for one, other in ((first, second), (second, first)))
-    a, b = a / runs, b / others
-    if a + b == 0.0:
-        return 0.0
-    if first is not None and second is not None:
-        freedom = (a + b) ** 2 / (a * a / (runs - 1) + b * b / (others - 1))
-    else:
-        freedom = (runs if first is not None else others) - 1
-    return float(student.ppf((1 + _CONFIDENCE) / 2, freedom)) * sqrt(a + b)
 
 
 _NOTHING = ("", "/", "-", "–")
@@ -163,18 +147,11 @@ class PublishedTable:
             return None
         where, cells = lines[0]
         scale = 0.01 if source.percent else 1.0
-        try:
-            number = float(cells[value]) * scale
-            spread = float(cells[std]) * scale if std and cells[std] not in _NOTHING else 0.0
-        except ValueError as error:
-            raise RecordError(
-                f"{where}: {cells[value]!r} is not a number — allowed: a number, '/' or nothing"
-            ) from error
+        spread = 0.0 if cells.get(std, "") in _NOTHING else number_in(cells[std], where) * scale
+        printed = Estimate(number_in(cells[value], where) * scale, std=spread or None)
         half = 0.5 * 10.0 ** -len(cells[value].partition(".")[2])
         # A deviation of exactly 0 marks a single run.
-        return PublishedFigure(
-            Estimate(number, std=spread or None), half * scale, source.runs if spread or not std else 1
-        )
+        return PublishedFigure(printed, half * scale, source.runs if spread or not std else 1)
 
 
 _LEVEL = 0.95  # of the intervals that are shown where there is a choice
@@ -360,25 +337,15 @@ def _record_of(run: PlannedRun, records: Records, states: Mapping[str, str]) -> 
     return f"run on another state of {run.benchmark}"
 
 
-def _mean(runs: Sequence[Run], column: Column) -> Estimate:
-    """The mean and population deviation over runs; of a single one its value and interval."""
-    values = [float(number(run, column) or 0.0) for run in runs]
-    if len(values) > 1:
-        return Estimate(fmean(values), std=pstdev(values))
-    numbers = runs[0].metrics[column.set]
-    low, high = (numbers.get(f"{column.key}_{end}") for end in ("low", "high"))
-    if isinstance(low, float | int) and isinstance(high, float | int):
-        return Estimate(values[0], float(low), float(high))
-    return Estimate(values[0])
-
-
 def _compared(cell: Cell, study: Study) -> Cell:
     """The cell with its mean and, where a figure is published, the difference."""
-    if not cell.records or cell.reason or not cell.column.key:
+    if not cell.records or cell.reason:
         return cell
     # Released weights are one network, whatever the seed.
     samples = {run.network if study.repeat == "seed" else at: run for at, run in cell.records.items()}
-    ours, figure = _mean(list(samples.values()), cell.column), cell.published
+    ours, figure = mean_over(list(samples.values()), cell.column.set, cell.column.key), cell.published
+    if not isinstance(ours, Estimate):
+        return cell  # the layout brings its numbers
     if figure is None:
         return replace(cell, ours=ours)
     # Groups of data differ for other reasons than chance: their spread explains no difference.
@@ -417,40 +384,22 @@ def mixture_cells(study: Study) -> list[list[Cell]]:
         arXiv 2307.05199, section 5.1.
     """
     where = f"study '{study.name}'"
-    mean, samples = study.options.get("ood_mean", 2.0), study.options.get("samples", 400_000)
-    check_value(mean, float, f"{where}: options.ood_mean")
-    check_value(samples, Count, f"{where}: options.samples")
-    ids, losses, ood = _sample(samples, float(mean))
-    published, grid = PublishedTable(study), []
+    mean, samples = float(study.options.get("ood_mean", 2.0)), study.options.get("samples", 400_000)
+    ids, losses, ood = _sample(samples, mean)
+    published, grid = PublishedTable(study), list[list[Cell]]()
     for row in study.rows:
-        a, b = _weights(row, where)
+        weights = dict(word.partition("=")[::2] for word in row.run)
+        a, b = (number_in(weights.get(name, ""), f"{where}: rows.{row.name}: {name}") for name in _SCORES)
         curve = SelectiveCurve.of(a * ids[0] + b * ids[1], losses, a * ood[0] + b * ood[1])
-        grid.append([_mixture_cell(study, row, column, curve, published) for column in study.columns])
+        grid.append([])
+        for column in study.columns:
+            check_choice(f"{where}: columns.{column.path}", column.key, list(_METRICS))
+            value, figure = _METRICS[column.key](curve), published.figure(row, column)
+            ours = None if isinstance(value, str) else Estimate(float(value))
+            reason = "" if ours else f"{value}: no threshold meets both bounds"
+            gap = difference((ours, 1), (figure.value, 1), figure.rounding) if ours and figure else None
+            grid[-1].append(Cell(row, column, ours=ours, published=figure, difference=gap, reason=reason))
     return grid
-
-
-def _mixture_cell(study: Study, row: Row, column: Column, curve: SelectiveCurve, table: PublishedTable) -> Cell:
-    if column.key not in _METRICS:
-        raise ConfigError(
-            f"study '{study.name}': columns.{column.path}: found '{column.key}' — allowed: {', '.join(_METRICS)}"
-        )
-    value, figure = _METRICS[column.key](curve), table.figure(row, column)
-    if isinstance(value, str):
-        return Cell(row, column, published=figure, reason=f"{value}: no threshold meets both bounds")
-    ours = Estimate(float(value))
-    gap = difference((ours, 1), (figure.value, 1), figure.rounding) if figure else None
-    return Cell(row, column, ours=ours, published=figure, difference=gap)
-
-
-def _weights(row: Row, where: str) -> tuple[float, float]:
-    values = dict(word.split("=", 1) for word in row.run if "=" in word)
-    try:
-        a, b = (float(values[name]) for name in _SCORES)
-    except (KeyError, ValueError) as error:
-        raise ConfigError(
-            f"{where}: rows.{row.name}: found '{' '.join(row.run)}' — allowed: e.g. [r=1, g=0.2]"
-        ) from error
-    return a, b
 
 
 def _sample(size: int, mean: float) -> tuple[Sequence[Floats], Floats, Sequence[Floats]]:

@@ -1,6 +1,6 @@
 """A study: the runs, layout and published figures that its yaml names."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,24 +18,15 @@ _SEED = "seed"
 
 
 def _words(value: Any) -> Any:
-    texts = [] if value is None else value if isinstance(value, list | tuple) else [value]
-    if not all(isinstance(text, str | int | float) and not isinstance(text, bool) for text in texts):
-        raise ValueError("a text or a number, or a list of them")
-    return tuple(map(str, texts))
-
-
-def _texts(value: Any) -> Any:
-    if not isinstance(value, dict) or not all(isinstance(text, str | int | float) for text in value.values()):
-        raise ValueError("a mapping to texts or numbers")
-    return {str(key): str(text) for key, text in value.items()}
+    return value if isinstance(value, list | tuple) else [] if value is None else [value]
 
 
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]  # overrides or values: one, or a list of them
-Texts = Annotated[dict[str, str], BeforeValidator(_texts)]
+Texts = dict[str, str]
 
 
 class _Node(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
 class _Line(_Node):
@@ -58,20 +49,19 @@ class _Line(_Node):
     def _expand(cls, value: Any) -> Any:
         """A text or a list is short for a mapping: the value of a column, or overrides."""
         if isinstance(value, dict):
-            if taken := {"name", "group"} & value.keys():
-                raise ValueError(f"no key '{taken.pop()}'")
             return value
-        return {
-            "value" if "value" in cls.model_fields and isinstance(value, str) and "=" not in value else "run": value
-        }
+        is_value = "value" in cls.model_fields and isinstance(value, str) and "=" not in value
+        return {"value" if is_value else "run": value}
 
     @property
     def path(self) -> str:
         """Its name with its group's, as `--rows` and `--columns` take it."""
         return f"{self.group}.{self.name}" if self.group else self.name
 
-
-_ByName = BeforeValidator(lambda value: {str(k): v for k, v in value.items()} if isinstance(value, dict) else value)
+    @property
+    def places(self) -> tuple[str, ...]:
+        """What it may be named by, the narrowest first."""
+        return self.path, self.name, self.group
 
 
 class Row(_Line):
@@ -85,7 +75,7 @@ class Row(_Line):
 
     without: Annotated[Texts, BeforeValidator(lambda value: {"": value} if isinstance(value, str) else value)] = {}
     there: dict[str, Words] = Field(default={}, alias="with")
-    rows: Annotated[dict[str, "Row"], _ByName] | None = None
+    rows: dict[str, "Row"] | None = None
 
 
 class Column(_Line):
@@ -105,7 +95,7 @@ class Column(_Line):
     seeds: Words = ()
     figure: str = ""
     std: str = ""
-    columns: Annotated[dict[str, "Column"], _ByName] | None = None
+    columns: dict[str, "Column"] | None = None
 
     @property
     def set(self) -> str:
@@ -133,11 +123,6 @@ class Column(_Line):
         """Two digits after the point of a percentage, three for risks, which are small."""
         return 3 if "risk" in self.key else 2
 
-    @property
-    def places(self) -> tuple[str, ...]:
-        """What a row may name it by, the narrowest first."""
-        return self.path, self.name, self.group
-
 
 def _flat(lines: Mapping[str, Any], parent: Any = None) -> tuple[Any, ...]:
     """Rows or columns without their groups: each has the overrides and figures of its group, and its heading."""
@@ -160,8 +145,8 @@ if TYPE_CHECKING:
     Rows = tuple[Row, ...]
     Columns = tuple[Column, ...]
 else:
-    Rows = Annotated[dict[str, Row], Field(min_length=1), _ByName, AfterValidator(_flat)]
-    Columns = Annotated[dict[str, Column], Field(min_length=1), _ByName, AfterValidator(_flat)]
+    Rows = Annotated[dict[str, Row], Field(min_length=1), AfterValidator(_flat)]
+    Columns = Annotated[dict[str, Column], Field(min_length=1), AfterValidator(_flat)]
 
 
 class Figures(_Node):
@@ -257,7 +242,6 @@ def read_study(path: Path, name: str) -> Study:
     """
     node, where = read_config(path), f"study '{name}'"
     check_value(node, dict, where)
-    check_known(map(str, node), [key for key in _keys(Study) if key not in ("name", "path")], where)
     if "repeat" in node and "seeds" in node:
         raise ConfigError(f"{where}: both repeat and seeds — allowed: one; `seeds: [0]` is short for {{seed: [0]}}")
     try:
@@ -271,19 +255,15 @@ def read_study(path: Path, name: str) -> Study:
     return study
 
 
-def _keys(model: type[BaseModel]) -> list[str]:
-    return [field.alias or key for key, field in model.model_fields.items()]
-
-
 def _described(error: ValidationError, where: str) -> str:
-    """The first error of a yaml as a message."""
-    first = error.errors(include_url=False)[0]
+    """The first error of a yaml as a message: of an unknown key, if there is one."""
+    first = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
     *place, last = map(str, first["loc"]) if first["loc"] else [""]
     if first["type"] == "extra_forbidden":
-        model = Figures if place == ["published"] else Column if "columns" in place else Row
-        keys = [key for key in _keys(model) if key not in ("name", "group")]
-        hint = did_you_mean(last, keys)
-        return f"{where}: {'.'.join(place)} has no key '{last}'{hint} — allowed: {', '.join(keys)}"
+        model = {"": Study, "published": Figures, "rows": Row}.get(place[0] if place else "", Column)
+        keys = [field.alias or key for key, field in model.model_fields.items() if key not in ("name", "path", "group")]
+        named = ": ".join(filter(None, (where, ".".join(place))))
+        return f"{named} has no key '{last}'{did_you_mean(last, keys)} — allowed: {', '.join(keys)}"
     value = "nothing" if first["type"] == "missing" else repr(first["input"])
     allowed = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return f"{where}: {'.'.join([*place, last])}: found {value} — allowed: {allowed}"
@@ -316,18 +296,15 @@ def _check(study: Study, where: str) -> None:
 
 def _chosen(lines: Sequence[_Line], patterns: tuple[str, ...], option: str) -> tuple[Any, ...]:
     """The rows or columns that match patterns; all without a pattern."""
-
-    def names(line: _Line) -> Iterator[str]:
-        yield from filter(None, (line.name, line.group, line.path))
-
+    known = list(dict.fromkeys(place for line in lines for place in line.places if place))
     for pattern in patterns:
-        known = list(dict.fromkeys(name for line in lines for name in names(line)))
-        if not any(fnmatchcase(name, pattern) for name in known):
+        if not any(fnmatchcase(place, pattern) for place in known):
             raise ConfigError(
                 f"{option} '{pattern}' matches nothing{did_you_mean(pattern, known)} — available: {', '.join(known)}"
             )
-    matching = [line for line in lines if any(fnmatchcase(n, p) for n in names(line) for p in patterns)]
-    return tuple(matching if patterns else lines)
+    return tuple(
+        line for line in lines if not patterns or any(fnmatchcase(n, p) for n in line.places for p in patterns)
+    )
 
 
 _YAML = ".yaml"

@@ -17,7 +17,7 @@ from openbench.results.records.settings import leaves, over_runs
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.records.superseded import superseded
 from openbench.results.tables.render import Column, Estimate, cell_text
-from openbench.results.tables.views import GROUPS
+from openbench.results.tables.views import GROUPS, estimate
 
 NOT_RUN = "scores given: nobody here ran the code that made them"
 _LEVEL = 0.95
@@ -89,7 +89,7 @@ class Row:
             name: a set or group of this row's ID side.
             key: of a metric that was read.
         """
-        return _summary(self.members, self.side + name, key)
+        return mean_over(self.members, self.side + name, key)
 
 
 @dataclass(frozen=True)
@@ -203,8 +203,8 @@ def _one_per_network(runs: Sequence[Run]) -> list[Run]:
 def _row(runs: Sequence[Run], side: str, newest: Mapping[str, int], replaced: Mapping[str, str]) -> Row:
     first = runs[0]
     settings = sorted({run.written for run in runs}, key=_natural)
-    values = {f"{g} {key}": _summary(runs, f"{side}{g}", key) for key in ("auroc", "fpr95") for g in GROUPS}
-    values["accuracy"] = _summary(runs, f"{side}id", "accuracy")
+    values = {f"{g} {key}": mean_over(runs, f"{side}{g}", key) for key in ("auroc", "fpr95") for g in GROUPS}
+    values["accuracy"] = mean_over(runs, f"{side}id", "accuracy")
     about = ("method", "version", "training", "augment", "outliers", "backbone")
     return Row(
         **{name: getattr(first, name) for name in about},
@@ -259,7 +259,14 @@ def _reasons(
     return tuple(reasons)
 
 
-def _summary(runs: Sequence[Run], name: str, key: str) -> Estimate | str | None:
+def mean_over(runs: Sequence[Run], name: str, key: str) -> Estimate | str | None:
+    """Return mean and population deviation over runs; of a single run its value and interval; `unable` if any run was.
+
+    Args:
+        runs: one at least, with the number.
+        name: a set or group, with its ID side.
+        key: of a metric; None is returned if any run lacks it.
+    """
     recorded = [run.metrics.get(name, {}).get(key) for run in runs]
     if any(value is None for value in recorded):
         return None
@@ -268,11 +275,7 @@ def _summary(runs: Sequence[Run], name: str, key: str) -> Estimate | str | None:
         return "unable"
     if len(numbers) > 1 and (len(set(numbers)) > 1 or not key.startswith("n_")):  # counts of sets do not vary
         return Estimate(fmean(numbers), std=deviation(numbers))
-    values = runs[0].metrics[name]
-    low, high = (values.get(f"{key}_{end}") for end in ("low", "high"))
-    if isinstance(low, float | int) and isinstance(high, float | int) and runs[0].level == _LEVEL:
-        return Estimate(numbers[0], float(low), float(high))
-    return Estimate(numbers[0])
+    return estimate(runs[0].metrics[name], key) if runs[0].level == _LEVEL else Estimate(numbers[0])
 
 
 def deviation(numbers: Sequence[float]) -> float:

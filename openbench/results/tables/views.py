@@ -143,13 +143,13 @@ def _with_conventions(table: Table, view: str) -> Table:
     return replace(table, header=conventions(table.header, keys, intervals))
 
 
-def estimate(values: Mapping[str, Any], key: str) -> Cell:
-    """Return a metric with its interval, the bare value or `unable` where there is none, None where it is absent."""
+def estimate(values: Mapping[str, Any], key: str) -> Estimate | str | None:
+    """Return a metric with its interval, if it has one; `unable` as it is, None where the metric is absent."""
     value, low, high = (values.get(name) for name in (key, f"{key}_low", f"{key}_high"))
     if value is None or isinstance(value, str):
         return value
     known = isinstance(low, float | int) and isinstance(high, float | int)
-    return Estimate(value, low, high) if known else value
+    return Estimate(value, low, high) if known else Estimate(value)
 
 
 def tuned_on(record: ResultRecord) -> str:
