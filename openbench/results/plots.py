@@ -179,6 +179,13 @@ def save(figure: Figure, stream: BinaryIO, form: str) -> None:
     colours.save(stream, "PNG", optimize=True)  # a third of the size
 
 
+def saved(figure: Figure, form: str) -> bytes:
+    """Return what `save` writes."""
+    stream = io.BytesIO()
+    save(figure, stream, form)
+    return stream.getvalue()
+
+
 # Pictures of runs, from their scores.
 
 _POINTS = 120  # of a drawn curve

@@ -1,7 +1,5 @@
 """Pictures of a study: its table as points with bars, and charts of curves with their points and areas."""
 
-import csv
-import io
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from openbench.results import escape
-from openbench.results.plots import COLOURS, GRID, INK, finish, lines, panels, save, thinned
-from openbench.results.tables.render import Column, Estimate, Table
+from openbench.results.plots import COLOURS, GRID, INK, finish, lines, panels, saved, thinned
+from openbench.results.tables.render import Cell as TableCell
+from openbench.results.tables.render import Column, Estimate, Table, to_csv
 from openbench.studies._curves import GUARANTEED, Chart, Line, Panel
 from openbench.studies.cells import Cell
 from openbench.studies.study import Study
@@ -20,22 +19,15 @@ _POINTS = 50  # of a line in the table of points
 _FACTS = ("panel", "line", "x", "y", "value", "published")
 _SMALL = 1e-2  # below it x is drawn linear
 _DIGITS = 5
-_PICTURES = ("png", "svg")
 _OWN_LEGEND = 8  # lines; more have one legend for all panels
 _HIGH = 0.5  # lines that never come below it are shown from there
 
 
 def files(chart: Chart) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Yield the suffix and the function that makes the content, for each format of the picture and for its points."""
-    for form in _PICTURES:
-        yield f".{form}", lambda form=form: _bytes(drawn(chart), form)  # type: ignore[misc]
-    yield ".csv", lambda: points(chart).encode()
-
-
-def _bytes(figure: Figure, form: str) -> bytes:
-    stream = io.BytesIO()
-    save(figure, stream, form)
-    return stream.getvalue()
+    yield ".png", lambda: saved(drawn(chart), "png")
+    yield ".svg", lambda: saved(drawn(chart), "svg")
+    yield ".csv", lambda: to_csv(points(chart)).encode()
 
 
 def drawn(chart: Chart) -> Figure:
@@ -88,30 +80,28 @@ def _styles(chart: Chart) -> dict[str, dict[str, Any]]:
     return styles
 
 
-def points(chart: Chart) -> str:
-    """Return the points of every line as CSV, up to 50 of each; thresholds that are marked have no y."""
-    rows: list[list[Any]] = []
+def points(chart: Chart) -> Table:
+    """Return the points of every line, up to 50 of each; thresholds that are marked have no y."""
+    rows: list[tuple[TableCell, ...]] = []
     for panel in chart.panels:
         for line in panel.lines:
             x, y = thinned(line.x, line.y)
             for at in np.unique(np.linspace(0, x.size - 1, min(x.size, _POINTS)).round().astype(int)):
                 place = chart.ticks[int(x[at])] if chart.ticks else _short(x[at])
-                rows.append([panel.title, line.name, place, _short(y[at]), _short(line.value), line.published])
-        rows += [[panel.title, f"threshold: {name}", _short(x), None, None, None] for name, x in panel.marks.items()]
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows([_FACTS, *map(escape.csv_row, rows)])
-    return stream.getvalue()
+                rows.append((panel.title, line.name, place, _short(y[at]), _short(line.value), line.published))
+        rows += [(panel.title, f"threshold: {name}", _short(x), None, None, None) for name, x in panel.marks.items()]
+    return Table(chart.title, Column.of(*_FACTS), tuple(rows))
 
 
 def summary(chart: Chart) -> Table:
     """Return the area or mean of each line, with the published one in brackets where the paper prints it."""
     names = list(dict.fromkeys(line.name for panel in chart.panels for line in panel.lines))
-    by_place = {(panel.title, line.name): line for panel in chart.panels for line in panel.lines}
     titles = [panel.title for panel in chart.panels]
-    if len(names) < len(titles):
-        columns, rows = names, [(title, *(_cell(by_place.get((title, n))) for n in names)) for title in titles]
-    else:
-        columns, rows = titles, [(name, *(_cell(by_place.get((title, name))) for title in titles)) for name in names]
+    by_place = {(panel.title, line.name): line for panel in chart.panels for line in panel.lines}
+    grid = [[_cell(by_place.get((title, name))) for name in names] for title in titles]
+    rows, columns = (titles, names) if len(names) < len(titles) else (names, titles)
+    if rows is names:
+        grid = [list(column) for column in zip(*grid, strict=True)]
     notes = ["of the first run of each row"] * (not chart.ticks)
     for panel in chart.panels:
         marks = ", ".join(f"{name} at {place:.3f}" for name, place in panel.marks.items())
@@ -120,7 +110,8 @@ def summary(chart: Chart) -> Table:
     notes += [f"without, since scores are infinite or all the same: {', '.join(chart.unable)}"] * bool(chart.unable)
     notes += ["in brackets: as published"] * any(line.published is not None for line in by_place.values())
     heads = (Column(""), *(Column(title, "number") for title in columns))
-    return Table(f"{chart.title}: {chart.value}", heads, tuple(rows), notes=tuple(notes))
+    cells = tuple((row, *line) for row, line in zip(rows, grid, strict=True))
+    return Table(f"{chart.title}: {chart.value}", heads, cells, notes=tuple(notes))
 
 
 def _cell(line: Line | None) -> str | None:
@@ -162,7 +153,7 @@ def draw(study: Study, cells: Sequence[Sequence[Cell]], overrides: str = "") -> 
         _panel(axes, [line[at] for line in rows], named=number % across == 0, first=number == 0)
     figure.suptitle(escape.plot(" · ".join(filter(None, (study.title, overrides)))), fontsize=10)
     figure.supxlabel(escape.plot(" · ".join(_notes(rows, len(cells) - len(rows)))), fontsize=7.5)
-    return _bytes(figure, "png")
+    return saved(figure, "png")
 
 
 def _notes(rows: Sequence[Sequence[Cell]], lacking: int) -> list[str]:
@@ -177,11 +168,8 @@ def _notes(rows: Sequence[Sequence[Cell]], lacking: int) -> list[str]:
 def _panel(axes: Axes, cells: Sequence[Cell], *, named: bool, first: bool) -> None:
     column = cells[0].column
     scale = 100.0 if column.kind == "percent" else 1.0
-    places = range(len(cells))
-    published = [
-        (at, cell.published.value) for at, cell in zip(places, cells, strict=True) if cell.published is not None
-    ]
-    ours = [(at, cell.ours) for at, cell in zip(places, cells, strict=True) if cell.ours is not None]
+    published = [(at, cell.published.value) for at, cell in enumerate(cells) if cell.published is not None]
+    ours = [(at, cell.ours) for at, cell in enumerate(cells) if cell.ours is not None]
     _points(axes, published, scale, {"marker": "D", "color": COLOURS[1], "mfc": "white", "label": "published"})
     _points(axes, ours, scale, {"marker": "o", "color": COLOURS[0], "label": "here"})
     arrow = {"max": " ↑", "min": " ↓", "none": ""}[column.direction]
@@ -189,7 +177,7 @@ def _panel(axes: Axes, cells: Sequence[Cell], *, named: bool, first: bool) -> No
     title = " ".join(part for part in (column.group, column.name) if part)
     axes.set_title(escape.plot(title) + unit + arrow, fontsize=9)
     names = [escape.plot(cell.row.name) + ("†" if cell.deviations else "") for cell in cells]
-    axes.set_yticks(list(places), names if named else [""] * len(names), fontsize=8)
+    axes.set_yticks(range(len(cells)), names if named else [""] * len(names), fontsize=8)
     axes.set_ylim(len(cells) - 0.4, -0.6)
     axes.grid(visible=True, color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -203,14 +191,6 @@ def _points(axes: Axes, values: Sequence[tuple[int, Estimate]], scale: float, st
     if not values:
         return
     middle = [scale * value.value for _, value in values]
-    low = [scale * (value.value - _end(value, -1)) for _, value in values]
-    high = [scale * (_end(value, 1) - value.value) for _, value in values]
-    bars = {"linestyle": "none", "markersize": 4.5, "capsize": 2, "elinewidth": 1.0}
-    axes.errorbar(middle, [at for at, _ in values], xerr=[low, high], **bars, **style)  # type: ignore[arg-type]
-
-
-def _end(value: Estimate, sign: int) -> float:
-    if value.std is not None:
-        return value.value + sign * value.std
-    end = value.low if sign < 0 else value.high
-    return value.value if end is None else end
+    bars = scale * np.array([value.bars for _, value in values]).T
+    look: Any = {"linestyle": "none", "markersize": 4.5, "capsize": 2, "elinewidth": 1.0, **style}
+    axes.errorbar(middle, [at for at, _ in values], xerr=bars, **look)

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from math import floor
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import beta
+from scipy.stats.distributions import rv_frozen
 
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
@@ -35,34 +37,11 @@ ALPHA = 0.05  # p-values up to it are flagged
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class FoldRates:
-    """The FPR of each calibration fold.
-
-    Args:
-        rates: (folds,) ascending: the share of the other folds' images with p ≤ α.
-        n: calibration images of a fold.
-        rank: ⌊α(n+1)⌋.
-    """
-
-    rates: Floats
-    n: int
-    rank: int
-
-    @property
-    def expected(self) -> float:
-        """The mean of the law, rank/(n+1)."""
-        return self.rank / (self.n + 1)
-
-    def law(self, rate: Floats) -> Floats:
-        """Return the probability that a fold has at most a rate: that of Beta(rank, n+1−rank)."""
-        return np.asarray(beta.cdf(rate, self.rank, self.n + 1 - self.rank))
-
-
-def fold_rates(scores: ArrayLike) -> FoldRates:
+def fold_rates(scores: ArrayLike) -> tuple[Floats, rv_frozen]:
     """Return the FPR over 53 disjoint folds of ID images, drawn with seed 0, each of which calibrates for the others.
 
-    p = (1 + #{calibration scores ≥ s})/(n+1) is at most α where s is above the ⌊α(n+1)⌋-th largest of the fold.
+    p = (1 + #{calibration scores ≥ s})/(n+1) is at most α where s is above the k-th largest of the fold, k = ⌊α(n+1)⌋.
+    Returned are the share of the other folds' images with p ≤ α, ascending, and its law, Beta(k, n+1−k).
 
     Args:
         scores: (m,) of ID images.
@@ -81,7 +60,7 @@ def fold_rates(scores: ArrayLike) -> FoldRates:
     drawn = np.random.default_rng(0).permutation(ids)[: n * FOLDS].reshape(FOLDS, n)
     bounds = np.partition(drawn, n - rank, axis=1)[:, n - rank]
     rates = [(np.delete(drawn, at, axis=0) > bound).mean() for at, bound in enumerate(bounds)]
-    return FoldRates(np.sort(rates), n, rank)
+    return np.sort(rates), beta(rank, n + 1 - rank)
 
 
 _STEPS = 401  # of a threshold between the lowest and the highest scaled score
@@ -182,11 +161,10 @@ def charts(study: Study, cells: Sequence[Sequence[Cell]], scores: ScoreStore) ->
     """
     kinds = study.options.get("curves", ())
     runs = list(_scored(cells, scores)) if kinds else []
-    drawn = {run.cell.row.path for run in runs}
     rows = [line[0].row.path for line in cells if any(cell.records for cell in line)]
-    without = tuple(row for row in rows if row not in drawn)
-    drawn_charts = [KINDS[kind](runs) for kind in kinds if runs]
-    return [replace(chart, without=without) for chart in drawn_charts if chart.panels]
+    without = tuple(row for row in rows if row not in {run.cell.row.path for run in runs})
+    made = [KINDS[kind](runs) for kind in kinds if runs]
+    return [replace(chart, without=without) for chart in made if chart.panels]
 
 
 def _scored(cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> Iterator[ScoredCell]:
@@ -197,7 +175,7 @@ def _scored(cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> Iterator[Sco
             for at, run in cell.records.items():
                 runs.setdefault(run.run_id, (cell, at, run))
         for cell, at, run in runs.values():
-            same = [c for c in line if c.records.get(at) is run and c.published is not None]
+            same = [c for c in line if c.records.get(at) is run]
             printed = {(c.column.set, c.column.key): c.published.value.value for c in same if c.published}
             options = {key: run.metrics_node[key] for key in _OPTIONS if key in (run.metrics_node or {})}
             try:
@@ -228,9 +206,12 @@ def _by_set(
 
 
 def _selective(
-    key: str, value: Callable[[SelectiveCurve], float], height: Callable[[SelectiveCurve], Floats]
-) -> Callable[[ScoredCell, SetScores, SetScores], list[Line]]:
-    """What makes the line of a run that classifies: `height` over the share of OOD accepted."""
+    runs: Sequence[ScoredCell],
+    key: str,
+    value: Callable[[SelectiveCurve], float],
+    height: Callable[[SelectiveCurve], Floats],
+) -> tuple[Panel, ...]:
+    """The lines of the runs that classify: `height` over the share of OOD accepted."""
 
     def line(run: ScoredCell, ids: SetScores, ood: SetScores) -> list[Line]:
         if ids.correct is None:
@@ -240,7 +221,7 @@ def _selective(
         printed = run.figures.get((ood.name, key))
         return [Line(run.cell.row.path, accepted, height(curve), value(curve), printed)]
 
-    return line
+    return _by_set(runs, line)
 
 
 def _ccr(curve: SelectiveCurve) -> Floats:
@@ -256,16 +237,17 @@ def _accuracy(curve: SelectiveCurve) -> Floats:
 
 def _oscr(runs: Sequence[ScoredCell]) -> Chart:
     """CCR over the share of OOD accepted (Dhamija et al., NeurIPS 2018, arXiv 1811.04110)."""
-    lines = _by_set(runs, _selective("oscr", oscr, _ccr))
-    return Chart("oscr", "OSCR curves", ("OOD accepted", "CCR (ID accepted and right)"), lines, "OSCR", log=True)
+    axes = ("OOD accepted", "CCR (ID accepted and right)")
+    return Chart("oscr", "OSCR curves", axes, _selective(runs, "oscr", oscr, _ccr), "OSCR", log=True)
 
 
 def _oscr_selective(runs: Sequence[ScoredCell]) -> Chart:
     """Accuracy of the accepted over the share of OOD accepted (Franc et al. 2023, arXiv 2307.05199)."""
-    lines = _by_set(runs, _selective("oscr_selective", oscr_selective, _accuracy))
-    return Chart(
-        "oscr_selective", "OSCR curves", ("OOD accepted", "accuracy of the accepted ID"), lines, "OSCR", log=True
+    axes, panels = (
+        ("OOD accepted", "accuracy of the accepted ID"),
+        _selective(runs, "oscr_selective", oscr_selective, _accuracy),
     )
+    return Chart("oscr_selective", "OSCR curves", axes, panels, "OSCR", log=True)
 
 
 def _conformal(runs: Sequence[ScoredCell]) -> Chart:
@@ -395,24 +377,26 @@ def _calibration(runs: Sequence[ScoredCell]) -> Chart:
 
     Reference: Novello et al. 2024, arXiv 2403.11532.
     """
-    panels, unable = dict[tuple[str, int], dict[str, FoldRates]](), dict[str, None]()
+    panels, unable = dict[str, dict[str, tuple[Floats, rv_frozen]]](), dict[str, None]()
     for run in runs:
         ids = sides(run.sets)[0].scores
         try:
-            rows = panels.setdefault((run.benchmark, len(ids) // FOLDS), {})
-            rows.setdefault(run.cell.row.path, fold_rates(ids))
+            rates = fold_rates(ids)
         except MetricError:
             unable[run.cell.row.path] = None
-    drawn = tuple(_folds(f"{name}: {FOLDS} folds of {n} ID images", rows) for (name, n), rows in panels.items() if rows)
+            continue
+        rows = panels.setdefault(f"{run.benchmark}: {FOLDS} folds of {len(ids) // FOLDS} ID images", {})
+        rows.setdefault(run.cell.row.path, rates)
+    drawn = tuple(starmap(_folds, panels.items()))
     axes = (f"FPR at α = {ALPHA:g}", "share of folds")
     return Chart("calibration", "FPR over calibration folds", axes, drawn, "mean FPR", unable=tuple(unable))
 
 
-def _folds(title: str, rows: Mapping[str, FoldRates]) -> Panel:
-    share, law = np.arange(1, FOLDS + 1) / FOLDS, next(iter(rows.values()))
-    x = np.linspace(0, max(of.rates[-1] for of in rows.values()), _STEPS)
-    lines = [Line(name, of.rates, share, float(of.rates.mean())) for name, of in rows.items()]
-    return Panel(title, (*lines, Line(f"Beta({law.rank}, {law.n + 1 - law.rank})", x, law.law(x), law.expected)))
+def _folds(title: str, rows: Mapping[str, tuple[Floats, rv_frozen]]) -> Panel:
+    share, (_, law) = np.arange(1, FOLDS + 1) / FOLDS, next(iter(rows.values()))
+    x = np.linspace(0, max(rates[-1] for rates, _ in rows.values()), _STEPS)
+    lines = [Line(name, rates, share, float(rates.mean())) for name, (rates, _) in rows.items()]
+    return Panel(title, (*lines, Line("Beta({}, {})".format(*law.args), x, law.cdf(x), float(law.mean()))))
 
 
 def _pooled(sets: Sequence[SetScores]) -> tuple[Floats, Floats]:

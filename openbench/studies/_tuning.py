@@ -4,7 +4,6 @@ A column is a way of choosing (`tune=…`), and one of them the oracle, whose tr
 every OOD set: from these come the best setting of each set and what is lost by the choice for another one.
 """
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -14,11 +13,11 @@ from scipy.stats import kendalltau, rankdata
 
 from openbench.core.record import ResultRecord
 from openbench.results import escape
-from openbench.results.plots import COLOURS, finish, panels, save
+from openbench.results.plots import COLOURS, finish, panels, saved
 from openbench.results.tables.render import Cell as TableCell
 from openbench.results.tables.render import Column, Table
 from openbench.results.tables.views import GROUPS
-from openbench.studies.cells import Cell
+from openbench.studies.cells import Cell, without
 from openbench.studies.study import Study
 
 K = TypeVar("K")
@@ -72,9 +71,7 @@ class Tuning:
         ]
         names = [line[0].row.name for line in grid]
         self._methods = [_method(name, ways, self._ways[-1]) for name, ways in zip(names, runs, strict=True)]
-        self._empty: dict[str, list[str]] = {}
-        for cell in (cell for line in grid for cell in line if cell.reason):
-            self._empty.setdefault(cell.reason, []).append(f"{cell.row.name} ({cell.column.name})")
+        self._notes = (*without(grid), *(f"deviates: {text}" for text in study.deviations))
 
     def tables(self) -> list[Table]:
         """AUROCs, regrets, orders of methods, and choices for one set tested on another."""
@@ -83,9 +80,7 @@ class Tuning:
     def _aurocs(self) -> Table:
         columns = [Column(f"{way} ↑", "percent", group=group) for group in GROUPS for way in self._ways]
         rows = [(m.name, *(m.auroc.get(w, {}).get(g) for g in GROUPS for w in self._ways)) for m in self._methods]
-        notes = [f"without, {reason}: {', '.join(cells)}" for reason, cells in self._empty.items()]
-        notes += [f"deviates: {text}" for text in self._study.deviations]
-        return Table(f"{self._study.title}: AUROC", (Column("method"), *columns), tuple(rows), notes=tuple(notes))
+        return Table(f"{self._study.title}: AUROC", (Column("method"), *columns), tuple(rows), notes=self._notes)
 
     def _regrets(self) -> Table:
         rows: _Rows = [
@@ -147,9 +142,7 @@ class Tuning:
         axes.set_xlabel("gain in mean AUROC over the defaults, percentage points")
         axes.set_title(escape.plot(self._study.title), fontsize=9)
         finish(axes)
-        stream = io.BytesIO()
-        save(figure, stream, "png")
-        return stream.getvalue()
+        return saved(figure, "png")
 
 
 def _method(name: str, ways: Mapping[str, Sequence[ResultRecord]], oracle: str) -> _Method:

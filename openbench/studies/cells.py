@@ -278,6 +278,20 @@ def cells(study: Study, options: StudyOptions, records: Records) -> list[list[Ce
     return [[cell(row, column) for column in study.columns] for row in study.rows]
 
 
+def empty_cells(grid: Sequence[Sequence[Cell]]) -> dict[str, list[Cell]]:
+    """Return {why there is no number: the cells}, but for cells that a study does not have."""
+    empty: dict[str, list[Cell]] = {}
+    for cell in (cell for line in grid for cell in line if cell.reason not in ("", NOT_PUBLISHED)):
+        empty.setdefault(cell.reason, []).append(cell)
+    return empty
+
+
+def without(grid: Sequence[Sequence[Cell]]) -> list[str]:
+    """Return a line for each reason why cells are empty, with all of them."""
+    named = {why: ", ".join(f"{c.row.name} ({c.column.name})" for c in some) for why, some in empty_cells(grid).items()}
+    return [f"without, {reason}: {names}" for reason, names in named.items()]
+
+
 def states_of(runs: PlannedCells, records: Records, options: StudyOptions) -> dict[str, str]:
     """Return {key of a benchmark: the digest of its images that the table shows}.
 

@@ -1,6 +1,7 @@
 """The progress of a study: runs that are done and missing, what they cost, and the sweeps that make them."""
 
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,12 +109,11 @@ def sweeps(study: Study, missing: Iterable[PlannedRun], more: Sequence[str]) -> 
     groups: dict[tuple[tuple[str, ...], str], list[str]] = {}
     for run in missing:
         rest = {key_of(word): word for word in run.words}
-        value = rest.pop(study.repeat, "").partition("=")[2]
-        method = rest.pop("method", "")
+        value, method = (rest.pop(key, "").partition("=")[2] for key in (study.repeat, "method"))
         groups.setdefault((tuple(rest.values()), method), []).append(value)
     joined: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for (words, method), values in groups.items():
-        joined.setdefault((words, tuple(dict.fromkeys(values))), []).append(method.partition("=")[2])
+        joined.setdefault((words, tuple(dict.fromkeys(values))), []).append(method)
     lines = []
     for (words, several), methods in joined.items():
         named = [f"method={','.join(methods)}"] if methods[0] else []
@@ -140,14 +140,11 @@ def status(
         free: bytes that are free in the cache; None if that is not known.
         again: the command that makes the missing runs.
     """
-    kinds = ("text", "count", "count", "count", "count", "text", "text")
-    titles = ("benchmark", "runs", "done", "to do", "trainings", "time, estimated", "space, estimated")
-    columns = tuple(Column(title, kind) for title, kind in zip(titles, kinds, strict=True))  # type: ignore[arg-type]
-    rows = tuple(_row(part) for part in parts)
-    table = Table(study.title, columns, rows, notes=tuple(_notes(study, parts, needs, free)))
-    missing = sum(len(part.missing) for part in parts)
-    last = f"to make them: {again}" if missing else "nothing is to do: add --table"
-    return table, last
+    columns = Column.of("benchmark", ("runs", "count"), ("done", "count"), ("to do", "count"), ("trainings", "count"))
+    columns += Column.of("time, estimated", "space, estimated")
+    table = Table(study.title, columns, tuple(map(_row, parts)), notes=tuple(_notes(study, parts, needs, free)))
+    missing = any(part.missing for part in parts)
+    return table, f"to make them: {again}" if missing else "nothing is to do: add --table"
 
 
 def _row(part: Progress) -> tuple[str | int, ...]:
@@ -175,8 +172,7 @@ def _notes(
                 "benchmark (parts or other images of its data); --allow incomplete counts those of the state that most "
                 "runs have"
             )
-        for reason in dict.fromkeys(run.refused for run in part.refused):
-            count = sum(run.refused == reason for run in part.refused)
+        for reason, count in Counter(run.refused for run in part.refused).items():
             yield f"{part.benchmark}: {count} run{'s' * (count > 1)} cannot be made: {reason}"
         yield from (f"{part.benchmark} lacks {line}" for line in needs.get(part.benchmark, ()))
     if study.source:

@@ -1,42 +1,38 @@
 """The tables of a study, ours beside the published figures, and everything that a study shows as files."""
 
-import csv
-import io
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from annotated_types import Interval
 from numpy.typing import ArrayLike
 from scipy.stats import t as student
 
 from openbench import paths
-from openbench.config.constraints import Count, check_value
+from openbench.config.constraints import Count, OneOf, Probability, check_values
 from openbench.core.record import ResultRecord
-from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.errors import CacheError, ConfigError, check_known, did_you_mean, listed
+from openbench.errors import CacheError, check_known, listed
 from openbench.metrics.intervals import paired_delong
-from openbench.results import escape
 from openbench.results.comparisons.rejection import compare, contenders, rejection_tables
 from openbench.results.comparisons.rows import OnLost
 from openbench.results.comparisons.thresholds import scored_runs, summary_tables
 from openbench.results.frame import Run
+from openbench.results.plots import sides
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import rebench_figures, rejection_figures
 from openbench.results.tables.render import Cell as TableCell
-from openbench.results.tables.render import Column, Estimate, Table, cell_text, rendered
+from openbench.results.tables.render import Column, Estimate, Table, cell_text, rendered, to_csv
 from openbench.storage.plain_json import dumps
 from openbench.studies._chart import draw, summary
 from openbench.studies._chart import files as chart_files
 from openbench.studies._curves import KINDS, charts
 from openbench.studies._tuning import Tuning
-from openbench.studies.cells import NOT_PUBLISHED, Cell, StudyOptions, Verdict, cells, mixture_cells
+from openbench.studies.cells import Cell, StudyOptions, Verdict, cells, empty_cells, mixture_cells, without
 from openbench.studies.runs import Records
 from openbench.studies.study import Column as StudyColumn
 from openbench.studies.study import Study
@@ -111,18 +107,17 @@ def _on_images(pair: Pair, run: Run, base: Run, read: ReadScores) -> Pair:
     if run.digest != base.digest or "/" in name:
         return pair
     try:
-        first, second = (_sides(read(each.run_id), name) for each in (run, base))
+        first, second = (_of(name, read(each.run_id)) for each in (run, base))
     except CacheError:
         return pair
     test = paired_delong(first, second, 1 - LEVEL)
     return replace(pair, difference=Estimate(test.difference, test.low, test.high), p=test.p, test=ON_IMAGES)
 
 
-def _sides(sets: Sequence[SetScores], name: str) -> tuple[ArrayLike, list[ArrayLike]]:
+def _of(name: str, sets: Sequence[SetScores]) -> tuple[ArrayLike, list[ArrayLike]]:
     """The scores of ID test, and of each set of a group, or of the one set of that name."""
-    oods = [s for s in sets if s.role in (Role.NEAR, Role.FAR) and name in (s.role, s.name)]
-    (ids,) = (s.scores for s in sets if s.role == Role.ID_TEST)
-    return ids, [s.scores for s in sorted(oods, key=lambda s: s.name)]
+    ids, oods = sides(sets)
+    return ids.scores, [s.scores for s in oods if name in (s.role, s.name)]
 
 
 def _holm(pairs: Sequence[Pair]) -> list[Pair]:
@@ -145,7 +140,7 @@ _MARKS = {
     Verdict.UNKNOWN: "? the spread of seeds is not known on either side",
 }
 _ARROWS = {"max": " ↑", "min": " ↓", "none": ""}
-_Line = TypeVar("_Line", Cell, Pair)
+_Shown = tuple[Column, Sequence[str], Collection[int]]  # a column, its texts, and the rows in which they are bold
 
 
 def grid_tables(study: Study, grid: Grid, overrides: str = "") -> list[Table]:
@@ -161,13 +156,9 @@ def grid_tables(study: Study, grid: Grid, overrides: str = "") -> list[Table]:
     for group in dict.fromkeys(column.group for column in study.columns) if published else [""]:
         at = [place for place, column in enumerate(study.columns) if not published or column.group == group]
         part = [[line[place] for place in at] for line in grid]
-        columns = [head for place in range(len(at)) for head in _heads([line[place] for line in part], not published)]
-        best = [_best([line[place] for line in part]) for place in range(len(at))]
-        beside = [any(line[place].published is not None for line in part) for place in range(len(at))]
-        title = " · ".join(filter(None, (study.title, group, overrides)))
-        body = _body(part, partial(_texts, best=best, beside=beside), [line[0] for line in part])
+        columns = [shown for cells in zip(*part, strict=True) for shown in _columns(cells, grouped=not published)]
         notes = (*_legend(part), *_empty(part))
-        tables.append(Table(title, (Column(""), *columns), notes=notes, **body))
+        tables.append(_table((study.title, group, overrides), [line[0] for line in part], columns, notes))
     general = [f"paper: {study.source}"] * bool(study.source) + [f"deviates: {text}" for text in study.deviations]
     return [*tables[:-1], replace(tables[-1], notes=(*tables[-1].notes, *general))]
 
@@ -180,38 +171,31 @@ def paired_table(study: Study, pairs: Sequence[Sequence[Pair]], overrides: str =
         pairs: row by row, from `paired`.
         overrides: those of the command line, for the title.
     """
-    heads = [next(_heads([line[at].cell for line in pairs], True)) for at in range(len(pairs[0]))]
-    body = _body(pairs, lambda line: [(_pair_text(pair), False) for pair in line], [line[0].cell for line in pairs])
+    columns: list[_Shown] = []
+    for column in zip(*pairs, strict=True):
+        head, *_ = next(_columns([pair.cell for pair in column], grouped=True))
+        columns.append((head, list(map(_pair_text, column)), ()))
     tests = {pair.test: None for line in pairs for pair in line if pair.test}
     notes = [f"{'; '.join(tests)} · 95 % intervals · * p < .05 by Holm over the rows of a column"] * bool(tests)
     notes += ["without an interval: fewer than three runs, or the scores of the only one were not kept"] * any(
         pair.difference is not None and not pair.test for line in pairs for pair in line
     )
-    title = " · ".join(filter(None, (f"{study.title}: less {study.test}", overrides)))
-    return Table(title, (Column(""), *heads), notes=tuple(notes), **body)
+    return _table((f"{study.title}: less {study.test}", overrides), [line[0].cell for line in pairs], columns, notes)
 
 
-def _body(
-    lines: Sequence[Sequence[_Line]],
-    texts_of: Callable[[Sequence[_Line]], Sequence[tuple[str, bool]]],
-    first: Sequence[Cell],
-) -> dict[str, Any]:
-    """The rows of a table, the headings of their groups, and where its best cells are.
-
-    Args:
-        lines: row by row.
-        texts_of: returns the texts of a row, and whether each is the best of its column.
-        first: a cell of each row.
-    """
-    rows, headings, best, group = list[tuple[TableCell, ...]](), dict[int, str](), set[tuple[int, int]](), ""
-    for line, cell in zip(lines, first, strict=True):
-        texts: Sequence[tuple[str, bool]] = texts_of(line)
-        if cell.row.group not in ("", group):
-            headings[len(rows)] = cell.row.group
-        group = cell.row.group
-        best |= {(len(rows), at) for at, (_, is_best) in enumerate(texts, 1) if is_best}
-        rows.append((cell.row.name, *(text for text, _ in texts)))
-    return {"rows": tuple(rows), "headings": headings, "best": frozenset(best)}
+def _table(title: Sequence[str], first: Sequence[Cell], columns: Sequence[_Shown], notes: Sequence[str]) -> Table:
+    """A table with a heading above each group of rows; `first` is a cell of each row."""
+    groups = ["", *(cell.row.group for cell in first)]
+    headings = {at: group for at, (before, group) in enumerate(pairwise(groups)) if group not in ("", before)}
+    best = {(row, at) for at, (*_, rows) in enumerate(columns, 1) for row in rows}
+    return Table(
+        " · ".join(filter(None, title)),
+        (Column(""), *(head for head, *_ in columns)),
+        tuple(zip([cell.row.name for cell in first], *(texts for _, texts, _ in columns), strict=True)),
+        notes=tuple(notes),
+        headings=headings,
+        best=frozenset(best),
+    )
 
 
 def _pair_text(pair: Pair) -> str:
@@ -228,36 +212,28 @@ def _signed(value: float, column: StudyColumn) -> str:
     return f"{(100 if column.kind == 'percent' else 1) * value:+.{column.decimals}f}"
 
 
-def _heads(cells: Sequence[Cell], grouped: bool) -> Iterator[Column]:
-    """The columns that a column of cells becomes: ours, and the published figure with the difference."""
+def _columns(cells: Sequence[Cell], *, grouped: bool) -> Iterator[_Shown]:
+    """What a column of cells becomes: ours, and the published figure with the difference."""
     column = cells[0].column
     published = any(cell.published is not None for cell in cells)
     unit = " %" if column.kind == "percent" and not published else ""
     group = column.group if grouped else ""
-    yield Column(f"{column.name}{unit}{_ARROWS[column.direction]}", "number", group=group)
+    title = f"{column.name}{unit}{_ARROWS[column.direction]}"
+    yield Column(title, "number", group=group), list(map(_ours, cells)), _best(cells)
     if published:
-        yield Column("paper", "number", group=group)
-        yield Column("difference", "number", group=group)
-
-
-def _texts(line: Sequence[Cell], best: Sequence[str], beside: Sequence[bool]) -> list[tuple[str, bool]]:
-    texts: list[tuple[str, bool]] = []
-    for cell, best_text, with_figure in zip(line, best, beside, strict=True):
-        texts.append((_ours(cell), cell.ours is not None and _rounded(cell) == best_text))
-        if with_figure:
-            gap = cell.difference
-            texts.append((_written(cell, cell.published.value) if cell.published else "–", False))
-            texts.append((f"{_signed(gap.value, cell.column)} {gap.verdict}" if gap else "–", False))
-    return texts
+        printed = [_written(cell, cell.published.value) if cell.published else "–" for cell in cells]
+        yield Column("paper", "number", group=group), printed, ()
+        gaps = [cell.difference for cell in cells]
+        texts = [f"{_signed(gap.value, column)} {gap.verdict}" if gap else "–" for gap in gaps]
+        yield Column("difference", "number", group=group), texts, ()
 
 
 def _ours(cell: Cell) -> str:
     """Our number as printed, with its marks."""
     if cell.ours is None:
         return "unable" if cell.reason.startswith("unable") else "–"
-    parts = [_written(cell, cell.ours)]
-    parts += [f"({len(cell.records)} of {len(cell.runs)})"] * cell.incomplete
-    return " ".join(parts) + NOT_AS_DEFINED * bool(cell.deviations)
+    count = f" ({len(cell.records)} of {len(cell.runs)})" * cell.incomplete
+    return _written(cell, cell.ours) + count + NOT_AS_DEFINED * bool(cell.deviations)
 
 
 def _written(cell: Cell, value: Estimate) -> str:
@@ -265,18 +241,15 @@ def _written(cell: Cell, value: Estimate) -> str:
     return cell_text(shown, Column("", cell.column.kind, cell.column.decimals))
 
 
-def _rounded(cell: Cell) -> str:
-    value = cell.ours.value if cell.ours is not None else 0.0
-    return cell_text(value, Column("", cell.column.kind, cell.column.decimals))
-
-
-def _best(cells: Sequence[Cell]) -> str:
-    """How the best number of a column is printed; empty where none is better."""
-    numbers = [cell for cell in cells if cell.ours is not None]
-    if len(numbers) < 2 or numbers[0].column.direction == "none":
-        return ""
-    pick = max if numbers[0].column.direction == "max" else min
-    return _rounded(pick(numbers, key=lambda cell: cell.ours.value if cell.ours else 0.0))
+def _best(cells: Sequence[Cell]) -> list[int]:
+    """The rows whose number is printed as the best one is; none where no number is better than another."""
+    column = cells[0].column
+    numbers = {at: cell.ours.value for at, cell in enumerate(cells) if cell.ours is not None}
+    if len(numbers) < 2 or column.direction == "none":
+        return []
+    texts = {at: cell_text(value, Column("", column.kind, column.decimals)) for at, value in numbers.items()}
+    best = (max if column.direction == "max" else min)(numbers, key=lambda at: numbers[at])
+    return [at for at, text in texts.items() if text == texts[best]]
 
 
 def _legend(grid: Grid) -> Iterator[str]:
@@ -298,14 +271,9 @@ def _legend(grid: Grid) -> Iterator[str]:
 
 def _empty(grid: Grid) -> Iterator[str]:
     """A line for every reason why cells are empty, with their names."""
-    reasons: dict[str, list[Cell]] = {}
-    for cell in (cell for line in grid for cell in line):
-        if cell.ours is None and cell.reason != NOT_PUBLISHED:
-            reasons.setdefault(cell.reason, []).append(cell)
-    for reason, empty in reasons.items():
+    for reason, empty in empty_cells(grid).items():
         rows = listed(dict.fromkeys(cell.row.name for cell in empty), _SHOWN)
-        count = f"{len(empty)} cell{'s' * (len(empty) > 1)}"
-        yield f"empty, {count}: {reason} — {rows}"
+        yield f"empty, {len(empty)} cell{'s' * (len(empty) > 1)}: {reason} — {rows}"
 
 
 # Layouts that are made of cached scores: methods at one bound, one threshold for several groups.
@@ -323,14 +291,10 @@ def score_tables(
         scores: where their scores are.
         on_lost: receives an error for each run whose scores cannot be read.
     """
-    reasons: dict[str, list[str]] = {}
-    for cell in (cell for line in grid for cell in line if cell.reason):
-        reasons.setdefault(cell.reason, []).append(f"{cell.row.name} ({cell.column.name})")
-    notes = [f"without, {reason}: {', '.join(named)}" for reason, named in reasons.items()]
-    notes += [f"paper: {study.source}"] * bool(study.source)
+    notes = without(grid) + [f"paper: {study.source}"] * bool(study.source)
     if not records:
         rows = tuple((line[0].row.name, "–") for line in grid)
-        return [Table(study.title, (Column(""), Column("")), rows, notes=tuple(notes))]
+        return [Table(study.title, Column.of("", ""), rows, notes=tuple(notes))]
     names = list(dict.fromkeys(str(record.benchmark["name"]) for record in records))
     if study.layout == "thresholds":
         runs = scored_runs(records, scores, sorted(names), on_lost)
@@ -346,7 +310,7 @@ def _rejection(
 ) -> Iterator[Table]:
     figures = rejection_figures(paths.reference_dir())
     published = {key[1:]: figure for key, figure in figures.items() if key[0] == benchmark}
-    doubles = [tuple(text.split("+")) for text in study.options.get("doubles", ())]
+    doubles = [text.partition("+")[::2] for text in study.options.get("doubles", ())]
     for rows in contenders(records, scores, benchmark, (), on_lost).values():
         names = {row.who.method for row in rows}
         known = [(first, second) for first, second in doubles if {first, second} <= names]
@@ -354,11 +318,11 @@ def _rejection(
         yield from rejection_tables(benchmark, compared, published, rows[0].deviations)
 
 
-_DRAWN: Mapping[str, Any] = {"curves": list[str]}
+_CURVES: Mapping[str, Any] = {"curves": list[Annotated[str, OneOf(tuple(KINDS))]]}
 _OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "rejection": {"tpr": Annotated[float, Interval(ge=0, le=1)], "doubles": list[str], **_DRAWN},
-    "thresholds": _DRAWN,
-    "grid": _DRAWN,
+    "rejection": {"tpr": Probability, "doubles": list[str], **_CURVES},
+    "thresholds": _CURVES,
+    "grid": _CURVES,
     "mixture": {"ood_mean": float, "samples": Count},
     "tuning": {},
 }
@@ -372,14 +336,7 @@ def check_options(study: Study) -> None:
     """
     where, kinds = f"study '{study.name}': options", _OPTIONS[study.layout]
     check_known(study.options, kinds, where)
-    for key, value in study.options.items():
-        check_value(value, kinds[key], f"{where}.{key}")
-    for text in study.options.get("doubles", ()):
-        if not re.fullmatch(r"[^+]+\+[^+]+", text):
-            raise ConfigError(f"{where}.doubles: '{text}' — allowed: two methods, e.g. msp+knn")
-    for name in study.options.get("curves", ()):
-        if name not in KINDS:
-            raise ConfigError(f"{where}.curves: '{name}'{did_you_mean(name, KINDS)} — allowed: {', '.join(KINDS)}")
+    check_values(study.options, kinds, where)
 
 
 _FACTS = (
@@ -407,11 +364,10 @@ class CachedScores(ScoreStore):
         """Return the scores of a run, as `ScoreStore.read` does."""
         try:
             return super().read(run_id)
-        except CacheError as error:
-            try:
-                return self._published.read(run_id)
-            except CacheError:
-                raise error from None
+        except CacheError:
+            if not self._published.path(run_id).is_file():
+                raise
+            return self._published.read(run_id)
 
 
 class Outputs:
@@ -437,25 +393,22 @@ class Outputs:
         on_lost: OnLost,
     ) -> None:
         check_options(study)
-        self._study, self._overrides = study, " ".join(options.overrides)
+        overrides = " ".join(options.overrides)
         self.cells = mixture_cells(study) if study.layout == "mixture" else cells(study, options, records)
-        self._measured, self._tuning = study.layout in ("grid", "mixture"), None
-        self._has_numbers = any(cell.ours is not None for line in self.cells for cell in line)
+        every = [cell for line in self.cells for cell in line]
+        has_numbers = any(cell.ours is not None for cell in every)
+        self._measured = study.layout in ("grid", "mixture")
+        self._draw: Callable[[], bytes] | None = partial(draw, study, self.cells, overrides) if has_numbers else None
         if self._measured:
-            self._tables = grid_tables(study, self.cells, self._overrides)
-            if (
-                study.test
-                and len(self.cells) > 1
-                and any(cell.ours is not None for line in self.cells for cell in line)
-            ):
-                pairs = paired(study, self.cells, scores.read)
-                self._tables.append(paired_table(study, pairs, self._overrides))
+            self._tables = grid_tables(study, self.cells, overrides)
+            if study.test and len(self.cells) > 1 and has_numbers:
+                self._tables.append(paired_table(study, paired(study, self.cells, scores.read), overrides))
         else:
-            runs = {run.run_id: run for line in self.cells for cell in line for run in cell.records.values()}
+            runs = {run.run_id: run for cell in every for run in cell.records.values()}
             whole = [load(run) for run in sorted(runs.values(), key=lambda run: run.file)]
             if study.layout == "tuning":
-                self._tuning = Tuning(study, self.cells, {record.run_id: record for record in whole})
-                self._tables = self._tuning.tables()
+                tuning = Tuning(study, self.cells, {record.run_id: record for record in whole})
+                self._tables, self._draw = tuning.tables(), tuning.picture
             else:
                 self._tables = score_tables(study, self.cells, whole, scores, on_lost)
         self._charts = charts(study, self.cells, scores)
@@ -465,40 +418,35 @@ class Outputs:
         if form in ("csv", "json"):
             if not self._measured:
                 return "\n".join(rendered(self._tables, form))
-            rows = [dict(zip(_FACTS, _facts(cell), strict=True)) for line in self.cells for cell in line]
-            return dumps(rows) if form == "json" else _cells_csv(self.cells)
+            facts = tuple(_facts(cell) for line in self.cells for cell in line)
+            if form == "csv":
+                return to_csv(Table("", Column.of(*_FACTS), facts))
+            return dumps([dict(zip(_FACTS, of_cell, strict=True)) for of_cell in facts])
         return "\n".join(rendered([*self._tables, *map(summary, self._charts)], form))
 
     def files(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
         """Yield the suffix of the study's name and the function that makes the content, for every file."""
         for form, suffix in SUFFIXES.items():
-            yield f".{suffix}", lambda form=form: self.text(form).encode()  # type: ignore[misc]
-        if self._has_numbers:
-            yield ".png", partial(draw, self._study, self.cells, self._overrides)
-        if self._tuning is not None:
-            yield ".png", self._tuning.picture
+            yield f".{suffix}", partial(self._content, form)
+        if self._draw is not None:
+            yield ".png", self._draw
         for chart in self._charts:
             yield from ((f"-{chart.kind}{suffix}", content) for suffix, content in chart_files(chart))
 
-
-def _cells_csv(grid: Grid) -> str:
-    """A row for every cell, for programs: fractions at full precision, and why a cell is empty."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(_FACTS)
-    writer.writerows(escape.csv_row(_facts(cell)) for line in grid for cell in line)
-    return stream.getvalue()
+    def _content(self, form: str) -> bytes:
+        return self.text(form).encode()
 
 
-def _facts(cell: Cell) -> list[object]:
+def _facts(cell: Cell) -> tuple[TableCell, ...]:
+    """A cell for programs: fractions at full precision, and why it is empty."""
     ours, printed = cell.ours, cell.published.value if cell.published else None
     numbers = [None] * 4 if ours is None else [ours.value, ours.std, ours.low, ours.high]
     theirs = [None] * 2 if printed is None else [printed.value, printed.std]
     gap = [None, ""] if cell.difference is None else [cell.difference.value, _VERDICTS[cell.difference.verdict]]
     column = cell.column
-    return [
+    return (
         *(cell.row.group, cell.row.name, column.group, column.name, column.set, column.key, *numbers),
         *(len(cell.records), len(cell.runs), *theirs, *gap, cell.reason),
         "; ".join(cell.deviations),
         " ".join(run.run_id for run in cell.records.values()),
-    ]
+    )

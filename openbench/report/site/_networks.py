@@ -1,18 +1,16 @@
 """The page of networks × methods: the matrices with colours, and their pictures."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from openbench.report.run_page import template
 from openbench.results.leaderboard.matrix import VIEWS, Matrix, matrices, table_csv
 from openbench.results.leaderboard.plots import accuracy_picture
 from openbench.results.leaderboard.ranking import Board
-from openbench.results.plots import critical_difference, save
+from openbench.results.plots import critical_difference, saved
 from openbench.results.tables.render import Column, cell_text, to_csv
 from openbench.results.tables.views import kind_of
 
@@ -83,10 +81,4 @@ def _pictures(matrix: Matrix) -> dict[str, str]:
     figures = {"mean-ranks": critical_difference(matrix.methods[:k], matrix.complete, matrix.name, matrix.view)}
     if len({network.accuracy for network in matrix.networks[:n] if network.accuracy == network.accuracy}) > 1:
         figures["accuracy"] = accuracy_picture(matrix)
-    return {what: _svg(figure) for what, figure in figures.items()}
-
-
-def _svg(figure: Figure) -> str:
-    stream = io.BytesIO()
-    save(figure, stream, "svg")
-    return stream.getvalue().decode()
+    return {what: saved(figure, "svg").decode() for what, figure in figures.items()}

@@ -1,7 +1,6 @@
 """The files of the site: one page, its data as scripts (browsers load no JSON from a disk), and its libraries."""
 
 import gc
-import io
 import json
 import re
 import shutil
@@ -36,7 +35,7 @@ from openbench.results.leaderboard.across import AUROC, across, across_csv, need
 from openbench.results.leaderboard.matrix import packed_boards
 from openbench.results.leaderboard.published import published_boards
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_of
-from openbench.results.plots import critical_difference, save
+from openbench.results.plots import critical_difference, saved
 from openbench.results.records.store import RecordStore, load, parsed
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
@@ -270,11 +269,9 @@ def pictures(boards: Sequence[dict[str, Any]]) -> dict[str, str]:
         whole = {name: [v for v in line if v is not None] for name, line in values.items() if None not in line}
         if len(sets) < 2 or len(whole) < 2 or board["id"].endswith("-autc"):
             continue
-        stream = io.BytesIO()
         figure = critical_difference(list(whole), list(whole.values()), "AUROC")
-        save(figure, stream, "svg")
         board["picture"] = f"pictures/{board['id']}.svg"
-        svgs[board["picture"]] = stream.getvalue().decode()
+        svgs[board["picture"]] = saved(figure, "svg").decode()
     return svgs
 
 

@@ -212,13 +212,9 @@ def _value(row: Row, group: str) -> float:
 
 def error_bars(number: Estimate | str | None) -> list[list[float]] | None:
     """Lengths of the error bars in percent, (2, 1): deviation over runs, else the interval, else none."""
-    if not isinstance(number, Estimate):
+    if not isinstance(number, Estimate) or (number.std is None and number.low is None):
         return None
-    if number.std is not None:
-        return [[100 * number.std], [100 * number.std]]
-    if number.low is not None and number.high is not None:
-        return [[max(0.0, 100 * (number.value - number.low))], [max(0.0, 100 * (number.high - number.value))]]
-    return None
+    return [[100 * length] for length in number.bars]
 
 
 def accuracy_picture(matrix: Matrix) -> Figure:

@@ -36,6 +36,15 @@ class Estimate:
     high: float | None = None
     std: float | None = None
 
+    @property
+    def bars(self) -> tuple[float, float]:
+        """How far error bars go below and above it: by its deviation, else to the ends of its interval, if any."""
+        if self.std is not None:
+            return self.std, self.std
+        ends = (self.value if end is None else end for end in (self.low, self.high))
+        low, high = (max(0.0, sign * (end - self.value)) for sign, end in zip((-1, 1), ends, strict=True))
+        return low, high
+
 
 @dataclass(frozen=True)
 class Link:
