@@ -260,8 +260,9 @@ def _described(error: ValidationError, where: str) -> str:
     first = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
     *place, last = map(str, first["loc"]) if first["loc"] else [""]
     if first["type"] == "extra_forbidden":
-        model: type[BaseModel] = {"": Study, "published": Figures, "rows": Row}.get(place[0] if place else "", Column)
-        keys = [field.alias or key for key, field in model.model_fields.items() if key not in ("name", "path", "group")]
+        models: dict[str, type[BaseModel]] = {"published": Figures, "rows": Row, "columns": Column}
+        known = models[place[0]].model_fields if place else Study.model_fields
+        keys = [field.alias or key for key, field in known.items() if key not in ("name", "path", "group")]
         named = ": ".join(filter(None, (where, ".".join(place))))
         return f"{named} has no key '{last}'{did_you_mean(last, keys)} — allowed: {', '.join(keys)}"
     value = "nothing" if first["type"] == "missing" else repr(first["input"])

@@ -307,11 +307,7 @@ def _key(text: str) -> str:
 
 
 def _board_tables(board: Board) -> list[Table]:
-    ranked = [ranked_table(board)] if board.ranked else []
-    if not board.unranked:
-        return ranked
-    table, reasons = unranked_table(board)
-    return [*ranked, replace(table, notes=tuple(f"[{mark}] {reason}" for reason, mark in reasons.items()))]
+    return [ranked_table(board)] * bool(board.ranked) + [unranked_table(board)] * bool(board.unranked)
 
 
 def _chosen(
@@ -331,12 +327,12 @@ def _chosen(
             f"{available(names, benchmarks[0] if benchmarks else '')}"
         )
     for attribute, allowed in where:
-        present = {str(getattr(row, attribute)) for board in boards for row in (*board.ranked, *board.unranked)}
+        present = {str(getattr(row, attribute)) for board in boards for row in board.rows}
         if not any(_matches(value, allowed) for value in present):
             choices = available(sorted(present), allowed[0])
             raise ConfigError(f"--where {attribute}={','.join(allowed)}: no record — available: {choices}")
         boards = [_only(board, attribute, allowed) for board in boards]
-    return [board for board in boards if board.ranked or board.unranked]
+    return [board for board in boards if board.rows]
 
 
 def _only(board: Board, attribute: str, allowed: Sequence[str]) -> Board:

@@ -12,15 +12,15 @@ from openbench.metrics.keys import higher_is_better
 from openbench.metrics.rank_ranges import RankRange
 from openbench.report.site.facts import UNKNOWN, MethodFacts
 from openbench.results.checks import Check
-from openbench.results.leaderboard.pages import letters, side_of
-from openbench.results.leaderboard.ranking import NOT_RUN, Board, Row, places
+from openbench.results.leaderboard.pages import letters
+from openbench.results.leaderboard.ranking import NOT_RUN, Board, Row
 from openbench.results.leaderboard.separable import ranges_of
 from openbench.results.records.settings import RELEASED
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import SOURCES, Figure, Setup, published_name
 from openbench.results.tables.render import Cell, Column, Estimate, Table
-from openbench.results.tables.views import GROUPS
+from openbench.results.tables.views import GROUPS, without_end
 
 Plain = dict[str, Any]
 Facts = Mapping[str, MethodFacts]
@@ -50,7 +50,6 @@ _TITLES = {
 _OF_SETS = ("auroc", "fpr95")
 _OF_ID = {"accuracy": "ID accuracy", "aurc": "AURC", "augrc": "AUGRC", "ece_debiased": "ECE (debiased)"}
 _RISK = re.compile(r"risk@.+")
-_END = re.compile(r"_(low|high)$")
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Metric:
 
 def keep(name: str, key: str) -> bool:
     """Whether the site may show a number of a record, or an end of its interval."""
-    of, base = name.removeprefix(FULL_SPECTRUM), _END.sub("", key)
+    of, base = name.removeprefix(FULL_SPECTRUM), without_end(key)
     if of == "id":
         return base in _OF_ID
     return base in (_TITLES if of in GROUPS else _OF_SETS) or (of in GROUPS and _RISK.fullmatch(base) is not None)
@@ -89,8 +88,8 @@ def keep(name: str, key: str) -> bool:
 def metrics_of(board: Board) -> list[Metric]:
     """Return the numbers that the rows of a board have: near and far, ID, then every set."""
     present = {
-        (name.removeprefix(row.side), _END.sub("", key))
-        for row in (*board.ranked, *board.unranked)
+        (name.removeprefix(row.side), without_end(key))
+        for row in board.rows
         for run in row.members
         for name, values in run.metrics.items()
         if name.startswith(row.side) and (row.side or not name.startswith(FULL_SPECTRUM))
@@ -154,7 +153,7 @@ class PublishedFigures:
         self._any_backbone: dict[tuple[str, str, str], Setup] = {}
         for setup in self.setups:
             self._any_backbone.setdefault((setup.training, setup.method, setup.augment), setup)
-        self.of_rows = {row.runs: self._comparison_of(row) for row in (*board.ranked, *board.unranked)}
+        self.of_rows = {row.runs: self._comparison_of(row) for row in board.rows}
         self.known = [found for found in self.of_rows.values() if found is not None]
         self.groups = [g for g in GROUPS if any(getattr(found.figure, g) is not None for found in self.known)]
 
@@ -209,7 +208,7 @@ def with_published(table: Table, board: Board, figures: PublishedFigures, auroc:
     """
     titles = [column.title for column in table.columns]
     of, runs = titles.index("of"), titles.index("run_ids")
-    rows = {" ".join(row.runs): row for row in (*board.ranked, *board.unranked)}
+    rows = {" ".join(row.runs): row for row in board.rows}
     added = [f"{group}_{key}" for group in GROUPS for key in ("published", "minus_published")]
     more = [Column(title) for title in (*added, "published_with", "published_in")]
     cells = tuple((*line, *_added(line[of] == auroc, rows[str(line[runs])], figures)) for line in table.rows)
@@ -270,20 +269,21 @@ def details(content: Mapping[str, Any], check: Check | None = None, *, scores: b
 
 
 def _board(board: Board, published: Published, ranges: Ranges) -> dict[str, Any]:
-    figures, side = PublishedFigures(board, published), side_of(board)
+    figures = PublishedFigures(board, published)
     columns = _columns(board, figures)
-    ranked = zip(places(board.ranked), board.ranked, strict=True)
-    rows: Iterable[tuple[tuple[int, bool] | None, Row]] = [*ranked, *((None, row) for row in board.unranked)]
     return {
-        "id": f"{board.benchmark}{'' if side == 'standard' else '+csid'}-{board.digest[:6]}",
+        "id": f"{board.benchmark}{'+csid' if board.full_spectrum else ''}-{board.digest[:6]}",
         "benchmark": board.benchmark,
-        "title": f"{board.benchmark}{'' if side == 'standard' else ', full spectrum (csID counts as ID)'}",
+        "title": f"{board.benchmark}{', full spectrum (csID counts as ID)' if board.full_spectrum else ''}",
         "digest": board.digest,
-        "side": side,
+        "side": board.side,
         "conventions": list(board.headers),
         "metrics": [plain for plain, _ in columns],
         "compared": len(ranges),
-        "rows": [_row(row, place, columns, figures) | _range(ranges.get(row.runs)) for place, row in rows],
+        "rows": [
+            {"rank": rank, "tied": tied} | _row(row, columns, figures) | _range(ranges.get(row.runs))
+            for rank, tied, row in board.placed
+        ],
         "published": list(_figures(figures)),
         "about": _about(figures) if figures.groups else "",
     }
@@ -298,11 +298,9 @@ def _about(figures: PublishedFigures) -> str:
 _OF_ROW = ("method", "version", "training", "augment", "outliers", "backbone", "settings", "tuned", "networks")
 
 
-def _row(row: Row, place: tuple[int, bool] | None, columns: Sequence[ShownColumn], figures: PublishedFigures) -> Plain:
+def _row(row: Row, columns: Sequence[ShownColumn], figures: PublishedFigures) -> Plain:
     comparison = figures.of_rows[row.runs]
     return {
-        "rank": None if place is None else place[0],
-        "tied": place is not None and place[1],
         **{name: getattr(row, name) for name in _OF_ROW},
         "runs": list(row.runs),
         "reasons": list(row.reasons),

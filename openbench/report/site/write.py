@@ -178,7 +178,7 @@ def _script(function: str, value: Any) -> str:
 
 
 def _page(boards: Iterable[Board], unreadable: Iterable[OpenbenchError], networks: str) -> str:
-    rows = sum(not row.given for board in boards for row in (*board.ranked, *board.unranked))
+    rows = sum(not row.given for board in boards for row in board.rows)
     benchmarks = len({board.benchmark for board in boards})
     left_out = sum(1 for _ in unreadable)
     return template(_HERE / "templates" / "index.html.j2").render(

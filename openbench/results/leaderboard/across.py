@@ -4,10 +4,11 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from openbench.errors import ConfigError, RecordError, did_you_mean
 from openbench.metrics.conformal.prediction_sets import KINDS, OWN
@@ -16,22 +17,24 @@ from openbench.results.frame import Keep, Run
 from openbench.results.leaderboard.pages import (
     caption,
     distinguishing_columns,
+    facts,
     heading,
-    letters,
+    reason_marks,
     row_columns,
-    side_of,
 )
-from openbench.results.leaderboard.ranking import Board, Row, places
+from openbench.results.leaderboard.ranking import Board
 from openbench.results.tables.render import Cell, Column, Estimate, Table, with_best
 from openbench.results.tables.views import (
     FAMILIES,
     GROUPS,
     conventions,
     id_keys,
+    is_column,
     key_order,
     metric_column,
     not_recorded,
     shown_in,
+    without_end,
 )
 from openbench.storage.files import output
 from openbench.storage.plain_json import dumps
@@ -41,15 +44,13 @@ COST = "cost"
 SETS = "sets"
 POOLED = "pooled_"
 ID = "id"
-_END = re.compile(r"(.+)_(low|high)")
 _PREDICTION_SET = re.compile(rf"({'|'.join((*KINDS, OWN))})_.+@.+")
 _COMMON = ("training", "augment", "outliers", "backbone")
 AUROC = "AUROC ↑"
 _OVERVIEW = {"auroc": AUROC, "fpr95": "FPR@95 ↓"}
 
 
-@dataclass(frozen=True)
-class Number:
+class Number(NamedTuple):
     """A column of numbers: a metric of a set or group."""
 
     column: Column
@@ -57,8 +58,7 @@ class Number:
     key: str
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """What one table shows of a board.
 
     Args:
@@ -70,12 +70,6 @@ class Section:
     board: Board
     about: str
     numbers: tuple[Number, ...]
-
-    @property
-    def rows(self) -> list[tuple[int | None, bool, Row]]:
-        """Rank, whether it is shared, and row: ranked ones first."""
-        ranked = [(*place, row) for place, row in zip(places(self.board.ranked), self.board.ranked, strict=True)]
-        return [*ranked, *((None, False, row) for row in self.board.unranked)]
 
 
 def needed(view: str) -> Keep:
@@ -89,21 +83,16 @@ def needed(view: str) -> Keep:
 
     @cache
     def of_view(key: str) -> bool:
-        if view == "intervals":
-            return True
-        base = key.removeprefix(POOLED)
-        whole = re.sub(r"_(low|high)$", "", base)
-        return re.sub(r"_(low|high)$", "", key) in _OVERVIEW if view == "overview" else _shows(view, base, whole)
+        names = {name.removeprefix(POOLED) for name in (key, without_end(key))}
+        if view in ("overview", "intervals"):
+            return view == "intervals" or not names.isdisjoint(_OVERVIEW)
+        return any(shown_in(name, view) for name in names)
 
     def keep(name: str, key: str) -> bool:
         of_id = name.rpartition("/")[2] == ID
         return of_id if view in (ID, "prediction_sets") else not of_id and of_view(key)
 
     return keep
-
-
-def _shows(view: str, *keys: str) -> bool:
-    return any(shown_in(key, view) for key in keys)
 
 
 def across(boards: Iterable[Board], view: str, of: Sequence[str] = ()) -> list[Table]:
@@ -124,23 +113,17 @@ def across(boards: Iterable[Board], view: str, of: Sequence[str] = ()) -> list[T
 def across_csv(boards: Iterable[Board], view: str, of: Sequence[str] = ()) -> Table:
     """Return all that `across` shows as one table for programs: fractions, with run ids; arguments as there."""
     sections = _sections(boards, view, of)
-    titles = list(dict.fromkeys(_title(number) for section in sections for number in section.numbers))
-    first = ("benchmark", "digest", "id_side", "of", "rank", "method", "version", "training", "augment", "outliers")
-    about = (*first, "backbone", "hyper_parameters", "tuned", "not_ranked_because", "run_ids")
+    titles = list(dict.fromkeys(number.column.key for section in sections for number in section.numbers))
+    about = ("method", "version", "training", "augment", "outliers", "backbone", "hyper_parameters", "tuned")
+    about += ("not_ranked_because", "run_ids")
     rows: list[tuple[Cell, ...]] = []
-    for section in sections:
-        numbers, board = {_title(number): number for number in section.numbers}, section.board
-        for rank, _, row in section.rows:
-            cells: list[Cell] = [board.benchmark, board.digest, side_of(board), section.about, rank, row.method]
-            cells += [row.version, row.training, row.augment, row.outliers, row.backbone, row.params, row.tuned]
-            cells += ["; ".join(row.reasons), " ".join(row.runs)]
-            ordered = (numbers.get(title) for title in titles)
+    for board, of_section, numbers in sections:
+        known = {number.column.key: number for number in numbers}
+        for rank, _, row in board.placed:
+            cells = (board.benchmark, board.digest, board.side, of_section, rank, *facts(row, about))
+            ordered = (known.get(title) for title in titles)
             rows.append((*cells, *(None if number is None else row.value(number.of, number.key) for number in ordered)))
-    return Table(view, (*map(Column, about), *map(Column, titles)), tuple(rows))
-
-
-def _title(number: Number) -> str:
-    return number.column.name or number.column.title
+    return Table(view, Column.of("benchmark", "digest", "id_side", "of", "rank", *about, *titles), tuple(rows))
 
 
 def _sections(boards: Iterable[Board], view: str, of: Sequence[str]) -> list[Section]:
@@ -168,7 +151,7 @@ def check_names(boards: Sequence[Board], of: Iterable[str]) -> None:
 
 def _names(board: Board) -> list[str]:
     """The groups and sets of a board: near, its sets, far, its sets."""
-    members = [run.members for row in (*board.ranked, *board.unranked) for run in row.members]
+    members = [run.members for row in board.rows for run in row.members]
     sets = {group: sorted({name for m in members for name in m.get(group, ())}) for group in GROUPS}
     return [name for group in GROUPS if sets[group] for name in (group, *sets[group])]
 
@@ -194,7 +177,7 @@ def _by_name(board: Board, view: str, of: Sequence[str]) -> list[Section]:
         prefix = POOLED if name.startswith(POOLED) else ""
         group = name.removeprefix(prefix)
         measured = {k.removeprefix(prefix) for k in _keys(board, group) if k.startswith(POOLED) == bool(prefix)}
-        keys = sorted((key for key in measured if _belongs(key, view, measured)), key=lambda key: key_order(view, key))
+        keys = sorted((k for k in measured if is_column(k, view, measured)), key=lambda k: key_order(view, k))
         sections.append(Section(board, name, tuple(Number(metric_column(k), group, prefix + k) for k in keys)))
     return sections
 
@@ -212,35 +195,24 @@ def _of_prediction_sets(board: Board, of: Sequence[str]) -> list[Section]:
 
 
 def _keys(board: Board, name: str) -> set[str]:
-    rows = (*board.ranked, *board.unranked)
-    return {key for row in rows for run in row.members for key in run.metrics.get(row.side + name, ())}
-
-
-def _belongs(key: str, view: str, keys: set[str]) -> bool:
-    """Whether a key is a column of a view; the ends of an interval are shown with their value."""
-    if view == "intervals":
-        return f"{key}_low" in keys and f"{key}_high" in keys
-    return not ((end := _END.fullmatch(key)) and end.group(1) in keys) and shown_in(key, view)
+    return {key for row in board.rows for run in row.members for key in run.metrics.get(row.side + name, ())}
 
 
 def _table(section: Section, view: str) -> Table:
     """A section for readers: rows show only what distinguishes them, and intervals only if a view is about them."""
-    rows = [row for *_, row in section.rows]
+    rows, marks = section.board.rows, reason_marks(section.board)
     titles, known = distinguishing_columns(rows), row_columns(rows)
     grid = [[row.value(number.of, number.key) for number in section.numbers] for row in rows]
     if view not in ("overview", "intervals"):
         grid = [[replace(v, low=None, high=None) if isinstance(v, Estimate) else v for v in line] for line in grid]
-    marks: dict[str, str] = {}
     cells = []
-    for (rank, tied, row), line in zip(section.rows, grid, strict=True):
-        for reason in row.reasons:
-            marks.setdefault(reason, letters(len(marks)))
-        place: Cell = " ".join(f"[{marks[r]}]" for r in row.reasons) or (f"{rank}=" if tied else rank)
+    for (rank, tied, row), line in zip(section.board.placed, grid, strict=True):
+        place: Cell = " ".join(marks[reason] for reason in row.reasons) or (f"{rank}=" if tied else rank)
         cells.append((place, *(getattr(row, name) for name in titles.values()), *line))
     columns = (Column("rank", "count"), *map(Column, titles), *(number.column for number in section.numbers))
     common = [getattr(row, n) for row in rows[:1] for t, n in known.items() if n in _COMMON and t not in titles]
     title = " · ".join((view, *([section.about] * (section.about != view)), heading(section.board), *common))
-    notes = tuple(f"[{mark}] not ranked: {reason}" for reason, mark in marks.items())
+    notes = tuple(f"{mark} not ranked: {reason}" for reason, mark in marks.items())
     notes += not_recorded([number.key for number in section.numbers]) if view == ID else ()
     about = section.about[:-2] if view == "overview" else f"{view.replace('_', ' ')} ({section.about})"
     table = Table(title, columns, tuple(cells), _header(section, grid), notes, caption=caption(section.board, about))
@@ -284,7 +256,7 @@ def costs(boards: Iterable[Board], fitted_on: Mapping[str, Iterable[str]]) -> li
     tables = []
     for board in (board for board in boards if not board.full_spectrum):
         members: dict[str, list[Run]] = {}
-        for row in (*board.ranked, *board.unranked):
+        for row in board.rows:
             members.setdefault(row.method, []).extend(row.members)
         rows = [_cost(name, runs, fitted_on) for name, runs in members.items()]
         rows.sort(key=lambda row: (-int(row[-1]), str(row[0])))

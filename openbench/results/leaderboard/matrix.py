@@ -17,7 +17,7 @@ from openbench.metrics.keys import higher_is_better
 from openbench.metrics.rank_ranges import MeanRanks, kendall_taus, mean_ranks
 from openbench.results.frame import Keep, run_of
 from openbench.results.leaderboard.across import ID, POOLED, check_names, chosen
-from openbench.results.leaderboard.pages import caption, letters, side_of
+from openbench.results.leaderboard.pages import caption, letters
 from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards_of
 from openbench.results.records.settings import NONE
 from openbench.results.records.store import OnError, packed
@@ -392,7 +392,7 @@ def table_csv(found: Sequence[Matrix]) -> Table:
             if np.isnan(value):
                 continue
             board, network, ranked = one.board, one.networks[b], a < one.compared[0] and b < one.compared[1]
-            cells: tuple[Cell, ...] = (board.benchmark, board.digest, side_of(board), one.of, one.key, one.methods[a])
+            cells: tuple[Cell, ...] = (board.benchmark, board.digest, board.side, one.of, one.key, one.methods[a])
             accuracy = None if np.isnan(network.accuracy) else network.accuracy
             ranks = (float(one.ranks[a, b]), float(one.mean.ranks[a])) if ranked else (None, None)
             rows.append((*cells, network.label, accuracy, float(value), *ranks))

@@ -8,7 +8,7 @@ from typing import Any
 from openbench.errors import RecordError
 from openbench.results.escape import markdown
 from openbench.results.frame import runs
-from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards_of, places
+from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards_of
 from openbench.results.records.settings import NONE, RELEASED
 from openbench.results.records.store import RecordStore
 from openbench.results.tables.published import SOURCES, Figure, Setup, load_published, published_name
@@ -185,14 +185,13 @@ def _page(name: str, boards: list[Board], published: Figures, seen: Seen) -> str
     for board in boards:
         ranked, cited = _ranked(board, published)
         tables = [_with_seen(ranked, board, board.ranked, seen)] if board.ranked else []
-        unranked, reasons = unranked_table(board)
-        tables += [_with_seen(unranked, board, board.unranked, seen)] if board.unranked else []
+        unranked = unranked_table(board)
+        tables += [_with_seen(replace(unranked, notes=()), board, board.unranked, seen)] if board.unranked else []
         parts += [to_markdown(table).rstrip("\n") for table in tables]
-        parts += ["\n".join(f"- [{mark}] {markdown(reason)}" for reason, mark in reasons.items())] * bool(reasons)
-        parts += [f"Published: {'; '.join(f'[{mark}] {SOURCES[source]}' for source, mark in cited.items())}."] * bool(
-            cited
-        )
-    parts += [_OF_TUNING] * any(row.tuned in _WITHOUT_OOD for board in boards for row in board.ranked + board.unranked)
+        parts += ["\n".join(f"- {markdown(note)}" for note in unranked.notes)] * bool(unranked.notes)
+        sources = "; ".join(f"[{mark}] {SOURCES[source]}" for source, mark in cited.items())
+        parts += [f"Published: {sources}."] * bool(cited)
+    parts += [_OF_TUNING] * any(row.tuned in _WITHOUT_OOD for board in boards for row in board.rows)
     parts += [_OF_SEEN] * any(f"| {_SEEN} |" in part for part in parts)
     lines = {conventions(header, _KEYS, intervals=_WITH_INTERVAL) for board in boards for header in board.headers}
     parts += [f"Conventions: {markdown(line)}" for line in sorted(lines) if line]
@@ -219,11 +218,6 @@ def caption(board: Board, about: str) -> str:
     )
 
 
-def side_of(board: Board) -> str:
-    """Return the ID side of a board as programs read it."""
-    return "full_spectrum" if board.full_spectrum else "standard"
-
-
 # Column title → what it shows. A column of the second group is left out of a page where all its cells would be empty.
 _WHO = {"method": "method", "training": "training"}
 _OPTIONAL = {"augmentation": "augment", "outliers": "outliers"}
@@ -247,18 +241,20 @@ def distinguishing_columns(rows: Sequence[Row]) -> dict[str, str]:
     return columns
 
 
-def _cells(row: Row, who: Mapping[str, str]) -> tuple[Cell, ...]:
-    values = (*(getattr(row, name) for name in who.values()), *(row.values.get(key) for key in VALUES))
-    return (*values, len(row.runs), row.networks)
+def _measured(row: Row) -> tuple[Cell, ...]:
+    return (*(row.values.get(key) for key in VALUES), len(row.runs), row.networks)
 
 
 def ranked_table(board: Board) -> Table:
     """Return the ranking of one board, ties marked by `=`."""
     who = row_columns(board.ranked)
     columns = (Column("rank", "count"), *map(Column, who), *_MEASURED)
-    ranks = [f"{place}=" if tied else place for place, tied in places(board.ranked)]
-    rows = ((rank, *_cells(row, who)) for rank, row in zip(ranks, board.ranked, strict=True))
-    return with_best(Table(heading(board), columns, tuple(rows), caption=caption(board, "near and far AUROC")))
+    rows = tuple(
+        (f"{rank}=" if tied else rank, *(getattr(row, name) for name in who.values()), *_measured(row))
+        for rank, tied, row in board.placed
+        if rank
+    )
+    return with_best(Table(heading(board), columns, rows, caption=caption(board, "near and far AUROC")))
 
 
 def _ranked(board: Board, published: Figures) -> tuple[Table, dict[str, int]]:
@@ -266,7 +262,8 @@ def _ranked(board: Board, published: Figures) -> tuple[Table, dict[str, int]]:
     name = published_name(board.benchmark, full_spectrum=board.full_spectrum)
     setups = [Setup(name, r.training, r.backbone, r.method, r.augment) for r in board.ranked]
     figures = [published.get(setup) for setup in setups]
-    cited = {source: mark for mark, source in enumerate((s for s in SOURCES if s in _sources(figures)), 1)}
+    known = {figure.source for figure in figures if figure is not None}
+    cited = {source: mark for mark, source in enumerate((s for s in SOURCES if s in known), 1)}
     table = ranked_table(board)
     if not cited:
         return table, cited
@@ -290,10 +287,6 @@ def _met(benchmark: str, row: Row, seen: Seen) -> str:
     return seen(benchmark, node) if row.training == RELEASED or "start" in node else ""
 
 
-def _sources(figures: Iterable[Figure | None]) -> set[str]:
-    return {figure.source for figure in figures if figure is not None}
-
-
 def _quoted(figure: Figure | None, cited: Mapping[str, int]) -> tuple[str | None, str | None]:
     """Near and far as published, with the mark of their source."""
     if figure is None:
@@ -303,20 +296,25 @@ def _quoted(figure: Figure | None, cited: Mapping[str, int]) -> tuple[str | None
     return near, far
 
 
-def unranked_table(board: Board) -> tuple[Table, dict[str, str]]:
-    """Return the rows that are not ranked, and {reason: mark}: most rows share their reasons."""
-    marks: dict[str, str] = {}
-    for reason in (reason for row in board.unranked for reason in row.reasons):
-        marks.setdefault(reason, letters(len(marks)))
-    who = row_columns(board.unranked)
+def unranked_table(board: Board) -> Table:
+    """Return the rows that are not ranked; notes say why, since most rows share their reasons."""
+    marks, who = reason_marks(board), row_columns(board.unranked)
     columns = (*map(Column, who), *_MEASURED, Column("not ranked because"))
     rows = tuple(
-        (*_cells(row, who), " ".join(f"[{marks[reason]}]" for reason in row.reasons)) for row in board.unranked
+        (*(getattr(row, name) for name in who.values()), *_measured(row), " ".join(marks[r] for r in row.reasons))
+        for row in board.unranked
     )
-    words = caption(board, "runs that are not ranked")
     given = next((at for at, row in enumerate(board.unranked) if row.given), None)
     headings = {} if given is None else {0: "Run here", given: GIVEN_HEADING}
-    return Table(f"Not ranked · {heading(board)}", columns, rows, headings=headings, caption=words), marks
+    notes = tuple(f"{mark} {reason}" for reason, mark in marks.items())
+    words, title = caption(board, "runs that are not ranked"), f"Not ranked · {heading(board)}"
+    return Table(title, columns, rows, notes=notes, headings=headings, caption=words)
+
+
+def reason_marks(board: Board) -> dict[str, str]:
+    """Return {why a row is not ranked: the mark that stands for it}, e.g. `[a]`."""
+    reasons = dict.fromkeys(reason for row in board.unranked for reason in row.reasons)
+    return {reason: f"[{letters(at)}]" for at, reason in enumerate(reasons)}
 
 
 def letters(index: int) -> str:
@@ -327,17 +325,20 @@ def letters(index: int) -> str:
 
 def raw(boards: list[Board]) -> Table:
     """Everything on the page for programs: fractions, not rounded, with run ids."""
-    keys = (*(key.replace(" ", "_") for key in VALUES), "runs", "networks")
-    who = ("training", "augment", "outliers", "backbone", "hyper_parameters", "not_default", "tuned")
-    first = ("digest", "id_side", "rank", "method", "version", *who)
-    columns = Column.of(*first, *keys, "not_ranked_because", "run_ids")
-    rows: list[tuple[Cell, ...]] = []
-    for board in boards:
-        side = side_of(board)
-        ranks = [place for place, _ in places(board.ranked)]
-        for rank, row in zip((*ranks, *(None for _ in board.unranked)), (*board.ranked, *board.unranked), strict=True):
-            about = (row.training, row.augment, row.outliers, row.backbone, row.params, row.settings, row.tuned)
-            measured = (*(row.values.get(key) for key in VALUES), len(row.runs), row.networks)
-            end = ("; ".join(row.reasons), " ".join(row.runs))
-            rows.append((board.digest, side, rank, row.method, row.version, *about, *measured, *end))
-    return Table("raw", columns, tuple(rows))
+    who = ("method", "version", "training", "augment", "outliers", "backbone")
+    who += ("hyper_parameters", "not_default", "tuned")
+    end = ("not_ranked_because", "run_ids")
+    measured = (*(key.replace(" ", "_") for key in VALUES), "runs", "networks")
+    rows = tuple(
+        (board.digest, board.side, rank, *facts(row, who), *_measured(row), *facts(row, end))
+        for board in boards
+        for rank, _, row in board.placed
+    )
+    return Table("raw", Column.of("digest", "id_side", "rank", *who, *measured, *end), rows)
+
+
+def facts(row: Row, titles: Iterable[str]) -> list[Cell]:
+    """Return what a row has in columns for programs."""
+    joined = {"not_ranked_because": "; ".join(row.reasons), "run_ids": " ".join(row.runs)}
+    known = {**vars(row), "hyper_parameters": row.params, "not_default": row.settings, **joined}
+    return [known[title] for title in titles]

@@ -48,7 +48,7 @@ def published_boards(folder: Path, boards: Iterable[Board]) -> list[PublishedBoa
     measured: dict[str, list[tuple[tuple[Cell, ...], tuple[str, ...], tuple[str, ...]]]] = {}
     for board in boards:
         rows = measured.setdefault(published_name(board.benchmark, full_spectrum=board.full_spectrum), [])
-        for row in (*board.ranked, *board.unranked):
+        for row in board.rows:
             about = (row.method, row.training, row.augment, row.outliers, row.backbone)
             numbers = (row.values.get(key) for key in ("near auroc", "far auroc", "accuracy"))
             rows.append(((*about, *numbers, GIVEN if row.given else MEASURED), row.runs, row.reasons))

@@ -112,6 +112,29 @@ class Board:
     unranked: tuple[Row, ...]
     headers: tuple[str, ...]
 
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """All rows, the ranked ones first."""
+        return (*self.ranked, *self.unranked)
+
+    @property
+    def placed(self) -> list[tuple[int | None, bool, Row]]:
+        """All rows with their rank, and whether others share it: those whose near AUROC is printed the same.
+
+        Where near AUROC is missing, far AUROC decides.
+        """
+        placed: list[tuple[int | None, bool, Row]] = []
+        for _, alike in groupby(self.ranked, key=_printed):
+            tied = list(alike)
+            rank = len(placed) + 1
+            placed += [(rank, len(tied) > 1, row) for row in tied]
+        return [*placed, *((None, False, row) for row in self.unranked)]
+
+    @property
+    def side(self) -> str:
+        """Its ID side as programs read it."""
+        return "full_spectrum" if self.full_spectrum else "standard"
+
 
 def board_keys(name: str, key: str) -> bool:
     """Whether boards need a number."""
@@ -154,19 +177,6 @@ def boards_of(runs: Iterable[Run]) -> list[Board]:
                 unranked = tuple(sorted((row for row in rows if row.reasons), key=attrgetter("given")))
                 boards.append(Board(name, made_of, bool(side), ranked, unranked, headers))
     return boards
-
-
-def places(rows: Sequence[Row]) -> list[tuple[int, bool]]:
-    """Return the rank of each row, and whether it shares it: with those whose near AUROC is printed the same.
-
-    Args:
-        rows: ranked, best first. Where near AUROC is missing, far AUROC decides.
-    """
-    places: list[tuple[int, bool]] = []
-    for _, alike in groupby(rows, key=_printed):
-        tied = len(list(alike))
-        places += [(len(places) + 1, tied > 1)] * tied
-    return places
 
 
 def _printed(row: Row) -> tuple[str, str]:

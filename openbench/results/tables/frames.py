@@ -78,7 +78,7 @@ def frame_of(table: Table) -> "DataFrame":
 
     columns: dict[str, Series] = {}
     for index, column in enumerate(table.columns):
-        name, dtype = name_of(column.name or column.title), _DTYPES[column.kind]
+        name, dtype = name_of(column.key), _DTYPES[column.kind]
         cells = [row[index] for row in table.rows]
         columns[name] = pd.Series([_plain(cell, column) for cell in cells], dtype=dtype)
         for end in _ENDS:

@@ -93,6 +93,11 @@ class Column:
         return f"{self.group} {self.title}" if self.group else self.title
 
     @property
+    def key(self) -> str:
+        """What programs call it."""
+        return self.name or self.title
+
+    @property
     def direction(self) -> str:
         """↑ where larger numbers are better, ↓ where smaller ones are, else empty."""
         return self.better or next((arrow for arrow in "↑↓" if arrow in self.title), "")
@@ -350,15 +355,14 @@ def to_csv(table: Table) -> str:
     plans = [(column, _ends(table, index)) for index, column in enumerate(table.columns)]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    names = [(column.name or column.title, ends) for column, ends in plans]
-    titles = [title for name, ends in names for title in (name, *(f"{name} {end}" for end in ends))]
+    titles = [" ".join([column.key, *end]) for column, ends in plans for end in ([], *([end] for end in ends))]
     writer.writerow(escape.csv_row(titles))
     for row in table.rows:
-        cells: list[str] = []
+        cells: list[object] = []
         for cell, (_, ends) in zip(row, plans, strict=True):
-            cells.append(_exact(cell))
-            cells += [_exact(getattr(cell, end)) if isinstance(cell, Estimate) else "" for end in ends]
-        writer.writerow(cells)
+            cells.append(cell.value if isinstance(cell, Estimate) else cell.text if isinstance(cell, Link) else cell)
+            cells += [getattr(cell, end, None) for end in ends]
+        writer.writerow(escape.csv_row(cells))
     return stream.getvalue()
 
 
@@ -419,9 +423,9 @@ def to_json(*tables: Table) -> str:
             "title": table.title,
             "header": table.header,
             "notes": table.notes,
-            "columns": [column.name or column.title for column in table.columns],
+            "columns": [column.key for column in table.columns],
             "rows": [
-                {column.name or column.title: _value(cell) for column, cell in zip(table.columns, row, strict=True)}
+                {column.key: _value(cell) for column, cell in zip(table.columns, row, strict=True)}
                 for row in table.rows
             ],
         }
@@ -476,14 +480,6 @@ def rendered(tables: Sequence[Table], form: str) -> list[str]:
 def _ends(table: Table, index: int) -> list[str]:
     cells = [row[index] for row in table.rows if isinstance(row[index], Estimate)]
     return [end for end in ("low", "high", "std") if any(getattr(cell, end) is not None for cell in cells)]
-
-
-def _exact(cell: Cell) -> str:
-    if isinstance(cell, Estimate):
-        return repr(cell.value)
-    if isinstance(cell, Link):
-        cell = cell.text
-    return "" if cell is None else escape.csv_cell(cell) if isinstance(cell, str) else repr(cell)
 
 
 _CELL = "padding:0.2em 0.8em;text-align:{side};white-space:nowrap"

@@ -53,7 +53,6 @@ _TUNED_ON = {
     "oracle": "test data (oracle)",
     "oracle_per_set": "each OOD test set (oracle per set)",
 }
-_END = re.compile(r"(.+)_(low|high)")
 
 
 def run_table(record: ResultRecord) -> Table:
@@ -269,10 +268,7 @@ def _family(record: ResultRecord, side: str, view: str) -> list[Table]:
         rows.append((name, role_of(record, name), {k: v for k, v in values.items() if not k.startswith("pooled_")}))
         rows += [(name, "pooled", pooled)] if pooled else []
     measured = {key for _, _, values in rows for key in values}
-    if view == "intervals":
-        keys = _interval_keys(measured)
-    else:
-        keys = [k for k in measured if shown_in(k, view) and not _is_end(k, measured)]
+    keys = [key for key in measured if is_column(key, view, measured)]
     if not keys or (view == "threshold" and keys == ["auroc"]):
         return []
     ordered = sorted(keys, key=lambda k: key_order(view, k))
@@ -287,13 +283,20 @@ def _family(record: ResultRecord, side: str, view: str) -> list[Table]:
     return [Table(title, columns, tuple(cells), record.header, (*deviation_notes(record), *explained))]
 
 
-def _is_end(key: str, present: Iterable[str]) -> bool:
-    """Whether a key is an end of an interval that is shown with its value."""
-    return bool((match := _END.fullmatch(key)) and match.group(1) in present)
+def without_end(key: str) -> str:
+    """Return the metric of a key that may be an end of its interval."""
+    return re.sub(r"_(low|high)$", "", key)
 
 
-def _interval_keys(present: set[str]) -> list[str]:
-    return [key for key in present if f"{key}_low" in present and f"{key}_high" in present]
+def is_column(key: str, view: str, present: Collection[str]) -> bool:
+    """Return whether a metric key of a set or group is a column of a view; ends of intervals stand with their value."""
+    if view == "intervals":
+        return f"{key}_low" in present and f"{key}_high" in present
+    return shown_in(key, view) and not _is_end(key, present)
+
+
+def _is_end(key: str, present: Collection[str]) -> bool:
+    return without_end(key) != key and without_end(key) in present
 
 
 def _rank(view: str, key: str) -> int:
