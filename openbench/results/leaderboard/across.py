@@ -114,7 +114,16 @@ def across_csv(boards: Iterable[Board], view: str, of: Sequence[str] = ()) -> Ta
     """Return all that `across` shows as one table for programs: fractions, with run ids; arguments as there."""
     sections = _sections(boards, view, of)
     titles = list(dict.fromkeys(number.column.key for section in sections for number in section.numbers))
-    about = ("method", "version", "training", "augment", "outliers", "backbone", "hyper_parameters", "tuned")
+    about: tuple[str, ...] = (
+        "method",
+        "version",
+        "training",
+        "augment",
+        "outliers",
+        "backbone",
+        "hyper_parameters",
+        "tuned",
+    )
     about += ("not_ranked_because", "run_ids")
     rows: list[tuple[Cell, ...]] = []
     for board, of_section, numbers in sections:

@@ -325,7 +325,7 @@ def letters(index: int) -> str:
 
 def raw(boards: list[Board]) -> Table:
     """Everything on the page for programs: fractions, not rounded, with run ids."""
-    who = ("method", "version", "training", "augment", "outliers", "backbone")
+    who: tuple[str, ...] = ("method", "version", "training", "augment", "outliers", "backbone")
     who += ("hyper_parameters", "not_default", "tuned")
     end = ("not_ranked_because", "run_ids")
     measured = (*(key.replace(" ", "_") for key in VALUES), "runs", "networks")
