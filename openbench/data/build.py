@@ -126,7 +126,9 @@ def open_benchmark(
             if member:
                 members.setdefault(path.removesuffix(f".{member}"), {})[member] = split
             else:
-                splits[path] = split if path in config.defined else _added(split)
+                # Another set changes the means over sets, so this is another benchmark.
+                added = () if path in config.defined else ("not part of the benchmark as defined",)
+                splits[path] = replace(split, deviations=(*split.deviations, *added))
     splits |= {path: join(parts, joined_classes(config.members)) for path, parts in members.items()}
     groups = {
         group: {path.partition(".")[2]: split for path, split in splits.items() if path.startswith(f"{group}.")}
@@ -178,11 +180,6 @@ def survey(benchmark: BenchmarkConfig) -> list[SetStatus]:
         except DataError as error:
             result.append(SetStatus(entry.path, config.name, entry.role, 0, 0, (), str(error)))
     return result
-
-
-def _added(split: Split) -> Split:
-    """The split, marked as added: another set changes the means over sets, so this is another benchmark."""
-    return replace(split, deviations=(*split.deviations, "not part of the benchmark as defined"))
 
 
 def missing_sets(

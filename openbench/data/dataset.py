@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from openbench import paths
 from openbench.config.build import build
 from openbench.config.constraints import Checked, Count, Seed, check_value, check_values, hints_of
-from openbench.core.benchmark import Items, Split
+from openbench.core.benchmark import Items, RowItems, Split
 from openbench.core.request import Role
 from openbench.data._folder_rule import FolderRule, load_rule
 from openbench.data.manifests import Manifest, load_classes, load_manifest
 from openbench.data.own.images import Contents, contents_of, digest_of
 from openbench.data.sources.base import FoundImages, Source, raised_versions
-from openbench.data.sources.items import FileItems, VectorItems, spaced
+from openbench.data.sources.items import FileItems, spaced
 from openbench.data.tabular import is_table_part, table_part
 from openbench.digest import array_sha256, digest
 from openbench.errors import ConfigError, DataError, check_known
@@ -297,8 +297,9 @@ def _all_bytes(items: Items, contents: Contents | None) -> dict[str, str]:
 
     A sample could miss a change.
     """
-    rows = {"rows": array_sha256(items.values[items.rows])} if isinstance(items, VectorItems) else {}
-    return rows if contents is None else {**rows, "bytes": digest_of(contents)}
+    if contents is not None:
+        return {"bytes": digest_of(contents)}
+    return {"rows": array_sha256(items.gather(0, len(items)))} if isinstance(items, RowItems) else {}
 
 
 def _code(source: Source | None) -> dict[str, Any]:

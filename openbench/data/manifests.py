@@ -170,8 +170,7 @@ def load_words(name: str, without: Sequence[str] = ()) -> tuple[str, ...]:
 
 def _word_file(name: str) -> Path:
     known = {path.stem: path for path in sorted((paths.manifest_dir() / "words").glob("*.txt"))}
-    path = Path(name).expanduser()
-    places = [path] if path.is_absolute() else [root / path for root in (*paths.data_roots(), Path.cwd())]
+    places = paths.places(name)
     file = known.get(name) or next((place for place in places if place.is_file()), None)
     if file is None:
         raise DataError(

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from openbench import paths
 from openbench.config.constraints import Count, Seed
+from openbench.core.benchmark import RowItems
 from openbench.data.manifests import Manifest
 from openbench.data.sources.archives import read_npz
 from openbench.data.sources.base import FoundImages, Source
-from openbench.data.sources.items import VectorItems
 from openbench.errors import ConfigError, DataError, did_you_mean
 from openbench.storage.files import read_regular
 
@@ -213,7 +213,7 @@ class TableFile(Source):
         values, row_of = _scaled(file, self.table, self.protocol, int(self.draw))
         rows = np.array([row_of.get(key, -1) for key in keys], dtype=np.int64)
         present = rows >= 0
-        return FoundImages(VectorItems(values, rows[present]), present)
+        return FoundImages(RowItems((values,), rows[present]), present)
 
 
 @lru_cache(maxsize=2)
@@ -286,7 +286,7 @@ class HashedTexts(Source):
         if not present.any():
             return None
         texts = [_text(place / key) for key, there in zip(keys, present, strict=True) if there]
-        return FoundImages(VectorItems(_hashed(texts, int(self.columns)), np.arange(len(texts))), present)
+        return FoundImages(RowItems((_hashed(texts, int(self.columns)),)), present)
 
 
 def _text(path: Path) -> str:

@@ -1,7 +1,7 @@
 """Splits whose images are changed when they are read: corrupted, mixed with others, or made into synthetic OOD."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -11,6 +11,7 @@ from openbench.core.benchmark import Image, Items, RowItems, Split
 from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.request import Corruption, Field, Mixing, Request, Role
 from openbench.data.sources.imagenet_c import KINDS, corrupt
+from openbench.data.sources.items import MadeItems
 from openbench.data.sources.transforms import cropped
 from openbench.digest import digest, generator_of
 from openbench.errors import ConfigError, check_choice
@@ -28,25 +29,6 @@ def check_corruption(corruption: Corruption, where: str) -> None:
         ConfigError: it is not.
     """
     check_choice(f"{where}: corruption", corruption.kind, KINDS)
-
-
-@dataclass(frozen=True, eq=False)
-class MadeItems:
-    """Items that are made when they are read.
-
-    Args:
-        count: of the items.
-        make: position → item; an IndexError where there is none.
-    """
-
-    count: int
-    make: Callable[[int], Image]
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Image:
-        return self.make(index)
 
 
 def corrupted(split: Split, corruption: Corruption, preprocess: Preprocess) -> Split:

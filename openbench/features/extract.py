@@ -15,10 +15,10 @@ from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Items, RowItems, Split
 from openbench.core.live import LiveMethod
 from openbench.data.loading import batches
+from openbench.data.sources.items import MadeItems
 from openbench.digest import digest
 from openbench.errors import DataError, MethodError
 from openbench.features._arrays import NamedRows
-from openbench.features.changed_images import MadeItems
 from openbench.features.columns import Column, pass_for
 
 logger = logging.getLogger(__name__)

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from openbench.core.benchmark import Split
+from openbench.core.benchmark import RowItems, Split
 from openbench.core.request import Role
 from openbench.data.checking.contact_sheet import class_of_each, draw, stats_of, table_line
-from openbench.data.sources.items import ArrayItems, VectorItems
+from openbench.data.sources.items import ArrayItems
 
 from .conftest import noisy
 from .made import CLASSES, split_of
@@ -65,5 +65,5 @@ def test_images_stand_upright_in_the_order_of_the_set(split, tmp_path):
 
 def test_a_table_has_its_size_its_range_and_its_constant_columns():
     values = np.array([[0.0, 3.0, 1.0], [2.0, 3.0, -1.5]], np.float32)
-    split = Split("t", Role.FAR, VectorItems(values, np.arange(2)), np.full(2, -1), ["a", "b"], (), "", 2)
+    split = Split("t", Role.FAR, RowItems((values,)), np.full(2, -1), ["a", "b"], (), "", 2)
     assert table_line(split) == "far/t: 2 rows, 3 columns in [-1.5, 3], 1 constant"

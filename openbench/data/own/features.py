@@ -14,7 +14,7 @@ from openbench import paths
 from openbench.core.benchmark import RowItems
 from openbench.core.request import Role
 from openbench.data.own.benchmark import OwnBenchmark, OwnSet, command, split, write_files
-from openbench.data.own.images import NO_CLASS, Contents, candidates, contents_of, state_of
+from openbench.data.own.images import NO_CLASS, Contents, contents_of, state_of
 from openbench.data.sources.base import FoundImages, Source
 from openbench.digest import bytes_sha256
 from openbench.errors import ConfigError, DataError, check_known, did_you_mean, listed
@@ -64,8 +64,8 @@ class FeatureRows(Source):
     deviation: str = ""
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
-        """Return the path itself, or the path below each root and the working directory."""
-        return candidates(self.path, roots)
+        """Return the path itself, or the path below the working directory and each root."""
+        return paths.places(self.path)
 
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Return the rows with these numbers; the files are memory-mapped where their format allows that.

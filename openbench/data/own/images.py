@@ -49,8 +49,8 @@ class OwnImages(Source):
     deviation: str = ""
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
-        """Return the path itself, or the path below each root and the working directory."""
-        return candidates(self.path, roots)
+        """Return the path itself, or the path below the working directory and each root."""
+        return paths.places(self.path)
 
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Return the images with these keys: files by path, rows of arrays by number and class."""
@@ -75,12 +75,6 @@ def _rows(labels: list[str], keys: Sequence[str]) -> np.ndarray[tuple[int], np.d
     return np.array([row_of.get(key, -1) for key in keys], dtype=np.int64)
 
 
-def candidates(name: str, roots: Sequence[Path]) -> list[Path]:
-    """Return the paths that a name may mean: itself if it is absolute, else below each root and the working folder."""
-    path = Path(name).expanduser()
-    return [path] if path.is_absolute() else [*(root / path for root in roots), Path.cwd() / path]
-
-
 def own_path(name: str) -> Path | None:
     """Return the folder or file of the user's own images with this name; None if there is none.
 
@@ -88,7 +82,7 @@ def own_path(name: str) -> Path | None:
         name: an absolute path, one that begins with `~`, or one relative to a data root, the working directory, or the
             folder of configs of an installed package.
     """
-    for path in candidates(name, (*paths.data_roots(), Path.cwd(), *(place.path for place in config_folders()[1:]))):
+    for path in (*paths.places(name), *(place.path / name for place in config_folders()[1:])):
         if path.is_dir() or (path.is_file() and path.suffix in (".csv", ".npz")):
             return path
     return None

@@ -12,12 +12,13 @@ from scipy import ndimage
 
 from openbench import paths
 from openbench.config.constraints import Count, OneOf, Seed
-from openbench.core.benchmark import Image, Items
+from openbench.core.benchmark import Image
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Corruption
 from openbench.data.sources.base import FoundImages, Source, rows_found
 from openbench.data.sources.embedded import Embedded
 from openbench.data.sources.imagenet_c import FAMILIES, KINDS, SEVERITIES, Pixels, Rng, corrupt, gaussian_noise
+from openbench.data.sources.items import MadeItems
 from openbench.data.sources.transforms import cropped
 from openbench.digest import generator_of
 from openbench.errors import ConfigError
@@ -73,9 +74,11 @@ class CommonCorruptions(Source):
         for source in self.of.values():
             clean = source.find(place, keys) if place in source.places(roots) else None
             if clean is not None:
-                present = [key for key, there in zip(keys, clean.present, strict=True) if there]
-                return FoundImages(CorruptedItems(clean.items, present, self), clean.present)
+                return self._corrupted(clean, [key for key, there in zip(keys, clean.present, strict=True) if there])
         return None
+
+    def _corrupted(self, clean: FoundImages, keys: Sequence[str]) -> FoundImages:
+        return FoundImages(MadeItems(len(keys), lambda at: self.apply(clean.items[at], keys[at])), clean.present)
 
     def apply(self, image: Image, key: str) -> Image:
         """Return the corrupted version of one image."""
@@ -85,27 +88,6 @@ class CommonCorruptions(Source):
         # Both are always drawn, so that fixing one does not change the other.
         kind, severity = self.kinds[int(rng.integers(len(self.kinds)))], int(rng.integers(1, len(SEVERITIES) + 1))
         return corrupt(image, kind, severity if self.severity == "all" else int(self.severity), rng)
-
-
-@dataclass(frozen=True, eq=False)
-class CorruptedItems:
-    """Images corrupted when read.
-
-    Args:
-        clean: the images.
-        keys: of these images; each seeds the draw of its image.
-        source: their corruption.
-    """
-
-    clean: Items
-    keys: Sequence[str]
-    source: CommonCorruptions
-
-    def __len__(self) -> int:
-        return len(self.clean)
-
-    def __getitem__(self, index: int) -> Image:
-        return self.source.apply(self.clean[index], self.keys[index])
 
 
 def gaussian_blur(x: Pixels, amount: float, rng: Rng) -> Pixels:

@@ -3,7 +3,7 @@
 import io
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,23 +49,22 @@ class ArrayItems:
 
 
 @dataclass(frozen=True, eq=False)
-class VectorItems:
-    """Rows of a table.
+class MadeItems:
+    """Items that are made when they are read.
 
     Args:
-        values: (N, d) float32, shared among the splits that use it.
-        rows: (n,) which rows, in manifest order.
+        count: of the items.
+        make: position → item; an IndexError where there is none.
     """
 
-    values: NDArray[np.float32]
-    rows: NDArray[np.int64]
+    count: int
+    make: Callable[[int], Image]
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return self.count
 
-    def __getitem__(self, index: int) -> NDArray[np.float32]:
-        row: NDArray[np.float32] = self.values[self.rows[index]]
-        return row
+    def __getitem__(self, index: int) -> Image:
+        return self.make(index)
 
 
 @dataclass(frozen=True, eq=False)
