@@ -4,14 +4,17 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from openbench.api.models.outputs import onnx_session
 from openbench.backbones.anatomy import tapping
 from openbench.backbones.base import Backbone
 from openbench.backbones.network import NetworkBackbone
@@ -19,7 +22,7 @@ from openbench.core.composite import Composite
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
-from openbench.core.request import Field, Request
+from openbench.core.request import Field
 from openbench.detect.calibration import Calibration
 from openbench.errors import ConfigError, NotApplicableError
 from openbench.storage.files import write_whole
@@ -31,7 +34,7 @@ _TRACED = 3  # images
 _SIZES = (1, 2, 5)  # batches on which both are compared
 _SPREAD = 1e-3  # tolerance of scores, of the spread of the calibration scores: about a thousandth of a p-value
 _ROUNDING = 1e-5  # relative tolerance: noise may have scores far beyond that spread, with the digits of float32
-_CLOSE = 1e-4  # tolerance of a network's outputs, of the largest
+_CLOSE = 1e-4  # tolerance of logits and features, of the largest
 
 
 class NetworkGraph(nn.Module):
@@ -40,6 +43,8 @@ class NetworkGraph(nn.Module):
     Args:
         backbone: on the CPU.
     """
+
+    names = NETWORK_OUTPUTS
 
     def __init__(self, backbone: NetworkBackbone) -> None:
         super().__init__()
@@ -51,6 +56,10 @@ class NetworkGraph(nn.Module):
             self.network(images)
         return tapped.logits, tapped.features  # type: ignore[return-value]  # the pass has filled them
 
+    def tolerance(self, name: str, expected: NDArray[Any]) -> Any:
+        """Return how far onnxruntime may be from an output of torch."""
+        return _CLOSE * max(np.abs(expected).max(initial=0), 1e-6)
+
 
 class DetectorGraph(NetworkGraph):
     """Normalised images (n, channels, h, w) to score (n,), p-value (n,), is_ood (n,) and logits (n, c).
@@ -61,6 +70,7 @@ class DetectorGraph(NetworkGraph):
         calibration: of one group and unweighted.
     """
 
+    names = OUTPUTS
     known: Tensor
     threshold: Tensor
 
@@ -79,10 +89,19 @@ class DetectorGraph(NetworkGraph):
         score_of = getattr(type(self._method).score, "__wrapped__", type(self._method).score)
         with _Traceable():
             score = score_of(self._method, FeatureSet(columns)).float()
+        return score, *self.judged(score), logits
+
+    def judged(self, score: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the p-values and decisions of scores (n,)."""
         # Scores are float32 and calibration scores were, so the count is exact.
         rank = 1 + (self.known[None] >= score[:, None]).to(torch.int64).sum(dim=1)
-        p_value = rank.to(torch.float64) / (len(self.known) + 1)
-        return score, p_value, score > self.threshold, logits
+        return rank.to(torch.float64) / (len(self.known) + 1), score > self.threshold
+
+    def tolerance(self, name: str, expected: NDArray[Any]) -> Any:
+        """Return how far onnxruntime may be from an output of torch."""
+        if name == "score":
+            return _SPREAD * np.ptp(self.known.numpy()) + _ROUNDING * np.abs(expected)
+        return super().tolerance(name, expected)
 
 
 class _Traceable(TorchFunctionMode):
@@ -125,17 +144,14 @@ def to_onnx(backbone: Backbone, method: Method, calibration: Calibration, path: 
         NotApplicableError: a method or a network that cannot be one graph, or a calibration with groups or weights.
         ConfigError: onnx or onnxruntime is not installed.
     """
-    require()
     if not isinstance(backbone, NetworkBackbone):
         raise NotApplicableError(f"model '{backbone.name}' is not a torch.nn.Module, so it cannot be traced")
-    obstacle = _obstacle(method, calibration)
-    if obstacle:
+    if obstacle := _obstacle(method, calibration):
         raise NotApplicableError(f"the detector cannot be one graph: {obstacle}")
-    graph = DetectorGraph(backbone, method, calibration).eval()
     with _on_cpu(backbone):
+        graph = DetectorGraph(backbone, method, calibration).eval()
         for count in (None, 1):
-            content = traced(graph, _noise(backbone, count or _TRACED), OUTPUTS, fixed=count is not None)
-            problem = _problem(graph, content, [_noise(backbone, n) for n in ((count,) if count else _SIZES)])
+            content, problem = _compared(graph, backbone, count)
             if not problem:
                 write_whole(Path(path), content)
                 return count
@@ -154,32 +170,6 @@ def _obstacle(method: Method, calibration: Calibration) -> str:
     return "KNN searches a faiss index — choose index='exact'" if getattr(method, "faiss_", None) is not None else ""
 
 
-def _problem(graph: DetectorGraph, content: bytes, batches: list[Tensor]) -> str:
-    """Return the difference between onnxruntime and torch in words, or ''."""
-    try:
-        session = session_of(content)
-        outputs = [session.run(list(OUTPUTS), {"images": images.numpy()}) for images in batches]
-    except Exception as error:  # onnxruntime has an exception class for each of its status codes
-        return str(error).splitlines()[0][:200]
-    with torch.no_grad():
-        of_torch = [[rows.numpy() for rows in graph(images)] for images in batches]
-    score, p_value, is_ood, logits = (np.concatenate(rows) for rows in zip(*outputs, strict=True))
-    expected = [np.concatenate(rows) for rows in zip(*of_torch, strict=True)]
-    known = np.sort(graph.known.numpy())
-    for name, rows, right, unit in (
-        ("scores", score, expected[0], np.ptp(known)),
-        ("logits", logits, expected[3], 1.0),
-    ):
-        off = np.abs(rows - right)
-        if not bool((off <= _SPREAD * float(unit) + _ROUNDING * np.abs(right)).all()):
-            return f"{name} are off by up to {off.max():.3g}"
-    # From its own scores: a calibration score may lie between those of the two.
-    ranks = known.size + 1 - np.searchsorted(known, score, side="left")
-    if not np.allclose(p_value, ranks / (known.size + 1)) or not np.array_equal(is_ood, score > float(graph.threshold)):
-        return "p-values or decisions do not follow from the scores"
-    return ""
-
-
 def network_onnx(backbone: NetworkBackbone) -> bytes:
     """Return a network as the content of an ONNX file, for any number of images; compared with torch first.
 
@@ -187,27 +177,49 @@ def network_onnx(backbone: NetworkBackbone) -> bytes:
         NotApplicableError: it cannot be traced, or onnxruntime computes something else.
         ConfigError: onnx or onnxruntime is not installed.
     """
-    require()
-    problem = ""
     with _on_cpu(backbone):
-        try:
-            content = traced(NetworkGraph(backbone).eval(), _noise(backbone, _TRACED), NETWORK_OUTPUTS)
-            session = session_of(content)
-            for images in (_noise(backbone, n) for n in _SIZES):
-                expected = backbone.outputs(images, Request())
-                outputs = session.run(list(NETWORK_OUTPUTS), {"images": images.numpy()})
-                for rows, right in zip(outputs, (expected.logits.numpy(), expected.features.numpy()), strict=True):
-                    off = np.abs(rows - right).max(initial=0) / max(np.abs(right).max(initial=0), 1e-6)
-                    if not off <= _CLOSE:
-                        problem = f"its outputs in onnxruntime are off by {off:.2g} of the largest"
-        except Exception as error:  # of the tracer and of onnxruntime, which have many kinds
-            problem = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        content, problem = _compared(NetworkGraph(backbone).eval(), backbone)
     if problem:
         raise NotApplicableError(
             f"model '{backbone.name}' cannot be saved as ONNX ({problem}) — save it as weights, network='weights', and "
             "pass its class when it is loaded"
         )
     return content
+
+
+def _compared(graph: NetworkGraph, backbone: Backbone, count: int | None = None) -> tuple[bytes, str]:
+    """Return a module as the content of an ONNX file, and in words how onnxruntime differs from torch, or ''.
+
+    Args:
+        graph: on the CPU.
+        backbone: whose images it takes.
+        count: the number of images that it takes; None = any.
+    """
+    if find_spec("onnx") is None:
+        raise ConfigError("package 'onnx' is not installed, and a graph needs it — pip install 'openbench-ood[onnx]'")
+    batches = [_noise(backbone, n) for n in ((count,) if count else _SIZES)]
+    try:
+        content = traced(graph, _noise(backbone, count or _TRACED), graph.names, fixed=count is not None)
+        session = onnx_session(content, torch.device("cpu"))
+        found = [session.run(list(graph.names), {"images": images.numpy()}) for images in batches]
+    except ConfigError:
+        raise
+    except Exception as error:  # of the tracer and of onnxruntime, which have many kinds
+        return b"", f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+    with torch.no_grad():
+        expected = [[rows.numpy() for rows in graph(images)] for images in batches]
+    of_onnx, of_torch = (
+        dict(zip(graph.names, map(np.concatenate, zip(*rows, strict=True)), strict=True)) for rows in (found, expected)
+    )
+    for name in {"score", "logits", "features"} & set(graph.names):
+        off = np.abs(of_onnx[name] - of_torch[name])
+        if not (off <= graph.tolerance(name, of_torch[name])).all():
+            return b"", f"{name} is off by up to {off.max():.3g}"
+    if isinstance(graph, DetectorGraph):  # from its own scores: a calibration score may lie between those of the two
+        p_value, is_ood = (rows.numpy() for rows in graph.judged(torch.from_numpy(of_onnx["score"])))
+        if not np.allclose(of_onnx["p_value"], p_value) or not np.array_equal(of_onnx["is_ood"], is_ood):
+            return b"", "p-values or decisions do not follow from the scores"
+    return content, ""
 
 
 def traced(graph: nn.Module, images: Tensor, outputs: Sequence[str], *, fixed: bool = False) -> bytes:
@@ -262,28 +274,3 @@ def _noise(backbone: Backbone, count: int) -> Tensor:
     """Noise as a network's input, always the same."""
     p = backbone.preprocess
     return torch.randn(count, p.channels, p.crop, p.crop, generator=torch.Generator().manual_seed(count))
-
-
-def session_of(content: bytes) -> Any:
-    """Return a session of onnxruntime that runs a graph on the CPU, with as many threads as torch has."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = torch.get_num_threads()
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-
-
-def require(*packages: str) -> None:
-    """Check that packages are installed; by default onnx and onnxruntime.
-
-    Raises:
-        ConfigError: one is not.
-    """
-    for package in packages or ("onnx", "onnxruntime"):
-        try:
-            __import__(package)
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"a detector as ONNX needs '{package}', which is not installed — pip install 'openbench-ood[onnx]'"
-            ) from error

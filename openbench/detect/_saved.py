@@ -21,7 +21,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from openbench import __version__
-from openbench.api.models.outputs import BatchOutputs, OutputsBackbone, OutputSource
+from openbench.api.models.outputs import BatchOutputs, OutputsBackbone, OutputSource, onnx_session
 from openbench.api.models.parts import unwrapped
 from openbench.api.models.preprocess import prepared
 from openbench.api.models.wrap import ModelOptions, copied
@@ -39,14 +39,14 @@ from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.request import Request, Role
 from openbench.data.download import DataSource, data_sources
 from openbench.data.weights import released_weights
-from openbench.detect._export import NETWORK_OUTPUTS, network_onnx, require, session_of
+from openbench.detect._export import NETWORK_OUTPUTS, network_onnx
 from openbench.detect._state import Tensors, packed_method, unpacked_method
 from openbench.detect.calibration import Calibration, Terms, promise_of
 from openbench.detect.network import FittedState, Network, check_fits, network_of
 from openbench.digest import bytes_sha256
 from openbench.engine.evaluate import for_layers
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError, OpenbenchError
-from openbench.public import TARGET
+from openbench.public import TARGET, targets
 from openbench.results.escape import one_line
 from openbench.storage.checksum import KEY, stated
 from openbench.storage.files import creating, write_whole
@@ -60,7 +60,7 @@ _PROBES = 4  # images of noise
 _TOLERANCE = 1e-3  # relative, of outputs between versions of libraries
 _MAX_QUOTED = 80
 _ARRAYS = ("scores", "codes", "weights", "quantile")  # of a calibration
-_UNREADABLE = (OSError, zipfile.BadZipFile, KeyError, ValueError, RuntimeError, EOFError)
+_UNREADABLE = (OSError, zipfile.BadZipFile, SafetensorError, KeyError, ValueError, RuntimeError, EOFError)
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -228,22 +228,21 @@ def read(
         raise ConfigError(f"device '{options.device}': the network of this detector is an ONNX graph — use cpu")
     try:
         state = _state(manifest, tensors, graph, (model, method, options))
-        scores, codes, weights, quantile = (
-            tensors[key].numpy() if (key := f"calibration.{name}") in tensors else None for name in _ARRAYS
-        )
-        if scores is None or scores.dtype != np.float64:
-            raise ValueError("'calibration.scores' is missing, or not of float64")
+        arrays = {name: tensors[key].numpy() for name in _ARRAYS if (key := f"calibration.{name}") in tensors}
+        if arrays["scores"].dtype != np.float64:
+            raise ValueError("'calibration.scores' is not of float64")
+        if "quantile" in arrays:
+            arrays["quantile"] = arrays["quantile"].item()
         terms, groups = Terms(**manifest.calibration.terms), tuple(manifest.calibration.groups)
-        calibration = Calibration(scores, terms, groups, codes, weights, None if quantile is None else quantile.item())
+        calibration = Calibration(terms=terms, groups=groups, **arrays)
+        now, before = _probe(state.network.backbone), tensors["probe"]
+        off = float(((now - before).abs().amax(0) / (1 + before.abs().amax(0))).max())
     except CheckpointError:
         raise
     except (OpenbenchError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
             f"'{path}' is inconsistent ({type(error).__name__}: {error}) — fit and calibrate the detector again"
         ) from error
-    now, before = _probe(state.network.backbone), tensors.get("probe", torch.empty(0))
-    same = now.shape == before.shape
-    off = float(((now - before).abs().amax(0) / (1 + before.abs().amax(0))).max()) if same else np.inf
     if not off <= _TOLERANCE:
         raise CheckpointError(
             f"'{path}': the network's outputs for a fixed input differ by {off:.2g} (relative) from those at saving: "
@@ -258,31 +257,18 @@ def _read_files(path: Path, digest: str | None) -> tuple[DetectorManifest, Tenso
         raise CheckpointError(f"'{path}' not found — give the folder or the zip of a detector")
     try:
         root = path if path.is_dir() else _zip_root(path)
-    except _UNREADABLE as error:
-        raise CheckpointError(f"'{path}' cannot be read as a zip ({error}) — copy the detector again") from error
-
-    def content(name: str) -> bytes:
-        try:
-            return (root / name).read_bytes()
-        except _UNREADABLE as error:
-            reason = getattr(error, "strerror", None) or error
-            raise CheckpointError(f"'{path}': '{name}' is missing or unreadable ({reason}) — copy it again") from error
-
-    whole = content(MANIFEST)
-    if digest is not None and digest != bytes_sha256(whole):
-        raise CheckpointError(f"'{path}' is another detector: digest {bytes_sha256(whole)}, {digest} expected")
-    manifest = _manifest(whole, f"'{path}': {MANIFEST}")
-    names = {TENSORS, *[ONNX] * (manifest.network.kind == "onnx")}
-    if set(manifest.parts) != names:
-        raise CheckpointError(f"'{path}': {MANIFEST} lists other parts than {', '.join(sorted(names))}")
-    parts = {name: content(name) for name in names}
-    for name, part in parts.items():
-        if bytes_sha256(part) != manifest.parts[name]:
-            raise CheckpointError(f"'{path}': '{name}' has changed since the detector was saved — copy it again")
-    try:
+        whole = (root / MANIFEST).read_bytes()
+        if digest is not None and digest != bytes_sha256(whole):
+            raise CheckpointError(f"'{path}' is another detector: digest {bytes_sha256(whole)}, {digest} expected")
+        manifest = _manifest(whole, f"'{path}': {MANIFEST}")
+        names = [TENSORS, *[ONNX] * (manifest.network.kind == "onnx")]
+        parts = {name: (root / name).read_bytes() for name in names}
+        for name, part in parts.items():
+            if bytes_sha256(part) != manifest.parts.get(name):
+                raise CheckpointError(f"'{path}': '{name}' has changed since the detector was saved — copy it again")
         return manifest, load_tensors(parts[TENSORS]), parts.get(ONNX, b"")
-    except (SafetensorError, ValueError, RuntimeError, KeyError) as error:
-        raise CheckpointError(f"'{path}': '{TENSORS}' is not a safetensors file: {error}") from error
+    except _UNREADABLE as error:
+        raise CheckpointError(f"'{path}' cannot be read ({error}) — copy the detector again") from error
 
 
 def _zip_root(path: Path) -> zipfile.Path:
@@ -381,7 +367,7 @@ def _described(backbone: Backbone, node: Mapping[str, Any], options: ModelOption
         node = {"features": backbone.feature_dim, "logits": columns - backbone.feature_dim}
     # A detector names no class: what the config of openbench builds is built again at loading.
     config = shipped("backbone", str(node.get(NAME, ""))) or {}
-    built = {key for key, value in node.items() if _names_a_class(value) and config.get(key) == value}
+    built = {key for key, value in node.items() if any(targets(value)) and config.get(key) == value}
     left_out = {"preprocess", *_SOURCES, *built}
     return {
         "kind": "rows" if rows else "shipped" if node else "module",
@@ -396,13 +382,6 @@ def _described(backbone: Backbone, node: Mapping[str, Any], options: ModelOption
         "features": options.features or "",
         "head": options.head if isinstance(options.head, str) else "",
     }
-
-
-def _names_a_class(value: Any) -> bool:
-    """Return whether a config value would be built."""
-    if isinstance(value, Mapping):
-        return TARGET in value or any(map(_names_a_class, value.values()))
-    return isinstance(value, list) and any(map(_names_a_class, value))
 
 
 def _preprocess(part: NetworkPart, own: object) -> object:
@@ -425,7 +404,7 @@ def _of_config(part: NetworkPart, state: Tensors, classes: Sequence[str]) -> Bac
         raise CheckpointError(
             f"backbone '{part.config}' is not in this openbench — install the version of the detector"
         )
-    stray = [key for key, value in part.keys.items() if key not in node or _names_a_class(value)]
+    stray = [key for key, value in part.keys.items() if key not in node or any(targets(value))]
     if stray:
         raise CheckpointError(f"backbone '{part.config}' has no key '{stray[0]}' that a detector may set")
     node = {**node, **part.keys, **{key: None for key in _SOURCES if key in node}}
@@ -469,26 +448,14 @@ def _of_graph(content: bytes, part: NetworkPart, own: object, head: Mapping[str,
     """Return the network of an ONNX graph, run by onnxruntime on the CPU; `head` is its linear classifier, if any.
 
     Raises:
-        CheckpointError: onnxruntime cannot read the graph, its inputs or outputs do not fit, or it reads other files.
+        CheckpointError: onnxruntime cannot read the graph, or it reads other files.
     """
-    require("onnxruntime")
     if b"location" in content:  # of a tensor in another file; also a module of that name, which may be renamed
         raise CheckpointError(f"the network '{part.name}' names other files: one graph without 'location' expected")
     crop = int(part.preprocess["crop"])
     side = prepared(_preprocess(part, own), Preprocess(resize=crop, crop=crop))
-    p = side.preprocess
-    try:
-        session = session_of(content)
-        first = _run(session, torch.zeros(2, p.channels, p.crop, p.crop))
-    except Exception as error:  # onnxruntime has an exception class for each of its status codes
-        reason = str(error).splitlines()[0][:200]
-        raise CheckpointError(f"the network '{part.name}' cannot be read by onnxruntime: {reason}") from error
-    shapes = [tuple(rows.shape) for rows in (first.logits, first.features) if rows is not None]
-    if [(len(shape), shape[0]) for shape in shapes] != 2 * [(2, 2)]:
-        raise CheckpointError(
-            f"the network '{part.name}' gives outputs of the shapes {shapes} for 2 images — logits and features, one "
-            "row per image, expected"
-        )
+    p, session = side.preprocess, onnx_session(content, torch.device("cpu"))
+    first = _run(session, torch.zeros(2, p.channels, p.crop, p.crop))
     source = OutputSource(part.name, f"onnx of {part.architecture}", partial(_run, session), bytes_sha256(content))
     return OutputsBackbone(source, side, first, Head(head["weight"], head["bias"]) if head else None)
 

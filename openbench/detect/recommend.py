@@ -1,6 +1,6 @@
 """Recommendations from records: the methods of a benchmark that may be the best, within limits on cost and needs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -67,19 +67,15 @@ class Recommendation:
     def __str__(self) -> str:
         about = " · ".join(self.about)
         if not self.best:
-            times = [method["ms_per_image"] for method in self.out if method["ms_per_image"] is not None]
-            least = f"; the least time measured is {min(times):.3g} ms per image" if times else ""
-            return f"{about}: no method is within the limits{least}"
+            return f"{about}: no method is within the limits"
         first, *others = self.best
         if self.compared:
             among = f"the highest AUROC of the {len(self.best)} that" if others else "the only one that"
             why = f"{among} may be the best, of {self.compared} compared"
+        elif self.untested:
+            why = "the highest AUROC, but not tested against the others"
         else:
-            why = (
-                "the highest AUROC, but not tested against the others"
-                if self.untested
-                else "the only method within the limits"
-            )
+            why = "the only method within the limits"
         ms = first["ms_per_image"]
         time = "its extra passes were not timed" if ms is None else f"{ms:.3g} ms per image"
         return f"{about}: take {first['method']}: {why}; {time} besides the network's pass, needs {_needs(first)}"
@@ -105,17 +101,14 @@ class Recommendation:
 
     def values(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        lists = {"best": self.best, "untested": self.untested, "out": self.out}
+        methods = {"best": self.best, "untested": self.untested, "out": self.out}
         return {
             "about": list(self.about),
             "words": str(self),
             "take": self.best[0]["method"] if self.best else None,
             "compared": self.compared,
             "deviations": list(self.deviations),
-            **{
-                name: [{key: _plain(value) for key, value in method.items()} for method in methods]
-                for name, methods in lists.items()
-            },
+            **{name: [{key: _plain(value) for key, value in one.items()} for one in methods[name]] for name in methods},
         }
 
 
@@ -148,30 +141,19 @@ def recommend(
 
     Raises:
         ConfigError: no such records, or a limit that is not allowed.
-        RecordError: no such folder, or a file among the records that is not one.
+        RecordError: a file among the records is not one.
     """
     for value, name in ((latency_ms, "latency_ms"), (memory_mb, "memory_mb")):
         check_value(value, Positive | None, f"recommend.{name}")
     check_known(without, NEEDS, "recommend.without")
     results = paths.results_dir() if folder is None else Path(folder).expanduser()
-    if not results.is_dir():
-        raise RecordError(
-            f"results folder '{results}' not found — name one with --results DIR or OPENBENCH_RESULTS; `python -m "
-            "openbench run` makes it"
-        )
     errors: list[RecordError] = []
     boards = [board for board in boards_in(RecordStore(results), on_error or errors.append) if not board.full_spectrum]
+    _check_name("benchmark", benchmark, {board.benchmark for board in boards}, f"'{results}'")
     chosen = [board for board in boards if board.benchmark == benchmark]
-    if not chosen:
-        names = sorted({board.benchmark for board in boards})
-        raise ConfigError(
-            f"benchmark '{benchmark}' has no records in '{results}'{did_you_mean(benchmark, names)} (available: "
-            f"{', '.join(names) or 'none'}) — python -m openbench run -m +benchmark={benchmark} 'method=glob(*)'"
-        )
-    scores = ScoreStore(results / PUBLISHED)
     limits = {"latency_ms": latency_ms, "memory_mb": memory_mb, "without": without}
     advice = [
-        _recommendation(replace(board, ranked=tuple(rows)), about, limits, scores)
+        _recommendation(replace(board, ranked=tuple(rows)), about, limits, ScoreStore(results / PUBLISHED))
         for board in chosen
         for about, rows in _by_network(board, {"backbone": backbone, "training": training}).items()
     ]
@@ -181,6 +163,15 @@ def recommend(
     if errors:
         raise errors[0]
     return advice
+
+
+def _check_name(key: str, name: str, names: Iterable[str], where: str) -> None:
+    names = sorted(names)
+    if name not in names:
+        raise ConfigError(
+            f"{key} '{name}' has no records in {where}{did_you_mean(name, names)} (available: "
+            f"{', '.join(names) or 'none'}) — python -m openbench run makes records"
+        )
 
 
 def method_of(name: str, params: Mapping[str, Any]) -> Method | None:
@@ -200,36 +191,17 @@ def method_of(name: str, params: Mapping[str, Any]) -> Method | None:
         return None
 
 
-def needs_of(name: str, params: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the needs of a method, of NEEDS; None if it is not shipped with openbench.
-
-    Args:
-        name: what users type after `method=`.
-        params: its hyper-parameters.
-    """
-    method = method_of(name, params)
-    return None if method is None else Requirements.of(leaves(method)).needs
-
-
 def _by_network(board: Board, only: Mapping[str, str]) -> dict[tuple[str, ...], list[Row]]:
-    """Return the rows that count of each network and training, best first.
-
-    Raises:
-        ConfigError: there is no network or training of that name.
-    """
+    """Return the rows that count of each network and training, best first."""
     # A row whose only fault is that the benchmark deviates, e.g. without a data set, counts too.
     deviating = (
         row for row in board.unranked if len(row.reasons) == 1 and not all(run.pristine for run in row.members)
     )
     rows = sorted((*board.ranked, *deviating), key=lambda row: row.order)
     for key, name in only.items():
-        names = sorted({str(getattr(row, key)) for row in rows})
-        if name and name not in names:
-            raise ConfigError(
-                f"{key} '{name}' has no records on benchmark '{board.benchmark}'{did_you_mean(name, names)} "
-                f"(available: {', '.join(names) or 'none'})"
-            )
-        rows = [row for row in rows if not name or getattr(row, key) == name]
+        if name:
+            _check_name(key, name, {getattr(row, key) for row in rows}, f"benchmark '{board.benchmark}'")
+            rows = [row for row in rows if getattr(row, key) == name]
     networks: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         extra = [f"{key} {getattr(row, key)}" for key in ("augment", "outliers") if getattr(row, key) != NONE]
@@ -269,14 +241,13 @@ def _recommendation(
 
 def _method(row: Row, latency_ms: float | None, memory_mb: float | None, without: Sequence[str]) -> dict[str, Any]:
     """Return a row as a method of a recommendation, with the reasons that it is beyond the limits."""
-    needs = needs_of(row.method, row.members[0].params)
+    method = method_of(row.method, row.members[0].params)
+    needs = None if method is None else Requirements.of(leaves(method)).needs
     # Gradients take passes of their own, which a cache may have saved.
-    timed = [
-        run.ms if needs is not None and "gradients" not in needs else _sum(run.ms, run.pass_ms) for run in row.members
-    ]
-    times, peaks = (
-        [value for value in values if value is not None] for values in (timed, (r.mib for r in row.members))
-    )
+    costs = ("ms", "pass_ms") if needs is None or "gradients" in needs else ("ms",)
+    timed = [[getattr(run, cost) for cost in costs] for run in row.members]
+    times = [sum(parts) for parts in timed if None not in parts]
+    peaks = [run.mib for run in row.members if run.mib is not None]
     ms, mb = fmean(times) if times else None, min(peaks) * _MB if peaks else None
     why = ["its needs are not known"] * (needs is None and bool(without))
     why += [f"needs {need}" for need in needs or () if need in without]
@@ -294,10 +265,6 @@ def _method(row: Row, latency_ms: float | None, memory_mb: float | None, without
         "runs": row.runs,
         "why": ", ".join(why),
     }
-
-
-def _sum(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else first + second
 
 
 def _cells(method: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -318,9 +285,8 @@ def _cells(method: Mapping[str, Any]) -> tuple[Any, ...]:
 def _needs(method: Mapping[str, Any]) -> str:
     if method["needs"] is None:
         return "unknown"
-    return (
-        ", ".join(f"{need} of the input" if need == "gradients" else need for need in method["needs"]) or "nothing more"
-    )
+    words = ("gradients of the input" if need == "gradients" else need for need in method["needs"])
+    return ", ".join(words) or "nothing more"
 
 
 def _plain(value: Any) -> Any:

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from openbench.__main__ import main
+from openbench.core.composite import leaves
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.detect.recommend import needs_of, recommend
-from openbench.errors import ConfigError, RecordError
+from openbench.detect.recommend import method_of, recommend
+from openbench.engine.compatibility import Requirements
+from openbench.errors import ConfigError
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
 from tests.results.records import make_record, metrics, named, with_method
@@ -82,11 +84,8 @@ def test_near_decides_and_then_far(folder):
     [
         ({"latency_ms": 0.5}, ["energy"], {"knn": "1 ms per image", "odin": "its time is not measured"}),
         ({"memory_mb": 600}, ["energy"], {"knn": "944 MB"}),
-        (
-            {"without": ("training data", "gradients")},
-            ["energy"],
-            {"knn": "needs training data", "odin": "needs gradients"},
-        ),
+        ({"without": ("training data", "gradients")}, ["energy"], {"knn": "needs training data"}),
+        ({"memory_mb": 0.1}, [], {"odin": "315 MB"}),
         ({"latency_ms": 0.05}, ["msp"], {"knn": "1 ms per image", "energy": "0.1 ms per image"}),
     ],
 )
@@ -96,18 +95,13 @@ def test_methods_beyond_the_limits_are_named_with_the_reason(folder, limits, bes
     assert {one["method"]: one["why"] for one in found.out}.items() >= out.items()
 
 
-def test_where_nothing_is_left_the_least_cost_is_named(folder):
-    found = advice(folder, memory_mb=0.1)
-    assert names(found.best) == []
-    assert str(found).endswith("no method is within the limits; the least time measured is 0.01 ms per image")
-
-
-def test_without_any_published_scores_the_first_of_the_table_is_taken_and_it_says_so(tmp_path):
+@pytest.mark.parametrize(("published", "best", "untested"), [((), "knn", 3), (("msp", "energy", "odin"), "energy", 1)])
+def test_methods_without_published_scores_are_not_tested_and_it_says_so(tmp_path, published, best, untested):
     for name in METHODS:
-        write(tmp_path, name, published=False)
+        write(tmp_path, name, published=name in published)
     found = advice(tmp_path)
-    assert names(found.best) == ["knn"]
-    assert "the highest AUROC, but not tested against the others" in str(found)
+    assert (names(found.best), len(found.untested)) == ([best], untested)
+    assert ("the highest AUROC, but not tested against the others" in str(found)) == (not published)
 
 
 def test_passes_that_a_record_timed_count_where_a_method_takes_gradients(tmp_path):
@@ -131,25 +125,27 @@ def test_oracles_are_not_recommended_and_deviations_are_told(tmp_path):
     assert found.deviations == ("far.d: dropped",)
 
 
+def needs(name):
+    return Requirements.of(leaves(method_of(name, {}))).needs
+
+
 def test_what_a_method_needs_is_known_by_its_name():
-    assert needs_of("knn", {}) == ("training data",)
-    assert needs_of("odin", {}) == ("gradients",)
-    assert needs_of("of my own", {}) is None
+    assert (needs("knn"), needs("odin")) == (("training data",), ("gradients",))
+    assert method_of("of my own", {}) is None
+    of_text = ("mcm", "gl_mcm", "zero_shot_mls", "cover", "neglabel", "csp", "eoe", "clipn")
+    assert [name for name in of_text if "text" not in needs(name)] == []
 
 
-def test_scores_of_text_need_text():
-    names = ("mcm", "gl_mcm", "zero_shot_mls", "cover", "neglabel", "csp", "eoe", "clipn")
-    assert [name for name in names if "text" not in (needs_of(name, {}) or ())] == []
-
-
-def test_from_python_it_is_data(folder):
-    (found,) = recommend("toy", without=["training data"], folder=folder)
-    assert found.values()["take"] == "energy"
-    assert str(found) == str(found)
-    with pytest.raises(ConfigError, match=r"recommend.without has no key 'training'; did you mean 'training data'\?"):
-        recommend("toy", without=["training"], folder=folder)
-    with pytest.raises(RecordError, match="not found"):
-        recommend("toy", folder=folder / "other")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"without": ["training"]}, r"recommend.without has no key 'training'; did you mean 'training data'\?"),
+        ({"backbone": "tine"}, "backbone 'tine' has no records in benchmark 'toy'; did you mean 'tiny'"),
+    ],
+)
+def test_limits_that_nothing_has_are_refused(folder, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        recommend("toy", folder=folder, **changes)
 
 
 def told(capsys, folder, *words):
@@ -180,10 +176,3 @@ def test_words_that_cannot_be_used_are_refused(folder, capsys, words, message):
     code, said = told(capsys, folder, *words)
     assert code == 2
     assert message in said
-
-
-def test_methods_without_published_scores_are_not_tested_but_named(tmp_path):
-    for name in METHODS:
-        write(tmp_path, name, published=name != "knn")
-    found = advice(tmp_path)
-    assert (names(found.best), names(found.untested)) == (["energy"], ["knn"])

@@ -20,7 +20,6 @@ from openbench.config.shipped import shipped
 from openbench.core.composite import Composite
 from openbench.core.method import Method
 from openbench.core.request import Request
-from openbench.detect._export import traced
 from openbench.detect._saved import MANIFEST, ONNX, TENSORS, _of_graph, licences
 from openbench.detect._state import packed_method, refuse_unsavable, unpacked_method
 from openbench.detect.detector import Detector, load_detector
@@ -258,8 +257,7 @@ def edited(folder, key, value) -> None:
         ("network/keys", {"model": {"_target_": "os.system"}}, "no key 'model'"),
         ("network/preprocess", {"resize": 8, "crop": 9}, "another one in this openbench"),
         ("network/preprocess", {"resize": {"_target_": "os.system"}, "crop": 8}, "is inconsistent"),
-        ("parts", {}, "lists other parts than tensors"),
-        ("parts", {"../../etc/passwd": "0" * 64}, "lists other parts"),
+        ("parts", {"../../etc/passwd": "0" * 64}, "'tensors.safetensors' has changed"),
     ],
 )
 def test_an_edited_manifest_is_refused_even_under_a_digest_that_fits(saved, tmp_path, key, value, message):
@@ -275,7 +273,7 @@ def test_hostile_tensors_are_refused_even_under_a_digest_that_fits(saved, tmp_pa
     for content in (pickle.dumps(Path), len(header).to_bytes(8, "little") + header + bytes(4), bytes([255] * 16)):
         (tmp_path / "copy" / TENSORS).write_bytes(content)
         edited(tmp_path / "copy", f"parts/{TENSORS}", bytes_sha256(content))
-        with pytest.raises(CheckpointError, match="is not a safetensors file"):
+        with pytest.raises(CheckpointError, match="cannot be read"):
             load_detector(tmp_path / "copy")
 
 
@@ -285,9 +283,9 @@ def test_a_zip_that_is_compressed_or_none_is_refused(saved, tmp_path, capsys):
         for name in pack.namelist():
             bomb.writestr(name, pack.read(name))
     assert main(["score", str(tmp_path / "bomb.zip"), __file__]) == 2
-    assert "bomb.zip' cannot be read as a zip (it is compressed)" in capsys.readouterr().err
+    assert "bomb.zip' cannot be read (it is compressed)" in capsys.readouterr().err
     (tmp_path / "no.zip").write_bytes(b"PK")
-    with pytest.raises(CheckpointError, match="cannot be read as a zip"):
+    with pytest.raises(CheckpointError, match="cannot be read"):
         load_detector(tmp_path / "no.zip")
     with pytest.raises(CheckpointError, match="not found"):
         load_detector(tmp_path / "nowhere")
@@ -329,15 +327,3 @@ def test_a_method_that_learnt_an_object_is_refused():
     method.network_ = torch.nn.Linear(2, 2)
     with pytest.raises(NotApplicableError, match=r"'method.network_' is a torch.nn.*never pickled"):
         packed_method(method, {})
-
-
-def test_a_graph_of_other_outputs_is_refused():
-    pytest.importorskip("onnxruntime", reason="extra onnx")
-
-    class Means(torch.nn.Module):
-        def forward(self, x):
-            return x.mean(dim=(2, 3)), x.mean(dim=(1, 2, 3))
-
-    graph = traced(Means(), torch.zeros(2, 3, 8, 8), ("logits", "features"))
-    with pytest.raises(CheckpointError, match=r"outputs of the shapes \[\(2, 3\), \(2,\)\] for 2 images — logits and"):
-        _of_graph(graph, PART, None, {})

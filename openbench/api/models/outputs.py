@@ -248,7 +248,7 @@ def onnx_source(path: Path, name: str, features: str | None, of: tuple[int, torc
     """
     if not path.is_file():
         raise CheckpointError(f"model '{path}': no such file — give the path of an ONNX file")
-    session = _onnx_session(path, of[1])
+    session = onnx_session(path, of[1])
     inputs = session.get_inputs()
     if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].type not in _DTYPES:
         signature = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
@@ -271,23 +271,31 @@ def onnx_source(path: Path, name: str, features: str | None, of: tuple[int, torc
     return OutputSource(name, f"onnx, outputs {', '.join(outputs)}", read, _onnx_sha256(path))
 
 
-def _onnx_session(path: Path, device: torch.device) -> Any:
+def onnx_session(model: Path | bytes, device: torch.device) -> Any:
+    """Return a session of onnxruntime for a file or its content.
+
+    Raises:
+        CheckpointError: onnxruntime cannot load it.
+        ConfigError: onnxruntime is not installed.
+    """
     try:
         import onnxruntime
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"package 'onnxruntime' is not installed, '{path}' needs it — pip install 'openbench-ood[onnx]'"
+            "package 'onnxruntime' is not installed, and an ONNX file needs it — pip install 'openbench-ood[onnx]'"
         ) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3  # errors only
+    options.log_severity_level = 4
     available = onnxruntime.get_available_providers()
     providers = [p for p in ("CUDAExecutionProvider",) if device.type == "cuda" and p in available]
+    content = model if isinstance(model, bytes) else str(model)
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=[*providers, "CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(content, options, providers=[*providers, "CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has an exception class for each of its status codes
+        where = "" if isinstance(model, bytes) else f" '{model}'"
         raise CheckpointError(
-            f"model '{path}' cannot be read by onnxruntime ({str(error).splitlines()[0][:200]}) — export it again"
+            f"model{where} cannot be read by onnxruntime ({str(error).splitlines()[0][:200]}) — export it again"
         ) from error
 
 
