@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import beta
 
-from openbench.detect.monitor.martingale import Cells, Martingale, OnlineRanks
+from openbench.detect.monitor.martingale import Martingale, OnlineRanks, ScoreCells
 from openbench.detect.monitor.monitor import Monitor
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
@@ -47,7 +47,7 @@ def alarms_at(rules: Martingale, p: np.ndarray, level: float) -> np.ndarray:
 
 def ranked(calibration: np.ndarray, stream: np.ndarray, seed: int) -> np.ndarray:
     """The values that a monitor bets on, (images,)."""
-    cells = Cells.of_scores(calibration)
+    cells = ScoreCells.of_scores(calibration)
     ranks = OnlineRanks(cells, seed)
     return np.array([ranks.next(cell) for cell in cells.of(stream).tolist()])
 

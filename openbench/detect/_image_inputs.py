@@ -12,7 +12,7 @@ from torch import Tensor
 from openbench.api.arguments import as_array, as_features
 from openbench.core.benchmark import Image, Items, RowItems, Split
 from openbench.core.request import Role
-from openbench.data.sources.items import DEEP, UNREADABLE
+from openbench.data.sources.items import DEEP
 from openbench.digest import bytes_sha256, row_digests
 from openbench.errors import ConfigError, DataError
 
@@ -41,10 +41,7 @@ def as_pixels(image: Any, where: str = "image") -> Image:
                 f"{where} has more than 8 bits per pixel (mode {image.mode}), and nothing says what is black and what "
                 "is white — scale it to 0…255 and pass it as 8-bit grey"
             )
-        try:
-            image = np.asarray(image if image.mode in ("RGB", "L") else image.convert("RGB"))
-        except UNREADABLE as error:
-            raise DataError(f"{where} cannot be decoded ({error}) — get its file again, or leave it out") from error
+        image = np.asarray(image if image.mode in ("RGB", "L") else image.convert("RGB"))
     shape = tuple(getattr(image, "shape", ()))
     if isinstance(image, Tensor):
         image = image.detach().cpu().numpy()
@@ -202,17 +199,11 @@ def _checked_labels(labels: Any, n: int, classes: Sequence[str], where: str) -> 
         return np.full(n, _UNKNOWN, dtype=np.int64)
     y = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
     if y.dtype.kind in "UO" and classes:
-        codes = {name: index for index, name in enumerate(classes)}
-        unknown = sorted({str(name) for name in y.ravel()} - set(codes))
-        if unknown:
-            raise DataError(f"{where} images: label '{unknown[0]}' is not among the classes {', '.join(classes)}")
-        y = np.asarray([codes[str(name)] for name in y.ravel()])
-    if y.shape != (n,) or y.dtype.kind not in "iu":
+        y = np.array([classes.index(name) if name in classes else -1 for name in map(str, y.ravel())])
+    if y.shape != (n,) or y.dtype.kind not in "iu" or y.min() < 0 or (classes and y.max() >= len(classes)):
+        names = f", or one of {', '.join(classes)}," if classes else ""
         raise DataError(
-            f"{where} images: {n} images and labels of shape {y.shape} and type {y.dtype} — one class number per image "
-            "expected"
+            f"{where} images: {n} images and labels of shape {y.shape}, type {y.dtype} — "
+            f"one class number from 0{names} per image expected"
         )
-    if y.min() < 0 or (classes and y.max() >= len(classes)):
-        most = len(classes) - 1 if classes else "the number of classes less one"
-        raise DataError(f"{where} images: labels from {y.min()} to {y.max()} — allowed: 0 to {most}")
     return y.astype(np.int64)

@@ -45,7 +45,7 @@ from openbench.detect.calibration import Calibration, Terms, promise_of
 from openbench.detect.network import FittedState, Network, check_fits, network_of
 from openbench.digest import bytes_sha256
 from openbench.engine.evaluate import for_layers
-from openbench.errors import CheckpointError, ConfigError, NotApplicableError, OpenbenchError
+from openbench.errors import CheckpointError, ConfigError, NotApplicableError, OpenbenchError, check_choice
 from openbench.public import TARGET, targets
 from openbench.results.escape import one_line
 from openbench.storage.checksum import KEY, stated
@@ -138,8 +138,7 @@ def write(
         ConfigError: the path exists, or another word for `network`.
         OSError: the path cannot be written; nothing is then left behind.
     """
-    if network not in ("weights", "onnx"):
-        raise ConfigError(f"save.network — found {network!r}, allowed: weights, onnx")
+    check_choice("save.network", network, ("weights", "onnx"))
     if path.exists() or path.is_symlink():
         raise ConfigError(f"'{path}' exists — delete it, or give another path")
     backbone, node = state.network.backbone, state.network.node

@@ -1,6 +1,5 @@
 """Calibration of a detector on held-out ID images: p-values, decisions and the guarantee, by group if there are any."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
@@ -11,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from openbench.config.constraints import Checked, OneOf
 from openbench.detect._features import BatchScores
-from openbench.errors import ConfigError, DataError, did_you_mean
+from openbench.errors import ConfigError, DataError, did_you_mean, listed
 from openbench.metrics.conformal.corrections import FINITE_SAMPLE, correction_table
 from openbench.metrics.conformal.p_values import (
     as_weights,
@@ -105,12 +104,10 @@ class Calibration:
                     "calibrate.guarantee='conditional' is not known for weighted scores — leave weights out, or choose "
                     "guarantee='marginal'"
                 )
-        codes = self.codes
-        if (codes is None) != (not self.groups) or not (
-            codes is None
-            or (codes.shape == (n,) and codes.dtype == np.int64 and codes.min() >= 0 and codes.max() < len(self.groups))
-        ):
-            raise DataError(f"calibration groups: one of {len(self.groups)} for each of {n} images expected")
+        codes, groups = self.codes, len(self.groups)
+        fit = not groups if codes is None else codes.shape == (n,) and {*codes.tolist()} <= {*range(groups)}
+        if not fit:
+            raise DataError(f"calibration groups: one of {groups} for each of {n} images expected")
         for name, size in zip(self.groups or ("",), self.sizes, strict=True):
             self._check_size(name, size)
 
@@ -168,7 +165,7 @@ class Calibration:
         if self.codes is None:
             return self.by_group[0].judged(scores, ratios)
         if codes is None or codes.shape != scores.shape:
-            raise DataError(f"groups: one of {_listed(self.groups)} per image expected, as in calibration")
+            raise DataError(f"groups: one of {listed(self.groups, _LISTED)} per image expected, as in calibration")
         values = PValues(np.empty(scores.size), np.empty(scores.size), np.empty(scores.size, np.bool_))
         for code in np.unique(codes):
             mask = codes == code
@@ -236,10 +233,6 @@ class GroupCalibration:
             return PValues(p, np.full(p.shape, np.nan), p <= self.alpha)
         ranks = self.ordered.size + 1 - self.ordered.searchsorted(scores)
         return PValues(ranks / (self.ordered.size + 1), self.table[ranks - 1], ranks <= self.limit)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:_LISTED])}{', …' * (len(names) > _LISTED)}"
 
 
 _NOT_PROMISED = (
@@ -325,25 +318,17 @@ def groups_to_judge(calibration: Calibration, groups: Any, outputs: BatchScores)
     Raises:
         DataError: groups are missing, unknown, or given where there are none.
     """
-    if not calibration.groups:
-        if groups is not None:
-            raise DataError("groups: the detector was calibrated without groups — leave them out")
-        return None
-    if calibration.groups[0].startswith(_OF_CLASS):
-        if not (groups is None or (isinstance(groups, str) and groups == PREDICTED_CLASS)):
-            raise DataError("groups: the detector's groups are the classes that it predicts — leave them out")
-        return outputs.predicted
-    if groups is None:
-        raise DataError(
-            f"groups: the detector was calibrated with the groups {_listed(calibration.groups)} — name the group of "
-            "each image: predict(images, groups=[…]), or --group NAME"
-        )
+    by_class = bool(calibration.groups) and calibration.groups[0].startswith(_OF_CLASS)
+    if by_class or not calibration.groups:
+        if groups is not None and not (isinstance(groups, str) and groups == PREDICTED_CLASS and by_class):
+            raise DataError("groups: the detector was calibrated without groups of your own — leave them out")
+        return outputs.predicted if by_class else None
     names = [str(name) for name in ([groups] * len(outputs.scores) if np.ndim(groups) == 0 else groups)]
     for name in names:
         if name not in calibration.groups:
             raise DataError(
                 f"group '{name}' was not calibrated{did_you_mean(name, calibration.groups)} (calibrated: "
-                f"{_listed(calibration.groups)}) — calibrate again with images of that group"
+                f"{listed(calibration.groups, _LISTED)}) — name the group of each image: predict(images, groups=[…]), "
+                "or --group NAME"
             )
-    codes = {name: code for code, name in enumerate(calibration.groups)}
-    return np.array([codes[name] for name in names], dtype=np.int64)
+    return np.array([calibration.groups.index(name) for name in names], dtype=np.int64)

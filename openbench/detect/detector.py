@@ -25,7 +25,7 @@ from openbench.detect._image_inputs import as_list, as_pixels, as_rows, as_split
 from openbench.detect.calibration import Calibration, Terms, calibration_groups, groups_to_judge, promise_of
 from openbench.detect.network import FittedState, Network, check_fits, learns_from, network_of, nothing
 from openbench.engine.evaluate import FeatureSource, Fitting, fit, for_layers
-from openbench.errors import ConfigError, DataError, LeakageError, NotFittedError
+from openbench.errors import ConfigError, DataError, LeakageError, NotFittedError, check_choice
 from openbench.metrics.conformal.p_values import as_weights, benjamini_hochberg
 from openbench.metrics.conformal.prediction_sets import conformal_quantile, true_class
 
@@ -230,8 +230,7 @@ class Detector:
 
         Reference: Benjamini and Hochberg, 1995; Bates et al., Ann. Statist. 2023, arXiv 2104.08279.
         """
-        if guarantee not in ("marginal", "conditional"):
-            raise ConfigError(f"select.guarantee — found {guarantee!r}, allowed: marginal, conditional")
+        check_choice("select.guarantee", guarantee, ("marginal", "conditional"))
         if self.calibration.weights is not None:
             raise ConfigError(
                 "select has no known guarantee for weighted p-values — calibrate without weights, or decide image by "
@@ -358,9 +357,8 @@ class Detector:
     def _refuse_seen(self, split: Split) -> None:
         """Check that no calibration image was in `fit`."""
         fitted = {row.tobytes() for row in self.learnt.seen}
-        twice = (
-            [index for index, row in enumerate(digests_of(split.items)) if row.tobytes() in fitted] if fitted else []
-        )
+        digests = digests_of(split.items) if fitted else ()
+        twice = [index for index, row in enumerate(digests) if row.tobytes() in fitted]
         if twice:
             raise LeakageError(
                 f"calibration: {len(twice)} of {len(split)} images were given to fit (first: image {twice[0]}), so the "
@@ -374,10 +372,10 @@ class Detector:
         for start in range(0, len(images), self.batch_size):
             rows = range(start, min(start + self.batch_size, len(images)))
             if isinstance(images, RowItems):
-                parts.append(scored(method, backbone, [images[row] for row in rows]))
-                continue
-            pixels = [as_pixels(images[row], "image" if single else f"image {row}") for row in rows]
-            parts.append(scored(method, backbone, pixels))
+                batch = [images[row] for row in rows]
+            else:
+                batch = [as_pixels(images[row], "image" if single else f"image {row}") for row in rows]
+            parts.append(scored(method, backbone, batch))
         return BatchScores(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))
 
 
