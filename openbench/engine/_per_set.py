@@ -1,25 +1,21 @@
 """The oracle per set: hyper-parameters chosen on each OOD test set itself, joined into one record."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from openbench.core.benchmark import Benchmark
 from openbench.core.names import FULL_SPECTRUM
 from openbench.core.record import ResultRecord, Value
 from openbench.core.request import Role
 from openbench.engine.provenance import WARNINGS
-from openbench.metrics.selective.risk import UNABLE
+from openbench.metrics.suite import group_means
 
 HEADER = (
     "hyper-parameters chosen for each OOD set on that test set itself (oracle per set): a bound, not a result; each "
     "set is evaluated by itself, groups are means over sets, and nothing is pooled"
 )
 _SIDES = ("", FULL_SPECTRUM)
-# Numbers that compare sets, or belong to scores that the sets do not share.
-_NOT_JOINED = ("n_sets", "n_ood", "pooled_", "f1_threshold")
 
 
 def single_sets(benchmark: Benchmark) -> Iterator[tuple[str, Benchmark]]:
@@ -68,36 +64,21 @@ def joined_metrics(by_set: Mapping[str, Mapping[str, dict[str, Value]]]) -> dict
         for group in (Role.NEAR.value, Role.FAR.value):
             members = [metrics[f"{side}{group}"] for metrics in parts.values() if f"{side}{group}" in metrics]
             if members:
-                result[f"{side}{group}"] = _means(members)
+                result[f"{side}{group}"] = group_means(members)
         first, *rest = (metrics[f"{side}id"] for metrics in parts.values())
-        common = {key: value for key, value in first.items() if all(other.get(key) == value for other in rest)}
-        result[f"{side}id"] = _without(common, ("f1_threshold",))
+        result[f"{side}id"] = {
+            key: value
+            for key, value in first.items()
+            if not key.startswith("f1_threshold") and all(other.get(key) == value for other in rest)
+        }
     return result
-
-
-def _means(members: list[dict[str, Value]]) -> dict[str, Value]:
-    """Return the means over the sets of a group; `unable` if one of them is."""
-    means: dict[str, Value] = {"n_sets": len(members), "n_ood": sum(int(m["n_ood"]) for m in members)}
-    for key in _without(members[0], _NOT_JOINED):
-        column = [member[key] for member in members]
-        if not key.endswith(("_low", "_high")):
-            means[key] = UNABLE if UNABLE in column else float(np.mean(np.asarray(column, dtype=np.float64)))
-    return means
-
-
-def _without(values: Mapping[str, Value], beginnings: Iterable[str]) -> dict[str, Value]:
-    return {key: value for key, value in values.items() if not key.startswith(tuple(beginnings))}
 
 
 def _provenance(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the last part's provenance, with the time, passes and warnings of all parts, and the highest memory."""
-    seconds: dict[str, float] = {}
-    memory: dict[str, int] = {}
-    for part in parts:
-        for stage, spent in part.get("seconds", {}).items():
-            seconds[stage] = round(seconds.get(stage, 0.0) + spent, 4)
-        for stage, peak in part.get("peak_mib", {}).items():
-            memory[stage] = max(memory.get(stage, 0), peak)
+    stages = dict.fromkeys(stage for part in parts for stage in part["seconds"])
+    seconds = {stage: round(sum(part["seconds"].get(stage, 0.0) for part in parts), 4) for stage in stages}
+    memory = {stage: max(part["peak_mib"].get(stage, 0) for part in parts) for stage in parts[-1]["peak_mib"]}
     warnings = list(dict.fromkeys(text for part in parts for text in part.get(WARNINGS, ())))
-    whole = {"seconds": seconds, "peak_mib": memory, "passes": sum(part.get("passes", 0) for part in parts)}
+    whole = {"seconds": seconds, "peak_mib": memory, "passes": sum(part["passes"] for part in parts)}
     return parts[-1] | whole | ({WARNINGS: warnings} if warnings else {})

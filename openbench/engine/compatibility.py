@@ -222,14 +222,12 @@ def check_training_counts(backbone: Backbone, benchmark: Benchmark, config: Mapp
     typed = [f"training={training}"] * (not plain) + [f"+augment={augment}"] * bool(augment)
     if not typed:
         return
-    scratch = "train from scratch: choose a backbone without weights (python -m openbench list backbone)"
     name = (config.get("backbone") or {}).get(NAME)
-    tuned = f"fine-tune these weights: backbone=finetuned backbone@backbone.start={name}"
-    tuned += " backbone.head=new" * (backbone.num_classes != len(benchmark.classes))
-    ways = [scratch, tuned][: 1 + backbone.classifies]
-    if getattr(chosen, "fine_tunes", False):
-        ways.reverse()
+    ways = "train from scratch: choose a backbone without weights (python -m openbench list backbone)"
+    if backbone.classifies:
+        ways += f"; or fine-tune these weights: backbone=finetuned backbone@backbone.start={name}"
+        ways += " backbone.head=new" * (backbone.num_classes != len(benchmark.classes))
     raise NotApplicableError(
-        f"{' '.join(typed)} would be ignored: backbone '{backbone.name}' comes with released weights — "
-        f"{'; or '.join(ways)}; or leave {' and '.join(typed)} out and score the weights as they are"
+        f"{' '.join(typed)} would be ignored: backbone '{backbone.name}' comes with released weights — {ways}; or "
+        f"leave {' and '.join(typed)} out and score the weights as they are"
     )

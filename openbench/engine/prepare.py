@@ -1,6 +1,5 @@
 """Objects of a run from its config: the benchmark, the network with weights, the method."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
@@ -37,7 +36,7 @@ from openbench.engine.probe import probed
 from openbench.engine.provenance import TrainingInfo
 from openbench.engine.run import RunSpec
 from openbench.engine.tune import Tuning
-from openbench.errors import ConfigError, DataError, MethodError
+from openbench.errors import ConfigError, MethodError
 from openbench.features.attacks import Attack
 from openbench.features.changed_images import check_recipes
 from openbench.metrics.suite import MetricOptions
@@ -157,19 +156,15 @@ def build_method(node: Config) -> ChosenMethod:
     for parameter, values in space.items():
         for value in values:
             check_value(value, kinds.get(parameter, Any), f"{where}._space_.{parameter}")
-    reasons = [reason for params in settings if (reason := _refused(method, params))]
-    if len(reasons) == len(settings):
-        raise MethodError(f"{where}: each of the {len(settings)} settings in `_space_` is refused — {reasons[0]}")
+    refused = []
+    for params in settings:
+        try:
+            with_params(method, params)
+        except MethodError as error:
+            refused.append(error)
+    if len(refused) == len(settings):
+        raise MethodError(f"{where}: each of the {len(settings)} settings in `_space_` is refused — {refused[0]}")
     return ChosenMethod(name, method, node, dict(space))
-
-
-def _refused(method: Method, params: Config) -> str:
-    """Return why a method refuses these hyper-parameters; empty if it takes them."""
-    try:
-        with_params(method, params)
-    except MethodError as error:
-        return str(error)
-    return ""
 
 
 def train_reader(chosen: ChosenMethod) -> str:
@@ -228,26 +223,15 @@ def load_benchmark(config: Config, chosen: ChosenMethod) -> Benchmark:
     """Return the benchmark of a config, with the training images if the method reads them.
 
     Raises:
-        DataError: sets are missing; training images are listed too if the network's yaml has no weights.
+        DataError: sets are missing.
         LeakageError: an image is on two sides.
     """
     parsed, network = BenchmarkConfig.parse(config["benchmark"]), config["backbone"]
     reader, name = train_reader(chosen) or head_reader(network), str(network.get("name"))
-    missing = name if are_missing(network) else ""
-    try:
-        benchmark = open_benchmark(parsed, reader, backbone=missing)
-    except DataError:
-        if not reader and ("start" in network or ("weights" in network and not network["weights"])):
-            open_benchmark(parsed, _trained_on(name), backbone=missing)  # lists the training images too
-        raise
+    benchmark = open_benchmark(parsed, reader, backbone=name if are_missing(network) else "")
     refuse_listed_images(benchmark, parsed)
     refuse_same_images(benchmark)
     return benchmark
-
-
-def _trained_on(backbone: str) -> str:
-    """Return a phrase for messages about a network without weights, which is trained on the ID training images."""
-    return f"backbone '{backbone}', which has no weights and is trained on it"
 
 
 def build_backbone(config: Config, benchmark: Benchmark) -> Backbone:
@@ -268,16 +252,13 @@ def build_backbone(config: Config, benchmark: Benchmark) -> Backbone:
 
 def check_images(backbone: Backbone, benchmark: Benchmark) -> None:
     """Refuse a network that classifies images for a table, or one to train for a single class."""
-    single = len(benchmark.classes) == 1
-    if (
-        backbone.has_network
-        and backbone.classifies
-        and (benchmark.columns is not None or (single and not backbone.trained))
-    ):
-        has = "rows of a table" if benchmark.columns is not None else "a single class"
+    table = benchmark.columns is not None
+    unfit = table or (len(benchmark.classes) == 1 and not backbone.trained)
+    if unfit and backbone.has_network and backbone.classifies:
         raise ConfigError(
-            f"backbone '{backbone.name}' classifies images, but benchmark '{benchmark.name}' has {has} — "
-            "choose backbone=identity for a table, or a network with weights for images of a single class"
+            f"backbone '{backbone.name}' classifies images, but benchmark '{benchmark.name}' has "
+            f"{'rows of a table' if table else 'a single class'} — choose backbone=identity for a table, or a network "
+            "with weights for images of a single class"
         )
 
 
@@ -286,7 +267,8 @@ def train_backbone(
 ) -> tuple[Trained, TrainingInfo]:
     """Return a network that is trained now, or has the weights of an earlier training, and that training."""
     if benchmark.id_train.unread:
-        benchmark = build_benchmark(config["benchmark"], _trained_on(backbone.name))
+        reader = f"backbone '{backbone.name}', which has no weights and is trained on it"
+        benchmark = build_benchmark(config["benchmark"], reader)
         refuse_same_images(benchmark)
     method, outliers = build_training(config["training"]), config.get(OUTLIERS)
     if not method.uses_outliers:
@@ -330,7 +312,7 @@ class SharedObjects:
     """A cache of the latest benchmarks and networks, shared by the runs of one process. No record depends on it."""
 
     def __init__(self) -> None:
-        self._objects: dict[str, OrderedDict[Hashable, Any]] = {}
+        self._objects: dict[str, dict[Hashable, Any]] = {}
 
     def get(self, kind: str, key: Hashable, make: Callable[[], T], keep: Callable[[T], bool] = lambda _: True) -> T:
         """Return the cached object of a key, or make it and cache it.
@@ -341,14 +323,12 @@ class SharedObjects:
             make: makes it.
             keep: whether to cache what was made.
         """
-        objects = self._objects.setdefault(kind, OrderedDict())
-        if key in objects:
-            objects.move_to_end(key)
-            return objects[key]  # type: ignore[no-any-return]
+        objects = self._objects.setdefault(kind, {})
+        found: T | None = objects.pop(key, None)
         # Before the new one is made: two networks may not fit into memory where one does.
         while len(objects) >= _MOST:
-            objects.popitem(last=False)
-        new = make()
-        if keep(new):
+            del objects[next(iter(objects))]
+        new = make() if found is None else found
+        if found is not None or keep(new):
             objects[key] = new
         return new

@@ -6,7 +6,6 @@ its earlier outputs. A method of the user's is fitted on a few hundred cached ro
 these scores.
 """
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -39,7 +38,6 @@ from openbench.storage.files import creating
 FEW = 12
 # How far rounding may move outputs, as a share of how much they vary: on a CPU, elsewhere, and in 16 bits.
 _ROUNDING, _ON_DEVICE, _HALVES, _OF_LARGEST = 1e-3, 5e-3, 5e-2, 1e-2
-_TRIES = 100  # of another process that writes the same file
 _NUMBERS = 4  # per image, of features and of logits each, that a record keeps
 _FIT, _SCORED = 384, 12  # rows of a method's probe
 _OF_SCORES = 1e-3  # of the largest score
@@ -151,14 +149,14 @@ def probed(backbone: Backbone, benchmark: Benchmark, features: Path, records: Re
     if probe is None or probe.variant is not None:
         return
     rounding = _rounding(probe.rows, backbone)
-    for _ in range(_TRIES):
-        same: dict[str, bool] = {}  # variant → whether all its known outputs are those of this network
-        for variant, then, now in _known(backbone, probe, features / "probes", records.folder / benchmark.name):
-            same[variant] = same.get(variant, True) and not _difference(then, now, rounding)
-        other = digest({name: array_sha256(of) for name, of in probe.rows.items()}) if same else ""
-        variant = next((variant for variant, is_same in same.items() if is_same), other)
-        if _write(probe, features / "probes" / f"{probe.network}-{variant}.npz") or variant in same:
-            break  # else another process has just written the file, which is compared in the next round
+    same: dict[str, bool] = {}  # variant → whether all its known outputs are those of this network
+    for variant, then, now in _known(backbone, probe, features / "probes", records.folder / benchmark.name):
+        same[variant] = same.get(variant, True) and not _difference(then, now, rounding)
+    other = digest({name: array_sha256(of) for name, of in probe.rows.items()}) if same else ""
+    variant = next((variant for variant, is_same in same.items() if is_same), other)
+    images: dict[str, Any] = {f"image{i}": np.asarray(image) for i, image in enumerate(probe.images.items)}  # type: ignore[arg-type]
+    with suppress(OSError), creating(features / "probes" / f"{probe.network}-{variant}.npz") as stream:
+        np.savez(stream, **images, **probe.rows)  # type: ignore[arg-type]  # it may be there, or the cache be read-only
     backbone.probe = replace(probe, variant=variant)
     if variant:
         before, backbone.architecture = backbone.digest, f"{backbone.architecture}, probe {variant}"
@@ -188,21 +186,6 @@ def _known(backbone: Backbone, probe: Probe, cached: Path, records: Path) -> Ite
             if (old.get("network"), old.get("images")) == (probe.network, probe.images.digest):
                 outputs = {name: np.array(rows, np.float32) for name, rows in old["outputs"].items()}
                 yield old.get("variant") or "", outputs, _sums(probe.rows)
-
-
-def _write(probe: Probe, file: Path) -> bool:
-    """Write a probe unless the file exists; return whether it was written."""
-    buffer = io.BytesIO()
-    images = {f"image{i}": np.asarray(image) for i, image in enumerate(probe.images.items)}  # type: ignore[arg-type,var-annotated]
-    np.savez(buffer, **images, **probe.rows)  # type: ignore[arg-type]
-    try:
-        with creating(file) as stream:
-            stream.write(buffer.getvalue())
-    except FileExistsError:
-        return False
-    except OSError:
-        pass  # the cache can be read all the same; the store reports it when it has to write
-    return True
 
 
 def _pixels(images: Split, backbone: Backbone) -> Tensor:

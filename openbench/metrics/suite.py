@@ -68,6 +68,7 @@ __all__ = [
     "describe",
     "evaluate",
     "fixed_thresholds",
+    "group_means",
     "higher_is_better",
 ]
 GROUPS: tuple[str, ...] = ("near", "far")
@@ -395,14 +396,23 @@ def _evaluate_side(
     return results
 
 
+def group_means(members: Sequence[Mapping[str, float | int | str]]) -> Values:
+    """Return the numbers of sets and of their images, and the means over the sets; `unable` if one of them is.
+
+    Args:
+        members: the values of each set.
+    """
+    means: Values = {"n_sets": len(members), "n_ood": sum(int(member["n_ood"]) for member in members)}
+    for key in members[0]:
+        if not key.startswith(("n_", "pooled_", "f1_threshold")) and not key.endswith(("_low", "_high")):
+            column = [member[key] for member in members]
+            means[key] = UNABLE if UNABLE in column else float(np.mean(np.asarray(column, dtype=np.float64)))
+    return means
+
+
 def _group_values(pairs: list[Pair], members: list[Values], setting: Setting) -> Values:
     """Return the means over a group's sets, their intervals, and the values of the pooled sets."""
-    values: Values = {"n_sets": len(pairs), "n_ood": sum(pair.ood.size for pair in pairs)}
-    for key in members[0]:
-        if key in ("n_ood", "f1_threshold") or key.endswith(("_low", "_high")):
-            continue
-        column = [member[key] for member in members]
-        values[key] = UNABLE if UNABLE in column else float(np.mean(np.asarray(column, dtype=np.float64)))
+    values = group_means(members)
     if "intervals" in setting.options.families:
         by_name = sorted(pairs, key=lambda pair: pair.name)  # draws do not depend on the order of the sets
         curves = [pair.curve for pair in by_name]

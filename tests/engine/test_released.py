@@ -32,26 +32,14 @@ def test_plain_cross_entropy_is_what_released_weights_stand_for():
     check_training_counts(RELEASED, BENCHMARK, config(), "cross_entropy")
 
 
-def test_a_training_is_told_to_choose_another_network_and_a_fine_tuning_how_to_go_on_from_the_weights():
+def test_a_training_or_augmentation_is_told_to_train_or_to_fine_tune():
     message = refused("logitnorm")
     assert message.startswith("training=logitnorm would be ignored: backbone 'resnet20_cifar10' comes with released")
     assert message.index("train from scratch") < message.index("backbone@backbone.start=resnet20_cifar10;")
-    message = refused("ish")
-    assert message.index("fine-tune these weights") < message.index("train from scratch")
-
-
-def test_a_typed_augmentation_is_not_ignored_either():
     assert refused("cross_entropy", augment="pixmix").startswith("+augment=pixmix would be ignored")
     assert refused("mos", augment="cutmix").startswith("training=mos +augment=cutmix would be ignored")
-
-
-def test_other_classes_want_a_new_head():
     thousand = SimpleNamespace(name="r", num_classes=1000, classifies=True)
-    assert "backbone.head=new" in refused("ish", thousand)
-    assert "backbone.head" not in refused("ish")
-
-
-def test_rows_of_numbers_have_no_network_to_train():
+    assert ["backbone.head=new" in refused("ish", found) for found in (thousand, RELEASED)] == [True, False]
     rows = SimpleNamespace(name="identity", num_classes=1, classifies=False)
     assert "fine-tune" not in refused("ish", rows)
 
