@@ -44,7 +44,7 @@ class NetworkGraph(nn.Module):
         backbone: on the CPU.
     """
 
-    names = NETWORK_OUTPUTS
+    names: tuple[str, ...] = NETWORK_OUTPUTS
 
     def __init__(self, backbone: NetworkBackbone) -> None:
         super().__init__()

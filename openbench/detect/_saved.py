@@ -227,7 +227,9 @@ def read(
         raise ConfigError(f"device '{options.device}': the network of this detector is an ONNX graph — use cpu")
     try:
         state = _state(manifest, tensors, graph, (model, method, options))
-        arrays = {name: tensors[key].numpy() for name in _ARRAYS if (key := f"calibration.{name}") in tensors}
+        arrays: dict[str, Any] = {
+            name: tensors[key].numpy() for name in _ARRAYS if (key := f"calibration.{name}") in tensors
+        }
         if arrays["scores"].dtype != np.float64:
             raise ValueError("'calibration.scores' is not of float64")
         if "quantile" in arrays:

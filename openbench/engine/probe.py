@@ -154,7 +154,8 @@ def probed(backbone: Backbone, benchmark: Benchmark, features: Path, records: Re
         same[variant] = same.get(variant, True) and not _difference(then, now, rounding)
     other = digest({name: array_sha256(of) for name, of in probe.rows.items()}) if same else ""
     variant = next((variant for variant, is_same in same.items() if is_same), other)
-    images: dict[str, Any] = {f"image{i}": np.asarray(image) for i, image in enumerate(probe.images.items)}  # type: ignore[arg-type]
+    pixels: Any = probe.images.items
+    images: dict[str, Any] = {f"image{i}": np.asarray(image) for i, image in enumerate(pixels)}
     with suppress(OSError), creating(features / "probes" / f"{probe.network}-{variant}.npz") as stream:
         np.savez(stream, **images, **probe.rows)  # type: ignore[arg-type]  # it may be there, or the cache be read-only
     backbone.probe = replace(probe, variant=variant)

@@ -65,16 +65,3 @@ def test_images_of_a_cancelled_request_leave_the_queue_at_once():
             assert await first == [{}]
 
     asyncio.run(cancelled())
-
-
-def test_a_wrong_number_of_rows_is_an_error_of_that_batch_and_work_continues():
-    async def answered():
-        answers = iter([[{}] * 2, [{"score": 1.0}]])
-        batches = Batches(lambda images: next(answers), replace(LIMITS, batch_wait_ms=0.0), lambda count: None)
-        image = np.zeros((2, 2, 3), np.uint8)
-        async with batches.running():
-            with pytest.raises(RefusedError, match="cannot score this image"):
-                await asyncio.wait_for(batches.rows([image]), 10)
-            assert await asyncio.wait_for(batches.rows([image]), 10) == [{"score": 1.0}]
-
-    asyncio.run(answered())

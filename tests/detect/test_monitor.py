@@ -228,9 +228,9 @@ def test_a_changed_state_is_refused(state):
 def test_a_state_belongs_to_its_calibration_scores(state):
     with pytest.raises(DataError, match=r"belongs to 20 other calibration scores .found 21"):
         Monitor.load(state, np.arange(21.0))
-    with pytest.raises(DataError, match="a monitor with calibration scores"):
+    with pytest.raises(DataError, match="belongs to 20 other calibration scores"):
         Monitor.load(state)
-    with pytest.raises(DataError, match="not found"):
+    with pytest.raises(DataError, match="cannot be read"):
         Monitor.load(state.with_name("other"))
 
 

@@ -13,7 +13,7 @@ from scipy.stats import ks_2samp, mannwhitneyu
 from openbench.api.arguments import path_of
 from openbench.config.constraints import Checked, Count, Fraction, Seed
 from openbench.detect.monitor.martingale import Bets, Capital, Martingale, OnlineRanks, ScoreCells
-from openbench.errors import ConfigError, DataError, OpenbenchError
+from openbench.errors import ConfigError, DataError
 from openbench.metrics.curve import as_floats
 from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
 
@@ -299,20 +299,14 @@ class Monitor:
         place = path_of(path, "path")
         try:
             content = json.loads(read_sealed(place))
-        except FileNotFoundError:
-            raise DataError(f"state '{place}' not found — save(path) writes one") from None
-        except (DamagedError, ValueError) as error:
-            raise DataError(f"{error} — restore it, or delete it and start a new life of the monitor") from error
+        except (FileNotFoundError, DamagedError, ValueError) as error:
+            raise DataError(
+                f"state '{place}' cannot be read: {error} — restore it, or delete it to start a new life"
+            ) from error
         if content.get("schema") != _SCHEMA:
             raise DataError(f"'{place}': schema {content.get('schema')!r} — this version reads schema {_SCHEMA}")
         saved = content["calibration"]
-        if saved["scores"] and calibration is None:
-            raise DataError(f"'{place}' belongs to a monitor with calibration scores — load(path, calibration=scores)")
-        scores: Any = calibration if saved["scores"] else int(saved["images"])
-        try:
-            monitor = cls(scores, **content["rules"])
-        except OpenbenchError as error:
-            raise DataError(f"'{place}': {error}") from error
+        monitor = cls(saved["images"] if calibration is None else calibration, **content["rules"])
         if monitor.cells.digest != saved["digest"]:
             raise DataError(
                 f"'{place}' belongs to {saved['images']} other calibration scores (found {monitor.cells.n}) — give "

@@ -79,7 +79,7 @@ class Service:
             Route(METRICS, self._counted(METRICS, self._metrics)),
             Route(ABOUT, self._counted(ABOUT, self._about)),
         ]
-        handlers: Any = {HTTPException: self._no_such_place, Exception: self._internal}
+        handlers: Any = {HTTPException: self._error, Exception: self._error}
         return Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
 
     @asynccontextmanager
@@ -194,14 +194,12 @@ class Service:
     async def _about(self, _: Request) -> Response:
         return JSONResponse(self.about)
 
-    async def _no_such_place(self, _: Request, error: Exception) -> Response:
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        self.metrics.requests.labels("other", status).inc()
+    async def _error(self, _: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            return JSONResponse(RefusedError(500, "internal", "an error of the server").body, 500)
+        self.metrics.requests.labels("other", error.status_code).inc()
         allowed = f"allowed: POST {PREDICT}, GET {HEALTH}, GET {METRICS}, GET {ABOUT}"
-        return JSONResponse(RefusedError(status, "no_such_place", allowed).body, status)
-
-    async def _internal(self, _: Request, __: Exception) -> Response:
-        return JSONResponse(RefusedError(500, "internal", "an error of the server").body, 500)
+        return JSONResponse(RefusedError(error.status_code, "no_such_place", allowed).body, error.status_code)
 
 
 def serve(predict: Predict, about: Mapping[str, Any], limits: ServerLimits, address: tuple[str, int]) -> None:
