@@ -40,10 +40,6 @@ def same(a, b, given=NEW) -> bool:
     return first.score.tobytes() == second.score.tobytes() and first.rows() == second.rows() and a.promise == b.promise
 
 
-def layouts(detector) -> dict[str, tuple[int, ...]]:
-    return {name: value.stride() for name, value in vars(detector.learnt.method).items() if torch.is_tensor(value)}
-
-
 def small_resnet():
     """A network of openbench's own, with random weights that count as trained."""
     node = {**shipped("backbone", "resnet20_cifar10"), "weights": None, "sha256": None, "num_classes": 3}
@@ -99,7 +95,8 @@ def test_a_network_of_ones_own_comes_back_with_its_class(tmp_path):
         loaded = load_detector(tmp_path / method, model=Tiny())
         assert same(made, loaded)
         # Products over a transposed matrix round otherwise on some processors.
-        assert layouts(loaded) == layouts(made)
+        for name, value in vars(made.learnt.method).items():
+            assert not torch.is_tensor(value) or vars(loaded.learnt.method)[name].stride() == value.stride()
     with pytest.raises(CheckpointError, match=r"'tiny'.*pass one.*: load_detector\(path, model=MyNet"):
         load_detector(tmp_path / "vim")
 
@@ -139,10 +136,8 @@ def test_a_network_without_classifier_comes_back_as_onnx(tmp_path):
     pytest.importorskip("onnxruntime", reason="extra onnx")
     model = Tiny()
     model.head = torch.nn.Identity()
-    made = (
-        Detector(model, "knn", preprocess=PREPROCESS, classes=CLASSES).fit(images(120, 0)).calibrate(images(99, 1)[0])
-    )
-    made.save(tmp_path / "headless", network="onnx")
+    made = Detector(model, "knn", preprocess=PREPROCESS, classes=CLASSES).fit(images(120, 0))
+    made.calibrate(images(99, 1)[0]).save(tmp_path / "headless", network="onnx")
     loaded = load_detector(tmp_path / "headless")
     np.testing.assert_allclose(loaded.predict(NEW).score, made.predict(NEW).score, rtol=1e-4, atol=1e-5)
     assert not loaded.learnt.network.backbone.classifies
@@ -153,23 +148,27 @@ PART = SimpleNamespace(name="tiny", architecture="tiny", preprocess={"resize": 8
 
 def test_a_graph_that_names_other_files_is_refused():
     pytest.importorskip("onnxruntime", reason="extra onnx")
-    with pytest.raises(CheckpointError, match="names other files"):
-        _of_graph(b"\x0a\x88\x00location\x12\x0b/etc/passwd", PART, None, {})
-    with pytest.raises(CheckpointError, match="cannot be read by onnxruntime"):
-        _of_graph(b"\x0a\x03abc", PART, None, {})
+    for content, message in (
+        (b"\x0a\x88\x00location\x12\x0b/etc/passwd", "names other files"),
+        (b"\x0a\x03abc", "cannot be read by onnxruntime"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            _of_graph(content, PART, None, {})
 
 
-def test_groups_weights_and_the_terms_come_back(tmp_path):
-    held = images(99, 1)[0]
-    grouped = detector("mls").calibrate(held, alpha=0.1, groups=["a", "b", "b"] * 33, delta=0.2, coverage=0.7)
-    grouped.save(tmp_path / "grouped")
-    loaded = load_detector(tmp_path / "grouped", model=Tiny())
-    assert loaded.predict(NEW, groups="b").rows() == grouped.predict(NEW, groups="b").rows()
-    assert loaded.calibration.terms == grouped.calibration.terms
-    shifted = detector("mls").calibrate(held, alpha=0.1, weights=np.linspace(1, 2, 99))
-    shifted.save(tmp_path / "shifted")
-    loaded = load_detector(tmp_path / "shifted", model=Tiny())
-    assert loaded.predict(NEW, weights=1.5).rows() == shifted.predict(NEW, weights=1.5).rows()
+@pytest.mark.parametrize(
+    ("calibration", "given"),
+    [
+        ({"groups": ["a", "b", "b"] * 33, "delta": 0.2, "coverage": 0.7}, {"groups": "b"}),
+        ({"weights": np.linspace(1, 2, 99)}, {"weights": 1.5}),
+    ],
+)
+def test_groups_weights_and_the_terms_come_back(tmp_path, calibration, given):
+    made = detector("mls").calibrate(images(99, 1)[0], alpha=0.1, **calibration)
+    made.save(tmp_path / "made")
+    loaded = load_detector(tmp_path / "made", model=Tiny())
+    assert loaded.predict(NEW, **given).rows() == made.predict(NEW, **given).rows()
+    assert loaded.calibration.terms == made.calibration.terms
 
 
 @dataclass
@@ -214,8 +213,7 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path):
 
 @pytest.mark.parametrize("name", [MANIFEST, TENSORS])
 def test_a_part_that_is_damaged_or_missing_is_refused(saved, tmp_path, name):
-    copy = tmp_path / "copy"
-    shutil.copytree(saved[1], copy)
+    copy = Path(shutil.copytree(saved[1], tmp_path / "copy"))
     whole = (copy / name).read_bytes()
     place = len(whole) // 3
     for content in (whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :], whole[:-1], None):
@@ -243,7 +241,6 @@ def edited(folder, key, value) -> None:
         ("extra", 1, "key 'extra'"),
         ("batch_size", "8", "key 'batch_size'"),
         ("calibration/terms", {"alpha": 2.0}, "calibrate.alpha"),
-        ("calibration/terms", {"alpha": 1e-4}, "no p-value reaches"),
         ("calibration/groups", ["a"], "is inconsistent"),
         ("method/node/_target_", "os.system", "no code is loaded"),
         ("method/node/_target_", "Path", "is inconsistent"),
@@ -251,7 +248,6 @@ def edited(folder, key, value) -> None:
         ("method/state", {"score": 1}, "has no state"),
         ("method/state", {"bank_": {"is": "Path", "x": 1}}, "unknown kind"),
         ("method/state", {"elsewhere_": {"is": "tensor"}}, "is inconsistent"),
-        ("method/state", [1], "is inconsistent"),
         ("method", {}, "is inconsistent"),
         ("network/config", "../../etc", "not in this openbench"),
         ("network/keys", {"model": {"_target_": "os.system"}}, "no key 'model'"),
@@ -285,10 +281,9 @@ def test_a_zip_that_is_compressed_or_none_is_refused(saved, tmp_path, capsys):
     assert main(["score", str(tmp_path / "bomb.zip"), __file__]) == 2
     assert "bomb.zip' cannot be read (it is compressed)" in capsys.readouterr().err
     (tmp_path / "no.zip").write_bytes(b"PK")
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        load_detector(tmp_path / "no.zip")
-    with pytest.raises(CheckpointError, match="not found"):
-        load_detector(tmp_path / "nowhere")
+    for name, message in (("no.zip", "cannot be read"), ("nowhere", "not found")):
+        with pytest.raises(CheckpointError, match=message):
+            load_detector(tmp_path / name)
 
 
 def fitted(method, toy):
