@@ -26,8 +26,9 @@ from openbench.engine.prepare import prepare
 from openbench.engine.run import run
 from openbench.errors import OpenbenchError
 from openbench.results.checks import CHECKS
-from openbench.results.leaderboard.tabular import SOURCE, gaps, load_figures, summary, write_table
+from openbench.results.leaderboard.tabular import COLUMNS, SOURCE, gaps, load_figures, summary
 from openbench.results.records.store import RecordStore
+from openbench.results.tables.frames import write_frame
 from openbench.results.tables.published import load_names
 
 DETECTORS = (
@@ -119,7 +120,8 @@ def main() -> None:
     print(f"published: {SOURCE}")
     print("\n".join(summary(found)))
     if arguments.csv:
-        write_table(found, arguments.csv)
+        rounded = {name: found[name].map("{:.4f}".format) for name in ("ours", "std", "difference")}
+        write_frame(found.assign(**rounded), arguments.csv, COLUMNS)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ from pathlib import Path
 from openbench import paths
 from openbench.errors import OpenbenchError
 from openbench.results.frame import run_of
-from openbench.results.leaderboard.trainings import compared, comparison, read_runs, training_runs, write_runs
+from openbench.results.leaderboard.trainings import COLUMNS, compared, comparison, training_runs
 from openbench.results.records.store import RecordStore
+from openbench.results.tables.frames import read_frame, write_frame
 from openbench.results.tables.render import FORMATS, render
 
 
@@ -34,13 +35,13 @@ def main() -> int:
             records = map(run_of, RecordStore(arguments.results))
             found = training_runs(records, arguments.benchmark, arguments.backbone)
         else:
-            found = read_runs(arguments.runs)
+            found = read_frame(arguments.runs, COLUMNS)
         table = comparison(found, arguments.benchmark)
     except OpenbenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if arguments.csv is not None:
-        write_runs(compared(found), arguments.csv)
+        write_frame(compared(found), arguments.csv, COLUMNS)
     print(render(table, arguments.format), end="")
     return 0
 

@@ -20,9 +20,10 @@ from openbench.report.site._others import adbench, table_of
 from openbench.report.site.write import write_site
 from openbench.results.checks import Check, write_check
 from openbench.results.leaderboard import ranking
-from openbench.results.leaderboard.tabular import COLUMNS, METRICS, write_table
+from openbench.results.leaderboard.tabular import COLUMNS, METRICS
 from openbench.results.records.store import digest_of
 from openbench.results.scores.stored import ScoreStore
+from openbench.results.tables.frames import write_frame
 from openbench.results.tables.published import Figure, Setup
 from openbench.results.tables.render import Estimate
 
@@ -119,10 +120,7 @@ def test_a_folder_with_other_files_is_refused(results, tmp_path):
 
 
 def test_a_missing_library_is_named_with_the_command_that_installs_it(results, tmp_path, monkeypatch):
-    def absent(name):
-        raise write.PackageNotFoundError(name)
-
-    monkeypatch.setattr(write, "files", absent)
+    monkeypatch.setattr(write, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs itables.*pip install .*\[site\]"):
         write_site(results, tmp_path / "site", {})
     assert not (tmp_path / "site").exists()
@@ -210,7 +208,7 @@ def test_a_figure_says_what_is_other_than_the_row(training, deviations, publishe
     figure = Figure(Estimate(0.9), None, None, "openood_leaderboard.csv")
     figures = PublishedFigures(board, {Setup("toy", "cross_entropy", "big", "knn", "none"): figure})
     assert [found.network if found else "" for found in figures.of_rows.values()] == [published]
-    assert figures.gap((*board.ranked, *board.unranked)[0], "near") is None
+    assert figures.gap(board.rows[0], "near") is None
 
 
 def test_the_table_for_programs_has_the_published_figures(more):
@@ -248,7 +246,7 @@ def test_only_means_over_the_same_tables_are_ranked_together_and_a_row_without_a
     cells = [(table, method, first, value) for method, value in (("knn", 0.9), ("mcd", 0.8)) for table in "ab"]
     cells += [("a", "knn", second, 0.8), ("b", "lof", first, 0.7), ("c", "lof", first, 1.0), ("b", "abod", second, 0.8)]
     rows = [(*cell, 0.0, 3, 0.5, 0.0) for cell in cells]
-    write_table(pd.DataFrame(rows, columns=COLUMNS), tmp_path / "comparison.csv")
+    write_frame(pd.DataFrame(rows, columns=list(COLUMNS)), tmp_path / "comparison.csv", COLUMNS)
     rows = adbench(tmp_path / "comparison.csv")["rows"]
     assert [(row["method"], row["rank"]) for row in rows] == [("knn", 1), ("mcd", 2), ("lof", None), ("abod", None)]
     assert rows[2]["reasons"] == ["1 of 2 tables, and 1 other: its mean is over others"]
@@ -259,7 +257,7 @@ def test_only_means_over_the_same_tables_are_ranked_together_and_a_row_without_a
 
 
 def test_a_comparison_without_numbers_has_no_board(tmp_path):
-    write_table(pd.DataFrame([], columns=COLUMNS), tmp_path / "comparison.csv")
+    write_frame(pd.DataFrame([], columns=list(COLUMNS)), tmp_path / "comparison.csv", COLUMNS)
     assert adbench(tmp_path / "comparison.csv") is None
 
 

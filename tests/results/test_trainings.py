@@ -10,7 +10,8 @@ from scipy import stats
 
 from openbench.errors import RecordError
 from openbench.results.frame import run_of
-from openbench.results.leaderboard.trainings import compared, comparison, read_runs, training_runs, write_runs
+from openbench.results.leaderboard.trainings import COLUMNS, compared, comparison, training_runs
+from openbench.results.tables.frames import read_frame, write_frame
 from openbench.results.tables.render import render
 
 from .records import make_record, metrics
@@ -145,8 +146,8 @@ def test_what_is_kept_gives_the_same_table_without_scores_that_no_row_has():
 def test_runs_survive_their_csv(tmp_path):
     records = [record(t, seed=s, near=0.6 + s / 7) for t, s in product(("cross_entropy", "udg"), (0, 1))]
     runs = runs_of(records)
-    write_runs(runs, tmp_path / "runs.csv")
-    assert_frame_equal(read_runs(tmp_path / "runs.csv"), runs)
+    write_frame(runs, tmp_path / "runs.csv", COLUMNS)
+    assert_frame_equal(read_frame(tmp_path / "runs.csv", COLUMNS), runs)
     assert_frame_equal(runs_of(records[::-1]), runs)
 
 
@@ -155,16 +156,17 @@ def test_runs_survive_their_csv(tmp_path):
     [(("near,", "nearly,"), "found the columns"), (("0.8,", "much,"), "a number is expected")],
 )
 def test_a_csv_that_cannot_be_read_is_named(tmp_path, change, message):
-    write_runs(runs_of([record("vos", near=0.8)]), tmp_path / "runs.csv")
+    write_frame(runs_of([record("vos", near=0.8)]), tmp_path / "runs.csv", COLUMNS)
     text = (tmp_path / "runs.csv").read_text()
     (tmp_path / "runs.csv").write_text(text.replace(*change, 1))
     with pytest.raises(RecordError, match=message) as caught:
-        read_runs(tmp_path / "runs.csv")
+        read_frame(tmp_path / "runs.csv", COLUMNS)
     assert "runs.csv" in str(caught.value)
 
 
 @pytest.mark.parametrize("path", sorted(PUBLISHED.glob("*.csv")), ids=lambda path: path.stem)
 def test_a_published_table_follows_from_its_runs(path):
-    table = comparison(read_runs(path), path.stem)
+    runs = read_frame(path, COLUMNS)
+    table = comparison(runs, path.stem)
     assert path.with_suffix(".md").read_text(encoding="utf-8") == render(table, "markdown")
-    assert read_runs(path)["seed"].nunique() > 1
+    assert runs["seed"].nunique() > 1

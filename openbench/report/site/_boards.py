@@ -52,29 +52,16 @@ _OF_ID = {"accuracy": "ID accuracy", "aurc": "AURC", "augrc": "AUGRC", "ece_debi
 _RISK = re.compile(r"risk@.+")
 
 
-@dataclass(frozen=True)
-class Metric:
-    """One column of numbers.
+def metric(of: str, key: str, title: str, better: int) -> Plain:
+    """Return a column of numbers as the page reads it.
 
     Args:
-        name: of a set or group, e.g. `near`.
-        key: of the metric, e.g. `auroc`.
+        of: a set or group, e.g. `near`.
+        key: of the metric, e.g. `auroc`; with `of` its name in the address of the site.
+        title: as printed.
+        better: 1 if larger numbers are better, −1 if smaller ones are, 0 for neither.
     """
-
-    name: str
-    key: str
-
-    @property
-    def id(self) -> str:
-        """Its name in the address of the site."""
-        return f"{self.name}.{self.key}"
-
-    @property
-    def plain(self) -> dict[str, object]:
-        """For the page: id, title, the set or group, and which way is better (1, −1, or 0 for neither)."""
-        better = {True: 1, False: -1, None: 0}[higher_is_better(self.key)]
-        title = _OF_ID.get(self.key) if self.name == "id" else f"{self.name} {_TITLES.get(self.key, self.key)}"
-        return {"id": self.id, "title": title, "of": self.name, "better": better}
+    return {"id": f"{of}.{key}" if key else of, "title": title, "of": of, "better": better}
 
 
 def keep(name: str, key: str) -> bool:
@@ -85,8 +72,8 @@ def keep(name: str, key: str) -> bool:
     return base in (_TITLES if of in GROUPS else _OF_SETS) or (of in GROUPS and _RISK.fullmatch(base) is not None)
 
 
-def metrics_of(board: Board) -> list[Metric]:
-    """Return the numbers that the rows of a board have: near and far, ID, then every set."""
+def _metrics_of(board: Board) -> list[tuple[str, str]]:
+    """Set or group and key of the numbers that the rows of a board have: near and far, ID, then every set."""
     present = {
         (name.removeprefix(row.side), without_end(key))
         for row in board.rows
@@ -96,7 +83,7 @@ def metrics_of(board: Board) -> list[Metric]:
         for key in values
         if keep(name, key)
     }
-    return [Metric(name, key) for name, key in sorted(present, key=_place)]
+    return sorted(present, key=_place)
 
 
 def _place(metric: tuple[str, str]) -> tuple[int, int, str, int, str]:
@@ -185,15 +172,16 @@ class PublishedFigures:
 def _columns(board: Board, figures: PublishedFigures) -> list[ShownColumn]:
     """The columns of a board as the page reads them, each with what a row has in it; published figures after ours."""
     columns: list[ShownColumn] = []
-    for metric in metrics_of(board):
-        columns.append((metric.plain, methodcaller("value", metric.name, metric.key)))
-        if metric.key == "auroc" and metric.name in figures.groups:
-            for key, title, value in (
-                ("published", "published", figures.published),
-                ("apart", "ours − published", figures.gap),
-            ):
-                plain = {"id": f"{metric.id}.{key}", "title": f"{metric.name}, {title}", "of": metric.name, "better": 0}
-                columns.append((plain, partial(value, group=metric.name)))
+    for of, key in _metrics_of(board):
+        title = _OF_ID[key] if of == "id" else f"{of} {_TITLES.get(key, key)}"
+        better = {True: 1, False: -1, None: 0}[higher_is_better(key)]
+        columns.append((metric(of, key, title, better), methodcaller("value", of, key)))
+        if key == "auroc" and of in figures.groups:
+            theirs, gap = (
+                metric(of, "auroc.published", f"{of}, published", 0),
+                metric(of, "auroc.apart", f"{of}, ours − published", 0),
+            )
+            columns += [(theirs, partial(figures.published, group=of)), (gap, partial(figures.gap, group=of))]
     return columns
 
 

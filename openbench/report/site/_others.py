@@ -6,11 +6,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from openbench.report.site._boards import Metric, Plain, number, value_of
+from openbench.report.site._boards import Plain, metric, number, value_of
 from openbench.results.leaderboard.published import PublishedBoard
-from openbench.results.leaderboard.tabular import METRICS, SOURCE, read_table
-from openbench.results.leaderboard.trainings import comparison, read_runs
+from openbench.results.leaderboard.tabular import COLUMNS, METRICS, SOURCE
+from openbench.results.leaderboard.trainings import COLUMNS as RUN_COLUMNS
+from openbench.results.leaderboard.trainings import comparison
 from openbench.results.records.settings import NONE
+from openbench.results.tables.frames import read_frame
 from openbench.results.tables.render import Column, Estimate, Table, cell_text, with_best
 
 _AUTC = tuple(f"{group}.{key}" for group in ("near", "far") for key in ("autc", "aufpr", "aufnr"))
@@ -18,32 +20,18 @@ _PRINTED = Column("", "percent")
 _TITLES = {"auroc": "AUROC", "conformal_auroc": "conformal AUROC"}
 # Every row of the site has these; a board sets those that it knows.
 _ROW: Plain = {
-    "rank": None,
+    **dict.fromkeys(("rank", "version", "ms", "mib", "ranks", "ranks_here")),
+    **dict.fromkeys(("training", "backbone", "settings", "tuned", "groups", "published", "source", "group"), ""),
+    **dict.fromkeys(("augment", "outliers"), NONE),
+    **dict.fromkeys(("comparable", "complete"), True),
     "tied": False,
-    "version": None,
-    "training": "",
-    "augment": NONE,
-    "outliers": NONE,
-    "backbone": "",
-    "settings": "",
-    "tuned": "",
     "networks": 1,
     "reasons": [],
-    "ms": None,
-    "mib": None,
-    "ranks": None,
-    "ranks_here": None,
-    "groups": "",
-    "published": "",
-    "comparable": True,
-    "complete": True,
-    "source": "",
-    "group": "",
 }
 # Likewise of a board that is not made of records.
 _BOARD: Plain = {"digest": "", "side": "standard", "conventions": [], "compared": 0, "published": []}
-_NEAR_AND_FAR = (("near.auroc", "near AUROC", 1), ("far.auroc", "far AUROC", 1))
-_ACCURACY = ("id.accuracy", "ID accuracy", 1)
+_NEAR_AND_FAR = (("near", "auroc", "near AUROC", 1), ("far", "auroc", "far AUROC", 1))
+_ACCURACY = ("id", "accuracy", "ID accuracy", 1)
 
 
 def by_autc(board: Plain) -> Plain | None:
@@ -85,13 +73,13 @@ def adbench(path: Path) -> Plain | None:
     Raises:
         RecordError: it is not one.
     """
-    read: Any = read_table(path).itertuples() if path.is_file() else ()
+    read: Any = read_frame(path, COLUMNS).itertuples() if path.is_file() else ()
     gaps = [gap for gap in read if gap.metric in METRICS]
     if not gaps:
         return None
     cells = {(gap.method, gap.metric, gap.dataset): gap for gap in gaps}
     tables = sorted({gap.dataset for gap in gaps})
-    metrics = [*_means_of_tables(), *(_metric(f"{name}.auroc", name, 1) for name in tables)]
+    metrics = [*_means_of_tables(), *(metric(name, "auroc", name, 1) for name in tables)]
     measured = {
         method: frozenset(table for table in tables if (method, METRICS[0], table) in cells)
         for method in sorted({gap.method for gap in gaps})
@@ -127,12 +115,12 @@ def trainings(path: Path) -> Plain:
     Raises:
         RecordError: it is not one.
     """
-    runs = read_runs(path)
+    runs = read_frame(path, RUN_COLUMNS)
     table = comparison(runs, path.stem)
     ids = runs.sort_values("seed").groupby(["training", "score"])["run_id"].agg(list).to_dict()
-    named = (*_NEAR_AND_FAR, ("near.fpr95", "near FPR@95", -1), _ACCURACY)
-    more = (("gain", "gain over cross-entropy (near AUROC)", 1), ("plain", "near AUROC with cross-entropy", 1))
-    metrics = [_metric(*each) for each in (*named, *more)]
+    named = (*_NEAR_AND_FAR, ("near", "fpr95", "near FPR@95", -1), _ACCURACY)
+    more = (("gain", "", "gain over cross-entropy (near AUROC)", 1), ("plain", "", "near AUROC with cross-entropy", 1))
+    metrics = [metric(*each) for each in (*named, *more)]
     rows = []
     for training, score, _, accuracy, near, far, fpr95, gain, same in table.rows:
         values = [value_of(cell) for cell in (near, far, fpr95, accuracy, gain, same)]
@@ -153,7 +141,7 @@ def trainings(path: Path) -> Plain:
 
 def published(board: PublishedBoard) -> Plain:
     """Return a board of published results, without ranks, as the page reads it."""
-    named = (*_NEAR_AND_FAR, _ACCURACY)
+    metrics = [metric(*each) for each in (*_NEAR_AND_FAR, _ACCURACY)]
     rows = []
     for at, (cells, runs, reasons) in enumerate(zip(board.table.rows, board.runs, board.reasons, strict=True)):
         *about, near, far, accuracy, source = cells
@@ -164,9 +152,9 @@ def published(board: PublishedBoard) -> Plain:
         "id": f"published-{board.benchmark}",
         "benchmark": board.benchmark,
         "title": board.table.title,
-        "metrics": [_metric(*each) for each in named],
+        "metrics": metrics,
         "kind": "published",
-        "first": ["training", "augment", "outliers", "backbone", *(key for key, *_ in named), "source"],
+        "first": ["training", "augment", "outliers", "backbone", *(one["id"] for one in metrics), "source"],
         "rows": rows,
         "about": "each row names its source",
     }
@@ -197,14 +185,10 @@ def _other_tables(here: Set[str], common: Set[str]) -> list[str]:
 def _means_of_tables() -> list[Plain]:
     ends = (("", "", 1), (".published", ", published", 0), (".apart", ", ours − published", 0))
     return [
-        _metric(f"mean.{key}{end}", f"mean {_TITLES[key]}{more}", better)
+        metric("mean", f"{key}{end}", f"mean {_TITLES[key]}{more}", better)
         for key in METRICS
         for end, more, better in ends
     ]
-
-
-def _metric(key: str, title: str, better: int) -> Plain:
-    return Metric(*key.partition(".")[::2]).plain | {"title": title, "better": better, "id": key}
 
 
 def _of_table(gap: Any) -> Any:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from importlib.metadata import PackageNotFoundError, files
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -188,11 +188,10 @@ def _page(boards: Iterable[Board], unreadable: Iterable[OpenbenchError], network
 
 def _libraries() -> dict[str, str]:
     """The libraries of the page, from their packages: DataTables with jQuery, and plotly."""
-    tables = _file("itables", "itables/html/dt_bundle.js")
     return {
-        "assets/datatables.js": _classic(tables),
-        "assets/datatables.css": _file("itables", "itables/html/dt_bundle.css"),
-        "assets/plotly.js": _file("plotly", "plotly/package_data/plotly.min.js"),
+        "assets/datatables.js": _classic(_file("itables", "html/dt_bundle.js")),
+        "assets/datatables.css": _file("itables", "html/dt_bundle.css"),
+        "assets/plotly.js": _file("plotly", "package_data/plotly.min.js"),
     }
 
 
@@ -206,18 +205,12 @@ def _classic(module: str) -> str:
     return f"(() => {{\n{body}\nwindow.jQuery = window.$ = {names['jQuery'].strip()};\n}})();\n"
 
 
-def _file(distribution: str, name: str) -> str:
-    try:
-        path = next((file for file in files(distribution) or () if str(file) == name), None)
-    except PackageNotFoundError as error:
-        raise _missing(distribution) from error
-    if path is None:
-        raise _missing(f"{distribution} with {name}")
-    return Path(str(path.locate())).read_text(encoding="utf-8")
-
-
-def _missing(name: str) -> ConfigError:
-    return ConfigError(f"the site needs {name}, which is not installed — {pip_install('site')}")
+def _file(package: str, name: str) -> str:
+    spec = find_spec(package)
+    path = Path(spec.origin or "").parent / name if spec else None
+    if path is None or not path.is_file():
+        raise ConfigError(f"the site needs {package} with {name}, which is not installed — {pip_install('site')}")
+    return path.read_text(encoding="utf-8")
 
 
 def _check_folder(folder: Path) -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
-from openbench.results.escape import csv_cell
 from openbench.results.tables.published import load_names, number_in, reference_rows
 
 if TYPE_CHECKING:
@@ -23,7 +22,8 @@ _ROUNDING = 0.005
 
 Cell = tuple[str, str, str]  # table, our method, metric
 _CELL = ["dataset", "method", "metric"]
-COLUMNS = (*_CELL, "ours", "std", "draws", "published", "difference")
+COLUMNS = {**dict.fromkeys(_CELL, "str"), "ours": "float64", "std": "float64", "draws": "int64"}
+COLUMNS |= {"published": "float64", "difference": "float64"}
 
 
 def load_figures(folder: Path) -> dict[Cell, float]:
@@ -33,17 +33,14 @@ def load_figures(folder: Path) -> dict[Cell, float]:
         folder: the reference folder.
 
     Raises:
-        RecordError: no such file, a value that is not a number, or a key twice.
+        RecordError: no such file, or a value that is not a number.
     """
     names, figures = load_names(folder), dict[Cell, float]()
     if not (folder / FIGURES).is_file():
         raise RecordError(f"'{folder / FIGURES}' not found — it holds the published figures: {SOURCE}")
     for where, row in reference_rows(folder, FIGURES):
         for method in names.ours("detector", row["detector"], PROTOCOL):
-            cell = (row["dataset"], method, row["metric"])
-            if cell in figures:
-                raise RecordError(f"{where}: {cell} appears twice — keep one")
-            figures[cell] = number_in(row["value"], where)
+            figures[row["dataset"], method, row["metric"]] = number_in(row["value"], where)
     return figures
 
 
@@ -93,25 +90,3 @@ def summary(table: "DataFrame", worst: int = 3) -> list[str]:
         beyond = int((size > _ROUNDING + 1e-9).sum())
         lines.append(f"{metric:<17}{method:<11}{len(members):>6}{size.median():>8.4f}{beyond:>17}  {listed}")
     return lines
-
-
-def write_table(table: "DataFrame", path: Path) -> None:
-    """Write a CSV with a row per number, four decimals."""
-    texts = {name: table[name].map("{:.4f}".format) for name in ("ours", "std", "difference")}
-    texts |= {name: table[name].map(csv_cell) for name in _CELL}
-    table.assign(**texts).to_csv(path, index=False, lineterminator="\n")
-
-
-def read_table(path: Path) -> "DataFrame":
-    """Return the numbers of a CSV that `write_table` wrote.
-
-    Raises:
-        RecordError: columns are missing, or a number cannot be read.
-    """
-    import pandas as pd
-
-    try:
-        table = pd.read_csv(path, keep_default_na=False, dtype=dict.fromkeys(_CELL, "str"))
-        return table[list(COLUMNS)].astype(dict.fromkeys(COLUMNS[3:], "float64") | {"draws": "int64"})
-    except (KeyError, ValueError) as error:
-        raise RecordError(f"'{path}': {error} — a file that scripts/compare_adbench.py wrote is expected") from error

@@ -7,12 +7,10 @@ how they are tuned.
 
 from collections.abc import Iterable
 from math import sqrt
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openbench.digest import digest
 from openbench.errors import RecordError
-from openbench.results.escape import csv_cell
 from openbench.results.frame import Run
 from openbench.results.records.settings import OWN, RELEASED
 from openbench.results.tables.render import Cell, Column, Estimate, Table
@@ -78,29 +76,6 @@ def compared(runs: "DataFrame") -> "DataFrame":
     others = runs[runs["training"] != BASELINE]
     scores = runs.set_index(["score", "setting"]).index.isin(others.set_index(["score", "setting"]).index)
     return runs[scores | (runs["score"] == BASELINE_SCORE)]
-
-
-def write_runs(runs: "DataFrame", path: Path) -> None:
-    """Write a CSV with a row per run, from which `read_runs` has the same runs again."""
-    texts = {name: runs[name].map(csv_cell) for name, dtype in COLUMNS.items() if dtype == "str"}
-    runs.assign(**texts).to_csv(path, index=False, lineterminator="\n")
-
-
-def read_runs(path: Path) -> "DataFrame":
-    """Return the runs of a CSV that `write_runs` wrote.
-
-    Raises:
-        RecordError: columns are missing or unknown, or a number cannot be read.
-    """
-    import pandas as pd
-
-    table = pd.read_csv(path, dtype="str", keep_default_na=False)
-    if list(table) != list(COLUMNS):
-        raise RecordError(f"'{path}': found the columns {list(table)} — expected {', '.join(COLUMNS)}")
-    try:
-        return table.astype(COLUMNS)
-    except ValueError as error:
-        raise RecordError(f"'{path}': {error} — a number is expected") from error
 
 
 def comparison(runs: "DataFrame", benchmark: str) -> Table:

@@ -1,9 +1,12 @@
 """Tables of many methods, and tables as pandas DataFrames: rates are fractions in [0, 1], and nothing is rounded."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openbench.core.record import ResultRecord
+from openbench.errors import RecordError
+from openbench.results.escape import csv_cell
 from openbench.results.records.settings import hyper_parameters
 from openbench.results.tables.render import Cell, Column, Estimate, Table
 from openbench.results.tables.views import (
@@ -86,6 +89,35 @@ def frame_of(table: Table) -> "DataFrame":
             if any(value is not None for value in values):
                 columns[f"{name}_{end}"] = pd.Series(values, dtype=dtype)
     return pd.DataFrame(columns)
+
+
+def write_frame(table: "DataFrame", path: Path, columns: Mapping[str, str]) -> None:
+    """Write a CSV whose texts are escaped, from which `read_frame` has the same table again.
+
+    Args:
+        table: with these columns.
+        path: the file.
+        columns: name → dtype.
+    """
+    texts = {name: table[name].map(csv_cell) for name, dtype in columns.items() if dtype == "str"}
+    table.assign(**texts).to_csv(path, index=False, lineterminator="\n")
+
+
+def read_frame(path: Path, columns: Mapping[str, str]) -> "DataFrame":
+    """Return the table in a CSV that `write_frame` wrote.
+
+    Raises:
+        RecordError: columns are missing or unknown, or a number cannot be read.
+    """
+    import pandas as pd
+
+    table = pd.read_csv(path, dtype="str", keep_default_na=False)
+    if list(table) != list(columns):
+        raise RecordError(f"'{path}': found the columns {list(table)} — expected {', '.join(columns)}")
+    try:
+        return table.astype(dict(columns))
+    except ValueError as error:
+        raise RecordError(f"'{path}': {error} — a number is expected") from error
 
 
 def name_of(title: str) -> str:
