@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from openbench.core.record import ResultRecord, RunIdentity
 from openbench.report.site.facts import MethodFacts
 from openbench.report.site.write import write_site
 from openbench.results.checks import Check, write_check
 from openbench.results.records.store import RecordStore, digest_of
+
+from ..results.records import make_record, metrics  # noqa: TID252 — the tests are no package
 
 HOSTILE = "</script><img src=x onerror=alert(1)><b>bold</b>"
 FACTS = {
@@ -36,25 +37,14 @@ toy,CE,KNN,ResNet18,no,91,0,,0,90
 
 def record(method, near, far, deviations=(), benchmark="toy", **params):
     """A run with two near sets and one far set, ±1 % around the AUROC of each group."""
-    groups = {
-        name: {"auroc": value, "auroc_low": value - 0.01, "auroc_high": value + 0.01, "fpr95": 1 - value, "n_sets": n}
-        for name, value, n in (("near", near, 2), ("far", far, 1))
-    }
-    sets = {name: {"auroc": v, "fpr95": 1 - v} for name, v in (("a", near - 0.02), ("b", near + 0.02), ("c", far))}
-    made = ResultRecord(
-        run_id="",
+    return make_record(
         config={"seed": 0, "method": {"_name_": method, **params}, "tune": {"strategy": "none", "_name_": "none"}},
         benchmark={"name": benchmark, "digest": benchmark, "pristine": not deviations, "deviations": list(deviations)},
-        backbone={"name": "tiny", "digest": "bbbb", "training": "cross_entropy"},
         method={"name": method, "version": 1, "reference": "", "params": params},
-        tuned={},
-        trials=[],
-        metrics={**sets, **groups, "id": {"accuracy": 0.75, "n_id": 100}},
-        header="FPR@95: OOD positive",
+        metrics=metrics(near, far),
         counts={key: {"n": n, "expected": n + (key == "near/a" and bool(deviations))} for key, n in COUNTS.items()},
         provenance={"utc": "2025-01-01T00:00:00+00:00", "seconds": {"score": 0.019}, "peak_mib": {"score": 100.0}},
     )
-    return replace(made, run_id=RunIdentity.of(made).run_id)
 
 
 def records():

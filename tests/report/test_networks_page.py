@@ -33,19 +33,16 @@ def test_a_site_of_one_network_has_no_such_page():
     assert networks_page(boards([record("knn", 0.9, 0.9), record("msp", 0.8, 0.9)]), "site") == {}
 
 
-def test_cells_have_number_rank_and_colour():
-    html = page()["networks.html"]
+def test_cells_have_number_rank_and_colour_and_pictures_are_beside_the_page():
+    files = page()
+    html = files["networks.html"]
+    assert set(re.findall(r'src="([^"]+)"', html)) <= files.keys()
+    assert sum(name.endswith("mean-ranks.svg") for name in files) == 2  # near and far
+    assert "tables/networks.csv" in files
     assert 'style="--share: 1.000">90.00 <small>1</small>' in html
     assert 'style="--share: 0.500">75.00 <small>2</small>' in html
     assert 'style="--share: 0.000">60.00 <small>3</small>' in html
     assert "3 methods on 2 networks. Kendall&#39;s τ" in html
-
-
-def test_its_pictures_are_beside_it():
-    files = page()
-    assert set(re.findall(r'src="([^"]+)"', files["networks.html"])) <= files.keys()
-    assert sum(name.endswith("mean-ranks.svg") for name in files) == 2  # near and far
-    assert "tables/networks.csv" in files
 
 
 def test_names_in_records_are_text():

@@ -53,12 +53,8 @@ def test_every_number_is_that_of_a_record(site):
 
 def test_the_page_says_how_much_there_is_and_what_each_method_does(site):
     assert "4 results on 2 benchmarks, " in (site / "index.html").read_text()
-    assert read(site)[0]["methods"]["knn"] == {
-        "reads": "features",
-        "needs": ["training data"],
-        "year": "2022",
-        "summary": "Distance to a neighbour.",
-    }
+    about = {"reads": "features", "needs": ["training data"], "year": "2022", "summary": "Distance to a neighbour."}
+    assert read(site)[0]["methods"]["knn"] == about
 
 
 def test_ranked_rows_come_first_and_others_say_why_they_are_not(site):
@@ -68,16 +64,17 @@ def test_ranked_rows_come_first_and_others_say_why_they_are_not(site):
     assert [row["complete"] for row in rows] == [True, True, False]
 
 
+def drawn(name, role, scores):
+    labels = np.full(len(scores), -1)
+    return SetScores.of_split(name, role, scores.astype("f4"), labels, labels)
+
+
 def test_a_row_states_the_ranks_that_it_may_have(results, tmp_path):
     shutil.copytree(results, tmp_path / "results")
     rng, store = np.random.default_rng(0), ScoreStore(tmp_path / "results" / "scores")
     for made, shift in zip(records()[:2], (9.0, 0.0), strict=True):
-        sets = [(Role.ID_TEST, "toy", 0.0), (Role.NEAR, "a", shift), (Role.NEAR, "b", shift), (Role.FAR, "c", shift)]
-        labels = np.full(50, -1)
-        store.write(
-            made.run_id,
-            [SetScores.of_split(n, role, rng.normal(s, 1, 50).astype("f4"), labels, labels) for role, n, s in sets],
-        )
+        plan = ((Role.ID_TEST, "toy", 0.0), (Role.NEAR, "a", shift), (Role.NEAR, "b", shift), (Role.FAR, "c", shift))
+        store.write(made.run_id, [drawn(name, role, rng.normal(mean, 1, 50)) for role, name, mean in plan])
     write_site(tmp_path / "results", tmp_path / "site", {})
     rows = boards(tmp_path / "site")["toy"]["rows"]
     assert [(row["method"], row["ranks"]) for row in rows] == [("knn", [1, 1]), ("msp", [2, 2]), ("vim", None)]
@@ -143,9 +140,8 @@ def test_a_run_whose_page_cannot_be_made_keeps_its_record_and_the_others_their_p
     monkeypatch.setattr(write, "_FEW", 0)  # in processes of their own
     damaged, whole = (made.run_id for made in records()[:2])
     scores, rng = ScoreStore(tmp_path / "results" / "scores"), np.random.default_rng(0)
-    labels, plan = np.full(9, -1), [("toy", Role.ID_TEST), ("a", Role.NEAR)]
-    sets = [SetScores.of_split(name, role, rng.normal(size=9).astype("f4"), labels, labels) for name, role in plan]
-    scores.write(whole, sets)
+    plan = (("toy", Role.ID_TEST), ("a", Role.NEAR))
+    scores.write(whole, [drawn(name, role, rng.normal(size=9)) for name, role in plan])
     scores.path(damaged).write_bytes(b"")
     files, errors = write_site(tmp_path / "results", tmp_path / "site", FACTS, attrgetter("run_id"))
     assert [damaged in str(error) for error in errors] == [True]

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import statistics
 from dataclasses import replace
 
 import pytest
@@ -70,15 +69,6 @@ SIDES = (("standard", ""), ("full_spectrum", "full_spectrum/"))
 def test_rows_are_in_the_order_of_the_ranking_with_their_rank(two):
     (table, *_) = across(found(two, "ranking"), "ranking")
     assert [row[:2] for row in table.rows] == [(1, "knn"), (2, "msp")]
-
-
-def test_seeds_become_mean_and_deviation_for_any_key():
-    nears = [0.90, 0.92, 0.97]
-    records = [with_seed(make_record(), seed, near) for seed, near in enumerate(nears)]
-    (table, *_) = across(found(records, "overview"), "overview")
-    cell = table.rows[0][[c.title for c in table.columns].index("a")]
-    assert cell.value == pytest.approx(statistics.fmean(nears) - 0.02)
-    assert cell.std == pytest.approx(statistics.pstdev(nears))
 
 
 def test_the_overview_has_a_column_per_group_and_set():

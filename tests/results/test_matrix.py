@@ -34,11 +34,7 @@ def run(method, network, near):
 
 
 def records():
-    return [
-        run(method, network, near)
-        for method, line in NEAR.items()
-        for network, near in zip(NETWORKS, line, strict=True)
-    ]
+    return [run(method, *pair) for method, line in NEAR.items() for pair in zip(NETWORKS, line, strict=True)]
 
 
 def found(made, metric="auroc", view="networks", of=()):
@@ -56,6 +52,7 @@ def test_tau_is_that_of_scipy_with_and_without_ties(decimals):
     taus = kendall_taus(values, replicates=2)[:, :, 0]
     expected = [[stats.kendalltau(a, b).statistic for b in values.T] for a in values.T]
     np.testing.assert_allclose(taus, expected, atol=1e-12)
+    assert np.isnan(kendall_taus([[1, 1], [1, 2]], replicates=10)[0, 1]).all()
 
 
 def test_the_interval_of_tau_is_that_of_resampled_methods():
@@ -68,18 +65,10 @@ def test_the_interval_of_tau_is_that_of_resampled_methods():
     assert (low, high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.04)
 
 
-def test_an_order_of_ties_only_has_no_tau():
-    assert np.isnan(kendall_taus([[1, 1], [1, 2]], replicates=10)[0, 1]).all()
-
-
 def test_methods_stand_by_mean_rank_and_networks_by_accuracy(matrix):
     assert [network.label for network in matrix.networks] == ["big", "tiny · seed 0", "tiny · seed 1"]
-    assert dict(zip(matrix.methods, matrix.ranks.tolist(), strict=True)) == {
-        "knn": [4, 1, 1],
-        "vim": [3, 2, 2],
-        "msp": [1, 4, 3],
-        "mls": [2, 3, 4],
-    }
+    ranks = dict(zip(matrix.methods, matrix.ranks.tolist(), strict=True))
+    assert ranks == {"knn": [4, 1, 1], "vim": [3, 2, 2], "msp": [1, 4, 3], "mls": [2, 3, 4]}
     assert matrix.methods[:2] == ("knn", "vim")
 
 
@@ -131,10 +120,6 @@ def test_a_metric_without_better_and_worse_is_an_error(metric):
         needed(metric)
 
 
-def test_one_network_is_nothing_to_compare():
-    assert found(records()[::3]) == []
-
-
 def test_trainings_of_a_backbone_are_means_over_their_seeds():
     other = [
         named(replace(record, backbone={**record.backbone, "training": "logitnorm", "digest": "l"}, metrics=worse))
@@ -148,15 +133,17 @@ def test_trainings_of_a_backbone_are_means_over_their_seeds():
     assert "4 methods on 2 ways of training" in one.summary()
 
 
+def test_one_network_or_benchmark_is_nothing_to_compare():
+    assert found(records()[::3]) == found(records(), view="benchmarks") == []
+
+
 def trained(training, outliers, gains, at):
     """Runs of a training whose methods differ from cross-entropy's by some gains in near AUROC."""
     made = []
     for (method, (near, *_)), gain in zip(NEAR.items(), gains, strict=True):
         one = run(method, ("tiny", 0, 0.75 + 0.01 * at), near + gain)
         node = {"training": {"_name_": training}, **({"outliers": {"_name_": outliers}} if outliers else {})}
-        about = {**one.backbone, "training": training, "digest": training} | (
-            {"outliers": outliers} if outliers else {}
-        )
+        about = {**one.backbone, "training": training, "digest": training, "outliers": outliers}
         made.append(named(replace(one, config={**one.config, **node}, backbone=about)))
     return made
 
@@ -251,7 +238,3 @@ def test_benchmarks_are_compared_by_the_methods_that_all_have_with_seeds_average
     assert matrix.taus[0, 1, 0] == pytest.approx(stats.kendalltau(*np.array(values).T).statistic)
     assert matrix.notes == ("Not compared, as numbers are missing: gen, mls, sngp, vim, toy · sngp.",)
     assert "Kendall's τ between the two orders is -1.00 [" in matrix.summary()
-
-
-def test_one_benchmark_has_no_other_to_compare_with():
-    assert found(records(), view="benchmarks") == []

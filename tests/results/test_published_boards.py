@@ -13,7 +13,7 @@ from openbench.report.site._others import published
 from openbench.results.leaderboard.published import COLUMNS, GIVEN, MEASURED, published_boards
 from openbench.results.leaderboard.ranking import boards
 from openbench.results.tables.render import Estimate
-from tests.results.records import make_record, named
+from tests.results.records import make_record, named, with_method
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
 TITLES = [column.title for column in COLUMNS]
@@ -45,13 +45,9 @@ def test_every_row_of_the_leaderboard_page_has_its_numbers_and_its_source(page):
         printed = Counter(
             tuple(map(number, (r["near_auroc"], r["far_auroc"]))) for r in page if r["benchmark"] == benchmark
         )
-        here = Counter(
-            tuple(
-                None if cell is None else round(100 * cell.value, 6) for cell in (r["near AUROC ↑"], r["far AUROC ↑"])
-            )
-            for r in rows_of(found[benchmark])
-            if "leaderboard page, state of 19 July 2025" in r["source"]
-        )
+        cited = [r for r in rows_of(found[benchmark]) if "leaderboard page, state of 19 July 2025" in r["source"]]
+        cells = [(r["near AUROC ↑"], r["far AUROC ↑"]) for r in cited]
+        here = Counter(tuple(cell and round(100 * cell.value, 6) for cell in pair) for pair in cells)
         assert here == printed
     assert sum(r["benchmark"] in IMAGENET for r in page) == 296
 
@@ -63,29 +59,21 @@ def test_rows_are_sorted_by_near_auroc_and_say_that_nobody_verified_them():
         assert board.table.title == f"{board.benchmark}: published, not verified here"
 
 
-def test_a_run_of_ones_own_stands_among_them_with_its_run_id():
-    record = own()
-    (found,) = (b for b in published_boards(REFERENCE, boards([record])) if b.benchmark == "imagenet1k")
-    (at,) = (at for at, runs in enumerate(found.runs) if runs)
-    row = rows_of(found)[at]
-    assert found.runs[at] == (record.run_id,)
-    assert (row["method"], row["source"], row["near AUROC ↑"].value) == ("knn", MEASURED, 0.9)
+def test_runs_of_ones_own_stand_among_them_and_say_what_they_are():
+    record, other = own(), with_method(own(), "msp")
+    given = named(replace(other, config={**other.config, "scores": {"sha256": "00", "images": "named"}}))
+    part = own(pristine=False, digest="bbbb", deviations=["far.textures: dropped"])
+    (found,) = (b for b in published_boards(REFERENCE, boards([record, given, part])) if b.benchmark == "imagenet1k")
+    rows = {runs[0]: at for at, runs in enumerate(found.runs) if runs}
+    said = {run: rows_of(found)[at]["source"] for run, at in rows.items()}
+    assert said == {record.run_id: MEASURED, given.run_id: GIVEN, part.run_id: MEASURED}
+    assert found.reasons[rows[part.run_id]] == ("benchmark not as defined: far.textures: dropped",)
+    at = rows[record.run_id]
+    assert (rows_of(found)[at]["method"], rows_of(found)[at]["near AUROC ↑"].value) == ("knn", 0.9)
     assert 0 < at < len(found.runs) - 1
-
-
-def test_scores_that_were_given_are_not_called_measured():
-    record = own()
-    record = named(replace(record, config={**record.config, "scores": {"sha256": "00", "images": "named"}}))
-    (found,) = (b for b in published_boards(REFERENCE, boards([record])) if b.benchmark == "imagenet1k")
-    assert [r["source"] for r, runs in zip(rows_of(found), found.runs, strict=True) if runs] == [GIVEN]
-
-
-def test_a_run_on_other_images_says_so():
-    record = own(pristine=False, deviations=["far.textures: dropped"])
-    (found,) = (b for b in published_boards(REFERENCE, boards([record])) if b.benchmark == "imagenet1k")
-    assert [reasons for reasons in found.reasons if reasons] == [
-        ("benchmark not as defined: far.textures: dropped",)
-    ]  # fmt: skip
+    board = published(found)
+    assert {row["rank"] for row in board["rows"]} == {None}
+    assert len({row["id"] for row in board["rows"]}) == len(board["rows"])
 
 
 def test_a_benchmark_with_more_rows_of_its_own_has_no_page(tmp_path):
@@ -95,15 +83,6 @@ def test_a_benchmark_with_more_rows_of_its_own_has_no_page(tmp_path):
     )
     assert [board.benchmark for board in published_boards(tmp_path, ())] == ["toy"]
     assert published_boards(tmp_path, boards([own("toy")])) == []
-
-
-def test_the_site_shows_them_without_ranks():
-    record = own()
-    (found,) = (b for b in published_boards(REFERENCE, boards([record])) if b.benchmark == "imagenet1k")
-    board = published(found)
-    assert {row["rank"] for row in board["rows"]} == {None}
-    assert [row["source"] for row in board["rows"] if row["runs"]] == [MEASURED]
-    assert len({row["id"] for row in board["rows"]}) == len(board["rows"])
 
 
 def test_they_are_printed_and_written_for_programs(tmp_path, capsys):

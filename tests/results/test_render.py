@@ -28,7 +28,6 @@ PERCENT = Column("AUROC", "percent")
     [
         (0.90125, PERCENT, "90.12"),
         (0.90125, Column("AUROC", "percent", 1), "90.1"),
-        (1.0, PERCENT, "100.00"),
         (None, PERCENT, "–"),
         ("unable", PERCENT, "unable"),
         (Estimate(0.9, 0.855, 0.95), PERCENT, "90.00 [85.50, 95.00]"),

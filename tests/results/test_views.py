@@ -83,13 +83,6 @@ def test_the_view_of_prediction_sets_says_what_its_names_mean(record):
     assert re.fullmatch(r"[\d.]+ ± [\d.e-]+", row[-1])
 
 
-def test_prediction_sets_of_older_records_have_no_columns_over_splits(record):
-    values = {k: v for k, v in record.metrics["id"].items() if "_mean@" not in k and "_std@" not in k}
-    (table,) = run_tables(replace(record, metrics={**record.metrics, "id": values}), "prediction_sets")
-    assert [column.title for column in table.columns][-1] == "worst class ↑"
-    assert not any("over splits" in note for note in table.notes)
-
-
 def test_a_metric_that_nobody_has_heard_of_is_shown_too():
     record = make_record()
     record = replace(record, metrics={**record.metrics, "a": {"auroc": 0.5, "brand_new": 0.25}})
@@ -153,10 +146,6 @@ def test_a_view_states_once_the_conventions_that_its_numbers_depend_on(record, v
     assert clauses(view, record) == [said]
 
 
-def test_the_bootstrap_is_stated_where_its_intervals_are(record):
-    assert "stratified bootstrap × 20, seed 0 (fpr95, fpr95_id_positive)" in clauses("intervals", record)[0]
-
-
 def test_explained_holds_every_clause_of_the_header(record):
     lines = [line.strip() for line in explained(record.header).splitlines()]
     assert " · ".join(lines[1:]) == record.header
@@ -167,6 +156,8 @@ def test_chosen_hyper_parameters_are_shown():
         tuned={"k": 10}, trials=[{"params": {"k": 10}, "auroc": 0.8}, {"params": {"k": 1}, "infeasible": "no"}]
     )
     assert "tuned on validation: k=10" in run_table(record).title
+    oracle = replace(record, config={"seed": 0, "tune": {"strategy": "oracle"}})
+    assert "tuned on test data (oracle): k=10" in run_table(oracle).title
     (trials,) = run_tables(record, "trials")
     assert [c.title for c in trials.columns] == ["hyper-parameters", "validation AUROC ↑", "chosen", "infeasible"]
     assert trials.texts() == [["k=10", "80.00", "yes", ""], ["k=1", "unable", "", "no"]]
@@ -234,12 +225,9 @@ def test_operating_points_are_in_numeric_order(record):
         ("auroc", "AUROC ↑"),
         ("fpr95_id_positive", "FPR@95 ID positive ↓"),
         ("aupr_in", "AUPR-in ↑"),
-        ("f1", "F1 ↑"),
         ("n_ood", "OOD images"),
         ("risk@tpr0.8,fpr0.2", "risk@TPR0.8,FPR0.2 ↓"),
-        ("e-aurc", "E-AURC ↓"),
         ("lac_size@0.05", "LAC size@0.05 ↓"),
-        ("bh_fdp@1e-1", "BH FDP@1e-1 ↓"),
     ],
 )
 def test_headings_spell_metrics_as_papers_do_and_csvs_keep_the_keys(key, title):
@@ -266,10 +254,8 @@ def test_a_key_belongs_to_one_view_and_one_way_of_writing(key, family, kind):
 
 
 def test_hyper_parameters_are_short_and_in_a_fixed_order():
-    assert (
-        hyper_parameters({"p": 1e-3, "k": 50, "layers": ["a", 0.5], "on": True})
-        == "k=50, layers=[a, 0.5], on=True, p=0.001"
-    )
+    params = {"p": 1e-3, "k": 50, "layers": ["a", 0.5], "on": True}
+    assert hyper_parameters(params) == "k=50, layers=[a, 0.5], on=True, p=0.001"
     assert hyper_parameters({"mu": {"tin": 0.1, "mnist": 2.0}}) == "mu={tin: 0.1, mnist: 2}"
 
 
@@ -284,13 +270,3 @@ def test_accuracy_over_validation_and_test_is_that_of_the_pooled_images():
     values = {**record.metrics["id"], "accuracy": 8261 / 9000, "id_val_accuracy": 912 / 1000}
     record = replace(record, counts=counts, metrics={**record.metrics, "id": values})
     assert "91.73 % (with validation, n = 10000)" in run_table(record).title
-
-
-def test_the_title_says_what_hyper_parameters_were_chosen_on():
-    for strategy, expected in (
-        ("validation", "tuned on validation: k=5"),
-        ("oracle", "tuned on test data (oracle): k=5"),
-        ("oracle_per_set", "tuned on each OOD test set (oracle per set): k=5"),
-    ):
-        record = make_record(tuned={"k": 5}, config={"seed": 0, "tune": {"strategy": strategy}})
-        assert expected in run_table(record).title

@@ -14,7 +14,6 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.results.scores.stored import ScoreStore
-from openbench.results.tables.render import Column, Table, to_latex, to_markdown
 from openbench.studies.cells import mixture_cells
 from openbench.studies.study import study
 from openbench.studies.tables import check_options, grid_tables
@@ -144,24 +143,6 @@ def test_curves_are_of_the_metrics_that_the_records_have(folder, capsys):
 def test_options_that_a_layout_does_not_have_or_take_are_refused(tmp_path, layout, options, words):
     with pytest.raises(ConfigError, match=words):
         check_options(made_of(tmp_path, f"{YAML}layout: {layout}\noptions: {options}\n"))
-
-
-def test_rows_and_columns_stand_under_their_headings_in_their_order():
-    rows = (("x", "X"), ("y", "Y"), ("z", "Z"))
-    columns = (Column(""), Column("near", group="G"))
-    table = Table("title", columns, rows, headings={0: "A", 2: "B"}, best=frozenset({(1, 1)}))
-    text = to_latex(table)
-    assert r" & \multicolumn{1}{c}{G} \\" + "\n" + r"\cmidrule(lr){2-2}" in text
-    assert text.partition("near \\\\\n\\midrule\n")[2].partition("\\bottomrule")[0].split("\n") == [
-        r"\multicolumn{2}{l}{\textit{A}} \\",
-        r"x & X \\",
-        r"y & \textbf{Y} \\",
-        r"\midrule",
-        r"\multicolumn{2}{l}{\textit{B}} \\",
-        r"z & Z \\",
-        "",
-    ]
-    assert "| **A** |  |\n| x | X |\n| y | **Y** |\n| **B** |  |\n" in to_markdown(table)
 
 
 def test_each_group_of_columns_beside_published_figures_is_a_table_of_its_own(tmp_path):
