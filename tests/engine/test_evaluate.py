@@ -6,26 +6,19 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from openbench.core.benchmark import Benchmark, Split
 from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
-from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Mixing, Perturb, Request, Role
 from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
 from openbench.engine.tune import TestSplits
 from openbench.features.extract import column_of
 from openbench.methods.double_score import DoubleScore
 
+from .toy import split, toy
+
 CPU = torch.device("cpu")
 STEP, BESIDE = Perturb(10.0, 0.1), Perturb(kind="flat", share=0.5)
-
-
-def split(name: str, role: Role, n: int = 4) -> Split:
-    labels = np.arange(n) % 2 if role.is_id else np.full(n, -1)
-    items = [np.zeros((4, 4, 3), np.uint8)] * n
-    classes = ("cat", "dog") if role.is_id else (f"class of {name}",)
-    return Split(name, role, items, labels, [f"{name}{i}" for i in range(n)], classes, f"{role}{name}", n)
 
 
 @dataclass
@@ -121,18 +114,9 @@ def test_scores_of_a_network_are_not_reused_where_other_images_were_mixed_into_w
 
 def test_the_oracle_chooses_on_every_near_and_far_set_and_on_nothing_else():
     parts = {name: split(name, role) for name, role in (("n", Role.NEAR), ("m", Role.NEAR), ("f", Role.FAR))}
-    benchmark = Benchmark(
-        name="toy",
-        classes=("cat", "dog"),
-        id_train=split("a", Role.ID_TRAIN),
-        id_val=split("b", Role.ID_VAL),
-        id_test=split("c", Role.ID_TEST),
-        ood_val=split("v", Role.OOD_VAL),
-        csid={"s": split("s", Role.CSID)},
-        near={"n": parts["n"], "m": parts["m"]},
-        far={"f": parts["f"]},
-        preprocess=Preprocess(4, 4),
-    )
+    near = {"n": parts["n"], "m": parts["m"]}
+    csid = {"s": split("s", Role.CSID)}
+    benchmark = toy(ood_val=split("v", Role.OOD_VAL), csid=csid, near=near, far={"f": parts["f"]})
     found = TestSplits.of(benchmark)
     assert (found.id_test, found.ood_test) == (benchmark.id_test, (parts["n"], parts["m"], parts["f"]))
 
@@ -144,7 +128,7 @@ def test_a_composite_learns_from_its_fitted_parts_scores_of_id_validation():
 
     fitting = Fitting(split("a", Role.ID_TRAIN), split("a", Role.ID_VAL), Head(torch.eye(2), torch.zeros(2)))
     method = fit(DoubleScore(Stepped(), Stepped(), mu=1.0), fitting, source, CPU)
-    # On validation both parts score 0, 20, 40, 60; on the far set 0, 2, 4, 6.
-    mean, std = np.mean([0, 20, 40, 60]), np.std([0, 20, 40, 60])
+    scores = np.arange(0.0, 12, 2)  # of both parts on the far set, a tenth of those on validation
+    mean, std = 10 * scores.mean(), 10 * scores.std()
     found = score_split(method, split("f", Role.FAR), Scoring(source, CPU, 3))
-    np.testing.assert_allclose(found, 2 * (np.array([0, 2, 4, 6]) - mean) / std, rtol=1e-6)
+    np.testing.assert_allclose(found, 2 * (scores - mean) / std, rtol=1e-6)

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from openbench.core.benchmark import Benchmark, Split
-from openbench.core.preprocess import Preprocess
+from openbench.core.benchmark import Benchmark
 from openbench.core.record import ResultRecord
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime
@@ -18,27 +17,16 @@ from openbench.engine.tune import TestSplits, Tuning
 from openbench.methods.msp import MSP
 from openbench.metrics.suite import MetricOptions, evaluate
 
+from .toy import split, toy
+
 OPTIONS = MetricOptions(families=("ranking", "threshold", "selective"))
 
 
-def split(name: str, role: Role, n: int = 6) -> Split:
-    labels = np.arange(n) % 2 if role.is_id else np.full(n, -1)
-    classes = ("cat", "dog") if role.is_id else (f"class of {name}",)
-    items = [np.zeros((4, 4, 3), np.uint8)] * n
-    return Split(name, role, items, labels, [f"{name}{i}" for i in range(n)], classes, f"{role}{name}", n)
-
-
-BENCHMARK = Benchmark(
-    name="toy",
-    classes=("cat", "dog"),
-    id_train=split("a", Role.ID_TRAIN),
-    id_val=split("a", Role.ID_VAL),
-    id_test=split("a", Role.ID_TEST),
+BENCHMARK = toy(
     ood_val=split("v", Role.OOD_VAL),
     csid={"s": split("s", Role.CSID)},
     near={"n": split("n", Role.NEAR), "m": split("m", Role.NEAR, 9)},
     far={"f": split("f", Role.FAR)},
-    preprocess=Preprocess(4, 4),
 )
 MU = {"n": 0.5, "m": 2.0, "f": 9.0}
 

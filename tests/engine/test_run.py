@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from openbench.backbones.cifar import resnet
-from openbench.core.benchmark import Benchmark, Split
 from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
 from openbench.core.record import ResultRecord
@@ -26,6 +25,8 @@ from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
 from openbench.metrics.suite import MetricOptions
 from openbench.results.records.store import RecordStore
+
+from .toy import split, toy
 
 RECORD = ResultRecord(
     run_id="0123456789abcdef",
@@ -147,24 +148,10 @@ def test_scores_of_more_classes_than_there_are_name_the_method(monkeypatch, thre
         engine._class_values(MSP(), three_classes, None)
 
 
-def split(name: str, role: Role, count: int) -> Split:
-    generator = np.random.default_rng(len(name))
-    items = list(generator.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8))
-    labels = np.arange(count) % 2 if role.is_id else np.full(count, -1)
-    return Split(name, role, items, labels, [str(i) for i in range(count)], (), f"{role}{name}", count)
-
-
 def test_a_record_counts_the_passes_of_its_own_run_only(tmp_path):
-    benchmark = Benchmark(
-        name="toy",
-        classes=("cat", "dog"),
-        id_train=split("a", Role.ID_TRAIN, 4),
-        id_val=split("a", Role.ID_VAL, 5),
-        id_test=split("a", Role.ID_TEST, 6),
-        near={"n": split("n", Role.NEAR, 7)},
-        far={},
-        preprocess=Preprocess(8, 8),
-    )
+    sizes = {"id_train": 4, "id_val": 5, "id_test": 6}
+    parts = {role: split("a", Role(role), n) for role, n in sizes.items()}
+    benchmark = toy(**parts, near={"n": split("n", Role.NEAR, 7)})
     backbone = resnet("toy", "resnet8", num_classes=2, preprocess=Preprocess(8, 8)).initialise(0)
     backbone.load_state(backbone.module().state_dict(), "random")
     spec = RunSpec(benchmark, backbone, MSP(), "msp", metrics=MetricOptions(families=("ranking",)))

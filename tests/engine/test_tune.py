@@ -6,7 +6,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from openbench.core.benchmark import Split, Validation
+from openbench.core.benchmark import Validation
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -15,6 +15,8 @@ from openbench.engine.evaluate import Fitting, Scoring, fit, predictions, score,
 from openbench.engine.tune import TuneContext, tune
 from openbench.errors import FieldError, MethodError
 from openbench.metrics.curve import auroc
+
+from .toy import split
 
 CPU = torch.device("cpu")
 
@@ -49,12 +51,6 @@ class Mean(Method):
 
     def score(self, x):
         return (x.features - self.learnt("mean_")).norm(dim=1)
-
-
-def split(name, role, n=6):
-    labels = np.arange(n) % 2 if role.is_id else np.full(n, -1)
-    items = [np.zeros((4, 4, 3), np.uint8)] * n
-    return Split(name, role, items, labels, [str(i) for i in range(n)], (), f"{role}{name}", n)
 
 
 @dataclass
@@ -149,32 +145,24 @@ class DrawnAnew(Drawn):
     fits: ClassVar[list] = []
 
 
-def test_settings_that_differ_in_what_score_reads_share_a_fit_and_give_the_trials_of_separate_ones():
-    space = {"weight": [0.0, -1.0, 9.0, 2.0], "offset": [0.5, -3.0]}
-    found = []
-    for method, fits in ((Drawn(), [0.5, -3.0]), (DrawnAnew(), [0.5] * 3 + [-3.0] * 3)):
-        type(method).fits.clear()
-        found.append(tune(method, space, context(Source({Role.OOD_VAL: torch.tensor([-1.0, 0.5])}))))
-        assert method.fits == fits
+@pytest.mark.parametrize("keys", [("weight", "offset"), ("offset", "weight")])
+def test_settings_that_differ_in_what_score_reads_share_a_fit_and_give_the_trials_of_separate_ones(keys):
+    values = {"weight": [0.0, -1.0, 9.0, 2.0], "offset": [0.5, -3.0]}
+    space = {key: values[key] for key in keys}
+    seen, found = [], []
+    for kind in (Drawn, DrawnAnew):
+        kind.fits.clear()
+        source = Source({Role.OOD_VAL: torch.tensor([-1.0, 0.5])})
+        how = TuneContext(VALIDATION, FITTING, Scoring(source, CPU, 7), report=lambda *args: seen.append(args))
+        found.append(tune(kind(), space, how))
+    assert (Drawn.fits, len(DrawnAnew.fits)) == ([0.5, -3.0], 6)
     assert found[0].params == found[1].params
     shared, separate = ([(t["params"], t.get("auroc")) for t in tuned.trials] for tuned in found)
     assert shared == separate
     assert len({auroc for _, auroc in shared}) > 4
-
-
-def test_settings_share_a_fit_wherever_their_keys_stand_in_the_space():
-    space = {"offset": [0.5, -3.0], "weight": [0.0, -1.0, 2.0]}
-    seen, found = [], []
-    for method, fits in ((Drawn(), [0.5, -3.0]), (DrawnAnew(), [0.5, -3.0] * 3)):
-        type(method).fits.clear()
-        source = Source({Role.OOD_VAL: torch.tensor([-1.0, 0.5])})
-        progress = TuneContext(VALIDATION, FITTING, Scoring(source, CPU, 7), report=lambda *args: seen.append(args))
-        found.append(tune(method, space, progress))
-        assert method.fits == fits
-    assert found[0].trials == found[1].trials
-    assert [t["params"] for t in found[0].trials] == grid(space, ["offset", "weight"])
-    assert [done for done, _, _ in seen] == [1, 2, 3, 4, 5, 6] * 2
-    assert all(trial in found[0].trials for _, _, trial in seen)
+    assert [t["params"] for t in found[0].trials] == grid(space, list(keys))
+    assert [done for done, _, _ in seen] == list(range(1, 9)) * 2
+    assert all(trial in found[0].trials for _, _, trial in seen[:8])
 
 
 def test_the_method_that_a_search_ends_with_is_handed_on_where_it_is_the_best_one():
@@ -194,9 +182,6 @@ def test_an_infeasible_setting_is_recorded_and_not_chosen():
     tuned = tune(Tilt(), {"angle": [720.0, 45.0]}, context(Source()))
     assert tuned.params == {"angle": 45.0}
     assert "at most 360" in tuned.trials[0]["infeasible"]
-
-
-def test_a_space_without_feasible_setting_is_an_error():
     with pytest.raises(MethodError, match="none of the 2 settings"):
         tune(Tilt(), {"angle": [720.0, 1000.0]}, context(Source()))
 
@@ -207,44 +192,24 @@ def test_a_method_without_fit_on_causes_no_train_pass():
     assert source.asked == []
 
 
-def test_undeclared_columns_cannot_be_read_in_a_run():
-    @dataclass
-    class Sneaky(Tilt):
-        def score(self, x):
-            return x.features[:, 0]
-
-    with pytest.raises(FieldError, match="'features' read but not there"):
-        score(Sneaky(), Source()(VALIDATION.id_val, Request()), 10, "a")
+def scored_by(kind, value):
+    """Run a method whose score is what a function returns."""
+    method = type("Odd", (kind,), {"score": lambda self, x: value(x)})()
+    return score(method, Source()(VALIDATION.id_val, Request()), 7, "a (id_val)")
 
 
-def test_labels_cannot_be_read_in_score():
-    @dataclass
-    class Sneaky(Mean):
-        def score(self, x):
-            return x.labels.float()
-
-    with pytest.raises(FieldError, match="in fit only"):
-        score(Sneaky(), Source()(VALIDATION.id_val, Request()), 10, "a")
-
-
-def test_nan_scores_are_an_error_that_names_method_and_split():
-    @dataclass
-    class Broken(Tilt):
-        def score(self, x):
-            return x.logits[:, 0] * float("nan")
-
-    with pytest.raises(MethodError, match=r"Broken.score on a \(id_val\): 40 of 40 scores are NaN"):
-        score(Broken(), Source()(VALIDATION.id_val, Request()), 7, "a (id_val)")
-
-
-def test_scores_of_wrong_shape_are_an_error():
-    @dataclass
-    class Wide(Tilt):
-        def score(self, x):
-            return x.logits
-
-    with pytest.raises(MethodError, match=r"shape \(7, 2\) — \(7,\) expected"):
-        score(Wide(), Source()(VALIDATION.id_val, Request()), 7, "a")
+@pytest.mark.parametrize(
+    ("kind", "value", "error", "message"),
+    [
+        (Tilt, lambda x: x.features[:, 0], FieldError, "'features' read but not there"),
+        (Mean, lambda x: x.labels.float(), FieldError, "in fit only"),
+        (Tilt, lambda x: x.logits[:, 0] * np.nan, MethodError, r"Odd.score on a \(id_val\): 40 of 40 scores are NaN"),
+        (Tilt, lambda x: x.logits, MethodError, r"shape \(7, 2\) — \(7,\) expected"),
+    ],
+)
+def test_undeclared_columns_and_scores_that_are_none_are_refused(kind, value, error, message):
+    with pytest.raises(error, match=message):
+        scored_by(kind, value)
 
 
 def test_predictions_are_the_classifiers_argmax():
