@@ -294,12 +294,8 @@ class Detector:
             NotFittedError: before `calibrate`.
             NotApplicableError: the network or the method cannot be written so.
         """
-        facts = {
-            "method": self.chosen.name,
-            "classes": self.class_names,
-            "batch_size": self.batch_size,
-            "about": self.about,
-        }
+        facts = {"method": self.chosen.name, "classes": self.class_names, "about": self.about}
+        facts["batch_size"] = self.batch_size
         return saved.write(self.learnt, self.calibration, self.options, facts, path_of(path, "path"), network=network)
 
     def to_onnx(self, path: str | Path) -> int | None:

@@ -82,7 +82,8 @@ def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime)
         fitted_on += [{**asdict(learnt.prompt_learning), "classes": tower.classes, "tower": tower.digest}]
     # The head is not known yet; its data identify it.
     unfitted = Headed(backbone, kind, torch.nn.Identity(), classes=c, fitted_on=fitted_on)
-    file = runtime.heads / f"{_name(unfitted)}.npz"
+    # Code that is foreign or not committed enters its name.
+    file = runtime.heads / f"{digest({'head': unfitted.digest, **code_digests(__name__, unfitted)})}.npz"
     head = _load(file)
     if head is None:
         images = f"{len(benchmark.id_train):,} images of {benchmark.id_train.name}"
@@ -92,7 +93,9 @@ def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime)
             if learnt is None
             else _learnt_prompts(learnt, kind, benchmark, store)
         )
-        write_sealed(file, _packed(head))
+        stream, about = io.BytesIO(), np.array(json.dumps(dict(head.about)))
+        np.savez(stream, weight=head.head.weight.numpy(), bias=head.head.bias.numpy(), about=about)
+        write_sealed(file, stream.getvalue())
     return Headed(backbone, kind, head.head, classes=c, fitted_on=fitted_on, about=head.about)
 
 
@@ -118,22 +121,6 @@ def _learnt_prompts(
 def _rows_of(split: Split, rows: torch.Tensor) -> Split:
     """Return some rows of a split; its digest is another one, so their features are cached separately."""
     return replace(select(split, rows.tolist()), digest=digest({"of": split.digest, "rows": rows.tolist()}))
-
-
-def _name(unfitted: Headed) -> str:
-    """Return a digest of a head before it is fitted; code that is foreign or not committed enters it."""
-    return digest({"head": unfitted.digest, **code_digests(__name__, unfitted)})
-
-
-def _packed(head: FittedHead) -> bytes:
-    stream = io.BytesIO()
-    np.savez(
-        stream,
-        weight=head.head.weight.numpy(),
-        bias=head.head.bias.numpy(),
-        about=np.array(json.dumps(dict(head.about))),
-    )
-    return stream.getvalue()
 
 
 def _load(file: Path) -> FittedHead | None:

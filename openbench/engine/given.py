@@ -79,16 +79,14 @@ def measured_on(benchmark: str, sets: Sequence[SetScores], records: RecordStore)
         sets: scores.
         records: where the record is looked for; of several, one with the benchmark as defined is returned.
     """
-    found = None
+    alike = []
     for path in records.paths():
         if path.relative_to(records.folder).parts[0] == benchmark:
             record = records.read(path)
             known = {key: count["n"] for key, count in record.counts.items()}
             if not given_of(record) and not differing_counts(known, sets):
-                found = record
-                if record.benchmark.get("pristine"):
-                    break
-    return found
+                alike.append(record)
+    return max(alike, key=lambda record: bool(record.benchmark.get("pristine")), default=None)
 
 
 def given_record(

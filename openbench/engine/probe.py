@@ -91,7 +91,12 @@ def ask(backbone: Backbone, split: Split) -> None:
             "the network is tested with, without random steps (CenterCrop instead of RandomCrop, no flips)"
         )
     rows = _rows(backbone, pixels)
-    _check_finite(rows, pixels, backbone.name)
+    for key, of in rows.items():
+        if bad := int((~np.isfinite(of).all(axis=1)).sum()):
+            raise DataError(
+                f"model '{backbone.name}': {key} are NaN or infinite for {bad} of the first {len(of)} images, whose "
+                f"pixels reach {float(pixels.abs().max()):.3g} after preprocess — check the weights and the preprocess"
+            )
     _check_repeats(backbone, pixels, rows)
     _check_ignores_batch(backbone, pixels, rows)
     backbone.probe = Probe(images, rows, digest([backbone.digest, foreign_sources(backbone)]))
@@ -115,7 +120,8 @@ def _check_repeats(backbone: Backbone, pixels: Tensor, rows: Rows) -> None:
 def _check_ignores_batch(backbone: Backbone, pixels: Tensor, rows: Rows) -> None:
     half = (len(pixels) + 1) // 2
     mixed = _rows(backbone, torch.cat([pixels[:half], pixels[: len(pixels) - half]]))
-    pairs: list[tuple[Rows, Rows]] = [(_first(rows, half), _first(mixed, half))]
+    first: list[Rows] = [{key: of[:half] for key, of in some.items()} for some in (rows, mixed)]
+    pairs = [(first[0], first[1])]
     if backbone.draws == 1 and len(pixels) > 1:  # of several passes each batch draws its own numbers
         single, rest = _rows(backbone, pixels[:1]), _rows(backbone, pixels[1:])
         pairs.append((rows, {key: np.concatenate([of, rest[key]]) for key, of in single.items()}))
@@ -208,10 +214,6 @@ def _rows(backbone: Backbone, pixels: Tensor) -> Rows:
     return {name: of.detach().cpu().float().numpy() for name, of in rows.items() if of.shape[1]}
 
 
-def _first(rows: Rows, n: int) -> Rows:
-    return {name: of[:n] for name, of in rows.items()}
-
-
 def _sums(rows: Rows) -> dict[str, NDArray[np.float32]]:
     """Return a few numbers for each image, each a sum over all outputs with other factors."""
     sums = {}
@@ -238,16 +240,6 @@ def _difference(one: Rows, other: Rows, rounding: float) -> str:
         if not off <= rounding * (spread + _OF_LARGEST * largest):
             return f"{name}, which reach {largest:.3g}, differ by up to {off:.3g}"
     return ""
-
-
-def _check_finite(rows: Rows, pixels: Tensor, name: str) -> None:
-    for key, of in rows.items():
-        bad = int((~np.isfinite(of).all(axis=1)).sum())
-        if bad:
-            raise DataError(
-                f"model '{name}': {key} are NaN or infinite for {bad} of the first {len(of)} images, whose pixels "
-                f"reach {float(pixels.abs().max()):.3g} after preprocess — check the weights and the preprocess"
-            )
 
 
 @dataclass(frozen=True)

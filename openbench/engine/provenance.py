@@ -2,6 +2,7 @@
 
 import logging
 import platform
+import re
 import resource
 import sys
 import time
@@ -45,7 +46,8 @@ _OTHER_METHOD = (
     "a method of the same sources and hyper-parameters gave other scores for the same rows before: something else that "
     "it reads has changed, so it counts as another method"
 )
-_STARTED = datetime.now(UTC).replace(microsecond=0)  # of this process
+_STARTED = datetime.now(UTC).isoformat(timespec="seconds")  # of this process
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+")  # in UTC
 _LIBRARIES = (
     *("torch", "torchvision", "numpy", "scipy", "scikit-learn", "faiss-cpu", "timm", "open_clip_torch"),
     "pillow",  # decodes and resizes images
@@ -122,14 +124,16 @@ def provenance(clock: Clock, device: "torch.device", passes: int) -> dict[str, A
     """
     import torch
 
+    names = (*_LIBRARIES, *(name for name in _OPTIONAL if name in sys.modules))
+    cuda = device.type == "cuda"
     return {
         "openbench": openbench.__version__,
         "git_sha": commit(),
         # Only what can move a number: code, configs and manifests.
         "git_dirty": dirty(),
         "python": platform.python_version(),
-        "libraries": {name: installed for name in _libraries() if (installed := _version(name))},
-        "device": _device(device),
+        "libraries": {name: installed for name in names if (installed := _version(name))},
+        "device": torch.cuda.get_device_name(device) if cuda else f"{device.type} ({platform.machine()})",
         "processor": _processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
@@ -140,24 +144,12 @@ def provenance(clock: Clock, device: "torch.device", passes: int) -> dict[str, A
     }
 
 
-def _libraries() -> tuple[str, ...]:
-    return (*_LIBRARIES, *(name for name in _OPTIONAL if name in sys.modules))
-
-
 @cache
 def _version(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _device(device: "torch.device") -> str:
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{device.type} ({platform.machine()})"
 
 
 @cache
@@ -227,15 +219,24 @@ def score_warnings(source: str, scores: Sequence[SetScores], earlier: Sequence[s
         scores: of all splits; none of a streaming method.
         earlier: warnings from before there were scores.
     """
-    pooled = np.concatenate([split.scores for split in scores]) if scores else np.empty(0)
+    sets = [(f"{split.role} {split.name}", split.scores) for split in scores]
+    pooled = np.concatenate([values for _, values in sets]) if sets else np.empty(0)
+    nothing = ""
     if len(pooled) and (pooled == pooled[0]).all():
-        warnings = [
-            f"WARNING: {source} gives all {len(pooled):,} images of all sets the score {pooled[0]:g}: nothing is "
-            "ranked by it, so AUROC is 50 whatever the images show"
-        ]
-    else:
-        warnings = [text for split in scores if (text := _set_warning(source, split))]
-    return {WARNINGS: [*earlier, *warnings]} if earlier or warnings else {}
+        sets, nothing = [("all sets", pooled)], ": nothing is ranked by it, so AUROC is 50 whatever the images show"
+    warnings = list(earlier)
+    for where, values in sets:
+        infinite = int(np.isinf(values).sum())
+        if len(values) > 1 and (values == values[0]).all():
+            warnings.append(
+                f"WARNING: {source} gives all {len(values):,} images of {where} the score {values[0]:g}{nothing}"
+            )
+        elif infinite:
+            warnings.append(
+                f"WARNING: {source}: {infinite:,} of {len(values):,} scores of {where} are infinite, which makes these "
+                "images equal in every ranking"
+            )
+    return {WARNINGS: warnings} if warnings else {}
 
 
 def sign_warning(source: str, scores: Sequence[SetScores], values: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
@@ -247,19 +248,6 @@ def sign_warning(source: str, scores: Sequence[SetScores], values: Mapping[str, 
     return (
         f"WARNING: {source}: AUROC is {most} at most: is a larger score more OOD? Else turn the sign of all scores",
     )
-
-
-def _set_warning(source: str, split: SetScores) -> str:
-    where, scores = f"{split.role} {split.name}", split.scores
-    infinite = int(np.isinf(scores).sum())
-    if len(scores) > 1 and (scores == scores[0]).all():
-        return f"WARNING: {source} gives all {len(scores):,} images of {where} the score {scores[0]:g}"
-    if infinite:
-        return (
-            f"WARNING: {source}: {infinite:,} of {len(scores):,} scores of {where} are infinite, which makes "
-            "these images equal in every ranking"
-        )
-    return ""
 
 
 def reused_outcome(record: ResultRecord, path: Path, records: RecordStore) -> RunOutcome:
@@ -287,17 +275,10 @@ def record_notes(record: ResultRecord, records: RecordStore) -> tuple[str, ...]:
     before = []
     for name, origin in (record.provenance.get(REUSED) or {}).items():
         logger.debug(f"reused {name}: {origin}")
-        if _time_of(origin) < _STARTED:
+        made = _TIME.search(origin)
+        if made is None or made[0] < _STARTED:
             before.append(name)
     return (*([f"reused {' and '.join(before)} of an earlier run"] if before else []), *_code_notes(record, records))
-
-
-def _time_of(origin: str) -> datetime:
-    """Return the time in `openbench 0.1.0, commit 1a2b, 2026-01-01T…`; the earliest one if there is none."""
-    try:
-        return datetime.fromisoformat(origin.split(", ")[2].split(" ")[0].removesuffix(";"))
-    except (IndexError, ValueError):
-        return datetime.min.replace(tzinfo=UTC)
 
 
 def _code_notes(record: ResultRecord, records: RecordStore) -> tuple[str, ...]:

@@ -143,8 +143,6 @@ class RunSpec:
     @cached_property
     def texts(self) -> list[dict[str, Any]]:
         """The corpora of text that the method reads at any setting that is searched, as a record describes them."""
-        if not any(leaf.request.texts for leaf in leaves(self.method)):
-            return []
         searched = {} if self.tuning.strategy == "none" else self.space
         settings = (self.method, *settings_of(self.method, searched))
         corpora = dict.fromkeys(text for setting in settings for leaf in leaves(setting) for text in leaf.request.texts)

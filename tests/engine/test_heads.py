@@ -7,14 +7,12 @@ import pytest
 import torch
 from sklearn.neighbors import NearestCentroid
 
-from openbench.backbones.heads.headed import Headed
 from openbench.compose.composed import composed
 from openbench.config.build import build
 from openbench.config.shipped import shipped
 from openbench.core.request import Field, Perturb, Request
 from openbench.core.runtime import Runtime
 from openbench.data.build import build_benchmark
-from openbench.engine import _heads as heads
 from openbench.engine.prepare import ready_backbone
 from openbench.errors import NotApplicableError
 from openbench.features.store import FeatureStore
@@ -148,17 +146,9 @@ def test_every_foundation_model_runs_small(stem):
     assert found.features.isfinite().all()
 
 
-def test_eleven_models_are_there_and_hydra_composes_them_too():
-    assert len(FOUNDATION) == 11
-    node = made_of(*DIGITS, "backbone=siglip2_vitb16").config["backbone"]
-    assert {key: value for key, value in node.items() if key != "_name_"} == shipped("backbone", "siglip2_vitb16")
-
-
 def test_a_head_is_named_by_what_it_was_fitted_on(folder, words):
     backbone, benchmark, _, _ = ready(folder, words)
     fewer, other, _, said = ready(folder, words, "benchmark.id.train.limit=80")
     assert said
     assert other.id_train.digest != benchmark.id_train.digest
     assert fewer.digest != backbone.digest
-    assert isinstance(fewer, Headed)
-    assert heads._name(fewer) != heads._name(backbone)

@@ -32,16 +32,6 @@ CODE = {
         """,
         {"method": {"_target_": "own_of_test.Own"}},
     ),
-    "part of a method": (
-        """
-        from openbench.methods.msp import MSP
-
-        class Own(MSP):
-            def score(self, x):
-                return SIGN * super().score(x)
-        """,
-        {"method": {"_target_": "DoubleScore", "risk": {"_target_": "own_of_test.Own"}, "ood": {"_target_": "Energy"}}},
-    ),
     "training": (
         """
         from dataclasses import dataclass
@@ -95,6 +85,10 @@ CODE = {
         {"benchmark": {"near": {"nine": {"sources": {"installed": {"_target_": "own_of_test.Own"}}}}}},
     ),
 }
+CODE["part of a method"] = (
+    CODE["method"][0],
+    {"method": {"_target_": "DoubleScore", "risk": {"_target_": "own_of_test.Own"}, "ood": {"_target_": "Energy"}}},
+)
 IMPORTS = {
     "in the file": "SIGN = 1",
     "in a helper, imported later": "SIGN = 1\ndef later():\n    import helper_of_test\n    return helper_of_test.SIGN",

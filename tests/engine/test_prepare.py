@@ -13,7 +13,6 @@ from openbench.engine import jobs, prepare
 from openbench.errors import ConfigError
 from openbench.methods.knn import KNN
 from openbench.methods.odin import ODIN
-from openbench.metrics.suite import MetricOptions
 
 IDENTITY = {"_target_": "openbench.backbones.rows.Identity", "name": "identity"}
 RESNET = {"_target_": "openbench.backbones.cifar.resnet", "name": "tiny", "model": "resnet8"}
@@ -49,11 +48,6 @@ def test_rows_of_a_table_go_with_the_identity_whatever_their_classes():
         assert (backbone.feature_dim, backbone.classifies, learnt) == (3, False, None)
 
 
-def test_several_classes_go_with_a_classifier():
-    backbone = prepare.build_backbone({"backbone": RESNET}, benchmark("a", "b"))
-    assert (backbone.num_classes, backbone.classifies) == (2, True)
-
-
 @pytest.mark.parametrize(
     ("of", "found"), [(benchmark("a", "b", columns=3), "rows of a table"), (benchmark("a"), "a single class")]
 )
@@ -67,23 +61,6 @@ def test_a_trained_network_goes_with_images_of_a_single_class():
     prepare.check_images(trained, benchmark("a"))
     with pytest.raises(ConfigError, match="has a single class"):
         prepare.check_images(SimpleNamespace(**{**vars(trained), "trained": False}), benchmark("a"))
-
-
-def test_options_of_metrics_and_tuning_reach_the_run(monkeypatch, tmp_path):
-    backbone = SimpleNamespace(classifies=True, num_classes=2, layers=(), has_network=True, has_head=True)
-    monkeypatch.setattr(prepare, "load_benchmark", lambda *arguments: benchmark("a", "b"))
-    monkeypatch.setattr(prepare, "ready_backbone", lambda *arguments: (backbone, None))
-    config = {
-        "benchmark": {},
-        "backbone": RESNET,
-        "method": MSP,
-        "tune": {"strategy": "none"},
-        "metrics": {"delta": 0.2, "replicates": 7, "families": ["ranking"]},
-    }
-    spec = prepare.prepare(config, Runtime(results=tmp_path / "results", cache=tmp_path / "cache"))
-    assert spec.metrics == MetricOptions(delta=0.2, replicates=7, families=["ranking"])
-    assert (spec.metrics.delta, spec.metrics.replicates, spec.tuning.strategy) == (0.2, 7, "none")
-    assert spec.method_name == "msp"
 
 
 def test_a_split_is_read_with_what_fitting_or_scoring_or_the_search_reads_of_it():

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-import torch
 
 from openbench.backbones.cifar import resnet
 from openbench.core.method import Method
@@ -17,9 +16,9 @@ from openbench.core.runtime import Runtime
 from openbench.core.scores import SetScores
 from openbench.digest import OMIT_IF_DEFAULT
 from openbench.engine import run as engine
-from openbench.engine.provenance import Clock, TrainingInfo, describe_backbone, provenance
+from openbench.engine.provenance import TrainingInfo, describe_backbone
 from openbench.engine.run import RunSpec, plain_params
-from openbench.errors import MethodError, RecordError
+from openbench.errors import RecordError
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
@@ -80,21 +79,17 @@ def test_a_run_writes_its_record_and_the_next_one_finds_it(monkeypatch, runtime)
     assert (found.status, found.record) == ("skipped", RECORD)
 
 
-def test_of_two_jobs_the_slower_one_verifies_what_the_faster_one_wrote(monkeypatch, runtime):
-    """Only how it was made may differ."""
-    mine = replace(RECORD, provenance={"utc": "2026-01-02T00:00:00+00:00"})
+@pytest.mark.parametrize("near", [0.9, 0.8])
+def test_of_two_jobs_the_slower_one_verifies_what_the_faster_one_wrote(monkeypatch, runtime, near):
+    mine = replace(RECORD, metrics={"near": {"auroc": near}}, provenance={"utc": "2026-01-02T00:00:00+00:00"})
     computing(monkeypatch, mine, faster=RECORD, store=RecordStore(runtime.records))
-    found = engine.run(SPEC, runtime)
-    assert (found.status, found.record) == ("verified", RECORD)
-    assert len(RecordStore(runtime.records)) == 1
-
-
-def test_two_jobs_that_disagree_are_an_error(monkeypatch, runtime):
-    mine = replace(RECORD, metrics={"near": {"auroc": 0.8}})
-    computing(monkeypatch, mine, faster=RECORD, store=RecordStore(runtime.records))
-    with pytest.raises(RecordError, match=r"0123456789abcdef does not reproduce: 1 values differ: metrics.near.auroc"):
-        engine.run(SPEC, runtime)
-    assert RecordStore(runtime.records).find(RECORD.run_id)[0] == RECORD
+    if near == 0.9:
+        found = engine.run(SPEC, runtime)
+        assert (found.status, found.record) == ("verified", RECORD)
+    else:
+        with pytest.raises(RecordError, match=r"cdef does not reproduce: 1 values differ: metrics.near.auroc"):
+            engine.run(SPEC, runtime)
+    assert list(RecordStore(runtime.records)) == [RECORD]
 
 
 def test_a_hyper_parameter_that_came_later_is_written_down_where_it_is_not_as_before():
@@ -142,12 +137,6 @@ def test_class_scores_that_are_not_made_of_probabilities_have_none(monkeypatch, 
     assert engine._class_values(MSP(), three_classes, None) == {}
 
 
-def test_scores_of_more_classes_than_there_are_name_the_method(monkeypatch, three_classes):
-    monkeypatch.setattr(engine, "class_scores", lambda *_: np.zeros((2, 4), np.float32))
-    with pytest.raises(MethodError, match=r"MSP\.class_scores has 4 columns for the 3 classes"):
-        engine._class_values(MSP(), three_classes, None)
-
-
 def test_a_record_counts_the_passes_of_its_own_run_only(tmp_path):
     sizes = {"id_train": 4, "id_val": 5, "id_test": 6}
     parts = {role: split("a", Role(role), n) for role, n in sizes.items()}
@@ -159,14 +148,6 @@ def test_a_record_counts_the_passes_of_its_own_run_only(tmp_path):
         runtime = Runtime(device="cpu", cache=tmp_path / cache, results=tmp_path, progress=False)
         record, _ = engine.compute(spec, runtime)
         assert record.provenance["passes"] == passes
-
-
-def test_a_record_names_the_versions_of_the_libraries_that_moved_its_numbers():
-    libraries = provenance(Clock(), torch.device("cpu"), 0)["libraries"]
-    assert libraries["numpy"] == np.__version__
-    assert libraries["torch"].split("+")[0] == torch.__version__.split("+")[0]
-    assert {"torchvision", "scipy", "scikit-learn", "faiss-cpu", "timm", "pillow"} <= libraries.keys()
-    assert all(libraries.values())
 
 
 def spec(training: dict, name: str | None = "cross_entropy") -> RunSpec:

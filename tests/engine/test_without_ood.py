@@ -159,12 +159,6 @@ def test_names_of_held_out_classes_are_not_among_the_texts():
     assert len(source.texts(Texts("wordnet_nouns"))) == 7
 
 
-def test_a_classifier_of_other_classes_is_left_whole():
-    other = Head(torch.ones(9, D), torch.zeros(9))
-    fold = held_out(np.array([0]), BENCHMARK, replace(FITTING, head=other), SCORING, silent)
-    assert fold.fitting.head.num_classes == 9
-
-
 def test_each_class_is_held_out_once_by_a_draw_of_the_seed():
     for classes, folds, sizes in ((10, 5, [2] * 5), (5, 2, [3, 2]), (4, 9, [1] * 4)):
         found = folds_of(classes, folds, 0)
@@ -172,37 +166,6 @@ def test_each_class_is_held_out_once_by_a_draw_of_the_seed():
         assert sorted(np.concatenate(found)) == list(range(classes))
     assert [part.tolist() for part in folds_of(10, 5, 0)] == [part.tolist() for part in folds_of(10, 5, 0)]
     assert [part.tolist() for part in folds_of(10, 5, 0)] != [part.tolist() for part in folds_of(10, 5, 1)]
-
-
-@dataclass
-class Axis(Method):
-    """The distance to the nearest class mean along one feature."""
-
-    needs: ClassVar[Request] = Request(frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
-    reference: ClassVar[str] = "test"
-    axis: int = 1
-
-    def fit(self, train, head):
-        values = train.features[:, self.axis]
-        self.means_ = torch.stack([values[train.labels == k].mean() for k in train.labels.unique()])
-        return self
-
-    def score(self, x):
-        return (x.features[:, [self.axis]] - self.learnt("means_")).abs().min(1).values
-
-
-class Steps:
-    """Feature 0 is the class, feature 1 a constant: only the first tells an unseen class, and it does so perfectly."""
-
-    def __call__(self, read, request):
-        labels = torch.as_tensor(read.labels)
-        return FeatureSet({Field.FEATURES: torch.stack([labels, 0 * labels], 1).float(), Field.LABELS: labels})
-
-
-def test_held_out_classes_find_the_feature_that_tells_an_unseen_class():
-    found = [held_out(held, BENCHMARK, FITTING, Scoring(Steps(), CPU), silent) for held in folds_of(C, 5, 0)]
-    tuned = tune(Axis(), {"axis": [1, 0]}, *found)
-    assert (tuned.params, [trial["auroc"] for trial in tuned.trials]) == ({"axis": 0}, [0.5, 1.0])
 
 
 @pytest.mark.parametrize("strategy", ["held_out_classes", "synthetic"])
