@@ -294,7 +294,7 @@ class Detector:
             NotFittedError: before `calibrate`.
             NotApplicableError: the network or the method cannot be written so.
         """
-        facts = {"method": self.chosen.name, "classes": self.class_names, "about": self.about}
+        facts: dict[str, Any] = {"method": self.chosen.name, "classes": self.class_names, "about": self.about}
         facts["batch_size"] = self.batch_size
         return saved.write(self.learnt, self.calibration, self.options, facts, path_of(path, "path"), network=network)
 
