@@ -55,10 +55,7 @@ class ColumnFile:
 
     def origin(self) -> str:
         """Return version, commit and time of the array, as its sidecar says."""
-        try:
-            return str(json.loads(self.sidecar.read_text(encoding="utf-8"))["made"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return "an earlier version"
+        return str(json.loads(self.sidecar.read_text(encoding="utf-8")).get("made", "an earlier version"))
 
     def open(self) -> Tensor:
         """The array, memory-mapped; writing to the tensor changes memory only, never the file."""

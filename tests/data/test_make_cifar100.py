@@ -35,40 +35,42 @@ def official(tmp_path):
     return head + b"T" + pixels.size.to_bytes(4, "little") + pixels.tobytes() + b"tbu."
 
 
-def call(script, monkeypatch, *words):
-    monkeypatch.setattr(sys, "argv", ["make_cifar100.py", *map(str, words)])
-    return script.main()
+@pytest.fixture
+def call(script, tmp_path, monkeypatch):
+    """Give the script a header; what it returns."""
+
+    def run(header):
+        (tmp_path / "header").write_bytes(header)
+        words = [tmp_path, tmp_path / "header", tmp_path / "train"]
+        monkeypatch.setattr(sys, "argv", ["make_cifar100.py", *map(str, words)])
+        return script.main()
+
+    return run
 
 
-def test_the_file_is_the_official_one_byte_for_byte(script, official, tmp_path, monkeypatch):
+def test_the_file_is_the_official_one_byte_for_byte(script, official, tmp_path, monkeypatch, call):
     monkeypatch.setattr(script, "MD5", hashlib.md5(official).hexdigest())
-    (tmp_path / "header").write_bytes(official[:-5000])
-    assert call(script, monkeypatch, tmp_path, tmp_path / "header", tmp_path / "train") == 0
+    assert call(official[:-5000]) == 0
     assert (tmp_path / "train").read_bytes() == official
 
 
-def test_other_images_and_a_header_without_pixels_write_nothing(script, official, tmp_path, monkeypatch):
-    (tmp_path / "header").write_bytes(official)
+def test_other_images_and_a_header_without_pixels_write_nothing(official, tmp_path, call):
     with pytest.raises(SystemExit, match="is published"):
-        call(script, monkeypatch, tmp_path, tmp_path / "header", tmp_path / "train")
+        call(official)
     (tmp_path / NAMES[1]).unlink()
     with pytest.raises(SystemExit, match="lacks 1 of 3 images, such as oak_s_000002"):
-        call(script, monkeypatch, tmp_path, tmp_path / "header", tmp_path / "train")
-    (tmp_path / "header").write_bytes(official[:40])
+        call(official)
     with pytest.raises(SystemExit, match="cut off before the pixels"):
-        call(script, monkeypatch, tmp_path, tmp_path / "header", tmp_path / "train")
+        call(official[:40])
     assert not (tmp_path / "train").exists()
 
 
-def test_a_header_runs_nothing(script, official, tmp_path, monkeypatch):
+class Runs:
+    def __reduce__(self):
+        return exec, ("raise SystemError",)
+
+
+def test_a_header_runs_nothing(official, call):
     """Opcodes are read, never executed."""
-
-    class Runs:
-        def __reduce__(self):
-            return exec, ("raise SystemError",)
-
-    monkeypatch.setattr(script, "MD5", "")
-    bomb = pickle.dumps(Runs(), protocol=2)[:-1]
-    (tmp_path / "header").write_bytes(bomb + official)
     with pytest.raises(SystemExit, match="is published"):
-        call(script, monkeypatch, tmp_path, tmp_path / "header", tmp_path / "train")
+        call(pickle.dumps(Runs(), protocol=2)[:-1] + official)

@@ -11,8 +11,8 @@ from PIL import Image as Pillow
 from openbench.core.request import Role
 from openbench.data.build import build_benchmark
 from openbench.data.checking.verify import verify_benchmark
-from openbench.data.manifests import load_classes, load_manifest
-from openbench.data.sources.archives import CifarPickles, IdxFiles, NpzPack
+from openbench.data.manifests import load_manifest
+from openbench.data.sources.archives import CifarPickles, IdxFiles
 
 from .opened import open_split
 
@@ -44,8 +44,20 @@ def by_hand(*paths):
     return np.stack([data[:, :1024], data[:, 1024:2048], data[:, 2048:]], axis=-1).reshape(-1, 32, 32, 3), labels
 
 
-def check_pickle_keys(source, place, manifest, pixels, labels, classes):
-    found = source.find(place, manifest.keys)
+@pytest.mark.parametrize(
+    ("source", "name", "files"),
+    [
+        (CifarPickles(), "cifar10/val", ["test_batch"]),
+        (CifarPickles(), "cifar10/test", ["test_batch"]),
+        (CifarPickles(), "cifar10/train", [f"data_batch_{i}" for i in range(1, 6)]),
+        (CifarPickles(**CIFAR100), "cifar100/near_cifar10", ["test"]),
+    ],
+)
+def test_a_cifar_key_is_the_nth_of_its_class(source, name, files, present):
+    folder, manifest = present(source.folder), load_manifest(name)
+    pixels, labels = by_hand(*(folder / file for file in files))
+    classes = pickle.loads((folder / source.meta).read_bytes(), encoding="latin1")[source.names_key]
+    found = source.find(folder, manifest.keys)
     assert found.present.all()
     for position in range(0, len(manifest), 97):
         class_name, number = re.fullmatch(r".*/([^/]+)/(\d+)\.png", manifest.keys[position]).groups()
@@ -53,43 +65,16 @@ def check_pickle_keys(source, place, manifest, pixels, labels, classes):
         np.testing.assert_array_equal(found.items[position], pixels[row])
 
 
-@pytest.mark.parametrize("name", ["cifar10/val", "cifar10/test"])
-def test_a_cifar10_test_key_is_the_nth_of_its_class(name, present):
-    folder = present("cifar-10-batches-py")
-    pixels, labels = by_hand(folder / "test_batch")
-    classes = load_classes("cifar10/classes")
-    check_pickle_keys(CifarPickles(), folder, load_manifest(name), pixels, labels, classes)
-
-
-def test_a_cifar10_training_key_is_the_nth_of_its_class(present):
-    folder = present("cifar-10-batches-py")
-    pixels, labels = by_hand(*(folder / f"data_batch_{i}" for i in range(1, 6)))
-    classes = load_classes("cifar10/classes")
-    check_pickle_keys(CifarPickles(), folder, load_manifest("cifar10/train"), pixels, labels, classes)
-
-
-def test_a_cifar100_key_is_the_nth_of_its_class(present):
-    folder = present("cifar-100-python")
-    pixels, labels = by_hand(folder / "test")
-    names = pickle.loads((folder / "meta").read_bytes(), encoding="latin1")["fine_label_names"]
-    check_pickle_keys(CifarPickles(**CIFAR100), folder, load_manifest("cifar100/near_cifar10"), pixels, labels, names)
-
-
 def test_mnist_test_keys_are_rows_and_every_label_agrees(present):
     folder = present("MNIST/raw")
-    pixels = np.frombuffer(gzip.decompress((folder / "t10k-images-idx3-ubyte.gz").read_bytes())[16:], np.uint8).reshape(
-        -1, 28, 28
-    )
-    manifest = load_manifest("mnist/all")
-    found = IdxFiles(at=["MNIST/raw"]).find(folder, manifest.keys)
-    expected = [key.startswith("mnist/test/") for key in manifest.keys]
-    assert found.present.tolist()[60_000:] == expected[60_000:]
-    assert sum(expected) == 10_000
-    test_keys = [key for key in manifest.keys if key.startswith("mnist/test/")]
-    offset = found.count - 10_000
+    raw = gzip.decompress((folder / "t10k-images-idx3-ubyte.gz").read_bytes())
+    pixels = np.frombuffer(raw[16:], np.uint8).reshape(-1, 28, 28)
+    keys = [key for key in load_manifest("mnist/all").keys if key.startswith("mnist/test/")]
+    found = IdxFiles(at=["MNIST/raw"]).find(folder, keys)
+    assert found.count == len(keys) == 10_000
     for position in range(0, 10_000, 97):
-        row = int(re.fullmatch(r".*_(\d+)\.jpg", test_keys[position])[1])
-        np.testing.assert_array_equal(found.items[offset + position], pixels[row])
+        row = int(re.fullmatch(r".*_(\d+)\.jpg", keys[position])[1])
+        np.testing.assert_array_equal(found.items[position], pixels[row])
 
 
 def test_tiny_imagenet_keys_are_its_files(present):
@@ -105,17 +90,6 @@ def test_tiny_imagenet_keys_are_its_files(present):
         expected = np.asarray(Pillow.open(present(split.keys[position])).convert("RGB"))
         image = split.items[position]
         np.testing.assert_array_equal(image if image.ndim == 3 else np.dstack([image] * 3), expected)
-
-
-def test_textures_in_a_pack_are_found_by_their_published_names(present):
-    path = present("dtd/dtd10_1200_32x32.npz")
-    pack = np.load(path)
-    found = NpzPack("dtd/dtd10_1200_32x32.npz").find(path, load_manifest("texture/all").keys)
-    assert found.count == len(pack["paths"])
-    row_of = {name: row for row, name in enumerate(pack["paths"].tolist())}
-    keys = [key for key, there in zip(load_manifest("texture/all").keys, found.present, strict=True) if there]
-    for position in range(0, found.count, 31):
-        np.testing.assert_array_equal(found.items[position], pack["images"][row_of[keys[position]]])
 
 
 def test_cifar10_has_no_image_on_two_sides_but_the_known_one(composed, present):

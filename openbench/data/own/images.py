@@ -60,12 +60,10 @@ class OwnImages(Source):
             pixels, labels = npz(place)
             return replace(rows_found(pixels, _rows(labels, keys)), files=(place,))
         if place.is_dir() and is_arrow(place):
-            numbers = _rows(arrow_labels(place), keys)
-            present = numbers >= 0
-            if not present.any():
-                return None
-            items, files = arrow_items(place, numbers[present])
-            return FoundImages(items, present, files)
+            column, labels, files = arrow(place)
+            contents = contents_of(files, len(column), lambda: (bytes_sha256(_content(cell)) for cell in column))
+            rows = _rows(labels, keys)
+            return FoundImages(EncodedItems(column, rows[rows >= 0], place, contents), rows >= 0, files)
         images = ImageFolder().find(place.parent if place.is_file() else place, keys)
         return replace(images, files=images.items.files) if images and isinstance(images.items, FileItems) else images
 
@@ -102,7 +100,7 @@ def read_rows(path: Path) -> list[Row]:
     elif path.is_file():
         rows = numbered(npz(path)[1])
     elif is_arrow(path):
-        rows = numbered(arrow_labels(path))
+        rows = numbered(arrow(path)[1])
     else:
         rows = _folder_rows(path)
     if not rows:
@@ -121,11 +119,11 @@ def numbered(labels: list[str]) -> list[Row]:
 def _folder_rows(folder: Path) -> list[Row]:
     """Every image file below a folder; its class is the first subfolder of its path, `-` without one."""
     rows = []
-    seen = {_identity(folder)}
+    seen = {os.path.realpath(folder)}
     for place, folders, files in os.walk(folder, followlinks=True):
         # A link to a folder that was listed already, such as one to itself, brings no new images.
-        new = {_identity(Path(place, name)): name for name in sorted(folders, reverse=True) if name[0] != "."}
-        folders[:] = sorted(name for identity, name in new.items() if identity not in seen)
+        new = {os.path.realpath(f"{place}/{name}"): name for name in sorted(folders, reverse=True) if name[0] != "."}
+        folders[:] = sorted(name for real, name in new.items() if real not in seen)
         seen.update(new)
         inside = Path(place).relative_to(folder)
         for name in sorted(files):
@@ -134,11 +132,6 @@ def _folder_rows(folder: Path) -> list[Row]:
                 _check_text(key, f"'{folder}'")
                 rows.append((key, inside.parts[0] if inside.parts else NO_CLASS))
     return rows
-
-
-def _identity(folder: Path) -> tuple[int, int]:
-    found = os.stat(folder)
-    return found.st_dev, found.st_ino
 
 
 def _check_text(text: str, where: str) -> None:
@@ -280,72 +273,41 @@ def is_arrow(folder: Path) -> bool:
     return (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()
 
 
-def arrow_labels(folder: Path) -> list[str]:
-    """Return the class of each image of an Arrow folder; `-` if it has no label column.
+def arrow(folder: Path) -> tuple[Any, list[str], tuple[Path, ...]]:
+    """Return the memory-mapped column of images of an Arrow folder, their classes, `-` without labels, and its files.
 
     Raises:
         DataError: it has several splits, no image column, or files that cannot be read.
     """
-    table, features = _arrow(folder)
-    column = next((name for name in ("label", "labels", "fine_label") if name in table.column_names), None)
-    if column is None:
-        return [NO_CLASS] * len(table)
-    names = features.get(column, {}).get("names")
-    check_distinct([str(name) for name in names or ()], f"'{folder}'")
-    values = table[column].to_pylist()
-    if names and not set(values) <= set(range(len(names))):
-        raise DataError(f"'{folder}': column '{column}' has labels without a class name — write the folder again")
-    return [str(names[value]) if names else str(value) for value in values]
-
-
-def arrow_items(folder: Path, rows: NDArray[np.int64]) -> tuple[EncodedItems, tuple[Path, ...]]:
-    """Return the images at `rows` of an Arrow folder, decoded when read, and all files of the folder.
-
-    Raises:
-        DataError: it has several splits, no image column, or files that cannot be read.
-    """
-    table, features = _arrow(folder)
-    images = [name for name, feature in features.items() if feature.get("_type") == "Image"]
-    column: Any = table[images[0]] if len(images) == 1 and images[0] in table.column_names else None
-    if getattr(getattr(column, "type", None), "get_field_index", lambda name: -1)("bytes") < 0:
-        columns = ", ".join(f"{name} ({feature.get('_type', '?')})" for name, feature in features.items())
-        raise DataError(
-            f"'{folder}' has the columns {columns or 'none'} — write one of type Image, with the bytes of each image"
-        )
-    files = _files(folder)
-    # Read before the digest of the files is taken: a change in between is then noticed when the image is decoded.
-    sha256s = (bytes_sha256(_content(cell)) for cell in column)
-    contents = contents_of(files, len(column), lambda: sha256s)
-    return EncodedItems(column, rows, folder, contents), files
-
-
-def _files(folder: Path) -> tuple[Path, ...]:
-    """The files of an Arrow folder's table."""
-    state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-    return (folder / "dataset_info.json", *(folder / entry["filename"] for entry in state["_data_files"]))
-
-
-def _arrow(folder: Path) -> tuple[Any, dict[str, dict[str, Any]]]:
-    """The memory-mapped table, and the features by column name."""
-    if (folder / "dataset_dict.json").is_file():
-        raise DataError(f"'{folder}' has several splits — name the folder of one")
     try:
-        return _table(folder, state_of((folder / "state.json", *_files(folder))))
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        files = (folder / "dataset_info.json", *(folder / entry["filename"] for entry in state["_data_files"]))
+        if state.get("_indices_data_files"):
+            raise ValueError("a selection of its rows is stored separately")
+        return *_arrow(files, state_of(files)), files
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"'{folder}' cannot be read ({error}) — write it again with save_to_disk") from error
+        raise DataError(f"'{folder}' cannot be read ({error}) — write a single split with save_to_disk") from error
 
 
 @lru_cache(maxsize=8)
-def _table(folder: Path, state: str) -> tuple[Any, dict[str, dict[str, Any]]]:
+def _arrow(files: tuple[Path, ...], state: str) -> tuple[Any, list[str]]:
     import pyarrow as pa
 
-    state_file = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-    info = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
-    if state_file.get("_indices_data_files"):
-        raise DataError(f"'{folder}' stores a selection of rows separately — save it again after flatten_indices()")
-    files = [folder / entry["filename"] for entry in state_file["_data_files"]]
-    table = pa.concat_tables([pa.ipc.open_stream(pa.memory_map(str(file))).read_all() for file in files])
-    return table, dict(info.get("features") or {})
+    features = json.loads(files[0].read_text(encoding="utf-8"))["features"]
+    table = pa.concat_tables([pa.ipc.open_stream(pa.memory_map(str(file))).read_all() for file in files[1:]])
+    images = [name for name, feature in features.items() if feature.get("_type") == "Image"]
+    if len(images) != 1 or not pa.types.is_struct(table[images[0]].type):
+        raise ValueError(
+            f"it has the columns {', '.join(features)}, not one of type Image with the bytes of each image"
+        )
+    label = next((name for name in ("label", "labels", "fine_label") if name in table.column_names), None)
+    if label is None:
+        return table[images[0]], [NO_CLASS] * len(table)
+    values, names = table[label].to_pylist(), features[label].get("names")
+    check_distinct([str(name) for name in names or ()], f"'{files[0].parent}'")
+    if names and not set(values) <= set(range(len(names))):
+        raise ValueError(f"column '{label}' has labels without a class name")
+    return table[images[0]], [str(names[value] if names else value) for value in values]
 
 
 def contents_of(
