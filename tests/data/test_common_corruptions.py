@@ -14,20 +14,13 @@ from openbench.data.sources.imagenet_c import KINDS
 
 from .conftest import noisy, write_image
 
-KEYS = [f"digits/3/{n:04d}" for n in (3, 13, 23, 45, 59)]
-
-
-def found(source, keys=KEYS):
-    [place] = source.places([])
-    return source.find(place, keys)
-
 
 @pytest.fixture
 def source():
     return CommonCorruptions({"installed": SklearnDigits()})
 
 
-def test_another_seed_and_another_key_draw_otherwise(source):
+def test_another_seed_and_another_key_draw_otherwise_after_the_geometry(source):
     flat = np.full((16, 16, 3), 100, np.uint8)
     noise = replace(source, kind="gaussian_noise", severity=3)
     assert not np.array_equal(noise.apply(flat, "a"), noise.apply(flat, "b"))
@@ -47,9 +40,6 @@ def test_every_kind_and_severity_is_drawn_about_equally_often(source, monkeypatc
     for severity in range(1, 6):
         assert 500 < sum(s == severity for _, s in drawn) < 700
     assert len(set(drawn)) == 75
-
-
-def test_the_geometry_comes_before_the_corruption(source):
     sized = replace(source, kind="contrast", severity=1, resize=20, crop=10)
     assert sized.apply(np.full((40, 60, 3), 9, np.uint8), "a").shape == (10, 10, 3)
 

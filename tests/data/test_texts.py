@@ -28,20 +28,11 @@ def rows(tmp_path):
     return dict(zip(MESSAGES, (found.items[i] for i in range(len(MESSAGES))), strict=True))
 
 
-def test_a_row_holds_the_counts_of_words_at_length_one(rows):
+def test_a_row_holds_the_counts_of_words_at_length_one_without_header_and_quotations(rows):
     assert rows["plain"].dtype == np.float32
     assert sorted(np.abs(rows["plain"][rows["plain"] != 0])) == pytest.approx([1 / 5**0.5, 2 / 5**0.5])
-
-
-def test_the_header_does_not_count(rows):
     np.testing.assert_array_equal(rows["plain"], rows["other_header"])
-
-
-def test_quotations_do_not_count(rows):
     assert np.count_nonzero(rows["quoting"]) == 3  # pistons, valves, and "writes", but not "brakes"
-
-
-def test_texts_without_a_common_word_are_orthogonal(rows):
     assert rows["plain"] @ rows["elsewhere"] == 0
     assert not rows["empty"].any()
 

@@ -80,14 +80,11 @@ def test_names_tell_layers_reductions_and_steps_apart() -> None:
     assert columns[2].name.startswith("logits.")
 
 
-def test_a_pass_for_some_columns_reads_just_these() -> None:
+def test_a_pass_for_some_columns_reads_just_these_and_not_those_of_two_passes() -> None:
     request = Request(
         fields=frozenset({Field.LOGITS, Field.MAPS}), layers=("stage1", "stage2"), pool="max", perturb=Perturb(1.0, 0.1)
     )
     assert read_by(pass_for(read_by(request))) == read_by(request)
     assert {c.field for c in columns_of_pass(toy_backbone(), request)} == {Field.LOGITS, Field.FEATURES, Field.MAPS}
-
-
-def test_columns_of_two_passes_are_refused() -> None:
     with pytest.raises(FieldError, match="cannot come from one pass"):
         pass_for((LOGITS, Column(Field.LOGITS, perturb=Perturb())))

@@ -61,23 +61,18 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits(tmp_path: Path, error
     ]
 
 
-def test_an_input_step_is_counted_once_too(tmp_path: Path) -> None:
-    request = Request(fields=frozenset({Field.LOGITS}), perturb=Perturb(temperature=10.0, epsilon=0.01))
-    backbone, _ = with_room_for(5, ERRORS[0])
-    found = logits(tmp_path / "short", backbone, 16, request)
-    assert backbone.passes == 2 * COUNT
-    assert found == logits(tmp_path / "small", toy_backbone(), 4, request)
+STEPPED = Request(fields=frozenset({Field.LOGITS}), perturb=Perturb(temperature=10.0, epsilon=0.01))
 
 
-def test_a_network_with_a_fitted_head_counts_what_a_smaller_batch_counts(tmp_path: Path) -> None:
-    request = Request(fields=frozenset({Field.LOGITS}), perturb=Perturb(temperature=10.0, epsilon=0.01))
+def headed() -> Headed:
+    head = Head(torch.eye(3, 64), torch.zeros(3))
+    return Headed(toy_backbone(), "linear_probe", head, classes=3, fitted_on="toy")
 
-    def headed() -> Headed:
-        head = Head(torch.eye(3, 64), torch.zeros(3))
-        return Headed(toy_backbone(), "linear_probe", head, classes=3, fitted_on="toy")
 
-    (short, given), small = with_room_for(5, ERRORS[0], headed()), headed()
-    assert logits(tmp_path / "short", short, 16, request) == logits(tmp_path / "small", small, 4, request)
+@pytest.mark.parametrize("make", [toy_backbone, headed])
+def test_input_steps_and_fitted_heads_count_what_a_smaller_batch_counts(make, tmp_path: Path) -> None:
+    (short, given), small = with_room_for(5, ERRORS[0], make()), make()
+    assert logits(tmp_path / "short", short, 16, STEPPED) == logits(tmp_path / "small", small, 4, STEPPED)
     assert given[:3] == [16, 8, 4]
     assert short.passes == small.passes == 2 * COUNT
 

@@ -23,7 +23,7 @@ from openbench.methods.pro import PRO
 
 from .feature_toys import toy_backbone, toy_split
 
-CPU = torch.device("cpu")
+SPLIT = toy_split()
 
 
 @dataclass
@@ -61,6 +61,10 @@ def features(tmp_path: Path) -> CachedFeatures:
     return CachedFeatures(FeatureStore(tmp_path / "cache", batch_size=8, progress=False), toy_backbone(), Clock())
 
 
+def scores(method, features):
+    return score_split(method, SPLIT, Scoring(features, torch.device("cpu"), 8))
+
+
 def fitting(seed: int) -> Fitting:
     return Fitting(toy_split(20, seed, Role.ID_TRAIN), toy_split(10, 5, Role.ID_VAL), toy_backbone().head)
 
@@ -70,35 +74,29 @@ def columns(features: CachedFeatures) -> list[str]:
 
 
 def test_scores_are_those_of_the_images(features):
-    split = toy_split()
-    found = score_split(Steepness(2.0), split, Scoring(features, CPU, 3))
-    images = torch.cat(list(batches(split, features.backbone.preprocess, 5))).double().requires_grad_(True)
+    found = scores(Steepness(2.0), features)
+    images = torch.cat(list(batches(SPLIT, features.backbone.preprocess, 5))).double().requires_grad_(True)
     network = toy_backbone().module().double().eval()
     network(images).max(dim=1).values.sum().backward()
     np.testing.assert_allclose(found, 2 * images.grad.flatten(1).norm(dim=1), rtol=1e-4)
 
 
 def test_scores_are_made_again_by_changed_code_that_scores(features, monkeypatch):
-    split = toy_split()
     monkeypatch.setattr(checkout, "_changed", dict)
-    score_split(PRO(), split, Scoring(features, CPU, 8))
+    scores(PRO(), features)
     assert len(columns(features)) == 1
     monkeypatch.setattr(checkout, "_changed", lambda: {"openbench/features/extract.py": Path(extract.__file__)})
-    of_another_run = replace(features, store=replace(features.store))
-    score_split(PRO(), split, Scoring(of_another_run, CPU, 8))
+    scores(PRO(), replace(features, store=replace(features.store)))  # as another run has it
     assert len(columns(features)) == 2
 
 
 def test_a_second_run_costs_no_pass_and_other_hyper_parameters_do(features):
-    split = toy_split()
-    first = score_split(Steepness(), split, Scoring(features, CPU, 8))
-    assert features.backbone.passes == len(split)
-    assert np.array_equal(first, score_split(Steepness(), split, Scoring(features, CPU, 8)))
-    assert features.backbone.passes == len(split)
-    assert np.allclose(
-        score_split(with_params(Steepness(), {"factor": 3.0}), split, Scoring(features, CPU, 8)), 3 * first
-    )
-    assert features.backbone.passes == 2 * len(split)
+    first = scores(Steepness(), features)
+    assert features.backbone.passes == len(SPLIT)
+    assert np.array_equal(first, scores(Steepness(), features))
+    assert features.backbone.passes == len(SPLIT)
+    assert np.allclose(scores(with_params(Steepness(), {"factor": 3.0}), features), 3 * first)
+    assert features.backbone.passes == 2 * len(SPLIT)
     assert len(columns(features)) == 2
 
 
@@ -108,24 +106,21 @@ def test_a_raised_version_is_computed_again(features):
 
     Steepness2.__qualname__, Steepness2.__module__ = Steepness.__qualname__, Steepness.__module__
     for method in (Steepness(), Steepness2()):
-        score_split(method, toy_split(), Scoring(features, CPU, 8))
+        scores(method, features)
     assert len(columns(features)) == 2
 
 
 def test_what_was_fitted_on_another_split_is_another_column(features):
-    split = toy_split()
-    first, second = (
-        score_split(fit(Away(), fitting(seed), features, CPU), split, Scoring(features, CPU, 8)) for seed in (1, 2)
-    )
+    by_seed = {seed: scores(fit(Away(), fitting(seed), features, torch.device("cpu")), features) for seed in (1, 2)}
     assert len(columns(features)) == 2
-    for seed, found in ((1, first), (2, second)):
+    for seed, found in by_seed.items():
         request = Request(fields=frozenset({Field.FEATURES}))
-        train, x = (features(s, request).features.double() for s in (fitting(seed).id_train, split))
+        train, x = (features(s, request).features.double() for s in (fitting(seed).id_train, SPLIT))
         np.testing.assert_allclose(found, np.linalg.norm(x - train.mean(dim=0), axis=1), rtol=1e-4)
 
 
 def test_an_interrupted_pass_goes_on_where_it_was(features):
-    split, calls = toy_split(), []
+    calls = []
 
     @dataclass
     class Fragile(Steepness):
@@ -137,10 +132,9 @@ def test_an_interrupted_pass_goes_on_where_it_was(features):
 
     features.store.portion = 8
     with pytest.raises(KeyboardInterrupt):
-        score_split(Fragile(), split, Scoring(features, CPU, 8))
-    found = score_split(Fragile(), split, Scoring(features, CPU, 8))
-    np.testing.assert_allclose(found, score_split(Steepness(), split, Scoring(features, CPU, 8)), rtol=1e-5)
-    assert sum(calls) == len(split) + 8, "the two batches on disk are not scored again"
+        scores(Fragile(), features)
+    np.testing.assert_allclose(scores(Fragile(), features), scores(Steepness(), features), rtol=1e-5)
+    assert sum(calls) == len(SPLIT) + 8, "the two batches on disk are not scored again"
 
 
 @pytest.mark.parametrize(("wrong", "message"), [(float("nan"), "1 of 8 scores"), (None, r"shape \(8, 1\)")])
@@ -155,18 +149,15 @@ def test_nan_and_wrong_shapes_are_refused_and_not_cached(features, wrong, messag
             return scores
 
     with pytest.raises(MethodError, match=rf"Broken.score_images on toy \(id_test\): {message}"):
-        score_split(Broken(), toy_split(), Scoring(features, CPU, 8))
+        scores(Broken(), features)
     assert columns(features) == []
 
 
-def test_scoring_before_fitting_is_refused(features):
+def test_scoring_before_fitting_and_of_columns_is_refused(features):
     method = Away()
     method.mean_ = torch.zeros(64)
     with pytest.raises(NotFittedError, match="Away"):
-        score_split(method, toy_split(), Scoring(features, CPU, 8))
-
-
-def test_a_live_method_has_neither_scores_of_columns_nor_of_classes(features):
+        scores(method, features)
     with pytest.raises(MethodError, match="scores images"):
         Steepness().score(FeatureSet({Field.LOGITS: torch.zeros(2, 3)}))
-    assert class_scores(Steepness(), toy_split(), Scoring(features, CPU, 8)) is None
+    assert class_scores(Steepness(), SPLIT, Scoring(features, torch.device("cpu"), 8)) is None

@@ -27,18 +27,10 @@ COUNT, BATCH, PORTION = 101, 8, 16
 FORK = multiprocessing.get_context("fork")
 
 
-def nothing(passed: int) -> None:
-    """What happens before a batch of a job that is left alone."""
+def job(root: Path, count: int = 1, first: int = 0, before: Callable[[int], object] = bool) -> int:
+    """Ask for columns as job `first` of `count`, and return how many images passed the network.
 
-
-def job(root: Path, count: int = 1, first: int = 0, before: Callable[[int], object] = nothing) -> int:
-    """Ask for columns as one of some jobs, and return how many images passed the network.
-
-    Args:
-        root: the cache.
-        count: of the jobs.
-        first: which of them this is.
-        before: is given the number of images that have passed before each batch.
+    `before` is given the number of images that have passed before each batch.
     """
     backbone, split = toy_backbone(), toy_split(COUNT)
     outputs = backbone.outputs
@@ -59,7 +51,7 @@ def job(root: Path, count: int = 1, first: int = 0, before: Callable[[int], obje
 class Other:
     """A job in a process of its own, which may be killed."""
 
-    def __init__(self, root: Path, count: int = 1, first: int = 0, before: Callable[[int], object] = nothing) -> None:
+    def __init__(self, root: Path, count: int = 1, first: int = 0, before: Callable[[int], object] = bool) -> None:
         self._passed = FORK.Value("i", -1)
 
         def act() -> None:
@@ -176,9 +168,7 @@ def test_whoever_needs_the_columns_makes_the_rest_and_what_others_do_not_end(
 
 
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
-def test_a_damaged_portion_is_an_error_and_then_made_again(
-    tmp_path: Path, whole: dict[str, bytes], place: float
-) -> None:
+def test_a_damaged_portion_is_an_error_and_then_made_again(tmp_path: Path, whole: dict[str, bytes], place) -> None:
     Other(tmp_path, before=partial(kill_after, 56)).ended()
     file = made(tmp_path)[1]
     content = bytearray(file.read_bytes())
