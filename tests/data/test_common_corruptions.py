@@ -25,6 +25,8 @@ def test_another_seed_and_another_key_draw_otherwise_after_the_geometry(source):
     noise = replace(source, kind="gaussian_noise", severity=3)
     assert not np.array_equal(noise.apply(flat, "a"), noise.apply(flat, "b"))
     assert not np.array_equal(noise.apply(flat, "a"), replace(noise, seed=1).apply(flat, "a"))
+    sized = replace(source, kind="contrast", severity=1, resize=20, crop=10)
+    assert sized.apply(np.full((40, 60, 3), 9, np.uint8), "a").shape == (10, 10, 3)
 
 
 def test_every_kind_and_severity_is_drawn_about_equally_often(source, monkeypatch):
@@ -40,8 +42,6 @@ def test_every_kind_and_severity_is_drawn_about_equally_often(source, monkeypatc
     for severity in range(1, 6):
         assert 500 < sum(s == severity for _, s in drawn) < 700
     assert len(set(drawn)) == 75
-    sized = replace(source, kind="contrast", severity=1, resize=20, crop=10)
-    assert sized.apply(np.full((40, 60, 3), 9, np.uint8), "a").shape == (10, 10, 3)
 
 
 def test_only_what_the_clean_source_has_is_there(tmp_path, monkeypatch):

@@ -187,10 +187,3 @@ def test_the_overlap_of_ood_validation_and_cifar100_is_exactly_the_one_named():
         for name in ("tiny_imagenet/val_cifar10", "cifar100/near_cifar10")
     ]
     assert names[0] & names[1] == {"chimpanzee", "mushroom"}
-
-
-def test_the_few_leftover_images_that_resemble_id_classes_are_as_documented():
-    counts = Counter(load_manifest("tiny_imagenet/near_cifar10").classes)
-    assert {c: counts[c] for c in ("moving van", "limousine", "Egyptian cat", "tabby")} == {
-        "moving van": 3, "limousine": 3, "Egyptian cat": 1, "tabby": 1,
-    }  # fmt: skip

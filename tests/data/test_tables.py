@@ -161,47 +161,24 @@ def test_a_part_that_does_not_exist_is_refused(name, message):
         table_part(name)
 
 
-@pytest.fixture
-def cardio(real_data, composed_whole):
+def test_a_run_gives_the_auroc_of_scikit_learn(real_data, composed_whole, monkeypatch, tmp_path):
     if not (real_data / "adbench/Classical/6_cardio.npz").is_file():
         pytest.skip(f"{real_data}/adbench/Classical/6_cardio.npz is missing")
-
-    def config(method, backbone="identity"):
-        whole = composed_whole("+benchmark=adbench", "benchmark.protocol=held_out", "metrics.replicates=0")
-        methods = {
-            "knn": {"_target_": "openbench.methods.knn.KNN", "k": 5},
-            "mds": {"_target_": "openbench.methods.mds.MDS"},
-            "msp": {"_target_": "openbench.methods.msp.MSP"},
-        }
-        network = {"_target_": "openbench.backbones.cifar.resnet", "name": "r8", "model": "resnet8"}
-        chosen = whole["backbone"] if backbone == "identity" else network
-        return {**whole, "method": methods[method], "backbone": chosen}
-
-    return config
-
-
-@pytest.fixture
-def runtime(composed_whole, monkeypatch, tmp_path):
-    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path / "results"))
-    return composed_whole("+benchmark=adbench")["runtime"]
-
-
-def test_a_run_gives_the_auroc_of_scikit_learn(cardio, runtime):
-    bench = build_benchmark(cardio("knn")["benchmark"])
+    for name in ("CACHE", "RESULTS"):
+        monkeypatch.setenv(f"OPENBENCH_{name}", str(tmp_path / name))
+    words = ["benchmark.protocol=held_out", "metrics.replicates=0", "method=knn", "method.k=5"]
+    config = composed_whole("+benchmark=adbench", *words)
+    bench = build_benchmark(config["benchmark"])
     assert bench.pristine
     assert verify_benchmark(bench).ok
     train, inside, outside = (rows_of(s) for s in (bench.id_train, bench.id_test, bench.far["anomalies"]))
-    both, truth = np.concatenate([inside, outside]), [0] * len(inside) + [1] * len(outside)
-    angles = [a / np.linalg.norm(a, axis=1, keepdims=True) for a in (train, both)]
-    nearest = NearestNeighbors(n_neighbors=5).fit(angles[0]).kneighbors(angles[1])[0][:, -1]
-    centred = both - train.mean(0)
-    mahalanobis = np.einsum("ij,jk,ik->i", centred, np.linalg.pinv(np.cov(train.T)), centred)
-    for method, scores in (("knn", nearest), ("mds", mahalanobis)):
-        metrics = run_config(cardio(method), runtime).record.metrics
-        assert metrics["anomalies"]["auroc"] == pytest.approx(roc_auc_score(truth, scores), abs=2e-4)
-        assert metrics["anomalies"]["conformal_auroc"] < metrics["anomalies"]["auroc"]
-        assert "accuracy" not in metrics.get("id", {})
+    unit, *tested = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (train, inside, outside))
+    nearest = NearestNeighbors(n_neighbors=5).fit(unit).kneighbors(np.concatenate(tested))[0][:, -1]
+    metrics = run_config(config, config["runtime"]).record.metrics
+    expected = roc_auc_score([0] * len(inside) + [1] * len(outside), nearest)
+    assert metrics["anomalies"]["auroc"] == pytest.approx(expected, abs=2e-4)
+    assert metrics["anomalies"]["conformal_auroc"] < metrics["anomalies"]["auroc"]
+    assert "accuracy" not in metrics.get("id", {})
 
 
 def drawn(x, y, seed):

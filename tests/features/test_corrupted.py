@@ -14,6 +14,9 @@ from openbench.data.sources.imagenet_c import corrupt
 from openbench.features.changed_images import corrupted
 
 from .feature_toys import toy_split
+from .test_mixed import centre
+
+WHOLE = list(np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8))
 
 
 @pytest.mark.parametrize(("as_stored", "side"), [(False, 9), (True, 5)])
@@ -28,15 +31,12 @@ def test_a_copy_is_resized_as_its_clean_image_is(as_stored: bool, side: int) -> 
     assert copies.as_stored
 
 
-def inner_half(picture):
-    """A transform of somebody's own, which crops what it is given."""
-    pixels = np.asarray(picture, np.float32)[2:6, 2:6]
-    return torch.from_numpy(pixels).permute(2, 0, 1) / 255
-
-
 def test_a_transform_of_ones_own_takes_its_crop_once_of_a_whole_corrupted_image() -> None:
-    split, preprocess = toy_split(3), OwnPreprocess(4, 4, own=OwnTransform("inner half", "1", "RGB", inner_half))
+    split, preprocess = (
+        replace(toy_split(3), items=WHOLE),
+        OwnPreprocess(4, 4, own=OwnTransform("centre", "1", "RGB", centre)),
+    )
     copies = corrupted(split, Corruption("brightness", 2), preprocess)
     (found,) = batches(copies, preprocess, 3)
     brighter = [corrupt(image, "brightness", 2, np.random.default_rng(0)) for image in split.items]  # draws nothing
-    assert torch.equal(found, torch.stack([inner_half(image) for image in brighter]))
+    assert torch.equal(found, torch.stack([centre(image) for image in brighter]))
