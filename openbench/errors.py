@@ -20,10 +20,6 @@ class NotApplicableError(ConfigError):
     """A method asks for what this backbone, benchmark or installation does not have; a sweep skips it."""
 
 
-class StochasticError(ConfigError):
-    """A network has different outputs for the same images."""
-
-
 class DataError(OpenbenchError):
     """A data set is missing, incomplete, unreadable or not what its manifest says."""
 
@@ -146,3 +142,8 @@ def check_choice(key: str, value: object, allowed: Sequence[str]) -> None:
     """
     if value not in allowed:
         raise ConfigError(f"{key} — found {value!r}, allowed: {', '.join(allowed)}{did_you_mean(str(value), allowed)}")
+
+
+def pip_install(extra: str) -> str:
+    """Return the pip command that installs an extra of openbench, e.g. `slurm`."""
+    return f"pip install 'openbench-ood[{extra}]'"

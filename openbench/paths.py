@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 from openbench.errors import ConfigError
-from openbench.installation import pip_install
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -79,5 +78,5 @@ def _shipped(name: str) -> Path:
             return candidate
     raise ConfigError(
         f"folder '{name}' not found in {_PACKAGE}: the installation is incomplete — "
-        f"install again: {pip_install('', '--force-reinstall')}"
+        "install again: pip install --force-reinstall openbench-ood"
     )

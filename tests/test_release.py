@@ -1,5 +1,6 @@
 """What is published is described once, and the forge's files are what the forge expects."""
 
+import re
 import runpy
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 import openbench
+from openbench.errors import pip_install
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -41,6 +43,16 @@ def test_the_version_stands_in_one_place():
     assert "version" not in project["project"]
     assert project["tool"]["hatch"]["version"]["path"] == "openbench/__init__.py"
     assert openbench.__version__.count(".") == 2
+
+
+def test_nobody_is_told_to_install_the_other_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert pip_install("slurm") == f"pip install '{project['name']}[slurm]'"
+    files = [p for name in ("openbench", "configs", "scripts") for p in (ROOT / name).rglob("*") if p.is_file()]
+    files += [ROOT / "README.md", ROOT / "pyproject.toml"]
+    wrong = re.compile(r"pip install (-\S+ )*['\"]?openbench(?!-ood)|\"openbench\[")
+    found = [p for p in files if p.suffix in (".py", ".yaml", ".md", ".toml") and wrong.search(p.read_text())]
+    assert found == []
 
 
 def test_the_lowest_versions_are_those_of_the_bounds():

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from annotated_types import Ge
 from torch import Tensor
 
 from openbench.api.arguments import (
@@ -58,7 +57,6 @@ def evaluate(
     results: str | Path | None = None,
     device: str = "auto",
     batch_size: int = 256,
-    stochastic: int | None = None,
     progress: bool = True,
 ) -> Results | ModelResults:
     """Evaluate OOD detection methods with a model on a benchmark.
@@ -91,7 +89,6 @@ def evaluate(
         results: folder of records. None = OPENBENCH_RESULTS, else ./results.
         device: `auto`, or a torch device.
         batch_size: images per forward pass.
-        stochastic: number of passes to average if the model is not deterministic, e.g. by dropout.
         progress: whether to show progress in a terminal or notebook.
 
     Returns:
@@ -101,7 +98,6 @@ def evaluate(
         OpenbenchError: bad arguments or missing data, before anything is computed where possible.
     """
     chosen, typed = named_methods(methods), words_of(overrides)
-    check_value(plain(stochastic), Annotated[int, Ge(2)] | None, "stochastic")
     check_value(progress, bool, "progress")
     if name is not None:
         check_model_name(name)
@@ -113,7 +109,7 @@ def evaluate(
     runtime["progress"] = shown(progress)
     folder = None if config_dir is None else path_of(config_dir, "config_dir")
     call = _Call(chosen, words, runtime, lru_cache(lambda words: composed("run", words, folder)))
-    options = ModelOptions(preprocess, features, head_of(head), name, resolve_device(plain(device)), plain(stochastic))
+    options = ModelOptions(preprocess, features, head_of(head), name, resolve_device(plain(device)))
     models = _models(model, weights)
     if models is not None and name is not None:
         raise ConfigError(f"name '{name}' is one name for {len(models)} models — give a mapping from names to models")

@@ -95,7 +95,6 @@ class Backbone(ABC):
         head_to_fit: the kind of head to be fitted on its features before it is evaluated; None = it is used as it is.
         fitted_head: the entry of a record on a head that was fitted on its features; None = there is none.
         has_patches: whether it gives features of image patches in the space of its features.
-        draws: how many passes, each with its own seed, an output is the mean of.
         probe: its outputs of a few images, from `engine.probe`; None before.
         text_towers: towers that embed text in the space of its features, by name; none in most networks.
     """
@@ -120,7 +119,6 @@ class Backbone(ABC):
     head_to_fit: HeadKind | PromptKind | None = None
     fitted_head: Mapping[str, Any] | None = None
     has_patches: bool = False
-    draws: int = 1
     probe: Any = None
     text_towers: Mapping[Tower, TextTower] = MappingProxyType({})
 
@@ -142,7 +140,7 @@ class Backbone(ABC):
     @property
     def runs_live(self) -> bool:
         """Whether a method may run the network itself."""
-        return self.has_network and self.has_head and self.draws == 1
+        return self.has_network and self.has_head
 
     @abstractmethod
     def to(self, device: torch.device) -> "Backbone":

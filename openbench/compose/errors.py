@@ -15,8 +15,7 @@ from openbench import paths
 from openbench.compose.config import compose
 from openbench.compose.sweep import jobs, label, parse, swept_keys
 from openbench.config.folders import with_package
-from openbench.errors import ConfigError, OpenbenchError, available, did_you_mean, not_found
-from openbench.installation import pip_install
+from openbench.errors import ConfigError, OpenbenchError, available, did_you_mean, not_found, pip_install
 
 # Launchers are plug-ins that not everybody needs: launcher → the extra that installs it.
 EXTRAS = {"joblib": "joblib", "submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}

@@ -29,7 +29,7 @@ from openbench.core.search import with_params
 from openbench.data.loading import batches
 from openbench.digest import array_sha256, digest
 from openbench.engine.evaluate import CachedFeatures, Fitting, Scoring, fit, score_split
-from openbench.errors import ConfigError, DataError, NotApplicableError, OpenbenchError, RecordError, StochasticError
+from openbench.errors import ConfigError, DataError, NotApplicableError, OpenbenchError, RecordError
 from openbench.results.records.store import RecordStore, load
 from openbench.source import foreign_code, foreign_sources
 from openbench.storage.checksum import DAMAGED
@@ -79,8 +79,8 @@ def ask(backbone: Backbone, split: Split) -> None:
     """Set the probe of a network, and check that its outputs for an image depend on that image alone.
 
     Raises:
-        StochasticError: the same images give other outputs, or a module is in training mode.
-        ConfigError: an output depends on the other images of its batch, or preprocessing is random.
+        ConfigError: the same images give other outputs or pixels, a module is in training mode, or an output depends on
+            the other images of its batch.
         DataError: an image that cannot be read, or outputs that are not finite.
     """
     images = some_of(split)
@@ -107,13 +107,12 @@ def _check_repeats(backbone: Backbone, pixels: Tensor, rows: Rows) -> None:
     training = [place or "the network" for place, part in network.named_modules() if part.training] if network else []
     exact = backbone.device.type == "cpu" and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     fault = _difference(rows, _rows(backbone, pixels), 0.0 if exact else _rounding(rows, backbone))
-    if training and backbone.draws == 1:
+    if training:
         fault = f"{training[0]} is in training mode during the forward pass" + (fault and f", and {fault}")
     if fault:
-        raise StochasticError(
+        raise ConfigError(
             f"model '{backbone.name}' is not deterministic in eval mode: {fault} for the same {len(pixels)} images — "
-            "use nn.Dropout, which eval() turns off, or F.dropout(…, training=self.training); to "
-            " evaluate the mean of several passes, each with its own seed: ob.evaluate(…, stochastic=8)"
+            "use nn.Dropout, which eval() turns off, or F.dropout(…, training=self.training)"
         )
 
 
@@ -122,7 +121,7 @@ def _check_ignores_batch(backbone: Backbone, pixels: Tensor, rows: Rows) -> None
     mixed = _rows(backbone, torch.cat([pixels[:half], pixels[: len(pixels) - half]]))
     first: list[Rows] = [{key: of[:half] for key, of in some.items()} for some in (rows, mixed)]
     pairs = [(first[0], first[1])]
-    if backbone.draws == 1 and len(pixels) > 1:  # of several passes each batch draws its own numbers
+    if len(pixels) > 1:
         single, rest = _rows(backbone, pixels[:1]), _rows(backbone, pixels[1:])
         pairs.append((rows, {key: np.concatenate([of, rest[key]]) for key, of in single.items()}))
     faults = [text for one, other in pairs if (text := _difference(one, other, _rounding(rows, backbone)))]

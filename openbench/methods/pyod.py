@@ -14,8 +14,7 @@ from torch import Tensor
 
 from openbench.config.constraints import Seed
 from openbench.core import FeatureSet, Field, Head, Method, Request, Role
-from openbench.errors import MethodError, NotApplicableError
-from openbench.installation import pip_install
+from openbench.errors import MethodError, NotApplicableError, pip_install
 from openbench.methods._stats import seeded, training
 
 Detector = Literal["IForest", "OCSVM", "CBLOF", "HBOS", "KNN", "LOF", "PCA", "DeepSVDD"]

@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
-from openbench.errors import ConfigError, MetricError
-from openbench.installation import pip_install
+from openbench.errors import ConfigError, MetricError, pip_install
 from openbench.metrics.options import MetricOptions
 from openbench.metrics.suite import fixed_thresholds
 from openbench.results import plots

@@ -11,7 +11,7 @@ from torch import nn
 import openbench as ob
 from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.network import NetworkBackbone
-from openbench.errors import ConfigError, NotApplicableError, RecordError
+from openbench.errors import ConfigError, RecordError
 from openbench.results.records.store import RecordStore
 
 from .own_models import DIGITS, DIGITS_PREPROCESS
@@ -55,21 +55,17 @@ class InTraining(Small):
 
 
 class BatchStatistics(Small):
-    def __init__(self, of=nn.BatchNorm2d):
+    def __init__(self):
         super().__init__()
-        self.norm = of(12, track_running_stats=False)
+        self.norm = nn.BatchNorm2d(12, track_running_stats=False)
 
     def forward(self, x):
-        x = self.conv(x)
-        if isinstance(self.norm, nn.BatchNorm2d):
-            x = self.norm(x)
-        x = torch.relu(x).mean(dim=(2, 3))
-        return self.fc(x if isinstance(self.norm, nn.BatchNorm2d) else self.norm(x))
+        return self.fc(torch.relu(self.norm(self.conv(x))).mean(dim=(2, 3)))
 
 
-def made(kind=Small, *given, **named):
+def made(kind=Small):
     torch.manual_seed(0)
-    return kind(*given, **named)
+    return kind()
 
 
 def of_a_config(name: str, num_classes: int) -> NetworkBackbone:
@@ -198,37 +194,19 @@ def test_one_activation_at_other_places_is_another_network(evaluate):
     assert not any(map(reused, found))
 
 
-def test_a_network_that_draws_is_refused_or_averaged(evaluate):
-    for kind in (Dropping, InTraining):
-        with pytest.raises(ConfigError, match=rf"model '{kind.__name__.lower()}' is not deterministic .*stochastic=8"):
-            evaluate(made(kind))
-    state = torch.get_rng_state()
-    found = evaluate(made(kind), stochastic=4)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert "mean of 4 passes" in repr(found)
-    assert "mean of 4 passes" in found["msp"]._repr_html_()
-    again = evaluate(made(kind), stochastic=4)
-    assert reused(again)
-    other = evaluate(made(kind), stochastic=16)
-    assert not reused(other)
-    assert near(other) != near(found)
-    with pytest.raises(NotApplicableError, match="reads images, but backbone"):
-        evaluate(made(kind), "pro", stochastic=4)
-
-
-@pytest.mark.parametrize(("of", "stochastic"), [(nn.BatchNorm2d, {}), (nn.BatchNorm1d, {"stochastic": 4})])
-def test_a_network_that_mixes_the_images_of_a_batch_is_refused(evaluate, of, stochastic):
-    says = "an output depends on the batch|fails on a batch of 1 images"
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (Dropping, "model 'dropping' is not deterministic in eval mode: .* differ by up to"),
+        (InTraining, "model 'intraining' is not deterministic in eval mode: drop is in training mode"),
+        (BatchStatistics, "an output depends on the batch|fails on a batch of 1 images"),
+    ],
+)
+def test_a_network_that_draws_or_mixes_the_images_of_a_batch_is_refused(evaluate, kind, says):
     with pytest.raises(ConfigError, match=says):
-        evaluate(made(BatchStatistics, of), batch_size=16, **stochastic)
+        evaluate(made(kind), batch_size=16)
 
 
 def test_a_preprocess_that_draws_is_refused(evaluate):
     with pytest.raises(ConfigError, match="preprocess gives other pixels each time it is called"):
-        evaluate(made(), preprocess=lambda image: torch.rand(3, 8, 8), stochastic=4)
-
-
-def test_a_deterministic_network_needs_no_passes(evaluate):
-    found = evaluate(made(), stochastic=4)
-    assert any("stochastic=4 is not needed" in note for note in found["msp"].notes)
-    assert reused(evaluate(made()))
+        evaluate(made(), preprocess=lambda image: torch.rand(3, 8, 8))

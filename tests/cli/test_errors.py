@@ -3,8 +3,7 @@ from omegaconf import OmegaConf
 
 from openbench.__main__ import main
 from openbench.compose.errors import _first_unknown
-from openbench.errors import available
-from openbench.installation import pip_install
+from openbench.errors import available, pip_install
 
 
 def said(capsys, *argv):

@@ -11,7 +11,7 @@ from openbench import _compat
 from openbench.api.models.parts import unwrapped
 from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights
 from openbench.config.overrides import word
-from openbench.errors import CheckpointError, ConfigError
+from openbench.errors import CheckpointError, ConfigError, pip_install
 
 _TRANSFORMERS = "transformers:"
 _HUBS = ("hf_hub:", "local-dir:", _TRANSFORMERS)  # the first two are timm's own prefixes
@@ -108,7 +108,7 @@ def _transformers(name: str) -> Any:
         import transformers
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"package 'transformers' is not installed, '{name}' needs it — pip install 'openbench-ood[transformers]'"
+            f"package 'transformers' is not installed, '{name}' needs it — {pip_install('transformers')}"
         ) from error
     return transformers
 

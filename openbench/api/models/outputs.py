@@ -1,10 +1,8 @@
 """A model of which only the outputs are known: a function, an ONNX file, a network without a linear head."""
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,8 +16,8 @@ from openbench.backbones.device import arithmetic
 from openbench.backbones.network import OUTPUTS_VERSION, evaluating, perturbed
 from openbench.core.features import Head
 from openbench.core.request import Request
-from openbench.digest import array_sha256, digest, file_sha256
-from openbench.errors import CheckpointError, ConfigError, NotApplicableError, did_you_mean
+from openbench.digest import digest, file_sha256
+from openbench.errors import CheckpointError, ConfigError, NotApplicableError, did_you_mean, pip_install
 from openbench.source import Code
 
 
@@ -154,9 +152,7 @@ class OutputsBackbone(Backbone):
         """
         if request.layers:
             raise NotApplicableError(f"model '{self.name}' has no maps — choose a method that reads features or logits")
-        return averaged(self.draws, images, partial(self._outputs, images.to(self._device, torch.float32), request))
-
-    def _outputs(self, images: Tensor, request: Request) -> Outputs:
+        images = images.to(self._device, torch.float32)
         with self._evaluating():
             if request.perturb is not None:
                 if not self.differentiable:
@@ -182,36 +178,6 @@ class OutputsBackbone(Backbone):
     def _evaluating(self) -> Iterator[None]:
         with nullcontext() if self.network is None else evaluating(self.network), arithmetic("fp32", self._device):
             yield
-
-
-def averaged(draws: int, images: Tensor, outputs: Callable[[], Outputs]) -> Outputs:
-    """Return the mean of several passes, each with its own seed, which follows from the first image.
-
-    Args:
-        draws: number of passes; a single one takes no seed.
-        images: of the passes.
-        outputs: runs a pass.
-    """
-    if draws == 1:
-        return outputs()
-    numpy_state, state = np.random.get_state(), random.getstate()  # noqa: NPY002 — networks may draw from it
-    seed = int(array_sha256(images[0].cpu().numpy())[:7], 16)
-    passes = []
-    try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            for draw in range(draws):
-                for set_seed in (torch.manual_seed, np.random.seed, random.seed):
-                    set_seed(seed + draw)
-                passes.append(outputs())
-    finally:
-        random.setstate(state)
-        np.random.set_state(numpy_state)  # noqa: NPY002
-
-    def mean(tensors: list[Tensor]) -> Tensor:
-        return torch.stack(tensors).mean(dim=0)
-
-    maps = {layer: mean([one.maps[layer] for one in passes]) for layer in passes[0].maps}
-    return Outputs(mean([one.logits for one in passes]), mean([one.features for one in passes]), maps)
 
 
 def _check_head(head: Head, features: Tensor, logits: Tensor, name: str) -> None:
@@ -282,7 +248,7 @@ def onnx_session(model: Path | bytes, device: torch.device) -> Any:
         import onnxruntime
     except ModuleNotFoundError as error:
         raise ConfigError(
-            "package 'onnxruntime' is not installed, and an ONNX file needs it — pip install 'openbench-ood[onnx]'"
+            f"package 'onnxruntime' is not installed, and an ONNX file needs it — {pip_install('onnx')}"
         ) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from openbench.api.models.names import published_preprocess
-from openbench.api.models.outputs import BatchOutputs, OutputsBackbone, OutputSource, averaged, onnx_source, with_head
+from openbench.api.models.outputs import BatchOutputs, OutputsBackbone, OutputSource, onnx_source, with_head
 from openbench.api.models.parts import NetworkParts, dtype_of, find_parts, flat, stages_of, unwrapped
 from openbench.api.models.preprocess import WAYS, PreparedTransform, code_of, prepared, range_warnings, text_of
 from openbench.backbones.anatomy import Anatomy
@@ -29,7 +29,7 @@ from openbench.core.request import Request
 from openbench.data.loading import batches
 from openbench.digest import digest
 from openbench.engine.probe import FEW, ask, some_of
-from openbench.errors import ConfigError, StochasticError
+from openbench.errors import ConfigError
 from openbench.public import TARGET
 
 _PROBABILITY = 1e-3  # tolerance of a row's sum
@@ -46,7 +46,6 @@ class ModelOptions:
         head: the linear classifier, or its dotted name; None = found.
         name: in tables and records; None = from its class.
         device: where it runs.
-        stochastic: number of passes to average if the network is not deterministic; None = it is refused.
     """
 
     preprocess: object = None
@@ -54,7 +53,6 @@ class ModelOptions:
     head: str | Head | None = None
     name: str | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    stochastic: int | None = None
 
 
 @dataclass(frozen=True)
@@ -184,8 +182,7 @@ def _wrap_module(model: nn.Module, options: ModelOptions, task: ImageTask) -> Wr
             *warnings,
         )
     backbone = _network_or_outputs(module, parts, images, (name, len(task.classes), transform, options))
-    node = _node(backbone, type(inner), name)
-    return _probe(WrappedModel(backbone, node, (*notes, *transform.notes), warnings), options, task)
+    return _probed(backbone, type(inner), (*notes, *transform.notes), warnings, task)
 
 
 def _network_or_outputs(
@@ -234,35 +231,17 @@ def _wrap_outputs(model: Any, options: ModelOptions, task: ImageTask) -> Wrapped
         first = _first_outputs(source.read, images, name)
     backbone = OutputsBackbone(source, transform, first, options.head)
     backbone.try_gradient(images)
-    node = _node(backbone, Path if is_file else type(model), name)
     warnings = range_warnings(images, transform.preprocess, None)
-    return _probe(WrappedModel(backbone, node, notes, warnings), options, task)
+    return _probed(backbone, Path if is_file else type(model), notes, warnings, task)
 
 
-def _probe(wrapped: WrappedModel, options: ModelOptions, task: ImageTask) -> WrappedModel:
-    """Run a model on a few images; one that is not deterministic is run several times if the user allows it.
-
-    Raises:
-        StochasticError: it is not deterministic, and a single pass is asked for.
-        ConfigError: its outputs depend on the batch.
-        DataError: outputs that are not finite.
-    """
-    backbone, draws, note = wrapped.backbone, options.stochastic, ""
-    try:
-        ask(backbone, task.images)
-        if draws:
-            note = f"stochastic={draws} is not needed: model '{backbone.name}' is deterministic"
-    except StochasticError:
-        if draws is None or not isinstance(backbone, OutputsBackbone | UserNetwork):
-            raise
-        backbone.draws, backbone.architecture = draws, f"{backbone.architecture}, mean of {draws} passes"
-        ask(backbone, task.images)
-        note = f"model '{backbone.name}' is not deterministic: the mean of {draws} passes is evaluated"
-    node = {**wrapped.node, "architecture": backbone.architecture}
-    if draws and backbone.draws > 1:
-        node["stochastic"] = draws
-    warnings = (*wrapped.warnings, *_probability_warnings(backbone))
-    return WrappedModel(backbone, node, (*wrapped.notes, *filter(None, [note])), warnings)
+def _probed(
+    backbone: Backbone, kind: type, notes: tuple[str, ...], warnings: tuple[str, ...], task: ImageTask
+) -> WrappedModel:
+    """A model of some class that was run on a few images."""
+    ask(backbone, task.images)
+    node = _node(backbone, kind, backbone.name)
+    return WrappedModel(backbone, node, notes, (*warnings, *_probability_warnings(backbone)))
 
 
 def _probability_warnings(backbone: Backbone) -> tuple[str, ...]:
@@ -359,7 +338,7 @@ class UserNetwork(NetworkBackbone):
 
     def outputs(self, images: Tensor, request: Request) -> Outputs:
         """Return what `request` names, as float32 whatever the network computes in."""
-        outputs = averaged(self.draws, images, partial(super().outputs, images, request))
+        outputs = super().outputs(images, request)
         maps = {layer: reduced.float() for layer, reduced in outputs.maps.items()}
         return Outputs(outputs.logits.float(), outputs.features.float(), maps)
 

@@ -27,8 +27,7 @@ from openbench.detect.monitor.monitor import Monitor, MonitorRules
 from openbench.detect.monitor.table import SUFFIXES, numbers
 from openbench.detect.serve.images import ServerLimits
 from openbench.digest import file_sha256
-from openbench.errors import ConfigError, DataError, NotApplicableError, OpenbenchError, did_you_mean
-from openbench.installation import pip_install
+from openbench.errors import ConfigError, DataError, NotApplicableError, OpenbenchError, did_you_mean, pip_install
 from openbench.paths import writable
 from openbench.storage.files import replacing, write_whole
 

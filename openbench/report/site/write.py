@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from openbench.core.record import ResultRecord
-from openbench.errors import ConfigError, OpenbenchError, RecordError
-from openbench.installation import pip_install
+from openbench.errors import ConfigError, OpenbenchError, RecordError, pip_install
 from openbench.report.run_page import run_page, run_style, template
 from openbench.report.site._boards import (
     Facts,

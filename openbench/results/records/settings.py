@@ -112,7 +112,7 @@ GIVEN = "scores"  # node of a config: its scores were given, and nobody ran the 
 NONE = "none"
 RELEASED = "released weights"
 OWN = "own weights"  # of a model given from Python: nothing is known of its training
-_OF_OWN = {TARGET, NAME, "name", "architecture", "stochastic"}  # what a config says of such a model
+_OF_OWN = {TARGET, NAME, "name", "architecture"}  # what a config says of such a model
 # Crops and flips belong to every recipe, in sizes that depend on the benchmark; they are not named.
 _PLAIN = ("RandomCrop", "HorizontalFlip", "RandomResizedCrop")
 
@@ -121,9 +121,7 @@ def training_of(record: ResultRecord) -> str:
     """Return how a run's backbone was trained, as users type it after `training=`."""
     node = record.config.get("backbone")
     from_python = isinstance(node, Mapping) and "architecture" in node and _OF_OWN.issuperset(node)
-    draws = node.get("stochastic") if from_python and isinstance(node, Mapping) else None
-    label = f"{OWN}, mean of {draws} passes" if isinstance(draws, int) and draws > 1 else OWN
-    return str(record.backbone.get("training") or (label if from_python else RELEASED))
+    return str(record.backbone.get("training") or (OWN if from_python else RELEASED))
 
 
 def network_of(record: ResultRecord) -> str:

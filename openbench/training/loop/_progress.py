@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from openbench.errors import ConfigError
-from openbench.installation import pip_install
+from openbench.errors import ConfigError, pip_install
 from openbench.progress import Report
 
 FOLDER = "tensorboard"

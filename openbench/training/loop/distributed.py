@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.core.runtime import under_torchrun
-from openbench.errors import ConfigError
-from openbench.installation import pip_install
+from openbench.errors import ConfigError, pip_install
 
 T = TypeVar("T")
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
