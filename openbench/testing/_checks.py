@@ -79,10 +79,9 @@ def check_declares_where_labels_come_from(make: MethodFactory) -> None:
 
 def check_reads_only_declared_fields(make: MethodFactory) -> None:
     """`fit` and `score` run on the declared columns alone; labels are gone before `score`."""
-    data = planted()
     try:
-        method = fitted(make(), data)
-        scored(method, samples_of(method, data), data)
+        data, method, x = _ready(make)
+        scored(method, x, data)
     except FieldError as error:
         _fail(make, f"reads a column that its request does not name: {error}")
 
@@ -110,9 +109,7 @@ def check_fit_returns_self(make: MethodFactory) -> None:
 
 def check_scores_are_one_float32_per_sample(make: MethodFactory) -> None:
     """Scores have shape (n,), dtype float32 and no gradient."""
-    data = planted()
-    method = fitted(make(), data)
-    x = samples_of(method, data)
+    data, method, x = _ready(make)
     scores = scored(method, x, data)
     if scores.shape != (len(x),) or scores.dtype != torch.float32 or scores.requires_grad:
         kind = f"{tuple(scores.shape)} {scores.dtype} requires_grad={scores.requires_grad}"
@@ -121,9 +118,7 @@ def check_scores_are_one_float32_per_sample(make: MethodFactory) -> None:
 
 def check_scores_are_finite(make: MethodFactory) -> None:
     """Scores are finite, also where logits saturate or all features are zero."""
-    data = planted()
-    method = fitted(make(), data)
-    x = samples_of(method, data)
+    data, method, x = _ready(make)
     extreme = FeatureSet(
         {name: torch.cat([c[:40], 100 * c[40:80], 0 * c[80:120]]) for name, c in x.columns.items()},
         {name: torch.cat([m[:40], 100 * m[40:80], 0 * m[80:120]]) for name, m in x.maps.items()},
@@ -136,12 +131,11 @@ def check_scores_are_finite(make: MethodFactory) -> None:
 
 def check_rows_that_are_not_finite_get_no_score(make: MethodFactory) -> None:
     """A row of NaN or infinity raises MethodError, or its score is NaN, which the engine refuses."""
-    data = planted()
-    method = fitted(make(), data)
+    data, method, finite = _ready(make)
     if any(isinstance(leaf, LiveMethod) for leaf in leaves(method)):
         return  # the network's own outputs
     for value in (float("nan"), float("inf")):
-        x = copied(samples_of(method, data))
+        x = copied(finite)
         for column in _tensors(x).values():
             column[3] = value
         try:
@@ -166,22 +160,19 @@ def check_scores_do_not_depend_on_batch_size(make: MethodFactory) -> None:
 
 def check_scores_do_not_depend_on_order(make: MethodFactory) -> None:
     """Shuffled rows give shuffled scores, except in a stream."""
-    data = planted()
-    method = fitted(make(), data)
+    data, method, x = _ready(make)
     if isinstance(method, StreamingMethod):
         return
-    x = samples_of(method, data)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
     _same(make, scored(method, x, data)[order], scored(method, x[order], data), "shuffled rows give other scores")
 
 
 def check_a_score_depends_on_no_later_image(make: MethodFactory) -> None:
     """In a stream, the scores of the first 100 images do not depend on the images after them."""
-    data = planted()
-    method = fitted(make(), data)
+    data, method, x = _ready(make)
     if not isinstance(method, StreamingMethod):
         return
-    x = samples_of(method, data)[:200]
+    x = x[:200]
     before = scored(method, x, data)[:100]
     other = FeatureSet({name: torch.cat([c[:100], 3 * c[100:].flip(0)]) for name, c in x.columns.items()})
     after = scored(method, other, data)[:100]
@@ -192,9 +183,7 @@ def check_a_score_depends_on_no_later_image(make: MethodFactory) -> None:
 
 def check_score_learns_nothing(make: MethodFactory) -> None:
     """Scoring one set does not change the scores of another."""
-    data = planted()
-    method = fitted(make(), data)
-    x = samples_of(method, data)
+    data, method, x = _ready(make)
     before = scored(method, x, data)
     scored(method, declared(data.ood_test, read_by(method)).without_labels(), data)
     _same(make, before, scored(method, x, data), "scoring other samples in between changes scores", 0.0)
@@ -275,45 +264,37 @@ def check_refit_equals_fresh_fit(make: MethodFactory) -> None:
 
 def check_deterministic(make: MethodFactory) -> None:
     """Two fits under different global seeds give equal scores: randomness comes from the method's own generator."""
-    data = planted()
     results = []
     with _global_random_state():
         for seed in (0, 1):
             torch.manual_seed(seed)
             np.random.seed(seed)  # noqa: NPY002 - the legacy global state is what is tested
             random.seed(seed)
-            method = fitted(make(), data)
-            results.append(scored(method, samples_of(method, data), data))
+            data, method, x = _ready(make)
+            results.append(scored(method, x, data))
     if not torch.equal(*results):
         _fail(make, "two fits and scores of the same data differ — draw from a generator with a fixed seed")
 
 
 def check_leaves_global_random_state(make: MethodFactory) -> None:
     """`fit` and `score` neither draw from nor seed the global generators."""
-    data = planted()
     with _global_random_state():
         # A newly seeded state could equal the one that the method seeds.
         torch.rand(5), np.random.random(5), random.random()  # noqa: NPY002
         before = _random_state()
-        method = fitted(make(), data)
-        scored(method, samples_of(method, data), data)
+        data, method, x = _ready(make)
+        scored(method, x, data)
         if _random_state() != before:
             _fail(make, "the global random state changed — use a torch.Generator or numpy Generator")
 
 
 def check_pickles(make: MethodFactory) -> None:
     """A fitted method survives pickling and gives the same scores."""
-    data = planted()
-    method = fitted(make(), data)
+    data, method, x = _ready(make)
     try:
-        restored = pickle.loads(pickle.dumps(method))
+        scores = scored(pickle.loads(pickle.dumps(method)), x, data)
     except Exception as error:
-        _fail(make, f"cannot be pickled after fit — {type(error).__name__}: {error}")
-    x = samples_of(method, data)
-    try:
-        scores = scored(restored, x, data)
-    except Exception as error:
-        _fail(make, f"cannot score after unpickling — {type(error).__name__}: {error}")
+        _fail(make, f"cannot be pickled after fit and score again — {type(error).__name__}: {error}")
     _same(make, scored(method, x, data), scores, "scores differ after pickling")
 
 
@@ -334,6 +315,13 @@ def check_separates_planted_clusters(make: MethodFactory) -> None:
 def all_checks() -> tuple[Check, ...]:
     """Return every check, in the order of this module: earlier failures explain later ones."""
     return tuple(check for name, check in globals().items() if name.startswith("check_"))
+
+
+def _ready(make: MethodFactory) -> tuple[Toy, Method, FeatureSet]:
+    """Return the planted problem, a method that is fitted on it, and samples to score."""
+    data = planted()
+    method = fitted(make(), data)
+    return data, method, samples_of(method, data)
 
 
 def _in_batches(method: Method, x: FeatureSet, data: Toy, size: int) -> Tensor:

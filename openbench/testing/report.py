@@ -1,75 +1,19 @@
-"""Reports on methods: every failed check in words, with the line of code if it is known."""
+"""Reports on methods: every failed check in words, with the line of code that raised it."""
 
 import inspect
 import linecache
 import traceback
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from openbench.core.method import Method
-from openbench.core.streaming import StreamingMethod
+from openbench.core.search import with_params
 from openbench.errors import MethodError, OpenbenchError
-from openbench.testing._checks import (
-    CheckError,
-    all_checks,
-    check_unfitted_raises_not_fitted,
-)
+from openbench.testing._checks import Check, CheckError, all_checks
 
-Factory = Callable[[], Any]  # returns a new, unfitted method at each call
-Check = Callable[[Any], None]
-
-# Check → the part of a method that it is about if no line is known; the scoring function for the others.
-_ABOUT = {
-    "check_metadata_is_complete": "class",
-    "check_declares_where_labels_come_from": "class",
-    "check_fit_returns_self": "fit",
-    "check_refit_equals_fresh_fit": "fit",
-    "check_hyper_parameters_stay_as_given": "fit",
-    "check_learnt_state_ends_in_underscore": "fit",
-}
-
-
-@dataclass(frozen=True)
-class Place:
-    """A line of the checked code.
-
-    Args:
-        file: its name in Python.
-        line: counted from 1.
-        inside: the function, or `class NAME`.
-    """
-
-    file: str
-    line: int
-    inside: str
-
-    def __str__(self) -> str:
-        code = linecache.getline(self.file, self.line).strip()
-        return f"{self.file}:{self.line}, in {self.inside}" + f": {code}" * bool(code)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A fault of a method.
-
-    Args:
-        text: the message.
-        place: its line; None if it is not known.
-        checks: the checks that fail because of it.
-    """
-
-    text: str
-    place: Place | None
-    checks: tuple[Check, ...]
-
-    def __str__(self) -> str:
-        lines = [self.text, *([str(self.place)] if self.place else [])]
-        facts = [inspect.cleandoc(check.__doc__ or check.__name__).splitlines()[0] for check in self.checks]
-        more = f" (and {len(facts) - 1} more)" if len(facts) > 1 else ""
-        return "\n     ".join([*lines, *(f"expected: {fact}{more}" for fact in facts[:1])])
+_BREAK = "\n     "
 
 
 @dataclass(frozen=True)
@@ -97,34 +41,31 @@ def check_method(method: type[Method] | Method) -> MethodReport:
     not on later images or earlier streams.
 
     Args:
-        method: a class whose hyper-parameters have defaults, or an unfitted instance.
+        method: a class whose hyper-parameters have defaults, or an instance.
 
     Raises:
-        MethodError: all faults, with file and line if they are known.
+        MethodError: all faults, with file and line where the method's own code raised an error.
     """
-    make = _factory(method)
-    cls = method if isinstance(method, type) else type(method)
-    checks: tuple[Check, ...] = all_checks()
-    findings: dict[object, Finding] = {}
+    make, cls = _factory(method)
+    checks = all_checks()
+    # The line that raised an error, else the text → the text, and the checks that fail because of it.
+    faults: dict[str, tuple[str, list[Check]]] = {}
     for check in checks:
         try:
             check(make)
         except Exception as error:  # a method may raise anything
-            raised, text = _raised_at(cls, error), _text(cls, error)
-            place = raised or _about(cls, check)
-            # An error in one line of the method is one fault, however many checks fail.
-            key = place if raised and check is not check_unfitted_raises_not_fitted else (text, place)
-            before = findings.get(key, Finding(text, place, ()))
-            findings[key] = Finding(before.text, before.place, (*before.checks, check))
-    if findings:
-        failed = sum(len(finding.checks) for finding in findings.values())
-        listed = (f"  {number}. {finding}" for number, finding in enumerate(findings.values(), start=1))
-        raise MethodError("\n".join([f"{cls.__name__} fails {failed} of {len(checks)} checks:", *listed]))
+            text, place = _text(cls, error), _raised_at(cls, error)
+            whole = text + (place and f"{_BREAK}{place}")
+            faults.setdefault(place or text, (whole, []))[1].append(check)
+    if faults:
+        listed = [f"  {n}. {text}{_expected(failed)}" for n, (text, failed) in enumerate(faults.values(), start=1)]
+        count = sum(len(failed) for _, failed in faults.values())
+        raise MethodError("\n".join([f"{cls.__name__} fails {count} of {len(checks)} checks:", *listed]))
     return MethodReport(cls.__name__, tuple(check.__name__ for check in checks))
 
 
-def _factory(method: type[Method] | Method) -> Factory:
-    """Return a function that returns a new, unfitted method.
+def _factory(method: type[Method] | Method) -> tuple[Callable[[], Any], type[Method]]:
+    """Return a function that returns a new, unfitted method, and the method's class.
 
     Raises:
         MethodError: it is not a method, or the class cannot be called.
@@ -135,25 +76,18 @@ def _factory(method: type[Method] | Method) -> Factory:
             f"check_method: {cls.__name__} is not a Method — pass a class derived from openbench.core.method.Method, "
             "or an instance"
         )
-    where = f" ({place})" if (place := _definition(cls, "class")) else ""
-    if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
-        raise MethodError(f"{cls.__name__}{where} does not define {', '.join(lacking)} — every method needs it")
     if not is_dataclass(cls):
-        raise MethodError(f"{cls.__name__}{where} is not a dataclass — write @dataclass above the class")
+        raise MethodError(f"{cls.__name__} is not a dataclass — write @dataclass above the class")
     if not isinstance(method, type):
-        if learnt := sorted(name for name in vars(method) if name.endswith("_")):
-            raise MethodError(
-                f"{cls.__name__} is fitted already: it has {', '.join(learnt)} — pass the class or a new instance"
-            )
-        return lambda: deepcopy(method)
+        return lambda: with_params(method, {}), cls
     try:
         cls()
     except TypeError as error:
         raise MethodError(
-            f"{cls.__name__}{where} cannot be made without arguments: {error} — give every hyper-parameter a default, "
-            f"or pass an instance: check_method({cls.__name__}(…))"
+            f"{cls.__name__} cannot be made without arguments: {error} — give every hyper-parameter a default and "
+            f"define every method, or pass an instance: check_method({cls.__name__}(…))"
         ) from error
-    return cls
+    return cls, cls
 
 
 def _text(cls: type, error: Exception) -> str:
@@ -161,50 +95,32 @@ def _text(cls: type, error: Exception) -> str:
     return text if isinstance(error, CheckError | OpenbenchError) else f"{type(error).__name__}: {text}"
 
 
-def _raised_at(cls: type, error: Exception) -> Place | None:
-    """Return the last line of the method's code in a traceback; None if there is none."""
-    files = {function.__code__.co_filename for function in _functions(cls).values()}
+def _raised_at(cls: type, error: Exception) -> str:
+    """Return the last line of the method's code in a traceback; empty if there is none."""
+    files = {file for base in cls.__mro__ if base is cls or not _is_ours(base) for file in _files_of(base)}
     raised: BaseException | None = error
     while raised is not None:
         frames = [f for f in traceback.extract_tb(raised.__traceback__) if f.filename in files]
         if frames:
-            return Place(_short(frames[-1].filename), frames[-1].lineno or 0, frames[-1].name)
+            file, line = frames[-1].filename, frames[-1].lineno or 0
+            return f"{_short(file)}:{line}, in {frames[-1].name}: {linecache.getline(file, line).strip()}"
         raised = raised.__cause__ or raised.__context__
-    return None
+    return ""
 
 
-def _about(cls: type, check: Check) -> Place | None:
-    """Return the part of a method that a failed check is about."""
-    scoring = "score_next" if issubclass(cls, StreamingMethod) else "score"
-    return _definition(cls, _ABOUT.get(check.__name__, scoring)) or _definition(cls, scoring)
+def _is_ours(cls: type) -> bool:
+    return cls.__module__.startswith("openbench.")
 
 
-def _functions(cls: type) -> "dict[str, Callable[..., object]]":
-    """Return the functions that a class and its bases outside openbench define."""
-    functions: dict[str, Callable[..., object]] = {}
-    for base in reversed(cls.__mro__):
-        if base.__module__.startswith("openbench.") and base is not cls:
-            continue
-        for name, value in vars(base).items():
-            function = inspect.unwrap(value) if inspect.isfunction(value) else None
-            if function is not None and not function.__code__.co_filename.startswith("<string>"):
-                functions[name] = function
-    return functions
+def _files_of(cls: type) -> set[str]:
+    """Return the files, or cells of a notebook, with the methods of a class."""
+    return {inspect.unwrap(f).__code__.co_filename for f in vars(cls).values() if inspect.isfunction(f)}
 
 
-def _definition(cls: type, name: str) -> Place | None:
-    """Return the first line of a class, or of one of its functions."""
-    functions = _functions(cls)
-    if name in functions:
-        code = functions[name].__code__
-        return Place(_short(code.co_filename), code.co_firstlineno, name)
-    if name != "class":
-        return None
-    try:
-        file, (_, line) = inspect.getsourcefile(cls), inspect.getsourcelines(cls)
-    except (OSError, TypeError):  # in a notebook
-        return None
-    return Place(_short(file or "?"), line, f"class {cls.__name__}")
+def _expected(failed: list[Check]) -> str:
+    """Return the line with the promise that the first of some checks holds a method to."""
+    fact = inspect.cleandoc(failed[0].__doc__ or failed[0].__name__).splitlines()[0]
+    return f"{_BREAK}expected: {fact}" + (f" (and {len(failed) - 1} more)" if failed[1:] else "")
 
 
 def _short(file: str) -> str:

@@ -341,7 +341,11 @@ BUGS: dict[str, dict[type[Method], str]] = {
         GlobalPython: "global random state",
         SeedsGlobally: "global random state",
     },
-    "check_pickles": {Unpicklable: "cannot be pickled", PicklesEmpty: "unpickling", PicklesRounded: "after pickling"},
+    "check_pickles": {
+        Unpicklable: "cannot be pickled",
+        PicklesEmpty: "cannot be pickled",
+        PicklesRounded: "after pickling",
+    },
     "check_separates_planted_clusters": {Swapped: "sign", Blind: "0.500"},
 }
 

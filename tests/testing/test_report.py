@@ -68,6 +68,7 @@ class NoDefault(Method):
         return x.features[:, self.k]
 
 
+@dataclass
 class NoScore(Method):
     pass
 
@@ -89,16 +90,15 @@ def test_a_right_method_is_reported_with_the_checks_that_it_passes(method):
     assert str(report) == f"{report.method} passes all {len(all_checks())} checks"
 
 
-def test_every_fault_is_told_at_once_with_its_line():
+def test_every_fault_is_told_at_once():
     text = refused(Distance)
-    places = dict(re.findall(r"\d+\. (.*)\n +(.*test_report\.py:\d+, in .*)", text))
-    told = {what[:30]: place for what, place in places.items()}
-    code = "def fit(self, train, head):"
-    for what in ("learnt attributes without a fi", "fit or score changed hyper-par", "fit must return self"):
-        assert f"test_report.py:{line_of(code)}, in fit: {code}" in told[what]
-    assert len(told) == 4  # what fails because `fit` returns nothing is no fault of its own
-    assert "AUROC 0.001 on planted clusters — at least 0.8 expected; the sign may be swapped" in text
     assert text.startswith(f"Distance fails 4 of {len(all_checks())} checks:")
+    for what in ("learnt attributes without a final", "fit or score changed hyper-parameters", "fit must return self"):
+        assert what in text
+    assert (
+        len(re.findall(r"^  \d+\. ", text, re.M)) == 4
+    )  # what fails because `fit` returns nothing is no fault of its own
+    assert "AUROC 0.001 on planted clusters — at least 0.8 expected; the sign may be swapped" in text
 
 
 def test_an_error_in_the_code_is_told_with_the_line_that_raised_it_once():
@@ -114,8 +114,8 @@ def test_an_error_in_the_code_is_told_with_the_line_that_raised_it_once():
     [
         (int, "int is not a Method"),
         (object(), "object is not a Method"),
-        (NotDataclass, r"NotDataclass \(.*test_report.py:\d+.*is not a dataclass — write @dataclass above"),
-        (NoScore, r"NoScore \(.*does not define score"),
+        (NotDataclass, "NotDataclass is not a dataclass — write @dataclass above"),
+        (NoScore, "NoScore cannot be made without arguments: .*'?score'?"),
         (NoDefault, r"cannot be made without arguments: .*'k' — give every hyper-parameter a default"),
         (KNN().fit, "method is not a Method"),
     ],
@@ -124,7 +124,7 @@ def test_what_is_no_method_is_refused_before_the_checks(method, words):
     assert re.search(words, refused(method))
 
 
-def test_a_fitted_instance_is_refused():
+def test_a_fitted_instance_is_checked_anew():
     method = KNN()
     method.bank_ = 1
-    assert "is fitted already: it has bank_" in refused(method)
+    assert len(ob.testing.check_method(method).checks) == len(all_checks())
