@@ -65,12 +65,10 @@ class Tuning:
     def __init__(self, study: Study, grid: Sequence[Sequence[Cell]], records: Mapping[str, ResultRecord]) -> None:
         self._study = study
         self._ways = [column.name for column in study.columns]
-        runs = [
-            {cell.column.name: [records[run.run_id] for run in cell.records.values()] for cell in line if cell.records}
-            for line in grid
-        ]
-        names = [line[0].row.name for line in grid]
-        self._methods = [_method(name, ways, self._ways[-1]) for name, ways in zip(names, runs, strict=True)]
+        self._methods = []
+        for line in grid:
+            ways = {c.column.name: [records[run.run_id] for run in c.records.values()] for c in line if c.records}
+            self._methods.append(_method(line[0].row.name, ways, self._ways[-1]))
         self._notes = (*without(grid), *(f"deviates: {text}" for text in study.deviations))
 
     def tables(self) -> list[Table]:

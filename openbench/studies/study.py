@@ -223,11 +223,9 @@ class Study(_Node):
         Raises:
             ConfigError: a name that matches none.
         """
-        chosen = _chosen(self.rows, rows, "--rows")
-        test = self.test if self.test in [row.path for row in chosen] else ""
-        return self.model_copy(
-            update={"rows": chosen, "columns": _chosen(self.columns, columns, "--columns"), "test": test}
-        )
+        some = {"rows": _chosen(self.rows, rows, "--rows"), "columns": _chosen(self.columns, columns, "--columns")}
+        test = self.test if self.test in [row.path for row in some["rows"]] else ""
+        return self.model_copy(update={**some, "test": test})
 
 
 def read_study(path: Path, name: str) -> Study:
@@ -277,17 +275,13 @@ def _check(study: Study, where: str) -> None:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"{where}: {kind}: {', '.join(twice)} twice — allowed: each name once")
     for column in study.columns:
+        at = f"{where}: columns.{column.path}"
         if study.layout in ("grid", "mixture") and not (column.set and column.key):
-            raise ConfigError(
-                f"{where}: columns.{column.path}: value: found {column.value!r} — allowed: SET.METRIC, as `show record "
-                "latest --view all` has them, e.g. near.auroc, id.accuracy, full_spectrum/far.fpr95"
-            )
+            e_g = "SET.METRIC, e.g. near.auroc, id.accuracy, full_spectrum/far.fpr95"
+            raise ConfigError(f"{at}: value: found {column.value!r} — allowed: {e_g}")
         if not column.seeds or (study.repeat == _SEED and not all(map(str.isdecimal, column.seeds))):
             kind = "whole numbers ≥ 0" if study.repeat == _SEED else f"values of {study.repeat}"
-            raise ConfigError(
-                f"{where}: columns.{column.path}: seeds: found [{', '.join(column.seeds)}] — allowed: {kind}, at least "
-                "one"
-            )
+            raise ConfigError(f"{at}: seeds: found [{', '.join(column.seeds)}] — allowed: {kind}, at least one")
     if study.test:
         check_choice(f"{where}: test", study.test, [row.path for row in study.rows])
     places = sorted({place for column in study.columns for place in column.places} - {""})

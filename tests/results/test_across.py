@@ -131,7 +131,7 @@ def test_an_interval_is_explained_only_where_one_is_shown():
 
 
 def test_an_unknown_view_or_set_offers_the_nearest():
-    with pytest.raises(ConfigError, match="view 'rankin' not found; did you mean 'ranking'"):
+    with pytest.raises(ConfigError, match=r"view — found 'rankin', .*; did you mean 'ranking'"):
         needed("rankin")
     record = replace(make_record(), metrics=metrics(0.9, 0.9))
     with pytest.raises(ConfigError, match="--of: 'fat' not found; did you mean 'far'"):

@@ -10,7 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from openbench.errors import ConfigError, RecordError, did_you_mean
+from openbench.errors import ConfigError, RecordError, check_choice, did_you_mean
 from openbench.metrics.conformal.prediction_sets import KINDS, OWN
 from openbench.results.escape import csv_row
 from openbench.results.frame import Keep, Run
@@ -78,8 +78,7 @@ def needed(view: str) -> Keep:
     Raises:
         ConfigError: no such view.
     """
-    if view not in ACROSS:
-        raise ConfigError(f"view '{view}' not found{did_you_mean(view, ACROSS)} — available: {', '.join(ACROSS)}")
+    check_choice("view", view, ACROSS)
 
     @cache
     def of_view(key: str) -> bool:

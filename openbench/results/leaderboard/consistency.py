@@ -27,18 +27,14 @@ def inconsistencies(record: ResultRecord) -> tuple[str, ...]:
     Args:
         record: as read from its file.
     """
-    problems = list(_wrong_id(record))
+    made_by = RunIdentity.of(record).run_id
+    wrong_id = f"run id {record.run_id} does not follow from what was run, which gives {made_by}"
+    problems = [wrong_id] * (made_by != record.run_id)
     for side in ("", FULL_SPECTRUM):
         for group in GROUPS:
             if side + group in record.metrics:
                 problems += _first_few(list(_wrong_means(record, side, group)))
     return (*problems, *_first_few(list(_wrong_counts(record))), *_not_whole(record))
-
-
-def _wrong_id(record: ResultRecord) -> Iterator[str]:
-    made_by = RunIdentity.of(record)
-    if made_by.run_id != record.run_id:
-        yield f"run id {record.run_id} does not follow from what was run, which gives {made_by.run_id}"
 
 
 def _wrong_means(record: ResultRecord, side: str, group: str) -> Iterator[str]:
@@ -74,11 +70,8 @@ def _wrong_counts(record: ResultRecord) -> Iterator[str]:
 
 def _not_whole(record: ResultRecord) -> Iterator[str]:
     """Test and validation sets that lack images although the benchmark is recorded to be as defined."""
-    part = [
-        f"{key} ({count['n']} of {count['expected']})"
-        for key, count in record.counts.items()
-        if key.startswith(_TESTED) and count["n"] < count["expected"]
-    ]
+    tested = {key: count for key, count in record.counts.items() if key.startswith(_TESTED)}
+    part = [f"{key} ({n['n']} of {n['expected']})" for key, n in tested.items() if n["n"] < n["expected"]]
     if part and record.benchmark.get("pristine") is True:
         yield f"benchmark.pristine does not follow from its sets, which lack images: {', '.join(part[:_SHOWN])}"
 
@@ -113,9 +106,6 @@ def _short(value: float | str) -> str:
 
 def _first_few(problems: list[str]) -> list[str]:
     """The first few of many alike."""
-    more = len(problems) - _SHOWN
-    return (
-        problems
-        if more <= 0
-        else [*problems[:_SHOWN], f"{problems[0].partition('.')[0]}: {more} more numbers do not either"]
-    )
+    if (more := len(problems) - _SHOWN) <= 0:
+        return problems
+    return [*problems[:_SHOWN], f"{problems[0].partition('.')[0]}: {more} more numbers do not either"]

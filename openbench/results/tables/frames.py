@@ -59,11 +59,11 @@ def frame(record: ResultRecord, view: str = "overview") -> "DataFrame":
     tables = run_tables(record, view)
     parts = [frame_of(table) for table in tables]
     sides = [_side(table, view) for table in tables]
-    if any(side != _STANDARD for side in sides) and view != "overview":
-        for part, side in zip(parts, sides, strict=True):
-            part.insert(0, SIDE, side)
     if view == "overview":
         parts[0]["set"] = [name.removeprefix(MEMBER) for name in parts[0]["set"]]
+    elif set(sides) - {_STANDARD}:
+        for part, side in zip(parts, sides, strict=True):
+            part.insert(0, SIDE, side)
     joined = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     notes = [note for table in tables for note in table.notes]
     joined.attrs |= {"conventions": record.header, "notes": list(dict.fromkeys(notes)), **tuned(record)}
@@ -124,14 +124,11 @@ def name_of(title: str) -> str:
     """Return the name of a column: a metric key as it is, a title in lower case with underscores."""
     for mark in _MARKS:
         title = title.replace(mark, "")
-    prefix = ""
-    if title.startswith(_FULL_SPECTRUM[0]):
-        title, prefix = title.removeprefix(_FULL_SPECTRUM[0]), _FULL_SPECTRUM[1]
-    if title in _NAMES:
-        return prefix + _NAMES[title]
-    if title == title.lower() and " " not in title:
-        return prefix + title
-    return prefix + title.lower().replace(" ", "_").replace("-", "_")
+    start, prefix = _FULL_SPECTRUM
+    plain = title.removeprefix(start)
+    is_key = plain == plain.lower() and " " not in plain
+    name = _NAMES.get(plain) or (plain if is_key else plain.lower().replace(" ", "_").replace("-", "_"))
+    return name if plain == title else prefix + name
 
 
 def _plain(cell: Cell, column: Column) -> Any:
@@ -164,7 +161,7 @@ def methods_table(records: Mapping[str, ResultRecord], title: str) -> Table:
     for name, key in numbers:
         values = [estimate(record.metrics.get(name, {}), key) for record in records.values()]
         bounded = name in groups and key == "auroc"
-        interval = " [interval]" * (bounded and any(isinstance(cell, Estimate) for cell in values))
+        interval = " [interval]" * (bounded and any(getattr(cell, "low", None) is not None for cell in values))
         columns.append(Column(f"{name} {_KEYS[key]}{interval}", "percent"))
         cells.append([cell if bounded else getattr(cell, "value", cell) for cell in values])
     columns += [Column("ID accuracy ↑", "percent"), Column("tuned")]

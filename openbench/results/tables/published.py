@@ -9,7 +9,7 @@ from typing import Any
 
 from openbench.errors import RecordError
 from openbench.results.records.settings import NONE
-from openbench.results.tables.render import Estimate
+from openbench.results.tables.render import Estimate, value_of
 
 LEADERBOARD = "openood_leaderboard.csv"
 # Citation of each file that is read, in order of preference: a paper's table before a page that anyone can extend.
@@ -162,13 +162,11 @@ def _paper(folder: Path) -> Iterator[tuple[Setup, Figure]]:
             key, percent, std = name_row(row)
             printed.setdefault(key, {})[row["metric"]] = _estimate(percent, std, where)
         for (benchmark, training, method), values in printed.items():
-            accuracy = values.get("id_acc") or printed.get((benchmark, training, ""), {}).get("id_acc")
+            found = values.get("id_acc") or printed.get((benchmark, training, ""), {}).get("id_acc")
+            accuracy, near, far = value_of(found), values.get("near_auroc"), values.get("far_auroc")
             backbone = _PAPER_BACKBONES.get(benchmark.removesuffix(FULL_SPECTRUM_SUFFIX), "")
             if values.keys() - {"id_acc"}:
-                figure = Figure(
-                    values.get("near_auroc"), values.get("far_auroc"), accuracy.value if accuracy else None, source
-                )
-                yield Setup(benchmark, training, backbone, method), figure
+                yield Setup(benchmark, training, backbone, method), Figure(near, far, accuracy, source)
 
 
 def _of_table1(row: Mapping[str, str]) -> tuple[Key, str, str]:
@@ -188,13 +186,9 @@ def _of_augments(row: Mapping[str, str]) -> tuple[Key, str, str]:
 def _leaderboard(folder: Path) -> Iterator[tuple[Setup, Figure]]:
     for where, row in reference_rows(folder, LEADERBOARD):
         accuracy = _estimate(row["id_acc"], "", where)
-        figure = Figure(
-            _estimate(row["near_auroc"], row["near_std"], where),
-            _estimate(row["far_auroc"], row["far_std"], where),
-            accuracy.value if accuracy else None,
-            LEADERBOARD,
-            NONE if row["outlier_data"] == "no" else row["outlier_data"],
-        )
+        near, far = (_estimate(row[f"{group}_auroc"], row[f"{group}_std"], where) for group in ("near", "far"))
+        outliers = NONE if row["outlier_data"] == "no" else row["outlier_data"]
+        figure = Figure(near, far, value_of(accuracy), LEADERBOARD, outliers)
         yield Setup(row["benchmark"], row["training"], row["architecture"], row["postprocessor"]), figure
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import check_choice
 from openbench.results import escape
 from openbench.storage.plain_json import readable
 
@@ -456,8 +456,7 @@ def render(table: Table, form: str) -> str:
     Raises:
         ConfigError: no such format.
     """
-    if form not in FORMATS:
-        raise ConfigError(f"format '{form}' not found{did_you_mean(form, FORMATS)} — available: {', '.join(FORMATS)}")
+    check_choice("format", form, list(FORMATS))
     return to_console(table, styled=sys.stdout.isatty()) if form == "console" else FORMATS[form](table)
 
 

@@ -1,14 +1,14 @@
 """The tables of one record: an overview, and one view per family, with the conventions that its numbers depend on."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, pstdev
 from typing import Any
 
 from openbench.core.names import ATTACKED, FULL_SPECTRUM, is_stream, without_order, without_side
 from openbench.core.record import ResultRecord
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import check_choice
 from openbench.metrics.keys import higher_is_better
 from openbench.results.escape import console
 from openbench.results.records.settings import hyper_parameters, network_of
@@ -117,8 +117,7 @@ def run_tables(record: ResultRecord, view: str = "overview") -> list[Table]:
     Raises:
         ConfigError: no such view.
     """
-    if view not in VIEWS:
-        raise ConfigError(f"view '{view}' not found{did_you_mean(view, VIEWS)} — available: {', '.join(VIEWS)}")
+    check_choice("view", view, VIEWS)
     if view == "overview" and is_stream(record.metrics):
         return [stream_table(record)]
     if view == "overview":
@@ -223,15 +222,12 @@ def role_in(members: Members, name: str) -> str:
 def _title(record: ResultRecord) -> str:
     params = hyper_parameters(record.method.get("params", {}))
     chosen = f"; tuned on {tuned_on(record)}: {hyper_parameters(record.tuned)}" if record.tuned else ""
-    backbone = network_of(record)
-    accuracy = []
-    for side, label in SIDES.items():
-        value = record.metrics.get(f"{side}id", {}).get("accuracy")
-        if isinstance(value, float | int):
-            accuracy.append(f"{100 * value:.2f} %{f' ({label})' if label else ''}")
+    values = {label: record.metrics.get(f"{side}id", {}).get("accuracy") for side, label in SIDES.items()}
+    known = {label: value for label, value in values.items() if isinstance(value, float | int)}
+    accuracy = [f"{100 * value:.2f} %{f' ({label})' if label else ''}" for label, value in known.items()]
     accuracy += _with_validation(record)
     method = f"{record.method.get('name')}{f'({params})' if params else ''}{chosen}"
-    title = f"{record.benchmark.get('name')} · {backbone} · {method}"
+    title = f"{record.benchmark.get('name')} · {network_of(record)} · {method}"
     if is_stream(record.metrics):
         return title
     return f"{title} · ID accuracy {', '.join(accuracy) or 'absent: no classifier for these classes'}"
@@ -304,15 +300,15 @@ def _rank(view: str, key: str) -> int:
     return next((i for i, pattern in enumerate(patterns) if re.fullmatch(pattern, key)), len(patterns))
 
 
-def _natural(text: str) -> list[tuple[float, str]]:
-    """Sort key that puts @0.05 before @0.1, 1e-4 before 1e-3."""
+def natural(text: str) -> list[tuple[float, str]]:
+    """Return a sort key that puts @0.05 before @0.1, 1e-4 before 1e-3, k=50 before k=100."""
     parts = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", text)
     return [(float(part), "") if index % 2 else (-1.0, part) for index, part in enumerate(parts)]
 
 
 def key_order(view: str, key: str) -> tuple[int, list[tuple[float, str]]]:
     """Sort key that puts the columns of a view in order."""
-    return _rank(view, key), _natural(key)
+    return _rank(view, key), natural(key)
 
 
 def arrow(key: str) -> str:
@@ -374,19 +370,13 @@ def _prediction_sets(record: ResultRecord) -> list[Table]:
     if split:
         columns += Column.of(("coverage over splits", "percent"), ("size over splits ↓", "number"))
     quantities = ("coverage", "size", "singletons", "worst_class")
-    rows = tuple(
-        (
-            kind,
-            SIDES[side] or "standard",
-            alpha,
-            *(values.get(q) for q in quantities),
-            *(_over_splits(values, q) for q in quantities[:2] if split),
-        )
-        for (kind, alpha, side), values in sorted(cells.items())
-    )
+    rows: list[tuple[Cell, ...]] = []
+    for (kind, alpha, side), values in sorted(cells.items()):
+        over_splits = (_over_splits(values, q) for q in quantities[:2] if split)
+        rows.append((kind, SIDES[side] or "standard", alpha, *map(values.get, quantities), *over_splits))
     title = f"prediction sets · {_title(record)}"
     notes = (*deviation_notes(record), *_set_notes(record, {kind for kind, _, _ in cells}, split))
-    return [Table(title, tuple(columns), rows, record.header, notes)]
+    return [Table(title, tuple(columns), tuple(rows), record.header, notes)]
 
 
 def _over_splits(values: Mapping[str, Any], quantity: str) -> Cell:
@@ -395,20 +385,16 @@ def _over_splits(values: Mapping[str, Any], quantity: str) -> Cell:
     return Estimate(mean, std=std) if isinstance(mean, float | int) and isinstance(std, float | int) else mean
 
 
-def _set_notes(record: ResultRecord, kinds: set[str], split: bool) -> list[str]:
+def _set_notes(record: ResultRecord, kinds: set[str], split: bool) -> Iterator[str]:
     """What the names of sets and columns do not say."""
-    notes = []
     if "score" in kinds:
-        notes.append("score: the method's own score s of a class, thresholded as it is.")
+        yield "score: the method's own score s of a class, thresholded as it is."
     if any(kind.startswith("score_") for kind in kinds):
-        notes.append("score_…: made of softmax(−s), or of the method's own probabilities if it computes s from them.")
+        yield "score_…: made of softmax(−s), or of the method's own probabilities if it computes s from them."
     if split:
         count = record.metrics.get("id", {}).get("n_set_splits")
-        notes.append(
-            f"over splits: mean ± deviation over {count} random splits of ID validation and test, the calibration part "
-            "as large as validation."
-        )
-    return notes
+        more = "ID validation and test, the calibration part as large as validation."
+        yield f"over splits: mean ± deviation over {count} random splits of {more}"
 
 
 def _trials(record: ResultRecord) -> list[Table]:
@@ -512,10 +498,6 @@ def _needed(clause: str, keys: Collection[str], intervals: Collection[str]) -> s
             return ""
         return clause if set(intervals) - {"auroc"} else _BOOTSTRAP.sub("", clause)
     patterns = [pattern for start, pattern in _DEPENDING if clause.startswith(start)]
-    if patterns and not _any(patterns, keys):
+    if patterns and not any(re.fullmatch(pattern, key) for pattern in patterns for key in keys):
         return ""
     return clause if "fpr95_id_positive" in keys else _OTHER_SIDE.sub("", clause)
-
-
-def _any(patterns: Sequence[str], keys: Collection[str]) -> bool:
-    return any(re.fullmatch(pattern, key) for pattern in patterns for key in keys)
