@@ -17,7 +17,7 @@ from openbench.results.records.settings import leaves, over_runs
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.records.superseded import superseded
 from openbench.results.tables.render import Column, Estimate, cell_text
-from openbench.results.tables.views import GROUPS, estimate, natural
+from openbench.results.tables.views import GROUPS, estimate
 
 NOT_RUN = "scores given: nobody here ran the code that made them"
 _LEVEL = 0.95
@@ -212,7 +212,7 @@ def _one_per_network(runs: Sequence[Run]) -> list[Run]:
 
 def _row(runs: Sequence[Run], side: str, newest: Mapping[str, int], replaced: Mapping[str, str]) -> Row:
     first = runs[0]
-    settings = sorted({run.written for run in runs}, key=natural)
+    settings = sorted({run.written for run in runs}, key=_natural)
     values = {f"{g} {key}": mean_over(runs, f"{side}{g}", key) for key in ("auroc", "fpr95") for g in GROUPS}
     values["accuracy"] = mean_over(runs, f"{side}id", "accuracy")
     about = ("method", "version", "training", "augment", "outliers", "backbone")
@@ -309,3 +309,9 @@ def _tuned(run: Run) -> str:
 
 def _number(value: Estimate | str | None) -> float:
     return value.value if isinstance(value, Estimate) else float("-inf")
+
+
+def _natural(text: str) -> list[tuple[float, str]]:
+    """Sort key by which k=50 comes before k=100; exponents of committed pages are not read as numbers."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", text)
+    return [(float(part), "") if index % 2 else (-1.0, part) for index, part in enumerate(parts)]

@@ -300,15 +300,15 @@ def _rank(view: str, key: str) -> int:
     return next((i for i, pattern in enumerate(patterns) if re.fullmatch(pattern, key)), len(patterns))
 
 
-def natural(text: str) -> list[tuple[float, str]]:
-    """Return a sort key that puts @0.05 before @0.1, 1e-4 before 1e-3, k=50 before k=100."""
+def _natural(text: str) -> list[tuple[float, str]]:
+    """Sort key that puts @0.05 before @0.1, 1e-4 before 1e-3."""
     parts = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", text)
     return [(float(part), "") if index % 2 else (-1.0, part) for index, part in enumerate(parts)]
 
 
 def key_order(view: str, key: str) -> tuple[int, list[tuple[float, str]]]:
     """Sort key that puts the columns of a view in order."""
-    return _rank(view, key), natural(key)
+    return _rank(view, key), _natural(key)
 
 
 def arrow(key: str) -> str:
