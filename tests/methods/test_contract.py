@@ -1,29 +1,20 @@
 """Every method of configs/method, at its defaults and at each choice of its options, against the public checks."""
 
-import copy
-import itertools
-import random
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import openbench.methods
 from openbench.config.build import build, target_of
-from openbench.core.features import FeatureSet
 from openbench.core.method import Method
-from openbench.core.request import Request
 from openbench.errors import ConfigError, MethodError, NotApplicableError
 from openbench.storage.plain_json import plain
-from openbench.testing import _checks as checks
 from openbench.testing._checks import all_checks
-from openbench.testing._toy import Toy, declared, fitted, planted, read_by, samples_of
+from openbench.testing._toy import declared, fitted, planted
 from tests.conftest import seed_all
-from tests.testing.test_checks import BUGS, Right
 
 from .discovered import COMPOSITES, MODULES, NODES, PRESETS, label, variants
 
@@ -53,81 +44,21 @@ SHORTER = {
     "deep_svdd": {"max_train": 32},
     "opengan": {"epochs": 5, "epoch": 5, "every": 1, "lr": 5e-4, "_space_": {"epoch": [4, 5]}},
 }
-# Fitting is what costs: whatever a check asks of a method that was fitted on the planted problem, it asks of one fit.
-# But what a fit does to the data, and to the global random state, it does while it is looked at.
-FITTING_ITSELF = {checks.check_inputs_stay_untouched, checks.check_leaves_global_random_state}
 
 
 def node_of(name: str, change: Mapping[str, Any] | None = None) -> dict[str, Any]:
     return {**NODES[name], **SHORTER.get(name, {}), **(change or {})}
 
 
-# One problem for all checks but the one that holds methods to not writing to it.
-shared = lru_cache(planted)
-SAMPLES: dict[Request, FeatureSet] = {}  # of the shared problem, for all methods that read the same
-
-
-def samples_for(method: Method, data: Toy) -> FeatureSet:
-    """`samples_of` for a check, with the shared problem's maps reduced once: each check would reduce them again."""
-    if data is not shared():
-        return samples_of(method, data)
-    request = read_by(method)
-    if request not in SAMPLES:
-        SAMPLES[request] = samples_of(method, data)
-    return copy.deepcopy(SAMPLES[request])
-
-
-class FittedOnce:
-    """A fit on the shared problem, as often as it is asked for: later ones give their method what the first learnt.
-
-    A fit of its own has what was fitted before, on other data, and the second of two under different random states.
-    """
-
-    def __init__(self, make: Callable[[], Method]) -> None:
-        self.learnt = lru_cache(maxsize=1)(lambda: self.first(make()))
-
-    @staticmethod
-    def first(method: Method) -> dict[str, Any]:
-        """What the method is made of after `fit`."""
-        # From a random state that no check begins with.
-        torch.rand(5), np.random.random(5), random.random()  # noqa: NPY002
-        return vars(fitted(method, shared()))
-
-    def among(self, most: int | None) -> Callable[[Method, Toy], Method]:
-        """`fitted` for a check, of which at most so many are given what the first learnt."""
-        used: dict[int, Method] = {}  # kept, so that no other gets its id
-        left = itertools.count()
-
-        def fit(method: Method, data: Toy) -> Method:
-            if data is not shared() or id(method) in used or (most is not None and next(left) >= most):
-                used[id(method)] = method
-                return fitted(method, data)
-            used[id(method)] = method
-            vars(method).update(copy.deepcopy(self.learnt()))
-            return method
-
-        return fit
-
-
 def failures(make: Callable[[], Method]) -> dict[str, Exception]:
     """Every check that fails, by its name, with what it raises."""
-    once = FittedOnce(make)
     found: dict[str, Exception] = {}
     for check in all_checks():
-        with pytest.MonkeyPatch.context() as patch:
-            if check is not checks.check_inputs_stay_untouched:
-                patch.setattr(checks, "planted", shared)
-                patch.setattr(checks, "samples_of", samples_for)
-            if check not in FITTING_ITSELF:
-                patch.setattr(checks, "fitted", once.among(1 if check is checks.check_deterministic else None))
-            seed_all()  # a check draws what it draws alone
-            try:
-                check(make)
-            except Exception as error:  # a method may raise anything; each check reports for itself
-                found[check.__name__] = error
-    if checks.check_inputs_stay_untouched.__name__ in found:  # what it wrote to is not for the next method
-        shared.cache_clear()
-        SAMPLES.clear()
+        seed_all()  # a check draws what it draws alone
+        try:
+            check(make)
+        except Exception as error:  # a method may raise anything; each check reports for itself
+            found[check.__name__] = error
     return found
 
 
@@ -168,26 +99,6 @@ def test_fit_does_not_read_what_is_declared_for_the_score_alone(name):
         assert not torch.equal(used.score(x), before), f"{key} changes no score"
         fresh = fitted(build({**node, key: other}, name), data)
         assert torch.equal(used.score(x), fresh.score(x))
-
-
-@pytest.mark.parametrize(("check", "wrong"), [(check, wrong) for check, found in BUGS.items() for wrong in found])
-def test_a_planted_bug_is_caught_where_checks_share_a_fit(check, wrong):
-    assert check in failures(wrong)
-
-
-@pytest.mark.parametrize("wrong", BUGS[checks.check_inputs_stay_untouched.__name__])
-def test_what_a_method_overwrites_is_not_what_the_next_is_held_to(wrong):
-    """Which of two tests runs first must not matter: pytest-xdist hands the last ones to whoever is idle."""
-    failures(wrong)
-    clean, right = planted(), Right()
-    pairs = [
-        (shared().train, clean.train),
-        (shared().id_test, clean.id_test),
-        (samples_for(right, shared()), samples_of(right, clean)),
-    ]
-    for left, before in pairs:
-        assert [name for name, column in before.columns.items() if not torch.equal(left.columns[name], column)] == []
-    assert torch.equal(shared().head.weight, clean.head.weight)
 
 
 def test_defaults_of_yaml_and_class_agree():
