@@ -1,13 +1,10 @@
-"""Print how far AUROCs move, and what a pass through the network takes, when it computes in fewer bits or compiled.
+"""Print how far AUROCs move, and what a pass through the network takes, when it computes in fewer bits.
 
     OMP_NUM_THREADS=1 python scripts/compare_precisions.py bf16 +benchmark=cifar10 backbone=resnet20_cifar10 \
         benchmark.incomplete=allow method=msp,energy,react,knn
 
-    OMP_NUM_THREADS=1 python scripts/compare_precisions.py compile +benchmark=digits method=msp,knn
-
-The first word names precisions, or `compile` for torch's compiler in fp32, separated by commas; the rest is a sweep, as
-after `run -m`. Each extracts features of its own into the cache; records go to a temporary folder. Seconds are
-processor time of a single thread; compiling is among them, five to twenty for a small network.
+The first word names precisions, separated by commas; the rest is a sweep, as after `run -m`. Each extracts features of
+its own into the cache; records go to a temporary folder. Seconds are processor time of a single thread.
 """
 
 import contextlib
@@ -22,12 +19,6 @@ from typing import Any
 from openbench.__main__ import main as openbench
 
 GROUPS = ("near", "far")
-COMPILED = "compile"
-
-
-def setting(way: str) -> str:
-    """Return the override that has the network compute in a precision, or compiled."""
-    return "+backbone.compile=true" if way == COMPILED else f"backbone.precision={way}"
 
 
 def carried_out(words: list[str]) -> None:
@@ -39,8 +30,8 @@ def carried_out(words: list[str]) -> None:
 
 
 def areas(way: str, arguments: list[str], folder: Path) -> dict[str, dict[str, float]]:
-    """Carry out a sweep in one precision, or compiled; return the AUROC of each method by group of sets."""
-    given = [setting(way), f"runtime.results={folder}", "runtime.progress=false"]
+    """Carry out a sweep in one precision; return the AUROC of each method by group of sets."""
+    given = [f"backbone.precision={way}", f"runtime.results={folder}", "runtime.progress=false"]
     carried_out(["run", "-m", *arguments, *given])
     found: dict[str, dict[str, float]] = {}
     for file in sorted((folder / "records").rglob("*.json")):
@@ -56,7 +47,7 @@ def extracted(way: str, arguments: list[str]) -> float:
     """Fill the cache with features of all sets but training; return the processor seconds, few if they are there."""
     kept = [text for text in arguments if not text.startswith(("method", "tune", "metrics"))]
     start = time.process_time()
-    carried_out(["extract", *kept, "method=msp", setting(way), "runtime.progress=false"])
+    carried_out(["extract", *kept, "method=msp", f"backbone.precision={way}", "runtime.progress=false"])
     return time.process_time() - start
 
 

@@ -1,11 +1,11 @@
-"""Values as they are typed, read again by Hydra's own parser, and the overrides that change a node."""
+"""Values as they are typed, read again by Hydra's own parser."""
 
 import pytest
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
 
-from openbench.config.overrides import changes, is_name, word
+from openbench.config.overrides import is_name, word
 
 
 def read_by_hydra(text: str) -> object:
@@ -55,8 +55,3 @@ def test_a_typed_value_is_read_as_it_was(value):
 @pytest.mark.parametrize("text", ["cat", "a1", "_x", "e5", "1", "12_3", "1e5", "0x1f", "0b1", "null", "Off", "nan"])
 def test_a_name_is_what_hydra_and_yaml_read_as_text(text):
     assert is_name(text) == all(isinstance(value, str) for value in (read_by_hydra(text), yaml.safe_load(text)))
-
-
-def test_the_changes_from_one_node_to_another():
-    now, wanted = {"a": 1, "b": {"c": 2, "d": 3}, "_name_": "x"}, {"a": 1, "b": {"c": 4}, "e": "f g", "_name_": "y"}
-    assert sorted(changes("n", now, wanted)) == sorted(["~n.b.d", "n.b.c=4", "+n.e='f g'", "n._name_=y"])

@@ -131,7 +131,6 @@ def resnet(
     num_classes: Count | None = None,
     preprocess: Preprocess | None = None,
     precision: Precision = "fp32",
-    compile: bool = False,
 ) -> NetworkBackbone:
     """Return a CIFAR-style ResNet backbone; without weights it waits to be trained on the benchmark.
 
@@ -143,7 +142,6 @@ def resnet(
         num_classes: c; the benchmark's where the yaml leaves it null.
         preprocess: the benchmark's where the yaml leaves it null.
         precision: see NetworkBackbone.
-        compile: see NetworkBackbone.
 
     Raises:
         ConfigError: unknown model, or no number of classes or preprocessing given.
@@ -161,7 +159,6 @@ def resnet(
         lambda module: Anatomy("fc", {f"stage{k}": s for k, s in enumerate(module.stages, start=1)}),  # type: ignore[arg-type]
         preprocess=preprocess,
         precision=precision,
-        compile=compile,
         rename=renamer(KEY_MAP),
     )
     return backbone if weights is None else backbone.load(find_weights(weights), sha256)

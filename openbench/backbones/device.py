@@ -1,23 +1,17 @@
-"""Devices, the arithmetic of a precision, and torch's compiler."""
+"""Devices, and the arithmetic of a precision."""
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from threading import RLock
-from types import MethodType
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from openbench.backbones.anatomy import Anatomy
 from openbench.errors import ConfigError, did_you_mean
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _KINDS = ("auto", "cpu", "cuda", "mps")
-Compiled = Sequence[tuple[nn.Module, Callable[..., Any]]]  # parts and the forward passes that stand in for theirs
-_CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # their children are called, they are not
-_LOCK = RLock()  # held by the thread whose compiled passes run
 
 
 def resolve_device(name: str = "auto") -> torch.device:
@@ -36,28 +30,24 @@ def resolve_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except (RuntimeError, TypeError):
         device = None
-    if device is None or device.type not in _KINDS:
-        hint = did_you_mean(str(name), _KINDS)
-        raise ConfigError(f"device {name!r} is unknown{hint} — allowed: auto, cpu, cuda, cuda:<index>, mps")
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device.type == "cuda" and (device.index or 0) >= count:
-        built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
-        raise ConfigError(f"device '{name}' is absent ({count} CUDA devices{built}) — use runtime.device=auto or cpu")
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError(f"device '{name}' is absent: torch finds no Metal device — use runtime.device=auto or cpu")
+    mps, cuda = int(torch.backends.mps.is_available()), torch.cuda.device_count()
+    count = {"cpu": 1, "mps": mps, "cuda": cuda}
+    if device is None or (device.index or 0) >= count.get(device.type, 0):
+        raise ConfigError(
+            f"device {name!r} is not on this machine (torch {torch.__version__} finds {cuda} CUDA devices and {mps} of "
+            f"Metal){did_you_mean(str(name), _KINDS)} — allowed: auto, cpu, cuda, cuda:<index>, mps"
+        )
     return device
 
 
-def check_precision(precision: Precision, device: torch.device) -> None:
-    """Check that a device has products of a precision.
+def check_precision(precision: str, device: torch.device, key: str = "backbone.precision") -> None:
+    """Check that a device has products of a precision, which the config says at `key`.
 
     Raises:
         ConfigError: `fp16` on a CPU.
     """
     if precision == "fp16" and device.type == "cpu":
-        raise ConfigError(
-            "backbone.precision=fp16 needs a GPU — choose fp32, tf32 or bf16 on a CPU, or runtime.device=cuda"
-        )
+        raise ConfigError(f"{key}=fp16 needs a GPU — choose fp32, tf32 or bf16 on a CPU, or runtime.device=cuda")
 
 
 def arithmetic(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
@@ -100,78 +90,3 @@ def as_input(images: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and images.device.type == "cpu":
         images = images.pin_memory()
     return images.to(device, torch.float32, non_blocking=True, memory_format=torch.channels_last)
-
-
-def compiled_parts(parts: Sequence[nn.Module], **how: Any) -> Compiled:
-    """Return parts with forward passes that are compiled when they are first called.
-
-    Args:
-        parts: none inside another.
-        how: arguments of `torch.compile`.
-    """
-    return [(part, torch.compile(_with_code_object(part), **how)) for part in parts]
-
-
-@contextmanager
-def installed(compiled: Compiled) -> Iterator[None]:
-    """Let parts run compiled while the body does; afterwards they are as before. Other threads wait.
-
-    A part with a forward pass of its own, in place of its class's, keeps it.
-
-    Raises:
-        ConfigError: torch's compiler failed.
-    """
-    if not compiled:
-        yield
-        return
-    with _LOCK:
-        free = [(part, forward) for part, forward in compiled if "forward" not in vars(part)]
-        for part, forward in free:
-            part.forward = forward
-        try:
-            yield
-        except RuntimeError as error:
-            if "dynamo" not in type(error).__module__:  # the network's own, such as lack of memory
-                raise
-            reason = str(error).strip().split("\n")[0]
-            raise ConfigError(
-                f"torch.compile failed: {reason} — leave backbone.compile and runtime.compile out"
-            ) from error
-        finally:
-            for part, _ in free:
-                del part.forward
-
-
-def whole_parts(module: nn.Module, anatomy: Anatomy) -> list[nn.Module]:
-    """Return the largest parts of a network with weights and without a module that is read, each once.
-
-    Features and maps are read by hooks; a part compiled as a whole would not call those inside it.
-
-    Args:
-        module: the network.
-        anatomy: which of its modules are read.
-    """
-    head = anatomy.classifier(module)
-    return list(dict.fromkeys(_whole(module, head, {head, *map(module.get_submodule, anatomy.stages.values())})))
-
-
-def _whole(module: nn.Module, head: nn.Module, read: Container[nn.Module]) -> Iterator[nn.Module]:
-    for child in module.children():
-        inside = any(part in read for part in child.modules() if part is not child)
-        if inside or isinstance(child, _CONTAINERS):
-            yield from _whole(child, head, read)
-        elif child is not head and any(True for _ in child.parameters()):
-            yield child
-
-
-def _with_code_object(part: nn.Module) -> MethodType:
-    """A part's forward with its own code object, since torch keeps a limited number of compiled versions for each.
-
-    Parts that share a code object, as all Sequentials do, would exceed the limit, and the last would not be compiled.
-    """
-
-    def forward(self: nn.Module, *arguments: Any, **named: Any) -> Any:
-        return type(self).forward(self, *arguments, **named)
-
-    forward.__code__ = forward.__code__.replace()
-    return MethodType(forward, part)

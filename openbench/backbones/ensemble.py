@@ -26,7 +26,7 @@ class Ensemble(NetworkBackbone):
         members: at least two, of one architecture and preprocessing; the ensemble is trained where all of them are.
 
     Raises:
-        ConfigError: fewer than two, members that differ in more than their weights, or compiled ones.
+        ConfigError: fewer than two, members that differ in more than their weights.
     """
 
     def __init__(self, name: str, members: Sequence[NetworkBackbone]) -> None:
@@ -35,11 +35,6 @@ class Ensemble(NetworkBackbone):
             raise ConfigError(
                 f"backbone '{name}': found {len(members)} member(s) of {len(kinds)} kind(s) — an ensemble has two or "
                 "more networks of one architecture, preprocessing and precision"
-            )
-        if any(member.compile for member in members):
-            raise ConfigError(
-                f"backbone '{name}': a compiled member ('{members[0].name}') hides its features from the ensemble — "
-                "leave backbone.member.compile out"
             )
         self.members = tuple(members)
         first = members[0]

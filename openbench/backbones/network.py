@@ -15,16 +15,7 @@ from torch import Tensor, nn
 from openbench.backbones.anatomy import Anatomy, Tapped, changing, tapping
 from openbench.backbones.base import Backbone, Outputs
 from openbench.backbones.checkpoints import apply_weights, read_weights
-from openbench.backbones.device import (
-    HALVES,
-    Compiled,
-    Precision,
-    arithmetic,
-    as_input,
-    compiled_parts,
-    installed,
-    whole_parts,
-)
+from openbench.backbones.device import HALVES, Precision, arithmetic, as_input
 from openbench.config.constraints import Count
 from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
@@ -50,12 +41,8 @@ class NetworkBackbone(Backbone):
         preprocess: how images reach the network.
         precision: `fp32`; `tf32` where CUDA may round products to 10 bits; `bf16` or `fp16`, which `outputs` makes in
             16 bits up to the features. The classifier, input gradients and methods that run the network take float32.
-        compile: whether `torch.compile` makes the passes of `outputs` faster, which rounds differently. Input gradients
-            and methods that run the network take it as it is.
         rename: rewrites the keys of weight files, for releases that name layers differently.
     """
-
-    _compiled: Compiled  # empty before the first pass, and where nothing is to be compiled
 
     def __init__(
         self,
@@ -66,7 +53,6 @@ class NetworkBackbone(Backbone):
         *,
         preprocess: Preprocess,
         precision: Precision = "fp32",
-        compile: bool = False,
         rename: Callable[[str], str] = str,
     ) -> None:
         if precision not in get_args(Precision):
@@ -75,7 +61,7 @@ class NetworkBackbone(Backbone):
         self.architecture = architecture
         # A list from yaml would make equal preprocessings compare unequal.
         self.preprocess = replace(preprocess, mean=tuple(preprocess.mean), std=tuple(preprocess.std))
-        self.precision, self.compile = precision, compile
+        self.precision = precision
         self.passes = 0
         self._make, self._find, self._rename = make, find, rename
         self._device = torch.device("cpu")
@@ -114,7 +100,7 @@ class NetworkBackbone(Backbone):
 
     @property
     def digest(self) -> str:  # type: ignore[override]
-        """Covers architecture, anatomy, weights, preprocessing, precision, and that it is compiled if it is.
+        """Covers architecture, anatomy, weights, preprocessing and precision.
 
         Raises:
             CheckpointError: there are no weights yet.
@@ -131,7 +117,6 @@ class NetworkBackbone(Backbone):
                 "weights": self.weights_sha256,
                 "preprocess": self.preprocess,
                 "precision": self.precision,
-                **({"compiled": True} if self.compile else {}),
             }
         )
 
@@ -189,7 +174,6 @@ class NetworkBackbone(Backbone):
             lambda _: anatomy,
             preprocess=self.preprocess,
             precision=self.precision,
-            compile=self.compile,
         )
         note_maker(other, NetworkBackbone, (self,))
         return other.load_state(module.state_dict(), f"of {architecture}").to(self._device)
@@ -242,7 +226,6 @@ class NetworkBackbone(Backbone):
             with (
                 arithmetic(self.precision, self._device),
                 torch.no_grad(),
-                installed(self._compiled_parts()),
                 tapping(self._module, self._anatomy, request.layers, request.pool) as tapped,
             ):
                 self._module(images)
@@ -272,12 +255,6 @@ class NetworkBackbone(Backbone):
         maps = {layer: rows.float() for layer, rows in outputs.maps.items()}
         return replace(outputs, logits=logits, features=features, maps=maps)
 
-    def _compiled_parts(self) -> Compiled:
-        """The parts that run compiled, in one version for all batch sizes: the last batch of a split is shorter."""
-        if self.compile and not self._compiled:
-            self._compiled = compiled_parts(whole_parts(self._module, self._anatomy), dynamic=True)
-        return self._compiled
-
     def _width(self) -> int:
         """The feature dimension of a network without a classifier, from one black image."""
         p = self.preprocess
@@ -306,7 +283,6 @@ class NetworkBackbone(Backbone):
         module = module.to(self._device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._module = module.eval().requires_grad_(False)
         self._sha, self._handed_out, self.trained = None, False, trained
-        self._compiled = ()
 
 
 @contextmanager
@@ -403,7 +379,6 @@ def finetuned(
     num_classes: Count | None = None,
     preprocess: Preprocess | Literal["start"] | None = None,
     precision: Precision = "fp32",
-    compile: bool = False,
 ) -> NetworkBackbone:
     """Return an untrained backbone whose weights are those of `start` whenever they are drawn.
 
@@ -417,7 +392,6 @@ def finetuned(
         num_classes: c of the head; null = the benchmark's.
         preprocess: `start` = that of `start`; null = the benchmark's.
         precision: see NetworkBackbone.
-        compile: see NetworkBackbone.
 
     Raises:
         ConfigError: `start` has no weights, classes or preprocessing are not known, or a kept head has another number
@@ -453,7 +427,6 @@ def finetuned(
         lambda _: anatomy,
         preprocess=start.preprocess if preprocess == START else preprocess,
         precision=precision,
-        compile=compile,
     )
     backbone.starts_trained = head == "kept"
     return backbone

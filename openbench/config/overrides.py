@@ -3,11 +3,9 @@
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-
-from openbench.digest import digest
 
 NAME = "_name_"  # key of a node that holds the name of its file, and is not part of it
 AUGMENT = "_augment_"  # key of a training that holds the name typed after `+augment=`; its recipe holds what that means
@@ -46,20 +44,6 @@ def word(value: Any) -> str:
         return "[" + ",".join(map(word, value)) + "]"
     text = str(value)
     return text if _PLAIN.fullmatch(text) and text.lower() not in _WORDS_OF_YAML else quoted(text)
-
-
-def changes(path: str, now: Any, wanted: Any) -> Iterator[str]:
-    """Yield the overrides that make the node at `path` from what it is now into what is wanted."""
-    if not (isinstance(now, Mapping) and isinstance(wanted, Mapping)):
-        if digest(now) != digest(wanted):
-            yield f"{path}={word(wanted)}"
-        return
-    yield from (f"~{path}.{key}" for key in now if key not in wanted and key != NAME)
-    for key in wanted:
-        if key in now:
-            yield from changes(f"{path}.{key}", now[key], wanted[key])
-        elif key != NAME:
-            yield f"+{path}.{key}={word(wanted[key])}"
 
 
 def choices(config: Mapping[str, Any]) -> dict[str, str | None]:

@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from openbench.backbones.anatomy import Anatomy, last_linear, tapping
 from openbench.config.constraints import Checked
-from openbench.errors import ConfigError
 from openbench.public import name_of
 from openbench.training._images import ImageSet
 from openbench.training.recipe import Recipe
@@ -136,12 +135,6 @@ class TrainingMethod(Checked, ABC):
     fine_tunes: ClassVar[bool] = False
     own_head: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **rest: Any) -> None:
-        """Refuse the earlier name of `eval_model`, which nothing would call."""
-        super().__init_subclass__(**rest)
-        if "surface" in vars(cls):
-            raise ConfigError(f"training {cls.__name__}: `surface` is now `eval_model` — rename the method")
-
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> nn.Module:
         """Return the module that is trained: the network itself, or a module that holds it and further parts.
 
@@ -235,7 +228,4 @@ def features_and_logits(network: nn.Module, images: Tensor) -> tuple[Tensor, Ten
 
 def head_of(network: nn.Module) -> nn.Linear:
     """Return the classifier of a network as `prepare` received it: its last nn.Linear."""
-    head = network.get_submodule(last_linear(network))
-    if not isinstance(head, nn.Linear):
-        raise TypeError(f"{type(network).__name__}: its last nn.Linear is a {type(head).__name__}")
-    return head
+    return Anatomy(last_linear(network)).linear(network)

@@ -32,15 +32,11 @@ def node(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in resolved.items()}  # type: ignore[union-attr]
 
 
-# Left out, since records with another key would be another setting than those of before: `+backbone.compile=true`.
-TYPED_WITH_A_PLUS = {"compile"}
-
-
 def test_every_key_of_the_factory_is_spelt_out() -> None:
     off = {}
     for path in FILES:
         found = node(path)
-        keys = set(inspect.signature(target_of(found)).parameters) - TYPED_WITH_A_PLUS
+        keys = set(inspect.signature(target_of(found)).parameters)
         differ = (set(found) - {"_target_"}) ^ keys
         if differ:
             off[path.stem] = differ

@@ -20,7 +20,7 @@ def train_until_killed(
     made: TrainingJob, folder: Path, epochs: int, settings: Runtime = QUIET, start: Path | None = None
 ) -> None:
     """Train until some epochs are on disk, then end as a kill would: nothing is cleaned up."""
-    write, count = loop.write_atomically, [0]
+    write, count = loop.write_whole, [0]
 
     def counted(path: Path, content: bytes) -> None:
         write(path, content)
@@ -29,6 +29,6 @@ def train_until_killed(
             raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "write_atomically", counted)
+        patch.setattr(loop, "write_whole", counted)
         with pytest.raises(KilledError):
             train(made, folder, settings, start)

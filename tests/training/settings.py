@@ -21,4 +21,3 @@ class Setting:
     workers: int = 0
     progress: bool = False
     compile: bool = False
-    tensorboard: bool = False

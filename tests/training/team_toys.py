@@ -56,7 +56,7 @@ def main(root: str, epochs: str, *names: str) -> None:
     """Get the checkpoints of jobs with all processes; the leading one is killed once `epochs` are on disk, if any."""
     torch.set_num_threads(1)
     together = team("cpu")
-    write, curves = loop.write_atomically, [0]
+    write, curves = loop.write_whole, [0]
 
     def counted(path: Path, content: bytes) -> None:
         write(path, content)
@@ -65,7 +65,7 @@ def main(root: str, epochs: str, *names: str) -> None:
             os._exit(9)
 
     if int(epochs):
-        loop.write_atomically = counted
+        loop.write_whole = counted
 
     for name in names:
         made = shared_job(name)

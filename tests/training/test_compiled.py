@@ -13,7 +13,7 @@ from openbench.backbones.network import NetworkBackbone
 from openbench.core.request import Role
 from openbench.training.loop._loop import compiled, train
 
-from .training_toys import PREPROCESS, QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, backbone, job, split
+from .training_toys import PREPROCESS, QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, job, split
 
 needs_compiler = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="a C++ compiler")
 
@@ -45,13 +45,6 @@ def test_methods_that_read_features_by_hooks_train_as_before(tmp_path: Path, eag
     again = train(job(ToyPrototypes()), tmp_path / "again", replace(QUIET, compile=True))
     assert eager
     assert again.files == plain.files
-
-
-def test_the_backbone_is_left_uncompiled(tmp_path: Path, eager: list[object]) -> None:
-    own = backbone()
-    train(job(backbone=own), tmp_path, replace(QUIET, compile=True))
-    assert eager
-    assert not any("forward" in vars(part) for part in own.module().modules())
 
 
 @pytest.mark.filterwarnings("ignore")

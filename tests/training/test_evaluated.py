@@ -8,7 +8,6 @@ import torch
 
 from openbench.core.request import Field, Request
 from openbench.data.loading import batches
-from openbench.errors import MethodError
 from openbench.training._job import TrainingJob
 from openbench.training.base import TrainingMethod
 from openbench.training.loop._loop import train
@@ -82,13 +81,6 @@ def test_schedule_of_a_fine_tuning_changes_epochs_rate_and_warm_up_alone() -> No
     method = EnergyBounded(recipe, FineTuning(7, 1e-7))
     assert method.schedule == replace(recipe, epochs=7, lr=1e-7, final_lr=1e-7, warmup_epochs=0)
     assert method.initial == CrossEntropy(recipe)
-
-
-@pytest.mark.parametrize(("method", "given"), [(CrossEntropy(RECIPE), True), (EnergyBounded(RECIPE), False)])
-def test_weights_to_start_from_are_given_exactly_where_needed(tmp_path: Path, method, given: bool) -> None:
-    plain = obtain(job(), tmp_path, lambda folder: train(job(), folder, QUIET))
-    with pytest.raises(MethodError, match="pass `start` if and only if"):
-        train(job(method), tmp_path / "other", QUIET, plain.weights if given else None)
 
 
 def trained(method: TrainingMethod, root: Path) -> tuple[TrainingJob, object]:

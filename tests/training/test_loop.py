@@ -72,7 +72,7 @@ def test_every_precision_of_the_cpu_learns_and_keeps_float32_weights(tmp_path: P
 
 
 def test_a_precision_that_the_device_lacks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"precision=fp16 is not possible on device .cpu. — choose fp32, tf32, bf16"):
+    with pytest.raises(ConfigError, match=r"training.recipe.precision=fp16 needs a GPU — choose fp32, tf32 or bf16"):
         train(job(CrossEntropy(replace(RECIPE, precision="fp16"))), tmp_path, QUIET)
 
 
@@ -199,8 +199,3 @@ class Forgetful(Recording):
 def test_a_method_that_breaks_the_contract_is_told_so(tmp_path: Path, method: type[Recording], words: str) -> None:
     with pytest.raises(MethodError, match=words):
         train(job(method()), tmp_path, QUIET)
-
-
-def test_the_earlier_name_of_eval_model_is_refused():
-    with pytest.raises(ConfigError, match="training Old: `surface` is now `eval_model`"):
-        type("Old", (TrainingMethod,), {"surface": lambda self, model: None})

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from openbench.storage.files import write_whole
 from openbench.training.base import TrainingMethod
 from openbench.training.loop import _loop as loop
 from openbench.training.loop._loop import train
@@ -84,11 +85,13 @@ def test_finished_folder_holds_the_files_promised_and_no_others(tmp_path: Path) 
 def test_a_kill_while_finishing_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     through = train(job(), tmp_path / "through", QUIET)
 
-    def killed(*arguments: object) -> None:
-        raise KilledError
+    def killed(path: Path, content: bytes) -> None:
+        if path.name == "finished.json":
+            raise KilledError
+        write_whole(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "write_finished", killed)
+        patch.setattr(loop, "write_whole", killed)
         with pytest.raises(KilledError):
             train(job(), tmp_path / "cut", QUIET)
     resumed = train(job(), tmp_path / "cut", QUIET)

@@ -166,11 +166,6 @@ def test_one_process_of_several_writes(tmp_path: Path, rank: int, written: set[s
     assert {file.name for file in tmp_path.iterdir()} == written
 
 
-def test_every_process_must_get_an_image_of_every_batch() -> None:
-    with pytest.raises(ConfigError, match=r"7 processes cannot share a batch of 6 images \(batches have 16"):
-        check_shareable(job(Apart()), Pretended(0, 7))
-
-
 @pytest.mark.parametrize(
     ("device", "gpus", "cpu"),
     [("auto", False, True), ("auto", True, False), ("cuda", True, False), ("cpu", True, True)],

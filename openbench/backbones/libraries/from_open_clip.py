@@ -71,7 +71,6 @@ def open_clip_model(
     num_classes: Count | None = None,
     preprocess: Preprocess | Literal["preset"] | None = "preset",
     precision: Precision = "fp32",
-    compile: bool = False,
     head: HeadKind | PromptKind | None = None,
     prompt_learning: PromptLearning | None = None,
 ) -> NetworkBackbone:
@@ -93,7 +92,6 @@ def open_clip_model(
         num_classes: must equal the number of classes if given.
         preprocess: `preset` = open_clip's for these weights.
         precision: see NetworkBackbone.
-        compile: see NetworkBackbone.
         head: `coop` or `locoop` = a classifier of prompts learnt on ID training features; `linear_probe`,
             `nearest_mean` or `knn` = one fitted on the features of the image tower; null = that of the templates.
         prompt_learning: how these are learnt; null = as in the papers.
@@ -129,7 +127,6 @@ def open_clip_model(
         anatomy,
         preprocess=chosen_preprocess(preprocess, _preset(settings, where), where),
         precision=precision,
-        compile=compile,
     )
     backbone.head_to_fit, backbone.prompt_learning = head, prompt_learning or PromptLearning()
     if source is None:

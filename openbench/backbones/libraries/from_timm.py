@@ -40,7 +40,6 @@ def timm_model(
     num_classes: Annotated[int, Ge(0)] | None = None,
     preprocess: Preprocess | Literal["preset"] | None = None,
     precision: Precision = "fp32",
-    compile: bool = False,
     head: HeadKind | None = None,
     tokens: Tokens | None = None,
     options: Mapping[str, Any] | None = None,
@@ -56,7 +55,6 @@ def timm_model(
         num_classes: c; that of released weights, else the benchmark's; 0 = no classifier, features only.
         preprocess: `preset` = timm's data settings of the model; null = the benchmark's.
         precision: see NetworkBackbone.
-        compile: see NetworkBackbone.
         head: a classifier to fit on the features, in place of its own: `linear_probe`, `nearest_mean`, `knn`.
         tokens: which tokens of a vision transformer are the features, in place of what the model pools: `cls`,
             `patch_mean`, `cls_last4`, or one of the first and the second joined by `+`; it has no classifier then.
@@ -95,7 +93,6 @@ def timm_model(
         anatomy if tokens is None else anatomy_of_tokens,  # type: ignore[arg-type]
         preprocess=chosen_preprocess(preprocess, preset, where),
         precision=precision,
-        compile=compile,
         rename=str if tokens is None else INSIDE.__add__,
     )
     backbone.head_to_fit = head

@@ -41,7 +41,6 @@ def torchvision_model(
     num_classes: Count | None = None,
     preprocess: Preprocess | Literal["preset"] | None = None,
     precision: Precision = "fp32",
-    compile: bool = False,
     head: HeadKind | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> NetworkBackbone:
@@ -56,7 +55,6 @@ def torchvision_model(
         num_classes: c; that of released weights, else the benchmark's.
         preprocess: `preset` = as torchvision publishes the model; null = the benchmark's.
         precision: see NetworkBackbone.
-        compile: see NetworkBackbone.
         head: a classifier to fit on the features, in place of its own: `linear_probe`, `nearest_mean`, `knn`.
         options: further arguments of torchvision's constructor.
 
@@ -88,7 +86,6 @@ def torchvision_model(
         partial(anatomy, image=(crop.channels, crop.crop, crop.crop), head=last),
         preprocess=crop,
         precision=precision,
-        compile=compile,
     )
     backbone.head_to_fit = head
     if source is None:

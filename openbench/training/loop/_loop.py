@@ -2,34 +2,34 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MethodType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from openbench import __version__
 from openbench.backbones.anatomy import last_linear
-from openbench.backbones.device import Precision, arithmetic, compiled_parts, installed, resolve_device
+from openbench.backbones.device import Precision, arithmetic, resolve_device
+from openbench.checkout import made_now
 from openbench.core.runtime import Runtime
 from openbench.errors import ConfigError, MethodError, TrainingError
 from openbench.progress import reported
+from openbench.storage.checksum import stated
+from openbench.storage.files import write_whole
+from openbench.storage.plain_json import readable
 from openbench.training._images import ImageSet, open_images
 from openbench.training._job import TrainingJob
 from openbench.training.augment.mixing import Mixing
 from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod
 from openbench.training.loop._progress import EpochRow, Reporter, as_csv, as_png
-from openbench.training.loop._session import (
-    Session,
-    TrainingResult,
-    drop_unfinished,
-    stream_of_rank,
-    write_atomically,
-    write_finished,
-    write_job,
-)
+from openbench.training.loop._session import STATE, Session, TrainingResult, stream_of_rank
 from openbench.training.loop.distributed import ALONE, Team, sync_batch_norm
 
+JOB, FINISHED = "job.json", "finished.json"
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # Reading a loss waits for the device; reading it now and then is enough to stop a training that has diverged.
 _CHECK_EVERY = 32
@@ -50,19 +50,17 @@ def train(
     Args:
         job: what is trained.
         folder: receives state after every epoch, then weights, `curve.csv`, `curve.png`; no other process may use it.
-        runtime: device, workers, progress, compile and tensorboard; another device rounds differently.
+        runtime: device, workers, progress and compile; another device rounds differently.
         start: the weights of the method's `initial` training, where it has one.
         team: the processes that train together; gradients are then summed in another order.
 
     Raises:
-        MethodError: `start` is missing, or the method breaks its contract.
+        MethodError: the method breaks its contract.
         TrainingError: a loss that is not finite; the message names the step.
-        ConfigError: a precision that the device cannot train at, more images than can be held, or a method whose
-            loss cannot be shared out among several processes.
-        CheckpointError: the folder cannot be written.
+        ConfigError: a precision that the device cannot train at.
+        OSError: the folder cannot be written.
     """
     recipe, device = job.method.schedule, team.device(resolve_device(runtime.device))
-    check_shareable(job, team)
     if team.leads:
         write_job(folder, job)
     devices = [device] if device.type == "cuda" else []
@@ -78,8 +76,7 @@ def train(
         done, total = loop.step_at(resumed_after), loop.step_at(recipe.epochs)
         show = runtime.progress and team.leads
         progress = stack.enter_context(reported(f"train {job}", total, done=done, unit="steps", show=show))
-        events = folder if runtime.tensorboard and team.leads else None
-        report = stack.enter_context(closing(Reporter(progress, events, session.curve)))
+        report = Reporter(progress)
         for epoch in range(resumed_after, recipe.epochs):
             loop.epoch(epoch, report)
     return team.broadcast(_finish(session, resumed_after) if team.leads else None)  # type: ignore[return-value]
@@ -132,7 +129,7 @@ class _Loop:
         session.save_if_best(accuracy if self.method.selection == "val_accuracy" else -loss)
         session.save()
         if session.team.leads:
-            write_atomically(session.folder / "curve.csv", as_csv(session.curve))
+            write_whole(session.folder / "curve.csv", as_csv(session.curve))
         report.epoch(row)
 
     def _steps(self, epoch: int, report: Reporter) -> tuple[float, int]:
@@ -176,33 +173,26 @@ class _Loop:
 
     def _parts(self, rows: Tensor, outlier_order: Tensor | None, info: StepInfo, index: int) -> "list[Part]":
         """Return the batch, or this process's share of it with a separate generator."""
-        batch, versions = self._batch(rows, outlier_order, info, index)
-        parts, team = parts_of(batch, self.recipe.mixing, versions), self.session.team
-        if team.size == 1:
-            return parts
-        # The draws of a loss may depend on its number of images; the common generator must stay the same everywhere.
-        seed = stream_of_rank(self.session.job.seed, info.step, team.rank)
-        info = replace(info, generator=torch.Generator().manual_seed(seed))
-        shares = [part.share(team.share(len(batch.rows)), team.size) for part in parts]
-        return [replace(part, batch=replace(part.batch, info=info)) for part in shares]
-
-    def _batch(
-        self, rows: Tensor, outlier_order: Tensor | None, info: StepInfo, index: int
-    ) -> tuple[Batch, tuple[Tensor, ...]]:
-        """Return the batch of a step, and further versions of its images if the recipe has a consistency."""
         augment, generator, data = self.recipe.augmentations, self.session.generator, self.data
         rows = rows.repeat(self.method.views)
         pixels = data.train.augmented(rows, augment, generator)
         consistency = self.recipe.consistency
         others = [] if consistency is None else consistency.versions(pixels, generator)
         images, *versions = (self._in_layout(data.train.normalised(p)) for p in (pixels, *others))
-        labels = data.train.labels[rows.to(self.session.device)]
-        if data.outliers is None or outlier_order is None:
-            return Batch(images, labels, rows, info), tuple(versions)
-        size = self.method.outlier_batch_size
-        outlier_rows = outlier_order[index * size : (index + 1) * size]
-        outliers = self._in_layout(data.outliers.images(outlier_rows, augment, generator))
-        return Batch(images, labels, rows, info, outliers, outlier_rows), tuple(versions)
+        batch = Batch(images, data.train.labels[rows.to(self.session.device)], rows, info)
+        if data.outliers is not None and outlier_order is not None:
+            size = self.method.outlier_batch_size
+            outlier_rows = outlier_order[index * size : (index + 1) * size]
+            outliers = data.outliers.normalised(data.outliers.augmented(outlier_rows, augment, generator))
+            batch = replace(batch, outliers=self._in_layout(outliers), outlier_rows=outlier_rows)
+        parts, team = parts_of(batch, self.recipe.mixing, tuple(versions)), self.session.team
+        if team.size == 1:
+            return parts
+        # The draws of a loss may depend on its number of images; the common generator must stay the same everywhere.
+        seed = stream_of_rank(self.session.job.seed, info.step, team.rank)
+        info = replace(info, generator=torch.Generator().manual_seed(seed))
+        shares = [part.share(team.share(len(rows)), team.size) for part in parts]
+        return [replace(part, batch=replace(part.batch, info=info)) for part in shares]
 
     def _step(self, parts: "list[Part]", info: StepInfo) -> Tensor:
         """Take one step; return the loss, still on the device."""
@@ -273,19 +263,23 @@ def accuracy_of(
 
 def check_shareable(job: TrainingJob, team: Team) -> None:
     """Raise ConfigError unless each of a team's processes can take a share of every batch."""
-    method, size = job.method, job.method.schedule.batch_size
-    if team.size > 1 and not method.separable:
+    if team.size > 1 and not job.method.separable:
         raise ConfigError(
-            f"training '{type(method).__name__}' needs the whole batch for its loss, or changes buffers in it, and "
+            f"training '{type(job.method).__name__}' needs the whole batch for its loss, or changes buffers in it, and "
             f"torchrun started {team.size} processes — start without torchrun"
         )
-    last = len(job.id_train) % size
-    least = size if last < 2 else min(size, last)
-    if team.size > least:
-        raise ConfigError(
-            f"training {job}: {team.size} processes cannot share a batch of {least} images (batches have {size}, the "
-            "last of an epoch may be smaller) — choose another training.recipe.batch_size or fewer processes"
-        )
+
+
+def write_job(folder: Path, job: TrainingJob) -> None:
+    """Write `job.json`: what is trained, for people, with the digest that names the folder."""
+    content = {
+        "digest": job.digest,
+        "backbone": job.backbone.name,
+        "benchmark": job.benchmark,
+        "images": {"id_train": len(job.id_train), "id_val": len(job.id_val)},
+        **job.identity(),
+    }
+    write_whole(folder / JOB, stated(readable(content)))
 
 
 def _finish(session: Session, resumed_after: int) -> TrainingResult:
@@ -296,17 +290,31 @@ def _finish(session: Session, resumed_after: int) -> TrainingResult:
     files = session.write_weights("last")
     for name, sha256 in best["files"].items():
         final = name.replace(f"best-{best['epoch']}", "best", 1)
-        write_atomically(folder / final, (folder / name).read_bytes())
+        write_whole(folder / final, (folder / name).read_bytes())
         files[final] = sha256
     # Written here too: a process killed after its last state, but before the curve of that epoch, runs no more epochs.
-    write_atomically(folder / "curve.csv", as_csv(session.curve))
-    write_atomically(folder / "curve.png", as_png(session.curve, str(session.job), best["epoch"]))
-    seconds = sum(row.seconds for row in session.curve)
-    result = TrainingResult(tuple(session.curve), best["epoch"], files, resumed_after, seconds)
-    write_finished(folder, session.job, result, session.device)
+    curve, device = session.curve, session.device
+    write_whole(folder / "curve.csv", as_csv(curve))
+    write_whole(folder / "curve.png", as_png(curve, str(session.job), best["epoch"]))
+    content = {
+        "digest": session.job.digest,
+        "files": files,
+        "selection": session.job.method.selection,
+        "best_epoch": best["epoch"],
+        "best_val_accuracy": curve[best["epoch"] - 1].val_accuracy,
+        "last_val_accuracy": curve[-1].val_accuracy,
+        "epochs": len(curve),
+        "seconds": sum(row.seconds for row in curve),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "openbench": __version__,
+        "torch": torch.__version__,
+        "made": made_now(),
+    }
+    write_whole(folder / FINISHED, stated(readable(content)))
     # Last: a process killed before the marker is written can still resume.
-    drop_unfinished(folder)
-    return result
+    for file in (file for name in (STATE, "best-*", f".{STATE}.*", ".best-*") for file in folder.glob(name)):
+        file.unlink()
+    return TrainingResult(tuple(curve), best["epoch"], files, resumed_after)
 
 
 @dataclass(frozen=True)
@@ -388,13 +396,39 @@ def compiled(network: nn.Module) -> Iterator[None]:
 
     Each child is compiled separately, except the one that holds the classifier: methods read features by hooks at the
     classifier, and a network compiled as a whole would skip them. Random numbers stay those of the uncompiled network;
-    sums are fused, so they round differently.
+    sums are fused, so they round differently. A part with a forward pass of its own, in place of its class's, keeps it.
 
     Args:
         network: the backbone's own module; afterwards it is as before, except for its weights.
+
+    Raises:
+        ConfigError: torch's compiler failed.
     """
     head = last_linear(network)
-    parts = [part for name, part in network.named_children() if not (head == name or head.startswith(f"{name}."))]
-    parts = [part for part in parts if any(True for _ in part.parameters())]
-    with installed(compiled_parts(parts, options={"fallback_random": True})):
+    parts = [part for name, part in network.named_children() if not f"{head}.".startswith(f"{name}.")]
+    parts = [part for part in parts if any(True for _ in part.parameters()) and "forward" not in vars(part)]
+    for part in parts:
+        part.forward = torch.compile(_with_code_object(part), options={"fallback_random": True})
+    try:
         yield
+    except RuntimeError as error:
+        if "dynamo" not in type(error).__module__:  # the network's own, such as lack of memory
+            raise
+        reason = str(error).strip().split("\n")[0]
+        raise ConfigError(f"torch.compile failed: {reason} — leave runtime.compile out") from error
+    finally:
+        for part in parts:
+            del part.forward
+
+
+def _with_code_object(part: nn.Module) -> MethodType:
+    """A part's forward with its own code object, since torch keeps a limited number of compiled versions for each.
+
+    Parts that share a code object, as all Sequentials do, would exceed the limit, and the last would not be compiled.
+    """
+
+    def forward(self: nn.Module, *arguments: Any, **named: Any) -> Any:
+        return type(self).forward(self, *arguments, **named)
+
+    forward.__code__ = forward.__code__.replace()
+    return MethodType(forward, part)

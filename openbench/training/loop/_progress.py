@@ -1,16 +1,12 @@
-"""The curve of a training as CSV and picture, its progress report, and events for TensorBoard."""
+"""The curve of a training as CSV and picture, and its progress report."""
 
-import csv
 import io
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from openbench.errors import ConfigError, pip_install
+import pandas as pd
+
 from openbench.progress import Report
-
-FOLDER = "tensorboard"
 
 
 @dataclass(frozen=True)
@@ -38,11 +34,7 @@ class EpochRow:
 
 def as_csv(rows: Sequence[EpochRow]) -> bytes:
     """Return the rows as CSV with a header, one line per epoch."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, [f.name for f in fields(EpochRow)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
-    return stream.getvalue().encode()
+    return pd.DataFrame(rows).to_csv(index=False, lineterminator="\n").encode()
 
 
 def as_png(rows: Sequence[EpochRow], title: str, best_epoch: int) -> bytes:
@@ -62,13 +54,7 @@ def as_png(rows: Sequence[EpochRow], title: str, best_epoch: int) -> bytes:
     below.plot(epochs, [100 * row.val_accuracy for row in rows], color="C2", marker=marker)
     best = next(row for row in rows if row.epoch == best_epoch)
     below.axvline(best.epoch, color="C3", linewidth=1)
-    below.annotate(
-        f"kept: epoch {best.epoch}, {100 * best.val_accuracy:.2f} %",
-        (best.epoch, 100 * best.val_accuracy),
-        xytext=(0.98, 0.05),
-        textcoords="axes fraction",
-        horizontalalignment="right",
-    )
+    below.set_title(f"kept: epoch {best.epoch}, {100 * best.val_accuracy:.2f} %", loc="right", fontsize="medium")
     below.set_ylabel("ID validation accuracy, %")
     below.set_xlabel("epoch")
     figure.suptitle(title)
@@ -78,61 +64,23 @@ def as_png(rows: Sequence[EpochRow], title: str, best_epoch: int) -> bytes:
 
 
 class Reporter:
-    """Reports steps and epochs as they end, and writes them as events for TensorBoard if that is asked for.
+    """Reports steps and epochs as they end.
 
     Args:
         report: shows the progress.
-        folder: of the checkpoint, where events go to `tensorboard`; None: no events.
-        curve: epochs that an interrupted process had ended; its events of later steps are hidden.
-
-    Raises:
-        ConfigError: TensorBoard is not installed.
     """
 
-    def __init__(self, report: Report, folder: Path | None = None, curve: Sequence[EpochRow] = ()) -> None:
+    def __init__(self, report: Report) -> None:
         self._report, self._accuracy = report, ""
-        self._writer = None if folder is None else _event_writer(folder, curve[-1].step if curve else None)
-        if curve:
-            # A process may have been killed after it saved an epoch and before it wrote its events.
-            self._write(curve[-1])
 
     def steps(self, done: int, loss: float, images_per_second: float) -> None:
         """Report that `done` steps of the whole training have ended; `loss` is the epoch's mean so far."""
         if done < self._report.total:
             state = f"loss {loss:.4f}{self._accuracy}, {images_per_second:,.0f} images/s"
             self._report.to(done, state, seconds=20.0)
-        if self._writer is not None:
-            self._writer.add_scalar("train/running_loss", loss, done)
 
     def epoch(self, row: EpochRow) -> None:
         """Report that an epoch has ended; short ones share a line."""
         self._accuracy = f", val accuracy {100 * row.val_accuracy:.2f} %"
         state = f"epoch {row.epoch}, loss {row.loss:.4f}{self._accuracy}, {row.images_per_second:,.0f} images/s"
         self._report.to(row.step, state, seconds=1.0)
-        self._write(row)
-
-    def close(self) -> None:
-        """Close the file of events."""
-        if self._writer is not None:
-            self._writer.close()
-
-    def _write(self, row: EpochRow) -> None:
-        if self._writer is None:
-            return
-        self._writer.add_scalar("train/loss", row.loss, row.step)
-        self._writer.add_scalar("train/learning_rate", row.lr, row.step)
-        self._writer.add_scalar("train/images_per_second", row.images_per_second, row.step)
-        self._writer.add_scalar("validation/accuracy", row.val_accuracy, row.step)
-        self._writer.flush()
-
-
-def _event_writer(folder: Path, resumed_at: int | None) -> Any:
-    # Imported here, since it takes two seconds and only users who ask for it have it installed.
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ConfigError(
-            f"runtime.tensorboard=true, but TensorBoard cannot be imported ({error}) — "
-            f"{pip_install('tensorboard')}, or leave it out: curve.csv and curve.png are always written"
-        ) from error
-    return SummaryWriter(str(folder / FOLDER), purge_step=resumed_at)

@@ -2,9 +2,8 @@
 
 import io
 import logging
-import pickle
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,18 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from openbench import __version__
-from openbench.checkout import made_now
+from openbench.backbones.device import check_precision
 from openbench.digest import file_sha256
-from openbench.errors import CheckpointError, ConfigError, MethodError
-from openbench.storage.checksum import DamagedError, read_sealed, read_stated, stated, write_sealed
+from openbench.errors import MethodError
+from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
 from openbench.storage.files import write_whole
-from openbench.storage.plain_json import readable
 from openbench.training._job import TrainingJob
 from openbench.training.loop._progress import EpochRow
 from openbench.training.loop.distributed import ALONE, BatchNorm, Team
 
 logger = logging.getLogger(__name__)
 
-STATE, JOB, FINISHED = "state.pt", "job.json", "finished.json"
+STATE = "state.pt"
 SUFFIX, EXTRAS = ".safetensors", ".extras.safetensors"
 _ORDER, _GLOBAL = 1, 2
 
@@ -74,14 +71,9 @@ class Session:
         The network's weights are fresh from the seed, or those in the file `start` for a method with `initial`.
         """
         recipe, method = job.method.schedule, job.method
-        check_precision(recipe.precision, device)
-        torch.manual_seed(_stream(job.seed, _GLOBAL))
+        check_precision(recipe.precision, device, "training.recipe.precision")
+        torch.manual_seed(stream(job.seed, _GLOBAL))
         backbone = job.backbone.initialise(job.seed)
-        if (job.initial is None) != (start is None):
-            raise MethodError(
-                f"{type(method).__name__} {'has no `initial` training' if start else 'starts from other weights'} — "
-                "pass `start` if and only if the method has `initial`"
-            )
         network = (backbone if start is None else backbone.load(start)).to(device).module()
         prepared = method.prepare(network, job.backbone.feature_dim, job.backbone.num_classes).to(device)
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
@@ -100,7 +92,7 @@ class Session:
             nesterov=recipe.nesterov,
         )
         scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
-        generator = torch.Generator().manual_seed(_stream(job.seed, _ORDER))
+        generator = torch.Generator().manual_seed(stream(job.seed, _ORDER))
         average = None if recipe.ema is None else EMA(prepared, recipe.ema)
         return cls(job, folder, device, network, prepared, optimiser, scaler, generator, average, team)
 
@@ -121,123 +113,87 @@ class Session:
         prefix = next(name for name, part in self.prepared.named_modules() if part is self.network)
         within = f"{prefix}." if prefix else ""
         extras = {k: v for k, v in self.prepared.state_dict().items() if not k.startswith(within)}
-        parts = {f"{stem}{SUFFIX}": self.network.state_dict()} | ({f"{stem}{EXTRAS}": extras} if extras else {})
+        files = {}
         with self.weights():  # state_dict holds the tensors themselves, not copies
-            return {name: write_weights(self.folder / name, state) for name, state in parts.items()}
+            for suffix, state in ((SUFFIX, self.network.state_dict()), (EXTRAS, extras)):
+                if state:
+                    path = self.folder / f"{stem}{suffix}"
+                    # safetensors accepts neither shared storage nor other strides; weights are laid out channels last.
+                    plain = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
+                    write_whole(path, save(plain))
+                    files[path.name] = file_sha256(path)
+        return files
 
     def save(self) -> None:
         """Write the state that a resumed training needs into one file, then delete weights that are no longer best."""
         if not self.team.leads:
             return
-        state = {
+        state: dict[str, Any] = {
             "digest": self.job.digest,
             "prepared": self.prepared.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "scaler": self.scaler.state_dict(),
             "average": None if self.average is None else self.average.state(),
             "generator": self.generator.get_state(),
-            "global": _global_states(self.device),
+            "global": {"cpu": torch.get_rng_state()},
             "curve": [asdict(row) for row in self.curve],
             "best": self.best,
         }
-        stream = io.BytesIO()
-        torch.save(state, stream)
-        write_atomically(self.folder / STATE, stream.getvalue(), write=write_sealed)
+        if self.device.type == "cuda":
+            state["global"]["cuda"] = torch.cuda.get_rng_state(self.device)
+        content = io.BytesIO()
+        torch.save(state, content)
+        write_sealed(self.folder / STATE, content.getvalue())
         best = self.best["files"] if self.best else {}
         for file in self.folder.glob(f"best-*{SUFFIX}"):
             if file.name not in best:
                 file.unlink()
 
-    def resume(self) -> bool:
-        """Continue where an interrupted training stopped, and return whether there was one.
+    def resume(self) -> None:
+        """Continue where an interrupted training stopped, if one did.
 
         A state that cannot be used is reported and ignored: the training then begins again, which costs time but not
         correctness.
         """
         state = self.team.broadcast(self._usable_state() if self.team.leads else None)
         if state is None:
-            return False
+            return
         self.prepared.load_state_dict(state["prepared"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
             self.average.restore(state["average"])
         self.generator.set_state(state["generator"])
-        _set_global_states(state["global"], self.device)
+        torch.set_rng_state(state["global"]["cpu"])
+        if self.device.type == "cuda" and "cuda" in state["global"]:
+            torch.cuda.set_rng_state(state["global"]["cuda"], self.device)
         self.curve = [EpochRow(**row) for row in state["curve"]]
         self.best = state["best"]
-        return True
 
     def _usable_state(self) -> dict[str, Any] | None:
         path = self.folder / STATE
         if not path.exists():
             return None
-        state = _read(path)
-        fault = _fault(state, self.job.digest, self.folder)
-        if fault:
-            logger.info(f"training {self.job}: '{path}' {fault} — training again from the start")
-            return None
-        return state
-
-
-def drop_unfinished(folder: Path) -> None:
-    """Delete state and weights of epochs, which a finished training does not need; errors are ignored."""
-    for file in (f for name in (STATE, "best-*", f".{STATE}.*", ".best-*") for f in folder.glob(name)):
-        with suppress(OSError):
-            file.unlink()
-
-
-def check_precision(precision: str, device: torch.device) -> None:
-    """Raise ConfigError if a device cannot train at a precision."""
-    able = {"fp32": True, "tf32": True, "bf16": device.type in ("cuda", "cpu"), "fp16": device.type == "cuda"}
-    if not able[precision]:
-        allowed = ", ".join(name for name, can in able.items() if can)
-        raise ConfigError(
-            f"training.recipe.precision={precision} is not possible on device '{device}' — choose {allowed}, or "
-            "another runtime.device"
-        )
+        try:
+            state: dict[str, Any] = torch.load(io.BytesIO(read_sealed(path)), map_location="cpu", weights_only=True)
+            best = state["best"]["files"].items()
+            if state["digest"] == self.job.digest and all(file_sha256(self.folder / n) == sha256 for n, sha256 in best):
+                return state
+        except (DamagedError, FileNotFoundError):
+            pass
+        logger.info(f"training {self.job}: '{path}' cannot be used — training again from the start")
+        return None
 
 
 def stream_of_rank(seed: int, step: int, rank: int) -> int:
     """Return the seed of the separate draws of one of several processes, from a step on."""
-    return _stream(seed, _GLOBAL, step, rank)
+    return stream(seed, _GLOBAL, step, rank)
 
 
-def _stream(seed: int, *purpose: int) -> int:
+def stream(seed: int, *purpose: int) -> int:
+    """Return the seed of the draws for a purpose."""
     # Neighbouring seeds and the streams of one seed are unrelated; torch's own seeding is linear in the seed.
     return int(np.random.SeedSequence([seed, *purpose]).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def _global_states(device: torch.device) -> dict[str, Tensor]:
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def _set_global_states(states: Mapping[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states["cpu"])
-    if device.type == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"], device)
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        state = torch.load(io.BytesIO(read_sealed(path)), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, DamagedError, KeyError):
-        return None
-    return state if isinstance(state, dict) else None
-
-
-def _fault(state: Mapping[str, Any] | None, digest: str, folder: Path) -> str:
-    if state is None or "digest" not in state:
-        return "cannot be read"
-    if state["digest"] != digest:
-        return "belongs to another training"
-    for name, sha256 in state["best"]["files"].items():
-        if not (folder / name).is_file() or file_sha256(folder / name) != sha256:
-            return f"names weights '{name}' that are missing or altered"
-    return ""
 
 
 class EMA:
@@ -304,34 +260,6 @@ def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
             value.copy_(source[name])
 
 
-def write_atomically(path: Path, content: bytes, *, write: Callable[[Path, bytes], None] = write_whole) -> None:
-    """Write a file of a checkpoint: readers see all of it or nothing.
-
-    Args:
-        path: the file.
-        content: of it.
-        write: how; `storage.checksum.write_sealed` adds a digest that is checked when the file is read.
-
-    Raises:
-        CheckpointError: the folder cannot be written.
-    """
-    try:
-        write(path, content)
-    except OSError as error:
-        raise CheckpointError(
-            f"checkpoint '{path}' cannot be written ({error.strerror or error}) — choose a writable folder with space: "
-            "set OPENBENCH_CACHE or runtime.cache"
-        ) from error
-
-
-def write_weights(path: Path, state: Mapping[str, Tensor]) -> str:
-    """Write tensors as safetensors and return the file's SHA-256, 64 hex digits."""
-    # safetensors accepts neither shared storage nor other strides, and weights here are laid out channels last.
-    plain = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
-    write_atomically(path, save(plain))
-    return file_sha256(path)
-
-
 @dataclass(frozen=True)
 class TrainingResult:
     """How a training went.
@@ -341,65 +269,9 @@ class TrainingResult:
         best_epoch: counted from 1.
         files: file name in the folder → SHA-256: weights of the best and the last epoch.
         resumed_after: epochs that an earlier, interrupted process had finished.
-        seconds: wall time of all epochs.
     """
 
     curve: tuple[EpochRow, ...]
     best_epoch: int
     files: dict[str, str]
     resumed_after: int
-    seconds: float
-
-
-def write_job(folder: Path, job: TrainingJob) -> None:
-    """Write `job.json`: what is trained, readable, with the digest that names the folder."""
-    content = {
-        "digest": job.digest,
-        "backbone": job.backbone.name,
-        "benchmark": job.benchmark,
-        "images": {"id_train": len(job.id_train), "id_val": len(job.id_val)},
-        **job.identity(),
-    }
-    write_atomically(folder / JOB, stated(readable(content)))
-
-
-def write_finished(folder: Path, job: TrainingJob, result: TrainingResult, device: torch.device) -> None:
-    """Write `finished.json`, the marker that every file is there; it must come last."""
-    best = result.curve[result.best_epoch - 1]
-    content = {
-        "digest": job.digest,
-        "files": result.files,
-        "selection": job.method.selection,
-        "best_epoch": result.best_epoch,
-        "best_val_accuracy": best.val_accuracy,
-        "last_val_accuracy": result.curve[-1].val_accuracy,
-        "epochs": len(result.curve),
-        "seconds": result.seconds,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "openbench": __version__,
-        "torch": torch.__version__,
-        "made": made_now(),
-    }
-    write_atomically(folder / FINISHED, stated(readable(content)))
-
-
-def read_finished(folder: Path) -> dict[str, Any] | None:
-    """Return the content of `finished.json`, or None if the training has not ended.
-
-    Raises:
-        CheckpointError: the file, or `job.json` beside it, is there but is not what was written.
-    """
-    path = folder / FINISHED
-    try:
-        content = read_stated(path)
-        with suppress(FileNotFoundError):  # no code needs it; people read it
-            read_stated(folder / JOB)
-    except FileNotFoundError:
-        return None
-    except DamagedError as error:
-        raise CheckpointError(
-            f"{error} — delete the folder '{folder}', or train again with runtime.train=force"
-        ) from error
-    if not isinstance(content.get("files"), dict):
-        raise CheckpointError(f"'{path}' was altered and names no files — delete the folder and train again")
-    return content

@@ -3,8 +3,8 @@
 import copy
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,20 +18,17 @@ from openbench.backbones.device import resolve_device
 from openbench.backbones.ensemble import Ensemble
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.build import build
-from openbench.config.overrides import AUGMENT, NAME, OUTLIER_SET, OUTLIERS, changes, command_line, words_of
-from openbench.config.shipped import named_for, shipped
 from openbench.core.benchmark import Benchmark
 from openbench.core.runtime import Runtime, under_torchrun
-from openbench.data.benchmark_config import typed
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError, ConfigError
-from openbench.public import name_of
+from openbench.storage.checksum import DamagedError, read_stated
 from openbench.storage.files import only_one
 from openbench.training._job import TrainingJob
 from openbench.training.augment.reading import picture_folders
 from openbench.training.base import EvalModel, TrainingMethod
-from openbench.training.loop._loop import check_shareable, train
-from openbench.training.loop._session import EXTRAS, SUFFIX, read_finished
+from openbench.training.loop._loop import FINISHED, check_shareable, train
+from openbench.training.loop._session import EXTRAS, SUFFIX
 from openbench.training.loop.distributed import ALONE, Team, team
 
 logger = logging.getLogger(__name__)
@@ -66,9 +63,14 @@ def find_checkpoint(job: TrainingJob, root: Path) -> Checkpoint | None:
         CheckpointError: it is there, and a file is missing or not the one that was written.
     """
     folder = folder_of(job, root)
-    info = read_finished(folder)
-    if info is None:
+    try:
+        info = read_stated(folder / FINISHED)
+    except FileNotFoundError:
         return None
+    except DamagedError as error:
+        raise CheckpointError(
+            f"{error} — delete the folder '{folder}', or train again with runtime.train=force"
+        ) from error
     for name, sha256 in info["files"].items():
         there = (folder / name).is_file()
         if (file_sha256(folder / name) != sha256) if there else name.startswith("best"):
@@ -94,10 +96,14 @@ def obtain(
         team: the processes that train together; the first one looks, locks and writes for all.
 
     Raises:
-        CheckpointError: the folder cannot be written, or a finished checkpoint was altered.
+        CheckpointError: a finished checkpoint was altered.
+        OSError: the folder cannot be written.
     """
     folder = folder_of(job, root)
-    with _lock(job, root) if team.leads else nullcontext():
+    root.mkdir(parents=True, exist_ok=True)
+    # Not in the folder, which `force` deletes while the lock is held.
+    lock = only_one(root / f"{job.digest}.lock", f"checkpoint of {job}: another process trains it")
+    with lock if team.leads else nullcontext():
         if force and team.leads:
             shutil.rmtree(folder, ignore_errors=True)
         checkpoint = team.broadcast(find_checkpoint(job, root) if team.leads else None)
@@ -107,22 +113,6 @@ def obtain(
     if checkpoint is None:
         raise CheckpointError(f"training {job} left no finished checkpoint in '{folder}'")
     return checkpoint
-
-
-@contextmanager
-def _lock(job: TrainingJob, root: Path) -> Iterator[None]:
-    with ExitStack() as stack:
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            # Not in the folder, which `force` deletes while the lock is held.
-            lock = root / f"{job.digest}.lock"
-            stack.enter_context(only_one(lock, f"checkpoint of {job}: another process trains it"))
-        except OSError as error:
-            raise CheckpointError(
-                f"checkpoints cannot be written in '{root}' ({error.strerror or error}) — choose a writable folder: "
-                "set OPENBENCH_CACHE or runtime.cache"
-            ) from error
-        yield
 
 
 @dataclass(frozen=True)
@@ -182,7 +172,7 @@ def get_or_train(backbone: Backbone, benchmark: Benchmark, config: Mapping[str, 
         runtime: device, folder, and whether a missing checkpoint may be trained.
 
     Raises:
-        CheckpointError: it is missing and the policy is `never`, it was altered, or its folder cannot be written.
+        CheckpointError: it is missing and the policy is `never`, or it was altered.
         ConfigError: the training node is wrong, or the backbone's classes are not the benchmark's.
         TrainingError: the training diverged.
     """
@@ -197,7 +187,7 @@ def get_or_train(backbone: Backbone, benchmark: Benchmark, config: Mapping[str, 
     if cached is None and runtime.train == "never":
         raise CheckpointError(
             f"no checkpoint of {job} in '{folder_of(job, runtime.checkpoints)}', and runtime.train=never forbids "
-            f"training — train it with: {train_command(job, config)}"
+            "training — train it first, by the same overrides after `python -m openbench train`, or leave it out"
         )
     for folder in picture_folders(job.method):
         if cached is None or folder.find():
@@ -226,8 +216,7 @@ def build_training(node: Mapping[str, Any]) -> TrainingMethod:
     Raises:
         ConfigError: unknown or missing keys, values out of range, or a target that is not a training method.
     """
-    method: TrainingMethod = build(node, "training", TrainingMethod)
-    return method
+    return build(node, "training", TrainingMethod)
 
 
 def _train(job: TrainingJob, runtime: Runtime, *, force: bool) -> Checkpoint:
@@ -243,31 +232,6 @@ def _train(job: TrainingJob, runtime: Runtime, *, force: bool) -> Checkpoint:
         train(job, folder, runtime, initial, processes)
 
     return obtain(job, runtime.checkpoints, start, force=force, team=processes)
-
-
-def train_command(job: TrainingJob, config: Mapping[str, Any]) -> str:
-    """Return the command that trains a job.
-
-    Args:
-        job: names benchmark, backbone and seed.
-        config: the scientific nodes; where `training` and `backbone` differ from their yaml files, the command says so.
-    """
-    training = config["training"]
-    name = training.get(NAME) or named_for(name_of(type(job.method)), "training")
-    benchmark = f"+benchmark={typed(config['benchmark']) if 'benchmark' in config else job.benchmark}"
-    outliers = config.get(OUTLIERS) or {}
-    chosen = {"backbone": job.backbone.name, "training": name}
-    chosen |= {OUTLIER_SET: outliers[NAME]} if job.ood_train is not None and outliers.get(NAME) else {}
-    arguments = [*benchmark.split(), *words_of(chosen), f"seed={job.seed}"]
-    for group, file, node in (
-        ("backbone", job.backbone.name, config.get("backbone")),
-        ("training", name, {key: value for key, value in training.items() if key != AUGMENT}),
-    ):
-        plain = shipped(group, file)
-        arguments += changes(group, plain, node) if plain and node else []
-    if OUTLIER_SET in chosen:
-        arguments += changes(OUTLIERS, shipped("dataset", outliers[NAME]) or outliers, outliers)
-    return command_line("train", arguments)
 
 
 def evaluated(job: TrainingJob, checkpoint: Checkpoint) -> Backbone:
