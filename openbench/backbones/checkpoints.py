@@ -90,19 +90,11 @@ def _plain(content: Any, path: Path) -> dict[str, Tensor]:
     for key in _WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
-    if not isinstance(content, Mapping) or not content:
-        raise CheckpointError(f"weights '{path}' do not hold a plain state dict — save model.state_dict() alone")
-    odd = [str(k) for k, v in content.items() if not isinstance(v, Tensor) or not isinstance(k, str)]
-    if odd:
+    odd = [str(k) for k, v in content.items() if not _is_plain(k, v)] if isinstance(content, Mapping) else ["all of it"]
+    if odd or not content:
         raise CheckpointError(
-            f"weights '{path}' do not hold a plain state dict ({listed(odd)} other than a name with a tensor) — save "
-            "model.state_dict() alone"
-        )
-    unusual = [name for name, value in content.items() if not _is_plain(value)]
-    if unusual:
-        raise CheckpointError(
-            f"weights '{path}' hold tensors that are sparse, nested, meta, quantised or complex ({listed(unusual)}) — "
-            "convert them, e.g. with tensor.to_dense() or tensor.dequantize(), and save them again"
+            f"weights '{path}' do not hold a plain state dict ({listed(odd) or 'nothing'} other than names with dense "
+            "tensors of real numbers) — save model.state_dict() alone"
         )
     prefix = "module."
     # nn.DataParallel puts every key under `module.`; a network that has such a child keeps its other keys.
@@ -111,9 +103,10 @@ def _plain(content: Any, path: Path) -> dict[str, Tensor]:
     return dict(content)
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    strided = tensor.layout == torch.strided and not tensor.is_nested
-    return strided and not (tensor.is_meta or tensor.is_quantized or tensor.is_complex())
+def _is_plain(key: Any, value: Any) -> bool:
+    if not isinstance(key, str) or not isinstance(value, Tensor) or value.layout != torch.strided:
+        return False
+    return not (value.is_nested or value.is_meta or value.is_quantized or value.is_complex())
 
 
 def apply_weights(

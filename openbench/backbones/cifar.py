@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -12,9 +12,9 @@ from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.checkpoints import find_weights, renamer
 from openbench.backbones.device import Precision
 from openbench.backbones.network import NetworkBackbone
-from openbench.config.constraints import Count
+from openbench.config.constraints import Count, OneOf
 from openbench.core.preprocess import Preprocess
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import ConfigError
 
 # Releases call the same layers differently: He-style nets end in `linear`, torchvision-like ones have `downsample`.
 KEY_MAP = {r"^linear\.": "fc.", r"\.downsample\.": ".shortcut."}
@@ -118,13 +118,12 @@ class CifarResNet(nn.Module):
         x = functional.relu(self.bn1(self.conv1(x)))
         for stage in self.stages:
             x = self.get_submodule(stage)(x)
-        logits: Tensor = self.fc(x.mean(dim=(2, 3)))
-        return logits
+        return self.fc(x.mean(dim=(2, 3)))
 
 
 def resnet(
     name: str,
-    model: str,
+    model: Annotated[str, OneOf(tuple(SPECS))],
     *,
     weights: str | None = None,
     sha256: str | None = None,
@@ -144,14 +143,11 @@ def resnet(
         precision: see NetworkBackbone.
 
     Raises:
-        ConfigError: unknown model, or no number of classes or preprocessing given.
+        ConfigError: no number of classes or preprocessing given.
         CheckpointError: weights that are missing or do not fit.
     """
-    if model not in SPECS:
-        raise ConfigError(f"model '{model}' is unknown{did_you_mean(model, SPECS)} — allowed: {', '.join(SPECS)}")
     if num_classes is None or preprocess is None:
-        missing = [k for k, v in (("num_classes", num_classes), ("preprocess", preprocess)) if v is None]
-        raise ConfigError(f"backbone '{name}': {' and '.join(missing)} not given — set it, or build it for a benchmark")
+        raise ConfigError(f"backbone '{name}': num_classes or preprocess is null — give both, or a benchmark")
     backbone = NetworkBackbone(
         name,
         f"cifar {model}, {num_classes} classes, {preprocess.channels} channels",

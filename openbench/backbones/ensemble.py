@@ -2,12 +2,13 @@
 
 import copy
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 
 from openbench.backbones.anatomy import Anatomy, tapping
-from openbench.backbones.base import Backbone
 from openbench.backbones.checkpoints import find_weights
 from openbench.backbones.network import NetworkBackbone
 from openbench.errors import ConfigError
@@ -24,20 +25,10 @@ class Ensemble(NetworkBackbone):
     Args:
         name: how it is called in records.
         members: at least two, of one architecture and preprocessing; the ensemble is trained where all of them are.
-
-    Raises:
-        ConfigError: fewer than two, members that differ in more than their weights.
     """
 
     def __init__(self, name: str, members: Sequence[NetworkBackbone]) -> None:
-        kinds = {(m.architecture, m.preprocess, m.precision, repr(m.anatomy)) for m in members}
-        if len(members) < 2 or len(kinds) > 1:
-            raise ConfigError(
-                f"backbone '{name}': found {len(members)} member(s) of {len(kinds)} kind(s) — an ensemble has two or "
-                "more networks of one architecture, preprocessing and precision"
-            )
-        self.members = tuple(members)
-        first = members[0]
+        self.members, first = tuple(members), members[0]
         super().__init__(
             name,
             f"mean of {len(members)}: {first.architecture}",
@@ -84,11 +75,12 @@ class _Mean(nn.Module):
             features.append(tapped.features)
             logits.append(tapped.logits)
         self.each(torch.stack(logits, dim=1)[..., None])  # type: ignore[arg-type]
-        mean: Tensor = self.head(torch.cat(features, dim=1))  # type: ignore[arg-type]
-        return mean
+        return self.head(torch.cat(features, dim=1))  # type: ignore[arg-type]
 
 
-def ensemble(name: str, member: Backbone, *, members: int = 5, weights: Sequence[str] | None = None) -> Ensemble:
+def ensemble(
+    name: str, member: NetworkBackbone, *, members: Annotated[int, Ge(2)] = 5, weights: Sequence[str] | None = None
+) -> Ensemble:
     """Return an ensemble whose members wait to be trained on the benchmark, each from its own seed.
 
     Args:
@@ -98,8 +90,7 @@ def ensemble(name: str, member: Backbone, *, members: int = 5, weights: Sequence
         weights: a file of weights for each member, searched in the data roots; None: they are trained.
 
     Raises:
-        ConfigError: a member that is not a torch network or comes with weights, or a number of files other than
-            `members`.
+        ConfigError: a member that comes with weights, or a number of files other than `members`.
         CheckpointError: weights that are missing or do not fit.
 
     Reference:
@@ -107,18 +98,11 @@ def ensemble(name: str, member: Backbone, *, members: int = 5, weights: Sequence
         NeurIPS 2017, arXiv:1612.01474. They average probabilities: see `method=ensemble`. The average of logits, which
         this network puts out, is OpenOOD's ensemble.
     """
-    if not isinstance(member, NetworkBackbone):
-        raise ConfigError(
-            f"backbone '{name}': its member is a {type(member).__name__}, not a torch network — choose e.g. "
-            "backbone@backbone.member=resnet18_cifar"
-        )
     if member.trained:
         raise ConfigError(
             f"backbone '{name}': its member '{member.name}' comes with weights, so all members would be equal — choose "
             "one whose yaml says `weights: null`, and give files of weights, if there are, as backbone.weights"
         )
-    if not isinstance(members, int) or members < 2:
-        raise ConfigError(f"backbone '{name}': members={members!r} — allowed: a whole number ≥ 2")
     if weights is not None and len(weights) != members:
         raise ConfigError(f"backbone '{name}': {len(weights)} files of weights for {members} members — one for each")
     copies = [copy.deepcopy(member) for _ in range(members)]

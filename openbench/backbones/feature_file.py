@@ -41,32 +41,18 @@ class FeatureFile(Rows):
             DataError: it cannot be read, or its arrays do not fit together.
         """
         self.path, self._arrays = path, open_arrays(path)
-        features = [key for key in self._arrays if key.endswith(f"/{FEATURES}")]
-        if not features:
+        self._sets = [key.removesuffix(f"/{FEATURES}") for key in self._arrays if key.endswith(f"/{FEATURES}")]
+        features = [self._arrays[f"{where}/{FEATURES}"] for where in self._sets]
+        logits = [self._arrays[key] for where in self._sets if (key := f"{where}/{LOGITS}") in self._arrays]
+        rows = [len(array) for array in logits] in ([], [len(array) for array in features])
+        if not (features and rows and _alike(features) and _alike(logits)):
+            shapes = [f"`{key}` {array.dtype} {array.shape}" for key, array in self._arrays.items()]
             raise DataError(
-                f"'{path}' has no arrays such as `id_test/features` (n, d), found {_few(list(self._arrays))} — see "
-                "`python -m openbench show backbone features`"
+                f"'{path}': found {listed(shapes, most=8) or 'nothing'} — needed are numbers, `id_test/features` (n, "
+                "d) for each set and, for all or none, `id_test/logits` (n, c): see `show backbone features`"
             )
-        for key in features:
-            self._check(key)
-        d = self._one_width(features)
-        logits = [key for key in self._arrays if key.endswith(f"/{LOGITS}")]
-        if logits and len(logits) != len(features):
-            lacking = sorted({_set(key) for key in features} - {_set(key) for key in logits})
-            raise DataError(f"'{path}': {_few(lacking)} have features and no logits — give logits for all sets or none")
-        for key in logits:
-            self._check(key)
-        super().__init__(
-            name,
-            d,
-            logits=self._one_width(logits) if logits else 0,
-            head=head_in(path, d) if "head/weight" in self._arrays else None,
-        )
-        if self.has_head and logits and self.head.num_classes != self.num_classes:
-            raise DataError(
-                f"'{path}': head/weight has {self.head.num_classes} classes, the logits have {self.num_classes} — the "
-                "same expected"
-            )
+        d, c = features[0].shape[1], logits[0].shape[1] if logits else 0
+        super().__init__(name, d, logits=c, head=head_in(path, d, c) if "head/weight" in self._arrays else None)
         self.digest = digest({"rows": self.digest, "file": arrays_digest(path)})
 
     def items_of(self, split: Split) -> RowItems:
@@ -81,10 +67,9 @@ class FeatureFile(Rows):
         where = f"{split.role}/{split.name}" if split.role in _GROUPS else str(split.role)
         features = self._arrays.get(f"{where}/{FEATURES}")
         if features is None:
-            known = sorted(_set(key) for key in self._arrays if key.endswith(f"/{FEATURES}"))
             raise DataError(
-                f"'{self.path}' has no `{where}/{FEATURES}`{did_you_mean(where, known)} (found features of "
-                f"{', '.join(known)}) — add them, or leave the set out: ~benchmark.{where.replace('/', '.')}"
+                f"'{self.path}' has no `{where}/{FEATURES}`{did_you_mean(where, self._sets)} (found features of "
+                f"{', '.join(self._sets)}) — add them, or leave the set out: ~benchmark.{where.replace('/', '.')}"
             )
         rows = self._rows(where, split, len(features))
         self._compare_labels(where, split, rows)
@@ -102,16 +87,12 @@ class FeatureFile(Rows):
                 f"each image in the order of its manifest, or `{where}/{NAMES}` with the manifest's name of each row"
             )
         row_of = {str(name): row for row, name in enumerate(np.asarray(names).tolist())}
-        if names.shape != (count,) or len(row_of) != count or names.dtype.kind != "U":
-            raise DataError(
-                f"'{self.path}': `{where}/{NAMES}` has {len(row_of):,} different names in {names.dtype} {names.shape} "
-                f"— allowed: ({count},) text, each name once"
-            )
         missing = [key for key in split.keys if key not in row_of]
-        if missing:
+        if missing or len(row_of) != count:
             raise DataError(
-                f"'{self.path}': `{where}/{NAMES}` lacks {len(missing):,} of the set's {len(split):,} images, "
-                f"{_few(missing)} (it has {_few(list(row_of))}) — name rows as the manifest names the images"
+                f"'{self.path}': `{where}/{NAMES}` has {len(row_of):,} different names for {count:,} rows, and lacks "
+                f"{len(missing):,} of the set's {len(split):,} images, {_few(missing)} (it has {_few(list(row_of))}) — "
+                "name each row as the manifest names its image"
             )
         return np.array([row_of[key] for key in split.keys], dtype=np.int64)
 
@@ -119,28 +100,11 @@ class FeatureFile(Rows):
         labels = self._arrays.get(f"{where}/{LABELS}")
         if labels is None or not split.role.is_id:
             return
-        chosen = np.asarray(labels)[slice(None) if rows is None else rows]
-        if not np.array_equal(chosen, split.labels):
-            differing = int((chosen != split.labels).sum()) if chosen.shape == split.labels.shape else len(split)
+        if not np.array_equal(np.asarray(labels)[slice(None) if rows is None else rows], split.labels):
             raise DataError(
-                f"'{self.path}': `{where}/{LABELS}` differ from the benchmark's for {differing:,} of {len(split):,} "
-                "images — give names for rows in another order, or leave the labels out if only their numbering differs"
+                f"'{self.path}': `{where}/{LABELS}` differ from the benchmark's — give names for rows in another "
+                "order, or leave the labels out if only their numbering differs"
             )
-
-    def _check(self, key: str) -> None:
-        array = self._arrays[key]
-        if array.ndim != 2 or array.dtype.kind not in "fiu" or 0 in array.shape:
-            raise DataError(f"'{self.path}': `{key}` is {array.dtype} {array.shape} — allowed: numbers (n, k)")
-        features = self._arrays.get(f"{_set(key)}/{FEATURES}")
-        if features is not None and len(features) != len(array):
-            raise DataError(f"'{self.path}': `{key}` has {len(array):,} rows, its features have {len(features):,}")
-
-    def _one_width(self, keys: Sequence[str]) -> int:
-        widths = {key: int(self._arrays[key].shape[1]) for key in keys}
-        if len(set(widths.values())) > 1:
-            listed = ", ".join(f"{key} {width}" for key, width in widths.items())
-            raise DataError(f"'{self.path}': arrays have different numbers of columns: {listed}")
-        return widths[keys[0]]
 
 
 class ArrayFeatures(Rows):
@@ -195,12 +159,13 @@ def features(name: str, path: str | None = None) -> FeatureFile:
     return FeatureFile(name, find_file(path, f"backbone '{name}': path", DataError))
 
 
-def head_in(path: Path, d: int) -> Head | None:
+def head_in(path: Path, d: int, c: int = 0) -> Head | None:
     """Return the linear classifier in an `.npz` or a folder of `.npy` files; None if it has none.
 
     Args:
         path: of the arrays `weight` (c, d) and, unless it is 0, `bias` (c,), alone or as `head/weight`, `head/bias`.
         d: number of features.
+        c: number of classes; 0 = any.
 
     Raises:
         DataError: arrays of other shapes.
@@ -210,13 +175,16 @@ def head_in(path: Path, d: int) -> Head | None:
     if weight is None:
         return None
     bias = np.zeros(len(weight), np.float32) if bias is None else bias
-    if weight.ndim != 2 or weight.shape[1] != d or bias.shape != weight.shape[:1]:
-        raise DataError(f"'{path}': head/weight {weight.shape} and head/bias {bias.shape} — allowed: (c, {d}) and (c,)")
+    if weight.shape != (c or len(weight), d) or bias.shape != weight.shape[:1]:
+        shape = f"({c or 'c'}, {d}) and ({c or 'c'},)"
+        raise DataError(f"'{path}': head/weight {weight.shape} and head/bias {bias.shape} — allowed: {shape}")
     return Head(*(torch.from_numpy(np.array(part, dtype=np.float32)) for part in (weight, bias)))
 
 
-def _set(key: str) -> str:
-    return key.rpartition("/")[0]
+def _alike(arrays: Sequence[NDArray[Any]]) -> bool:
+    """Whether arrays are numbers (n, k) of one k."""
+    numbers = all(array.ndim == 2 and array.dtype.kind in "fiu" and array.size for array in arrays)
+    return numbers and len({array.shape[1] for array in arrays}) < 2
 
 
 def _few(names: Sequence[Any]) -> str:

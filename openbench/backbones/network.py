@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Perturb, Request
 from openbench.digest import array_sha256, digest
-from openbench.errors import CheckpointError, ConfigError, MethodError, NotApplicableError, check_choice, did_you_mean
+from openbench.errors import CheckpointError, ConfigError, MethodError, NotApplicableError, did_you_mean
 from openbench.source import note_maker
 
 # Raised when the definition of an output changes (a reduction, the input step): cached columns are then not reused.
@@ -55,8 +55,6 @@ class NetworkBackbone(Backbone):
         precision: Precision = "fp32",
         rename: Callable[[str], str] = str,
     ) -> None:
-        if precision not in get_args(Precision):
-            raise ConfigError(f"backbone '{name}': precision {precision!r} — allowed: {', '.join(get_args(Precision))}")
         self.name = name
         self.architecture = architecture
         # A list from yaml would make equal preprocessings compare unequal.
@@ -397,11 +395,10 @@ def finetuned(
         ConfigError: `start` has no weights, classes or preprocessing are not known, or a kept head has another number
             of classes.
     """
-    check_choice(f"backbone '{name}': head", head, get_args(HeadStart))
-    if not isinstance(start, NetworkBackbone) or not start.trained:
+    if not start.trained:
         raise ConfigError(
-            f"backbone '{name}': start is {getattr(start, 'name', type(start).__name__)}, without weights — give it a "
-            "released name or a file (backbone.start.weights)"
+            f"backbone '{name}': start is {start.name}, without weights — give it a released name or a file "
+            "(backbone.start.weights)"
         )
     if num_classes is None or preprocess is None:
         raise ConfigError(f"backbone '{name}': num_classes or preprocess is null — give both, or a benchmark")

@@ -60,20 +60,16 @@ class ImageSet(ABC):
             share: number of images in a batch → this process's part; the others may come as black. None: all.
         """
 
-    def augmented(
-        self, rows: Tensor, augment: Sequence[Augmentation] = (), generator: torch.Generator | None = None
-    ) -> Tensor:
+    def augmented(self, rows: Tensor, augment: Sequence[Augmentation], generator: torch.Generator) -> Tensor:
         """Return the images at `rows`, (b, h, w, channels) uint8, augmented.
 
         Args:
             rows: (b,) int64.
             augment: applied in order.
-            generator: what the augmentations draw from; needed if there are any.
+            generator: what the augmentations draw from.
         """
         images = self.stored(rows)
         for augmentation in augment:
-            if generator is None:
-                raise TypeError("ImageSet.images needs a generator — augmentations draw from it")
             images = augmentation(images, generator)
         return images
 
@@ -87,11 +83,9 @@ class ImageSet(ABC):
         scaled = pixels.to(torch.float32).mul_(1 / (255 * self.std)).sub_(self.mean / self.std)
         return scaled.permute(0, 3, 1, 2)
 
-    def images(
-        self, rows: Tensor, augment: Sequence[Augmentation] = (), generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Return the images at `rows`, (b, channels, h, w) float32, augmented and normalised; arguments as above."""
-        return self.normalised(self.augmented(rows, augment, generator))
+    def images(self, rows: Tensor) -> Tensor:
+        """Return the images at `rows` (b,) int64, (b, channels, h, w) float32, normalised."""
+        return self.normalised(self.stored(rows))
 
     def clean(self, batch_size: int = _READ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield (images, labels, rows) of all images in order, without augmentation; rows stay on the CPU."""

@@ -1,5 +1,6 @@
 """The contract of training methods: what they add to the network, and the loss of a batch."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -229,3 +230,19 @@ def features_and_logits(network: nn.Module, images: Tensor) -> tuple[Tensor, Ten
 def head_of(network: nn.Module) -> nn.Linear:
     """Return the classifier of a network as `prepare` received it: its last nn.Linear."""
     return Anatomy(last_linear(network)).linear(network)
+
+
+def with_head(network: nn.Module, weight: Tensor, bias: Tensor | None) -> EvalModel:
+    """Return a copy of a network with another classifier, to evaluate.
+
+    Args:
+        network: as `prepare` received it.
+        weight: (c, d).
+        bias: (c,); None leaves the network's.
+    """
+    network = copy.deepcopy(network)
+    head = head_of(network)
+    head.weight.copy_(weight)
+    if bias is not None:
+        head.bias = nn.Parameter(bias)
+    return EvalModel(network, head, network)

@@ -7,7 +7,6 @@ from torch import Tensor
 from openbench.backbones.cifar import resnet
 from openbench.backbones.ensemble import MEMBERS, Ensemble, ensemble
 from openbench.backbones.network import NetworkBackbone
-from openbench.backbones.rows import Identity
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request
 from openbench.errors import CheckpointError, ConfigError
@@ -79,16 +78,8 @@ def test_files_of_weights_make_the_members(tmp_path, images: Tensor) -> None:
     assert found.digest == Ensemble("two", [network(seed) for seed in range(2)]).digest
 
 
-@pytest.mark.parametrize(
-    ("member", "options", "message"),
-    [
-        (network(0), {}, "comes with weights"),
-        (network(None), {"members": 1}, "members=1"),
-        (network(None), {"members": 2.5}, "members=2.5"),
-        (network(None), {"members": 2, "weights": ["a.pt"]}, "1 files of weights for 2 members"),
-        (Identity("identity", PREPROCESS, 4), {}, "member is a Identity"),
-    ],
-)
-def test_what_makes_no_ensemble_is_refused(member, options, message) -> None:
-    with pytest.raises(ConfigError, match=message):
-        ensemble("ensemble", member, **options)
+def test_what_makes_no_ensemble_is_refused() -> None:
+    with pytest.raises(ConfigError, match="comes with weights"):
+        ensemble("ensemble", network(0))
+    with pytest.raises(ConfigError, match="1 files of weights for 2 members"):
+        ensemble("ensemble", network(None), members=2, weights=["a.pt"])

@@ -49,12 +49,12 @@ def test_a_changed_number_changes_the_digest(tmp_path):
         ),
         ({"near/cifar100/names": np.array(["a", "b", "c", "d"])}, r"lacks 4 of the set's 4 images, 'test/0.png', "),
         ({"near/cifar100/names": np.array(["a"] * 4)}, "has 1 different names"),
-        ({"near/cifar100/logits": X[:2]}, "`near/cifar100/logits` has 2 rows, its features have 4"),
-        ({"far/x/features": X, "far/x/logits": X}, "'near/cifar100' have features and no logits"),
-        ({"far/x/features": X[:, :2]}, "different numbers of columns: near/cifar100/features 3, far/x/features 2"),
-        ({"near/cifar100/features": X[0]}, r"`near/cifar100/features` is float32 \(3,\) — allowed: numbers"),
+        ({"near/cifar100/logits": X[:2]}, r"found .*`near/cifar100/logits` float32 \(2, 3\) — needed are numbers"),
+        ({"far/x/features": X, "far/x/logits": X}, "for all or none, `id_test/logits`"),
+        ({"far/x/features": X[:, :2]}, r"`far/x/features` float32 \(4, 2\)"),
+        ({"near/cifar100/features": X[0]}, r"`near/cifar100/features` float32 \(3,\)"),
         ({"head/weight": X[:, :2]}, r"head/weight \(4, 2\) and head/bias \(4,\) — allowed: \(c, 3\)"),
-        ({"head/weight": X, "near/cifar100/logits": X}, "head/weight has 4 classes, the logits have 3"),
+        ({"head/weight": X, "near/cifar100/logits": X}, r"head/weight \(4, 3\) .* allowed: \(3, 3\)"),
     ],
 )
 def test_arrays_that_do_not_fit_are_named(tmp_path, arrays, words):
@@ -68,7 +68,7 @@ def test_a_set_that_is_not_there_and_a_wrong_order_are_noticed(tmp_path):
         DataError, match=r"no `near/cifar10/features`; did you mean 'near/cifar100'.*~benchmark.near.cifar10"
     ):
         file.items_of(split("cifar10"))
-    with pytest.raises(DataError, match="`id_test/labels` differ from the benchmark's for 4 of 4 images"):
+    with pytest.raises(DataError, match="`id_test/labels` differ from the benchmark's"):
         file.items_of(split("cifar10", Role.ID_TEST, labels=LABELS))
 
 
@@ -82,7 +82,7 @@ def test_files_that_are_no_arrays_are_refused(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"f.npz' cannot be read .* — write numbers with numpy"):
         features("features", "f.npz")
     np.savez("f.npz", a=X)
-    with pytest.raises(DataError, match=r"has no arrays such as .*, found 'a'"):
+    with pytest.raises(DataError, match=r"found `a` float32 .* needed are numbers, `id_test/features`"):
         features("features", "f.npz")
     np.savez("f.npz", **{"id_test/features": np.array([{}], dtype=object)})
     with pytest.raises(DataError, match="cannot be read"):

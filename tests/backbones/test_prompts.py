@@ -33,7 +33,7 @@ def test_vectors_of_a_words_token_give_the_embedding_of_the_text():
     with pytest.raises(NotApplicableError, match="cannot be replaced by learnt vectors"):
         tower.embed_context(context)
     tower.tokenizer = own
-    with pytest.raises(ConfigError, match=r"22 vectors do not fit .* up to 21"):
+    with pytest.raises(ConfigError, match=r"22 vectors and the class name .* exceed its 24 tokens"):
         tower.embed_context(torch.zeros(22, tower.width))
 
 

@@ -55,6 +55,6 @@ def test_clean_passes_over_everything_once_in_order() -> None:
 def test_held_pixels_survive_augmentation_and_normalisation() -> None:
     held = load_images(split(Role.ID_TRAIN, 20), PREPROCESS, CPU)
     before = held.pixels.clone()
-    held.images(torch.arange(20), (RandomCrop(0),), torch.Generator())
+    held.augmented(torch.arange(20), (RandomCrop(0),), torch.Generator())
     held.images(torch.arange(20))
     assert torch.equal(held.pixels, before)

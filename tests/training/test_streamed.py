@@ -40,7 +40,7 @@ def test_streamed_images_are_those_that_are_held(preprocess: Preprocess) -> None
     held, found = load_images(data, preprocess, CPU), streamed(data, preprocess=preprocess)
     rows = torch.tensor([7, 0, 7, 19])
     torch.testing.assert_close(found.images(rows), held.images(rows), rtol=0, atol=0.03)
-    assert (found.augmented(rows).int() - held.augmented(rows).int()).abs().max() <= 1
+    assert (found.stored(rows).int() - held.stored(rows).int()).abs().max() <= 1
     assert torch.equal(found.labels, held.labels)
 
 

@@ -56,7 +56,7 @@ def linear_probe(train: FeatureSet, val: FeatureSet, classes: int) -> FittedHead
         scaled, and their λ are others.
     """
     problem = _Problem.of(train, classes)
-    parameters, trials, best = np.zeros(classes * (problem.d + 1)), [], None
+    parameters, trials, tried = np.zeros(classes * (problem.d + 1)), [], []
     for weight in LAMBDAS:
         found = minimize(problem.value, parameters, args=(weight,), jac=True, method="L-BFGS-B", options=_OPTIONS)
         parameters = found.x  # the next λ starts here
@@ -66,11 +66,9 @@ def linear_probe(train: FeatureSet, val: FeatureSet, classes: int) -> FittedHead
         trials.append({"lambda": weight, "accuracy": accuracy, "cross_entropy": loss, "steps": steps, "gradient": left})
         early = "" if left <= _OPTIONS["gtol"] else f", stopped early: a gradient of {left:.1g} is left"
         logger.info(f"linear probe: λ = {weight:.2g}: ID validation accuracy {accuracy:.4f} after {steps} steps{early}")
-        if best is None or (accuracy, -loss) > best[0]:
-            best = (accuracy, -loss), weight, head
-    if best is None:
-        raise DataError("linear probe: no λ to try")
-    return FittedHead(best[2], {"lambda": best[1], "id_val_accuracy": best[0][0], "trials": trials})
+        tried.append((accuracy, -loss, weight, head))
+    accuracy, _, weight, head = max(tried, key=lambda one: one[:2])
+    return FittedHead(head, {"lambda": weight, "id_val_accuracy": accuracy, "trials": trials})
 
 
 def nearest_mean(train: FeatureSet, val: FeatureSet, classes: int) -> FittedHead:

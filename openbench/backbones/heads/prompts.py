@@ -148,8 +148,7 @@ def background_entropy(logits: Tensor, labels: Tensor, top: int) -> Tensor:
     chosen = probabilities[(likely != labels[:, None, None]).all(dim=2)]
     if not len(chosen):
         return logits.sum() * 0
-    entropy: Tensor = -(chosen * torch.log(chosen + _TINY)).sum(dim=1).mean()
-    return entropy
+    return -(chosen * torch.log(chosen + _TINY)).sum(dim=1).mean()
 
 
 def _accuracy(head: Head, val: FeatureSet) -> float:

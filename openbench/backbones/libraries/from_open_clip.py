@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -17,13 +17,19 @@ from openbench.backbones.base import HeadKind, PromptKind
 from openbench.backbones.checkpoints import apply_weights, find_file, read_weights
 from openbench.backbones.device import Precision
 from openbench.backbones.heads.prompts import PromptLearning
-from openbench.backbones.libraries.presets import chosen_preprocess, chosen_weights, stages
+from openbench.backbones.libraries.presets import (
+    chosen_preprocess,
+    chosen_weights,
+    crop_preprocess,
+    fetching,
+    stages,
+)
 from openbench.backbones.libraries.zero_shot import OpenClipText, ZeroShotBackbone, no_tower, tokenised, without_no
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.constraints import Count
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Tower, check_templates
-from openbench.errors import CheckpointError, ConfigError, available, check_choice
+from openbench.errors import ConfigError, available, check_choice
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
 OPENAI = "openai_imagenet"
@@ -55,8 +61,7 @@ class ZeroShot(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, 3, h, w) to logits (n, c)."""
-        logits: Tensor = self.head(functional.normalize(self.visual(images), dim=-1))
-        return logits
+        return self.head(functional.normalize(self.visual(images), dim=-1))
 
 
 def open_clip_model(
@@ -119,7 +124,7 @@ def open_clip_model(
         state, second_tower = without_no(state)
         apply_weights(whole, state, f"'{source}'")
     settings = library.get_model_preprocess_cfg(whole)
-    dim = _embedding_dim(whole, settings["size"])
+    dim = library.get_model_config(model)["embed_dim"]
     backbone = ZeroShotBackbone(
         name,
         f"open_clip {model} zero-shot, {len(names)} classes",
@@ -192,17 +197,8 @@ def _tokenizer(model: str) -> Any:
 
 
 def _whole(library: Any, model: str, pretrained: str | None) -> Any:
-    try:
-        with _quiet():
-            return library.create_model(model, pretrained=pretrained).eval()
-    except Exception as error:  # huggingface_hub raises many kinds, from several packages
-        if pretrained is None:
-            raise
-        raise CheckpointError(
-            f"weights '{pretrained}' of open_clip's {model} cannot be loaded ({type(error).__name__}: "
-            f"{str(error)[:200]}) — fetch the file elsewhere, put it into a data root and set "
-            "backbone.weights=weights/<file>"
-        ) from error
+    with _quiet(), fetching(f"open_clip's {model} '{pretrained}'") if pretrained else nullcontext():
+        return library.create_model(model, pretrained=pretrained).eval()
 
 
 def _random(library: Any, model: str, dim: int, classes: int) -> ZeroShot:
@@ -210,27 +206,10 @@ def _random(library: Any, model: str, dim: int, classes: int) -> ZeroShot:
         return ZeroShot(library.create_model(model, pretrained=None, pretrained_text=False).visual, dim, classes)
 
 
-def _embedding_dim(whole: Any, size: Any) -> int:
-    height, width = (size, size) if isinstance(size, int) else size
-    with torch.no_grad():
-        return int(whole.visual(torch.zeros(1, 3, height, width)).shape[-1])
-
-
 def _preset(settings: dict[str, Any], where: str) -> Preprocess:
     size, mode = settings["size"], settings["resize_mode"]
-    height, width = (size, size) if isinstance(size, int) else size
-    if height != width or mode not in ("shortest", "squash"):
-        raise ConfigError(
-            f"{where}: its preset (input {height}×{width}, resize mode '{mode}') cannot be expressed — give preprocess "
-            "explicitly"
-        )
-    return Preprocess(
-        resize=height if mode == "shortest" else (height, width),
-        crop=height,
-        mean=tuple(settings["mean"]),
-        std=tuple(settings["std"]),
-        interpolation=settings["interpolation"],
-    )
+    timms = {"input_size": (size, size) if isinstance(size, int) else size, "crop_mode": "center"}
+    return crop_preprocess(settings | timms | ({"crop_mode": mode} if mode != "shortest" else {}), where)
 
 
 @contextmanager
@@ -254,7 +233,7 @@ def templates_of(library: Any, where: str, templates: Sequence[str] | str) -> li
             file with one template a line, absolute or below the working folder or a data root.
 
     Raises:
-        ConfigError: an unknown name, a file that cannot be read, no template, or one without exactly one `{}`.
+        ConfigError: an unknown name, no template, or one without exactly one `{}`.
 
     Reference:
         Radford et al.: Learning transferable visual models from natural language supervision, ICML 2021,
@@ -267,10 +246,7 @@ def templates_of(library: Any, where: str, templates: Sequence[str] | str) -> li
         return [template("{}") for template in getattr(library, _TEMPLATES[templates])]
     if isinstance(templates, str):
         path = find_file(templates, f"{where}: templates", ConfigError)
-        try:
-            templates = _lines(path.read_text(encoding="utf-8-sig"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{where}: templates '{path}' are not text in UTF-8 ({error})") from error
+        templates = _lines(path.read_text(encoding="utf-8-sig"))
     if not templates:
         raise ConfigError(f"{where}: templates are empty — give at least one, with {{}} for the class name")
     check_templates(templates, where)

@@ -20,12 +20,13 @@ from openbench.backbones.libraries.presets import (
     chosen_preprocess,
     chosen_weights,
     crop_preprocess,
+    fetching,
     load_file,
     stages,
 )
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
-from openbench.errors import CheckpointError, ConfigError, available
+from openbench.errors import ConfigError, available
 
 Tokens = Literal["cls", "patch_mean", "cls+patch_mean", "cls_last4", "cls_last4+patch_mean"]
 INSIDE = "vit."  # what the names of the transformer's weights begin with
@@ -90,7 +91,7 @@ def timm_model(
         name if tokens is None else f"{name}_{tokens}",
         f"timm {base}, {classes} classes, {sorted(settings.items())}" + (f", tokens {tokens}" if tokens else ""),
         make if tokens is None else partial(with_tokens, make, tokens, where),
-        anatomy if tokens is None else anatomy_of_tokens,  # type: ignore[arg-type]
+        anatomy if tokens is None else lambda module: Anatomy("head", *stages(module.vit, INSIDE)),  # type: ignore[arg-type]
         preprocess=chosen_preprocess(preprocess, preset, where),
         precision=precision,
         rename=str if tokens is None else INSIDE.__add__,
@@ -102,7 +103,9 @@ def timm_model(
         return load_file(backbone, source, sha256, () if classes else dropped)
     if source is None:
         return backbone
-    return backbone.load_state(_released(timm, full, {**settings, "num_classes": classes}), f"of timm's '{full}'")
+    with fetching(f"timm's '{full}'"):
+        released = timm.create_model(full, pretrained=True, num_classes=classes, **settings).state_dict()
+    return backbone.load_state(released, f"of timm's '{full}'")
 
 
 def anatomy(module: nn.Module, prefix: str = "") -> Anatomy:
@@ -123,17 +126,6 @@ def anatomy(module: nn.Module, prefix: str = "") -> Anatomy:
             "model with logits = W·features + b"
         )
     return Anatomy(names[id(head)], *stages(module, prefix))
-
-
-def _released(timm: Any, model: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        state: dict[str, Any] = timm.create_model(model, pretrained=True, **options).state_dict()
-    except Exception as error:  # huggingface_hub raises many kinds, from several packages
-        raise CheckpointError(
-            f"weights of timm's '{model}' cannot be loaded ({type(error).__name__}: {str(error)[:200]}) — fetch the "
-            "file elsewhere, put it into a data root and set backbone.weights=weights/<file>"
-        ) from error
-    return state
 
 
 class TokenFeatures(nn.Module):
@@ -161,8 +153,7 @@ class TokenFeatures(nn.Module):
         layers = [layer if isinstance(layer, tuple) else (layer, None) for layer in outputs]
         parts = [prefix[:, 0] for _, prefix in layers] if "cls" in self.tokens else []
         parts += [layers[-1][0].mean(dim=1)] * ("patch_mean" in self.tokens)
-        features: Tensor = self.head(torch.cat(parts, dim=1))
-        return features
+        return self.head(torch.cat(parts, dim=1))
 
 
 def with_tokens(make: Callable[[], Any], tokens: Tokens, where: str) -> "TokenFeatures":
@@ -188,8 +179,3 @@ def with_tokens(make: Callable[[], Any], tokens: Tokens, where: str) -> "TokenFe
     if problem:
         raise ConfigError(f"{where}: tokens={tokens}: {problem} — or leave tokens null for the model's own pooling")
     return TokenFeatures(vit, tokens)
-
-
-def anatomy_of_tokens(module: TokenFeatures) -> Anatomy:
-    """Return where the parts of a network of tokens are."""
-    return Anatomy("head", *stages(module.vit, INSIDE))

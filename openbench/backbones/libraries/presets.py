@@ -1,7 +1,8 @@
 """Shared parts of the library adapters: published preprocessing, class counts, weights and stages."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -11,7 +12,7 @@ from openbench.backbones.anatomy import Layout, choose_stages
 from openbench.backbones.checkpoints import SUFFIXES, find_weights, read_weights
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
-from openbench.errors import ConfigError, available
+from openbench.errors import CheckpointError, ConfigError, available
 
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 PRESET: Literal["preset"] = "preset"
@@ -30,10 +31,9 @@ def chosen_preprocess(
         return preprocess
     if preprocess == PRESET and preset is not None:
         return preset
-    problem = "there is no preset" if preprocess == PRESET else f"found {preprocess!r}"
     raise ConfigError(
-        f"{where}.preprocess: {problem} — allowed: 'preset' (as the weights were published), or a node with "
-        "_target_: openbench.core.preprocess.Preprocess; null = the benchmark's"
+        f"{where}.preprocess: found {preprocess!r} — allowed: 'preset' (as the weights were published, if they were), "
+        "or a node with _target_: openbench.core.preprocess.Preprocess; null = the benchmark's"
     )
 
 
@@ -77,6 +77,22 @@ def load_file(
     dropped = tuple(f"{name}." for name in without)
     state = {key: value for key, value in read_weights(file, sha256).items() if not key.startswith(dropped)}
     return backbone.load_state(state, f"'{file}'")
+
+
+@contextmanager
+def fetching(what: str) -> Iterator[None]:
+    """Say what to do where released weights cannot be loaded.
+
+    Raises:
+        CheckpointError: they cannot.
+    """
+    try:
+        yield
+    except Exception as error:  # huggingface_hub raises many kinds, from several packages
+        raise CheckpointError(
+            f"weights of {what} cannot be loaded ({type(error).__name__}: {str(error)[:200]}) — fetch the file "
+            "elsewhere, put it into a data root and set backbone.weights=weights/<file>"
+        ) from error
 
 
 def crop_preprocess(settings: Mapping[str, Any], where: str) -> Preprocess:

@@ -85,20 +85,14 @@ class OpenClipText:
         k, filler = len(context), "X"  # a token of its own in CLIP's vocabulary
         names = [name.replace("_", " ") for name in self.classes]
         tokens, cut = tokens_and_cut(self.tokenizer, [" ".join([filler] * k + [f"{name}."]) for name in names])
-        if k + 3 > tokens.shape[1]:  # the start, one token of the name at least, and the end
-            raise ConfigError(
-                f"open_clip's {self.name}: {k} vectors do not fit its prompts of {tokens.shape[1]} tokens — allowed: "
-                f"prompt_learning.context up to {tokens.shape[1] - 3}"
-            )
-        start, first = tokens[:, :1], tokens[:1, 1:2]
-        if bool((start == first).any()) or bool((tokens[:, 1 : 1 + k] != first).any()):
-            raise self._fixed()
         if cut is not None:
             raise ConfigError(
                 f"open_clip's {self.name}: {k} vectors and the class name {names[cut]!r} exceed its {tokens.shape[1]} "
                 "tokens — choose a smaller prompt_learning.context, or a shorter name in backbone.classes"
             )
-
+        start, first = tokens[:, :1], tokens[:1, 1:2]
+        if bool((start == first).any()) or bool((tokens[:, 1 : 1 + k] != first).any()):
+            raise self._fixed()
         parts = torch.split(tokens, _CLASSES)
         if len(parts) == 1 or not torch.is_grad_enabled():
             return torch.cat([self._embedded(context, part) for part in parts])
@@ -174,7 +168,8 @@ class ZeroShotBackbone(NetworkBackbone):
                 "projection of patches — choose a method that reads features, or one of CLIP's own architectures"
             )
         projected: list[Tensor] = []
-        with source.module.register_forward_pre_hook(lambda _, inputs: projected.append(source.project(inputs[0]))):
+        part, project = source
+        with part.register_forward_pre_hook(lambda _, inputs: projected.append(project(inputs[0]))):
             outputs = super().outputs(images, request)
         # With an input step, the pass that is read comes last.
         return replace(outputs, patches=functional.normalize(projected[-1].detach().float(), dim=-1).half())
@@ -186,21 +181,10 @@ class ZeroShotBackbone(NetworkBackbone):
         return super().to(device)
 
 
-@dataclass(frozen=True)
-class PatchSource:
-    """Where in an image tower the features of patches come from.
+def patch_source(visual: Any) -> tuple[nn.Module, Callable[[Tensor], Tensor]] | None:
+    """Return the part of an open_clip image tower whose input shows the patches, and what makes features of it.
 
-    Args:
-        module: whose input they are made of.
-        project: makes features (n, p, d) of that input.
-    """
-
-    module: nn.Module
-    project: Callable[[Tensor], Tensor]
-
-
-def patch_source(visual: Any) -> PatchSource | None:
-    """Return where an open_clip image tower has its patches; None for towers of other kinds.
+    The features are (n, p, d). None for towers of other kinds.
 
     In a transformer the last block sees each token alone: its value instead of the attention's mixture, then the
     residual, the block's MLP, the final normalisation and the projection. In CLIP's ResNet the attention pooling does:
@@ -213,12 +197,12 @@ def patch_source(visual: Any) -> PatchSource | None:
     """
     pool: Any = getattr(visual, "attnpool", None)
     if all(isinstance(getattr(pool, part, None), nn.Linear) for part in ("v_proj", "c_proj")):
-        return PatchSource(pool, lambda maps: pool.c_proj(pool.v_proj(maps.flatten(2).transpose(1, 2))))
+        return pool, lambda maps: pool.c_proj(pool.v_proj(maps.flatten(2).transpose(1, 2)))
     blocks: Any = getattr(getattr(visual, "transformer", None), "resblocks", None)
     usual = blocks is not None and isinstance(getattr(blocks[-1], "attn", None), nn.MultiheadAttention)
     if not usual or getattr(visual, "attn_pool", None) is not None or not hasattr(visual, "ln_post"):
         return None
-    return PatchSource(blocks[-1], lambda tokens: _projected(visual, blocks[-1], tokens))
+    return blocks[-1], lambda tokens: _projected(visual, blocks[-1], tokens)
 
 
 def _projected(visual: Any, block: Any, tokens: Tensor) -> Tensor:
@@ -231,8 +215,7 @@ def _projected(visual: Any, block: Any, tokens: Tensor) -> Tensor:
         x = x + block.ls_1(attention.out_proj(values))
         x = x + block.ls_2(block.mlp(block.ln_2(x)))
         x = visual.ln_post(x)[:, 1:]  # without the class token
-        projected: Tensor = x if visual.proj is None else x @ visual.proj
-    return projected
+        return x if visual.proj is None else x @ visual.proj
 
 
 def tokenised(tokenizer: Any, prompts: Sequence[str]) -> Tensor:
@@ -295,11 +278,8 @@ def no_tower(model: Any, weights: Mapping[str, Tensor], where: str) -> Any:
     Raises:
         CheckpointError: weights are missing, or do not fit.
     """
-    visual, model.visual = model.visual, torch.nn.Identity()
-    try:
-        tower = copy.deepcopy(model)
-    finally:
-        model.visual = visual
+    tower = copy.deepcopy(model)
+    tower.visual = nn.Identity()
     rest = {key: value for key, value in tower.state_dict().items() if key.startswith("logit_")}
     apply_weights(tower, {**rest, **weights}, where)
     return tower

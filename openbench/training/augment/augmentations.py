@@ -143,9 +143,7 @@ class RandAugment(Policy):
 
     def transform(self) -> Callable[[Tensor], Tensor]:
         """Return torchvision's transform."""
-        v2 = _compat.library("torchvision.transforms.v2")
-        transform: Callable[[Tensor], Tensor] = v2.RandAugment(self.operations, self.magnitude)
-        return transform
+        return _compat.library("torchvision.transforms.v2").RandAugment(self.operations, self.magnitude)
 
 
 @dataclass(frozen=True)
@@ -170,8 +168,7 @@ class AugMix(Policy):
     def transform(self) -> Callable[[Tensor], Tensor]:
         """Return torchvision's transform."""
         v2 = _compat.library("torchvision.transforms.v2")
-        transform: Callable[[Tensor], Tensor] = v2.AugMix(self.severity, self.width, self.depth, self.alpha)
-        return transform
+        return v2.AugMix(self.severity, self.width, self.depth, self.alpha)
 
 
 class Consistency(Checked, ABC):

@@ -75,18 +75,15 @@ class Torchrun(Team):
 
     def device(self, requested: torch.device) -> torch.device:
         """Return this process's GPU, or the CPU."""
-        device: torch.device = self._accelerator.device
-        return device
+        return self._accelerator.device
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Return the module in DistributedDataParallel."""
-        wrapped: nn.Module = self._accelerator.prepare_model(module)
-        return wrapped
+        return self._accelerator.prepare_model(module)
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum over the processes."""
-        summed: Tensor = self._accelerator.reduce(values, reduction="sum")
-        return summed
+        return self._accelerator.reduce(values, reduction="sum")
 
     def broadcast(self, value: T) -> T:
         """Return the first process's value, pickled on the way."""

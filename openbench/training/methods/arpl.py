@@ -1,6 +1,5 @@
 """Reciprocal points: each class keeps away from a point that stands for everything it is not."""
 
-import copy
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,13 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import NonNegative
-from openbench.training.base import (
-    Batch,
-    EvalModel,
-    TrainingMethod,
-    features_and_logits,
-    head_of,
-)
+from openbench.training.base import Batch, EvalModel, TrainingMethod, features_and_logits, with_head
 
 
 class Reciprocal(nn.Module):
@@ -74,8 +67,5 @@ class ARPL(TrainingMethod):
 
     def eval_model(self, model: Reciprocal) -> EvalModel:
         """Return the network with the linear head that has the same probabilities."""
-        network, points, d = copy.deepcopy(model.network), model.points, model.points.shape[1]
-        head = head_of(network)
-        head.weight.copy_(-(1 + 2 / d) * points)
-        head.bias = nn.Parameter(points.square().sum(dim=1) / d)
-        return EvalModel(network, head, network)
+        points, d = model.points, model.points.shape[1]
+        return with_head(model.network, -(1 + 2 / d) * points, points.square().sum(dim=1) / d)

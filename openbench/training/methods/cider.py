@@ -24,16 +24,9 @@ class WithPrototypes(Projected):
         self.prototypes: Tensor
         self.register_buffer("prototypes", torch.zeros(num_classes, width))
 
-    def initialise_prototypes(self, data: TrainingData) -> None:
+    def initialise(self, data: TrainingData, prototypes: Tensor | None = None) -> None:
         """Put directions and prototypes at the class means of all training images."""
-        self.eval()
-        with torch.no_grad():
-            for images, labels, _ in data.train.clean():
-                features, embedded = self.embed(images)
-                self.directions.index_add_(0, labels, features)
-                self.prototypes.index_add_(0, labels, embedded)
-            self.directions.copy_(functional.normalize(self.directions, dim=1))
-            self.prototypes.copy_(functional.normalize(self.prototypes, dim=1))
+        super().initialise(data, self.prototypes)
 
     def step(self, images: Tensor, labels: Tensor, keep: float, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
         """Move prototypes and directions by a batch.

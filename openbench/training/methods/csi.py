@@ -29,8 +29,7 @@ class Turned(nn.Module):
         if not self.training:
             self.turned(self.averaged(images))
         # Last, and in a separate pass: what hooks the network then reads the unrotated images.
-        logits: Tensor = self.network(images)
-        return logits
+        return self.network(images)
 
     def averaged(self, images: Tensor) -> Tensor:
         """Return logits (n, c): those for "turned by r" of the image turned by r, averaged over the turns r."""

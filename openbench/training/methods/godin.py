@@ -22,8 +22,7 @@ class UnitFeatures(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, h, w) to logits (n, c)."""
         features, _ = features_and_logits(self.network, images)
-        logits: Tensor = self.head(functional.normalize(features, dim=1))
-        return logits
+        return self.head(functional.normalize(features, dim=1))
 
 
 class Decomposed(nn.Module):

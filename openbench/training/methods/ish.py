@@ -38,8 +38,7 @@ class _ShapedLinear(torch.autograd.Function):
 def shaped_linear(features: Tensor, shaped: Tensor, head: nn.Linear) -> Tensor:
     """Return the logits (n, c) of features (n, d); the head's weight learns from `shaped` (n, d) instead."""
     taken = shaped.detach().to(head.weight.dtype)
-    logits: Tensor = _ShapedLinear.apply(features, taken, head.weight, head.bias)  # type: ignore[no-untyped-call]
-    return logits
+    return _ShapedLinear.apply(features, taken, head.weight, head.bias)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)

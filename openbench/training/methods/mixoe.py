@@ -46,8 +46,7 @@ class MixOE(FineTuned):
         clean, faded = logits[: len(batch.images)], logits[len(batch.images) :]
         of_class = functional.cross_entropy(faded, batch.labels[: len(mixed)])
         uniform = uniform_cross_entropy(faded)
-        loss: Tensor = batch.cross_entropy(clean) + self.weight * (share * of_class + (1 - share) * uniform)
-        return loss
+        return batch.cross_entropy(clean) + self.weight * (share * of_class + (1 - share) * uniform)
 
     def mixed(self, images: Tensor, outliers: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:
         """Return mixtures (min(n, m), channels, h, w) of images and outliers, and the images' share λ."""

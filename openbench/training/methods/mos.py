@@ -14,27 +14,29 @@ from torch import Tensor, nn
 from openbench.config.constraints import Count, NonNegative
 from openbench.errors import ConfigError
 from openbench.training.augment.mixing import blend, draw_share
-from openbench.training.base import Batch, Compat, EvalModel, StepInfo, TrainingData, features_and_logits, head_of
+from openbench.training.base import (
+    Batch,
+    Compat,
+    EvalModel,
+    StepInfo,
+    TrainingData,
+    features_and_logits,
+    head_of,
+    with_head,
+)
 from openbench.training.methods.fine_tuning import FineTuned, FineTuning
+from openbench.training.parts._shared import ReadLogits
 
 Groups = Count | Annotated[Sequence[Annotated[Sequence[Annotated[int, Ge(0)]], MinLen(1)]], MinLen(1)]
 
 
-def log_others(odds: Tensor, group_of: Tensor, groups: int) -> Tensor:
-    """Return log p_g(others) = −log(1 + Σ_{k∈g} exp a_k), (n, G) float32.
+class Others(nn.Module):
+    """From odds (n, c), each class's logit less that of its group's others, to log p_g(others) (n, G).
 
     Args:
-        odds: a (n, c), the logit of each class less that of the others of its group.
         group_of: (c,) int64.
         groups: G.
     """
-    member = group_of[None, :] == torch.arange(groups, device=odds.device)[:, None]
-    within = torch.where(member, odds.float()[:, None, :], float("-inf"))
-    return -torch.logsumexp(torch.cat([torch.zeros_like(within[:, :, :1]), within], dim=2), dim=2)
-
-
-class Others(nn.Module):
-    """From odds (n, c) to log p_g(others) (n, G)."""
 
     def __init__(self, group_of: Tensor, groups: int) -> None:
         super().__init__()
@@ -43,8 +45,10 @@ class Others(nn.Module):
         self.register_buffer("group_of", group_of)
 
     def forward(self, odds: Tensor) -> Tensor:
-        """See `log_others`."""
-        return log_others(odds, self.group_of, self.groups)
+        """Return log p_g(others) = −log(1 + Σ_{k∈g} exp a_k), (n, G) float32, of odds a (n, c)."""
+        member = self.group_of[None, :] == torch.arange(self.groups, device=odds.device)[:, None]
+        within = torch.where(member, odds.float()[:, None, :], float("-inf"))
+        return -torch.logsumexp(torch.cat([torch.zeros_like(within[:, :, :1]), within], dim=2), dim=2)
 
 
 class Grouped(nn.Module):
@@ -59,23 +63,7 @@ class Grouped(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, h, w) to the odds of each class against the others of its group (n, c)."""
         features, logits = features_and_logits(self.network, images)
-        odds: Tensor = logits - self.others(features)[:, self.groups.group_of]
-        return odds
-
-
-class OddsNetwork(nn.Module):
-    """A network whose logits are odds, and the probability of others in each group."""
-
-    def __init__(self, network: nn.Module, others: Others) -> None:
-        super().__init__()
-        self.network, self.others = network, others
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images (n, channels, h, w) to odds (n, c)."""
-        odds: Tensor = self.network(images)
-        # Its output is read by a hook, as that of a stage is.
-        self.others(odds)
-        return odds
+        return logits - self.others(features)[:, self.groups.group_of]
 
 
 @dataclass(frozen=True)
@@ -144,18 +132,15 @@ class MOS(FineTuned):
         odds: Tensor = model(images).float()
         normalisers = -model.groups(odds).sum(dim=1)
         first, second = (odds.gather(1, labels[:, None])[:, 0] for labels in (batch.labels, partners))
-        loss: Tensor = (normalisers - share * first - (1 - share) * second).mean()
-        return loss
+        return (normalisers - share * first - (1 - share) * second).mean()
 
     def eval_model(self, model: Grouped) -> EvalModel:
         """Return the network with odds as logits and the output `others` (n, G), log p_g(others)."""
-        network, groups = copy.deepcopy(model.network), copy.deepcopy(model.groups)
-        head = head_of(network)
+        head, group_of = head_of(model.network), model.groups.group_of
         offset = 0 if head.bias is None else head.bias
-        head.weight.sub_(model.others.weight[groups.group_of])
-        head.bias = nn.Parameter(offset - model.others.bias[groups.group_of])
-        module = OddsNetwork(network, groups).eval()
-        return EvalModel(module, head, network, {"others": module.others})
+        weight, bias = head.weight - model.others.weight[group_of], offset - model.others.bias[group_of]
+        odds = with_head(model.network, weight, bias)
+        return ReadLogits(odds.module, "others", copy.deepcopy(model.groups)).eval_model(odds.head, odds.module)
 
 
 def class_means(model: Grouped, data: TrainingData) -> Tensor:

@@ -39,5 +39,4 @@ class OutlierExposure(TrainingMethod):
         logits = model(torch.cat([batch.images, outliers]))
         outlying = logits[len(batch.images) :]
         uniform = uniform_cross_entropy(outlying)
-        loss: Tensor = batch.cross_entropy(logits[: len(batch.images)]) + self.weight * uniform
-        return loss
+        return batch.cross_entropy(logits[: len(batch.images)]) + self.weight * uniform

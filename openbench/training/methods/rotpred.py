@@ -38,8 +38,7 @@ class Turning(nn.Module):
             turns = rotated(images).chunk(ROTATIONS)
             self.rotations(torch.cat([self.rotation(features_and_logits(self.network, x)[0]) for x in turns], dim=1))
         # Last, and in a separate pass: hooks on the network then read the unrotated images.
-        logits: Tensor = self.network(images)
-        return logits
+        return self.network(images)
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,7 @@ class Predictive(nn.Module):
         random = self.random(features_and_logits(self.network, images)[0])
         # Its output is read by a hook, as that of a stage is.
         self.variance(random)
-        logits: Tensor = self.head(random)
-        return logits
+        return self.head(random)
 
 
 @dataclass(frozen=True)

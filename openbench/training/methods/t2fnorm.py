@@ -1,6 +1,5 @@
 """Cross-entropy behind unit features; at test time features keep their norm, divided by the temperature."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Positive
-from openbench.training.base import Batch, EvalModel, TrainingMethod, features_and_logits, head_of
+from openbench.training.base import Batch, EvalModel, TrainingMethod, features_and_logits, head_of, with_head
 
 
 class Tempered(nn.Module):
@@ -23,8 +22,7 @@ class Tempered(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, h, w) to logits (n, c)."""
         features, _ = features_and_logits(self.network, images)
-        logits: Tensor = head_of(self.network)(features / self.temperature)
-        return logits
+        return head_of(self.network)(features / self.temperature)
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,4 @@ class T2FNorm(TrainingMethod):
 
     def eval_model(self, model: Tempered) -> EvalModel:
         """Return the network with W/τ for W."""
-        network = copy.deepcopy(model.network)
-        head = head_of(network)
-        head.weight.div_(self.temperature)
-        return EvalModel(network, head, network)
+        return with_head(model.network, head_of(model.network).weight / self.temperature, None)

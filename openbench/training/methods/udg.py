@@ -55,8 +55,7 @@ class Grouped(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, h, w) to logits (n, c)."""
-        logits: Tensor = self.network(images)
-        return logits
+        return self.network(images)
 
 
 @dataclass(frozen=True)

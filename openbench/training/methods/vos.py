@@ -19,7 +19,7 @@ from openbench.training.base import (
     features_and_logits,
     head_of,
 )
-from openbench.training.parts._shared import Queued
+from openbench.training.parts._shared import Queued, ReadLogits
 
 _RIDGE = 1e-4
 
@@ -43,8 +43,7 @@ class WithQueues(Queued):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, h, w) to logits (n, c)."""
-        logits: Tensor = self.network(images)
-        return logits
+        return self.network(images)
 
 
 class WeightedEnergy(nn.Module):
@@ -57,26 +56,6 @@ class WeightedEnergy(nn.Module):
     def forward(self, logits: Tensor) -> Tensor:
         """Logits (n, c) to (n, 1)."""
         return weighted_energy(logits, self.weight)[:, None]
-
-
-class EnergyNetwork(nn.Module):
-    """The network and its weighted energy: what is evaluated, without queues.
-
-    Args:
-        network: the backbone's network.
-        weight: (c,) w.
-    """
-
-    def __init__(self, network: nn.Module, weight: nn.Parameter) -> None:
-        super().__init__()
-        self.network = network
-        self.weighted_energy = WeightedEnergy(weight)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images (n, channels, h, w) to logits (n, c)."""
-        logits: Tensor = self.network(images)
-        self.weighted_energy(logits)  # read by a hook, as the outputs of stages are
-        return logits
 
 
 def weighted_energy(logits: Tensor, weight: Tensor) -> Tensor:
@@ -129,8 +108,8 @@ class VOS(TrainingMethod):
 
     def eval_model(self, model: WithQueues) -> EvalModel:
         """Return the network with the output `weighted_energy` (n, 1), which `method=weighted_energy` negates."""
-        module = EnergyNetwork(model.network, model.energy_weight).eval()
-        return EvalModel(module, head_of(model.network), model.network, {"weighted_energy": module.weighted_energy})
+        energy = WeightedEnergy(model.energy_weight)
+        return ReadLogits(model.network, "weighted_energy", energy).eval_model(head_of(model.network), model.network)
 
     def loss(self, model: WithQueues, batch: Batch) -> Tensor:
         """Return the loss of a batch, and put its features into the queues."""
@@ -165,5 +144,4 @@ class VOS(TrainingMethod):
         directions = rng.normal(size=(c, self.select, d))
         directions *= (np.sqrt(squares) / np.linalg.norm(directions, axis=2))[:, :, None]
         steps = torch.from_numpy(directions).to(factor) @ factor.T
-        drawn: Tensor = (means[:, None] + steps).flatten(0, 1).float()
-        return drawn
+        return (means[:, None] + steps).flatten(0, 1).float()

@@ -1,6 +1,5 @@
 """Methods that learn positions on the unit sphere: projection and class mean directions."""
 
-import copy
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +15,7 @@ from openbench.training.base import (
     TrainingData,
     TrainingMethod,
     features_and_logits,
-    head_of,
+    with_head,
 )
 
 
@@ -52,13 +51,16 @@ class Projected(nn.Module):
         features, _ = features_and_logits(self.network, images)
         return features @ functional.normalize(self.directions, dim=1).T
 
-    def initialise_prototypes(self, data: TrainingData) -> None:
-        """Put the directions at the class means of all training images."""
+    @torch.no_grad()
+    def initialise(self, data: TrainingData, prototypes: Tensor | None = None) -> None:
+        """Put the directions, and prototypes (c, width) of projections, at the class means of all training images."""
         self.eval()
-        with torch.no_grad():
-            for images, labels, _ in data.train.clean():
-                self.directions.index_add_(0, labels, self.embed(images)[0])
-            self.directions.copy_(functional.normalize(self.directions, dim=1))
+        means = [self.directions] if prototypes is None else [self.directions, prototypes]
+        for images, labels, _ in data.train.clean():
+            for mean, points in zip(means, self.embed(images), strict=False):
+                mean.index_add_(0, labels, points)
+        for mean in means:
+            mean.copy_(functional.normalize(mean, dim=1))
 
     def update_directions(self, features: Tensor, labels: Tensor, keep: float) -> None:
         """Move the directions by the unit features (n, d) of a batch; each sample leaves the share `keep` in [0, 1)."""
@@ -66,11 +68,8 @@ class Projected(nn.Module):
 
     def eval_model(self) -> EvalModel:
         """Return the module to evaluate: the network with class mean directions as its head."""
-        network = copy.deepcopy(self.network)
-        head = head_of(network)
-        head.weight.copy_(functional.normalize(self.directions, dim=1))
-        head.bias = nn.Parameter(torch.zeros_like(head.weight[:, 0]))
-        return EvalModel(network, head, network)
+        directions = functional.normalize(self.directions, dim=1)
+        return with_head(self.network, directions, torch.zeros_like(directions[:, 0]))
 
 
 def ema_update(prototypes: Tensor, embedded: Tensor, labels: Tensor, keep: float) -> Tensor:
@@ -119,9 +118,9 @@ class Contrastive(TrainingMethod):
         return Projected(model, feature_dim, num_classes, self.width)
 
     def on_epoch_start(self, model: Projected, info: StepInfo, data: TrainingData) -> None:
-        """Before the first step, put directions (and prototypes, if any) at the class means of all training images."""
+        """Before the first step, put directions at the class means of all training images."""
         if info.epoch == 0:
-            model.initialise_prototypes(data)
+            model.initialise(data)
 
     def eval_model(self, model: Projected) -> EvalModel:
         """Return the network with class mean directions as its head."""

@@ -34,6 +34,31 @@ class Branched(nn.Module):
         return EvalModel(self, head_of(self.network), self.network, dict(self.branches.items()))
 
 
+class ReadLogits(nn.Module):
+    """A network, and a part on its logits; hooks read that part's output as they do that of stages.
+
+    Args:
+        network: images (n, channels, h, w) to logits (n, c).
+        name: of the part among the module's children.
+        part: logits (n, c) to (n, k).
+    """
+
+    def __init__(self, network: nn.Module, name: str, part: nn.Module) -> None:
+        super().__init__()
+        self.network, self.name = network, name
+        self.add_module(name, part)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (n, channels, h, w) to logits (n, c)."""
+        logits = self.network(images)
+        self.get_submodule(self.name)(logits)
+        return logits
+
+    def eval_model(self, head: nn.Linear, network: nn.Module) -> EvalModel:
+        """Return this module to evaluate, in eval mode, with the part as an output of its name."""
+        return EvalModel(self.eval(), head, network, {self.name: self.get_submodule(self.name)})
+
+
 class Queued(nn.Module):
     """A module that holds the last features of every class, in ring buffers.
 
