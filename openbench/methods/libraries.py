@@ -351,7 +351,7 @@ class LibraryDetector(Method):
             cls.__init__(self, *args, **kwargs)
             if self.live if self.live is not None else self._guarded("is read", self._library.is_live):
                 self = super().__new__(LiveLibraryDetector)
-        return self  # type: ignore[no-any-return]
+        return self
 
     def __post_init__(self) -> None:
         """Find the class, and make a detector once, so that wrong arguments are refused now."""

@@ -35,7 +35,7 @@ def open_arrays(path: Path) -> dict[str, NDArray[Any]]:
         }
     if not path.is_file():
         raise DataError(f"'{path}' not found — name an .npz file or a folder of .npy files")
-    return _checked(path, lambda: _members(path))  # type: ignore[no-any-return]
+    return _checked(path, lambda: _members(path))
 
 
 def arrays_digest(path: Path) -> str:

@@ -90,7 +90,7 @@ def published_preprocess(model: object) -> object | None:
     if type(model).__module__.startswith("open_clip."):
         clip: Any = _compat.library("open_clip")
         settings = clip.transform.PreprocessCfg(**clip.get_model_preprocess_cfg(model))
-        return clip.image_transform_v2(settings, False)  # type: ignore[no-any-return]
+        return clip.image_transform_v2(settings, False)
     path = getattr(model, "name_or_path", "")
     if type(model).__module__.startswith("transformers.") and isinstance(path, str) and path:
         library = _transformers(path)
