@@ -8,22 +8,28 @@ import pytest
 import torch
 from filelock import FileLock
 from PIL import Image
+from safetensors.torch import load_file
 
+from openbench.backbones.ensemble import Ensemble, ensemble
+from openbench.backbones.network import NetworkBackbone, finetuned
+from openbench.core.benchmark import Benchmark
 from openbench.core.request import Request, Role
+from openbench.data.sources.items import FileItems
 from openbench.errors import CheckpointError, ConfigError, DataError
 from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.augment.reading import PictureFolder
-from openbench.training.loop._loop import train
-from openbench.training.loop.weights import find_checkpoint, folder_of, get_or_train, obtain
+from openbench.training.loop.weights import Trained, find_checkpoint, folder_of, get_or_train
 from openbench.training.methods.cross_entropy import CrossEntropy
+from openbench.training.methods.csi import CSI
+from openbench.training.methods.fine_tuning import FineTuning
+from openbench.training.methods.ish import ISH
 
 from ..logged import logged  # noqa: TID252 — the tests are no package
 from .settings import CONFIG, NODE, Setting
 from .training_toys import (
     CLASSES,
     PREPROCESS,
-    QUIET,
     RECIPE,
     ToyEntropy,
     ToyPrototypes,
@@ -31,6 +37,7 @@ from .training_toys import (
     benchmark,
     job,
     split,
+    trained,
 )
 
 
@@ -92,14 +99,14 @@ def test_checkpoint_is_found_once_training_has_ended(tmp_path: Path) -> None:
     (folder_of(job(), tmp_path)).mkdir()
     (folder_of(job(), tmp_path) / "best.safetensors").write_bytes(b"of an unfinished training")
     assert find_checkpoint(job(), tmp_path) is None
-    trained = obtain(job(), tmp_path, lambda folder: train(job(), folder, QUIET))
-    assert find_checkpoint(job(), tmp_path) == trained
-    assert trained.weights == tmp_path / job().digest / "best.safetensors"
-    assert trained.extras is None
+    made = trained(job(), tmp_path)
+    assert find_checkpoint(job(), tmp_path) == made
+    assert made.weights == tmp_path / job().digest / "best.safetensors"
+    assert made.extras is None
 
 
 def test_an_altered_checkpoint_is_an_error(tmp_path: Path) -> None:
-    obtain(job(), tmp_path, lambda folder: train(job(), folder, QUIET))
+    trained(job(), tmp_path)
     file = folder_of(job(), tmp_path) / "last.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
@@ -109,10 +116,10 @@ def test_an_altered_checkpoint_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_found_without_the_weights_of_the_last_epoch_but_not_without_the_best(tmp_path: Path) -> None:
-    trained = obtain(job(), tmp_path, lambda folder: train(job(), folder, QUIET))
+    made = trained(job(), tmp_path)
     (folder_of(job(), tmp_path) / "last.safetensors").unlink()
-    assert find_checkpoint(job(), tmp_path) == trained
-    trained.weights.unlink()
+    assert find_checkpoint(job(), tmp_path) == made
+    made.weights.unlink()
     with pytest.raises(CheckpointError, match=r"best\.safetensors' is missing or was altered"):
         find_checkpoint(job(), tmp_path)
 
@@ -198,7 +205,7 @@ def test_a_training_that_another_process_does_is_waited_for(tmp_path: Path) -> N
     other.acquire()
 
     with logged(lambda text: other.release()) as said:
-        assert obtain(made, tmp_path, lambda folder: train(made, folder, QUIET)).weights.is_file()
+        assert trained(made, tmp_path).weights.is_file()
     assert said == [f"checkpoint of {made}: another process trains it, waiting"]
 
 
@@ -206,3 +213,85 @@ def test_never_refuses_what_is_not_trained(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="forbids training — train it first"):
         get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path, "never"))
     assert not any(tmp_path.iterdir())
+
+
+def ensured(root: Path, seed: int = 0, members: int = 2, train: str = "auto") -> tuple[Trained, list[str]]:
+    config = {**CONFIG, "seed": seed, "backbone": {"name": "ensemble", "member": {"name": "toy"}}}
+    waiting = ensemble("ensemble", backbone(), members=members)
+    with logged() as said:
+        return get_or_train(waiting, benchmark(), config, Setting(root, train)), said
+
+
+def test_members_are_the_networks_of_their_seeds(tmp_path: Path) -> None:
+    found, said = ensured(tmp_path, seed=3)
+    alone = [get_or_train(backbone(), benchmark(), {**CONFIG, "seed": s}, Setting(tmp_path)).backbone for s in (6, 7)]
+    assert len(said) == 2, "each member is trained once, and found by runs of the network alone"
+    assert isinstance(found.backbone, Ensemble)
+    assert [m.digest for m in found.backbone.members] == [b.digest for b in alone]
+    images = torch.rand(5, 3, 8, 8)
+    mean = torch.stack([b.outputs(images, Request()).logits for b in alone]).mean(dim=0)
+    torch.testing.assert_close(found.backbone.outputs(images, Request()).logits, mean, rtol=1e-4, atol=1e-5)
+    assert all(str(member.checkpoint.weights) in str(found) for member in found.members)
+
+
+def test_what_is_trained_is_found_and_seeds_share_no_member(tmp_path: Path) -> None:
+    first, _ = ensured(tmp_path)
+    again, said = ensured(tmp_path)
+    assert said == []
+    assert again.backbone.digest == first.backbone.digest
+    other, said = ensured(tmp_path, seed=1)
+    assert len(said) == 2
+    digests = [member.digest for found in (first, other) for member in found.backbone.members]
+    assert len(set(digests)) == 4
+
+
+def test_a_missing_member_is_an_error(tmp_path: Path) -> None:
+    ensured(tmp_path, members=2)
+    with pytest.raises(CheckpointError, match=r"no checkpoint of toy on toys with CrossEntropy, seed 2"):
+        ensured(tmp_path, members=3, train="never")
+
+
+TINY_STEP = ISH(RECIPE, FineTuning(epochs=1, lr=1e-9))
+
+
+def classifier(head: str) -> NetworkBackbone:
+    start = backbone().initialise(9)
+    start.load_state(start.module().state_dict(), "own")
+    return finetuned("toy_finetuned", start, head=head, num_classes=start.num_classes, preprocess=PREPROCESS)
+
+
+def test_no_other_training_comes_before_it(tmp_path: Path) -> None:
+    made = TrainingJob.of(classifier("kept"), benchmark(), TINY_STEP, 0)
+    assert made.initial is None
+    checkpoint = trained(made, tmp_path)
+    assert [p.name for p in tmp_path.iterdir() if p.is_dir()] == [made.digest]
+    # At that rate the weights stay where they were: at those of the network that it starts from.
+    found, start = load_file(checkpoint.weights), backbone().initialise(9).module().state_dict()
+    torch.testing.assert_close(found["fc.weight"], start["fc.weight"], atol=1e-6, rtol=0)
+    torch.testing.assert_close(found["conv.weight"], start["conv.weight"], atol=1e-6, rtol=0)
+
+
+def test_a_new_head_is_trained_first_and_so_is_a_contrastive_network() -> None:
+    assert TrainingJob.of(classifier("new"), benchmark(), TINY_STEP, 0).initial.method == CrossEntropy(RECIPE)
+    contrastive = CSI(replace(RECIPE, warmup_epochs=0), tuning=FineTuning(epochs=1))
+    assert TrainingJob.of(classifier("kept"), benchmark(), contrastive, 0).initial is not None
+
+
+def from_files(folder: Path) -> Benchmark:
+    """The toy benchmark with its ID images as PNG files."""
+    made = benchmark()
+    splits = {}
+    for name, images in (("id_train", made.id_train), ("id_val", made.id_val)):
+        files = [folder / name / f"{index}.png" for index in range(len(images))]
+        (folder / name).mkdir(parents=True)
+        for index, file in enumerate(files):
+            Image.fromarray(images.items[index]).save(file)
+        splits[name] = replace(images, items=FileItems(files))
+    return benchmark(**splits)
+
+
+def test_image_files_give_the_weights_of_arrays(tmp_path):
+    sources = {"files": from_files(tmp_path / "images"), "arrays": benchmark()}
+    done = [get_or_train(backbone(), made, CONFIG, Setting(tmp_path / name)) for name, made in sources.items()]
+    found, expected = (load_file(one.checkpoint.weights) for one in done)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)

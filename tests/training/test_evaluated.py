@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
+from openbench.backbones.network import NetworkBackbone
 from openbench.core.request import Field, Request
-from openbench.data.loading import batches
-from openbench.training._job import TrainingJob
 from openbench.training.base import TrainingMethod
-from openbench.training.loop._loop import train
-from openbench.training.loop.weights import evaluated, get_or_train, obtain
+from openbench.training.loop.weights import evaluated, get_or_train
 from openbench.training.methods.conf_branch import ConfBranch
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.methods.energy_bounded import EnergyBounded
@@ -22,9 +22,7 @@ from openbench.training.methods.vos import VOS
 
 from ..logged import logged  # noqa: TID252 — the tests are no package
 from .settings import Setting
-from .training_toys import CLASSES, PREPROCESS, QUIET, RECIPE, backbone, benchmark, job
-
-EVERYTHING = frozenset({Field.LOGITS, Field.FEATURES, Field.MAPS})
+from .training_toys import CLASSES, RECIPE, backbone, benchmark, job, reading, sets, trained
 
 
 def recipe_node(**changes: object) -> dict[str, object]:
@@ -69,9 +67,7 @@ def test_force_trains_the_fine_tuning_anew_and_keeps_what_it_starts_from(tmp_pat
 def test_a_tiny_rate_leaves_the_network_where_it_started(tmp_path: Path) -> None:
     method = EnergyBounded(RECIPE, FineTuning(epochs=1, lr=1e-9), outliers_per_step=8)
     made = job(method, backbone=backbone(dropout=0))
-    first = obtain(made.initial, tmp_path, lambda folder: train(made.initial, folder, QUIET))
-    result = obtain(made, tmp_path, lambda folder: train(made, folder, QUIET, first.weights))
-    before, after = (backbone(dropout=0).load(c.weights).module().state_dict() for c in (first, result))
+    before, after = (load_file(trained(one, tmp_path).weights) for one in (made.initial, made))
     for name in (n for n in before if "running" not in n and "tracked" not in n):
         torch.testing.assert_close(after[name], before[name], rtol=0, atol=1e-5)
 
@@ -83,11 +79,10 @@ def test_schedule_of_a_fine_tuning_changes_epochs_rate_and_warm_up_alone() -> No
     assert method.initial == CrossEntropy(recipe)
 
 
-def trained(method: TrainingMethod, root: Path) -> tuple[TrainingJob, object]:
+def made_ready(method: TrainingMethod, root: Path) -> tuple[NetworkBackbone, Tensor]:
+    """What is evaluated of a training, and images."""
     made = job(method)
-    found = evaluated(made, obtain(made, root, lambda folder: train(made, folder, QUIET)))
-    images = torch.cat(list(batches(made.id_val, PREPROCESS, 16)))
-    return made, found, images
+    return evaluated(made, trained(made, root)), sets().train.images(torch.arange(40))
 
 
 @pytest.mark.parametrize(
@@ -100,8 +95,8 @@ def trained(method: TrainingMethod, root: Path) -> tuple[TrainingJob, object]:
     ],
 )
 def test_outputs_are_read_as_layers_and_independent_of_the_batch(tmp_path, method, layer: str, width: int) -> None:
-    _, found, images = trained(method, tmp_path)
-    request = Request(fields=EVERYTHING, layers=(layer,), pool="mean")
+    found, images = made_ready(method, tmp_path)
+    request = reading(layer)
     whole = found.outputs(images, request)
     assert whole.maps[layer].shape == (len(images), width)
     parts = torch.cat([found.outputs(part, request).maps[layer] for part in images.split(7)])
@@ -113,36 +108,29 @@ def test_outputs_are_read_as_layers_and_independent_of_the_batch(tmp_path, metho
 
 
 def test_rotations_are_those_of_the_turned_images(tmp_path: Path) -> None:
-    made, found, images = trained(RotPred(RECIPE), tmp_path)
-    request = Request(fields=EVERYTHING, layers=("rotations",), pool="mean")
+    found, images = made_ready(RotPred(RECIPE), tmp_path)
     head = found.module().rotation
-    rotations = found.outputs(images, request).maps["rotations"].view(-1, 4, 4)
+    rotations = found.outputs(images, reading("rotations")).maps["rotations"].view(-1, 4, 4)
     for turns in range(4):
         turned = torch.rot90(images, turns, (2, 3))
         features = found.outputs(turned, Request(fields=frozenset({Field.FEATURES}))).features
         torch.testing.assert_close(rotations[:, turns], head(features).detach(), rtol=1e-4, atol=1e-4)
-    assert made.method.scorer == "rotpred"
 
 
-def test_confidence_is_the_branch_on_the_features(tmp_path: Path) -> None:
-    _, found, images = trained(ConfBranch(RECIPE), tmp_path)
-    outputs = found.outputs(images, Request(fields=EVERYTHING, layers=("confidence",), pool="mean"))
+def test_confidence_is_the_branch_on_the_features_and_part_of_the_digest(tmp_path: Path) -> None:
+    found, images = made_ready(ConfBranch(RECIPE), tmp_path)
+    before, outputs = found.digest, found.outputs(images, reading("confidence"))
     branch = found.module().branches["confidence"]
     torch.testing.assert_close(outputs.maps["confidence"], branch(outputs.features).detach())
-
-
-def test_other_extras_give_another_digest(tmp_path: Path) -> None:
-    _, found, _ = trained(ConfBranch(RECIPE), tmp_path)
-    before = found.digest
     with torch.no_grad():
-        found.module().branches["confidence"].bias += 1
+        branch.bias += 1
     assert found.digest != before
 
 
 @pytest.mark.parametrize("method", [CrossEntropy(RECIPE), ConfBranch(RECIPE)])
 def test_making_what_is_evaluated_leaves_the_global_random_state(tmp_path: Path, method: TrainingMethod) -> None:
     made = job(method)
-    checkpoint = obtain(made, tmp_path, lambda folder: train(made, folder, QUIET))
+    checkpoint = trained(made, tmp_path)
     state = torch.get_rng_state()
     evaluated(made, checkpoint)
     assert torch.equal(torch.get_rng_state(), state)

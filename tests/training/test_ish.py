@@ -7,10 +7,10 @@ from torch.nn import functional
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.methods.scale import SCALE
-from openbench.training.base import Batch, StepInfo, features_and_logits
+from openbench.training.base import features_and_logits
 from openbench.training.methods.ish import ISH, shaped_linear
 
-from .training_toys import CLASSES, FEATURES, backbone
+from .training_toys import CLASSES, FEATURES, backbone, batch
 
 N, D, C = 9, 20, 4
 
@@ -86,10 +86,9 @@ def test_features_of_zeros_stay_zeros() -> None:
 def test_loss_is_cross_entropy_and_only_the_weight_of_the_classifier_sees_the_scaling(compat: str) -> None:
     method = ISH(percentile=50.0, compat=compat)
     network = backbone(dropout=0).initialise(1).module().train()
-    images = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    given = Batch(images, torch.arange(8) % CLASSES, torch.arange(8), StepInfo(0, 1, 0, 1, torch.Generator()))
+    given = batch(torch.arange(8) % CLASSES)
     names, parameters = zip(*network.named_parameters(), strict=True)
-    features, logits = features_and_logits(network, images)
+    features, logits = features_and_logits(network, given.images)
     plain = functional.cross_entropy(logits, given.labels)
     loss = method.loss(network, given)
     torch.testing.assert_close(loss, plain)

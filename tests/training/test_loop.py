@@ -1,5 +1,6 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -8,11 +9,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from openbench.core.benchmark import Split
 from openbench.core.request import Request, Role
 from openbench.data.loading import batches
 from openbench.errors import ConfigError, MethodError, TrainingError
 from openbench.training._job import TrainingJob
-from openbench.training.base import Batch, TrainingMethod
+from openbench.training.augment.augmentations import RandomCrop
+from openbench.training.augment.mixing import Mixed, Mixing
+from openbench.training.base import Batch
 from openbench.training.loop._loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe
@@ -33,8 +37,7 @@ def hard(recipe: Recipe, seed: int = 0) -> TrainingJob:
 def by_hand(epochs: int, recipe: Recipe) -> dict[str, Tensor]:
     """Full-batch training written out: normalisation, cosine, clipping, weight decay, Nesterov, one formula each."""
     data = split(Role.ID_TRAIN, 70)
-    mean, std = np.array(PREPROCESS.mean), np.array(PREPROCESS.std)
-    images = torch.from_numpy(((data.items.pixels / 255 - mean) / std).transpose(0, 3, 1, 2)).float()
+    images = normalised(data, torch.arange(70))
     labels = torch.from_numpy(data.labels)
     net = backbone(dropout=0).initialise(3).module().train()
     velocity = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
@@ -118,13 +121,11 @@ def test_what_a_method_adds_is_kept_beside_the_network(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Recording(TrainingMethod):
+class Recording(ToyEntropy):
     """Plain training that notes what it is given."""
 
-    recipe: Recipe = RECIPE
     diverges_at: int = -1
-    reference = "none"
-    version = 1
+    mixes: ClassVar[bool] = True
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         SEEN.append(batch)
@@ -133,6 +134,12 @@ class Recording(TrainingMethod):
 
 
 SEEN: list[Batch] = []
+
+
+def normalised(data: Split, rows: Tensor) -> Tensor:
+    """Images at some rows, (n, 3, h, w), by NumPy."""
+    scaled = (data.items.pixels[rows.numpy()] / 255 - PREPROCESS.mean) / PREPROCESS.std
+    return torch.from_numpy(scaled).permute(0, 3, 1, 2).float()
 
 
 def test_every_epoch_shows_every_image_once_with_its_label(tmp_path: Path) -> None:
@@ -145,16 +152,9 @@ def test_every_epoch_shows_every_image_once_with_its_label(tmp_path: Path) -> No
         rows = torch.cat([b.rows for b in seen])
         assert sorted(rows.tolist()) == list(range(70))
         assert torch.cat([b.labels for b in seen]).tolist() == data.labels[rows.numpy()].tolist()
-        expected = (data.items.pixels[rows.numpy()] / 255 - PREPROCESS.mean) / PREPROCESS.std
-        found = torch.cat([b.images for b in seen]).permute(0, 2, 3, 1)
-        np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+        torch.testing.assert_close(torch.cat([b.images for b in seen]), normalised(data, rows), rtol=0, atol=1e-5)
         orders.append(rows.tolist())
     assert orders[0] != orders[1]
-
-
-def test_moments_count_steps_over_the_whole_training(tmp_path: Path) -> None:
-    SEEN.clear()
-    train(job(Recording()), tmp_path, QUIET)
     assert [b.info.step for b in SEEN] == list(range(20))
     assert {(b.info.epochs, b.info.steps) for b in SEEN} == {(4, 20)}
 
@@ -178,9 +178,7 @@ def test_outliers_come_augmented_in_batches_that_cover_their_split(tmp_path: Pat
     rows = torch.cat([b.outlier_rows for b in SEEN if b.info.epoch == 0])
     assert len(rows) == 5 * 16
     assert sorted(rows[:24].tolist()) == list(range(24))
-    batch = SEEN[3]
-    expected = (data.items.pixels[batch.outlier_rows.numpy()] / 255 - PREPROCESS.mean) / PREPROCESS.std
-    np.testing.assert_allclose(batch.outliers.permute(0, 2, 3, 1).numpy(), expected, atol=1e-5)
+    torch.testing.assert_close(SEEN[3].outliers, normalised(data, SEEN[3].outlier_rows), rtol=0, atol=1e-5)
 
 
 @dataclass(frozen=True)
@@ -199,3 +197,70 @@ class Forgetful(Recording):
 def test_a_method_that_breaks_the_contract_is_told_so(tmp_path: Path, method: type[Recording], words: str) -> None:
     with pytest.raises(MethodError, match=words):
         train(job(method()), tmp_path, QUIET)
+
+
+@dataclass(frozen=True)
+class Twice(Recording):
+    views: ClassVar[int] = 2
+
+
+@dataclass(frozen=True)
+class Halves(Mixing):
+    """Half of each image and half of the next."""
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Mixed:
+        return Mixed(0.75 * images + 0.25 * images.roll(-1, 0), torch.arange(len(images)).roll(-1), 0.75)
+
+
+def test_two_views_are_the_same_images_augmented_anew(tmp_path: Path) -> None:
+    SEEN.clear()
+    train(job(Twice(replace(RECIPE, epochs=1, augment=(RandomCrop(3),)))), tmp_path, QUIET)
+    for batch in SEEN:
+        first, second = batch.rows.chunk(2)
+        assert torch.equal(first, second)
+        assert len(batch.images) == len(batch.labels) == len(batch.rows)
+        labels = split(Role.ID_TRAIN, 70).labels[batch.rows.numpy()]
+        assert batch.labels.tolist() == labels.tolist()
+        one, two = batch.images.chunk(2)
+        assert not torch.equal(one, two)
+    assert sorted(torch.cat([b.rows.chunk(2)[0] for b in SEEN]).tolist()) == list(range(70))
+
+
+def test_mixed_images_come_with_the_labels_of_both(tmp_path: Path) -> None:
+    SEEN.clear()
+    train(job(Recording(replace(RECIPE, epochs=1, augment=(Halves(),)))), tmp_path, QUIET)
+    data = split(Role.ID_TRAIN, 70)
+    for batch in SEEN:
+        own, other = batch.rows, batch.rows.roll(-1)
+        assert batch.labels.tolist() == data.labels[own].tolist()
+        assert batch.partners.tolist() == data.labels[other].tolist()
+        assert batch.share == 0.75
+        expected = 0.75 * normalised(data, own) + 0.25 * normalised(data, other)
+        torch.testing.assert_close(batch.images, expected, rtol=0, atol=1e-5)
+
+
+@dataclass(frozen=True)
+class Sliding(ToyEntropy):
+    """A loss with gradient 1 for every bias, one of them at a constant rate, another at a tenth of the rate."""
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, object]]:
+        return [
+            {"params": [model.conv.bias]},
+            {"params": [model.fc.bias], "lr_constant": True},
+            {"params": [model.bn.bias], "lr_scale": 0.1},
+        ]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return sum(part.bias.sum() for part in (model.conv, model.bn, model.fc))
+
+
+def test_groups_move_at_the_rates_that_they_ask_for(tmp_path: Path) -> None:
+    recipe = Recipe(epochs=4, batch_size=16, lr=0.05, momentum=0, nesterov=False, weight_decay=0)
+    made = job(Sliding(recipe))
+    before = backbone().initialise(made.seed).module().state_dict()
+    train(made, tmp_path, QUIET)
+    after = load_file(tmp_path / "last.safetensors")
+    total = sum(recipe.learning_rate(t, 5) for t in range(20))
+    assert total < 0.6 * 20 * 0.05
+    for name, way in (("conv.bias", total), ("fc.bias", 20 * 0.05), ("bn.bias", 0.1 * total)):
+        torch.testing.assert_close(before[name] - after[name], torch.full_like(after[name], way), rtol=1e-4, atol=1e-6)

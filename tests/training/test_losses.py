@@ -27,14 +27,11 @@ from openbench.training.methods.outlier_exposure import OutlierExposure
 from openbench.training.methods.rotpred import RotPred
 from openbench.training.methods.t2fnorm import T2FNorm
 
-from .training_toys import CLASSES, FEATURES, backbone
+from .training_toys import CLASSES, FEATURES, backbone, draws, features
+from .training_toys import array as w
 
 Array = NDArray[np.float64]
 N, M = 10, 7
-
-
-def draws(seed: int = 3) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def batch(late: bool = True) -> Batch:
@@ -58,19 +55,6 @@ def prepared(method: TrainingMethod) -> tuple[nn.Module, nn.Module]:
         network.fc.weight.mul_(6)
         network.bn.weight.copy_(torch.linspace(1, 3, FEATURES))
     return method.prepare(network, FEATURES, CLASSES).train(), network
-
-
-def features(network: nn.Module, images: Tensor) -> Array:
-    """Penultimate features, by the network's layers one after the other; batch statistics are those of `images`."""
-    with torch.no_grad():
-        maps = functional.batch_norm(
-            network.conv(images), None, None, network.bn.weight, network.bn.bias, training=True
-        )
-        return functional.relu(maps).mean(dim=(2, 3)).double().numpy()
-
-
-def w(tensor: Tensor) -> Array:
-    return tensor.detach().double().numpy()
 
 
 def ce(z: Array, y: NDArray[np.int64]) -> float:

@@ -8,44 +8,38 @@ from safetensors.torch import load_file
 from scipy.special import log_softmax
 from torch import nn
 
-from openbench.core.request import Field, Request, Role
 from openbench.errors import ConfigError
-from openbench.training._images import load_images
 from openbench.training.augment.mixing import blend, draw_share
-from openbench.training.base import Batch, StepInfo, TrainingData, features_and_logits
-from openbench.training.loop._loop import train
-from openbench.training.loop.weights import evaluated, obtain
+from openbench.training.base import features_and_logits
+from openbench.training.loop.weights import evaluated
 from openbench.training.methods.fine_tuning import FineTuning
 from openbench.training.methods.mos import MOS, Grouped, assignment, clustered
 
-from .training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, RECIPE, backbone, job, split
+from .training_toys import (
+    CLASSES,
+    FEATURES,
+    RECIPE,
+    array,
+    backbone,
+    batch,
+    draws,
+    info,
+    job,
+    model_of,
+    reading,
+    sets,
+    trained,
+)
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0])
 GIVEN = MOS(groups=[[0], [2, 1]], mixup=0.0)
-
-ALL = frozenset({Field.FEATURES, Field.LOGITS, Field.MAPS})
-
-
-def draws() -> torch.Generator:
-    return torch.Generator().manual_seed(3)
-
-
-def batch() -> Batch:
-    images = torch.randn(len(LABELS), 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    return Batch(images, LABELS, torch.arange(len(LABELS)), StepInfo(1, 2, 5, 10, draws()))
-
-
-def prepared(method: MOS) -> Grouped:
-    torch.manual_seed(1)
-    return method.prepare(backbone(dropout=0).initialise(1).module(), FEATURES, CLASSES).train()
 
 
 def outputs(model: Grouped, images: torch.Tensor) -> list[np.ndarray]:
     """Per group the logits of "others" and of its classes, as the paper has them."""
     with torch.no_grad():
         f, z = features_and_logits(model.network, images)
-        o = model.others(f).double().numpy()
-    z = z.double().numpy()
+        o, z = array(model.others(f)), array(z)
     return [np.column_stack([o[:, 0], z[:, 0]]), np.column_stack([o[:, 1], z[:, 1], z[:, 2]])]
 
 
@@ -60,7 +54,7 @@ def group_loss(parts: list[np.ndarray], y: np.ndarray) -> float:
 
 
 def test_loss_is_the_sum_of_the_groups_cross_entropies() -> None:
-    model, given = prepared(GIVEN), batch()
+    model, given = model_of(GIVEN), batch(LABELS)
     expected = group_loss(outputs(model, given.images), LABELS.numpy())
     assert float(GIVEN.loss(model, given).detach()) == pytest.approx(expected, rel=2e-5)
 
@@ -68,7 +62,7 @@ def test_loss_is_the_sum_of_the_groups_cross_entropies() -> None:
 @pytest.mark.parametrize("compat", ["paper", "openood"])
 def test_labels_are_mixed_as_images_are_and_openoods_images_stay_clean(compat: str) -> None:
     method = replace(GIVEN, mixup=5.0, compat=compat)
-    model, given = prepared(method), batch()
+    model, given = model_of(method), batch(LABELS)
     generator = draws()
     mixed = blend(given.images, draw_share(5.0, generator), generator)
     parts = outputs(model, given.images if compat == "openood" else mixed.images)
@@ -78,45 +72,32 @@ def test_labels_are_mixed_as_images_are_and_openoods_images_stay_clean(compat: s
     assert float(method.loss(model, given).detach()) == pytest.approx(expected, rel=2e-5)
 
 
-def tuned(tmp_path: Path, method: MOS):
-    made = job(method)
-    first = obtain(made.initial, tmp_path, lambda folder: train(made.initial, folder, QUIET))
-    checkpoint = obtain(made, tmp_path, lambda folder: train(made, folder, QUIET, first.weights))
-    model = method.prepare(backbone().load(checkpoint.weights).module(), FEATURES, CLASSES)
+def test_evaluated_are_odds_and_the_log_probability_of_others_in_each_group(tmp_path: Path) -> None:
+    made = job(replace(GIVEN, recipe=RECIPE, tuning=FineTuning(2, 0.01)))
+    checkpoint = trained(made, tmp_path)
+    model = made.method.prepare(backbone().load(checkpoint.weights).module(), FEATURES, CLASSES).eval()
     model.load_state_dict(load_file(checkpoint.extras), strict=False)
-    return evaluated(made, checkpoint), model.eval()
-
-
-def test_output_is_the_log_probability_of_others_in_each_group(tmp_path: Path) -> None:
-    found, model = tuned(tmp_path, replace(GIVEN, recipe=RECIPE, tuning=FineTuning(2, 0.01)))
-    images = batch().images
-    others = found.outputs(images, Request(fields=ALL, layers=("others",), pool="mean")).maps["others"]
-    expected = np.column_stack([log_softmax(z, axis=1)[:, 0] for z in outputs(model, images)])
-    np.testing.assert_allclose(others.numpy(), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_evaluated_logits_are_odds_against_the_others_of_the_group(tmp_path: Path) -> None:
-    found, model = tuned(tmp_path, replace(GIVEN, recipe=RECIPE, tuning=FineTuning(2, 0.01)))
-    images = batch().images
-    first, second = (z[:, 1:] - z[:, :1] for z in outputs(model, images))
-    expected = np.column_stack([first, second])
-    np.testing.assert_allclose(found.outputs(images, Request()).logits.numpy(), expected, rtol=1e-4, atol=1e-4)
+    images = batch(LABELS).images
+    found, expected = evaluated(made, checkpoint).outputs(images, reading("others")), outputs(model, images)
+    others = np.column_stack([log_softmax(z, axis=1)[:, 0] for z in expected])
+    np.testing.assert_allclose(found.maps["others"].numpy(), others, rtol=1e-4, atol=1e-5)
+    odds = np.column_stack([z[:, 1:] - z[:, :1] for z in expected])
+    np.testing.assert_allclose(found.logits.numpy(), odds, rtol=1e-4, atol=1e-4)
 
 
 def test_weights_do_not_decay() -> None:
-    assert [group["weight_decay"] for group in GIVEN.parameter_groups(prepared(GIVEN))] == [0.0]
+    assert [group["weight_decay"] for group in GIVEN.parameter_groups(model_of(GIVEN))] == [0.0]
 
 
 def test_groups_are_found_from_the_class_means_of_the_starting_network() -> None:
     """Two classes that the network cannot tell apart end in one group."""
     method = MOS(groups=2)
-    model = prepared(method)
-    data = TrainingData(load_images(split(Role.ID_TRAIN, 70), PREPROCESS, torch.device("cpu")), None)
+    model = model_of(method)
     with torch.no_grad():
         model.network.conv.weight[:, :2] = 0  # blind to red and green: classes 0 and 1 look alike
-    method.on_epoch_start(model, StepInfo(0, 2, 0, 10, draws()), data)
+    method.on_epoch_start(model, info(0), sets())
     assert model.groups.group_of.tolist() == [0, 0, 1]
-    method.on_epoch_start(model, StepInfo(1, 2, 5, 10, draws()), TrainingData(data.train, None))
+    method.on_epoch_start(model, info(1), sets())
     assert model.groups.group_of.tolist() == [0, 0, 1]
 
 

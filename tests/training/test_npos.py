@@ -8,21 +8,17 @@ from scipy.special import expit, log_softmax
 from sklearn.neighbors import NearestNeighbors
 from torch.nn import functional
 
-from openbench.training.base import Batch, StepInfo, TrainingData, features_and_logits
+from openbench.training.base import Batch, TrainingData, features_and_logits
 from openbench.training.methods.npos import NPOS, WithBoundary, remoteness
 
-from .training_toys import CLASSES, FEATURES, backbone
+from . import training_toys
+from .training_toys import CLASSES, FEATURES, array, info, model_of
 
 METHOD = NPOS(queue=20, k=5, select=8, pick=3, sample_from=15, keep_farthest=4, sigma=0.3, weight=0.7, width=6)
 
 
-def info(epoch: int = 9, seed: int = 3) -> StepInfo:
-    return StepInfo(epoch, 10, epoch * 5, 50, torch.Generator().manual_seed(seed))
-
-
 def batch(epoch: int = 9) -> Batch:
-    images = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    return Batch(images, torch.arange(12) % CLASSES, torch.arange(12), info(epoch))
+    return training_toys.batch(torch.arange(12) % CLASSES, epoch)
 
 
 def queues(seed: int = 1, length: int = 20, d: int = FEATURES) -> torch.Tensor:
@@ -31,8 +27,7 @@ def queues(seed: int = 1, length: int = 20, d: int = FEATURES) -> torch.Tensor:
 
 
 def filled(method: NPOS = METHOD) -> WithBoundary:
-    torch.manual_seed(1)
-    model = method.prepare(backbone(dropout=0).initialise(1).module(), FEATURES, CLASSES).train()
+    model = model_of(method)
     for buffer in (model.prototypes, model.directions):
         buffer.copy_(functional.normalize(torch.randn(buffer.shape), dim=1))
     model.queue.copy_(queues())
@@ -95,10 +90,10 @@ def test_loss_equals_the_formula(compat: str) -> None:
     method = replace(METHOD, compat=compat, compactness=1.3, dispersion=0.4, temperature=0.2, keep=0.6)
     model, given = filled(method), batch()
     y = given.labels.numpy()
-    f = features_and_logits(model.network, given.images)[0].detach().double().numpy()
-    h = model.project(torch.from_numpy(f).float()).detach().double().numpy()
+    f = array(features_and_logits(model.network, given.images)[0])
+    h = array(model.project(torch.from_numpy(f).float()))
     h /= np.linalg.norm(h, axis=1, keepdims=True)
-    p = model.prototypes.double().numpy().copy()
+    p = array(model.prototypes)
     for hi, yi in zip(h, y, strict=True):
         p[yi] = (0.6 * p[yi] + 0.4 * hi) / np.linalg.norm(0.6 * p[yi] + 0.4 * hi)
     compact = -0.2 / 0.07 * log_softmax(h @ p.T / 0.2, axis=1)[np.arange(12), y].mean()
@@ -108,9 +103,9 @@ def test_loss_equals_the_formula(compat: str) -> None:
         # The oldest is written over first: four features of each class came in.
         place = int(np.count_nonzero((copy[yi] != model.queue[yi]).any(dim=1)))
         copy[yi, place] = torch.from_numpy(fi)
-    out = method.outliers(copy, info().generator).double().numpy()
+    out = array(method.outliers(copy, info().generator))
     first, _, last = model.decide
-    w1, b1, w2, b2 = (t.detach().double().numpy() for t in (first.weight, first.bias, last.weight, last.bias))
+    w1, b1, w2, b2 = map(array, (first.weight, first.bias, last.weight, last.bias))
     phi_in, phi_out = (np.maximum(x @ w1.T + b1, 0) @ w2[0] + b2[0] for x in (f, out))
     terms = np.concatenate([-np.log(expit(phi_in)), -np.log(1 - expit(phi_out))])
     expected = 1.3 * compact + 0.4 * np.mean(disperse) + 0.7 * terms.mean()

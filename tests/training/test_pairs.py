@@ -1,4 +1,4 @@
-"""Losses on pairs of images and what is learnt from them: ReweightOOD, SupCon, CSI."""
+"""Losses on pairs of images and what is learnt from them: ReweightOOD, SupCon, CSI; CIDER's last stage."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,44 +7,35 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from scipy.special import expit, log_softmax, logsumexp
 from torch import nn
 from torch.nn import functional
 
+from openbench import _compat
+from openbench.backbones.cifar import SPECS, CifarResNet
 from openbench.core.request import Field, Request
-from openbench.training.base import Batch, StepInfo, TrainingMethod, features_and_logits
-from openbench.training.loop._loop import train
-from openbench.training.loop.weights import evaluated, obtain
+from openbench.errors import ConfigError
+from openbench.training.base import TrainingMethod, features_and_logits
+from openbench.training.loop.weights import evaluated
+from openbench.training.methods.cider import CIDER
+from openbench.training.methods.cider_last_stage import CIDERLastStage, last_stage
 from openbench.training.methods.csi import CSI
 from openbench.training.methods.fine_tuning import FineTuning
 from openbench.training.methods.reweightood import ReweightOOD
 from openbench.training.methods.supcon import SupCon
 
-from .training_toys import CLASSES, FEATURES, QUIET, RECIPE, backbone, job
+from .training_toys import CLASSES, RECIPE, array, batch, draws, job, model_of, reading, trained
 
 Array = NDArray[np.float64]
 LABELS = torch.tensor([0, 0, 1, 2, 1, 0, 2, 1])
 
-ALL = frozenset({Field.FEATURES, Field.LOGITS, Field.MAPS})
-
-
-def batch(labels: torch.Tensor = LABELS) -> Batch:
-    images = torch.randn(len(labels), 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    return Batch(images, labels, torch.arange(len(labels)), StepInfo(1, 2, 5, 10, torch.Generator().manual_seed(3)))
-
-
-def prepared(method: TrainingMethod) -> nn.Module:
-    torch.manual_seed(1)
-    return method.prepare(backbone(dropout=0).initialise(1).module(), FEATURES, CLASSES).train()
-
 
 def sphere(model: nn.Module, images: torch.Tensor) -> Array:
     """Unit projections in float64, from the features that the network gives for this batch."""
-    with torch.no_grad():
-        f = features_and_logits(model.network, images)[0].double().numpy()
-    first, _, second = model.project
-    w = [p.detach().double().numpy() for p in (first.weight, first.bias, second.weight, second.bias)]
-    h = np.maximum(f @ w[0].T + w[1], 0) @ w[2].T + w[3]
+    f = array(features_and_logits(model.network, images)[0])
+    w1, b1, w2, b2 = map(array, model.project.parameters())
+    h = np.maximum(f @ w1.T + b1, 0) @ w2.T + b2
     return h / np.linalg.norm(h, axis=1, keepdims=True)
 
 
@@ -66,7 +57,7 @@ def pair_loss(h: Array, y: Array, method: ReweightOOD) -> float:
     "method", [ReweightOOD(), ReweightOOD(temperature=5.0, m_b=30.0, c_b=90.0, m_w=1.0, c_w=-99.0)]
 )
 def test_reweightood_equals_the_formula_pair_by_pair(method: ReweightOOD) -> None:
-    model, given = prepared(method), batch()
+    model, given = model_of(method), batch(LABELS)
     expected = pair_loss(sphere(model, given.images), given.labels.numpy(), method)
     assert float(method.loss(model, given).detach()) == pytest.approx(expected, rel=2e-5)
 
@@ -97,14 +88,14 @@ def supervised_contrast(h: Array, y: Array, tau: float) -> float:
 def test_supcon_equals_the_formula_anchor_by_anchor() -> None:
     method = SupCon(temperature=0.3, width=5)
     labels = torch.tensor([0, 0, 1, 2, 1, 0, 0, 1])  # the image of class 2 has no partner
-    model, given = prepared(method), batch(labels)
+    model, given = model_of(method), batch(labels)
     expected = supervised_contrast(sphere(model, given.images), labels.numpy(), 0.3)
     assert float(method.loss(model, given).detach()) == pytest.approx(expected, rel=2e-5)
 
 
 def test_turned_views_are_classes_of_their_own() -> None:
     method = SupCon(temperature=0.3, width=5, rotations=4)
-    model, given = prepared(method), batch()
+    model, given = model_of(method), batch(LABELS)
     turned = np.concatenate([np.rot90(given.images.numpy(), r, (2, 3)) for r in range(4)])
     pairs = [(int(y), r) for r in range(4) for y in LABELS]
     names = np.array([pairs.index(p) for p in pairs])
@@ -115,7 +106,7 @@ def test_turned_views_are_classes_of_their_own() -> None:
 @pytest.mark.parametrize("method", [ReweightOOD(), SupCon(), SupCon(rotations=4)])
 def test_directions_become_the_class_means_of_the_images_as_they_are(method: TrainingMethod) -> None:
     """An average that keeps 0.95: many views of the same batch end at its class mean directions."""
-    model, given = prepared(method), batch()
+    model, given = model_of(method), batch(LABELS)
     model.directions.copy_(functional.normalize(torch.ones_like(model.directions), dim=1))
     images = given.images
     if method == SupCon(rotations=4):
@@ -135,14 +126,12 @@ CSI_METHOD = CSI(RECIPE, FineTuning(3, 0.05), width=8)
 
 
 def test_csi_loss_is_that_of_two_linear_heads() -> None:
-    model, given = prepared(CSI_METHOD), batch()
+    model, given = model_of(CSI_METHOD), batch(LABELS)
     n = len(LABELS)
     turned = torch.cat([torch.rot90(given.images, r, (2, 3)) for r in range(4)])
-    model.network.eval()
-    with torch.no_grad():
-        f = features_and_logits(model.network, turned)[0].double().numpy()
+    f = array(features_and_logits(model.network.eval(), turned)[0])
     model.train()
-    head, joint = ([p.detach().double().numpy() for p in h.parameters()] for h in (model.network.fc, model.joint))
+    head, joint = (list(map(array, part.parameters())) for part in (model.network.fc, model.joint))
     y = LABELS.numpy()
     own = log_softmax(f[:n] @ head[0].T + head[1], axis=1)[np.arange(n), y].mean()
     log_joint = log_softmax(f @ joint[0].T + joint[1], axis=1).reshape(4, n, 4, CLASSES)
@@ -150,31 +139,70 @@ def test_csi_loss_is_that_of_two_linear_heads() -> None:
     assert float(CSI_METHOD.loss(model, given).detach()) == pytest.approx(-own - both, rel=2e-5)
 
 
-def test_csi_leaves_the_contrastive_network_as_it_is_and_trains_the_heads(tmp_path: Path) -> None:
+def test_csi_trains_the_heads_alone_and_averages_the_logits_of_each_turn_for_that_turn(tmp_path: Path) -> None:
     made = job(CSI_METHOD)
-    first = obtain(made.initial, tmp_path, lambda folder: train(made.initial, folder, QUIET))
-    last = obtain(made, tmp_path, lambda folder: train(made, folder, QUIET, first.weights))
-    before, after = (backbone().load(c.weights).module().state_dict() for c in (first, last))
+    last = trained(made, tmp_path)
+    before, after = (load_file(c.weights) for c in (trained(made.initial, tmp_path), last))
     for name in before:
         assert torch.equal(before[name], after[name]) != name.startswith("fc."), name
-
-
-def test_csi_averages_the_logits_of_each_turn_for_that_turn(tmp_path: Path) -> None:
-    made = job(CSI_METHOD)
-    first = obtain(made.initial, tmp_path, lambda folder: train(made.initial, folder, QUIET))
-    found = evaluated(made, obtain(made, tmp_path, lambda folder: train(made, folder, QUIET, first.weights)))
-    images = batch().images
-    outputs = found.outputs(images, Request(fields=ALL, layers=("turned",), pool="mean"))
+    found = evaluated(made, last)
+    images = batch(LABELS).images
+    outputs = found.outputs(images, reading("turned"))
     joint = found.module().joint
     expected = []
     for r in range(4):
         turned = found.outputs(torch.rot90(images, r, (2, 3)), Request(fields=frozenset({Field.FEATURES})))
         expected.append(joint(turned.features).detach()[:, CLASSES * r : CLASSES * r + CLASSES])
     torch.testing.assert_close(outputs.maps["turned"], torch.stack(expected).mean(dim=0), rtol=1e-4, atol=1e-4)
-    plain = found.outputs(images, Request())
-    torch.testing.assert_close(outputs.logits, plain.logits)
+    torch.testing.assert_close(outputs.logits, found.outputs(images, Request()).logits)
 
 
 def test_csi_starts_from_the_checkpoint_of_supcon_over_rotations() -> None:
     assert CSI_METHOD.initial == SupCon(RECIPE, temperature=0.07, rotations=4, width=8)
     assert CSI_METHOD.schedule == replace(RECIPE, epochs=3, lr=0.05)
+
+
+LAST_STAGE = CIDERLastStage(RECIPE, width=6, tuning=FineTuning(3, 0.05))
+
+
+def test_last_stage_is_layer4_of_a_resnet() -> None:
+    torchvision = _compat.library("torchvision.models")
+    for network in (CifarResNet(SPECS["resnet18"], 10), torchvision.resnet18(num_classes=10)):
+        assert last_stage(network) is network.layer4
+
+
+def test_a_network_of_nothing_but_its_classifier_has_no_stage() -> None:
+    with pytest.raises(ConfigError, match="no part of Sequential before its classifier has parameters"):
+        last_stage(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
+
+
+def test_only_the_last_stage_and_the_projection_learn() -> None:
+    network = CifarResNet(SPECS["resnet8"], CLASSES)
+    model = LAST_STAGE.prepare(network, 64, CLASSES)
+    (group,) = LAST_STAGE.parameter_groups(model)
+    expected = {*network.layer3.parameters(), *model.project.parameters()}
+    assert set(group["params"]) == expected
+    assert group["weight_decay"] == LAST_STAGE.weight_decay
+    given = replace(batch(torch.arange(6) % 3), images=torch.randn(6, 3, 16, 16, generator=draws(0)))
+    model.prototypes.copy_(functional.normalize(torch.randn(CLASSES, 6), dim=1))
+    LAST_STAGE.loss(model.train(), given).backward()
+    assert {p for p in model.parameters() if p.grad is not None} == expected
+
+
+def test_loss_is_ciders() -> None:
+    losses = []
+    for method in (LAST_STAGE, CIDER(RECIPE, width=6)):
+        model = model_of(method)
+        model.prototypes.copy_(functional.normalize(torch.randn(CLASSES, 6), dim=1))
+        losses.append(float(method.loss(model, batch(torch.arange(6) % 3)).detach()))
+    assert losses[0] == losses[1]
+
+
+def test_training_goes_on_from_cross_entropy_and_leaves_earlier_stages_where_they_were(tmp_path: Path) -> None:
+    made = job(LAST_STAGE)
+    last, first = (trained(one, tmp_path) for one in (made, made.initial))
+    before, after = (load_file(c.weights) for c in (first, last))
+    unchanged = {name for name in before if torch.equal(before[name], after[name])}
+    # The toy's stages with parameters are a convolution and, the last, a batch norm.
+    assert unchanged == {"conv.weight", "conv.bias", "fc.weight", "fc.bias"}
+    assert LAST_STAGE.schedule == replace(RECIPE, epochs=3, lr=0.05)

@@ -7,32 +7,29 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from torch.nn import functional
 
-from openbench.training.base import Batch, StepInfo, features_and_logits
+from openbench.training.base import Batch, features_and_logits
 from openbench.training.methods.palm import PALM, Mixture, assignment, contrast
 
-from .training_toys import CLASSES, FEATURES, backbone
+from . import training_toys
+from .training_toys import CLASSES, FEATURES, array, backbone
 
 Array = NDArray[np.float64]
 METHOD = PALM(weight=0.7, temperature=0.2, keep=0.6, prototypes=4, top=3, epsilon=0.3, width=6)
 
 
 def batch() -> Batch:
-    images = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    labels = torch.tensor([0, 0, 0, 0, 1, 2, 0, 1, 0, 0, 2, 1])
-    return Batch(images, labels, torch.arange(12), StepInfo(3, 10, 9, 50, torch.Generator().manual_seed(3)))
+    return training_toys.batch(torch.tensor([0, 0, 0, 0, 1, 2, 0, 1, 0, 0, 2, 1]))
 
 
 def model_of(method: PALM = METHOD) -> Mixture:
-    torch.manual_seed(1)
-    model = method.prepare(backbone(dropout=0).initialise(1).module(), FEATURES, CLASSES).train()
+    model = training_toys.model_of(method)
     model.prototypes.copy_(functional.normalize(torch.randn(model.prototypes.shape), dim=2))
     return model
 
 
 def embedded(model: Mixture, given: Batch) -> Array:
-    f = features_and_logits(model.network, given.images)[0].detach().double().numpy()
-    first, _, second = model.project
-    w1, b1, w2, b2 = (t.detach().double().numpy() for t in (first.weight, first.bias, second.weight, second.bias))
+    f = array(features_and_logits(model.network, given.images)[0])
+    w1, b1, w2, b2 = map(array, model.project.parameters())
     h = np.maximum(f @ w1.T + b1, 0) @ w2.T + b2
     return h / np.linalg.norm(h, axis=1, keepdims=True)
 

@@ -11,15 +11,14 @@ from sklearn.gaussian_process.kernels import RBF
 from torch import nn
 from torch.nn import functional
 
-from openbench.core.request import Field, Request, Role
-from openbench.training._images import load_images
-from openbench.training.base import Batch, StepInfo, TrainingData, features_and_logits
+from openbench.training.base import Batch, features_and_logits
 from openbench.training.loop import _loop as loop
 from openbench.training.loop._loop import train
-from openbench.training.loop.weights import evaluated, obtain
+from openbench.training.loop.weights import evaluated
 from openbench.training.methods.sngp import SNGP, DistanceAware, Posterior, RandomFeatures, SpectralBound, overlap
 
-from .training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, RECIPE, backbone, job, split
+from . import training_toys
+from .training_toys import CLASSES, QUIET, RECIPE, array, backbone, info, job, model_of, reading, sets, trained
 
 Array = NDArray[np.float64]
 METHOD = SNGP(RECIPE, random_features=32)
@@ -27,13 +26,11 @@ LABELS = torch.arange(10) % CLASSES
 
 
 def batch(seed: int = 0) -> Batch:
-    images = torch.randn(10, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
-    return Batch(images, LABELS, torch.arange(10), StepInfo(1, 2, 5, 10, torch.Generator().manual_seed(3)))
+    return training_toys.batch(LABELS, seed=seed)
 
 
 def prepared(method: SNGP = METHOD) -> DistanceAware:
-    torch.manual_seed(1)
-    model = method.prepare(backbone(dropout=0).initialise(1).module(), FEATURES, CLASSES).train()
+    model = model_of(method)
     with torch.no_grad():
         model.head.weight.mul_(3)
     return model
@@ -42,15 +39,15 @@ def prepared(method: SNGP = METHOD) -> DistanceAware:
 def phi_of(model: DistanceAware, images: torch.Tensor) -> Array:
     """Random features φ in float64, entry by entry as the paper has them, after a normalisation."""
     with torch.no_grad():
-        h = features_and_logits(model.network, images)[0].double().numpy()
+        h = array(features_and_logits(model.network, images)[0])
     h = (h - h.mean(axis=1, keepdims=True)) / np.sqrt(h.var(axis=1, keepdims=True) + 1e-5)
-    v, b = (t.double().numpy() for t in (model.random.directions, model.random.phases))
+    v, b = map(array, (model.random.directions, model.random.phases))
     return np.sqrt(2 / len(b)) * np.cos(h @ v.T + b)
 
 
 def test_loss_is_the_cross_entropy_of_a_linear_function_of_random_features() -> None:
     model, given = prepared(), batch()
-    z = METHOD.amplitude * phi_of(model, given.images) @ model.head.weight.detach().double().numpy().T
+    z = METHOD.amplitude * phi_of(model, given.images) @ array(model.head.weight).T
     expected = -log_softmax(z, axis=1)[np.arange(10), LABELS.numpy()].mean()
     assert float(METHOD.loss(model, given).detach()) == pytest.approx(expected, rel=2e-5)
 
@@ -63,7 +60,7 @@ def test_precision_is_summed_over_batches_and_variance_is_its_quadratic_form(lik
     precision = np.tile(0.7 * np.eye(32), (k, 1, 1))
     for seed in range(4):
         phi = phi_of(model, batch(seed).images)
-        p = softmax(method.amplitude * phi @ model.head.weight.detach().double().numpy().T, axis=1)
+        p = softmax(method.amplitude * phi @ array(model.head.weight).T, axis=1)
         weights = p * (1 - p) if likelihood == "softmax" else np.ones((10, 1))
         for j in range(k):
             precision[j] += sum(w * np.outer(f, f) for f, w in zip(phi, weights[:, j], strict=True))
@@ -81,8 +78,7 @@ def test_each_epoch_begins_with_an_empty_posterior() -> None:
     model = prepared()
     METHOD.loss(model, batch())
     assert model.posterior.information.abs().sum() > 0
-    data = TrainingData(load_images(split(Role.ID_TRAIN, 20), PREPROCESS, torch.device("cpu")), None)
-    METHOD.on_epoch_start(model, StepInfo(1, 2, 5, 10, torch.Generator()), data)
+    METHOD.on_epoch_start(model, info(1), sets())
     assert model.posterior.information.abs().sum() == 0
 
 
@@ -124,7 +120,7 @@ def operator(layer: nn.Module, shape: tuple[int, ...]) -> Array:
     """A layer without its bias as a dense matrix, column by column."""
     units = torch.eye(int(np.prod(shape))).view(-1, *shape)
     with torch.no_grad():
-        return (layer(units) - layer(torch.zeros(1, *shape))).flatten(1).T.double().numpy()
+        return array((layer(units) - layer(torch.zeros(1, *shape))).flatten(1).T)
 
 
 class Layers(nn.Module):
@@ -153,7 +149,7 @@ def test_no_layer_stretches_more_than_the_bound(name: str) -> None:
     norm = np.linalg.norm(operator(network.get_submodule(name), SHAPES[name]), 2)
     assert norm < 2.5 * 1.001
     # Not by far: what is held is the norm of the weights times what windows may add.
-    weight = network.get_submodule(name).weight.detach().flatten(1).double().numpy()
+    weight = array(network.get_submodule(name).weight.flatten(1))
     assert overlap(network.get_submodule(name)) * np.linalg.norm(weight, 2) == pytest.approx(2.5, rel=1e-3)
     assert norm > 2.5 / 2.5
 
@@ -173,8 +169,7 @@ def test_bound_holds_after_every_step_of_a_training(tmp_path: Path, monkeypatch:
     norms = []
 
     def watched(model, images, autocast, *rest):
-        weight = model.network.conv.weight.detach().flatten(1).double().numpy()
-        norms.append(3 * np.linalg.norm(weight, 2))
+        norms.append(3 * np.linalg.norm(array(model.network.conv.weight.flatten(1)), 2))
         return accuracy_of(model, images, autocast, *rest)
 
     accuracy_of = loop.accuracy_of
@@ -187,16 +182,15 @@ def test_bound_holds_after_every_step_of_a_training(tmp_path: Path, monkeypatch:
 
 def test_what_is_evaluated_has_the_variance_as_a_layer_and_the_mode_as_its_head(tmp_path: Path) -> None:
     made = job(METHOD)
-    checkpoint = obtain(made, tmp_path, lambda folder: train(made, folder, QUIET))
+    checkpoint = trained(made, tmp_path)
     weights = backbone().load(checkpoint.weights).module().state_dict()
     found = evaluated(made, checkpoint)
     kept = found.module().network.state_dict()
     assert all(torch.equal(kept[k], v) for k, v in weights.items()), "evaluation must not touch the weights"
-    images = torch.cat([images for images, _, _ in load_images(made.id_val, PREPROCESS, torch.device("cpu")).clean()])
-    request = Request(fields=frozenset({Field.FEATURES, Field.LOGITS, Field.MAPS}), layers=("variance",), pool="mean")
-    outputs = found.outputs(images, request)
-    assert outputs.features.shape == (40, 32)
-    assert outputs.maps["variance"].shape == (40, 1)
+    images = sets().train.images(torch.arange(70))
+    outputs = found.outputs(images, reading("variance"))
+    assert outputs.features.shape == (70, 32)
+    assert outputs.maps["variance"].shape == (70, 1)
     squares = (outputs.features / METHOD.amplitude).square().sum(dim=1)
     assert bool((outputs.maps["variance"][:, 0] > 0).all())
     assert bool((outputs.maps["variance"][:, 0] < squares).all()), "what was seen makes the prior narrower"

@@ -17,9 +17,8 @@ import openbench.training.methods
 from openbench import paths
 from openbench.config.build import build, target_of
 from openbench.config.shipped import shipped
-from openbench.core.request import Field, Request, Role
+from openbench.core.request import Field, Request
 from openbench.errors import ConfigError
-from openbench.training._images import load_images
 from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import (
     AugMix,
@@ -32,9 +31,9 @@ from openbench.training.augment.augmentations import (
 from openbench.training.augment.mixing import CutMix, Mixup
 from openbench.training.augment.pixmix import PixMix
 from openbench.training.augment.reading import RandomResizedCrop
-from openbench.training.base import Batch, Selection, StepInfo, TrainingData, TrainingMethod
+from openbench.training.base import Batch, Selection, StepInfo, TrainingMethod
 from openbench.training.loop._loop import train
-from openbench.training.loop.weights import Checkpoint, evaluated, find_checkpoint, folder_of, obtain
+from openbench.training.loop.weights import Checkpoint, evaluated, find_checkpoint, folder_of
 from openbench.training.methods.cider import CIDER
 from openbench.training.methods.cider_last_stage import CIDERLastStage
 from openbench.training.methods.csi import CSI
@@ -55,7 +54,7 @@ from openbench.training.methods.vos import VOS
 from openbench.training.recipe import Recipe
 
 from .killing import train_until_killed
-from .training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, backbone, job, split
+from .training_toys import CLASSES, FEATURES, QUIET, backbone, job, sets, trained
 
 NAMES = sorted(file.stem for file in (paths.config_dir() / "training").glob("*.yaml"))
 RECIPE = Recipe(epochs=4, batch_size=16, lr=0.1, augment=(RandomCrop(1), HorizontalFlip()))
@@ -73,7 +72,6 @@ SMALL = {
 FROZEN = {"csi", "cider_last_stage"}
 # Evaluated are features that the training made of the network's: how many.
 OWN_FEATURES = {"sngp": 64}
-CPU = torch.device("cpu")
 
 
 def literals(hint: Any) -> list[Any]:
@@ -109,16 +107,6 @@ def variant(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     return request.param
 
 
-def trained(made: TrainingJob, root: Path) -> Checkpoint:
-    """The checkpoint of a job; what it starts from is trained first, as `get_or_train` does."""
-
-    def start(folder: Path) -> None:
-        first = None if made.initial is None else trained(made.initial, root).weights
-        train(made, folder, QUIET, first)
-
-    return obtain(made, root, start)
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of all checkpoints: variants that start from the same first training find it there."""
@@ -136,10 +124,7 @@ def state_of(method: TrainingMethod, seed: int = 0) -> tuple[nn.Module, Batch]:
     """A prepared network, and a batch late in the training; queues and the like are filled."""
     torch.manual_seed(seed)
     network = backbone(dropout=0).initialise(seed).module()
-    model = method.prepare(network, FEATURES, CLASSES).train()
-    data = TrainingData(
-        load_images(split(Role.ID_TRAIN, 70), PREPROCESS, CPU), load_images(split(Role.OOD_TRAIN, 24), PREPROCESS, CPU)
-    )
+    model, data = method.prepare(network, FEATURES, CLASSES).train(), sets()
     rows = torch.arange(16).repeat(method.views)
     out = torch.arange(method.outlier_batch_size) % 24
     epochs = method.schedule.epochs

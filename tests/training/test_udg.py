@@ -8,32 +8,16 @@ from scipy.special import log_softmax, logsumexp
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
-from torch.nn import functional
 
-from openbench.core.request import Role
-from openbench.training._images import ImagesInMemory, load_images
-from openbench.training.base import Batch, StepInfo, TrainingData
+from openbench.training._images import ImagesInMemory
+from openbench.training.base import Batch, TrainingData
 from openbench.training.methods import udg
-from openbench.training.methods.udg import UDG, Grouped, balancing, k_means, pure_labels, whitened
+from openbench.training.methods.udg import UDG, balancing, k_means, pure_labels, whitened
 
-from .training_toys import CLASSES, FEATURES, PREPROCESS, backbone, split
+from .training_toys import CLASSES, array, draws, features, info, model_of, sets
 
 METHOD = UDG(outlier_weight=0.7, group_weight=0.3, groups=5, outliers_per_step=6)
 N, M = 9, 6
-
-
-def info(epoch: int = 3, seed: int = 3) -> StepInfo:
-    return StepInfo(epoch, 10, epoch * 5, 50, torch.Generator().manual_seed(seed))
-
-
-def sets() -> TrainingData:
-    splits = (split(Role.ID_TRAIN, 70), split(Role.OOD_TRAIN, 24))
-    return TrainingData(*(load_images(s, PREPROCESS, torch.device("cpu")) for s in splits))
-
-
-def model_of(method: UDG = METHOD) -> Grouped:
-    torch.manual_seed(1)
-    return method.prepare(backbone(dropout=0).initialise(1).module(), FEATURES, CLASSES).train()
 
 
 def test_whitened_features_are_those_of_principal_component_analysis() -> None:
@@ -95,32 +79,23 @@ def test_weights_are_inverse_roots_of_sizes_with_mean_one_over_groups_that_have_
     np.testing.assert_allclose(balancing(torch.from_numpy(groups)).numpy(), [roots[g] / mean for g in groups])
 
 
-def features(network: torch.nn.Module, images: torch.Tensor) -> np.ndarray:
-    with torch.no_grad():
-        maps = functional.batch_norm(
-            network.conv(images), None, None, network.bn.weight, network.bn.bias, training=True
-        )
-        return functional.relu(maps).mean(dim=(2, 3)).double().numpy()
-
-
 @pytest.mark.parametrize("lent", [[-1, 2, -1, 0, -1, -1], [-1] * 6, [1] * 6])
 def test_loss_equals_the_formula(lent: list[int]) -> None:
-    generator = torch.Generator().manual_seed(0)
-    images, outliers = torch.randn(N, 3, 8, 8, generator=generator), torch.randn(M, 3, 8, 8, generator=generator)
-    model, rows, out_rows = model_of(), torch.arange(N) + 3, torch.tensor([5, 0, 3, 2, 1, 4])
+    images, outliers = torch.randn(N + M, 3, 8, 8, generator=draws(0)).split((N, M))
+    model, rows, out_rows = model_of(METHOD), torch.arange(N) + 3, torch.tensor([5, 0, 3, 2, 1, 4])
     model.lent.labels = torch.tensor(lent)
     model.lent.groups = (torch.arange(20) % 5, torch.arange(M) % 4)
     model.lent.weights = (torch.linspace(0.5, 2, 20), torch.linspace(3, 1, M))
     y, out = torch.arange(N) % CLASSES, np.array(lent)[out_rows]
     f, g = features(model.network, images), features(model.network, outliers)
-    weight, bias = (t.detach().double().numpy() for t in (model.network.fc.weight, model.network.fc.bias))
+    weight, bias = map(array, (model.network.fc.weight, model.network.fc.bias))
     z, z_out = f @ weight.T + bias, g @ weight.T + bias
     true = [(row, int(label)) for row, label in zip(z, y, strict=True)]
     true += [(row, label) for row, label in zip(z_out, out, strict=True) if label >= 0]
     expected = np.mean([-log_softmax(row)[label] for row, label in true])
     flat = [logsumexp(row) - row.mean() for row, label in zip(z_out, out, strict=True) if label < 0]
     expected += 0.7 * (np.mean(flat) if flat else 0.0)
-    told = np.concatenate([f, g]) @ model.tell.weight.detach().double().numpy().T + model.tell.bias.detach().numpy()
+    told = np.concatenate([f, g]) @ array(model.tell.weight).T + array(model.tell.bias)
     group = np.concatenate([np.arange(20)[rows] % 5, np.arange(M)[out_rows] % 4])
     w = np.concatenate([np.linspace(0.5, 2, 20)[rows], np.linspace(3, 1, M)[out_rows]])
     expected += 0.3 * np.mean(w * -log_softmax(told, axis=1)[np.arange(N + M), group])
@@ -133,7 +108,7 @@ def test_outliers_that_look_like_a_class_are_lent_it_and_others_are_not() -> Non
     reds = data.train.labels == 0
     disguised = torch.cat([data.train.pixels[reds][:3], data.outliers.pixels[:21]])
     mixed = ImagesInMemory(disguised, torch.full((24,), -1), data.outliers.mean, data.outliers.std)
-    model = model_of()
+    model = model_of(METHOD)
     method = replace(METHOD, groups=1000, dims=3, purity=0.6)
     method.on_epoch_start(model, info(0), TrainingData(data.train, mixed))
     assert model.lent.labels[:3].tolist() == [0] * 3
@@ -143,7 +118,7 @@ def test_outliers_that_look_like_a_class_are_lent_it_and_others_are_not() -> Non
 
 
 def test_last_epochs_loans_count_in_the_purity_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    data, model = sets(), model_of()
+    data, model = sets(), model_of(METHOD)
     one = int(data.train.labels[0])
     groups = torch.ones(94, dtype=torch.int64)
     groups[[0, 70, 71, 72]] = 0
@@ -161,7 +136,7 @@ def test_last_epochs_loans_count_in_the_purity_of_a_group(monkeypatch: pytest.Mo
 
 
 def test_the_head_of_the_groups_begins_anew_in_every_epoch() -> None:
-    data, model = sets(), model_of()
+    data, model = sets(), model_of(METHOD)
     seen = []
     for epoch in (0, 1):
         model.tell.weight.data.fill_(5)
@@ -174,7 +149,7 @@ def test_the_head_of_the_groups_begins_anew_in_every_epoch() -> None:
 
 
 def test_what_was_lent_is_part_of_the_state() -> None:
-    data, model, other = sets(), model_of(), model_of()
+    data, model, other = sets(), model_of(METHOD), model_of(METHOD)
     METHOD.on_epoch_start(model, info(0), data)
     model.lent.labels[:] = torch.arange(24) % 4 - 1
     other.load_state_dict(model.state_dict())

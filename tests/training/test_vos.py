@@ -1,3 +1,4 @@
+from collections import deque
 from dataclasses import replace
 
 import numpy as np
@@ -7,26 +8,22 @@ from scipy.special import log_softmax, logsumexp
 from scipy.stats import ks_2samp, multivariate_normal
 from torch.nn import functional
 
-from openbench.training.base import Batch, StepInfo, features_and_logits
+from openbench.training.base import Batch, features_and_logits
 from openbench.training.methods.vos import VOS, WithQueues
+from openbench.training.parts._shared import Queued
 
-from .training_toys import CLASSES, FEATURES, backbone
+from . import training_toys
+from .training_toys import CLASSES, array, info, model_of
 
 METHOD = VOS(queue=20, start=0.4, sample_from=50, weight=0.5)
 
 
-def info(epoch: int = 9, seed: int = 3) -> StepInfo:
-    return StepInfo(epoch, 10, epoch * 5, 50, torch.Generator().manual_seed(seed))
-
-
 def batch(epoch: int = 9) -> Batch:
-    images = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    return Batch(images, torch.arange(12) % CLASSES, torch.arange(12), info(epoch))
+    return training_toys.batch(torch.arange(12) % CLASSES, epoch)
 
 
 def filled(method: VOS = METHOD) -> WithQueues:
-    torch.manual_seed(1)
-    model = method.prepare(backbone(dropout=0).initialise(1).module(), FEATURES, CLASSES).train()
+    model = model_of(method)
     model.queue.copy_(torch.rand(model.queue.shape) + torch.arange(CLASSES)[:, None, None])
     model.seen.fill_(method.queue)
     return model
@@ -67,12 +64,12 @@ def test_both_forms_have_the_same_value() -> None:
 def test_loss_equals_the_formula() -> None:
     model = filled()
     model.energy_weight.data[0] = -1.0  # a negative weight counts as zero
-    z = features_and_logits(model.network, batch().images)[1].detach().double().numpy()
+    z = array(features_and_logits(model.network, batch().images)[1])
     drawn = METHOD.virtual(model.queue, info())
-    z_out = model.network.fc(drawn).detach().double().numpy()
-    weights = np.maximum(model.energy_weight.detach().double().numpy(), 0)
+    z_out = array(model.network.fc(drawn))
+    weights = np.maximum(array(model.energy_weight), 0)
     energies = np.concatenate([logsumexp(part, b=weights, axis=1) for part in (z, z_out)])
-    a, b = model.decide.weight.detach().double().numpy()[:, 0], model.decide.bias.detach().double().numpy()
+    a, b = array(model.decide.weight)[:, 0], array(model.decide.bias)
     decisions = log_softmax(energies[:, None] * a + b, axis=1)
     is_id = np.array([1] * 12 + [0] * CLASSES)
     y = batch().labels.numpy()
@@ -135,7 +132,41 @@ def test_the_weighted_energy_is_evaluated_as_pytorch_ood_has_it_and_without_the_
     surface.outputs["weighted_energy"].register_forward_hook(lambda *given: seen.append(given[-1]))
     with torch.no_grad():
         logits = surface.module(batch().images)
-    weight = model.energy_weight.detach().double().clamp(min=0).numpy()
-    expected = np.log((weight * np.exp(logits.double().numpy())).sum(axis=1))
+    expected = np.log((np.maximum(array(model.energy_weight), 0) * np.exp(array(logits))).sum(axis=1))
     np.testing.assert_allclose(seen[0][:, 0], expected, rtol=1e-5)
     assert not any("queue" in name for name in surface.module.state_dict())
+
+
+LENGTH = 3
+
+
+def empty(num_classes: int, feature_dim: int) -> Queued:
+    queued = Queued()
+    queued.add_queues(num_classes, LENGTH, feature_dim)
+    return queued
+
+
+def test_a_batch_longer_than_the_queue_leaves_its_last_features_in_order():
+    queued = empty(1, 1)
+    queued.remember(torch.arange(1.0, 6.0)[:, None], torch.zeros(5, dtype=torch.int64))
+    assert queued.queue.flatten().tolist() == [3, 4, 5]
+    queued.remember(torch.tensor([[6.0]]), torch.tensor([0]))
+    assert queued.queue.flatten().tolist() == [6, 4, 5]  # in place of the oldest
+
+
+def test_queues_hold_the_last_features_of_their_class():
+    generator = torch.Generator().manual_seed(0)
+    queued = empty(4, 2)
+    expected = [deque(maxlen=LENGTH) for _ in range(4)]
+    for step in range(30):
+        n = int(torch.randint(1, 12, (), generator=generator))
+        labels, features = torch.randint(0, 3, (n,), generator=generator), torch.randn(n, 2, generator=generator)
+        queued.remember(features, labels)
+        for feature, label in zip(features.tolist(), labels.tolist(), strict=True):
+            expected[label].append(feature)
+        for k in range(3):
+            rows = queued.queue[k, : min(LENGTH, int(queued.seen[k]))].tolist()
+            assert sorted(rows) == sorted(expected[k]), step
+        assert not queued.full()  # class 3 has none
+    queued.remember(torch.zeros(LENGTH, 2), torch.full((LENGTH,), 3))
+    assert queued.full()

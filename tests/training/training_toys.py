@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -15,14 +16,15 @@ from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
-from openbench.core.request import Role
+from openbench.core.request import Field, Request, Role
 from openbench.core.runtime import Runtime
 from openbench.data.sources.items import ArrayItems
+from openbench.training._images import load_images
 from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
-from openbench.training.base import Batch, TrainingMethod, features_and_logits
+from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod, features_and_logits
 from openbench.training.loop._loop import train
-from openbench.training.loop.weights import obtain
+from openbench.training.loop.weights import Checkpoint, obtain
 from openbench.training.recipe import Recipe
 
 SIDE, CLASSES, FEATURES = 8, 3, 12
@@ -163,6 +165,59 @@ class ToyPrototypes(TrainingMethod):
         outlying = model(batch.outliers)
         flat = (outlying.logsumexp(1) - outlying.mean(1)).mean()
         return functional.cross_entropy(logits, batch.labels) + 0.1 * pull + 0.5 * flat
+
+
+def draws(seed: int = 3) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def info(epoch: int = 9, seed: int = 3) -> StepInfo:
+    """The first step of one of ten epochs."""
+    return StepInfo(epoch, 10, epoch * 5, 50, draws(seed))
+
+
+def batch(labels: Tensor, epoch: int = 9, seed: int = 0) -> Batch:
+    """Images of noise with labels."""
+    images = torch.randn(len(labels), 3, SIDE, SIDE, generator=draws(seed))
+    return Batch(images, labels, torch.arange(len(labels)), info(epoch))
+
+
+def sets() -> TrainingData:
+    """All training images and outliers of the toy benchmark."""
+    splits = (split(Role.ID_TRAIN, 70), split(Role.OOD_TRAIN, 24))
+    return TrainingData(*(load_images(s, PREPROCESS, torch.device("cpu")) for s in splits))
+
+
+def model_of(method: TrainingMethod) -> nn.Module:
+    """What a method trains: the toy network without dropout, prepared."""
+    torch.manual_seed(1)
+    return method.prepare(backbone(dropout=0).initialise(1).module(), FEATURES, CLASSES).train()
+
+
+def array(tensor: Tensor) -> NDArray[np.float64]:
+    return tensor.detach().double().numpy()
+
+
+def features(network: nn.Module, images: Tensor) -> NDArray[np.float64]:
+    """Penultimate features, by the network's layers one after the other; batch statistics are those of `images`."""
+    norm = network.bn
+    with torch.no_grad():
+        maps = functional.batch_norm(network.conv(images), None, None, norm.weight, norm.bias, training=True)
+        return array(functional.relu(maps).mean(dim=(2, 3)))
+
+
+def reading(layer: str) -> Request:
+    """What a score reads that takes an output of what is evaluated."""
+    return Request(fields=frozenset({Field.LOGITS, Field.FEATURES, Field.MAPS}), layers=(layer,), pool="mean")
+
+
+def trained(made: TrainingJob, root: Path) -> Checkpoint:
+    """The checkpoint of a job; what it starts from is trained first, as `get_or_train` does."""
+
+    def start(folder: Path) -> None:
+        train(made, folder, QUIET, None if made.initial is None else trained(made.initial, root).weights)
+
+    return obtain(made, root, start)
 
 
 def job(method: TrainingMethod | None = None, seed: int = 0, **changes: object) -> TrainingJob:
