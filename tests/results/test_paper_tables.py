@@ -34,33 +34,23 @@ def test_every_cell_of_the_reject_option_table_is_read():
 
 def test_the_rebenchmark_tables_are_read_in_our_names():
     found = rebench_figures(REFERENCE)
-    assert found["rebench_case2", "cross_entropy", "gradnorm"] == {
-        "f1": 0.70,
-        "auroc": 0.72,
-        "fpr95": 0.47,
-        "aupr": 0.62,
-    }
+    gradnorm = {"f1": 0.70, "auroc": 0.72, "fpr95": 0.47, "aupr": 0.62}
+    assert found["rebench_case2", "cross_entropy", "gradnorm"] == gradnorm
     # Outlier exposure is a training here, which the paper scores by MSP.
     assert found["rebench_case3", "outlier_exposure", "msp"]["f1"] == 0.90
     assert found["rebench_case3", "cross_entropy", "msp"]["f1"] == 0.93
     assert len(found) == 15
 
 
-def test_a_folder_without_the_tables_has_no_figures(tmp_path):
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [("New,1", r"training 'New' is not in paper_names\.csv"), ("MSP,x", "found 'x' — allowed")],
+)
+def test_what_cannot_be_read_is_named_with_its_line(tmp_path, row, said):
     assert (rejection_figures(tmp_path), rebench_figures(tmp_path)) == ({}, {})
-
-
-def test_what_is_not_a_number_is_named_with_its_line(tmp_path):
     shutil.copy(REFERENCE / "paper_names.csv", tmp_path)
-    (tmp_path / "rebenchmarking_tables.csv").write_text("case,method,f1,auroc,fpr95,aupr\n1,MSP,x,1,1,1\n")
-    with pytest.raises(RecordError, match=r"rebenchmarking_tables\.csv, line 2: found 'x' — allowed: a number"):
-        rebench_figures(tmp_path)
-
-
-def test_a_name_that_nobody_has_translated_is_named(tmp_path):
-    shutil.copy(REFERENCE / "paper_names.csv", tmp_path)
-    (tmp_path / "rebenchmarking_tables.csv").write_text("case,method,f1,auroc,fpr95,aupr\n1,New,1,1,1,1\n")
-    with pytest.raises(RecordError, match=r"line 2: training 'New' is not in paper_names\.csv"):
+    (tmp_path / "rebenchmarking_tables.csv").write_text(f"case,method,f1,auroc,fpr95,aupr\n1,{row},1,1,1\n")
+    with pytest.raises(RecordError, match=rf"rebenchmarking_tables\.csv, line 2: {said}"):
         rebench_figures(tmp_path)
 
 

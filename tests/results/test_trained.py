@@ -38,12 +38,8 @@ def test_augmentations_and_outliers_are_rows_with_columns_that_say_so():
     base = make_record()
     records = [base, trained(base, augment="pixmix"), trained(base, augment="mixup"), trained(base, outliers="tin597")]
     rows = markdown_table(leaderboard(boards(records))["toy.md"], "toy")
-    assert {(row["augmentation"], row["outliers"]) for row in rows} == {
-        ("none", "none"),
-        ("pixmix", "none"),
-        ("mixup", "none"),
-        ("none", "tin597"),
-    }
+    shown = sorted((row["augmentation"], row["outliers"]) for row in rows)
+    assert shown == [("mixup", "none"), ("none", "none"), ("none", "tin597"), ("pixmix", "none")]
 
 
 def test_a_page_without_augmentations_has_no_column_for_them_but_its_csv_has():
@@ -58,7 +54,8 @@ def test_the_augmentation_of_an_older_record_is_found_in_its_recipe():
     base = make_record()
     (plain,) = ranked([trained(base, {"augment": [CROP]})])
     (mixed,) = ranked([trained(base, {"augment": [CROP, PIXMIX]})])
-    assert (plain.augment, mixed.augment) == ("none", "pixmix")
+    (own,) = ranked([trained(base, {"augment": [CROP, {"_target_": "mine.augment.Sepia", "amount": 0.5}]})])
+    assert (plain.augment, mixed.augment, own.augment) == ("none", "pixmix", "sepia")
 
 
 def test_one_augmentation_with_another_strength_has_another_name():
@@ -78,12 +75,6 @@ def test_an_augmentation_is_itself_with_the_values_that_it_has_on_any_data():
         named[strength] = row.augment
     assert [named[s] for s in ((1, 14), (1, 10), (2, 9))] == ["randaugment"] * 3  # CIFAR, ImageNet-200, ImageNet-1K
     assert named[1, 9] == "randaugment (magnitude=9)"
-
-
-def test_an_augmentation_of_a_user_is_named_by_its_class():
-    mine = {"_target_": "mine.augment.Sepia", "amount": 0.5}
-    (row,) = ranked([trained(make_record(), {"augment": [CROP, mine]})])
-    assert row.augment == "sepia"
 
 
 def test_released_weights_have_no_augmentation_whatever_the_config_says():

@@ -112,8 +112,4 @@ def test_a_file_that_is_missing_changed_or_left_over_is_said(tmp_path, monkeypat
     today = {"current.md": b"91.06", "changed.md": b"82.06", "missing.csv": b"x", "drawn.png": b"new"}
     files = {tmp_path / name: (lambda content=content: content) for name, content in today.items()}
     lines = [*stale(files), *left_over(tmp_path, files)]
-    assert [Path(line.split()[0]).name for line in lines] == [
-        "changed.md",
-        "missing.csv",
-        "gone-oscr.csv",
-    ]
+    assert [Path(line.split()[0]).name for line in lines] == ["changed.md", "missing.csv", "gone-oscr.csv"]

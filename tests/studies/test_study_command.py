@@ -130,12 +130,7 @@ def test_tables_are_written_in_every_format_and_say_the_same(folder, capsys):
     page = MarkdownIt("commonmark").enable("table").render((folder / "out/two.md").read_text())
     assert "<strong>92.00 ± 2.16</strong>" in page
     rows = list(csv.DictReader(io.StringIO((folder / "out/two.csv").read_text())))
-    assert [(row["row"], row["column"], row["runs"], row["runs_wanted"]) for row in rows][2] == (
-        "KNN",
-        "near",
-        "2",
-        "3",
-    )
+    assert [rows[2][key] for key in ("row", "column", "runs", "runs_wanted")] == ["KNN", "near", "2", "3"]
     assert float(rows[2]["value"]) == pytest.approx(0.85)
     assert set(rows[2]["records"].split()) == {record.run_id for record in RECORDS[3:]}
     assert (folder / "out/two.png").read_bytes().startswith(b"\x89PNG")

@@ -7,10 +7,9 @@ import pytest
 from PIL import Image
 
 from openbench.studies._tuning import Tuning
-from openbench.studies.cells import StudyOptions, cells
 
 from ..results.records import named  # noqa: TID252 — the tests are no package
-from .runs import YAML, config_of, lookup, run
+from .runs import YAML, config_of, of, run
 from .runs import study as made_of
 
 TEXT = (
@@ -44,19 +43,22 @@ def record(method, strategy):
 
 
 def tuning(tmp_path, keys=CHOSEN):
+    return made(tmp_path, [record(*key) for key in keys])
+
+
+def made(tmp_path, records):
     study = made_of(tmp_path, TEXT)
-    records = [record(*key) for key in keys]
-    grid = cells(study, StudyOptions(), lookup(records))
-    return Tuning(study, grid, {one.run_id: one for one in records})
+    return Tuning(study, of(study, records), {one.run_id: one for one in records})
 
 
 def rows(table):
     return {row[0]: row[1:] for row in table.rows}
 
 
-def test_aurocs_are_those_of_the_groups(tmp_path):
-    found = rows(tuning(tmp_path).tables()[0])
-    assert found["MSP"] == pytest.approx((0.5, 0.85, 0.85, 0.5, 0.65, 0.65))
+def test_aurocs_are_those_of_the_groups_and_the_picture_is_a_png(tmp_path):
+    found = tuning(tmp_path)
+    assert rows(found.tables()[0])["MSP"] == pytest.approx((0.5, 0.85, 0.85, 0.5, 0.65, 0.65))
+    assert Image.open(io.BytesIO(found.picture())).format == "PNG"
 
 
 def test_regret_is_to_the_best_setting_of_each_set_and_gain_to_the_defaults(tmp_path):
@@ -92,12 +94,7 @@ def test_a_method_that_lacks_a_way_is_shown_without_it_and_does_not_count(tmp_pa
 
 def test_trials_without_sets_leave_the_oracles_own_auroc_as_the_best(tmp_path, monkeypatch):
     monkeypatch.setitem(CHOSEN, ("msp", "oracle"), (0.8, 0.8, 0.8, 0.8))
-    study = made_of(tmp_path, TEXT)
-    records = [replace(one, trials=[{"params": {"k": 1}, "auroc": 0.8}]) for one in (record(*key) for key in CHOSEN)]
-    found = Tuning(study, cells(study, StudyOptions(), lookup(records)), {one.run_id: one for one in records})
+    trials = [{"params": {"k": 1}, "auroc": 0.8}]
+    found = made(tmp_path, [replace(record(*key), trials=trials) for key in CHOSEN])
     assert rows(found.tables()[1])["MSP"] == pytest.approx((0.3, 0.05, 0, 0.25, 0.3))
     assert rows(found.tables()[3]) == {}
-
-
-def test_the_picture_is_a_png(tmp_path):
-    assert Image.open(io.BytesIO(tuning(tmp_path).picture())).format == "PNG"
