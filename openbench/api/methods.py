@@ -13,7 +13,7 @@ from torch import Tensor
 from openbench.api.arguments import ArrayLike, as_array, as_features, as_head, class_indices
 from openbench.backbones.rows import Rows
 from openbench.config.build import build
-from openbench.config.folders import check_choices, config_folders
+from openbench.config.folders import config_folders
 from openbench.config.overrides import NAME
 from openbench.config.shipped import named_for, shipped
 from openbench.core.composite import Composite, leaves
@@ -115,7 +115,6 @@ def _shipped_node(name: str) -> dict[str, Any]:
     """The config of a method of openbench or of an installed package."""
     places = config_folders()
     known = sorted({file.stem for place in places for file in (place.path / "method").glob("*.yaml")})
-    check_choices({"method": name})
     node = shipped("method", name, places=places) if name in known else None
     if node is None:
         raise ConfigError(

@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from openbench.config.folders import Folder, check_one, config_folders, read_config
+from openbench.config.folders import Folder, config_folders, read_config
 from openbench.config.shipped import shipped
 from openbench.errors import ConfigError, OpenbenchError, not_found
 from openbench.public import TARGET
@@ -143,12 +143,8 @@ class Registry:
         """All folders, with the user's.
 
         Raises:
-            ConfigError: the user's folder is missing, or holds a file that another folder's would hide.
+            ConfigError: the user's folder is missing, or two folders have a file of the same name.
         """
-        if config_dir is not None:
-            from openbench.compose.config import check_no_clash
-
-            check_no_clash(config_dir)
         return cls(tuple(config_folders(config_dir)))
 
     def groups(self) -> list[str]:
@@ -177,9 +173,8 @@ class Registry:
         """The entry of a name.
 
         Raises:
-            ConfigError: no such group or name, or several of it.
+            ConfigError: no such group or name.
         """
-        check_one(group, name, self.places)
         entries = {entry.name: entry for entry in self.entries(group)}
         if name not in entries:
             what = f"{group} '{name}' not found in configs/{group}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from openbench.compose.config import HYDRA, RUNTIME, check_no_clash, compose_with_hydra, runtime, scientific
+from openbench.compose.config import HYDRA, RUNTIME, compose_with_hydra, runtime, scientific
 from openbench.compose.errors import Typed, explained
 from openbench.compose.sweep import parse
 from openbench.config.build import target_of
@@ -46,8 +46,6 @@ def composed(command: str, overrides: Sequence[str], config_dir: Path | None = N
         ConfigError: anything about the overrides or the config files.
         NotApplicableError: a key that nothing would read.
     """
-    if config_dir is not None:
-        check_no_clash(config_dir)
     with explained(Typed(command, list(overrides), config_dir)):
         cfg = compose_with_hydra(command, overrides, config_dir)
     return nodes(command, cfg, cfg.hydra.runtime.choices, overrides)

@@ -13,7 +13,7 @@ from openbench import paths
 from openbench.compose.sweep import options, with_folders
 from openbench.config.build import target_of
 from openbench.config.constraints import Seed, check_value
-from openbench.config.folders import check_choices, config_folders
+from openbench.config.folders import config_folders
 from openbench.config.overrides import ATTACK, AUGMENT, NAME, OUTLIERS
 from openbench.config.shipped import by_data, shipped
 from openbench.errors import ConfigError, available, check_known
@@ -59,9 +59,7 @@ def compose_with_hydra(command: str, overrides: Sequence[str], config_dir: Path 
     """Return what `compose` does with Hydra's own node, which knows the choices and the launcher."""
     others = [folder.path for folder in config_folders(config_dir)[1:]]
     with initialize_config_dir(config_dir=str(paths.config_dir()), version_base=VERSION_BASE):
-        cfg = hydra_compose(command, with_folders(overrides, others), return_hydra_config=True)
-    check_choices(cfg.hydra.runtime.choices)
-    return cfg
+        return hydra_compose(command, with_folders(overrides, others), return_hydra_config=True)
 
 
 def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run") -> dict[str, Any]:
@@ -166,21 +164,3 @@ def no_benchmark(command: str, config_dir: Path | None = None) -> ConfigError:
         f"no benchmark chosen — add one with a plus sign: python -m openbench {command} +benchmark={first} (available: "
         f"{available(names)}; python -m openbench list benchmark)"
     )
-
-
-def check_no_clash(config_dir: Path) -> None:
-    """Refuse a user's folder with a file that one of openbench or a package would hide: Hydra silently takes the first.
-
-    Raises:
-        ConfigError: the folder does not exist, or a file in it has the name of another folder's.
-    """
-    if not config_dir.is_dir():
-        raise ConfigError(f"--config-dir '{config_dir}' is not a folder — give one that holds e.g. method/mine.yaml")
-    for file in sorted(config_dir.glob("*/**/*.yaml")):
-        relative = file.relative_to(config_dir)
-        for folder in config_folders():
-            if (folder.path / relative).exists() and not file.samefile(folder.path / relative):
-                raise ConfigError(
-                    f"'{file}' has the name of a config that {folder.origin} ships ({relative}), which would hide it — "
-                    "rename your file"
-                )

@@ -1,7 +1,6 @@
 """Overrides as Hydra reads them: the jobs of a sweep, their labels, and choices that depend on a benchmark."""
 
 import itertools
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,11 +8,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, OverrideType
 from hydra.errors import HydraException
 
-from openbench.config.folders import config_folders, read_config
+from openbench.config.folders import config_folders
 from openbench.config.overrides import STREAM, quoted
 from openbench.errors import ConfigError, available, check_choice, did_you_mean
 
-logger = logging.getLogger(__name__)
 BENCHMARK = "+benchmark"
 PAIRED = ("backbone", "training", "method", "tune", "metrics")
 _SEARCHED = "hydra.searchpath"
@@ -125,8 +123,6 @@ def paired(overrides: Sequence[str], config_dir: Path | None, folder: Path) -> l
 def without_streams(overrides: Sequence[str], config_dir: Path | None) -> tuple[list[str], list[str]]:
     """Return overrides with the names that `method=glob(…)` means, but for streaming methods, and the names of these.
 
-    Names whose file is not valid YAML are left out, with a warning.
-
     A streaming method scores an image by those before it, so it has no place beside methods that score each by itself.
 
     Args:
@@ -136,27 +132,13 @@ def without_streams(overrides: Sequence[str], config_dir: Path | None) -> tuple[
     globs = [o for o in parse(overrides) if o.key_or_group == "method" and o.is_sweep_override()]
     globs = [o for o in globs if isinstance(o.value(), Glob)]
     streams = [name for o in globs for name in _values(o, config_dir) if _streams(name, config_dir)]
-    left_out = {*streams, *(name for o in globs for name in _values(o, config_dir) if _is_broken(name, config_dir))}
-    words = {o.input_line: ",".join(name for name in _values(o, config_dir) if name not in left_out) for o in globs}
+    words = {o.input_line: ",".join(name for name in _values(o, config_dir) if name not in streams) for o in globs}
     return [f"method={words[text]}" if words.get(text) else text for text in overrides], streams
 
 
 def _streams(method: str, config_dir: Path | None) -> bool:
     files = [folder.path / "method" / f"{method}.yaml" for folder in config_folders(config_dir)]
     return any(f"\n{STREAM}:" in file.read_text(encoding="utf-8") for file in files if file.is_file())
-
-
-def _is_broken(method: str, config_dir: Path | None) -> bool:
-    """Whether a package's or the user's file of a method is not valid YAML."""
-    files = (folder.path / "method" / f"{method}.yaml" for folder in config_folders(config_dir)[1:])
-    try:
-        for file in files:
-            if file.is_file():
-                read_config(file)
-    except ConfigError as error:
-        logger.warning(f"method '{method}' is left out: {error}")
-        return True
-    return False
 
 
 def _chosen(override: Override, names: Sequence[str], config_dir: Path | None) -> dict[str, list[str]]:

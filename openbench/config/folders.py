@@ -6,9 +6,8 @@ package is imported to find it.
 
 import logging
 import os
-import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -53,11 +52,28 @@ def config_folders(config_dir: Path | None = None) -> list[Folder]:
 
     Args:
         config_dir: the user's folder, from the command line.
+
+    Raises:
+        ConfigError: the user's folder is missing, or two folders have a file of the same name, of which Hydra would
+            silently take the first.
     """
+    if config_dir is not None and not config_dir.is_dir():
+        raise ConfigError(f"--config-dir '{config_dir}' is not a folder — give one that holds e.g. method/mine.yaml")
     ours = Folder(paths.config_dir(), "openbench")
     added = _added(tuple(sys.path), os.environ.get(_VARIABLE, ""), Path.cwd())
     every = [ours, *added, *([] if config_dir is None else [Folder(config_dir)])]
-    return list({folder.path.resolve(): folder for folder in reversed(every)}.values())[::-1]
+    folders = list({folder.path.resolve(): folder for folder in reversed(every)}.values())[::-1]
+    for folder in folders[1:]:
+        for file in sorted(folder.path.glob("*/**/*.yaml")):
+            name = file.relative_to(folder.path)
+            owners = [other.origin for other in folders if (other.path / name).exists()]
+            if owners[1:]:
+                group, _, entry = name.with_suffix("").as_posix().partition("/")
+                raise ConfigError(
+                    f"{group} '{entry}' is the name of several configs, from {' and from '.join(owners)} — uninstall "
+                    "one package, or rename your own file"
+                )
+    return folders
 
 
 @cache
@@ -65,8 +81,7 @@ def _added(path: tuple[str, ...], named: str, here: Path) -> tuple[Folder, ...]:
     """The folders of packages and of the environment variable; one that is not there is a warning."""
     found = []
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
-        facts = (entry.dist.name, entry.dist.version) if entry.dist else (entry.name, "")
-        package, version = (re.sub(r"[^\w.+!-]", "?", str(fact)) for fact in facts)
+        package, version = (entry.dist.name, entry.dist.version) if entry.dist else (entry.name, "")
         module, *below = entry.value.partition(":")[0].strip().split(".")
         places = [Path(place, *below) for place in _places(module)]
         if place := next((place for place in places if place.is_dir()), None):
@@ -91,46 +106,6 @@ def _places(module: str) -> Iterable[str]:
     except (ImportError, ValueError):
         return ()
     return (spec and spec.submodule_search_locations) or ()
-
-
-def check_one(group: str, name: str, places: Iterable[Folder]) -> None:
-    """Refuse a name that several folders have: Hydra would silently take the first.
-
-    Args:
-        group: of configs, e.g. `method`.
-        name: in the group.
-        places: the folders.
-
-    Raises:
-        ConfigError: several folders have the name.
-    """
-    origins = [place.origin for place in places if (place.path / group / f"{name}.yaml").is_file()]
-    if origins[1:]:
-        raise ConfigError(
-            f"{group} '{name}' is the name of several configs, from {' and from '.join(origins)} — uninstall one "
-            "package, or rename your own file"
-        )
-
-
-def check_choices(choices: Mapping[str, Any]) -> None:
-    """Do so for the files that a config is made of, and for those of the same group that their defaults name.
-
-    Args:
-        choices: group → chosen file, Hydra's `runtime.choices`.
-
-    Raises:
-        ConfigError: several folders have one of the names.
-    """
-    places = config_folders()
-    chosen = [(group.partition("@")[0], name) for group, name in choices.items() if isinstance(name, str)]
-    for group, name in chosen if places[1:] else ():  # which grows
-        stem = name.removesuffix(".yaml")
-        check_one(group, stem, places)
-        for file in filter(Path.is_file, (place.path / group / f"{stem}.yaml" for place in places)):
-            named = (read_config(file) or {}).get("defaults") or ()
-            chosen += [
-                (group, of) for of in named if isinstance(of, str) and of != "_self_" and (group, of) not in chosen
-            ]
 
 
 def read_config(path: Path) -> Any:

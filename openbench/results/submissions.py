@@ -60,13 +60,11 @@ class KnownRecords:
 
     Args:
         benchmarks: name → digests of its definitions, from records made with the whole benchmark.
-        counts: name → {role/set: images} of one such record.
         scores: run → digest of its scores.
         results: the folder of all this.
     """
 
     benchmarks: Mapping[str, frozenset[str]]
-    counts: Mapping[str, Mapping[str, int]]
     scores: Mapping[str, str]
     results: Path
 
@@ -74,18 +72,15 @@ class KnownRecords:
     def of(cls, results: Path) -> "KnownRecords":
         """Read the records and published scores of a results folder; unreadable files are skipped."""
         benchmarks: dict[str, set[str]] = {}
-        counts: dict[str, dict[str, int]] = {}
         scores: dict[str, str] = {}
         store = ScoreStore(results / PUBLISHED)
         for record in RecordStore(results).readable(lambda _: None):
             if record.benchmark.get("pristine") is True and not inconsistencies(record):
-                name = str(record.benchmark.get("name"))
-                benchmarks.setdefault(name, set()).add(str(record.benchmark.get("digest")))
-                counts[name] = {key: int(count["n"]) for key, count in record.counts.items()}
+                benchmarks.setdefault(str(record.benchmark.get("name")), set()).add(str(record.benchmark.get("digest")))
             if store.path(record.run_id).is_file():
                 with suppress(OpenbenchError):
                     scores[record.run_id] = scores_digest(store.read(record.run_id))
-        return cls({name: frozenset(digests) for name, digests in benchmarks.items()}, counts, scores, results)
+        return cls({name: frozenset(digests) for name, digests in benchmarks.items()}, scores, results)
 
     def differences(self, record: ResultRecord, sets: Sequence[SetScores]) -> Iterator[str]:
         """Yield in what a record is not the known run of its id: its numbers, or its scores, beyond rounding."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from openbench.config.constraints import Count, check_value
-from openbench.config.folders import check_one, config_folders, read_config
+from openbench.config.folders import config_folders, read_config
 from openbench.errors import ConfigError, available, check_choice, check_known, did_you_mean
 from openbench.metrics.keys import bounds, higher_is_better
 from openbench.results.tables.render import Kind
@@ -336,5 +336,4 @@ def study(name: str, config_dir: Path | None = None) -> Study:
             f"study '{name}' not found in configs/study{hint} — available: {available(known, name)} (python -m "
             "openbench list study), or a file of your own that ends in .yaml"
         )
-    check_one("study", name, config_folders(config_dir))
     return read_study(known[name], name)

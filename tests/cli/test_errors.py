@@ -155,7 +155,7 @@ def test_a_users_file_with_the_name_of_ours_is_refused(engine, tmp_path, capsys)
     mine.mkdir(parents=True)
     (mine / "knn.yaml").write_text("_target_: my.KNN\n")
     message = said(capsys, "run", "--config-dir", str(mine.parent), "+benchmark=digits", "method=knn")
-    assert f"'{mine / 'knn.yaml'}' has the name of a config that openbench ships (method/knn.yaml)" in message
+    assert f"method 'knn' is the name of several configs, from openbench and from {mine.parent} — " in message
     assert engine.asked == []
 
 

@@ -11,7 +11,7 @@ import pytest
 import openbench as ob
 from openbench.__main__ import main
 from openbench.cli.commands.listing import _complete_name
-from openbench.config.folders import config_folders, packages_of
+from openbench.config.folders import packages_of
 from openbench.data.manifests import load_classes, load_manifest
 from openbench.errors import ConfigError
 from openbench.studies.study import names, study
@@ -19,7 +19,6 @@ from openbench.studies.study import names, study
 from .conftest import write
 
 METHOD = "# Theirs.\n_target_: openbench.methods.knn.KNN\nk: 7\n"
-BROKEN = "_target_: [broken\n"
 
 
 @pytest.fixture(autouse=True)
@@ -53,18 +52,13 @@ def listed(capsys, group):
     return list(csv.DictReader(io.StringIO(out))), err.splitlines()
 
 
-def test_a_method_of_a_package_runs_from_any_folder(engine, install):
-    install()
-    assert main(["run", "+benchmark=digits", "method=theirs", "method.k=9"]) == 0
-    assert engine.asked[0][1]["method"] == {"_target_": "openbench.methods.knn.KNN", "k": 9, "_name_": "theirs"}
-
-
-def test_other_groups_of_a_package_are_found_too(engine, install):
+def test_methods_and_other_groups_of_a_package_are_found(engine, install):
     benchmark = "# @package _global_\ndefaults: [digits]\nbenchmark: {name: more}\n"
-    install(files={"benchmark/more.yaml": benchmark, "training/long.yaml": "epochs: 9\n"})
-    assert main(["run", "+benchmark=more", "training=long"]) == 0
+    install(files={"benchmark/more.yaml": benchmark, "training/long.yaml": "epochs: 9\n", "method/theirs.yaml": METHOD})
+    assert main(["run", "+benchmark=more", "training=long", "method=theirs", "method.k=9"]) == 0
     config = engine.asked[0][1]
     assert (config["benchmark"]["name"], config["training"]["epochs"]) == ("more", 9)
+    assert config["method"] == {"_target_": "openbench.methods.knn.KNN", "k": 9, "_name_": "theirs"}
 
 
 def test_sweeps_find_methods_of_packages(engine, install):
@@ -74,22 +68,11 @@ def test_sweeps_find_methods_of_packages(engine, install):
     assert [config["method"]["_name_"] for _, config, _ in engine.asked] == ["theirs", "msp", "theirs"]
 
 
-def test_a_sweep_over_all_methods_leaves_out_broken_ones(engine, install, capsys):
-    install(files={"method/theirs.yaml": METHOD, "method/bad.yaml": BROKEN})
-    assert main(["run", "-m", "+benchmark=digits", "method=glob(*)"]) == 0
-    assert [config["method"]["_name_"] for _, config, _ in engine.asked] == ["knn", "msp", "theirs"]
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
-    assert line.startswith("method 'bad' is left out: package theirs 1.2: '")
-
-
-def test_python_finds_methods_of_packages(install):
-    install(files={"method/theirs.yaml": "defaults: [knn]\nk: 7\n"})
+def test_python_studies_and_the_tab_key_find_names_of_packages(install):
+    files = {"method/theirs.yaml": "defaults: [knn]\nk: 7\n", "study/sub/table.yaml": "title: t\n"}
+    folder = install(files=files)
     assert ob.method("theirs").get_params()["k"] == 7
-
-
-def test_studies_and_the_tab_key_find_names_of_packages(install):
-    file = install(files={"study/sub/table.yaml": "title: t\n", "method/theirs.yaml": METHOD}) / "study/sub/table.yaml"
-    assert names()["sub/table"] == file
+    assert names()["sub/table"] == folder / "study/sub/table.yaml"
     assert _complete_name(type("C", (), {"params": {"group": "method"}}), None, "theirs") == ["theirs"]
 
 
@@ -106,87 +89,45 @@ def test_a_list_says_where_entries_are_from_if_not_all_are_ours(configs, install
     write(tmp_path / "own/training/short.yaml", "# Shorter.\nepochs: 1")
     monkeypatch.setenv("OPENBENCH_CONFIG_DIR", str(tmp_path / "own"))
     rows, lines = listed(capsys, "training")
-    assert {row["name"]: row["from"] for row in rows} == {
-        "cross_entropy": "openbench",
-        "long": "theirs 1.2",
-        "short": str(tmp_path / "own"),
-    }
-    assert lines == []
+    origins = {"cross_entropy": "openbench", "long": "theirs 1.2", "short": str(tmp_path / "own")}
+    assert ({row["name"]: row["from"] for row in rows}, lines) == (origins, [])
 
 
-def test_the_variable_names_several_folders(engine, tmp_path, monkeypatch):
+def test_the_variable_names_several_folders(engine, tmp_path, monkeypatch, capsys):
     for name in ("one", "two"):
         write(tmp_path / name / "method" / f"{name}.yaml", METHOD)
-    monkeypatch.setenv("OPENBENCH_CONFIG_DIR", os.pathsep.join([str(tmp_path / "one"), str(tmp_path / "two")]))
+    folders = [str(tmp_path / name) for name in ("one", "two", "gone")]
+    monkeypatch.setenv("OPENBENCH_CONFIG_DIR", os.pathsep.join(folders))
     assert main(["run", "-m", "+benchmark=digits", "method=one,two"]) == 0
+    (line,) = {line for line in capsys.readouterr().err.splitlines() if line.startswith("OPENBENCH_CONFIG_DIR")}
+    assert f"'{folders[2]}' is left out, as it is not a folder" in line
     # The same folder may be typed too.
-    assert main(["run", "+benchmark=digits", "method=one", "--config-dir", str(tmp_path / "one")]) == 0
+    assert main(["run", "+benchmark=digits", "method=one", "--config-dir", folders[0]]) == 0
     assert len(engine.asked) == 3
 
 
-def test_a_folder_of_the_variable_that_is_not_there_is_one_line(engine, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("OPENBENCH_CONFIG_DIR", str(tmp_path / "gone"))
-    assert main(["run", "+benchmark=digits"]) == 0
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "gone" in line]
-    assert (
-        line == f"OPENBENCH_CONFIG_DIR: '{tmp_path / 'gone'}' is left out, as it is not a folder — correct the variable"
-    )
-
-
-@pytest.mark.parametrize("name", ["twice", "knn"])
-def test_a_name_that_two_have_is_an_error_that_names_both_and_stops_nothing_else(name, engine, install, capsys):
-    files = {f"method/{name}.yaml": METHOD, "study/twice.yaml": "title: t\n"}
-    install("theirs", files)
-    owners = ["theirs 1.2"]
-    if name == "twice":
-        install("others", files, "3")
-        with pytest.raises(ConfigError, match=r"from others 3 and from theirs 1\.2 — "):
-            study("twice")
-        owners = ["others 3", *owners]
-    else:
-        owners = ["openbench", *owners]
-    message = f"method '{name}' is the name of several configs, from {' and from '.join(owners)} — "
-    message += "uninstall one package, or rename your own file"
-    assert main(["run", "+benchmark=digits", f"method={name}"]) == 2
-    assert capsys.readouterr().err == f"error: {message}\n"
-    with pytest.raises(ConfigError, match="is the name of several configs"):
-        ob.method(name)
-    assert main(["show", "method", name]) == 2
-    capsys.readouterr()
-    assert main(["run", "-m", "+benchmark=digits", f"method=msp,{name}"]) == 2
-    assert [config["method"]["_name_"] for _, config, _ in engine.asked] == ["msp"]
-    assert "2 jobs, 1 done, 1 failed" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("group", ["benchmark", "method"])
-def test_a_name_in_a_list_of_defaults_that_two_have_is_an_error_too(group, engine, install, capsys):
-    package = "# @package _global_\n" if group == "benchmark" else ""
-    twice = {f"{group}/twice.yaml": f"{package}defaults: [{'digits' if package else 'knn'}]\n"}
-    install("theirs", twice)
-    install("others", {**twice, f"{group}/more.yaml": f"{package}defaults: [twice]\n"})
-    words = ["+benchmark=more"] if package else ["+benchmark=digits", "method=more"]
-    assert main(["run", *words]) == 2
-    said = f"{group} 'twice' is the name of several configs, from others 1.2 and from theirs 1.2 — "
-    assert capsys.readouterr().err.startswith(f"error: {said}")
-    if group == "method":
-        with pytest.raises(ConfigError, match=said):
-            ob.method("more")
-
-
-def test_a_list_shows_both_owners_of_a_name(configs, install, capsys):
-    files = {"training/twice.yaml": "# Twice.\nepochs: 9\n"}
-    install("theirs", files)
-    install("others", files)
-    rows, lines = listed(capsys, "training")
-    assert [row["from"] for row in rows if row["name"] == "twice"] == ["others 1.2", "theirs 1.2"]
-    assert [line.partition(", from ")[0] for line in lines] == ["training 'twice' is the name of several configs"]
+@pytest.mark.parametrize(
+    ("name", "owners"), [("method/twice", ["others 3", "theirs 1.2"]), ("method/knn", ["openbench", "theirs 1.2"])]
+)
+def test_a_name_that_two_have_is_an_error_that_names_both(name, owners, engine, install, capsys):
+    install("theirs", {f"{name}.yaml": METHOD})
+    if "others 3" in owners:
+        install("others", {f"{name}.yaml": METHOD}, "3")
+    group, _, stem = name.partition("/")
+    message = f"{group} '{stem}' is the name of several configs, from {' and from '.join(owners)} — "
+    for words in (["run", "+benchmark=digits", "method=msp"], ["list", "training"], ["show", "method", "msp"]):
+        assert main(words) == 2
+        assert capsys.readouterr().err == f"error: {message}uninstall one package, or rename your own file\n"
+    for find in (ob.method, study):
+        with pytest.raises(ConfigError, match="is the name of several configs"):
+            find("msp")
 
 
 def test_a_typed_folder_may_not_have_names_of_a_package(engine, install, tmp_path, capsys):
     install()
     write(tmp_path / "own/method/theirs.yaml", METHOD)
     assert main(["run", "+benchmark=digits", "--config-dir", str(tmp_path / "own")]) == 2
-    assert "has the name of a config that theirs 1.2 ships (method/theirs.yaml)" in capsys.readouterr().err
+    assert f"several configs, from theirs 1.2 and from {tmp_path / 'own'} — " in capsys.readouterr().err
 
 
 def test_a_package_that_is_not_there_is_one_line(engine, install, capsys):
@@ -194,10 +135,7 @@ def test_a_package_that_is_not_there_is_one_line(engine, install, capsys):
     install("others")
     assert main(["run", "+benchmark=digits", "method=others"]) == 0
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
-    assert line == (
-        "package theirs 1.2 is left out: 'theirs.configs', its folder of configs, is not there — install it again, or: "
-        "pip uninstall theirs"
-    )
+    assert line.startswith("package theirs 1.2 is left out: 'theirs.configs', its folder of configs, is not there — ")
 
 
 def test_a_package_is_not_imported_until_its_class_is_needed(configs, install, capsys):
@@ -212,28 +150,19 @@ def test_a_package_is_not_imported_until_its_class_is_needed(configs, install, c
     assert lines == ["method 'bad_class' of theirs 1.2 is left out: not today"]
 
 
-def test_a_broken_yaml_of_a_package_is_an_error_where_it_is_used_alone(engine, install, capsys):
-    install(files={"benchmark/bad.yaml": BROKEN, "method/bad.yaml": BROKEN, "benchmark/good.yaml": "# Good.\nx: 1\n"})
-    assert main(["run", "+benchmark=digits", "method=bad"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: package theirs 1.2: the config does not compose — ")
-    assert "site_theirs/theirs/configs/method/bad.yaml" in line
+def test_a_broken_yaml_of_a_package_is_an_error_that_names_it(engine, install, capsys):
+    install(files={"method/bad.yaml": "_target_: [broken\n"})
+    for method in (["method=bad"], ["-m", "method=glob(*)"]):
+        assert main(["run", "+benchmark=digits", *method]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: package theirs 1.2: the config does not compose — ")
+        assert "site_theirs/theirs/configs/method/bad.yaml" in line
     assert main(["run", "+benchmark=digits"]) == 0
-    capsys.readouterr()
     with pytest.raises(ConfigError, match=r"^package theirs 1\.2: '.*method/bad\.yaml' is not valid YAML"):
         ob.method("bad")
-    rows, lines = listed(capsys, "benchmark")
-    assert "good" in [row["name"] for row in rows]
-    assert len(lines) == 1
-    assert lines[0].startswith("benchmark 'bad' of theirs 1.2 is left out: '")
 
 
 def test_the_package_of_a_module_and_its_version_are_known(install):
     install("their-methods", version="2.0")
     assert packages_of(["their_methods.knn", "json"]) == {"package their-methods": "2.0"}
     assert packages_of(["openbench.methods.knn"]) == {}
-
-
-def test_names_and_versions_of_packages_have_no_control_characters(install):
-    install("theirs", version="1\x1b[31m")
-    assert [place.origin for place in config_folders()[1:]] == ["theirs 1??31m"]

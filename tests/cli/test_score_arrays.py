@@ -189,14 +189,6 @@ def test_columns_may_name_the_images(tmp_path):
         read_sets(tmp_path / "a.csv")
 
 
-def test_a_submission_may_be_a_folder_of_openood(tmp_path, capsys):
-    about = {"benchmark": "cifar10", "method": "m", "reference": "r", "backbone": "b", "scores": "scores"}
-    saved(tmp_path / "scores", arrays())
-    (tmp_path / "description.yaml").write_text(json.dumps(about))
-    assert main(["verify", "--submission", str(tmp_path), "--results", str(tmp_path / "none")]) == 0
-    assert "scores m: shown apart, not ranked" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("of", ["folder", "file"])
 def test_the_line_that_converts_openoods_pickle_gives_files_with_the_same_numbers(tmp_path, capsys, monkeypatch, of):
     import pickle

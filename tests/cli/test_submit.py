@@ -196,42 +196,6 @@ def test_code_of_ones_own_is_shown_apart(check):
     assert "code that openbench does not ship: mine.Method" in said
 
 
-def test_a_file_of_scores_with_a_description_is_counted_and_shown_apart(known, tmp_path, capsys):
-    lines = ["score,set,role"]
-    lines += [f"{x},{s.name},{s.role}" for s in scores(3) for x in s.scores]
-    (tmp_path / "scores.csv").write_text("\n".join(lines) + "\n")
-    about = {"benchmark": "toy", "method": "new", "reference": "a paper", "backbone": "vit", "scores": "scores.csv"}
-    (tmp_path / "description.yaml").write_text("\n".join(f"{key}: {value}" for key, value in about.items()))
-    words = ["verify", "--submission", str(tmp_path), "--results", str(known)]
-    assert main(words) == 0
-    assert "scores without a record" in capsys.readouterr().out
-    (tmp_path / "scores.csv").write_text("\n".join(lines[:-1]) + "\n")
-    assert main(words) == 1
-    assert "59 scores of far/c, which has 60 images" in capsys.readouterr().out
-    (tmp_path / "scores.csv").write_text("\n".join(line for line in lines if not line.endswith("id_test")) + "\n")
-    assert main(words) == 1
-    assert "scores.csv new: refused; 0 numbers computed again" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [("method: x\n", "lacks benchmark, reference"), ("[]\n", "holds no keys"), ("metod: x\n", "metod")],
-)
-def test_a_description_that_is_none_is_refused(tmp_path, capsys, text, why):
-    (tmp_path / "description.yaml").write_text(text)
-    assert main(["verify", "--submission", str(tmp_path), "--results", str(tmp_path)]) == 2
-    assert why in capsys.readouterr().err
-
-
-def test_scores_elsewhere_on_the_disk_are_not_read(tmp_path, capsys):
-    about = {"benchmark": "toy", "method": "new", "reference": "a", "backbone": "vit", "scores": "../secret.csv"}
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "secret.csv").write_text("score,set,role\n")
-    (tmp_path / "mine/description.yaml").write_text("\n".join(f"{key}: {value}" for key, value in about.items()))
-    assert main(["verify", "--submission", str(tmp_path / "mine"), "--results", str(tmp_path)]) == 2
-    assert "the name of a file beside it" in capsys.readouterr().err
-
-
 def test_a_file_that_is_not_a_record_is_refused_and_the_others_are_checked(check, tmp_path):
     sets = scores(1)
     record = record_of(sets)

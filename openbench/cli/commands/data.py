@@ -1,9 +1,7 @@
 """`data`: what a benchmark needs, getting it, verifying it, looking at it, and bringing your own."""
 
-import functools
 import logging
 import shlex
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -313,7 +311,7 @@ def _by_set(words: Sequence[str]) -> dict[str, Path]:
 
 
 def _first_runs(benchmark: "OwnBenchmark", run: str) -> Iterator[str]:
-    """The commands to run next, the fastest first, with an estimate of the time that each takes on this machine.
+    """The commands to run next, the fastest first: released weights, a small network, and the network that was named.
 
     Args:
         benchmark: as written.
@@ -322,65 +320,13 @@ def _first_runs(benchmark: "OwnBenchmark", run: str) -> Iterator[str]:
     from openbench.config.shipped import shipped
     from openbench.data.weights import are_missing
 
-    train = len(benchmark.id_sets["train"].rows)
-    images = sum(len(images_of_set.rows) for images_of_set in benchmark.sets.values())
-    ready = [name for name in _PRETRAINED if not are_missing(shipped("backbone", name) or {})]
-    name = (ready or _PRETRAINED)[0]
-    note = "features of released weights, with a linear head" + ("" if ready else ", once they are downloaded")
-    estimate = _estimate(images, _seconds_per_image(name, 224))
-    yield f"quick:  {run} backbone={name} backbone.head=linear_probe method=knn\n        # {estimate}: {note}"
-    epochs = max(5, min(100, 10_000 // train))
+    ready = (name for name in _PRETRAINED if not are_missing(shipped("backbone", name) or {}))
+    name = next(ready, _PRETRAINED[0])
+    yield f"quick:  {run} backbone={name} backbone.head=linear_probe method=knn"
     if benchmark.backbone != _SMALL:
-        estimate = _estimate(epochs * train, _seconds_per_image(_SMALL, benchmark.side, training=True))
-        yield f"train:  {run} backbone={_SMALL} training.recipe.epochs={epochs}\n        # {estimate}: a small network"
-    epochs = benchmark.epochs or (shipped("training", "cross_entropy") or {})["recipe"]["epochs"]
-    estimate = _estimate(epochs * train, _seconds_per_image(benchmark.backbone, benchmark.side, training=True))
-    yield f"run:    {run}\n        # {estimate}: {benchmark.backbone}, {epochs} epochs if it is trained"
-
-
-@functools.cache
-def _seconds_per_image(name: str, side: int, training: bool = False) -> float | None:
-    """How long a network takes for an image, measured with random weights; None if it cannot be measured.
-
-    Args:
-        name: the backbone.
-        side: height and width of the images.
-        training: whether gradients are computed too.
-    """
-    import torch
-
-    from openbench.backbones.base import Backbone
-    from openbench.backbones.device import resolve_device
-    from openbench.config.build import build
-    from openbench.config.shipped import shipped
-    from openbench.core.preprocess import Preprocess
-
-    node = {**(shipped("backbone", name) or {}), "weights": None, "sha256": None, "preprocess": None}
-    preprocess = Preprocess(resize=side, crop=side, mean=(0.5,) * 3, std=(0.25,) * 3)
-    images = torch.zeros(16, 3, side, side, device=resolve_device())
-    try:
-        node |= dict.fromkeys({"head"} & node.keys())
-        backbone = build(node, "backbone", Backbone, num_classes=10, preprocess=preprocess)
-        network = backbone.initialise(0).to(images.device).module().train(training)
-        for _ in range(2):  # the first pass is slower
-            start = time.perf_counter()
-            with torch.set_grad_enabled(training):
-                outputs = network(images)
-            if training:
-                outputs.sum().backward()
-            outputs.detach().sum().item()  # waits for a GPU
-    except Exception:  # a package is missing, or the network takes other images
-        return None
-    # Reading, resizing and augmenting the images takes about half as long again.
-    return 1.5 * (time.perf_counter() - start) / len(images)
-
-
-def _estimate(images: int, seconds_per_image: float | None) -> str:
-    if seconds_per_image is None:
-        return "time not known"
-    seconds = 10 + images * seconds_per_image  # 10 s to start and for the metrics
-    unit, name = next((unit, name) for unit, name in ((3600, "h"), (60, "min"), (1, "s")) if seconds >= unit)
-    return f"about {seconds / unit:.0f} {name}"
+        epochs = max(5, min(100, 10_000 // len(benchmark.id_sets["train"].rows)))
+        yield f"train:  {run} backbone={_SMALL} training.recipe.epochs={epochs}"
+    yield f"run:    {run}"
 
 
 def _is_source(words: Sequence[str], config_dir: Path | None, sources: Mapping[str, "DataSource"]) -> bool:
@@ -411,11 +357,8 @@ def benchmark_config(words: Sequence[str], config_dir: Path | None) -> "Benchmar
         ConfigError: no such benchmark, or an override that Hydra refuses.
     """
     from openbench.cli.commands.evaluate import benchmark_of
-    from openbench.compose.config import check_no_clash
     from openbench.compose.sweep import options as entries
 
-    if config_dir is not None:
-        check_no_clash(config_dir)
     benchmarks = entries("benchmark", config_dir)
     for word in words:
         if "=" not in word and not word.startswith("~") and word not in benchmarks:

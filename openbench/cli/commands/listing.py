@@ -6,7 +6,6 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from openbench.cli import options
 from openbench.cli.output import left_out, print_tables
 from openbench.cli.process import OK
 from openbench.cli.registry import Entry, Registry, parameters_of
-from openbench.config.folders import PACKAGE, check_one
+from openbench.config.folders import PACKAGE
 from openbench.config.overrides import STREAM
 from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
 from openbench.errors import ConfigError, RecordError
@@ -134,22 +133,13 @@ def group_table(registry: Registry, group: str) -> Table:
     entries, rows = registry.entries(group), []
     ours = registry.places[0]
     others = any(entry.place != ours for entry in entries)
-    for name, alike in groupby(entries, key=lambda entry: entry.name):
+    for entry in entries:
         try:
-            check_one(group, name, registry.places)
-        except ConfigError as error:
-            logger.warning(console(str(error)))
-        for entry in alike:
-            try:
-                if entry.place != ours:
-                    entry.config()  # is it valid?
-                rows.append((name, *facts(entry), *[entry.place.origin] * others))
-            except Exception as error:  # a class of a package may raise anything while it is imported
-                if entry.place == ours:
-                    raise
-                origin = entry.place.origin
-                reason = str(error).removeprefix(f"package {origin}: ")
-                logger.warning(console(f"{group} '{name}' of {origin} is left out: {reason}"))
+            rows.append((entry.name, *facts(entry), *[entry.place.origin] * others))
+        except Exception as error:  # a class of a package may raise anything while it is imported
+            if entry.place == ours:
+                raise
+            logger.warning(console(f"{group} '{entry.name}' of {entry.place.origin} is left out: {error}"))
     columns = tuple(map(Column, ("name", *headings, *["from"] * others)))
     notes = (f"Details: python -m openbench show {group} NAME", *[_SEEN] * (group == "backbone"))
     return Table(f"{group} ({len(rows)})", columns, tuple(rows), notes=notes)

@@ -10,7 +10,6 @@ from openbench import paths
 from openbench.cli import options
 from openbench.cli.output import LeftOut, left_out, note, print_tables
 from openbench.cli.process import INTERRUPTED, OK, TERMINATED, writing
-from openbench.compose.config import check_no_clash
 from openbench.config.overrides import command_line, quoted
 from openbench.config.shipped import shipped
 from openbench.results.frame import runs
@@ -73,8 +72,6 @@ def study(
       python -m openbench study mine.yaml --table --to tables
       python -m openbench new study mine.yaml -m +benchmark=digits method=knn,msp,vim seed=0,1,2
     """
-    if config_dir is not None:
-        check_no_clash(config_dir)
     chosen = named(name, config_dir)
     if rows or columns:
         chosen = chosen.narrowed(rows, columns)

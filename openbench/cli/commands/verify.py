@@ -12,7 +12,7 @@ from openbench.cli import options
 from openbench.cli.output import LeftOut, left_out, note, print_tables
 from openbench.cli.process import BAD_INPUT, FAILED, OK
 from openbench.core.names import is_part
-from openbench.errors import ConfigError, NotReproducedError, OpenbenchError, RecordError, check_known, listed
+from openbench.errors import ConfigError, NotReproducedError, OpenbenchError, RecordError, listed
 from openbench.progress import messages
 from openbench.results.escape import console, console_lines
 from openbench.results.scores.recompute import PUBLISHED
@@ -24,13 +24,9 @@ if TYPE_CHECKING:
     from openbench.results.records.store import OnError, RecordStore
     from openbench.results.scores.recompute import Recomputed
     from openbench.results.scores.stored import ScoreStore
-    from openbench.results.submissions import KnownRecords, RecordVerdict
 
 ALL = "all"
-DESCRIPTION = "description.yaml"
 _MOST_THREADS = 1024
-_KEYS = ("benchmark", "method", "reference", "backbone", "training", "scores", "larger_is", "notes")
-_REQUIRED = ("benchmark", "method", "reference", "backbone", "scores")
 _DIFFERS = "differs"
 _VERDICTS = {"ranked": "may be ranked", "apart": "shown apart, not ranked", "refused": "refused"}
 
@@ -94,10 +90,7 @@ def verify(
     written. The number of threads is that of the record, unless OMP_NUM_THREADS is set.
 
     --submission checks a results folder with `records`, and the `scores` of `publish`: all that follows from scores is
-    computed again. A folder without records holds a file or folder of scores as `evaluate` reads it, and
-    description.yaml with the keys benchmark, method, reference, backbone, training, scores, larger_is (id or ood, for
-    arrays that do not say it), notes; such results are shown apart from the others, as their images and network cannot
-    be checked. Exit code 1: something is refused.
+    computed again; `import scores` makes such a folder of scores from elsewhere. Exit code 1: something is refused.
 
     Examples:
       python -m openbench verify 36e6c0dc2b0d35da
@@ -331,8 +324,7 @@ def _check_submission(folder: Path, results: Path, form: str) -> int:
     """Check results that are to be submitted; the exit code is 1 if any of them is refused."""
     from openbench.results.submissions import KnownRecords, check_submission, counted
 
-    known = KnownRecords.of(results)
-    checked = [_described(folder, known)] if (folder / DESCRIPTION).is_file() else check_submission(folder, known)
+    checked = check_submission(folder, KnownRecords.of(results))
     outcomes = Outcomes(form)
     for one in checked:
         heading = f"{_VERDICTS[one.verdict]}; {one.numbers} numbers computed again from its scores"
@@ -342,48 +334,3 @@ def _check_submission(folder: Path, results: Path, form: str) -> int:
     outcomes.note(", ".join(f"{n} {'may be ranked' if v == 'ranked' else v}" for v, n in counts.items()))
     outcomes.end("submission")
     return FAILED if counts["refused"] else OK
-
-
-def _described(folder: Path, known: "KnownRecords") -> "RecordVerdict":
-    """A file of scores with a description, checked.
-
-    Raises:
-        ConfigError: the description is not valid.
-        OpenbenchError: the scores cannot be read, or give no metrics.
-    """
-    from openbench.cli.commands.evaluate import benchmark_of, raised, roles_of
-    from openbench.metrics.suite import evaluate
-    from openbench.results.scores.formats import COLUMNS, Meaning, read_scores
-    from openbench.results.scores.recompute import SCORED
-    from openbench.results.submissions import RecordVerdict, differing_counts
-    from openbench.storage.yaml_file import read_yaml
-
-    about: Any = read_yaml(folder / DESCRIPTION)
-    if not isinstance(about, dict):
-        raise ConfigError(f"'{folder / DESCRIPTION}' holds no keys — write {', '.join(_KEYS)}, a line each")
-    check_known(map(str, about), _KEYS, DESCRIPTION)
-    missing = [key for key in _REQUIRED if not isinstance(about.get(key), str) or not about[key].strip()]
-    if missing:
-        raise ConfigError(f"'{folder / DESCRIPTION}' lacks {', '.join(missing)} — a text is needed for each")
-    path = folder / about["scores"]
-    if path.resolve().parent != folder.resolve():
-        raise ConfigError(
-            f"'{folder / DESCRIPTION}': scores: found {about['scores']!r} — give the name of a file beside it"
-        )
-    larger_is = about.get("larger_is", "")
-    if larger_is not in ("", "id", "ood"):
-        raise ConfigError(f"'{folder / DESCRIPTION}': larger_is: found {larger_is!r} — allowed: id, ood")
-    # A benchmark that is not known here is no hindrance to columns, which name roles.
-    roles = {} if path.suffix in COLUMNS else roles_of(benchmark_of([f"+benchmark={about['benchmark']}"])[1])
-    sets = read_scores(path, Meaning(larger_is, {}, roles, about["benchmark"]), raised)
-    expected = {key: n for key, n in known.counts.get(about["benchmark"], {}).items() if key.startswith(SCORED)}
-    refused = differing_counts(expected, sets) if expected else []
-    apart = ["scores without a record: which images, network and settings made them cannot be checked"]
-    if not expected:
-        apart.append(f"benchmark '{about['benchmark']}' has no complete record here to compare the counts with")
-    numbers = 0
-    try:
-        numbers = sum(map(len, evaluate(sets).values()))
-    except OpenbenchError as error:
-        refused.append(str(error))
-    return RecordVerdict(path.name, about["method"], refused, apart, numbers)

@@ -24,7 +24,7 @@ from openbench.cli import options
 from openbench.cli.hydra.outcome import FAILED_STATUS, MISSING, NOT_APPLICABLE, NOT_ENDED, PLAN, Outcome, Sweep
 from openbench.cli.process import BAD_INPUT, FAILED, OK, message_of
 from openbench.compose.composed import composed, nodes
-from openbench.compose.config import VERSION_BASE, check_no_clash, compose_with_hydra, no_benchmark
+from openbench.compose.config import VERSION_BASE, compose_with_hydra, no_benchmark
 from openbench.compose.errors import Typed, explained
 from openbench.compose.sweep import (
     deferred,
@@ -37,7 +37,7 @@ from openbench.compose.sweep import (
     with_folders,
     without_streams,
 )
-from openbench.config.folders import check_choices, config_folders
+from openbench.config.folders import config_folders
 from openbench.config.overrides import command_line, quoted
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
 from openbench.progress import messages
@@ -107,8 +107,6 @@ class HydraCommand:
         @click.option("--resolve", is_flag=True)
         def run(overrides: tuple[str, ...], config_dir: Path | None, multirun: bool, **flags: Any) -> int:
             typed = Typed(self.name, overrides, config_dir)
-            if config_dir is not None:
-                check_no_clash(config_dir)
             self._refuse_unused(typed)
             if any(flags[name] for name in ("cfg", "info", "help", "hydra_help")):
                 words = [*overrides, *["-m"] * multirun]
@@ -182,7 +180,6 @@ class HydraCommand:
         start = time.monotonic()
         others = label(overrides, [key for key in sweep.swept if key not in ("benchmark", "method")])
         try:
-            check_choices(known.runtime.choices)
             job = nodes(self.name, cfg, known.runtime.choices, overrides)
             call = Call(job.config, job.runtime, job.overrides, True, others, _shared(folder), not sweep.labels)
             outcome = self._act(call)
@@ -201,10 +198,9 @@ class HydraCommand:
     def _hydra(self, typed: Typed, argv: list[str]) -> None:
         """Call `hydra.main`, whose errors then come out as ours."""
         main = hydra.main(version_base=VERSION_BASE, config_path=str(paths.config_dir()), config_name=self.name)
-        folder = [] if typed.config_dir is None else ["--config-dir", str(typed.config_dir)]
-        words = with_folders(argv, [added.path for added in config_folders()[1:]])
+        words = with_folders(argv, [added.path for added in config_folders(typed.config_dir)[1:]])
         # By default Hydra prints an error itself and exits; with this variable it lets the exception through.
-        with _arguments(f"python -m openbench {self.name}", [*words, *folder]), explained(typed):
+        with _arguments(f"python -m openbench {self.name}", words), explained(typed):
             os.environ["HYDRA_FULL_ERROR"] = "1"
             main(self.job)()
 
