@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from openbench.cli import registry
 from openbench.cli.app import COMMANDS
-from openbench.cli.registry import Registry
 from openbench.testing import check_method
 
 from .documents import FENCE, blocks, commands, composes
@@ -55,7 +55,6 @@ def test_every_command_of_a_page_is_one(page):
 
 
 def test_the_readme_says_how_much_there_is():
-    registry = Registry.of(None)
     counts = [f"{len(registry.entries(kind))} {kind}s" for kind in ("method", "training", "benchmark")]
     assert "{}, {} and {}".format(*counts) in (ROOT / "README.md").read_text().replace("\n", " ")
 

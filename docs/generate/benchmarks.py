@@ -3,9 +3,10 @@
 from generate.formula import sentence
 from generate.markdown import code, hidden_contents, page, table
 from generate.sheets import sheet
+from openbench.cli import registry
 from openbench.cli.commands.data import benchmark_config
 from openbench.cli.commands.listing import usage
-from openbench.cli.registry import Entry, Registry
+from openbench.cli.registry import Entry
 from openbench.core.request import Role
 from openbench.data.build import SetStatus, survey
 from openbench.data.download import DataSource, data_sources
@@ -24,7 +25,7 @@ ROLES = {
 
 def pages() -> dict[str, str]:
     """Return {path below the part: page}."""
-    entries = Registry.ours().entries("benchmark")
+    entries = registry.entries("benchmark")
     sources = data_sources()
     return {"benchmark/index": index(entries)} | {
         f"benchmark/{entry.name}": benchmark(entry, sources) for entry in entries

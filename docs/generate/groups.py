@@ -6,8 +6,9 @@ from typing import Any
 from generate.formula import sentence
 from generate.markdown import Docstring, arxiv_linked, code, hidden_contents, page, table
 from generate.rows import rows_of_training
+from openbench.cli import registry
 from openbench.cli.commands.listing import usage
-from openbench.cli.registry import Entry, Registry, parameters_of
+from openbench.cli.registry import Entry, parameters_of
 from openbench.config.build import target_of
 from openbench.config.shipped import shipped
 
@@ -33,7 +34,6 @@ LEADS = {
 
 def pages() -> dict[str, str]:
     """Return {path below the part: page}."""
-    registry = Registry.ours()
     found = {}
     for group in registry.groups():
         entries = registry.entries(group)

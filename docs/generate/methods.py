@@ -8,8 +8,9 @@ from generate.formula import sentence
 from generate.markdown import Docstring, arxiv_linked, cell, code, hidden_contents, page, table
 from generate.rows import differences_of, rows_of
 from openbench.api.methods import beyond_features, chosen_method
+from openbench.cli import registry
 from openbench.cli.commands.listing import usage
-from openbench.cli.registry import Entry, Registry, method_facts, parameters_of
+from openbench.cli.registry import Entry, method_facts, parameters_of
 from openbench.config.overrides import STREAM
 from openbench.errors import OpenbenchError
 from openbench.report.site.facts import MethodFacts
@@ -28,7 +29,7 @@ FAMILIES = {
 
 def pages() -> dict[str, str]:
     """Return {path below the part: page}."""
-    entries = Registry.ours().entries("method")
+    entries = registry.entries("method")
     found = {f"method/{entry.name}": method(entry) for entry in entries}
     return {**found, "method/index": index(entries)}
 

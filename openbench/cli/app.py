@@ -44,13 +44,6 @@ COMMANDS = {
     "completion": ("app:completion", "print a script for completion with the tab key"),
 }
 
-# Command of an earlier version → its successor.
-MOVED = {
-    "submit": "verify --submission FOLDER",
-    "study new": "new study",
-    "stream": "run +benchmark=NAME method=oodd method._stream_.orders=5",
-}
-
 EXAMPLES = """\
 
 to begin with:
@@ -120,9 +113,6 @@ def carry_out(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: arguments that the command does not take.
     """
-    for old, now in MOVED.items():
-        if list(arguments[: len(old.split())]) == old.split():
-            raise ConfigError(f"`{old}` is now `{PROGRAM} {now}`")
     if COMPLETION in os.environ:
         app.main(prog_name="openbench", complete_var=COMPLETION)  # prints what the tab key offers, and exits
     try:

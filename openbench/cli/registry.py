@@ -14,6 +14,8 @@ from openbench.public import TARGET
 from openbench.report.site.facts import MethodFacts
 from openbench.results.records.exports import year_of
 
+_PROGRAM = "python -m openbench"
+
 
 def parameters_of(made_by: Callable[..., Any]) -> dict[str, tuple[str, str]]:
     """Return {name: (default as text, empty if there is none; what its annotation allows, in words)} of a class."""
@@ -57,19 +59,19 @@ class Entry:
 
     @property
     def _comments(self) -> list[str]:
-        return [line.removeprefix("#").strip() for line in self.text.splitlines() if line.startswith("#")]
+        """The lines of its leading comment."""
+        head = takewhile(lambda line: line.startswith("#"), self.text.splitlines())
+        return [line.removeprefix("#").strip() for line in head]
 
     @property
     def summary(self) -> str:
-        """The first line of its leading comments that is neither a command nor a Hydra directive."""
-        head = takewhile(lambda line: line.startswith("#"), self.text.splitlines())
-        comments = (line.removeprefix("#").strip() for line in head)
-        return next((text for text in comments if text and not text.startswith(("@package", "python -m"))), "")
+        """The first line of its comment that is neither a command nor a Hydra directive."""
+        return next((line for line in self._comments if line and not line.startswith(("@package", _PROGRAM))), "")
 
     @property
     def command(self) -> str:
-        """The command that its comments give; empty if they give none."""
-        return next((comment for comment in self._comments if comment.startswith("python -m openbench")), "")
+        """The command that its comment gives; empty if it gives none."""
+        return next((line for line in self._comments if line.startswith(_PROGRAM)), "")
 
     def config(self) -> dict[str, Any]:
         """The file as plain values, interpolations untouched.
@@ -123,63 +125,40 @@ class Entry:
         return str(Requirements.of(parts))
 
 
-@dataclass(frozen=True)
-class Registry:
-    """The config groups of openbench and, beside them, those of packages and of a user.
+def groups(config_dir: Path | None = None) -> list[str]:
+    """Return the names of the groups that offer something, of openbench, of packages and of a user's folder."""
+    roots = [folder.path for folder in config_folders(config_dir)]
+    return sorted({file.relative_to(root).parts[0] for root in roots for file in root.glob("*/**/*.yaml")})
 
-    Args:
-        places: config folders, ours first.
+
+def entries(group: str, config_dir: Path | None = None) -> list[Entry]:
+    """Return the entries of a group, by name.
+
+    Raises:
+        ConfigError: no such group.
     """
+    folders = config_folders(config_dir)
+    if not any((folder.path / group).is_dir() for folder in folders):
+        raise ConfigError(not_found(f"group '{group}' not found in configs", group, groups(config_dir), "list"))
+    files = [(folder, file) for folder in folders for file in (folder.path / group).rglob("*.yaml")]
+    # Users type the path below the group's folder, since studies lie in folders.
+    found = [
+        Entry(group, file.relative_to(folder.path / group).as_posix().removesuffix(".yaml"), file, folder)
+        for folder, file in files
+    ]
+    return sorted(found, key=lambda entry: entry.name)
 
-    places: tuple[Folder, ...]
 
-    @classmethod
-    def ours(cls) -> "Registry":
-        """What openbench ships."""
-        return cls(tuple(config_folders()[:1]))
+def entry(group: str, name: str, config_dir: Path | None = None) -> Entry:
+    """Return the entry of a name.
 
-    @classmethod
-    def of(cls, config_dir: Path | None) -> "Registry":
-        """All folders, with the user's.
-
-        Raises:
-            ConfigError: the user's folder is missing, or two folders have a file of the same name.
-        """
-        return cls(tuple(config_folders(config_dir)))
-
-    def groups(self) -> list[str]:
-        """The names of groups that offer something."""
-        roots = [place.path for place in self.places]
-        return sorted({file.relative_to(root).parts[0] for root in roots for file in root.glob("*/**/*.yaml")})
-
-    def entries(self, group: str) -> list[Entry]:
-        """The entries of a group, by name.
-
-        Raises:
-            ConfigError: no such group.
-        """
-        groups = {folder.name for place in self.places for folder in place.path.iterdir() if folder.is_dir()}
-        if group not in groups:
-            raise ConfigError(not_found(f"group '{group}' not found in configs", group, self.groups(), "list"))
-        files = [(place, file) for place in self.places for file in (place.path / group).rglob("*.yaml")]
-        # Users type the path below the group's folder, since studies lie in folders.
-        entries = [
-            Entry(group, file.relative_to(place.path / group).as_posix().removesuffix(".yaml"), file, place)
-            for place, file in files
-        ]
-        return sorted(entries, key=lambda entry: entry.name)
-
-    def entry(self, group: str, name: str) -> Entry:
-        """The entry of a name.
-
-        Raises:
-            ConfigError: no such group or name.
-        """
-        entries = {entry.name: entry for entry in self.entries(group)}
-        if name not in entries:
-            what = f"{group} '{name}' not found in configs/{group}"
-            raise ConfigError(not_found(what, name, entries, f"list {group}"))
-        return entries[name]
+    Raises:
+        ConfigError: no such group or name.
+    """
+    found = {entry.name: entry for entry in entries(group, config_dir)}
+    if name not in found:
+        raise ConfigError(not_found(f"{group} '{name}' not found in configs/{group}", name, found, f"list {group}"))
+    return found[name]
 
 
 def method_facts() -> dict[str, MethodFacts]:
@@ -189,7 +168,7 @@ def method_facts() -> dict[str, MethodFacts]:
     from openbench.engine.compatibility import Requirements
 
     facts = {}
-    for entry in Registry.ours().entries("method"):
+    for entry in entries("method"):
         method = method_of(entry.name, {})
         if method is not None:
             required = Requirements.of(leaves(method))

@@ -1,7 +1,5 @@
 """The `data` command as a user meets it; nothing leaves this machine."""
 
-import re
-
 import numpy as np
 import pytest
 from PIL import Image as Pillow
@@ -100,7 +98,7 @@ def test_a_wrong_benchmark_is_one_message(here, capsys, words):
     assert main(["data", "stats", *words]) == 2
     error = capsys.readouterr().err
     assert "Traceback" not in error
-    assert ("did you mean 'digits'" in error) or ("one at a time" in error)
+    assert ("did you mean 'digits'" in error) or ("'benchmark' exists already" in error)
 
 
 def test_prepare_fetches_what_a_benchmark_lacks_and_looks_again(here, photos, capsys, monkeypatch):
@@ -213,14 +211,13 @@ def test_stats_writes_a_sheet_per_split(here, photos, capsys, monkeypatch):
     assert "6 classes" in text
 
 
-def test_a_new_benchmark_suggests_what_is_quick_first_with_an_estimate_of_each_time(here, photos, capsys):
+def test_a_new_benchmark_suggests_what_is_quick_first(here, photos, capsys):
     assert new() == 0
     lines = capsys.readouterr().out.splitlines()
     starts = [next(i for i, line in enumerate(lines) if line.startswith(word)) for word in ("quick:", "train:", "run:")]
     assert starts == sorted(starts)
     assert "backbone.head=linear_probe method=knn" in lines[starts[0]]
     assert "backbone=resnet20_cifar training.recipe.epochs=" in lines[starts[1]]
-    assert all(re.match(r" +# about \d+ (s|min|h): ", lines[start + 1]) for start in starts)
 
 
 def test_missing_sets_and_weights_are_one_message_with_one_command(here, capsys, monkeypatch):

@@ -13,7 +13,7 @@ import yaml
 from openbench import paths
 from openbench.cli.app import carry_out
 from openbench.cli.commands.listing import overview, usage
-from openbench.cli.registry import Registry, method_facts, year_of
+from openbench.cli.registry import entries, entry, method_facts, year_of
 from openbench.compose.config import compose, plain
 from openbench.config.build import target_of
 from openbench.config.shipped import shipped
@@ -88,7 +88,7 @@ def test_every_group_is_listed_with_the_number_of_its_files(capsys):
     rows = {row["group"]: int(row["entries"]) for row in listed(capsys)}
     folders = [folder for folder in paths.config_dir().iterdir() if folder.is_dir()]
     assert rows == {f.name: len(list(f.rglob("*.yaml"))) for f in folders if list(f.rglob("*.yaml"))}
-    assert frame_of(overview(Registry.of(None)))["entries"].tolist() == list(rows.values())
+    assert frame_of(overview())["entries"].tolist() == list(rows.values())
 
 
 def test_every_file_of_a_group_is_listed_with_a_line_about_it(capsys):
@@ -112,8 +112,8 @@ def test_every_file_of_a_group_is_listed_with_a_line_about_it(capsys):
     ],
 )
 def test_a_method_is_listed_with_what_it_reads(name, needs):
-    assert Registry.of(None).entry("method", name).needs() == needs
-    assert Registry.of(None).entry("method", "rankfeat").needs().startswith("images")
+    assert entry("method", name).needs() == needs
+    assert entry("method", "rankfeat").needs().startswith("images")
 
 
 def test_what_reads_text_is_the_same_for_the_site_and_for_a_recommendation():
@@ -124,7 +124,7 @@ def test_what_reads_text_is_the_same_for_the_site_and_for_a_recommendation():
 
 def test_a_method_that_cannot_be_made_alone_is_listed_with_what_its_class_reads(toys):
     (toys / "method" / "ours.yaml").write_text("_target_: listed_toys.Ours\nalpha: ${seed}\n")
-    assert Registry.of(toys).entry("method", "ours").needs() == "features; stage4 (gram); fit on id_val"
+    assert entry("method", "ours", toys).needs() == "features; stage4 (gram); fit on id_val"
 
 
 def test_a_method_is_shown_with_what_its_hyper_parameters_take(capsys, monkeypatch):
@@ -223,15 +223,15 @@ def classes_with(*words: str) -> int:
 def test_the_command_shown_for_a_backbone_is_one_of_a_benchmark_it_fits():
     """It has the classes of its weights, and vectors where it takes vectors."""
     wrong = []
-    for entry in Registry.of(None).entries("backbone"):
-        words = shlex.split(usage(entry, None))[4:]
+    for one in entries("backbone"):
+        words = shlex.split(usage(one, None))[4:]
         of_backbone = [word for word in words if word.startswith("backbone")]
-        assert f"backbone={entry.name}" in of_backbone
+        assert f"backbone={one.name}" in of_backbone
         classes = classes_with(*(word for word in words if word not in of_backbone))
-        weights, target = entry.config(), shipped("backbone", entry.name)["_target_"]
+        weights, target = one.config(), shipped("backbone", one.name)["_target_"]
         published = weights.get("num_classes") or (1000 if weights.get("weights") else None)
         if (classes == 1) != target.endswith("Identity") or published not in (None, classes):
-            wrong.append((entry.name, words, classes))
+            wrong.append((one.name, words, classes))
     assert wrong == []
 
 

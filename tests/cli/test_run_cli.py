@@ -5,7 +5,7 @@ import pytest
 
 from openbench import __version__
 from openbench.__main__ import main
-from openbench.cli.app import COMMANDS, MOVED, app
+from openbench.cli.app import COMMANDS, app
 from openbench.errors import ConfigError, MethodError, NotApplicableError
 
 
@@ -154,12 +154,6 @@ def test_every_command_of_the_table_exists():
     with app.make_context("openbench", ["list"]) as context:
         for name in COMMANDS:
             assert app.get_command(context, name) is not None, name
-
-
-@pytest.mark.parametrize("old", MOVED)
-def test_an_old_spelling_names_the_new_one(capsys, old):
-    assert main([*old.split(), "mine"]) == 2
-    assert capsys.readouterr().err == f"error: `{old}` is now `python -m openbench {MOVED[old]}`\n"
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from generate.pictures import PICTURES
 import openbench as ob
 from openbench import _compat, paths  # noqa: F401 - torchvision beside a CPU-only torch
 from openbench.api.methods import beyond_features, chosen_method
+from openbench.cli import registry
 from openbench.cli.app import COMMANDS
 from openbench.cli.commands import study
-from openbench.cli.registry import Registry
 from openbench.data import dataset
 from openbench.errors import OpenbenchError
 from openbench.studies.cells import StudyOptions, planned
@@ -47,7 +47,6 @@ def made(tmp_path_factory):
 
 
 def test_everything_on_offer_has_a_page(made):
-    registry = Registry.ours()
     apart = ("method", "benchmark", "training", "augment")
     wanted = {f"{group}/{entry.name}" for group in apart for entry in registry.entries(group)}
     wanted |= {f"{group}/index" for group in registry.groups()}
@@ -71,7 +70,7 @@ def test_a_method_has_the_comparisons_of_its_own_tests_on_its_page(made):
 
 
 def test_a_page_shows_an_estimator_if_and_only_if_there_is_one(made):
-    names = [entry.name for entry in Registry.ours().entries("method")]
+    names = [entry.name for entry in registry.entries("method")]
     for name in names:
         try:
             method = chosen_method(name).method

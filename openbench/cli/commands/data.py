@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from openbench import paths
-from openbench.cli import options
+from openbench.cli import options, registry
 from openbench.cli.output import note, print_tables
 from openbench.cli.process import FAILED, OK
-from openbench.cli.registry import Registry
 from openbench.errors import ConfigError, DataError, not_found
 from openbench.results.tables.render import Column, Table
 
@@ -66,9 +65,9 @@ def list_data(words: tuple[str, ...], form: str, config_dir: Path | None) -> int
     if not words:
         print_tables([_sources_table(sources)], form)
         return OK
-    if backbone := _backbone(words):
-        rest = [word for word in words if not word.startswith(_BACKBONE)]
-        return _list_weights(backbone, config_dir, benchmark_config(rest, config_dir) if rest else None, form)
+    backbone, words = _backbone(words)
+    if backbone:
+        return _list_weights(backbone, config_dir, benchmark_config(words, config_dir) if words else None, form)
     if _is_source(words, config_dir, sources):
         print(_how(sources[words[0]]))
         return OK
@@ -90,12 +89,10 @@ def prepare(words: tuple[str, ...], config_dir: Path | None, root: Path | None) 
 
     roots = paths.data_roots()
     root = root.expanduser() if root else next((one for one in roots if one.is_dir()), roots[0])
-    code = OK
-    if backbone := _backbone(words):
-        code = _prepare_weights(backbone, config_dir, root)
-        words = tuple(word for word in words if not word.startswith(_BACKBONE))
-        if not words:
-            return code
+    backbone, words = _backbone(words)
+    code = _prepare_weights(backbone, config_dir, root) if backbone else OK
+    if not words:
+        return code
     sources = data_sources()
     if _is_source(words, config_dir, sources):
         return _prepare_source(sources[words[0]], root) or code
@@ -363,9 +360,6 @@ def benchmark_config(words: Sequence[str], config_dir: Path | None) -> "Benchmar
     for word in words:
         if "=" not in word and not word.startswith("~") and word not in benchmarks:
             raise ConfigError(not_found(f"benchmark '{word}'", word, benchmarks, "list benchmark"))
-    chosen = [word for word in words if word in benchmarks or word.lstrip("+").startswith("benchmark=")]
-    if len(chosen) > 1:
-        raise ConfigError(f"found the benchmarks {' and '.join(chosen)} — give one at a time")
     overrides = [f"+benchmark={word}" if word in benchmarks else word for word in words]
     return benchmark_of(overrides, config_dir, "check")[1]
 
@@ -458,8 +452,8 @@ def _megabytes(source: "DataSource") -> str:
     return "size unknown" if source.size is None else f"{source.size / 1e6:.0f} MB"
 
 
-def _backbone(words: Sequence[str]) -> str:
-    """The backbone that words on the command line name; empty if they name none.
+def _backbone(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The backbone that words on the command line name, empty if they name none, and the other words.
 
     Raises:
         ConfigError: they name several.
@@ -467,7 +461,7 @@ def _backbone(words: Sequence[str]) -> str:
     names = [word.removeprefix(_BACKBONE) for word in words if word.startswith(_BACKBONE)]
     if len(names) > 1:
         raise ConfigError(f"found the backbones {' and '.join(names)} — give one at a time")
-    return names[0] if names else ""
+    return "".join(names), tuple(word for word in words if not word.startswith(_BACKBONE))
 
 
 def _weights_of(name: str, config_dir: Path | None) -> "tuple[Weights | None, dict[str, Path | None]]":
@@ -478,7 +472,7 @@ def _weights_of(name: str, config_dir: Path | None) -> "tuple[Weights | None, di
     """
     from openbench.data.weights import released_weights
 
-    config = Registry.of(config_dir).entry("backbone", name).config()
+    config = registry.entry("backbone", name, config_dir).config()
     weights = released_weights().get(name)
     if weights is None:
         print(

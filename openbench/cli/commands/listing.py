@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from openbench.cli import options
+from openbench.cli import options, registry
 from openbench.cli.output import left_out, print_tables
 from openbench.cli.process import OK
-from openbench.cli.registry import Entry, Registry, parameters_of
-from openbench.config.folders import PACKAGE
+from openbench.cli.registry import Entry, parameters_of
+from openbench.config.folders import PACKAGE, config_folders
 from openbench.config.overrides import STREAM
 from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
 from openbench.errors import ConfigError, RecordError
@@ -46,11 +46,11 @@ _SEEN = "Whether its labels named a benchmark's OOD classes: python -m openbench
 
 
 def _complete_group(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in [*Registry.of(None).groups(), RECORD] if name.startswith(incomplete)]
+    return [name for name in [*registry.groups(), RECORD] if name.startswith(incomplete)]
 
 
 def _complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    return [entry.name for entry in Registry.of(None).entries(ctx.params["group"]) if entry.name.startswith(incomplete)]
+    return [entry.name for entry in registry.entries(ctx.params["group"]) if entry.name.startswith(incomplete)]
 
 
 @click.command(cls=options.Command)
@@ -59,8 +59,7 @@ def _complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) 
 @options.table_format()
 def list_groups(group: str | None, config_dir: Path | None, form: str) -> int:
     """List what can be chosen: the groups, or the entries of one, e.g. method, benchmark, backbone."""
-    registry = Registry.of(config_dir)
-    print_tables([overview(registry) if group is None else group_table(registry, group)], form)
+    print_tables([overview(config_dir) if group is None else group_table(group, config_dir)], form)
     return OK
 
 
@@ -110,28 +109,28 @@ def show(
             parts += [f"{_origin(record, config_dir, results)}\n"] * (form == "console")
             print("\n".join(parts), end="")
         return lost.code
-    entry = Registry.of(config_dir).entry(group, name)
+    entry = registry.entry(group, name, config_dir)
     text = method_text if entry.group == "method" else config_text
     print(text(entry, config_dir), end="")
     return OK
 
 
-def overview(registry: Registry) -> Table:
+def overview(config_dir: Path | None = None) -> Table:
     """Return every group with the number of its entries and the first names."""
     rows = []
-    for group in registry.groups():
-        names = [entry.name for entry in registry.entries(group)]
+    for group in registry.groups(config_dir):
+        names = [entry.name for entry in registry.entries(group, config_dir)]
         more = f", … ({len(names) - 8} more)" if len(names) > 8 else ""
         rows.append((group, len(names), ", ".join(names[:8]) + more))
     columns = (Column("group"), Column("entries", "count"), Column("names"))
     return Table("Groups", columns, tuple(rows), notes=("Details: python -m openbench list GROUP",))
 
 
-def group_table(registry: Registry, group: str) -> Table:
+def group_table(group: str, config_dir: Path | None = None) -> Table:
     """Return the entries of a group with one line about each; of methods also what they need and their year."""
     headings, facts = _ABOUT.get(group, (("what it is",), lambda entry: (entry.summary,)))
-    entries, rows = registry.entries(group), []
-    ours = registry.places[0]
+    entries, rows = registry.entries(group, config_dir), []
+    ours = config_folders()[0]
     others = any(entry.place != ours for entry in entries)
     for entry in entries:
         try:

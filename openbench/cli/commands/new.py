@@ -23,8 +23,7 @@ TEMPLATES = Path(__file__).parent.parent / "templates"
 _COLUMNS = "near.auroc,far.auroc,id.accuracy"  # of a study
 _SEED = "seed"
 FOLDER = "mine"  # of the config files, in the folder where the commands are typed
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
-_PACKAGE_NAME = re.compile(r"[a-z]([a-z0-9_-]*[a-z0-9])?")
+_NAME = re.compile(r"[a-z]([a-z0-9_]{0,58}[a-z0-9])?")
 _BENCHMARK = "benchmark"
 _DIGITS = "+benchmark=digits"
 
@@ -96,22 +95,12 @@ def new_package(name: str, folder: Path) -> int:
     underscores. DIR/NAME has the method, its config and tests, pyproject.toml, README.md and a workflow of GitHub.
     """
     module, home = name.replace("-", "_"), folder.expanduser() / name
-    if not _PACKAGE_NAME.fullmatch(name):
-        raise ConfigError(
-            f"name '{name}' — allowed: lower-case letters and digits with dashes or underscores between them, the "
-            "first a letter, e.g. my-methods"
-        )
-    if home.exists() or home.is_symlink():
-        raise ConfigError(f"'{home}' exists, so nothing was written — choose another name or --dir DIR")
     _check_name("method", module, folder.expanduser())
     listed = "python -m openbench list method"
     words = {**_words(module), "package": name, "module": f"{module}.{module}", "listed": listed}
-    for source, path in _PACKAGE.items():
-        with writing(home, "--dir"):
-            write_whole(home / path.replace("NAME", module), _filled(source, words))
+    _write({home / path.replace("NAME", module): _filled(source, words) for source, path in _PACKAGE.items()})
     place = shlex.quote(str(home))
-    print(f"wrote {home}\n")
-    print(f"first: pip install -e {place}\ntest:  python -m pytest {place}")
+    print(f"\nfirst: pip install -e {place}\ntest:  python -m pytest {place}")
     print(f"run:   python -m openbench run {_DIGITS} method={module}\nlist:  {listed}")
     print(f"then:  fill in the files in {place} where they say FILL IN")
     return OK
@@ -152,23 +141,38 @@ def _new(kind: str, name: str, folder: Path) -> int:
         ConfigError: a name that cannot be used or is taken, or files that are there already.
     """
     _check_name(kind, name, folder)
-    files = {folder / path: text for path, text in _contents(kind, name).items()}
+    paths = {
+        "module.py": f"{name}.py",
+        "config.yaml": f"{FOLDER}/{kind}/{name}.yaml",
+        "test.py": f"test_{name}.py",
+        **_FILES.get(kind, {}),
+    }
+    words = {**_words(name), "module": name, "listed": f"python -m openbench list {kind} --config-dir {FOLDER}"}
+    _write({folder / path.replace("NAME", name): _filled(f"{kind}/{source}", words) for source, path in paths.items()})
+    print("\n".join(["", *_commands(kind, name, folder)]))
+    return OK
+
+
+def _write(files: dict[Path, bytes]) -> None:
+    """Write new files.
+
+    Raises:
+        ConfigError: one is there already; then none is written.
+    """
     if there := [str(file) for file in files if file.exists() or file.is_symlink()]:
         raise ConfigError(f"{', '.join(there)} exists, so nothing was written — choose another name or --dir DIR")
     for file, content in files.items():
         with writing(file, "--dir"):
             write_whole(file, content)
         print(f"wrote {file}")
-    print("\n".join(["", *_commands(kind, name, folder)]))
-    return OK
 
 
 def _check_name(kind: str, name: str, folder: Path) -> None:
     """Refuse what cannot be a module's name, and what would hide something or be hidden by it."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or not is_name(name):
         raise ConfigError(
-            f"name '{name}' — allowed: at most 60 lower-case letters, digits and underscores, the first a letter, "
-            "and no keyword of Python or yaml, e.g. nearest_mean"
+            f"name '{name}' — allowed: at most 60 lower-case letters, digits and underscores between them, the first "
+            "a letter, and no keyword of Python or yaml, e.g. nearest_mean"
         )
     if re.search(rf"\b{_class_name(name)}\b", _template(f"{kind}/module.py")):
         raise ConfigError(
@@ -184,18 +188,6 @@ def _check_name(kind: str, name: str, folder: Path) -> None:
 
 def _class_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
-
-
-def _contents(kind: str, name: str) -> dict[str, bytes]:
-    """Path below the folder → content, of every file."""
-    templates = {
-        "module.py": f"{name}.py",
-        "config.yaml": f"{FOLDER}/{kind}/{name}.yaml",
-        "test.py": f"test_{name}.py",
-        **{source: path.replace("NAME", name) for source, path in _FILES.get(kind, {}).items()},
-    }
-    words = {**_words(name), "module": name, "listed": f"python -m openbench list {kind} --config-dir {FOLDER}"}
-    return {path: _filled(f"{kind}/{source}", words) for source, path in templates.items()}
 
 
 def _words(name: str) -> dict[str, str]:

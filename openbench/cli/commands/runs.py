@@ -18,7 +18,6 @@ from openbench.cli.process import writing
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, ConfigError, OpenbenchError
-from openbench.paths import writable
 from openbench.results.escape import csv_row
 from openbench.results.records.settings import given_of
 from openbench.results.records.store import RecordStore
@@ -51,16 +50,12 @@ def report(run_id: str, out: Path | None, images: int, results: Path, cache: Pat
       python -m openbench report latest
       python -m openbench report 36e6c0dc2b0d35da --out knn.html --images 0
     """
-    if out:
-        writable(out.parent, "--out")  # before all that takes time
-        if out.is_dir():
-            raise ConfigError(f"--out: '{out}' is a folder — name the page, e.g. {out / 'run.html'}")
     with left_out() as lost:
         record, _ = RecordStore(results).look_up(run_id, lost.append)
     from openbench.cli.reproduce import command
     from openbench.report.run_page import run_page
 
-    stored = first_with(record.run_id, _folders(results, cache))
+    stored = first_with(record.run_id, (results / PUBLISHED, cache / "scores"))
     sets = stored.read_whole(record.run_id) if stored else []
     sheets, classes, why = _contact_sheets(record, sets, images)
     page = run_page(record, sets, sheets, classes, command(record))
@@ -104,7 +99,7 @@ def compare(
         records = [store.look_up(run_id, lost.append)[0] for run_id in run_ids]
     if len({record.run_id for record in records}) < len(records):
         raise ConfigError("compare: the same run is named twice — name different runs")
-    folders = _folders(results, cache)
+    folders = results / PUBLISHED, cache / "scores"
     runs = compared([(record, _scores(record.run_id, folders)) for record in records])
     first, *others = runs
     tables = [difference_table(first, other, level) for other in others]
@@ -231,11 +226,6 @@ def risk(
         _write_curves({digest: curve_rows(rows, doubles) for digest, rows in contending.items()}, curves)
         print(f"written {curves}", file=sys.stderr)
     return lost.code
-
-
-def _folders(results: Path, cache: Path) -> tuple[Path, Path]:
-    """The folders that may hold the scores of a run: published ones and cached ones."""
-    return results / PUBLISHED, cache / "scores"
 
 
 def _scores(run_id: str, folders: tuple[Path, ...]) -> "list[SetScores]":
