@@ -62,17 +62,6 @@ def write_json(values: Any, path: Path) -> None:
     print(f"written {path}", file=sys.stderr)
 
 
-def check_output(option: str, path: Path | None, inputs: Sequence[Path]) -> None:
-    """Check that a file to write is not one of those to read, by whatever name or link.
-
-    Raises:
-        ConfigError: it is.
-    """
-    for file in inputs:
-        if path is not None and path.exists() and file.exists() and path.samefile(file):
-            raise ConfigError(f"{option} {path} would overwrite '{file}', which is read — choose another file")
-
-
 def picture_format(path: Path | None, option: str = "--plot") -> str:
     """Return the format of a picture by the name of its file, empty for None.
 

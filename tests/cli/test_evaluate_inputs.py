@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -143,18 +142,3 @@ def test_shares_of_which_it_is_not_clear_whose_they_are_are_refused(tmp_path, ca
 def test_a_missing_side_is_named(tmp_path, capsys, ids, ood, message):
     assert main(["evaluate", str(saved(tmp_path, ids, ood)), *QUICK]) == 2
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["evaluate", "thresholds"])
-@pytest.mark.parametrize("name", ["./scores.csv", "hard.json"])
-def test_what_is_read_is_not_written_over(tmp_path, capsys, monkeypatch, command, name):
-    monkeypatch.chdir(tmp_path)
-    file = tmp_path / "scores.csv"
-    file.write_text("score,set,role\n0,a,id_test\n1,b,near\n")
-    (tmp_path / "hard.json").hardlink_to(file)
-    before = file.read_bytes()
-    assert main([command, "scores.csv", "--json", name]) == 2
-    assert (
-        f"--json {Path(name)} would overwrite 'scores.csv', which is read — choose another" in capsys.readouterr().err
-    )
-    assert file.read_bytes() == before

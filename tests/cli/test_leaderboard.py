@@ -228,19 +228,6 @@ def test_a_choice_that_leaves_nothing_is_an_error_that_says_what_there_is(result
         main(arguments)
 
 
-def test_every_number_of_every_record_is_in_one_csv(results, capsys):
-    edited(results, "m1", "a", "only_here", 0.125)
-    assert main(["--every-number", str(results / "all.csv")]) == 0
-    assert "2 records, 14 numbers" in capsys.readouterr().out
-    rows = {row["method"]: row for row in columns_of((results / "all.csv").read_text())}
-    for method, row in rows.items():
-        stored = json.loads(only_file(results, method).read_text())
-        assert row["run_id"] == stored["run_id"]
-        for name, values in stored["metrics"].items():
-            assert {key: float(row[f"{name}.{key}"]) for key in values} == values
-    assert rows["m2"]["a.only_here"] == ""
-
-
 def test_it_answers_without_torch(results):
     begin = "import sys\nfrom openbench.__main__ import main\n"
     answer = begin + "code = main(['leaderboard'])\nprint('torch' in sys.modules, code)"

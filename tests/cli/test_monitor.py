@@ -134,10 +134,3 @@ def test_what_cannot_be_written_is_said_before_the_life_goes_on(folder, capsys, 
     code, said, message = monitor(capsys, "calibration.csv", "quiet.csv", "--state", "life", *words)
     assert (code, said, told in message) == (2, "", True), message
     assert not (folder / "life").exists()
-
-
-def test_what_is_read_is_not_written_over(folder, capsys):
-    code, _, told = monitor(capsys, "calibration.csv", "quiet.csv", "--state", "quiet.csv")
-    assert (code, "--state quiet.csv would overwrite 'quiet.csv'" in told) == (2, True)
-    code, _, told = monitor(capsys, "calibration.csv", "quiet.csv", "--state", "life.png", "--plot", "life.png")
-    assert (code, "--plot life.png is also the state" in told) == (2, True)

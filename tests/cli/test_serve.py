@@ -73,7 +73,7 @@ def test_a_detector_that_asks_for_a_group_is_refused(capsys, monkeypatch):
     detector = tiny.detector().calibrate(tiny.images(199, 1), alpha=0.1, groups=[f"camera {g}" for g in groups])
     monkeypatch.setattr(openbench, "load_detector", lambda path: detector)
     assert main(["serve", "detector"]) == 2
-    assert "detector 'detector' cannot score a single image: groups: " in capsys.readouterr().err
+    assert "detector 'detector' cannot score a single image: group 'None' was not calibrated" in capsys.readouterr().err
 
 
 def test_monitor_takes_the_calibration_scores_of_a_detector(capsys, monkeypatch, tmp_path):

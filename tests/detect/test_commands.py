@@ -79,7 +79,7 @@ def test_an_unreadable_image_has_a_row_of_its_own_and_csv_cells_compute_nothing(
         (["fit", "+benchmark=digits"], "out is not given"),
         (["fit", "+benchmark=digits", "out=."], "exists"),
         (["fit", "+benchmark=digits", f"out={__file__}/detector"], "test_commands.py' is not a folder"),
-        (["fit", "+benchmark=digits", "alhpa=0.1", "out=x"], "did you mean 'alpha'"),
+        (["fit", "+benchmark=digits", "alhpa=0.1", "out=x"], "the config has no key 'alhpa'"),
         (["fit", "+benchmark=digits", "alpha=5", "out=x"], "calibrate.alpha"),
         (["fit", "+benchmark=digits", "calibration=train", "out=x"], "fit.calibration"),
     ],

@@ -167,9 +167,8 @@ def test_the_command_says_what_to_take_and_why_not_the_others(folder, capsys):
     [
         ([], "no benchmark chosen"),
         (["+benchmark=toi"], "benchmark 'toi' has no records in"),
-        (["+benchmark=toy", "latency_ms=fast"], "latency_ms: found 'fast' — allowed: a number > 0"),
-        (["+benchmark=toy", "needs=no_data"], "needs=no_data; did you mean"),
-        (["+benchmark=toy", "+benchmark=toy"], "'+benchmark' is given twice"),
+        (["+benchmark=toy", "latency_ms=fast"], "latency_ms — found 'fast', allowed: a number > 0"),
+        (["+benchmark=toy", "needs=no_data"], "needs — found 'no_data', allowed: no_training_data, "),
     ],
 )
 def test_words_that_cannot_be_used_are_refused(folder, capsys, words, message):

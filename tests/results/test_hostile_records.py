@@ -18,7 +18,7 @@ from openbench import paths
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
 from openbench.results.frame import Run, everything, run_of, runs
-from openbench.results.leaderboard.across import ACROSS, across, across_csv, needed, write_every_number
+from openbench.results.leaderboard.across import ACROSS, across, across_csv, needed
 from openbench.results.leaderboard.pages import MARK, generate, write
 from openbench.results.leaderboard.plots import draw_boards
 from openbench.results.leaderboard.ranking import boards
@@ -265,7 +265,6 @@ def show_everything(record: ResultRecord, folder: Path, shown: set[tuple[str, st
     read = [run_of(record), run_of(good)]
     kept = list(runs(Held(folder, [record, good]), pytest.fail, everything))
     assert sorted(map(as_floats, kept), key=str) == sorted(map(as_floats, read), key=str)
-    write_every_number(lambda: kept, folder / "every.csv")
 
 
 def as_floats(run: Run) -> Run:

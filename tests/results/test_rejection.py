@@ -1,7 +1,5 @@
 """Methods compared as reject options, against counting at every threshold and scikit-learn."""
 
-import csv
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -15,14 +13,10 @@ from openbench.errors import RecordError
 from openbench.metrics.selective.double_score import DEFAULT_MUS
 from openbench.metrics.selective.risk import SelectiveCurve, oscr_selective
 from openbench.results.comparisons.rejection import (
-    Contender,
-    SelectiveScores,
     compare,
     contenders,
-    curve_rows,
     rejection_tables,
 )
-from openbench.results.comparisons.rows import RowKey
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore, per_set_name
 from openbench.results.tables.published import RejectionFigure
@@ -239,57 +233,14 @@ def test_the_bound_and_deviations_are_stated(runs, store):
     assert "cross_entropy · tiny · seed 0" in tables[0].title
 
 
-def test_the_command_prints_a_table_per_set_and_writes_the_numbers(runs, store, tmp_path, capsys, monkeypatch):
+def test_the_command_prints_a_table_per_set(runs, store, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")  # a narrow terminal shows a wide table in parts
     for record in runs[0]:
         RecordStore(tmp_path / "results").write(record)
     where = ["--results", str(tmp_path / "results"), "--cache", str(tmp_path / "cache")]
-    out = tmp_path / "out.json"
-    assert main(["risk", "toy", "--methods", "msp,knn", "--double", "msp+knn", "--json", str(out), *where]) == 0
+    assert main(["risk", "toy", "--methods", "msp,knn", "--double", "msp+knn", *where]) == 0
     printed = capsys.readouterr().out
     assert [printed.count(text) for text in ("against a", "against b", "against c", "msp+knn †")] == [1, 1, 1, 3]
-    compared = compare(the(contenders(runs[0], store, "toy", ["msp", "knn"])), 0.8, [("msp", "knn")])
-    written = json.loads(out.read_text())["aaaa"]
-    assert [s["max_fpr"] for s in written] == [c.max_fpr for c in compared]
-    assert [r["auroc"] for r in written[0]["rows"]] == [r.auroc for r in compared[0].rows]
-
-
-def test_curves_of_runs_and_double_scores_are_written_point_by_point(runs, store, tmp_path):
-    records, kept = runs
-    for record in records:
-        RecordStore(tmp_path / "results").write(record)
-    where = ["--results", str(tmp_path / "results"), "--cache", str(tmp_path / "cache")]
-    out = tmp_path / "curves.csv"
-    assert main(["risk", "toy", "--double", "msp+knn", "--curves", str(out), *where]) == 0
-    with out.open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    lines = {}
-    for row in rows:
-        key = row["ood"], row["method"], row["chosen"], row["curve"]
-        lines.setdefault(key, []).append((float(row["x"]), float(row["y"])))
-    assert len(lines) == 3 * 4 * 3
-    for ood in SETS:
-        inside, wrong, outside = sides(kept["msp"], ood)
-        for x, y in lines[ood, "msp", "", "roc"]:
-            assert y == fpr_at_tpr(inside, outside, x - 1e-9)
-        best = lines[ood, "msp+knn", "in-sample", "roc"]
-        assert all(b <= y for (_, b), (_, y) in zip(best, lines[ood, "msp", "", "roc"], strict=True))
-        precisions = [y for _, y in lines[ood, "msp", "", "pr"]]
-        assert np.mean(precisions) == pytest.approx(
-            average_precision_score(np.repeat([1, 0], [len(inside), len(outside)]), -np.r_[inside, outside])
-        )
-        assert np.mean([y for _, y in lines[ood, "msp", "", "oscr"]]) == pytest.approx(
-            oscr_selective(SelectiveCurve.of(inside, wrong.astype(float), outside))
-        )
-
-
-def test_long_curves_are_thinned_out_from_end_to_end():
-    rng = np.random.default_rng(0)
-    sets = {"a": SelectiveScores(rng.normal(size=5000), np.zeros(5000), rng.normal(size=9), rng.normal(size=5000))}
-    contender = Contender(RowKey("m", "", "", ""), False, "network", sets)
-    rows = [row for row in curve_rows([contender]) if row[4] == "roc"]
-    assert len(rows) == 1000
-    assert (rows[0][5], rows[-1][5]) == (1 / 5000, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import logging
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,14 +19,14 @@ from numpy.typing import NDArray
 
 import openbench
 from openbench.cli import options
-from openbench.cli.output import check_output, picture_format
+from openbench.cli.output import picture_format
 from openbench.cli.process import ALARM, FAILED, OK, writing
 from openbench.detect.monitor.martingale import Bets
 from openbench.detect.monitor.monitor import Monitor, MonitorRules
 from openbench.detect.monitor.table import SUFFIXES, numbers
 from openbench.detect.serve.images import ServerLimits
 from openbench.digest import file_sha256
-from openbench.errors import ConfigError, DataError, NotApplicableError, OpenbenchError, did_you_mean, pip_install
+from openbench.errors import ConfigError, DataError, NotApplicableError, pip_install
 from openbench.paths import writable
 from openbench.storage.files import replacing, write_whole
 
@@ -77,7 +76,6 @@ def fit(words: tuple[str, ...], config_dir: Path | None) -> int:
             settings[key] = value if key == "out" else parse_yaml(value, f"'{word}'")
         else:
             overrides.append(word)
-            _check_spelling(key)
     if not settings.get("out"):
         raise ConfigError("out is not given — say where to write the detector, e.g. out=detector/")
     out = Path(settings.pop("out"))
@@ -94,12 +92,7 @@ def fit(words: tuple[str, ...], config_dir: Path | None) -> int:
     job = composed("run", overrides, config_dir)
     detector, measured = fit_on_benchmark(job.config, job.runtime, held)
     digest = detector.save(out, held.network)
-    try:
-        openbench.load_detector(out)  # one that could not be loaded is of no use
-    except OpenbenchError:
-        shutil.rmtree(out, ignore_errors=True)
-        out.unlink(missing_ok=True)
-        raise
+    openbench.load_detector(out)  # one that cannot be loaded is of no use
     print(console_lines(detector.promise))
     for name, share in measured.items():
         print(f"of {name}, which it has not seen: {100 * share:.2f} % called OOD")
@@ -195,10 +188,6 @@ def monitor(
       python -m openbench monitor calibration.csv scores.csv --level 0.001 --bets mixture
     """
     form = picture_format(plot)
-    if plot and state and plot.absolute() == state.absolute():
-        raise ConfigError(f"--plot {plot} is also the state — choose another file")
-    for option, path in (("--state", state), ("--plot", plot)):
-        check_output(option, path, [detector, *scores])
     calibration = _calibration(detector)
     tables = [(numbers(path, "score"), file_sha256(path)) for path in scores]
     with _locked(state):
@@ -266,13 +255,6 @@ def serve(detector: Path, host: str, port: int, **limits: Any) -> int:
         logger.warning(f"{host} can be reached from other machines, without encryption and without a password")
     app.serve(predict, about, limit, (host, port))
     return OK
-
-
-def _check_spelling(key: str) -> None:
-    """Refuse a key that is nearly one of `fit`'s own, and not one of `run`'s."""
-    near = did_you_mean(key, _KEYS)
-    if near and not key.startswith(("+", "~")) and "." not in key and key not in ("tune", "seed", "runtime", "metrics"):
-        raise ConfigError(f"key '{key}' not found{near} (python -m openbench fit --help)")
 
 
 def _format_of(out: Path | None) -> str:
@@ -417,6 +399,4 @@ def _locked(state: Path | None) -> AbstractContextManager[object]:
         return nullcontext()
     if state.is_dir():
         raise ConfigError(f"--state {state} is a folder — give the name of a file in it")
-    if not state.parent.is_dir():
-        raise ConfigError(f"--state {state}: folder '{state.parent}' not found — make it, or give another name")
     return FileLock(state.with_name(f".{state.name}.lock"))

@@ -12,7 +12,7 @@ import click
 from openbench.api.result import Result
 from openbench.api.scores import result_of
 from openbench.cli import options
-from openbench.cli.output import check_output, left_out, note, print_tables, write_json
+from openbench.cli.output import left_out, note, print_tables, write_json
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError, did_you_mean
 from openbench.metrics.suite import ROLES, MetricOptions, fixed_thresholds
@@ -142,7 +142,6 @@ def evaluate(
       python -m openbench evaluate scores.parquet --json metrics.json
       python -m openbench evaluate scores.csv --families ranking,conformal --delta 0.01 --correction simes
     """
-    check_output("--json", json, [scores])
     chosen = MetricOptions(**{name: value for name, value in metric_options.items() if value is not None})
     roles = roles_of(benchmark_of([f"+benchmark={benchmark}"])[1]) if benchmark else {}
     meaning = Meaning(larger_is or "", dict(files), roles, benchmark or "")

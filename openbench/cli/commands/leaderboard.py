@@ -22,9 +22,8 @@ from openbench.data.weights import Weights, released_weights
 from openbench.errors import ConfigError, OpenbenchError, RecordError, available, did_you_mean
 from openbench.public import TARGET, public
 from openbench.results.escape import console
-from openbench.results.frame import everything, runs
 from openbench.results.leaderboard import matrix
-from openbench.results.leaderboard.across import ACROSS, COST, across, across_csv, costs, needed, write_every_number
+from openbench.results.leaderboard.across import ACROSS, COST, across, across_csv, costs, needed
 from openbench.results.leaderboard.pages import (
     FOLDER,
     GeneratedPages,
@@ -71,7 +70,6 @@ def _condition(text: str) -> tuple[str, tuple[str, ...]]:
 @click.option("--site", type=options.FILE, metavar="DIR", help="write a page to sort, filter and compare; no server")
 @click.option("--reports", is_flag=True, help="with --site: also the page of every run with published scores")
 @click.option("--published", is_flag=True, help="print published results, and runs of your own beside them")
-@click.option("--every-number", type=options.FILE, metavar="FILE.csv", help="write every number of every record")
 @click.option(
     "--view", type=click.Choice([_BOARD, *ACROSS, COST, *_MATRICES]), help=f"print these numbers (default: {_BOARD})"
 )
@@ -103,7 +101,6 @@ def leaderboard(
     site: Path | None,
     reports: bool,
     published: bool,
-    every_number: Path | None,
     view: str | None,
     benchmarks: tuple[str, ...],
     where: tuple[tuple[str, tuple[str, ...]], ...],
@@ -129,7 +126,6 @@ def leaderboard(
       python -m openbench leaderboard --view networks --benchmark cifar10_32px --metric fpr95
       python -m openbench leaderboard --view benchmarks --benchmark cifar10_32px,digits --where training=cross_entropy
       python -m openbench leaderboard --view cost --benchmark cifar10_32px
-      python -m openbench leaderboard --every-number numbers.csv
       python -m openbench leaderboard --site site
     """
     if not results.is_dir():
@@ -141,8 +137,6 @@ def leaderboard(
         raise ConfigError("--reports needs --site — the pages of runs are part of the site: --site DIR")
     if site is not None:
         return _site(results, site, reports=reports)
-    if every_number is not None:
-        return _every_number(results, every_number)
     if published:
         return _published(results, benchmarks, columns, form)
     if view or benchmarks or where or form or of or columns:
@@ -225,14 +219,6 @@ def _notices(found: Sequence[Board], unreadable: Sequence[OpenbenchError]) -> in
         for run in row.members:
             print(console(f"not ranked: {run.file}: {'; '.join(run.problems)}"), file=sys.stderr)
     return say_left_out(unreadable)
-
-
-def _every_number(results: Path, path: Path) -> int:
-    store, unreadable = RecordStore(results), dict[str, RecordError]()
-    on_error = lambda error: unreadable.update({str(error): error})  # noqa: E731 — said once, although read twice
-    rows, numbers = write_every_number(lambda: runs(store, on_error, everything), path)
-    print(f"wrote {path}: {rows} records, {numbers} numbers of each at most")
-    return _notices((), list(unreadable.values()))
 
 
 def _boards(results: Path, view: str, metric: str, on_error: OnError) -> list[Board]:

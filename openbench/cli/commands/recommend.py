@@ -8,8 +8,9 @@ import click
 
 from openbench.cli import options
 from openbench.cli.output import left_out, print_tables, write_json
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import ConfigError, check_choice, did_you_mean
 from openbench.results.escape import console
+from openbench.storage.yaml_file import parse_yaml
 
 _BENCHMARK = "+benchmark"
 _WITHOUT = {f"no_{need.replace(' ', '_')}": need for need in ("training data", "outliers", "gradients", "text")}
@@ -58,29 +59,18 @@ def _limits(words: Sequence[str]) -> dict[str, Any]:
     """The arguments of `recommend` that words such as `latency_ms=5` name.
 
     Raises:
-        ConfigError: no benchmark, an unknown key, a key twice, or a value that is not allowed.
+        ConfigError: no benchmark, an unknown key, or a value that is not allowed.
     """
-    limits: dict[str, str] = {}
+    limits: dict[str, Any] = {}
     for word in words:
-        key, equals, value = word.partition("=")
-        if key not in _KEYS or not equals or not value:
-            hint = did_you_mean(key, _KEYS) if key not in _KEYS else ""
+        key, _, value = word.partition("=")
+        if key not in _KEYS or not value:
+            hint = did_you_mean(key, _KEYS)
             raise ConfigError(f"recommend: found '{word}'{hint} — allowed: {', '.join(f'{k}=…' for k in _KEYS)}")
-        if key in limits:
-            raise ConfigError(f"recommend: '{key}' is given twice — give it once")
-        limits[key] = value
+        limits[key] = parse_yaml(value, key) if key in ("latency_ms", "memory_mb") else value
     if _BENCHMARK not in limits:
         raise ConfigError("recommend: no benchmark chosen — python -m openbench recommend +benchmark=cifar10")
-    without = [word for word in limits.pop("needs", "").split(",") if word]
-    for word in without:
-        if word not in _WITHOUT:
-            raise ConfigError(f"needs={word}{did_you_mean(word, _WITHOUT)} — allowed: {', '.join(_WITHOUT)}")
-    costs: dict[str, Any] = {key: _number(key, limits.pop(key)) for key in ("latency_ms", "memory_mb") if key in limits}
-    return {"benchmark": limits.pop(_BENCHMARK), **limits, **costs, "without": [_WITHOUT[word] for word in without]}
-
-
-def _number(key: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigError(f"{key}: found '{text}' — allowed: a number > 0") from None
+    without = options.names(limits.pop("needs", ""))
+    for need in without:
+        check_choice("needs", need, list(_WITHOUT))
+    return {"benchmark": limits.pop(_BENCHMARK), **limits, "without": [_WITHOUT[need] for need in without]}

@@ -1,11 +1,9 @@
 """`report`, `compare`, `thresholds` and `risk`: finished runs, from their records and stored scores."""
 
 import base64
-import csv
 import io
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +11,16 @@ import click
 import numpy as np
 
 from openbench.cli import options
-from openbench.cli.output import LeftOut, check_output, left_out, picture_format, print_tables, write_json
+from openbench.cli.output import LeftOut, left_out, picture_format, print_tables
 from openbench.cli.process import writing
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, ConfigError, OpenbenchError
-from openbench.results.escape import csv_row
 from openbench.results.records.settings import given_of
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore, first_with
-from openbench.storage.files import output, replacing, write_whole
+from openbench.storage.files import replacing, write_whole
 
 if TYPE_CHECKING:
     from openbench.report.run_page import Sheet
@@ -124,13 +121,10 @@ def compare(
 @click.command(cls=options.Command)
 @click.argument("words", nargs=-1, required=True, metavar="NAME…")
 @click.option("--groups", is_flag=True, help="also print a table of every method's groups")
-@options.json_file
 @options.table_format()
 @options.results
 @options.cache
-def thresholds(
-    *, words: tuple[str, ...], groups: bool, json: Path | None, form: str, results: Path, cache: Path
-) -> int:
+def thresholds(*, words: tuple[str, ...], groups: bool, form: str, results: Path, cache: Path) -> int:
     """Compare the best thresholds of a method over groups of ID and OOD data.
 
     NAME is the beginning of benchmarks' names, or a file of scores for each group. The threshold of a group is the one
@@ -144,12 +138,10 @@ def thresholds(
       python -m openbench thresholds rebench_case3 --groups
       python -m openbench thresholds a_against_b.csv a_against_c.csv
     """
-    from openbench.metrics.threshold import shared_thresholds
     from openbench.results.comparisons.thresholds import group_table, scored_runs, summary_tables
     from openbench.results.tables.published import rebench_figures
 
     files = [Path(word) for word in words if word.endswith(_SCORE_FILES)]
-    check_output("--json", json, files)
     prefixes = [word for word in words if not word.endswith(_SCORE_FILES)]
     methods = [_of_files(files)] if files else []
     lost = LeftOut()
@@ -160,12 +152,6 @@ def thresholds(
     tables = summary_tables(methods, rebench_figures(results / "reference"))
     tables += [group_table(method) for method in methods] if groups else []
     print_tables(tables, form)
-    if json is not None:
-        values = [
-            {"case": m.case, "method": m.method, "about": m.about, **asdict(shared_thresholds(m.groups))}
-            for m in methods
-        ]
-        write_json({"methods": values}, json)
     return lost.code
 
 
@@ -174,8 +160,6 @@ def thresholds(
 @click.option("--methods", type=options.names, default="", metavar="NAME,…", help="which, in this order (default: all)")
 @click.option("--tpr", type=float, default=0.8, metavar="RATE", help="share of ID accepted (default: 0.8)")
 @click.option("--double", multiple=True, metavar="RISK+OOD", help="a double score of two methods; may be repeated")
-@options.file_option("--curves", "FILE", "write ROC, PR and OSCR curves as CSV: x and y")
-@options.json_file
 @options.table_format()
 @options.results
 @options.cache
@@ -185,8 +169,6 @@ def risk(
     methods: tuple[str, ...],
     tpr: float,
     double: tuple[str, ...],
-    curves: Path | None,
-    json: Path | None,
     form: str,
     results: Path,
     cache: Path,
@@ -203,7 +185,7 @@ def risk(
       python -m openbench risk cifar10_rejection --methods msp,mls,odin,knn,vim --double msp+knn --double msp+vim
     """
     from openbench.metrics.curve import check_rate
-    from openbench.results.comparisons.rejection import compare, contenders, curve_rows, rejection_tables
+    from openbench.results.comparisons.rejection import compare, contenders, rejection_tables
     from openbench.results.tables.published import rejection_figures
 
     check_rate(tpr, "--tpr")
@@ -214,17 +196,12 @@ def risk(
         contending = contenders(records, scores, benchmark, list(methods), lost.append)
     figures = rejection_figures(results / "reference")
     published = {key[1:]: figure for key, figure in figures.items() if key[0] == benchmark}
-    compared = {digest: compare(rows, tpr, doubles) for digest, rows in contending.items()}
     tables = []
-    for digest, comparisons in compared.items():
-        version = f" ({digest[:8]})" if len(compared) > 1 else ""
-        tables += rejection_tables(f"{benchmark}{version}", comparisons, published, contending[digest][0].deviations)
+    for digest, rows in contending.items():
+        version = f" ({digest[:8]})" if len(contending) > 1 else ""
+        compared = compare(rows, tpr, doubles)
+        tables += rejection_tables(f"{benchmark}{version}", compared, published, rows[0].deviations)
     print_tables(tables, form)
-    if json is not None:
-        write_json({digest: [asdict(row) for row in rows] for digest, rows in compared.items()}, json)
-    if curves is not None:
-        _write_curves({digest: curve_rows(rows, doubles) for digest, rows in contending.items()}, curves)
-        print(f"written {curves}", file=sys.stderr)
     return lost.code
 
 
@@ -263,14 +240,6 @@ def _double(text: str) -> tuple[str, str]:
             "inputs, e.g. msp+knn"
         )
     return risk, ood
-
-
-def _write_curves(curves: Mapping[str, Iterable[tuple[object, ...]]], path: Path) -> None:
-    """Write the points of all curves, a row each."""
-    with writing(path, "--curves"), output(path) as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(("benchmark_digest", "ood", "method", "run", "chosen", "curve", "x", "y"))
-        writer.writerows(csv_row((digest, *row)) for digest, rows in curves.items() for row in rows)
 
 
 def _contact_sheets(

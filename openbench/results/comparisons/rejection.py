@@ -1,6 +1,6 @@
 """Comparison of methods as in the reject-option paper: selective risk at one bound per OOD set, from stored scores."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,6 @@ from openbench.errors import CacheError, RecordError, did_you_mean
 from openbench.metrics.curve import Floats
 from openbench.metrics.selective.double_score import (
     DEFAULT_MUS,
-    Envelope,
     ScorePair,
     Standard,
     best_weighing,
@@ -226,35 +225,6 @@ def _double(risk: Contender, ood: Contender, name: str, bound: TprFpr) -> Reject
         ds_f1=joint.ds_f1,
         ds_aurc=joint.ds_aurc,
     )
-
-
-def curve_rows(
-    rows: Sequence[Contender], doubles: Sequence[tuple[str, str]] = (), points: int = 1000
-) -> Iterator[tuple[str, str, str, str, str, float, float]]:
-    """Yield (OOD set, method, run, in-sample or not, curve, x, y) of every run and double score, thinned out evenly.
-
-    `roc`: FPR over TPR; `pr`: precision over recall, ID positive; `oscr`: accuracy among the accepted ID over FPR.
-
-    Args:
-        rows: as for `compare`.
-        doubles: likewise; at every point their best weight.
-        points: of each curve at most.
-    """
-    pairs = [pair for double in doubles for pair in _pairs(rows, double)]
-    for name in rows[0].sets:
-        curves: list[tuple[RowKey, bool, Envelope]] = []
-        for row in rows:
-            s = row.sets[name]  # at weight 0 the second score of a pair is absent
-            alone = (ScorePair(s.id_test, s.id_test), ScorePair(s.ood, s.ood))
-            curves.append((row.who, row.in_sample, envelope(alone, s.losses, Standard(), [0.0])))
-        for risk, ood in pairs:
-            sets, standard = _weighable(risk, ood, name)
-            curves.append((_double_who(risk, ood), True, envelope(sets, risk.sets[name].losses, standard)))
-        for who, in_sample, around in curves:
-            about = (name, who.method, who.about, "in-sample" if in_sample else "")
-            for kind, values in (("roc", around.fpr), ("pr", around.precision), ("oscr", around.accuracy)):
-                for k in sorted({round(i * (values.size - 1) / max(1, points - 1)) for i in range(points)}):
-                    yield *about, kind, (k + 1) / values.size, float(values[k])
 
 
 def _weighable(risk: Contender, ood: Contender, name: str) -> tuple[tuple[ScorePair, ScorePair], Standard]:

@@ -1,18 +1,14 @@
 """Tables of a view over all methods: a row for each row of a board, a column for each metric of the view."""
 
-import csv
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from operator import attrgetter
-from pathlib import Path
 from typing import NamedTuple
 
-from openbench.errors import ConfigError, RecordError, check_choice, did_you_mean
+from openbench.errors import ConfigError, check_choice, did_you_mean
 from openbench.metrics.conformal.prediction_sets import KINDS, OWN
-from openbench.results.escape import csv_row
 from openbench.results.frame import Keep, Run
 from openbench.results.leaderboard.pages import (
     caption,
@@ -36,8 +32,6 @@ from openbench.results.tables.views import (
     shown_in,
     without_end,
 )
-from openbench.storage.files import output
-from openbench.storage.plain_json import dumps
 
 ACROSS = ("overview", *FAMILIES, "intervals", "prediction_sets", "id", "other")
 COST = "cost"
@@ -283,43 +277,3 @@ def _passes_without_cache(run: Run, fitted_on: Iterable[str]) -> int:
     n = Counter(run.sizes)
     fit, tested = sum(n[role] for role in fitted_on), sum(n[role] for role in (*GROUPS, *2 * ("id_test", "csid")))
     return max(fit + run.trials * (n["id_val"] + n["ood_val"]) + tested, run.passes or 0)
-
-
-_ABOUT: tuple[str, ...] = ("run_id", "benchmark", "digest", "deviations", "method", "version", "hyper_parameters")
-_ABOUT += ("tuned", "training", "augment", "outliers", "backbone", "network", "seed", "contradictions")
-# Columns that are not attributes of a run.
-_FACTS: dict[str, Callable[[Run], object]] = {
-    "deviations": lambda run: "; ".join(run.deviations) if run.deviations or run.pristine else "not stated",
-    "hyper_parameters": lambda run: dumps(run.params).replace("\n", "") if run.params else "",
-    "tuned": lambda run: run.strategy if run.tuned else "no",
-    "contradictions": lambda run: "; ".join(run.problems),
-}
-
-
-def write_every_number(runs: Callable[[], Iterable[Run]], path: Path) -> tuple[int, int]:
-    """Write a row per record and a column per number, `<set or group>.<key>`; return how many rows and numbers.
-
-    An empty cell has no value. Runs are gone through twice and never all in memory.
-
-    Args:
-        runs: gives all of them, with every number, each time it is called.
-        path: the CSV.
-
-    Raises:
-        RecordError: the file cannot be written.
-    """
-    columns = sorted({(name, key) for run in runs() for name, values in run.metrics.items() for key in values})
-    count = 0
-    try:
-        with output(path) as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(csv_row([*_ABOUT, *(f"{name}.{key}" for name, key in columns)]))
-            for run in runs():
-                about = [_FACTS.get(name, attrgetter(name))(run) for name in _ABOUT]
-                numbers = (run.metrics.get(name, {}).get(key) for name, key in columns)
-                cells = ("" if n is None else n if isinstance(n, str) else repr(n) for n in numbers)
-                writer.writerow(csv_row([*about, *cells]))
-                count += 1
-    except OSError as error:
-        raise RecordError(f"'{path}' cannot be written ({error.strerror or error}) — choose another file") from error
-    return count, len(columns)
