@@ -41,48 +41,24 @@ FILES = 5  # of each group, among which values are drawn
 SAMPLED = {"method": 400, "training": 200, "augment": 100, "dataset": 200, "outliers": 50, "benchmark": 10}
 
 # What yaml's value does not say: other kinds that a key takes, and the kinds of those that are null there.
+_NULL = type(None)
 ALSO: dict[str, tuple[type, ...]] = {
-    "fpr": (dict, float, type(None)),
-    "max_train": (int, type(None)),
-    "known": (str,),
-    "path": (str,),
-    "dim": (int,),
-    "components": (int,),
-    "groups": (list,),
-    "severity": (int,),
-    "templates": (list,),
-    "classes": (list,),
-    "adjectives": (type(None),),
-    "fdr": (type(None),),
-    "preprocess": (type(None), dict),
-    "num_classes": (int, type(None)),
-    "weights": (list, str, type(None)),
-    "limit": (int, type(None)),
-    "crop": (int, type(None)),
-    "resize": (int, list, type(None)),
-    "clip": (float, type(None)),
-    "layers": (list, type(None)),
-    "columns": (int, type(None)),
-    "benchmark_classes": (list, type(None)),
-    "size": (list, type(None)),
-    "min_side": (int, type(None)),
-    "cache": (str, type(None)),
-    "results": (str, type(None)),
-    "shards": (int, type(None)),
-    "shard": (int, type(None)),
-    "sha256": (str, type(None)),
-    "manifest": (str, type(None)),
-    "options": (dict, type(None)),
-    "folder": (dict, type(None)),
-    "then": (dict, type(None)),
-    "keep": (str, list, type(None)),
+    **dict.fromkeys(("known", "path"), (str,)),
+    **dict.fromkeys(("dim", "components", "severity"), (int,)),
+    **dict.fromkeys(("groups", "templates", "classes"), (list,)),
+    **dict.fromkeys(("adjectives", "fdr"), (_NULL,)),
+    **dict.fromkeys(("max_train", "num_classes", "limit", "crop", "columns", "min_side"), (int, _NULL)),
+    **dict.fromkeys(("shards", "shard", "draw"), (int, _NULL)),
+    **dict.fromkeys(("cache", "results", "sha256", "manifest", "table", "protocol"), (str, _NULL)),
+    **dict.fromkeys(("options", "folder", "then", "openset", "preprocess"), (dict, _NULL)),
+    **dict.fromkeys(("layers", "benchmark_classes", "size"), (list, _NULL)),
+    "fpr": (dict, float, _NULL),
+    "clip": (float, _NULL),
+    "resize": (int, list, _NULL),
+    **dict.fromkeys(("weights", "keep"), (list, str, _NULL)),
     # Absent is as good as null.
-    **dict.fromkeys(("csid", "near", "far", "ood_val", "ood_train"), (dict, type(None))),
-    **dict.fromkeys(("disjoint", "known_overlap", "known_id_overlap"), (list, type(None))),
-    "draw": (int, type(None)),
-    "table": (str, type(None)),
-    "protocol": (str, type(None)),
-    "openset": (dict, type(None)),
+    **dict.fromkeys(("csid", "near", "far", "ood_val", "ood_train"), (dict, _NULL)),
+    **dict.fromkeys(("disjoint", "known_overlap", "known_id_overlap"), (list, _NULL)),
 }
 
 # What the yaml shows as a whole number although any number is meant.
@@ -287,52 +263,34 @@ def test_a_value_is_kept_as_it_was_written():
     assert type(method.params()["percentile"]) is int
 
 
+_KNN, _COUNT = "methods.knn.KNN", "allowed: a whole number ≥ 1"
+
+
 @pytest.mark.parametrize(
-    ("group", "node", "message"),
+    ("group", "target", "values", "message"),
     [
+        ("method", _KNN, {"k": None}, f"k — found null, {_COUNT}"),
+        ("method", _KNN, {"k": 0}, f"k — found 0, {_COUNT}"),
+        ("method", _KNN, {"_space_": {"k": [5, "ten"]}}, f"_space_.k — found 'ten', {_COUNT}"),
+        ("method", _KNN, {"_space_": {"k": [5, 0]}}, f"_space_.k — found 0, {_COUNT}"),
+        ("method", "methods.vim.ViM", {"dim": 1.5}, f"dim — found 1.5, {_COUNT}, or auto"),
         (
-            "method",
-            {"_target_": "openbench.methods.knn.KNN", "k": None},
-            "method 'knn'.k — found null, allowed: a whole number ≥ 1",
+            *("method", _KNN, {"index": "exakt"}),
+            "index — found 'exakt', allowed: exact, faiss_flat, ivf, hnsw; did you mean 'exact'?",
         ),
         (
-            "method",
-            {"_target_": "openbench.methods.knn.KNN", "index": "exakt"},
-            "method 'knn'.index — found 'exakt', allowed: exact, faiss_flat, ivf, hnsw; did you mean 'exact'?",
+            *("metrics", "metrics.suite.MetricOptions", {"seed": -1}),
+            "seed — found -1, allowed: a whole number from 0 to 4294967295",
         ),
-        (
-            "method",
-            {"_target_": "openbench.methods.knn.KNN", "_space_": {"k": [5, "ten"]}},
-            "method 'knn'._space_.k — found 'ten', allowed: a whole number ≥ 1",
-        ),
-        (
-            "method",
-            {"_target_": "openbench.methods.vim.ViM", "dim": 1.5},
-            "method 'vim'.dim — found 1.5, allowed: a whole number ≥ 1, or auto",
-        ),
-        (
-            "method",
-            {"_target_": "openbench.methods.knn.KNN", "k": 0},
-            "method 'knn'.k — found 0, allowed: a whole number ≥ 1",
-        ),
-        (
-            "method",
-            {"_target_": "openbench.methods.knn.KNN", "_space_": {"k": [5, 0]}},
-            "method 'knn'._space_.k — found 0, allowed: a whole number ≥ 1",
-        ),
-        (
-            "metrics",
-            {"_target_": "openbench.metrics.suite.MetricOptions", "seed": -1},
-            "metrics.seed — found -1, allowed: a whole number from 0 to 4294967295",
-        ),
-        ("runtime", {"progress": 7}, "runtime.progress — found 7, allowed: true or false"),
-        ("runtime", {"cache": "a\0b"}, "runtime.cache — found 'a\\x00b', allowed: a path, or null"),
+        ("runtime", "", {"progress": 7}, "progress — found 7, allowed: true or false"),
+        ("runtime", "", {"cache": "a\0b"}, "cache — found 'a\\x00b', allowed: a path, or null"),
     ],
 )
-def test_the_message_says_what_was_found_and_what_is_allowed(group, node, message):
+def test_the_message_says_what_was_found_and_what_is_allowed(group, target, values, message):
     with pytest.raises(OpenbenchError) as caught:
-        made(group, "knn" if "knn" in str(node) else "vim", node)
-    assert str(caught.value) == message
+        made(group, "it", {"_target_": f"openbench.{target}", **values} if target else values)
+    where = "method 'it'" if group == "method" else group
+    assert str(caught.value) == f"{where}.{message}"
 
 
 def test_a_space_of_which_every_setting_is_refused_is_an_error_before_anything_is_computed():

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from openbench import paths
-from openbench.core.record import ResultRecord
-from openbench.errors import DataError
+from tests.results.records import make_record
 
 TOY_FILES = {
     "benchmark/digits.yaml": """
@@ -68,17 +67,11 @@ class Engine:
     def run(self, config: dict[str, Any], runtime: dict[str, Any]) -> Any:
         name = self.answer("run", config, runtime)
         logging.getLogger("openbench.engine.run").info(f"scoring {name}")
-        record = ResultRecord(
+        record = make_record(
             run_id="0" * 16,
-            config=config,
             benchmark={"name": "digits", "digest": "d", "pristine": True, "deviations": []},
-            backbone={"name": "tiny", "digest": "b"},
             method={"name": name, "version": 1, "reference": "", "params": {}},
-            tuned={},
-            trials=[],
             metrics={"near": {"auroc": 0.875}, "far": {"auroc": 0.9375}},
-            header="a header",
-            counts={},
             provenance=self.provenance,
         )
         path = paths.results_dir() / "records" / "x.json"
@@ -141,8 +134,12 @@ def engine(configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> En
 
 
 @pytest.fixture
-def data_error() -> DataError:
-    return DataError("set 'tin' not found — searched ./data")
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory with its own data, cache and results."""
+    for name in ("DATA", "CACHE", "RESULTS"):
+        monkeypatch.setenv(f"OPENBENCH_{name}", str(tmp_path / name.lower()))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def write(file: Path, text: str) -> None:

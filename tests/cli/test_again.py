@@ -18,28 +18,21 @@ from openbench.errors import RecordError
 from openbench.paths import config_dir
 from openbench.public import public
 from openbench.results.records.store import RecordStore
+from tests.results.records import make_record
 
 
-def record_of(*words: str, folder: Path | None = None, **changed: object) -> ResultRecord:
+def record_of(*words: str, folder: Path | None = None) -> ResultRecord:
     """A record as a run with this command line writes it, as far as the command can be told from it."""
     made = composed("run", list(words), folder)
     config = public(made.config)
-    record = ResultRecord(
+    return make_record(
         run_id="0123456789abcdef",
         config=config,
         benchmark={"name": config["benchmark"]["name"], "digest": "a", "pristine": True, "deviations": []},
-        backbone={"name": "b", "digest": "b"},
-        method={"name": "m", "version": 1, "reference": "", "params": {}},
-        tuned={},
-        trials=[],
-        metrics={"near": {"auroc": 0.5}},
-        header="",
-        counts={},
         provenance={"openbench": "0.1.0", "git_sha": "abcdef0123456789", "git_dirty": True, "utc": "2026-01-02"},
         overrides=made.overrides,
         config_digest=digest(config),
     )
-    return replace(record, **changed)
 
 
 @pytest.mark.parametrize(

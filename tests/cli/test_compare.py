@@ -3,18 +3,17 @@
 import csv
 import io
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from openbench.__main__ import main
-from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
+from tests.results.records import make_record, with_method
 
 PLAN = {(Role.ID_TEST, "toy"): 0.0, (Role.NEAR, "a"): 1.0, (Role.NEAR, "b"): 1.2, (Role.FAR, "c"): 2.0}
 
@@ -31,20 +30,8 @@ def scores(seed, n=50):
 
 
 def record(method, digest="aaaa", **params):
-    made = ResultRecord(
-        run_id="",
-        config={"benchmark": {"id": {}}, "method": {"_name_": method, **params}, "seed": 0},
-        benchmark={"name": "toy", "digest": digest, "pristine": True, "deviations": []},
-        backbone={"name": "tiny", "digest": "bbbb", "training": "cross_entropy"},
-        method={"name": method, "version": 1, "reference": "", "params": params},
-        tuned={},
-        trials=[],
-        metrics={"near": {"auroc": 0.5}},
-        header="",
-        counts={},
-        provenance={"utc": "2025-01-01T00:00:00+00:00"},
-    )
-    return replace(made, run_id=RunIdentity.of(made).run_id)
+    benchmark = {"name": "toy", "digest": digest, "pristine": True, "deviations": []}
+    return with_method(make_record(benchmark=benchmark, metrics={"near": {"auroc": 0.5}}, counts={}), method, **params)
 
 
 @pytest.fixture

@@ -15,15 +15,6 @@ PHOTOS = 200  # of ten digits
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty working directory with its own data, cache and results."""
-    for name in ("DATA", "CACHE", "RESULTS"):
-        monkeypatch.setenv(f"OPENBENCH_{name}", str(tmp_path / name.lower()))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def photos(here):
     """Digits as a user's photographs: six ID classes, eights as near, nines as far, sixes and sevens for tuning."""
     digits = load_digits()
@@ -58,17 +49,6 @@ def test_places_and_instructions_are_said_once_per_data_set(here, capsys):
     assert text.count("\n  cifar-10-batches-py\n") == 1
     assert "python -m openbench data prepare cifar10" in text
     assert text.count("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz") == 1
-
-
-def test_a_download_that_is_there_in_part_is_listed_as_such(here, capsys):
-    raw = here / "data" / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    (raw / "t10k-images-idx3-ubyte.gz").touch()
-    assert main(["data", "list"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert next(row for row in rows if row[:1] == ["mnist"])[4:8] == ["1", "of", "4", "files"]
-    assert next(row for row in rows if row[:1] == ["svhn"])[6:8] == ["not", "downloaded"]
-    assert next(row for row in rows if row[:1] == ["ninco"])[2:6] == ["size", "unknown", "not", "downloaded"]
 
 
 def test_a_download_that_fails_is_said_and_does_not_end_in_success(here, capsys, monkeypatch):

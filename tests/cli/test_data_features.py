@@ -21,12 +21,9 @@ from openbench.storage.yaml_file import read_yaml
 QUICK = ["metrics.replicates=0", "metrics.correction=simes", "+metrics.set_splits=0", "runtime.progress=false"]
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def wines(here):
     """A folder with features of wines: two cultivars are ID, the third is near, noise is far."""
-    for name in ("DATA", "CACHE", "RESULTS"):
-        monkeypatch.setenv(f"OPENBENCH_{name}", str(tmp_path / name.lower()))
-    monkeypatch.chdir(tmp_path)
     X, y = load_wine(return_X_y=True)
     X = ((X - X.mean(axis=0)) / X.std(axis=0)).astype(np.float32)
     known = np.random.default_rng(0).permutation(np.flatnonzero(y < 2))
@@ -36,7 +33,6 @@ def here(tmp_path, monkeypatch):
     np.save("test_y.npy", y[test])
     np.save("near.npy", X[y == 2].astype(np.float64))
     np.save("far.npy", np.random.default_rng(1).normal(size=(60, 13)).astype(np.float16) * 3)
-    return tmp_path
 
 
 def new(**changes: str) -> int:
@@ -67,7 +63,7 @@ def features() -> dict[str, np.ndarray]:
     return {"train": np.load("train.npz")["features"], **arrays}
 
 
-def test_a_run_on_arrays_has_the_auroc_of_an_independent_knn(here, capsys):
+def test_a_run_on_arrays_has_the_auroc_of_an_independent_knn(capsys):
     assert new() == 0
     told = capsys.readouterr().out
     assert "a linear head is fitted on train" in told
@@ -82,7 +78,7 @@ def test_a_run_on_arrays_has_the_auroc_of_an_independent_knn(here, capsys):
         assert record["metrics"][name]["auroc"] == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_record_says_which_head_was_fitted(here):
+def test_the_record_says_which_head_was_fitted():
     assert new() == 0
     assert run("method=msp") == 0
     (record,) = records()
@@ -90,7 +86,7 @@ def test_the_record_says_which_head_was_fitted(here):
     assert record["metrics"]["id"]["accuracy"] > 0.9
 
 
-def test_logits_and_a_head_that_makes_them_give_the_same_numbers(here):
+def test_logits_and_a_head_that_makes_them_give_the_same_numbers():
     rng = np.random.default_rng(2)
     W, b = rng.normal(size=(2, 13)).astype(np.float32), rng.normal(size=2).astype(np.float32)
     np.savez("head.npz", weight=W, bias=b)
@@ -107,7 +103,7 @@ def test_logits_and_a_head_that_makes_them_give_the_same_numbers(here):
     assert given["metrics"]["id"]["accuracy"] == made["metrics"]["id"]["accuracy"]
 
 
-def test_what_needs_a_network_or_classes_is_refused_with_the_reason(here, capsys):
+def test_what_needs_a_network_or_classes_is_refused_with_the_reason(capsys):
     assert new() == 0
     assert run("method=odin") == 2
     assert (
@@ -120,7 +116,7 @@ def test_what_needs_a_network_or_classes_is_refused_with_the_reason(here, capsys
     assert main(["run", "--config-dir", "plain", "+benchmark=plain", "method=mds", *QUICK]) == 0
 
 
-def test_a_changed_file_is_computed_again_and_found_by_verify(here, capsys):
+def test_a_changed_file_is_computed_again_and_found_by_verify(capsys):
     assert new() == 0
     assert main(["data", "verify", "wines", "--config-dir", "wines"]) == 0
     assert run("method=knn", "method.k=5") == run("method=knn", "method.k=5") == 0
@@ -136,7 +132,7 @@ def test_a_changed_file_is_computed_again_and_found_by_verify(here, capsys):
     assert "problems: 1 changed file (" in report
 
 
-def test_a_row_that_is_id_and_ood_is_refused(here, capsys):
+def test_a_row_that_is_id_and_ood_is_refused(capsys):
     whole, seen = np.load("near.npy"), np.load("test.npy")[7]
     np.save("near.npy", np.vstack([whole[:-1], seen]))
     assert new() == 0
@@ -163,7 +159,7 @@ def test_a_row_that_is_id_and_ood_is_refused(here, capsys):
         ({"near_in_third": "", "far_in_noise": ""}, "no OOD test set — give at least one, near.NAME=FILE"),
     ],
 )
-def test_bad_arrays_are_one_message_and_nothing_is_written(here, changes, text, capsys):
+def test_bad_arrays_are_one_message_and_nothing_is_written(changes, text, capsys):
     rows = np.ones((40, 13), np.float32) * np.arange(40)[:, None]
     bad = rows.copy()
     bad[[3, 9], 1] = np.nan, np.inf
@@ -180,13 +176,13 @@ def test_bad_arrays_are_one_message_and_nothing_is_written(here, changes, text, 
     assert not Path("wines").exists()
 
 
-def test_labels_of_some_id_sets_alone_are_refused(here, capsys):
+def test_labels_of_some_id_sets_alone_are_refused(capsys):
     sets = ["train=train.npz", "id_test=test.npy", "near.third=near.npy"]
     assert main(["data", "new", "wines", "--features", *sets]) == 2
     assert "id_test has no labels, train has — give --labels id_test=FILE" in capsys.readouterr().err
 
 
-def test_images_and_features_do_not_mix(here, capsys):
+def test_images_and_features_do_not_mix(capsys):
     assert main(["data", "new", "wines", "--features", "train=train.npz", "--near", "photos"]) == 2
     assert "--features and images exclude each other" in capsys.readouterr().err
 
@@ -217,7 +213,7 @@ def test_lists_of_different_lengths_are_refused(tmp_path):
         array_in(tmp_path / "x.parquet", ("features",))
 
 
-def test_class_numbers_of_two_digits_count_in_their_order(here):
+def test_class_numbers_of_two_digits_count_in_their_order():
     rng = np.random.default_rng(3)
     for name, n in (("train", 48), ("test", 24)):
         np.savez(f"{name}.npz", features=rng.normal(size=(n, 4)), labels=np.arange(n) % 12)
@@ -229,7 +225,7 @@ def test_class_numbers_of_two_digits_count_in_their_order(here):
     assert main(["data", "verify", "twelve", "--config-dir", "twelve"]) == 0
 
 
-def test_shifted_id_rows_keep_their_classes(here):
+def test_shifted_id_rows_keep_their_classes():
     np.savez("shifted.npz", features=np.load("test.npy") + 0.5, labels=np.load("test_y.npy"))
     assert new(csid_in_shifted="shifted.npz") == 0
     assert run("method=knn", "method.k=5") == 0

@@ -18,14 +18,14 @@ def frame(seed=0, n=60):
     """ID test and validation with labels and probabilities, one validation and two test OOD sets, no ties."""
     rng = np.random.default_rng(seed)
     rows = []
-    roles = {
-        ("id", "id_test"): 0.0,
-        ("id", "id_val"): 0.0,
-        ("v", "ood_val"): 1.0,
-        ("a", "near"): 0.8,
-        ("b", "far"): 2.0,
-    }
-    for (name, role), shift in roles.items():
+    roles = [
+        ("id", "id_test", 0.0),
+        ("id", "id_val", 0.0),
+        ("v", "ood_val", 1.0),
+        ("a", "near", 0.8),
+        ("b", "far", 2.0),
+    ]
+    for name, role, shift in roles:
         for score in rng.normal(shift, 1, n):
             id_side = role.startswith("id")
             p = rng.dirichlet([1, 1, 1]) if id_side else [np.nan] * 3
@@ -57,23 +57,12 @@ def test_auroc_of_a_file_is_scikit_learns(tmp_path, suffix):
         assert values[name]["auroc"] == pytest.approx(roc_auc_score(truth, np.r_[id_test, ood]), abs=1e-12)
 
 
-def test_correctness_comes_from_probabilities_if_nothing_else_says(tmp_path):
-    table = frame()
-    values = values_of(saved(table, tmp_path, ".csv"), tmp_path)
-    rows = table[table.role == "id_test"]
-    accuracy = (rows[["p_0", "p_1", "p_2"]].to_numpy().argmax(axis=1) == rows.label).mean()
-    assert values["id"]["accuracy"] == pytest.approx(accuracy)
-
-
-def test_correctness_comes_from_predictions_or_the_column_correct_before_probabilities(tmp_path):
+def test_correctness_comes_from_predictions_or_the_column_correct_or_is_not_invented(tmp_path):
     table = frame()
     table["prediction"] = table.label
     assert values_of(saved(table, tmp_path, ".csv"), tmp_path)["id"]["accuracy"] == 1.0
     table = table.drop(columns="prediction").assign(correct=False)
     assert values_of(saved(table, tmp_path, ".csv"), tmp_path)["id"]["accuracy"] == 0.0
-
-
-def test_without_correctness_accuracy_is_absent_not_invented(tmp_path):
     values = values_of(saved(frame()[["score", "set", "role"]], tmp_path, ".csv"), tmp_path)
     assert "accuracy" not in values["id"]
     assert "auroc" in values["near"]
@@ -161,23 +150,21 @@ def test_blank_lines_are_passed_over_but_counted(tmp_path):
         read_sets(file)
 
 
-def test_files_that_cannot_be_read(tmp_path, capsys):
-    other = tmp_path / "scores.txt"
-    other.write_text("x")
-    for file, expected in (
-        (other, "allowed: .csv, .parquet"),
-        (tmp_path / "none.csv", "not found"),
-    ):
-        assert main(["evaluate", str(file)]) == 2
-        assert expected in capsys.readouterr().err
-
-
-def test_a_bad_option_is_exit_2(tmp_path, capsys):
-    file = saved(frame(), tmp_path, ".csv")
-    assert main(["evaluate", str(file), "--correction", "simms"]) == 2
-    assert "did you mean 'simes'?" in capsys.readouterr().err
-    assert main(["evaluate", str(file), "--delta", "little"]) == 2
-    assert "'--delta': 'little' is not a valid float" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["scores.txt"], "allowed: .csv, .parquet"),
+        (["none.csv"], "not found"),
+        (["scores.csv", "--correction", "simms"], "did you mean 'simes'?"),
+        (["scores.csv", "--delta", "little"], "'--delta': 'little' is not a valid float"),
+    ],
+)
+def test_files_and_options_that_cannot_be_used_are_exit_2(tmp_path, capsys, monkeypatch, words, expected):
+    monkeypatch.chdir(tmp_path)
+    saved(frame(), tmp_path, ".csv")
+    (tmp_path / "scores.txt").write_text("x")
+    assert main(["evaluate", *words]) == 2
+    assert expected in capsys.readouterr().err
 
 
 def test_each_row_of_several_tables_in_csv_says_which_table_it_is_of(tmp_path, capsys):

@@ -4,17 +4,16 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from openbench.cli.app import carry_out
 from openbench.cli.commands.leaderboard import _condition
-from openbench.core.record import ResultRecord, RunIdentity
+from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, RecordError
 from openbench.results.records.store import RecordStore, text_of
+from tests.results.records import make_record, undigested
 
 
 def main(words: list[str]) -> int:
@@ -23,31 +22,19 @@ def main(words: list[str]) -> int:
 
 def record(name: str, near: float, **changes) -> ResultRecord:
     """A run whose numbers follow from its only near and only far set."""
-    found = ResultRecord(
-        run_id="",
-        config={"seed": 0, "method": {"_name_": f"m{name}"}},
-        benchmark={"name": "toy", "digest": "aaaa", "pristine": True, "deviations": []},
-        backbone={"name": "tiny", "digest": name, "training": "cross_entropy"},
-        method={"name": f"m{name}", "version": 1, "reference": "", "params": {}},
-        tuned={},
-        trials=[],
-        metrics={
+    fields = {
+        "config": {"seed": 0, "method": {"_name_": f"m{name}"}},
+        "backbone": {"name": "tiny", "digest": name, "training": "cross_entropy"},
+        "method": {"name": f"m{name}", "version": 1, "reference": "", "params": {}},
+        "metrics": {
             **{name: {"auroc": near, "fpr95": 0.2, "autc": 0.3} for name in ("near", "far", "a", "b")},
             "id": {"accuracy": 0.5},
         },
-        header="FPR@95: OOD positive · AUTC: scaling none, w = 1",
-        counts={"near/a": {"n": 5, "expected": 5}, "far/b": {"n": 5, "expected": 5}},
-    )
-    found = replace(found, **changes)
-    made_by = RunIdentity(
-        found.config,
-        found.method["name"],
-        1,
-        found.benchmark["digest"],
-        found.backbone["digest"],
-        found.backbone["training"],
-    )
-    return replace(found, run_id=made_by.run_id)
+        "header": "FPR@95: OOD positive · AUTC: scaling none, w = 1",
+        "counts": {"near/a": {"n": 5, "expected": 5}, "far/b": {"n": 5, "expected": 5}},
+        "provenance": {},
+    }
+    return make_record(**{**fields, **changes})
 
 
 @pytest.fixture
@@ -101,13 +88,6 @@ def test_a_damaged_file_is_named_and_the_boards_are_made_of_the_others(results, 
     assert main(["--check"]) == 2
 
 
-def undigested(path: Path) -> dict[str, Any]:
-    """The content of a record's file without its digest, as somebody who edits the file on purpose leaves it."""
-    content = json.loads(path.read_text())
-    del content["content_sha256"]
-    return content
-
-
 def edited(results: Path, method: str, group: str, key: str, value) -> Path:
     path = only_file(results, method)
     data = undigested(path)
@@ -156,10 +136,9 @@ def test_a_view_is_printed_across_methods_and_writes_nothing(results, capsys):
 def test_networks_and_methods_are_printed_with_what_survives_above(results, capsys):
     for name, near in (("1", 0.7), ("2", 0.9)):
         made = record(name, near)
-        other = replace(made, backbone={**made.backbone, "name": "big", "digest": "big"})
-        RecordStore(results).write(replace(other, run_id=RunIdentity.of(other).run_id))
-        same = replace(made, backbone={**made.backbone, "digest": "tiny"}, config={**made.config, "seed": 1})
-        RecordStore(results).write(replace(same, run_id=RunIdentity.of(same).run_id))
+        RecordStore(results).write(record(name, near, backbone={**made.backbone, "name": "big", "digest": "big"}))
+        same = {"backbone": {**made.backbone, "digest": "tiny"}, "config": {**made.config, "seed": 1}}
+        RecordStore(results).write(record(name, near, **same))
     assert main(["--view", "networks", "--of", "near"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("toy: near AUROC, networks × methods: 2 methods on 2 networks. Kendall's τ")
@@ -172,8 +151,7 @@ def test_costs_count_the_training_images_for_methods_that_read_them(results, cap
     made = record("3", 0.7)
     counts = {**made.counts, "id_train/a": {"n": 7, "expected": 7}}
     for name in ("knn", "msp"):
-        found = replace(made, counts=counts, method={**made.method, "name": name})
-        RecordStore(results).write(replace(found, run_id=RunIdentity.of(found).run_id))
+        RecordStore(results).write(record("3", 0.7, counts=counts, method={**made.method, "name": name}))
     assert main(["--view", "cost", "--format", "csv"]) == 0
     lines = csv.DictReader(io.StringIO(capsys.readouterr().out))
     passes = {line["method"]: int(line["passes without a cache"]) for line in lines}
@@ -193,13 +171,8 @@ def test_a_table_for_a_paper_has_few_columns_and_the_digest_in_a_comment(results
 
 def test_rows_are_chosen_by_what_they_are(results, capsys):
     config = {"seed": 0, "method": {"_name_": "m3"}}
-    backbone = {
-        "name": "tiny",
-        "digest": "3",
-        "training": "outlier_exposure",
-        "outliers": "tin597",
-        "augment": "pixmix",
-    }
+    backbone = {"name": "tiny", "digest": "3", "training": "outlier_exposure"}
+    backbone |= {"outliers": "tin597", "augment": "pixmix"}
     RecordStore(results).write(record("3", 0.9, config=config, backbone=backbone))
 
     def methods(*where: str) -> list[str]:

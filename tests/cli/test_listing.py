@@ -11,9 +11,10 @@ import pytest
 import yaml
 
 from openbench import paths
+from openbench.cli import registry
 from openbench.cli.app import carry_out
 from openbench.cli.commands.listing import overview, usage
-from openbench.cli.registry import entries, entry, method_facts, year_of
+from openbench.cli.registry import entry, method_facts, year_of
 from openbench.compose.config import compose, plain
 from openbench.config.build import target_of
 from openbench.config.shipped import shipped
@@ -25,6 +26,7 @@ from openbench.errors import ConfigError, RecordError
 from openbench.methods.msp import MSP
 from openbench.results.records.store import RecordStore
 from openbench.results.tables.frames import frame_of
+from tests.results.records import make_record
 
 ROOT = Path(__file__).parents[2]
 METHODS = sorted((paths.config_dir() / "method").glob("*.yaml"), key=lambda p: p.stem)
@@ -206,12 +208,10 @@ def test_a_file_that_says_all_is_shown_once(capsys):
     assert text.count("strategy: none") == 1
 
 
-@pytest.mark.parametrize("group", sorted(p.name for p in paths.config_dir().iterdir() if p.is_dir()))
-def test_the_first_and_the_last_of_a_group_can_be_shown(capsys, group):
-    files = sorted((paths.config_dir() / group).rglob("*.yaml"))
-    for file in {files[0], files[-1]}:
-        name = file.relative_to(paths.config_dir() / group).as_posix().removesuffix(".yaml")
-        assert name in shown(capsys, group, name)
+def test_the_first_and_the_last_of_a_group_can_be_shown(capsys):
+    for group in registry.groups():
+        first, *_, last = registry.entries(group) * 2
+        assert all(one.name in shown(capsys, group, one.name) for one in (first, last)), group
 
 
 @cache
@@ -223,7 +223,7 @@ def classes_with(*words: str) -> int:
 def test_the_command_shown_for_a_backbone_is_one_of_a_benchmark_it_fits():
     """It has the classes of its weights, and vectors where it takes vectors."""
     wrong = []
-    for one in entries("backbone"):
+    for one in registry.entries("backbone"):
         words = shlex.split(usage(one, None))[4:]
         of_backbone = [word for word in words if word.startswith("backbone")]
         assert f"backbone={one.name}" in of_backbone
@@ -237,40 +237,26 @@ def test_the_command_shown_for_a_backbone_is_one_of_a_benchmark_it_fits():
 
 @pytest.fixture
 def record(tmp_path) -> ResultRecord:
-    record = ResultRecord(
+    record = make_record(
         run_id="0123456789abcdef",
-        config={},
-        benchmark={"name": "toy", "pristine": True},
-        backbone={"name": "tiny"},
-        method={"name": "knn", "params": {"k": 5}},
-        tuned={},
         trials=[{"params": {"k": 5}, "auroc": 0.8125}],
         metrics={"near": {"auroc": 0.875, "autc": 0.25}, "id": {"accuracy": 0.5}},
         header="conventions",
-        counts={},
     )
     RecordStore(tmp_path).write(record)
     return record
 
 
-def test_a_record_is_shown_by_its_run_id(record, tmp_path, capsys):
-    text = shown(capsys, "record", record.run_id, "--results", str(tmp_path))
-    assert "87.50" in text
-    assert "conventions" in text
-    assert "25.00" in shown(capsys, "record", record.run_id, "--results", str(tmp_path), "--view", "threshold")
-    everything = shown(capsys, "record", record.run_id, "--results", str(tmp_path), "--view", "all")
-    assert all(number in everything for number in ("87.50", "25.00", "81.25"))
-
-
-def test_a_record_is_shown_by_the_beginning_of_its_id_or_as_the_latest(record, tmp_path, capsys):
-    for name in ("0123", "latest"):
-        assert f"record: {record.run_id}\n" in shown(capsys, "record", name, "--results", str(tmp_path))
-
-
-def test_explain_adds_every_convention_of_a_record(record, tmp_path, capsys):
-    where = ("record", record.run_id, "--results", str(tmp_path))
-    assert "conventions:" not in shown(capsys, *where)
+@pytest.mark.parametrize("name", ["0123456789abcdef", "0123", "latest"])
+def test_a_record_is_shown_by_its_run_id_or_its_beginning_or_as_the_latest(record, tmp_path, capsys, name):
+    where = ("record", name, "--results", str(tmp_path))
+    text = shown(capsys, *where)
+    assert all(part in text for part in ("87.50", "conventions", f"record: {record.run_id}\n"))
+    assert "conventions:" not in text
     assert f"conventions:\n  {record.header}" in shown(capsys, *where, "--explain")
+    assert "25.00" in shown(capsys, *where, "--view", "threshold")
+    everything = shown(capsys, *where, "--view", "all")
+    assert all(number in everything for number in ("87.50", "25.00", "81.25"))
 
 
 def test_a_record_that_is_not_there_offers_the_nearest(record, tmp_path):

@@ -1,6 +1,5 @@
 """What a sweep says while it runs, when it ends, and to `sweep status`."""
 
-import logging
 import shutil
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from openbench.__main__ import main
 from openbench.cli.hydra.outcome import NOT_ENDED, Outcome, Sweep
 from openbench.errors import DataError, NotApplicableError
-from openbench.progress import messages
 
 
 @pytest.fixture
@@ -89,17 +87,6 @@ def test_an_interrupted_sweep_ends_in_what_is_missing(engine, capsys):
     assert counts in shown.err
     rows = [line.split()[-1] for line in shown.out.splitlines() if line.startswith(tuple(f" {n} " for n in range(7)))]
     assert rows == ["written"] * 3 + ["ended", "run", "run"]
-
-
-def test_a_job_says_how_far_it_is_unless_told_otherwise(capsys):
-    log = logging.getLogger("openbench.engine.run")
-    for progress in (True, False):
-        with messages(), messages(progress):
-            log.info(f"so far, progress={progress}")
-            log.warning(f"beware, progress={progress}")
-    log.warning("not this")
-    lines = ["so far, progress=True", "beware, progress=True", "beware, progress=False"]
-    assert capsys.readouterr() == ("", "\n".join([*lines, ""]))
 
 
 def test_status_lists_sweeps_and_says_what_became_of_the_jobs_of_one(engine, capsys, tmp_path):

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -6,7 +7,7 @@ import pytest
 from openbench import __version__
 from openbench.__main__ import main
 from openbench.cli.app import COMMANDS, app
-from openbench.errors import ConfigError, MethodError, NotApplicableError
+from openbench.errors import ConfigError, DataError, MethodError, NotApplicableError
 
 
 def files_below(folder):
@@ -41,29 +42,14 @@ def test_scientific_config_does_not_depend_on_runtime(engine):
     assert first == second
 
 
-def test_a_single_run_leaves_no_file_behind(engine, tmp_path):
-    assert main(["run", "+benchmark=digits"]) == 0
-    assert files_below(tmp_path / "work") == []
-    assert files_below(tmp_path / "cache") == []
-
-
 def test_multirun_runs_every_combination(engine):
     assert main(["run", "-m", "+benchmark=digits,letters", "method=glob(*)"]) == 0
     ran = [(config["benchmark"]["name"], config["method"]["_name_"]) for _, config, _ in engine.asked]
     assert sorted(ran) == [(b, m) for b in ("digits", "letters") for m in ("knn", "msp")]
 
 
-def test_a_failed_job_does_not_stop_the_others(engine, data_error, capsys):
-    engine.broken["knn"] = data_error
-    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp", "seed=0,1"]) == 2
-    assert [c["method"]["_name_"] for _, c, _ in engine.asked] == ["knn", "knn", "msp", "msp"]
-    err = capsys.readouterr().err
-    assert "sweep: 4 jobs, 2 done, 2 failed" in err
-    assert "failed, exit 2, jobs 1-2: set 'tin' not found" in err
-
-
-def test_the_exit_code_of_a_sweep_is_the_worst(engine, data_error):
-    engine.broken = {"knn": RuntimeError("boom"), "msp": data_error}
+def test_the_exit_code_of_a_sweep_is_the_worst(engine):
+    engine.broken = {"knn": RuntimeError("boom"), "msp": DataError("set 'tin' not found")}
     assert main(["run", "-m", "+benchmark=digits", "method=knn"]) == 1
     assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 2
 
@@ -77,7 +63,8 @@ def test_a_sweep_skips_methods_that_are_made_for_other_networks(engine, capsys):
     assert main(["run", "+benchmark=digits", "method=knn"]) == 2
 
 
-def test_a_sweep_writes_below_the_cache_only(engine, tmp_path):
+def test_a_run_leaves_no_file_behind_and_a_sweep_writes_below_the_cache_only(engine, tmp_path):
+    assert main(["run", "+benchmark=digits"]) == 0
     main(["run", "-m", "+benchmark=digits", "method=knn,msp", f"runtime.cache={tmp_path / 'other'}"])
     assert files_below(tmp_path / "work") == files_below(tmp_path / "cache") == []
     assert {name.split("/")[0] for name in files_below(tmp_path / "other")} == {"sweeps"}
@@ -96,18 +83,13 @@ def test_progress_and_details_go_to_stderr_as_asked_for(engine, capsys, words, p
     assert ("job 2 of 2 (seed=1)" in capsys.readouterr().err) == ("-q" not in words)
 
 
-def test_bad_input_is_exit_2_with_one_message_and_no_traceback(engine, capsys):
+def test_bad_input_is_one_message_and_an_internal_error_has_its_traceback(engine, capsys):
     engine.broken["msp"] = MethodError("KNN.k — found 0")
     assert main(["run", "+benchmark=digits"]) == 2
     assert capsys.readouterr().err.splitlines() == ["error: KNN.k — found 0"]
-
-
-def test_an_internal_error_is_exit_1_with_its_traceback(engine, capsys):
     engine.broken["msp"] = ZeroDivisionError("a bug")
     assert main(["run", "+benchmark=digits"]) == 1
-    err = capsys.readouterr().err
-    assert "Traceback" in err
-    assert "ZeroDivisionError: a bug" in err
+    assert re.match("Traceback(.|\n)*ZeroDivisionError: a bug", capsys.readouterr().err)
 
 
 def test_a_check_that_finds_problems_is_exit_1(engine):
@@ -179,9 +161,8 @@ def test_top_level_help_loads_no_library_but_click():
 
 
 def test_version(capsys):
-    for option in ("-v", "-V", "--version"):
-        assert main([option]) == 0
-        assert capsys.readouterr().out == f"openbench {__version__}\n"
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"openbench {__version__}\n"
 
 
 def test_seven_calls_of_our_own_lead_from_main_to_the_engine(monkeypatch):

@@ -3,9 +3,6 @@
 import decimal
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -236,26 +233,3 @@ def test_a_torn_parquet_file_is_refused(tmp_path, capsys):
     for length in (0, 3, 4, 11, len(raw) // 2, len(raw) - 1):
         torn.write_bytes(raw[:length])
         assert "cannot be read as parquet" in refusal(torn, capsys)
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux's /proc")
-def test_a_million_rows_are_read_by_columns_and_in_little_memory(tmp_path):
-    n = 1_000_000
-    files = []
-    for folder, rows in (("few", 2), ("many", n)):
-        (tmp_path / folder).mkdir()
-        scores = pa.array(np.random.default_rng(0).normal(size=rows))
-        names = {"set": ["c", "o"], "role": ["id_test", "near"]}
-        each = {key: pa.array(np.repeat(pair, rows // 2)) for key, pair in names.items()}
-        files.append(str(table(tmp_path / folder, score=scores, **each)))
-    # Not `ru_maxrss`: a new process inherits that of the one that started it.
-    program = (
-        "import re, sys; from pathlib import Path; from openbench.results.scores.cells import read_sets; "
-        "read_sets(Path(sys.argv[1])); "  # imports what it needs
-        "calls = []; sys.setprofile(lambda *_: calls.append(1)); n = len(read_sets(Path(sys.argv[2]))); "
-        "sys.setprofile(None); status = Path('/proc/self/status').read_text(); "
-        "print(n, len(calls), *re.findall(r'VmHWM:\\s+(\\d+) kB', status))"
-    )
-    done = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, check=True)
-    sets, calls, kib = map(int, done.stdout.split())
-    assert (sets, calls < n // 10, kib < 600_000) == (2, True, True), (calls, kib)

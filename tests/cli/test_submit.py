@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from openbench.__main__ import main
-from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.metrics.suite import MetricOptions, describe, evaluate
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
+from tests.results.records import make_record, named
 
 WHOLE = {"name": "toy", "digest": "aaaa", "pristine": True, "deviations": []}
 OPTIONS = {"families": ["ranking", "threshold"], "replicates": 0}
@@ -36,21 +36,17 @@ def kept(seed):
 def record_of(sets, method="mine", **changes):
     options = MetricOptions(**OPTIONS)
     tune = {"strategy": "validation", "_name_": "validation"}
-    record = ResultRecord(
-        run_id="",
+    record = make_record(
         config={"seed": 0, "method": {"_name_": method, "k": 5}, "tune": tune, "metrics": OPTIONS, "benchmark": {}},
         benchmark=WHOLE,
-        backbone={"name": "tiny", "digest": "bbbb", "training": "cross_entropy"},
         method={"name": method, "version": 1, "reference": "", "params": {"k": 5}},
         tuned={"k": 5},
         trials=[{"params": {"k": 5}, "auroc": 0.77}, {"params": {"k": 9}, "auroc": 0.75}],
         metrics=evaluate(sets, options),
         header=describe(options),
         counts={f"{s.role}/{s.name}": {"n": len(s.scores), "expected": len(s.scores)} for s in sets},
-        provenance={"utc": "2026-01-01T00:00:00+00:00"},
     )
-    changed = replace(record, **changes)
-    return changed if "run_id" in changes else replace(changed, run_id=RunIdentity.of(changed).run_id)
+    return replace(record, **changes) if "run_id" in changes else named(replace(record, **changes))
 
 
 @pytest.fixture(scope="module")

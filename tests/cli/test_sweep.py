@@ -9,7 +9,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 
 from openbench.__main__ import main
-from openbench.compose.sweep import deferred, jobs
+from openbench.compose.sweep import jobs
 
 from .conftest import write
 
@@ -47,22 +47,9 @@ def test_values_reach_the_jobs_of_a_sweep_as_they_reach_one_job(engine, configs)
     assert swept == [alone, alone]
 
 
-def test_only_keys_that_a_choice_may_bring_wait_for_it():
-    given = ["seed=3", "method=a,b", "runtime.workers=2", "hydra.job.chdir=false", "~benchmark.far.x", "++a.b=1"]
-    assert deferred(given) == given
-    assert deferred(["method.k=3", "+method.z=x"]) == ["method.k=choice(3)", "+method.z=choice(x)"]
-
-
 def test_jobs_are_every_combination_the_last_key_changing_first(configs):
     found = jobs(["method=glob(*,exclude=m*)", "seed=range(2)", "a.b=3", "c=x,y"], None)
     assert found == [["method=knn", f"seed={seed}", "a.b=3", f"c={letter}"] for seed in (0, 1) for letter in ("x", "y")]
-
-
-def test_a_backbone_can_be_paired_with_a_benchmark(engine):
-    assert main(["run", "-m", "+benchmark=digits,letters", "backbone={letters:tiny}", "method=knn,msp"]) == 0
-    chosen = [("digits", "tiny"), ("letters", "tiny")]  # what `digits` chooses itself, and the pair
-    assert [(c["benchmark"]["name"], c["backbone"]["_name_"]) for _, c, _ in engine.asked[::2]] == chosen
-    assert [c["method"]["_name_"] for _, c, _ in engine.asked] == ["knn", "msp"] * 2
 
 
 def test_a_pair_beats_the_benchmarks_own_choice_and_leaves_nothing_else_changed(engine):

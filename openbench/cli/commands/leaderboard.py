@@ -8,7 +8,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -19,7 +19,7 @@ from openbench.cli.process import FAILED, OK, writing
 from openbench.config.shipped import merged, names, shipped
 from openbench.core.benchmark import canonical
 from openbench.data.weights import Weights, released_weights
-from openbench.errors import ConfigError, OpenbenchError, RecordError, available, did_you_mean
+from openbench.errors import ConfigError, OpenbenchError, RecordError, available, did_you_mean, not_found
 from openbench.public import TARGET, public
 from openbench.results.escape import console
 from openbench.results.leaderboard import matrix
@@ -34,7 +34,7 @@ from openbench.results.leaderboard.pages import (
     unranked_table,
     write,
 )
-from openbench.results.leaderboard.published import published_boards
+from openbench.results.leaderboard.published import PublishedBoard, published_boards
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_in
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.stored import ScoreStore
@@ -42,6 +42,7 @@ from openbench.results.tables.render import Table
 from openbench.results.tables.views import GROUPS, explained, without_repeats
 from openbench.storage.yaml_file import read_yaml
 
+AnyBoard = TypeVar("AnyBoard", Board, PublishedBoard)
 _BOARD = "board"
 _PAPER = ("near", "far", "near AUROC", "far AUROC")  # columns of a table for a paper
 _FEW = 5  # columns of numbers in one where it has none of these
@@ -167,13 +168,7 @@ def _published(results: Path, benchmarks: Sequence[str], columns: Sequence[str],
     """Print the published results of some benchmarks."""
     unreadable: list[RecordError] = []
     found = published_boards(results / "reference", boards_in(RecordStore(results), unreadable.append))
-    known = [board.benchmark for board in found]
-    tables = [board.table for board in found if not benchmarks or _matches(board.benchmark, benchmarks)]
-    if benchmarks and not tables:
-        raise ConfigError(
-            f"--benchmark: '{', '.join(benchmarks)}' not found among the published results"
-            f"{did_you_mean(benchmarks[0], known)} — available: {available(known, benchmarks[0])}"
-        )
+    tables = [board.table for board in _of(found, benchmarks, "the published results")]
     _print([_selected(table, columns, form) for table in _with_columns(tables, columns)], form or "console")
     return _notices((), unreadable)
 
@@ -304,14 +299,7 @@ def _chosen(
     Raises:
         ConfigError: nothing is left.
     """
-    boards = [board for board in found if not benchmarks or _matches(board.benchmark, benchmarks)]
-    if not boards:
-        names = sorted({board.benchmark for board in found})
-        hint = did_you_mean(benchmarks[0], names) if benchmarks else ""
-        raise ConfigError(
-            f"--benchmark: '{', '.join(benchmarks)}' not found among the records{hint} — available: "
-            f"{available(names, benchmarks[0] if benchmarks else '')}"
-        )
+    boards = _of(found, benchmarks, "the records")
     for attribute, allowed in where:
         present = {str(getattr(row, attribute)) for board in boards for row in board.rows}
         if not any(_matches(value, allowed) for value in present):
@@ -319,6 +307,19 @@ def _chosen(
             raise ConfigError(f"--where {attribute}={','.join(allowed)}: no record — available: {choices}")
         boards = [_only(board, attribute, allowed) for board in boards]
     return [board for board in boards if board.rows]
+
+
+def _of(found: Sequence[AnyBoard], benchmarks: Sequence[str], where: str) -> list[AnyBoard]:
+    """The boards of some benchmarks; all without names.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    boards = [board for board in found if not benchmarks or _matches(board.benchmark, benchmarks)]
+    if benchmarks and not boards:
+        known = sorted({board.benchmark for board in found})
+        raise ConfigError(not_found(f"--benchmark: '{benchmarks[0]}' not found among {where}", benchmarks[0], known))
+    return boards
 
 
 def _only(board: Board, attribute: str, allowed: Sequence[str]) -> Board:

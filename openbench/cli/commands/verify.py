@@ -106,12 +106,10 @@ def verify(
     others = " ".join(["--images"] * images + overrides)
     if not run_ids:
         raise ConfigError("no run id — type: python -m openbench verify RUN_ID")
-    if scores and others:
-        raise ConfigError(f"`verify --scores` computes metrics only — found {others}, allowed: run ids, or `all`")
-    if ALL in run_ids and (others or len(run_ids) > 1):
+    if (others and (scores or ALL in run_ids)) or (ALL in run_ids and len(run_ids) > 1):
         raise ConfigError(
-            f"`{ALL}` means every record with published scores (found it with {others or 'run ids'}) — name the "
-            "records instead"
+            f"`{ALL}` and --scores read published scores only, found {others or 'run ids'} beside them — allowed: run "
+            f"ids with --scores, or `{ALL}`"
         )
     from_scores = [r for r in run_ids if scores or r == ALL or (not others and _has_scores(r, results))]
     outcomes, code = Outcomes(form), OK
