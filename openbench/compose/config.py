@@ -15,7 +15,7 @@ from openbench.config.build import target_of
 from openbench.config.constraints import Seed, check_value
 from openbench.config.folders import config_folders
 from openbench.config.overrides import ATTACK, AUGMENT, NAME, OUTLIERS
-from openbench.config.shipped import by_data, shipped
+from openbench.config.shipped import shipped
 from openbench.errors import ConfigError, available, check_known
 from openbench.public import TARGET
 
@@ -32,7 +32,7 @@ def _by_data(general: Any, others: Mapping[str, Any], *, _root_: DictConfig) -> 
     As `${by_data:0.95,{cifar100:0.5}}` in a yaml: what a paper takes on some data and not on others.
     """
     classes = OmegaConf.select(_root_, "benchmark.classes")  # e.g. cifar100/classes
-    return by_data(general, others, classes.partition("/")[0] if isinstance(classes, str) else "")
+    return others.get(classes.partition("/")[0] if isinstance(classes, str) else "", general)
 
 
 OmegaConf.register_new_resolver("by_data", _by_data, replace=True)

@@ -84,30 +84,19 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
-def by_data(general: Any, others: Mapping[str, Any], data: str) -> Any:
-    """Return the value that `others` has for some data, else the general one.
-
-    Args:
-        general: what a paper takes in general.
-        others: {data: what it takes there}, e.g. `{"cifar100": 0.5}`.
-        data: whose classes are the ID classes; empty where no benchmark is known.
-    """
-    return others.get(data, general)
-
-
 def resolved(node: Any, data: str = "") -> Any:
     """Return a node of a config file with the value for some data in place of each such text.
 
     Args:
         node: as a yaml file has it.
-        data: as for `by_data`.
+        data: whose classes are the ID classes; empty where no benchmark is known.
     """
     if isinstance(node, Mapping):
         return {key: resolved(value, data) for key, value in node.items()}
     if isinstance(node, list):
         return [resolved(value, data) for value in node]
     parts = _parts(node)
-    return node if parts is None else parse_yaml(by_data(*parts, data), "by_data")
+    return node if parts is None else parse_yaml(parts[1].get(data, parts[0]), "by_data")
 
 
 def data_named(node: Any) -> Iterator[str]:

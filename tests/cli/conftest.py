@@ -1,8 +1,11 @@
 """A small config folder and a stand-in engine, so that the command line is tested by itself."""
 
+import json
 import logging
+import re
 import shutil
 import sys
+import textwrap
 import types
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import Any
 import pytest
 
 from openbench import paths
+from openbench.__main__ import main
 from tests.results.records import make_record
 
 TOY_FILES = {
@@ -142,9 +146,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+QUICK = ["--replicates", "0", "--correction", "simes"]
+
+
+def numbers(file: Path, *options: str) -> dict[str, dict[str, Any]]:
+    """Every number that `evaluate` finds in a file of scores, by set and key."""
+    out = file.with_suffix(".json")
+    assert main(["evaluate", str(file), "--json", str(out), *QUICK, *options]) == 0
+    text = out.read_text()
+    assert not re.search(r"\b(NaN|Infinity)\b", text)
+    return json.loads(text)
+
+
 def write(file: Path, text: str) -> None:
     """Write a yaml whose lines may be indented as a block."""
-    import textwrap
-
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(textwrap.dedent(text).lstrip("\n") + "\n")

@@ -31,7 +31,9 @@ def scores(seed, n=50):
 
 def record(method, digest="aaaa", **params):
     benchmark = {"name": "toy", "digest": digest, "pristine": True, "deviations": []}
-    return with_method(make_record(benchmark=benchmark, metrics={"near": {"auroc": 0.5}}, counts={}), method, **params)
+    config = {"benchmark": {"id": {}}, "seed": 0}
+    made = make_record(config=config, benchmark=benchmark, metrics={"near": {"auroc": 0.5}}, counts={})
+    return with_method(made, method, **params)
 
 
 @pytest.fixture

@@ -70,7 +70,6 @@ def test_no_benchmark_lists_them_and_gives_a_command(engine, capsys, command, wo
         (["benchmark=digits"], "'benchmark' is added with a plus sign — write +benchmark=NAME"),
         (["+benchmark=digits", "-m", "--cfg", "job"], "--multirun"),
         (["--help", "method=knm"], "did you mean 'knn'"),
-        (["+benchmark=digits", "--config-path=elsewhere"], "No such option '--config-path'"),
     ],
 )
 def test_words_that_do_not_fit_together(engine, capsys, words, expected):
@@ -162,3 +161,9 @@ def test_a_users_yaml_that_cannot_be_composed(engine, configs, capsys, text, exp
 def test_nodes_that_a_command_does_not_read_are_refused(engine, capsys):
     message = said(capsys, "train", "+benchmark=digits", "method=knn")
     assert message == "`train` does not depend on method, found method=knn — leave it out, or give it to `run`"
+
+
+@pytest.mark.parametrize("flag", ["--config-path=elsewhere", "--experimental-rerun=config.pickle"])
+def test_an_unknown_flag_is_exit_2(engine, capsys, flag):
+    assert said(capsys, "run", "+benchmark=digits", flag).startswith(f"No such option '{flag.partition('=')[0]}'")
+    assert not engine.asked

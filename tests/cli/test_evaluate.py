@@ -1,6 +1,5 @@
 import csv
 import io
-import json
 
 import numpy as np
 import pandas as pd
@@ -11,20 +10,15 @@ from openbench.__main__ import main
 from openbench.errors import DataError
 from openbench.results.scores.cells import read_sets
 
-QUICK = ["--replicates", "0", "--correction", "simes"]
+from .conftest import QUICK, numbers
 
 
 def frame(seed=0, n=60):
     """ID test and validation with labels and probabilities, one validation and two test OOD sets, no ties."""
     rng = np.random.default_rng(seed)
     rows = []
-    roles = [
-        ("id", "id_test", 0.0),
-        ("id", "id_val", 0.0),
-        ("v", "ood_val", 1.0),
-        ("a", "near", 0.8),
-        ("b", "far", 2.0),
-    ]
+    roles = [("id", "id_test", 0.0), ("id", "id_val", 0.0), ("v", "ood_val", 1.0)]
+    roles += [("a", "near", 0.8), ("b", "far", 2.0)]
     for name, role, shift in roles:
         for score in rng.normal(shift, 1, n):
             id_side = role.startswith("id")
@@ -40,16 +34,10 @@ def saved(table, tmp_path, suffix):
     return file
 
 
-def values_of(file, tmp_path, *options):
-    out = tmp_path / "metrics.json"
-    assert main(["evaluate", str(file), "--json", str(out), *QUICK, *options]) == 0
-    return json.loads(out.read_text())
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_auroc_of_a_file_is_scikit_learns(tmp_path, suffix):
     table = frame()
-    values = values_of(saved(table, tmp_path, suffix), tmp_path)
+    values = numbers(saved(table, tmp_path, suffix))
     id_test = table.score[table.role == "id_test"]
     for name in ("a", "b"):
         ood = table.score[table.set == name]
@@ -60,24 +48,24 @@ def test_auroc_of_a_file_is_scikit_learns(tmp_path, suffix):
 def test_correctness_comes_from_predictions_or_the_column_correct_or_is_not_invented(tmp_path):
     table = frame()
     table["prediction"] = table.label
-    assert values_of(saved(table, tmp_path, ".csv"), tmp_path)["id"]["accuracy"] == 1.0
+    assert numbers(saved(table, tmp_path, ".csv"))["id"]["accuracy"] == 1.0
     table = table.drop(columns="prediction").assign(correct=False)
-    assert values_of(saved(table, tmp_path, ".csv"), tmp_path)["id"]["accuracy"] == 0.0
-    values = values_of(saved(frame()[["score", "set", "role"]], tmp_path, ".csv"), tmp_path)
+    assert numbers(saved(table, tmp_path, ".csv"))["id"]["accuracy"] == 0.0
+    values = numbers(saved(frame()[["score", "set", "role"]], tmp_path, ".csv"))
     assert "accuracy" not in values["id"]
     assert "auroc" in values["near"]
 
 
 def test_options_reach_the_metrics(tmp_path):
     file = saved(frame(), tmp_path, ".csv")
-    assert "conformal_auroc" in values_of(file, tmp_path)["near"]
-    assert "conformal_auroc" not in values_of(file, tmp_path, "--families", "ranking")["near"]
-    loose = values_of(file, tmp_path, "--delta", "0.5")["near"]["conformal_auroc"]
-    assert loose > values_of(file, tmp_path, "--delta", "0.01")["near"]["conformal_auroc"]
+    assert "conformal_auroc" in numbers(file)["near"]
+    assert "conformal_auroc" not in numbers(file, "--families", "ranking")["near"]
+    loose = numbers(file, "--delta", "0.5")["near"]["conformal_auroc"]
+    assert loose > numbers(file, "--delta", "0.01")["near"]["conformal_auroc"]
 
 
 def test_explain_prints_every_convention(tmp_path, capsys):
-    values_of(saved(frame(), tmp_path, ".csv"), tmp_path, "--explain")
+    numbers(saved(frame(), tmp_path, ".csv"), "--explain")
     assert "conformal: simes, δ = 0.05" in " ".join(capsys.readouterr().out.split())
 
 
@@ -91,7 +79,7 @@ def test_scores_that_rank_nothing_are_told_apart_from_the_tables(tmp_path, capsy
 
 
 def test_the_overview_shows_every_set_and_the_conventions_of_its_numbers(tmp_path, capsys):
-    values = values_of(saved(frame(), tmp_path, ".csv"), tmp_path)
+    values = numbers(saved(frame(), tmp_path, ".csv"))
     out = capsys.readouterr().out
     assert f"{100 * values['a']['auroc']:.2f} [" in out
     assert f"{100 * values['far']['fpr95']:.2f}" in out
@@ -102,7 +90,7 @@ def test_the_overview_shows_every_set_and_the_conventions_of_its_numbers(tmp_pat
 
 
 def test_all_views_together_show_every_number(tmp_path, capsys):
-    values = values_of(saved(frame(), tmp_path, ".csv"), tmp_path, "--view", "all", "--format", "csv")
+    values = numbers(saved(frame(), tmp_path, ".csv"), "--view", "all", "--format", "csv")
     shown = set(capsys.readouterr().out.replace("\n", ",").split(","))
     for name, group in values.items():
         missing = {

@@ -1,7 +1,6 @@
 """What `evaluate` makes of the files that runs keep, and of scores and options for which a number is undefined."""
 
 import json
-import re
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from openbench.core.scores import SetScores
 from openbench.metrics import MetricOptions, evaluate
 from openbench.results.scores.stored import ScoreStore
 
-QUICK = ["--replicates", "0", "--correction", "simes"]
+from .conftest import QUICK, numbers
 
 
 def run_scores():
@@ -55,14 +54,6 @@ def saved(tmp_path, ids, ood, **more):
     file = tmp_path / "scores.csv"
     table.to_csv(file, index=False)
     return file
-
-
-def numbers(file, *options):
-    out = file.with_suffix(".json")
-    assert main(["evaluate", str(file), "--json", str(out), *QUICK, *options]) == 0
-    text = out.read_text()
-    assert not re.search(r"\b(NaN|Infinity)\b", text)
-    return json.loads(text)
 
 
 def test_a_constant_side_still_has_ranks(tmp_path):

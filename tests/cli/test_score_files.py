@@ -1,7 +1,6 @@
 """`evaluate` reads a file of scores exactly as it was written, or ends in one message."""
 
 import decimal
-import json
 import os
 
 import numpy as np
@@ -14,6 +13,8 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.results.scores.cells import read_sets
 from openbench.results.scores.stored import ScoreStore
+
+from .conftest import numbers
 
 HEAD = b"score,set,role\n"
 ROWS = b"1,c,id_test\n2,c,id_test\n3,o,near\n"
@@ -35,9 +36,7 @@ def table(tmp_path, **columns):
 
 
 def auroc(file, name="o"):
-    out = file.with_suffix(".json")
-    assert main(["evaluate", str(file), "--replicates", "0", "--correction", "simes", "--json", str(out)]) == 0
-    return json.loads(out.read_text())[name]["auroc"]
+    return numbers(file)[name]["auroc"]
 
 
 def refusal(file, capsys):
