@@ -108,8 +108,20 @@ class Calibration:
         fit = not groups if codes is None else codes.shape == (n,) and {*codes.tolist()} <= {*range(groups)}
         if not fit:
             raise DataError(f"calibration groups: one of {groups} for each of {n} images expected")
+        terms, conditional = self.group_terms, self.terms.guarantee == "conditional"
         for name, size in zip(self.groups or ("",), self.sizes, strict=True):
-            self._check_size(name, size)
+            enough = size >= marginal_size(terms.alpha)
+            if enough and conditional:
+                enough = correction_table(size, terms.delta, terms.correction)[0] <= terms.alpha
+            if enough:
+                continue
+            needed = marginal_size(terms.alpha)
+            if conditional:
+                needed = conditional_size(terms.alpha, terms.delta, terms.correction)
+            raise DataError(
+                f"{f'group {name!r}' if name else 'calibration'} has {size} images, with which no p-value reaches α = "
+                f"{terms.alpha:g} — give at least {needed}{' in each group' if name else ''}, or a larger alpha"
+            )
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -173,20 +185,6 @@ class Calibration:
             for column, part in zip(values, rows, strict=True):
                 column[mask] = part
         return values
-
-    def _check_size(self, name: str, size: int) -> None:
-        terms, conditional = self.group_terms, self.terms.guarantee == "conditional"
-        if size >= marginal_size(terms.alpha) and not (
-            conditional and correction_table(size, terms.delta, terms.correction)[0] > terms.alpha
-        ):
-            return
-        needed = marginal_size(terms.alpha)
-        if conditional:
-            needed = conditional_size(terms.alpha, terms.delta, terms.correction)
-        raise DataError(
-            f"{f'group {name!r}' if name else 'calibration'} has {size} images, with which no p-value reaches α = "
-            f"{terms.alpha:g} — give at least {needed}{' in each group' if name else ''}, or a larger alpha"
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -94,29 +94,23 @@ def score_stream(
     Raises:
         MethodError: scores of another shape, or one that is not finite.
     """
-    starts = np.cumsum([0, *map(len, sets)])
-    order = plan.order(len(sets[0]), int(starts[-1]) - len(sets[0]), number)
-    part = np.searchsorted(starts, order, side="right") - 1
+    sizes = [len(x) for x in sets]
+    whole = FeatureSet(
+        {name: torch.cat([x.columns[name] for x in sets]) for name in sets[0].columns},
+        {name: torch.cat([x.maps[name] for x in sets]) for name in sets[0].maps},
+        sets[0].device,
+    )
+    order = plan.order(sizes[0], sum(sizes[1:]), number)
     memory, scores, name = method.memory(), np.empty(len(order), np.float32), f"{type(method).__name__}.score_next"
     for begin in range(0, len(order), batch):
         at = slice(begin, begin + batch)
-        batch_scores = method.score_next(_gathered(sets, part[at], order[at] - starts[part[at]]), memory)
+        batch_scores = method.score_next(whole[torch.from_numpy(order[at])], memory)
         if batch_scores.shape != scores[at].shape:
             raise MethodError(f"{name}: shape {tuple(batch_scores.shape)} — {scores[at].shape} expected")
         scores[at] = batch_scores.detach().to("cpu", torch.float32).numpy()
     if missing := int((~np.isfinite(scores)).sum()):
         raise MethodError(f"{name}: {missing} of {len(scores)} scores are not finite (parameters {method.params()})")
-    return Stream(scores, part)
-
-
-def _gathered(sets: Sequence[FeatureSet], part: NDArray[np.int64], rows: NDArray[np.int64]) -> FeatureSet:
-    """Return rows of several sets, in the order of `part`."""
-    places = [np.flatnonzero(part == index) for index in range(len(sets))]
-    pieces = [x[torch.from_numpy(rows[place])] for x, place in zip(sets, places, strict=True) if len(place)]
-    back = torch.from_numpy(np.concatenate(places)).argsort()
-    columns = {name: torch.cat([piece.columns[name] for piece in pieces])[back] for name in pieces[0].columns}
-    maps = {name: torch.cat([piece.maps[name] for piece in pieces])[back] for name in pieces[0].maps}
-    return FeatureSet(columns, maps, pieces[0].device)
+    return Stream(scores, np.repeat(np.arange(len(sets)), sizes)[order])
 
 
 def _means(members: Sequence[Mapping[str, Value]]) -> dict[str, Value]:

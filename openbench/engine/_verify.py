@@ -126,15 +126,10 @@ def verdict(old: ResultRecord, path: Path, new: ResultRecord, records: RecordSto
             f"record {old.run_id} does not reproduce: {len(comparison.differ)} values differ: {differences} "
             f"({where}) — compare versions in its provenance ({path})"
         )
-    return RunOutcome(old, path, "verified", (f"reproduces: {comparison}", where, _origin_of(new)))
-
-
-def _origin_of(new: ResultRecord) -> str:
-    """Return whether a repetition began with the images or with cached features."""
-    passes = int(new.provenance.get("passes", 0))
-    if passes:
-        return f"{passes:,} images went through the network; the other features came from the cache"
-    return "all features came from the cache; to begin with the images, add runtime.cache=AN_EMPTY_FOLDER"
+    origin = "all features came from the cache; to begin with the images, add runtime.cache=AN_EMPTY_FOLDER"
+    if passes := int(new.provenance.get("passes", 0)):
+        origin = f"{passes:,} images went through the network; the other features came from the cache"
+    return RunOutcome(old, path, "verified", (f"reproduces: {comparison}", where, origin))
 
 
 def _other_weights(old: ResultRecord, path: Path, new: ResultRecord, records: RecordStore, where: str) -> RunOutcome:

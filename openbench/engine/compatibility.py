@@ -11,7 +11,7 @@ from openbench.core.benchmark import Benchmark
 from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role, Texts
+from openbench.core.request import Field, Request, Role
 from openbench.engine.evaluate import mixed_with
 from openbench.errors import NotApplicableError
 from openbench.features.changed_images import check_corruption
@@ -156,7 +156,10 @@ def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
     """
     for leaf in leaves(method):
         for texts in leaf.request.texts:
-            _check_texts(backbone, texts, name)
+            try:
+                _ = Corpus.of(backbone, texts).words
+            except NotApplicableError as error:
+                raise NotApplicableError(f"method '{name}' reads embeddings of text: {error}") from error
         if leaf.request.corruption is not None:
             check_corruption(leaf.request.corruption, f"method '{name}'")
     if read := lacking(backbone, method):
@@ -188,15 +191,6 @@ def _lacking(backbone: Backbone, method: Method, request: Request) -> list[str]:
         "input gradients": (request.perturb or request.second_pass) and not backbone.differentiable,
     }
     return [part for part, missing in parts.items() if missing]
-
-
-def _check_texts(backbone: Backbone, texts: Texts, name: str) -> None:
-    """Check that a corpus can be embedded, before any image is."""
-    try:
-        corpus = Corpus.of(backbone, texts)
-    except NotApplicableError as error:
-        raise NotApplicableError(f"method '{name}' reads embeddings of text: {error}") from error
-    _ = corpus.words
 
 
 def tells_apart(backbone: Backbone, benchmark: Benchmark) -> bool:

@@ -97,7 +97,8 @@ def prepare(
         return ready_backbone(config, benchmark, setting, adopted)
 
     # A method that runs the network itself might change it.
-    if adopted is not None or _runs_network(chosen) or setting.train == "force":
+    live = any(isinstance(leaf, LiveMethod) for setting in chosen.settings for leaf in leaves(setting))
+    if adopted is not None or live or setting.train == "force":
         backbone, training = ready()
     else:
         nodes = {name: node for name, node in config.items() if name not in _PER_RUN}
@@ -171,11 +172,6 @@ def train_reader(chosen: ChosenMethod) -> str:
     """Return a phrase for messages about a method that reads the ID training images; empty if no setting does."""
     roles = (leaf.request.fit_on for setting in chosen.settings for leaf in leaves(setting))
     return f"method '{chosen.name}', which is fitted on it" if Role.ID_TRAIN in roles else ""
-
-
-def _runs_network(chosen: ChosenMethod) -> bool:
-    """Whether a setting of a method runs the network itself."""
-    return any(isinstance(leaf, LiveMethod) for setting in chosen.settings for leaf in leaves(setting))
 
 
 def ready_backbone(

@@ -146,11 +146,8 @@ def _mean(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _by_fit(settings: Sequence[Mapping[str, Any]], read_by_score: frozenset[str]) -> list[int]:
     """Return the indices of the settings in their order, but those that share a fit next to one another."""
-    groups: dict[str, list[int]] = {}
-    for index, params in enumerate(settings):
-        read_by_fit = {name: value for name, value in params.items() if name not in read_by_score}
-        groups.setdefault(repr(read_by_fit), []).append(index)
-    return [index for group in groups.values() for index in group]
+    fits = [repr({k: v for k, v in params.items() if k not in read_by_score}) for params in settings]
+    return sorted(range(len(settings)), key=lambda index: fits.index(fits[index]))
 
 
 class _Candidates:

@@ -44,27 +44,18 @@ def mixture_by_quadrature(p_values):
     return quad(capital, 0, 1, epsabs=0, epsrel=1e-12)[0]
 
 
-@pytest.mark.parametrize("jump", [Fraction(0), Fraction(1, 100), Fraction(1, 4)])
-def test_jumper_is_exact_arithmetic(jump):
-    rules = Martingale("jumper", float(jump), at_start=1.0)
-    expected = jumper_by_fractions(P_VALUES, jump)
-    assert log_wealths(rules, P_VALUES)[-1] == pytest.approx(math.log(expected), abs=1e-12)
-
-
-def test_mixture_is_the_integral_over_powers():
-    rules = Martingale("mixture", at_start=1.0)
-    expected = [math.log(mixture_by_quadrature(P_VALUES[: t + 1])) for t in range(len(P_VALUES))]
-    assert log_wealths(rules, P_VALUES) == pytest.approx(expected, abs=1e-9)
-
-
-@pytest.mark.parametrize("bets", ["mixture", "jumper"])
-def test_money_put_in_later_bets_from_then_on(bets):
-    # After t images 0.5/log₂(t + 1) is kept back: ½, .3155, ¼, …; what image k adds is a martingale that starts there.
+@pytest.mark.parametrize("at_start", [0.5, 1.0])
+@pytest.mark.parametrize(
+    ("bets", "jump"),
+    [("mixture", 0), ("jumper", 0), ("jumper", Fraction(1, 100)), ("jumper", Fraction(1, 4))],
+)
+def test_the_capital_is_exact_arithmetic_and_money_put_in_later_bets_from_then_on(bets, jump, at_start):
+    # After t images (1 − at_start)/log₂(t + 1) is kept back; what image k adds is a martingale that starts there.
     one = jumper_by_fractions if bets == "jumper" else lambda values, jump: mixture_by_quadrature(values)
-    kept = [1.0, *(0.5 / math.log2(t + 1) for t in range(1, len(P_VALUES) + 1))]
-    jump = Fraction(1, 4)
+    kept = [1.0, *((1 - at_start) / math.log2(t + 1) for t in range(1, len(P_VALUES) + 1))]
     expected = kept[-1] + sum((kept[k] - kept[k + 1]) * float(one(P_VALUES[k:], jump)) for k in range(len(P_VALUES)))
-    assert log_wealths(Martingale(bets, float(jump)), P_VALUES)[-1] == pytest.approx(math.log(expected), abs=1e-9)
+    found = log_wealths(Martingale(bets, float(jump), at_start=at_start), P_VALUES)[-1]
+    assert found == pytest.approx(math.log(expected), abs=1e-9)
 
 
 def test_capital_neither_overflows_nor_runs_dry():
@@ -236,18 +227,17 @@ def test_what_a_detector_cannot_have_given_is_refused(p):
         Monitor(10, alpha=0.1).update([1.0, p])
 
 
-def test_equal_calibration_scores_need_scores():
-    monitor = Monitor([1.0, *[2.0] * 20])
-    with pytest.raises(DataError, match="1 scores occur more than once among the 21 calibration scores — give scores"):
-        monitor.update(1.0)
-    with pytest.raises(DataError, match="only the number of calibration images is known"):
-        Monitor(30).update_scores(1.0)
-
-
-def test_an_alpha_that_the_calibration_cannot_reach_is_refused():
-    with pytest.raises(ConfigError, match=r"alpha = 0.05 is below 1/19, .* 18 calibration images .* 19 im"):
-        Monitor(18)
-    assert Monitor(19).cells.n == 19
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: Monitor([1.0, *[2.0] * 20]).update(1.0), DataError, "1 scores occur more than once among the 21 cal"),
+        (lambda: Monitor(30).update_scores(1.0), DataError, "only the number of calibration images is known"),
+        (lambda: Monitor(18), ConfigError, r"alpha = 0.05 is below 1/19, .* 18 calibration images .* 19 im"),
+    ],
+)
+def test_what_the_calibration_cannot_tell_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
 
 
 def test_the_curve_of_a_long_life_stays_short():

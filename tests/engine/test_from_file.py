@@ -8,7 +8,6 @@ from openbench.core.request import Field, Request
 from openbench.core.runtime import Runtime
 from openbench.data.build import build_benchmark
 from openbench.engine.prepare import ready_backbone
-from openbench.errors import NotApplicableError
 from openbench.features.store import FeatureStore
 
 from ..prepared import run_config  # noqa: TID252 — the tests are no package
@@ -85,10 +84,3 @@ def test_another_content_of_the_file_is_another_run(folders, network, file):
     again = run_config(*outcome(folders, *words, f"backbone.path='{folders / 'folder'}'"))
     assert again.record.metrics == run_config(*outcome(folders, *words, f"backbone.path='{file}'")).record.metrics
     assert again.record.run_id != first
-
-
-def test_what_needs_the_network_is_not_applicable(folders, file):
-    with pytest.raises(
-        NotApplicableError, match=r"'odin' reads input gradients, but backbone 'features' has features and"
-    ):
-        run_config(*outcome(folders, "backbone=features", f"backbone.path='{file}'", "method=odin"))

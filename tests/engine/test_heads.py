@@ -125,13 +125,6 @@ def test_methods_that_take_gradients_see_the_linear_head(folder, words):
         assert whole(images).shape == (2, 6)
 
 
-def test_without_a_head_only_methods_that_read_features_run(folder, words):
-    config, runtime = job(folder, words, "backbone.head=null", "method=msp")
-    with pytest.raises(NotApplicableError, match="'msp' reads logits, but backbone 'dinov2_vits14' has no classifier"):
-        run_config(config, runtime)
-    assert "accuracy" not in run_config(*job(folder, words, "backbone.head=null", "method=knn")).record.metrics["id"]
-
-
 @pytest.mark.parametrize("stem", FOUNDATION)
 def test_every_foundation_model_runs_small(stem):
     node = {**(shipped("backbone", stem) or {}), "weights": None}

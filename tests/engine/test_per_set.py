@@ -28,6 +28,7 @@ BENCHMARK = toy(
     near={"n": split("n", Role.NEAR), "m": split("m", Role.NEAR, 9)},
     far={"f": split("f", Role.FAR)},
 )
+SPACE = {"exact": [False, True]}
 MU = {"n": 0.5, "m": 2.0, "f": 9.0}
 
 
@@ -111,35 +112,22 @@ def test_what_all_choices_cost_is_added_up(joined):
     assert (joined.provenance["peak_mib"], joined.provenance["passes"]) == ({"score": 9}, 21)
 
 
-@pytest.fixture
-def compute(monkeypatch, tmp_path):
-    """A run whose every measurement is planted, by strategy and search space."""
-
+@pytest.mark.parametrize(
+    ("strategy", "space"),
+    [("oracle_per_set", SPACE), ("oracle", SPACE), ("oracle_per_set", {})],
+)
+def test_each_set_keeps_scores_of_its_own_where_each_has_its_own_choice(monkeypatch, tmp_path, strategy, space):
     def alone(spec, runtime):
-        benchmark = spec.benchmark
-        scores = [
-            SetScores.of_split(s.name, s.role, np.zeros(len(s)), s.labels, s.labels) for s in benchmark.test_splits()
-        ]
-        return measured(next(single_sets(benchmark))[1]), scores
+        tests = spec.benchmark.test_splits()
+        scores = [SetScores.of_split(s.name, s.role, np.zeros(len(s)), s.labels, s.labels) for s in tests]
+        return measured(next(single_sets(spec.benchmark))[1]), scores
 
     monkeypatch.setattr(engine, "_compute", alone)
-    backbone = SimpleNamespace(digest="b")
-
-    def compute(strategy, space):
-        spec = RunSpec(BENCHMARK, backbone, MSP(), "m", space, Tuning(strategy))
-        return spec.run_id, *engine.compute(spec, Runtime(cache=tmp_path, results=tmp_path))
-
-    return compute
-
-
-def test_each_set_keeps_scores_of_its_own(compute):
-    run_id, record, kept = compute("oracle_per_set", {"mu": [0.0, 1.0]})
-    assert (record.run_id, record.tuned) == (run_id, {"mu": MU})
-    names = {name: [s.name for s in scores] for name, scores in kept.items()}
-    assert names == {f"{run_id}.{name}": ["a", "s", name] for name in MU}
-
-
-@pytest.mark.parametrize(("strategy", "space"), [("oracle", {"mu": [0.0, 1.0]}), ("oracle_per_set", {})])
-def test_without_a_choice_per_set_there_is_one_file_of_scores(compute, strategy, space):
-    run_id, record, kept = compute(strategy, space)
-    assert (list(kept), record.header) == ([run_id], "a header")
+    spec = RunSpec(BENCHMARK, SimpleNamespace(digest="b"), MSP(), "m", space, Tuning(strategy))
+    record, kept = engine.compute(spec, Runtime(cache=tmp_path, results=tmp_path))
+    if strategy == "oracle_per_set" and space:
+        assert (record.run_id, record.tuned) == (spec.run_id, {"mu": MU})
+        names = {name: [s.name for s in scores] for name, scores in kept.items()}
+        assert names == {f"{spec.run_id}.{name}": ["a", "s", name] for name in MU}
+    else:
+        assert (list(kept), record.header) == ([spec.run_id], "a header")

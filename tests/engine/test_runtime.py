@@ -3,12 +3,10 @@
 from dataclasses import fields
 from pathlib import Path
 
-import pytest
 import yaml
 
 from openbench import paths
 from openbench.core.runtime import Runtime
-from openbench.errors import ConfigError
 
 
 def test_defaults_in_code_are_those_of_the_config(monkeypatch, tmp_path):
@@ -25,9 +23,3 @@ def test_what_is_kept_has_folders_of_its_own_in_the_cache(tmp_path):
     found = {getattr(setting, name) for name in ("features", "scores", "checkpoints")}
     assert found == {tmp_path / name for name in ("features", "scores", "checkpoints")}
     assert Runtime(cache=Path("~/x")).cache == Path.home() / "x"
-
-
-def test_sizes_start_at_one_and_workers_at_none():
-    assert Runtime(batch_size=1, score_batch=1, workers=0).workers == 0
-    with pytest.raises(ConfigError, match=r"runtime\.batch_size — found 0, allowed: a whole number ≥ 1"):
-        Runtime(batch_size=0)
