@@ -90,17 +90,11 @@ class NetworkPart(_Strict):
     head: str
 
 
-class CalibrationPart(_Strict):
-    """The terms of the guarantee; thresholds and promise are for readers."""
-
-    terms: dict[str, Any]
-    groups: list[str]
-    thresholds: dict[str, float]
-    promise: str
-
-
 class DetectorManifest(_Strict):
-    """Everything but the tensors; `parts` are the SHA-256 digests of the other files."""
+    """Everything but the tensors; `parts` are the SHA-256 digests of the other files.
+
+    `calibration` has the terms of the guarantee and the groups; its thresholds and promise are for readers.
+    """
 
     schema_version: Literal[2]
     made_by: str
@@ -109,7 +103,7 @@ class DetectorManifest(_Strict):
     batch_size: Annotated[int, Field(ge=1)]
     network: NetworkPart
     method: dict[str, Any]
-    calibration: CalibrationPart
+    calibration: dict[str, Any]
     about: dict[str, Any]
     parts: dict[str, Sha256]
 
@@ -226,15 +220,16 @@ def read(
     if graph and options.device.type != "cpu":
         raise ConfigError(f"device '{options.device}': the network of this detector is an ONNX graph — use cpu")
     try:
-        state = _state(manifest, tensors, graph, (model, method, options))
+        network = _network(manifest, tensors, graph, model, options)
+        unfitted = None if method is None else for_layers(method, network.backbone.layers)
+        fitted = unpacked_method(manifest.method, tensors, unfitted)
+        state = FittedState(network, fitted, tensors["calibration.seen"].numpy())
         arrays: dict[str, Any] = {
             name: tensors[key].numpy() for name in _ARRAYS if (key := f"calibration.{name}") in tensors
         }
-        if arrays["scores"].dtype != np.float64:
-            raise ValueError("'calibration.scores' is not of float64")
         if "quantile" in arrays:
             arrays["quantile"] = arrays["quantile"].item()
-        terms, groups = Terms(**manifest.calibration.terms), tuple(manifest.calibration.groups)
+        terms, groups = Terms(**manifest.calibration["terms"]), tuple(manifest.calibration["groups"])
         calibration = Calibration(terms=terms, groups=groups, **arrays)
         now, before = _probe(state.network.backbone), tensors["probe"]
         off = float(((now - before).abs().amax(0) / (1 + before.abs().amax(0))).max())
@@ -257,7 +252,10 @@ def _read_files(path: Path, digest: str | None) -> tuple[DetectorManifest, Tenso
     if not path.exists():
         raise CheckpointError(f"'{path}' not found — give the folder or the zip of a detector")
     try:
-        root = path if path.is_dir() else _zip_root(path)
+        root = path if path.is_dir() else zipfile.Path(path)
+        # What is compressed could be a bomb.
+        if isinstance(root, zipfile.Path) and any(member.compress_type for member in root.root.infolist()):
+            raise ValueError("it is compressed")
         whole = (root / MANIFEST).read_bytes()
         if digest is not None and digest != bytes_sha256(whole):
             raise CheckpointError(f"'{path}' is another detector: digest {bytes_sha256(whole)}, {digest} expected")
@@ -270,14 +268,6 @@ def _read_files(path: Path, digest: str | None) -> tuple[DetectorManifest, Tenso
         return manifest, load_tensors(parts[TENSORS]), parts.get(ONNX, b"")
     except _UNREADABLE as error:
         raise CheckpointError(f"'{path}' cannot be read ({error}) — copy the detector again") from error
-
-
-def _zip_root(path: Path) -> zipfile.Path:
-    """Return the root of a zip without compression, which could be a bomb."""
-    root = zipfile.Path(path)
-    if any(member.compress_type != zipfile.ZIP_STORED for member in root.root.infolist()):
-        raise ValueError("it is compressed")
-    return root
 
 
 def _manifest(whole: bytes, where: str) -> DetectorManifest:
@@ -301,28 +291,18 @@ def _manifest(whole: bytes, where: str) -> DetectorManifest:
         raise CheckpointError(f"{where}: key '{key}' — found {value}: {first['msg']}") from None
 
 
-def _state(
-    manifest: DetectorManifest, tensors: Tensors, graph: bytes, own: tuple[Any, Method | None, ModelOptions]
-) -> FittedState:
-    model, method, options = own
-    part = manifest.network
+def _network(manifest: DetectorManifest, tensors: Tensors, graph: bytes, model: Any, own: ModelOptions) -> Network:
+    """Return the network of a detector."""
+    part, classes = manifest.network, manifest.classes
     weights = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
     if graph:
-        network = Network(_of_graph(graph, part, options.preprocess, weights))
-    elif part.kind == "rows":
+        return Network(_of_graph(graph, part, own.preprocess, weights))
+    if part.kind == "rows":
         head = Head(weights["weight"], weights["bias"]) if weights else None
-        network = Network(Rows(part.name, part.keys["features"], logits=part.keys["logits"], head=head))
-    elif part.kind == "shipped":
-        backbone = _of_config(part, weights, manifest.classes).to(options.device)
-        network = Network(backbone, {**part.keys, NAME: part.config})
-    else:
-        network = _of_module(model, options, part, weights, manifest.classes)
-    unfitted = None if method is None else for_layers(method, network.backbone.layers)
-    fitted = unpacked_method(manifest.method, tensors, unfitted)
-    seen = tensors["calibration.seen"].numpy()
-    if seen.shape[1:] != (16,) or seen.dtype != np.uint8:
-        raise ValueError("'calibration.seen' does not hold digests of images")
-    return FittedState(network, fitted, seen)
+        return Network(Rows(part.name, part.keys["features"], logits=part.keys["logits"], head=head))
+    if part.kind == "shipped":
+        return Network(_of_config(part, weights, classes).to(own.device), {**part.keys, NAME: part.config})
+    return _of_module(model, own, part, weights, classes)
 
 
 def check_savable(backbone: Backbone, network: str, options: ModelOptions | None = None) -> Backbone:
@@ -338,25 +318,21 @@ def check_savable(backbone: Backbone, network: str, options: ModelOptions | None
             made from text, which weights do not restore; or features have another classifier than a linear one, or no
             graph.
     """
+    why = ""
     if not backbone.has_network:
         if network == "onnx":
-            raise NotApplicableError(f"model '{backbone.name}': there is no network, only features — leave out onnx")
-        if backbone.classifies and not (backbone.has_head or isinstance(backbone, Rows)):
-            raise NotApplicableError(
-                f"model '{backbone.name}' cannot be saved: the classifier of its features is not linear — choose "
-                "backbone.head=linear_probe"
-            )
-        return backbone
-    if not isinstance(backbone, NetworkBackbone) or not (options is None or isinstance(options.head, str | None)):
-        raise NotApplicableError(
-            f"model '{backbone.name}' cannot be saved: it is not a torch.nn.Module with weights "
-            f"({type(backbone).__name__}) — pass the module to Detector"
+            why = "there is no network, only features — leave out onnx"
+        elif backbone.classifies and not (backbone.has_head or isinstance(backbone, Rows)):
+            why = "the classifier of its features is not linear — choose backbone.head=linear_probe"
+    elif not isinstance(backbone, NetworkBackbone) or not (options is None or isinstance(options.head, str | None)):
+        why = f"it is not a torch.nn.Module with weights ({type(backbone).__name__}) — pass the module to Detector"
+    elif backbone.text_towers and network == "weights":
+        why = (
+            "its classifier was made from text, by a tower that is not in a detector — save it as ONNX: network=onnx, "
+            "or save(path, network='onnx') in Python"
         )
-    if backbone.text_towers and network == "weights":
-        raise NotApplicableError(
-            f"model '{backbone.name}' cannot be saved as weights: its classifier was made from text, by a tower that "
-            "is not in a detector — save it as ONNX: network=onnx, or save(path, network='onnx') in Python"
-        )
+    if why:
+        raise NotApplicableError(f"model '{backbone.name}' cannot be saved: {why}")
     return backbone
 
 
