@@ -35,15 +35,16 @@ def check_material(old: ResultRecord, benchmark: Benchmark, method: Method) -> N
     """
     if benchmark.digest != old.benchmark["digest"]:
         here, then = ("; ".join(d) or "none" for d in (benchmark.deviations, old.benchmark["deviations"]))
-        raise RecordError(
-            f"record {old.run_id} cannot be verified with these images (deviations from the benchmark here: {here}; in "
-            f"the record: {then}) — provide the same data (python -m openbench data list)"
-        )
-    if version_of(method) != old.method["version"]:
-        raise RecordError(
-            f"record {old.run_id} cannot be verified: method '{old.method['name']}' is at version "
-            f"{version_of(method)}, the record was made with version {old.method['version']} — {_check_out(old)}"
-        )
+        why = f"images differ (deviations from the benchmark here: {here}; in the record: {then})"
+        raise _unverifiable(old, why, "provide the same data (python -m openbench data list)")
+    name, version, recorded_at = old.method["name"], version_of(method), old.method["version"]
+    if version != recorded_at:
+        raise _unverifiable(old, f"method '{name}' is at version {version}, the record was made with {recorded_at}")
+
+
+def _unverifiable(old: ResultRecord, why: str, way: str = "") -> RecordError:
+    way = way or f"check out the commit that made it ({made_by(old)})"
+    return RecordError(f"record {old.run_id} cannot be verified: {why} — {way}")
 
 
 def check_weights(old: ResultRecord, spec: "RunSpec") -> None:
@@ -57,27 +58,15 @@ def check_weights(old: ResultRecord, spec: "RunSpec") -> None:
         RecordError: other weights, or a run that would now have another id.
     """
     if spec.training is None and spec.backbone.digest != old.backbone["digest"]:
-        raise RecordError(
-            f"record {old.run_id} cannot be verified: weights or preprocessing of backbone '{spec.backbone.name}' "
-            f"differ (weights {_short(spec.backbone.weights_sha256)} here, "
-            f"{_short(old.backbone.get('weights_sha256'))} in the record) — provide the recorded weights, or "
-            f"{_check_out(old)}"
-        )
+        here, there = (_short(sha) for sha in (spec.backbone.weights_sha256, old.backbone.get("weights_sha256")))
+        why = f"weights or preprocessing of backbone '{spec.backbone.name}' differ (weights {here} here, {there} then)"
+        raise _unverifiable(old, why)
     then, now = RunIdentity.of(old), spec.identity
     changed = sorted(name for name in {*then.sources, *now.sources} if then.sources.get(name) != now.sources.get(name))
     if changed:
-        raise RecordError(
-            f"record {old.run_id} cannot be verified: {', '.join(changed)} changed since — restore these files, or run "
-            "again to make a new record"
-        )
+        raise _unverifiable(old, f"{', '.join(changed)} changed since", "restore these files, or make a new record")
     if spec.training is None and now.committed.run_id != then.committed.run_id:
-        raise RecordError(
-            f"record {old.run_id} cannot be verified: its config now makes run {spec.run_id} — {_check_out(old)}"
-        )
-
-
-def _check_out(old: ResultRecord) -> str:
-    return f"check out the commit that made it ({made_by(old)})"
+        raise _unverifiable(old, f"its config now makes run {spec.run_id}")
 
 
 def recorded(records: RecordStore, spec: "RunSpec") -> tuple[ResultRecord, Path]:

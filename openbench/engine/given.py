@@ -185,8 +185,9 @@ def _as_stored(sets: Sequence[SetScores]) -> list[SetScores]:
         exact = all(np.array_equal(s.scores.astype(np.float32), s.scores) for s in sets)
     stored = []
     for s in sets:
-        predictions = s.probabilities.argmax(axis=1) if s.predictions is None and s.probabilities is not None else None
-        predictions = s.predictions if predictions is None else predictions
+        predictions = s.predictions
+        if predictions is None and s.probabilities is not None:
+            predictions = s.probabilities.argmax(axis=1)
         labels, predicted = (
             np.full(len(s.scores), -1, np.int64) if values is None else np.asarray(values, np.int64)
             for values in (s.labels, predictions)

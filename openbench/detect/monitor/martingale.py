@@ -193,8 +193,6 @@ class ScoreCells:
                 the image's score equals them or is smaller.
         """
         values, n = np.asarray(p, dtype=np.float64), self.n
-        if values.ndim != 1:
-            raise DataError(f"p-values — found an array of shape {values.shape}, allowed: one number per image, (k,)")
         if self.tied:
             raise DataError(
                 f"p-values are ambiguous: {int((self.counts > 1).sum())} scores occur more than once among the {n} "
