@@ -231,7 +231,7 @@ def test_members_are_the_networks_of_their_seeds(tmp_path: Path) -> None:
     images = torch.rand(5, 3, 8, 8)
     mean = torch.stack([b.outputs(images, Request()).logits for b in alone]).mean(dim=0)
     torch.testing.assert_close(found.backbone.outputs(images, Request()).logits, mean, rtol=1e-4, atol=1e-5)
-    assert all(str(member.checkpoint.weights) in str(found) for member in found.members)
+    assert all(str(member.checkpoint.weights) in found.source for member in found.members)
 
 
 def test_what_is_trained_is_found_and_seeds_share_no_member(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
-from urllib.error import URLError
 
 import torch
 from torch import nn
@@ -20,6 +19,7 @@ from openbench.backbones.libraries.presets import (
     chosen_classes,
     chosen_preprocess,
     chosen_weights,
+    fetching,
     load_file,
 )
 from openbench.backbones.network import NetworkBackbone
@@ -134,14 +134,12 @@ def released_file(url: str) -> Path:
     file_name = url.rsplit("/", 1)[-1]
     try:
         path = find_weights(f"weights/{file_name}")
-    except CheckpointError as error:
+    except CheckpointError:
         path = Path(torch.hub.get_dir()) / "checkpoints" / file_name
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
-            try:
+            with fetching(f"torchvision at {url}"):
                 torch.hub.download_url_to_file(url, str(path))
-            except (URLError, OSError) as failed:
-                raise CheckpointError(f"{error}; or fetch it from {url} — the download failed: {failed}") from failed
     stated = re.search(r"-([0-9a-f]{8,})\.", file_name)
     if stated is not None and not (sha256 := file_sha256(path)).startswith(stated[1]):
         raise CheckpointError(

@@ -145,18 +145,6 @@ class Trained:
             return "".join(f"\n  {member.source}" for member in self.members)
         return "comes with weights" if self.checkpoint is None else str(self.checkpoint.weights)
 
-    def __str__(self) -> str:
-        if self.members:
-            return "\n".join([f"{self.backbone.name}:", *(f"  {member}" for member in self.members)])
-        if self.checkpoint is None:
-            return f"{self.backbone.name}: comes with weights"
-        info = self.checkpoint.info
-        return (
-            f"{self.backbone.name}: epoch {info['best_epoch']} of {info['epochs']}, ID validation accuracy "
-            f"{100 * info['best_val_accuracy']:.2f} %, trained in {info['seconds']:.1f} s on {info['device']} — "
-            f"{self.checkpoint.weights}"
-        )
-
 
 def get_or_train(backbone: Backbone, benchmark: Benchmark, config: Mapping[str, Any], runtime: Runtime) -> Trained:
     """Return the backbone with the weights that a training gives it on a benchmark; one with weights as it is.
