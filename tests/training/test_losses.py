@@ -69,9 +69,9 @@ def found(method: TrainingMethod, model: nn.Module, given: Batch) -> float:
     return float(method.loss(model, given).detach())
 
 
-def check(method: TrainingMethod, expected: Any) -> None:
+def check(method: TrainingMethod, expected: Any, given: Batch | None = None) -> None:
     """`expected(network, model, batch, y)` is the loss."""
-    given = batch()
+    given = given or batch()
     model, network = prepared(method)
     value = expected(network, model, given, given.labels.numpy())
     assert found(method, model, given) == pytest.approx(value, rel=2e-5)
@@ -82,14 +82,11 @@ def test_cross_entropy() -> None:
 
 
 def test_cross_entropy_of_mixed_labels_is_that_of_the_mixed_distribution() -> None:
-    given = batch()
-    partners, share = given.labels.roll(1), 0.3
-    soft = share * np.eye(CLASSES)[given.labels] + (1 - share) * np.eye(CLASSES)[partners]
-    model, network = prepared(CrossEntropy())
-    z = z_of(network, features(network, given.images))
-    expected = -(soft * log_softmax(z, axis=1)).sum(axis=1).mean()
-    mixed = replace(given, partners=partners, share=share)
-    assert found(CrossEntropy(), model, mixed) == pytest.approx(expected, rel=1e-5)
+    def expected(net, _, b, y):
+        soft = 0.3 * np.eye(CLASSES)[y] + 0.7 * np.eye(CLASSES)[b.partners]
+        return -(soft * log_softmax(z_of(net, features(net, b.images)), axis=1)).sum(axis=1).mean()
+
+    check(CrossEntropy(), expected, replace(batch(), partners=batch().labels.roll(1), share=0.3))
 
 
 @pytest.mark.parametrize("tau", [0.04, 1.0])
@@ -255,13 +252,11 @@ def test_mcd(compat: str, margin: float) -> None:
 
 
 def test_mcd_begins_without_outliers() -> None:
-    given = batch(late=False)
-    model, network = prepared(MCD())
-    f = features(network, given.images)
-    head = model.branches["second_head"]
-    y = given.labels.numpy()
-    expected = ce(z_of(network, f), y) + ce(f @ w(head.weight).T + w(head.bias), y)
-    assert found(MCD(), model, given) == pytest.approx(expected, rel=1e-5)
+    def expected(net, model, b, y):
+        f, head = features(net, b.images), model.branches["second_head"]
+        return ce(z_of(net, f), y) + ce(f @ w(head.weight).T + w(head.bias), y)
+
+    check(MCD(), expected, batch(late=False))
 
 
 def test_arpl() -> None:

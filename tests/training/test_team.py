@@ -166,18 +166,16 @@ def test_one_process_of_several_writes(tmp_path: Path, rank: int, written: set[s
     assert {file.name for file in tmp_path.iterdir()} == written
 
 
-@pytest.mark.parametrize(
-    ("device", "gpus", "cpu"),
-    [("auto", False, True), ("auto", True, False), ("cuda", True, False), ("cpu", True, True)],
-)
 def test_the_processes_of_torchrun_compute_on_the_cpu_where_there_is_no_gpu_or_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, device: str, gpus: bool, cpu: bool
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("torch.cuda.is_available", lambda: gpus)
     monkeypatch.setattr("openbench.training.loop.distributed.Torchrun", lambda cpu: ("on the CPU", cpu))
-    assert team.__wrapped__(device) == ("on the CPU", cpu)
+    cases = [("auto", False, True), ("auto", True, False), ("cuda", True, False), ("cpu", True, True)]
+    for device, gpus, cpu in cases:
+        monkeypatch.setattr("torch.cuda.is_available", lambda gpus=gpus: gpus)
+        assert team.__wrapped__(device) == ("on the CPU", cpu)
 
 
 def test_one_process_is_alone_and_under_torchrun_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

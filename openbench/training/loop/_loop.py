@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from openbench import __version__
 from openbench.backbones.anatomy import last_linear
-from openbench.backbones.device import Precision, arithmetic, resolve_device
+from openbench.backbones.device import HALVES, Precision, arithmetic, resolve_device
 from openbench.checkout import made_now
 from openbench.core.runtime import Runtime
 from openbench.errors import ConfigError, MethodError, TrainingError
@@ -30,7 +30,6 @@ from openbench.training.loop._session import STATE, Session, TrainingResult, str
 from openbench.training.loop.distributed import ALONE, Team, sync_batch_norm
 
 JOB, FINISHED = "job.json", "finished.json"
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # Reading a loss waits for the device; reading it now and then is enough to stop a training that has diverged.
 _CHECK_EVERY = 32
 
@@ -241,7 +240,7 @@ class _Loop:
         return images if self.recipe.channels_last else images.contiguous()
 
     def _autocast(self) -> AbstractContextManager[object]:
-        dtype = _DTYPES.get(self.recipe.precision)
+        dtype = HALVES.get(self.recipe.precision)
         return torch.autocast(self.session.device.type, dtype, enabled=dtype is not None)
 
 
