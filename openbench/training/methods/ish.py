@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from openbench.config.constraints import NonNegative, Percentile
@@ -15,30 +14,12 @@ from openbench.training.base import Batch, Compat, features_and_logits, head_of
 from openbench.training.methods.fine_tuning import FineTuned, FineTuning
 
 
-class _ShapedLinear(torch.autograd.Function):
-    """Wf + b, whose gradient with respect to W is taken at other features."""
-
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, shaped: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Features f (n, d), the features s (n, d) that W's gradient is taken at, W (c, d) and b (c,) to (n, c)."""
-        ctx.save_for_backward(shaped, weight)
-        ctx.dtype, ctx.biased = features.dtype, bias is not None
-        return functional.linear(features, weight, bias)
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None, Tensor, Tensor | None]:
-        """Return gW for the features, gᵀs for W and Σg for b."""
-        shaped, weight = ctx.saved_tensors  # type: ignore[attr-defined]
-        # Under autocast the output, and so its gradient, has fewer digits than the weights.
-        gradient = gradients[0].to(weight.dtype)
-        to_bias = gradient.sum(dim=0) if ctx.biased else None  # type: ignore[attr-defined]
-        return (gradient @ weight).to(ctx.dtype), None, gradient.T @ shaped, to_bias  # type: ignore[attr-defined]
-
-
 def shaped_linear(features: Tensor, shaped: Tensor, head: nn.Linear) -> Tensor:
     """Return the logits (n, c) of features (n, d); the head's weight learns from `shaped` (n, d) instead."""
-    taken = shaped.detach().to(head.weight.dtype)
-    return _ShapedLinear.apply(features, taken, head.weight, head.bias)  # type: ignore[no-untyped-call]
+    logits = functional.linear(features, head.weight.detach(), head.bias)
+    with torch.autocast(features.device.type, enabled=False):  # in 16 bits it could overflow
+        learning = functional.linear(shaped.detach().to(head.weight.dtype), head.weight)
+    return logits + (learning - learning.detach())
 
 
 @dataclass(frozen=True)
