@@ -4,7 +4,6 @@ A part of a table is named `adbench/<table>/<protocol>/<draw>/<part>`, e.g. `adb
 key says whether it is an anomaly and its number among its kind in file order: `cardio/anomaly/17`.
 """
 
-import os
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ from openbench.config.constraints import Count, Seed
 from openbench.core.benchmark import RowItems
 from openbench.data.manifests import Manifest
 from openbench.data.sources.archives import read_npz
-from openbench.data.sources.base import FoundImages, Source
+from openbench.data.sources.base import FoundImages, Source, names_below
 from openbench.errors import ConfigError, DataError, did_you_mean
 from openbench.storage.files import read_regular
 
@@ -231,21 +230,19 @@ def _scaled(file: Path, table: str, protocol: str, draw: int) -> tuple[NDArray[n
 
 
 def _table(file: Path, table: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    arrays = read_npz(file, ("X", "y"))
-    if {name for name, array in arrays.items() if array.dtype.kind in "biuf"} != {"X", "y"}:
-        kinds = ", ".join(f"{name} {array.dtype}" for name, array in arrays.items()) or "neither"
-        raise DataError(f"'{file}' has {kinds} — write numbers in `X` (n, d) and `y` (n,)")
-    raw, anomalous = arrays["X"].astype(np.float64), arrays["y"] == 1
-    facts, shapes = facts_of(table), (arrays["X"].shape, arrays["y"].shape)
+    arrays, facts = read_npz(file, ("X", "y")), facts_of(table)
+    shapes = {name: array.shape for name, array in arrays.items() if array.dtype.kind in "biuf"}
+    anomalous = arrays.get("y", np.zeros(0)) == 1
     if (
-        shapes != ((facts.rows, facts.columns), (facts.rows,))
+        shapes != {"X": (facts.rows, facts.columns), "y": (facts.rows,)}
         or anomalous.sum() != facts.anomalies
         or (facts.places and not np.array_equal(facts.anomalous(), anomalous))
     ):
         raise DataError(
             f"'{file}' is not the published table ({facts.rows} rows of {facts.columns} columns, {facts.anomalies} "
-            f"anomalies): X {shapes[0]}, y {shapes[1]} with {anomalous.sum()} anomalies — get the file again"
+            f"anomalies): found numbers {shapes} with {anomalous.sum()} anomalies — get the file again"
         )
+    raw = arrays["X"].astype(np.float64)
     if not np.isfinite(raw).all():
         raise DataError(f"'{file}': {int((~np.isfinite(raw)).sum())} values are NaN or infinite — get the file again")
     return raw, anomalous
@@ -275,10 +272,7 @@ class HashedTexts(Source):
 
     def names_in(self, place: Path, folder: str) -> Iterable[str]:
         """The file names in a folder of keys; hidden files do not belong to the set."""
-        try:
-            return [name for name in os.listdir(place / folder) if not name.startswith(".")]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        return (name for name in names_below(place / folder) if not name.startswith("."))
 
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """The rows of the texts that are there."""

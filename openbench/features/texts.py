@@ -100,18 +100,17 @@ def text_embeddings(root: Path, backbone: Backbone, texts: Texts, progress: bool
             folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
             if file.fault(rows) is not None:  # another job may have written them meanwhile
-                _embed(file, corpus, reporting_name=backbone.name if progress else "")
+                _embed(file, corpus, backbone.name, progress)
     return file.open()
 
 
-def _embed(file: ColumnFile, corpus: Corpus, reporting_name: str) -> None:
+def _embed(file: ColumnFile, corpus: Corpus, backbone: str, progress: bool) -> None:
     prompts = corpus.texts.prompts(corpus.words, corpus.tower.templates)
     count = sum(map(len, prompts))
     if count > _AT_ONCE:
         logger.info(f"texts: {count:,} prompts of {len(prompts):,} words ({corpus.texts.words}) to embed")
     about = {"corpus": corpus.described(), "tower": corpus.tower.digest, "package": __version__, "made": made_now()}
-    title = f"{reporting_name} on texts '{corpus.texts.words}'"
-    with reporting(title, len(prompts), done=0, show=bool(reporting_name)) as advance:
+    with reporting(f"{backbone} on texts '{corpus.texts.words}'", len(prompts), done=0, show=progress) as advance:
 
         def parts() -> Iterator[NamedRows]:
             for rows in _rows(corpus, prompts):

@@ -10,14 +10,14 @@ from openbench.data.sources.items import ArrayItems
 CLASSES = ("class 0", "class 1", "class 2")
 
 
-def split_of(pixels, role=Role.ID_TRAIN, name="set"):
-    """A split of these images, labels in turn."""
-    count = len(pixels)
-    labels = np.arange(count) % len(CLASSES) if role.is_id else np.full(count, -1)
+def split_of(items, role=Role.ID_TRAIN, name="set", classes=CLASSES, **changes):
+    """A split of these items, or of an array of images, labels in turn."""
+    items = ArrayItems(items, np.arange(len(items))) if isinstance(items, np.ndarray) else items
+    count = len(items)
+    labels = np.arange(count) % len(classes) if role.is_id else np.full(count, -1)
     keys = [f"{name}/{i}.png" for i in range(count)]
-    return Split(
-        name, role, ArrayItems(pixels, np.arange(count)), labels, keys, CLASSES if role.is_id else (), name, count
-    )
+    whole = {"classes": classes if role.is_id else (), "digest": name, "expected": count, **changes}
+    return Split(name, role, items, labels, keys, **whole)
 
 
 def plain(count=6):

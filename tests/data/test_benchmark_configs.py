@@ -97,22 +97,9 @@ def test_digits_has_every_role_and_needs_no_data(composed, monkeypatch, tmp_path
     }
 
 
-def test_a_set_is_dropped_on_the_command_line_and_recorded(composed):
-    bench = build_benchmark(composed("+benchmark=digits", "~benchmark.far.noise"))
-    assert set(bench.far) == {"patches"}
-    assert bench.dropped == ("far.noise",)
-
-
 def test_a_set_dropped_from_the_defaults_alone_is_refused_with_the_right_command(composed):
     with pytest.raises(ConfigError, match=r"remove the set: `~benchmark\.near\.nine`"):
         build_benchmark(composed("+benchmark=digits", "~dataset@benchmark.near.nine"))
-
-
-def test_a_corruption_is_changed_on_the_command_line(composed):
-    usual = build_benchmark(composed("+benchmark=digits"))
-    other = build_benchmark(composed("+benchmark=digits", "benchmark.csid.noisy.sources.corrupted.amount=0.4"))
-    assert other.csid["noisy"].digest != usual.csid["noisy"].digest
-    assert other.csid["blurred"].digest == usual.csid["blurred"].digest
 
 
 def test_the_network_input_of_digits_is_standardised_on_the_training_images(composed):

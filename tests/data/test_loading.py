@@ -1,11 +1,11 @@
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.loading import batches
@@ -14,13 +14,10 @@ from openbench.data.sources.transforms import apply
 from openbench.errors import DataError
 
 from .conftest import noisy, write_image
+from .made import split_of
 
+far = partial(split_of, role=Role.FAR)
 PREPROCESS = Preprocess(32, 32, (0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
-
-
-def split_of(items):
-    n = len(items)
-    return Split("set", Role.FAR, items, np.full(n, -1), [f"set/{i}.png" for i in range(n)], (), "d", n)
 
 
 class Listed(list):
@@ -45,18 +42,18 @@ class Counting:
 @pytest.fixture(params=["array", "planar array", "grey array", "other size", "files", "mixed"])
 def split(request, tmp_path):
     if request.param == "array":
-        return split_of(ArrayItems(noisy((30, 32, 32, 3)), np.random.default_rng(0).permutation(30)[:23]))
+        return far(ArrayItems(noisy((30, 32, 32, 3)), np.random.default_rng(0).permutation(30)[:23]))
     if request.param == "planar array":
-        return split_of(ArrayItems(noisy((30, 3, 32, 32)).transpose(0, 2, 3, 1), np.arange(5, 28)))
+        return far(ArrayItems(noisy((30, 3, 32, 32)).transpose(0, 2, 3, 1), np.arange(5, 28)))
     if request.param == "grey array":
-        return split_of(ArrayItems(noisy((23, 32, 32)), np.arange(23)))
+        return far(ArrayItems(noisy((23, 32, 32)), np.arange(23)))
     if request.param == "other size":
-        return split_of(ArrayItems(noisy((23, 28, 28)), np.arange(23)))
+        return far(ArrayItems(noisy((23, 28, 28)), np.arange(23)))
     if request.param == "files":
         for i in range(23):
             write_image(tmp_path / f"{i}.png", noisy((40 + i, 50, 3), i))
-        return split_of(FileItems([tmp_path / f"{i}.png" for i in range(23)]))
-    return split_of(Listed(noisy((32, 32) if i % 3 else (36, 33, 3), i) for i in range(23)))
+        return far(FileItems([tmp_path / f"{i}.png" for i in range(23)]))
+    return far(Listed(noisy((32, 32) if i % 3 else (36, 33, 3), i) for i in range(23)))
 
 
 @pytest.mark.parametrize("workers", [0, 3])
@@ -71,7 +68,7 @@ def test_batches_are_the_images_one_by_one_in_order(split, batch_size, workers):
 
 def test_workers_prepare_the_next_batch_before_it_is_asked_for():
     items = Counting(20)
-    stream = batches(split_of(items), PREPROCESS, 5, workers=2)
+    stream = batches(far(items), PREPROCESS, 5, workers=2)
     next(stream)
     deadline = time.monotonic() + 4
     while len(items.read) < 10 and time.monotonic() < deadline:
@@ -86,6 +83,6 @@ def test_an_unreadable_image_names_split_key_and_file(tmp_path, workers):
     for i in range(4):
         write_image(tmp_path / f"{i}.png", noisy((32, 32, 3), i))
     (tmp_path / "2.png").write_bytes(b"no image")
-    split = split_of(FileItems([tmp_path / f"{i}.png" for i in range(4)]))
+    split = far(FileItems([tmp_path / f"{i}.png" for i in range(4)]))
     with pytest.raises(DataError, match=r"split 'set' \(far\), image 'set/2\.png': .*2\.png' cannot be read"):
         list(batches(split, PREPROCESS, 2, workers))

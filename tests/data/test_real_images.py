@@ -6,15 +6,11 @@ import re
 
 import numpy as np
 import pytest
-from PIL import Image as Pillow
 
-from openbench.core.request import Role
 from openbench.data.build import build_benchmark
 from openbench.data.checking.verify import verify_benchmark
 from openbench.data.manifests import load_manifest
 from openbench.data.sources.archives import CifarPickles, IdxFiles
-
-from .opened import open_split
 
 CIFAR100 = {
     "folder": "cifar-100-python",
@@ -75,21 +71,6 @@ def test_mnist_test_keys_are_rows_and_every_label_agrees(present):
     for position in range(0, 10_000, 97):
         row = int(re.fullmatch(r".*_(\d+)\.jpg", keys[position])[1])
         np.testing.assert_array_equal(found.items[position], pixels[row])
-
-
-def test_tiny_imagenet_keys_are_its_files(present):
-    present("tin/val/images")
-    node = {
-        "name": "tin",
-        "manifest": "tiny_imagenet/near_cifar10",
-        "sources": {"folder": {"_target_": "openbench.data.sources.base.ImageFolder"}},
-    }
-    split = open_split(node, Role.NEAR)
-    assert len(split) == 7793
-    for position in range(0, len(split), 397):
-        expected = np.asarray(Pillow.open(present(split.keys[position])).convert("RGB"))
-        image = split.items[position]
-        np.testing.assert_array_equal(image if image.ndim == 3 else np.dstack([image] * 3), expected)
 
 
 def test_cifar10_has_no_image_on_two_sides_but_the_known_one(composed, present):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openbench.core.benchmark import Benchmark, Split
+from openbench.core.benchmark import Benchmark
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.build import JoinedItems
@@ -16,13 +16,9 @@ from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.digest import bytes_sha256
 from openbench.errors import LeakageError
 
+from .made import split_of
+
 PIXELS = np.arange(40 * 4, dtype=np.uint8).reshape(40, 2, 2)
-
-
-def split(role, items, name="set"):
-    labels = np.zeros(len(items), np.int64) if role.is_id else np.full(len(items), -1)
-    classes = ("cat",) if role.is_id else ()
-    return Split(name, role, items, labels, [f"{name}/{i}" for i in range(len(items))], classes, name, len(items))
 
 
 def rows(*numbers):
@@ -37,12 +33,12 @@ def benchmark(train, val, test, far, ood_val=None):
     return Benchmark(
         name="zoo",
         classes=("cat",),
-        id_train=split(Role.ID_TRAIN, train, "train"),
-        id_val=split(Role.ID_VAL, val, "val"),
-        id_test=split(Role.ID_TEST, test, "test"),
+        id_train=split_of(train, Role.ID_TRAIN, "train", ("cat",)),
+        id_val=split_of(val, Role.ID_VAL, "val", ("cat",)),
+        id_test=split_of(test, Role.ID_TEST, "test", ("cat",)),
         near={},
-        far={"cars": split(Role.FAR, far, "cars")},
-        ood_val=None if ood_val is None else split(Role.OOD_VAL, ood_val, "fish"),
+        far={"cars": split_of(far, Role.FAR, "cars")},
+        ood_val=None if ood_val is None else split_of(ood_val, Role.OOD_VAL, "fish"),
         preprocess=Preprocess(2, 2),
     )
 
@@ -52,9 +48,9 @@ def benchmark(train, val, test, far, ood_val=None):
     [
         (
             (rows(0, 1), rows(2), rows(1), rows(5)),
-            "id_train train and id_test test have 1 image in common, e.g. 'test/0'",
+            "id_train train and id_test test have 1 image in common, e.g. 'test/0.png'",
         ),
-        ((rows(0, 1), rows(2), rows(3), rows(7, 0, 1)), "far cars have 2 images in common, e.g. 'cars/1'"),
+        ((rows(0, 1), rows(2), rows(3), rows(7, 0, 1)), "far cars have 2 images in common, e.g. 'cars/1.png'"),
         ((rows(0), rows(2), rows(3), rows(5), rows(5)), "ood_val fish and far cars have 1 image"),
         ((rows(0), rows(0), rows(3), rows(5)), "id_train train and id_val val have 1 image"),
     ],
@@ -86,15 +82,17 @@ def encoded(*names):
 
 @pytest.mark.parametrize("items", [known_files, encoded])
 def test_images_of_equal_bytes_are_the_same_where_their_digests_are_known(items):
-    with pytest.raises(LeakageError, match=r"id_train train and id_test test have 1 image in common, e\.g\. 'test/0'"):
+    with pytest.raises(
+        LeakageError, match=r"id_train train and id_test test have 1 image in common, e\.g\. 'test/0.png'"
+    ):
         refuse_same_images(benchmark(items("x", "y"), rows(2), items("y"), rows(5)))
     refuse_same_images(benchmark(items("x", "y"), rows(2), items("z"), rows(5)))
 
 
 def test_images_of_joined_sets_and_outliers_are_looked_at_too():
     joined = JoinedItems([rows(0), rows(1, 2)])
-    with pytest.raises(LeakageError, match=r"id_train train and far cars have 1 image in common, e\.g\. 'cars/1'"):
+    with pytest.raises(LeakageError, match=r"id_train train and far cars have 1 image in common, e\.g\. 'cars/1.png'"):
         refuse_same_images(benchmark(joined, rows(3), rows(4), rows(5, 2)))
-    shown = replace(benchmark(rows(0), rows(2), rows(3), rows(5)), ood_train=split(Role.OOD_TRAIN, rows(5), "o"))
+    shown = replace(benchmark(rows(0), rows(2), rows(3), rows(5)), ood_train=split_of(rows(5), Role.OOD_TRAIN, "o"))
     with pytest.raises(LeakageError, match="ood_train o and far cars have 1 image"):
         refuse_same_images(shown)

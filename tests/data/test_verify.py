@@ -1,9 +1,10 @@
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
 
-from openbench.core.benchmark import Benchmark, Split
+from openbench.core.benchmark import Benchmark
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig
@@ -12,6 +13,7 @@ from openbench.data.checking.verify import verify_benchmark, verify_node
 from openbench.data.sources.items import FileItems
 
 from .conftest import noisy, write_image
+from .made import split_of
 from .test_build import node  # noqa: F401  (a fixture)
 
 
@@ -21,9 +23,7 @@ class Listed(list):
 
 def split(name, role, classes, seed, **changes):
     items = changes.pop("items", None) or Listed(noisy((6, 6, 3), 1000 * seed + i) for i in range(4))
-    labels = np.arange(4) % 2 if role.is_id else np.full(4, -1)
-    keys = [f"{role}/{name}/{i}" for i in range(4)]
-    return Split(name, role, items, labels, keys, classes, f"{seed}", 4, **changes)
+    return replace(split_of(items, role, name, ("cat", "dog")), classes=classes, digest=f"{seed}", **changes)
 
 
 @pytest.fixture

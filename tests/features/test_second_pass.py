@@ -9,7 +9,6 @@ from openbench.core.request import Field, Perturb, Request
 from openbench.data.loading import batches
 from openbench.digest import digest
 from openbench.errors import FieldError
-from openbench.features.columns import separated
 from openbench.features.store import FeatureStore
 
 from .feature_toys import toy_backbone, toy_split
@@ -59,12 +58,3 @@ def test_names_of_columns_from_before_shares_existed_are_kept():
     assert digest(Perturb()) == "aedf198f38af855a"
     assert digest(Perturb(1, 0.0028, "peak")) == "752fc247e2ac5238"
     assert digest(Perturb(share=0.5)) != digest(Perturb())
-
-
-def test_what_is_read_beside_is_a_pass_of_its_own_and_leaves_nothing_in_the_other():
-    step = Perturb(kind="flat", share=0.5)
-    both = Request(fields=frozenset({Field.PERTURBED, Field.LOGITS}), head=True, second_pass=step)
-    plain, second = separated(both)
-    assert plain == Request(fields=frozenset({Field.LOGITS}), head=True)
-    assert second == Request(fields=frozenset({Field.FEATURES}), perturb=step)
-    assert separated(plain) == (plain, None)

@@ -203,15 +203,14 @@ def _cifar(files: tuple[Path, ...], label_key: str) -> tuple[NDArray[np.uint8], 
     pixels, labels = [], []
     for path in files:
         content = load_pickle(path)
-        rows, values = content.get("data"), content.get(label_key)
-        if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.shape[1:] != (3072,):
-            raise DataError(f"pickle '{path}': `data` is not uint8 (n, 3072) — get the file again")
-        if (
-            not isinstance(values, list)
-            or len(values) != len(rows)
-            or any(type(label) is not int or label < 0 for label in values)
-        ):
-            raise DataError(f"pickle '{path}': `{label_key}` is not {len(rows)} whole numbers ≥ 0 — get the file again")
+        rows: Any = content.get("data")
+        values: Any = content.get(label_key)
+        known = isinstance(values, list) and all(type(label) is int and label >= 0 for label in values)
+        if not known or not isinstance(rows, np.ndarray) or (rows.dtype, rows.shape) != (np.uint8, (len(values), 3072)):
+            raise DataError(
+                f"pickle '{path}': `data` is not uint8 (n, 3072), or `{label_key}` not n whole numbers ≥ 0 — get the "
+                "file again"
+            )
         pixels.append(rows.reshape(-1, 3, 32, 32))
         labels.append(np.asarray(values, dtype=np.int64))
     # A view: the bytes stay planar, as they are in the file.
@@ -298,14 +297,10 @@ def read_npz(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
     """
     try:
         with np.load(path, allow_pickle=False) as pack:
-            return {name: _array(pack, name) for name in names if name in pack.files}
+            arrays = {name: pack[name] for name in names if name in pack.files}
     except Exception as error:  # NumPy raises any kind of error for a damaged file
         reason = str(error) or type(error).__name__
         raise DataError(f"'{path}' cannot be read ({reason}) — write it with numpy.savez") from error
-
-
-def _array(pack: "np.lib.npyio.NpzFile", name: str) -> NDArray[Any]:
-    array: NDArray[Any] | bytes = pack[name]  # bytes of a member that does not begin as an array does
-    if isinstance(array, bytes):
-        raise ValueError(f"'{name}' is not an array")
-    return array
+    if notes := [name for name, array in arrays.items() if isinstance(array, bytes)]:
+        raise DataError(f"'{path}': '{notes[0]}' is not an array — write it with numpy.savez")
+    return arrays

@@ -102,7 +102,7 @@ class ImageFolder(Source):
             folder, _, name = key.removeprefix(self.strip).rpartition("/")
             folder = "" if self.flat else folder
             if folder not in listed:
-                if not listed and not _names(place):
+                if not listed and not names_below(place):
                     return None
                 listed[folder] = self._paths_by_name(place, folder)
             if path := listed[folder].get(name):
@@ -113,19 +113,21 @@ class ImageFolder(Source):
     def _paths_by_name(self, place: Path, folder: str) -> dict[str, str]:
         """The path below `place` of each file in a folder, by its name in keys."""
         if not self.blanks:
-            return {name: f"{folder}/{name}" if folder else name for name in _names(place / folder)}
+            return {name: f"{folder}/{name}" if folder else name for name in names_below(place / folder)}
         outer, _, last = folder.rpartition("/")
         folders = [
             f"{outer}/{name}" if outer else name
-            for name in _names(place / outer)
+            for name in names_below(place / outer)
             if name.replace(" ", self.blanks) == last
         ]
-        return {name.replace(" ", self.blanks): f"{path}/{name}" for path in folders for name in _names(place / path)}
+        return {
+            name.replace(" ", self.blanks): f"{path}/{name}" for path in folders for name in names_below(place / path)
+        }
 
     def names_in(self, place: Path, folder: str) -> Iterable[str]:
         """Return the file names in a folder of keys, without hidden files."""
         below = place if self.flat else place / folder.removeprefix(self.strip)
-        return (name for name in _names(below) if not name.startswith("."))
+        return (name for name in names_below(below) if not name.startswith("."))
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class ClassFolders(Source):
 
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Return the keys whose file names occur in one of the class folders."""
-        folder_of = {name: folder for folder in sorted(_names(place)) for name in _names(place / folder)}
+        folder_of = {name: folder for folder in sorted(names_below(place)) for name in names_below(place / folder)}
         names = [key.rpartition("/")[2] for key in keys]
         present = np.array([name in folder_of for name in names], dtype=bool)
         files = [f"{place}/{folder_of[name]}/{name}" for name in names if name in folder_of]
@@ -155,7 +157,8 @@ def rows_found(pixels: NDArray[np.uint8], rows: NDArray[np.int64]) -> FoundImage
     return FoundImages(ArrayItems(pixels, rows[present]), present)
 
 
-def _names(folder: Path) -> frozenset[str]:
+def names_below(folder: Path) -> frozenset[str]:
+    """Return the names of the files and folders in a folder; none if it is not there."""
     try:
         return frozenset(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
