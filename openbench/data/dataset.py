@@ -15,8 +15,7 @@ from openbench.config.build import build
 from openbench.config.constraints import Checked, Count, Seed, check_value, check_values, hints_of
 from openbench.core.benchmark import Items, RowItems, Split
 from openbench.core.request import Role
-from openbench.data._folder_rule import FolderRule, load_rule
-from openbench.data.manifests import Manifest, load_classes, load_manifest
+from openbench.data.manifests import FolderRule, Manifest, load_classes, load_manifest, load_rule
 from openbench.data.own.images import Contents, contents_of, digest_of
 from openbench.data.sources.base import FoundImages, Source, raised_versions
 from openbench.data.sources.items import FileItems, spaced

@@ -2,10 +2,9 @@
 
 import pytest
 
-from openbench.data._folder_rule import FolderRule, load_rule
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.dataset import SetConfig, load_listing
-from openbench.data.manifests import load_classes, load_manifest
+from openbench.data.manifests import FolderRule, load_classes, load_manifest, load_rule
 from openbench.paths import manifest_dir
 
 CIFAR_FAR = {"far.mnist": 70_000, "far.svhn": 26_032, "far.texture": 5_640}

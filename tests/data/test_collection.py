@@ -9,10 +9,10 @@ from omegaconf import OmegaConf
 
 from openbench.core.benchmark import Split, canonical
 from openbench.core.request import Role
-from openbench.data._folder_rule import load_rule
 from openbench.data.benchmark_config import BenchmarkConfig, Collection
 from openbench.data.build import build_benchmark, join, survey
 from openbench.data.dataset import SetConfig
+from openbench.data.manifests import load_rule
 from openbench.errors import ConfigError, DataError, LeakageError
 from openbench.paths import config_dir
 

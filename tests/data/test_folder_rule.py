@@ -10,9 +10,9 @@ from openbench import paths
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data import dataset as opening
-from openbench.data._folder_rule import FolderRule, load_rule
 from openbench.data.dataset import SetConfig
 from openbench.data.loading import batches
+from openbench.data.manifests import FolderRule, load_rule
 from openbench.data.sources.base import ImageFolder
 from openbench.errors import DataError
 

@@ -4,8 +4,7 @@ import pandas as pd
 import pytest
 
 from openbench import paths
-from openbench.data._folder_rule import load_rule
-from openbench.data.manifests import Manifest, load_classes, load_manifest
+from openbench.data.manifests import Manifest, load_classes, load_manifest, load_rule
 from openbench.digest import digest
 from openbench.errors import DataError
 

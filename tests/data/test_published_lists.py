@@ -8,8 +8,7 @@ import pytest
 
 from openbench._compat import library
 from openbench.core.benchmark import canonical
-from openbench.data._folder_rule import load_rule
-from openbench.data.manifests import load_classes, load_manifest
+from openbench.data.manifests import load_classes, load_manifest, load_rule
 
 # Manifest: (published list, images, classes), the counts as the benchmarks' documentation states them.
 FACTS = {

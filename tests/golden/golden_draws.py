@@ -20,10 +20,9 @@ from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request
 from openbench.data import tabular as table_parts
-from openbench.data._folder_rule import FolderRule
 from openbench.data.benchmark_config import class_split
 from openbench.data.dataset import SetConfig, locate
-from openbench.data.manifests import load_classes, load_manifest
+from openbench.data.manifests import FolderRule, load_classes, load_manifest
 from openbench.data.own.benchmark import SHARES, OwnSet, split
 from openbench.data.sources.embedded import Noise
 
