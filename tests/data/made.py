@@ -20,24 +20,18 @@ def split_of(items, role=Role.ID_TRAIN, name="set", classes=CLASSES, **changes):
     return Split(name, role, items, labels, keys, **whole)
 
 
-def plain(count=6):
-    """Images without content."""
-    return np.zeros((count, 64, 64, 3), np.uint8)
+def benchmark_of(**items):
+    """A benchmark with these items in its splits `train`, `val`, `test`, `ood_val`, `near`, `far`, else plain images."""
 
-
-def benchmark_of(train=None, test=None, near=None, far=None):
-    """A benchmark with these images in its splits, plain ones in the others."""
-
-    def made(pixels, role, name):
-        return split_of(plain() if pixels is None else pixels, role, name)
+    def made(name, role):
+        return split_of(items.get(name, np.zeros((6, 64, 64, 3), np.uint8)), role, name)
 
     return Benchmark(
         name="made",
         classes=CLASSES,
-        id_train=made(train, Role.ID_TRAIN, "train"),
-        id_val=made(None, Role.ID_VAL, "val"),
-        id_test=made(test, Role.ID_TEST, "test"),
-        near={"near": made(near, Role.NEAR, "near")},
-        far={"far": made(far, Role.FAR, "far")},
+        **{f"id_{part}": made(part, Role(f"id_{part}")) for part in ("train", "val", "test")},
+        near={"near": made("near", Role.NEAR)},
+        far={"far": made("far", Role.FAR)},
+        ood_val=made("ood_val", Role.OOD_VAL) if "ood_val" in items else None,
         preprocess=Preprocess(resize=64, crop=64),
     )

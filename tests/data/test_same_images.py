@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openbench.core.benchmark import Benchmark
-from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.build import JoinedItems
 from openbench.data.checking.verify import refuse_same_images
@@ -16,7 +14,7 @@ from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.digest import bytes_sha256
 from openbench.errors import LeakageError
 
-from .made import split_of
+from .made import benchmark_of, split_of
 
 PIXELS = np.arange(40 * 4, dtype=np.uint8).reshape(40, 2, 2)
 
@@ -29,18 +27,8 @@ def files(folder, *names):
     return FileItems([f"{folder}/{name}" for name in names])
 
 
-def benchmark(train, val, test, far, ood_val=None):
-    return Benchmark(
-        name="zoo",
-        classes=("cat",),
-        id_train=split_of(train, Role.ID_TRAIN, "train", ("cat",)),
-        id_val=split_of(val, Role.ID_VAL, "val", ("cat",)),
-        id_test=split_of(test, Role.ID_TEST, "test", ("cat",)),
-        near={},
-        far={"cars": split_of(far, Role.FAR, "cars")},
-        ood_val=None if ood_val is None else split_of(ood_val, Role.OOD_VAL, "fish"),
-        preprocess=Preprocess(2, 2),
-    )
+def benchmark(*sides):
+    return benchmark_of(**dict(zip(("train", "val", "test", "far", "ood_val"), sides, strict=False)))
 
 
 @pytest.mark.parametrize(
@@ -50,8 +38,8 @@ def benchmark(train, val, test, far, ood_val=None):
             (rows(0, 1), rows(2), rows(1), rows(5)),
             "id_train train and id_test test have 1 image in common, e.g. 'test/0.png'",
         ),
-        ((rows(0, 1), rows(2), rows(3), rows(7, 0, 1)), "far cars have 2 images in common, e.g. 'cars/1.png'"),
-        ((rows(0), rows(2), rows(3), rows(5), rows(5)), "ood_val fish and far cars have 1 image"),
+        ((rows(0, 1), rows(2), rows(3), rows(7, 0, 1)), "far far have 2 images in common, e.g. 'far/1.png'"),
+        ((rows(0), rows(2), rows(3), rows(5), rows(5)), "ood_val ood_val and far far have 1 image"),
         ((rows(0), rows(0), rows(3), rows(5)), "id_train train and id_val val have 1 image"),
     ],
 )
@@ -91,8 +79,8 @@ def test_images_of_equal_bytes_are_the_same_where_their_digests_are_known(items)
 
 def test_images_of_joined_sets_and_outliers_are_looked_at_too():
     joined = JoinedItems([rows(0), rows(1, 2)])
-    with pytest.raises(LeakageError, match=r"id_train train and far cars have 1 image in common, e\.g\. 'cars/1.png'"):
+    with pytest.raises(LeakageError, match=r"id_train train and far far have 1 image in common, e\.g\. 'far/1.png'"):
         refuse_same_images(benchmark(joined, rows(3), rows(4), rows(5, 2)))
     shown = replace(benchmark(rows(0), rows(2), rows(3), rows(5)), ood_train=split_of(rows(5), Role.OOD_TRAIN, "o"))
-    with pytest.raises(LeakageError, match="ood_train o and far cars have 1 image"):
+    with pytest.raises(LeakageError, match="ood_train o and far far have 1 image"):
         refuse_same_images(shown)
