@@ -21,7 +21,7 @@ def split_of(items, role=Role.ID_TRAIN, name="set", classes=CLASSES, **changes):
 
 
 def benchmark_of(**items):
-    """A benchmark with these items in its splits `train`, `val`, `test`, `ood_val`, `near`, `far`, else plain images."""
+    """A benchmark with these items in `train`, `val`, `test`, `ood_val`, `near`, `far`, and plain images elsewhere."""
 
     def made(name, role):
         return split_of(items.get(name, np.zeros((6, 64, 64, 3), np.uint8)), role, name)

@@ -1,9 +1,22 @@
+"""Corruptions: plain ones, and those of ImageNet-C, which test_cifar10c compares pixel by pixel on small images."""
+
+from dataclasses import replace
+
 import numpy as np
+import pytest
+from scipy import ndimage
 
-from openbench.data.sources.corruptions import Corrupted, corrupted
+from openbench.core.request import Role
+from openbench.data.build import build_benchmark
+from openbench.data.dataset import SetConfig, locate, split_of
+from openbench.data.manifests import load_classes
+from openbench.data.sources import imagenet_c
+from openbench.data.sources.base import ImageFolder
+from openbench.data.sources.corruptions import CommonCorruptions, Corrupted, corrupted
 from openbench.data.sources.embedded import SklearnDigits
+from openbench.data.sources.imagenet_c import KINDS, PARAMETERS, corrupt, frost_layer, plasma
 
-from .conftest import noisy
+from .conftest import noisy, write_image
 
 KEYS = [f"digits/0/{i:04d}" for i in range(12)]
 
@@ -57,3 +70,139 @@ def test_each_image_has_its_own_draw_by_the_seed_that_does_not_depend_on_later_o
     assert (twice[0] != twice[1]).any()
     np.testing.assert_array_equal(pixels(source, KEYS[:5]), pixels(source)[:5])
     assert (pixels(Corrupted(SklearnDigits(), "gaussian_noise", 0.2, seed=1)) != pixels(source)).any()
+
+
+@pytest.fixture
+def source():
+    return CommonCorruptions({"installed": SklearnDigits()})
+
+
+def test_another_seed_and_another_key_draw_otherwise_after_the_geometry(source):
+    flat = np.full((16, 16, 3), 100, np.uint8)
+    noise = replace(source, kind="gaussian_noise", severity=3)
+    assert not np.array_equal(noise.apply(flat, "a"), noise.apply(flat, "b"))
+    assert not np.array_equal(noise.apply(flat, "a"), replace(noise, seed=1).apply(flat, "a"))
+    sized = replace(source, kind="contrast", severity=1, resize=20, crop=10)
+    assert sized.apply(np.full((40, 60, 3), 9, np.uint8), "a").shape == (10, 10, 3)
+
+
+def test_every_kind_and_severity_is_drawn_about_equally_often(source, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "openbench.data.sources.corruptions.corrupt",
+        lambda image, kind, severity, rng: drawn.append((kind, severity)),
+    )
+    for number in range(3000):
+        source.apply(np.zeros((4, 4), np.uint8), f"key {number}")
+    for kind in KINDS:
+        assert 150 < sum(k == kind for k, _ in drawn) < 250
+    for severity in range(1, 6):
+        assert 500 < sum(s == severity for _, s in drawn) < 700
+    assert len(set(drawn)) == 75
+
+
+def test_only_what_the_clean_source_has_is_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path))
+    write_image(tmp_path / "pets" / "a.png", noisy((32, 32, 3)))
+    source = CommonCorruptions({"first": ImageFolder(at=("nowhere",)), "second": ImageFolder(at=("pets",))})
+    has = [f for place in source.places([tmp_path]) if (f := source.find(place, ["a.png", "b.png"])) is not None]
+    assert len(has) == 1
+    assert has[0].present.tolist() == [True, False]
+    assert len(has[0].items) == 1
+
+
+def test_a_raised_version_of_what_makes_images_makes_another_set(monkeypatch):
+    sources = {"made": CommonCorruptions({"digits": SklearnDigits()})}
+    config = SetConfig("digits_c", "digits/test", sources)
+
+    def seen():
+        return split_of(config, locate(config), Role.CSID, load_classes("digits/classes"), "csid").digest
+
+    first = seen()
+    monkeypatch.setattr(CommonCorruptions, "version", 2)
+    of_corruption = seen()
+    monkeypatch.setattr(SklearnDigits, "version", 2)
+    assert len({first, of_corruption, seen()}) == 3
+
+
+def test_any_benchmark_gains_a_csid_set_from_the_command_line(composed):
+    node = composed("+benchmark=digits", "+dataset@benchmark.csid.c=id_corrupted")
+    benchmark = build_benchmark(node)
+    clean, corrupted = benchmark.id_test, benchmark.csid["c"]
+    assert corrupted.role == Role.CSID
+    assert corrupted.keys == clean.keys
+    assert np.array_equal(corrupted.labels, clean.labels)
+    assert corrupted.digest != clean.digest
+    changed = [not np.array_equal(corrupted.items[i], clean.items[i]) for i in range(len(clean))]
+    assert np.mean(changed) > 0.95
+    assert not benchmark.pristine
+
+
+SIZES = [(8, 8), (33, 47), (96, 64)]
+
+
+def picture(height, width, channels=3, seed=0):
+    """A smooth picture with some detail, uint8."""
+    rng = np.random.default_rng(seed)
+    rough = rng.random((height, width, channels))
+    smooth = ndimage.gaussian_filter(rough, (2, 2, 0)) * 4 - 1.5 + 0.2 * rough
+    image = (np.clip(smooth, 0.05, 0.95) * 255).astype(np.uint8)
+    return image if channels == 3 else image[..., 0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_shape_and_type_stay_and_the_input_is_not_written_to(kind, size):
+    for channels in (1, 3):
+        image = picture(*size, channels)
+        kept = image.copy()
+        moved = corrupt(image, kind, 4, np.random.default_rng(0))
+        assert (moved.shape, moved.dtype) == (image.shape, np.uint8)
+        assert np.array_equal(image, kept)
+        assert not np.array_equal(moved, image)
+
+
+# Elastic transform is left out: its published parameters trade displacement against roughness.
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "elastic_transform"])
+def test_the_last_severity_moves_an_image_further_than_the_first(kind):
+    image = picture(32, 32)
+    moved = {
+        severity: [corrupt(image, kind, severity, np.random.default_rng(draw)).astype(float) for draw in range(4)]
+        for severity in (1, 5)
+    }
+    first, last = (np.mean([(one - image) ** 2 for one in drawn]) for drawn in moved.values())
+    assert last > first
+
+
+def test_small_images_get_the_parameters_published_for_small_images():
+    # The middle grey is far from both ends, so that nothing is clipped and the deviation is the parameter itself.
+    for side, row in ((84, 0), (85, 1)):
+        moved = corrupt(np.full((side, side, 3), 127, np.uint8), "gaussian_noise", 2, np.random.default_rng(0)) / 255
+        assert moved.std() == pytest.approx(PARAMETERS["gaussian_noise"][row][1], rel=0.03)
+
+
+@pytest.mark.parametrize("radius", [4, 10])  # the filter grows with radii above 8, which small images never have
+def test_defocus_spreads_a_point_into_a_disk(radius):
+    x = np.zeros((41, 41, 1))
+    x[20, 20] = 1.0
+    spread = imagenet_c.defocus_blur(x, (radius, 0.01), np.random.default_rng(0))[..., 0]
+    inside = np.hypot(*(np.mgrid[:41, :41] - 20)) <= radius
+    assert spread[inside] == pytest.approx(1 / inside.sum())
+    assert np.abs(spread[~inside]).max() < 1e-12
+
+
+@pytest.mark.parametrize("side", [5, 32, 100])
+def test_a_plasma_spans_the_unit_interval_and_is_smoother_the_faster_its_roughness_falls(side):
+    heights = plasma(side, 2.0, np.random.default_rng(0))
+    assert heights.shape[0] >= side
+    assert (heights.min(), heights.max()) == (0.0, 1.0)
+    rough, smooth = (plasma(128, decay, np.random.default_rng(0)) for decay in (1.2, 3.0))
+    assert np.abs(np.diff(rough)).mean() > 2 * np.abs(np.diff(smooth)).mean()
+
+
+def test_frost_has_the_brightness_of_the_photographs_and_differs_from_draw_to_draw():
+    first, second = (frost_layer(200, 300, np.random.default_rng(seed)) for seed in (0, 1))
+    assert first.shape == (200, 300, 3)
+    assert first.mean(axis=(0, 1)) == pytest.approx([0.58, 0.65, 0.70], abs=0.03)
+    assert first.std(axis=(0, 1)) == pytest.approx([0.12] * 3, abs=0.03)
+    assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.9

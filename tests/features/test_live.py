@@ -1,5 +1,6 @@
-"""Scores of methods that run the network: what is cached under what name, what it costs, what is refused."""
+"""Scores of methods that run the network: their names in the cache, costs, what is refused, what is to be extracted."""
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
@@ -14,6 +15,7 @@ from openbench.core.live import LiveMethod
 from openbench.core.request import Field, Request, Role
 from openbench.core.search import with_params
 from openbench.data.loading import batches
+from openbench.engine import evaluate as cached
 from openbench.engine.evaluate import CachedFeatures, Fitting, Scoring, class_scores, fit, score_split
 from openbench.engine.provenance import Clock
 from openbench.errors import MethodError, NotFittedError
@@ -21,6 +23,7 @@ from openbench.features import extract
 from openbench.features.store import FeatureStore
 from openbench.methods.pro import PRO
 
+from ..logged import logged  # noqa: TID252 — the tests are no package
 from .feature_toys import toy_backbone, toy_split
 
 SPLIT = toy_split()
@@ -161,3 +164,18 @@ def test_scoring_before_fitting_and_of_columns_is_refused(features):
     with pytest.raises(MethodError, match="scores images"):
         Steepness().score(FeatureSet({Field.LOGITS: torch.zeros(2, 3)}))
     assert class_scores(Steepness(), SPLIT, Scoring(features, torch.device("cpu"), 8)) is None
+
+
+SPLITS = [toy_split(seed=seed, role=role) for seed, role in enumerate((Role.ID_TEST, Role.ID_VAL, Role.NEAR))]
+REQUEST = cached._BASE
+
+
+def test_what_is_cached_is_not_waited_for(tmp_path: Path) -> None:
+    store = FeatureStore(tmp_path / "cache", batch_size=8, progress=False)
+    features = CachedFeatures(store, toy_backbone(), Clock())
+    with logged() as said:
+        features.expect(SPLITS[:1])  # nothing is said of a single set
+        features(SPLITS[0], REQUEST)
+        features.expect(SPLITS)
+    assert re.fullmatch(r"features: \d+ images of 2 sets to extract", *said)
+    assert features.reused.endswith(" (1 of 3 sets)")
