@@ -1,17 +1,21 @@
+"""What a person looks at: contact sheets, and pictures that look alike."""
+
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image as Pillow
+from sklearn.datasets import load_sample_images
 
 from openbench.core.benchmark import RowItems, Split
 from openbench.core.request import Role
 from openbench.data.checking.contact_sheet import class_of_each, draw, stats_of, table_line
+from openbench.data.checking.lookalikes import lookalikes
 from openbench.data.sources.items import ArrayItems
 
 from .conftest import noisy
-from .made import CLASSES, split_of
+from .made import CLASSES, benchmark_of, split_of
 
 
 @pytest.fixture
@@ -67,3 +71,48 @@ def test_a_table_has_its_size_its_range_and_its_constant_columns():
     values = np.array([[0.0, 3.0, 1.0], [2.0, 3.0, -1.5]], np.float32)
     split = Split("t", Role.FAR, RowItems((values,)), np.full(2, -1), ["a", "b"], (), "", 2)
     assert table_line(split) == "far/t: 2 rows, 3 columns in [-1.5, 3], 1 constant"
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """Different windows of two photographs, 64×64, those with some content."""
+    photos = load_sample_images().images
+    windows = [p[y : y + 64, x : x + 64] for p in photos for y in range(0, 360, 70) for x in range(0, 560, 70)]
+    return np.stack([window for window in windows if window.std() > 30])
+
+
+def saved_anew(image):
+    import io
+
+    stream = io.BytesIO()
+    Pillow.fromarray(image).save(stream, "JPEG", quality=85)
+    return np.asarray(Pillow.open(stream))
+
+
+def lighter(image):
+    return np.clip(image.astype(int) + 12, 0, 255).astype(np.uint8)
+
+
+def scaled(image):
+    return np.asarray(Pillow.fromarray(image).resize((48, 48), Pillow.Resampling.BICUBIC).resize((64, 64)))
+
+
+@pytest.mark.parametrize("change", [saved_anew, lighter, scaled])
+def test_the_same_picture_in_another_version_is_found(pictures, change):
+    chosen = pictures[::6]
+    moved = np.stack([change(image) for image in chosen])
+    assert not any(np.array_equal(a, b) for a, b in zip(chosen, moved, strict=True))
+    found = lookalikes(benchmark_of(train=chosen, test=moved))
+    expected = {(f"train/{i}.png", f"test/{i}.png") for i in range(len(chosen))}
+    assert {(pair.first[1], pair.second[1]) for pair in found} == expected
+    assert [pair.difference for pair in found] == sorted(pair.difference for pair in found)
+
+
+def test_different_pictures_and_plain_ones_are_not(pictures):
+    half = len(pictures) // 2
+    assert lookalikes(benchmark_of(train=pictures[:half], test=pictures[half:])) == []
+
+
+def test_only_splits_that_must_be_apart_are_compared(pictures):
+    assert lookalikes(benchmark_of(near=pictures[:3], far=pictures[:3])) == []
+    assert len(lookalikes(benchmark_of(near=pictures[:3], test=pictures[:3]))) == 3
