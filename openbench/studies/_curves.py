@@ -243,10 +243,8 @@ def _oscr(runs: Sequence[ScoredCell]) -> Chart:
 
 def _oscr_selective(runs: Sequence[ScoredCell]) -> Chart:
     """Accuracy of the accepted over the share of OOD accepted (Franc et al. 2023, arXiv 2307.05199)."""
-    axes, panels = (
-        ("OOD accepted", "accuracy of the accepted ID"),
-        _selective(runs, "oscr_selective", oscr_selective, _accuracy),
-    )
+    axes = ("OOD accepted", "accuracy of the accepted ID")
+    panels = _selective(runs, "oscr_selective", oscr_selective, _accuracy)
     return Chart("oscr_selective", "OSCR curves", axes, panels, "OSCR", log=True)
 
 

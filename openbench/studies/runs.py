@@ -80,9 +80,7 @@ class PlannedRun:
         words = tuple(word for word in self.words if key_of(word) != "seed" and not _is_of_benchmark(word))
         # Hydra takes a tenth of a second, so it composes once for all methods that openbench ships.
         method = tuple(word for word in words if key_of(word).partition(".")[0] == "method")
-        if self.names["method"] not in shipped_names("method") or not any(
-            word.startswith("method=") for word in method
-        ):
+        if self.names["method"] not in shipped_names("method"):
             return {**scientific_nodes(words, self.config_dir), "seed": int(self.names["seed"])}
         config = scientific_nodes(tuple(word for word in words if word not in method), self.config_dir)
         values = tuple(word for word in method if "." in key_of(word))

@@ -164,9 +164,9 @@ class PublishedFigures:
             return PublishedComparison(self.setups[exact], row.backbone, same=True, whole=whole)
         training = _PLAIN_TRAINING if row.training == RELEASED else row.training
         other = self._any_backbone.get((training, row.method, row.augment))
-        return (
-            None if other is None else PublishedComparison(self.setups[other], other.backbone, same=False, whole=whole)
-        )
+        if other is None:
+            return None
+        return PublishedComparison(self.setups[other], other.backbone, same=False, whole=whole)
 
 
 def _columns(board: Board, figures: PublishedFigures) -> list[ShownColumn]:
@@ -177,11 +177,9 @@ def _columns(board: Board, figures: PublishedFigures) -> list[ShownColumn]:
         better = {True: 1, False: -1, None: 0}[higher_is_better(key)]
         columns.append((metric(of, key, title, better), methodcaller("value", of, key)))
         if key == "auroc" and of in figures.groups:
-            theirs, gap = (
-                metric(of, "auroc.published", f"{of}, published", 0),
-                metric(of, "auroc.apart", f"{of}, ours − published", 0),
-            )
-            columns += [(theirs, partial(figures.published, group=of)), (gap, partial(figures.gap, group=of))]
+            theirs = metric(of, "auroc.published", f"{of}, published", 0)
+            columns.append((theirs, partial(figures.published, group=of)))
+            columns.append((metric(of, "auroc.apart", f"{of}, ours − published", 0), partial(figures.gap, group=of)))
     return columns
 
 
@@ -232,11 +230,8 @@ def methods_of(boards: Iterable[Plain], facts: Facts) -> dict[str, Plain]:
         boards: as the page reads them.
         facts: what is known of methods.
     """
-    known = {name: facts.get(name, UNKNOWN) for name in sorted({row["method"] for b in boards for row in b["rows"]})}
-    return {
-        name: {"reads": f.reads, "needs": list(f.needs), "year": f.year, "summary": f.summary}
-        for name, f in known.items()
-    }
+    names, keys = {row["method"] for board in boards for row in board["rows"]}, ("reads", "needs", "year", "summary")
+    return {name: {key: getattr(facts.get(name, UNKNOWN), key) for key in keys} for name in sorted(names)}
 
 
 def details(content: Mapping[str, Any], check: Check | None = None, *, scores: bool = False, page: str = "") -> Plain:

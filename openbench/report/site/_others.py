@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -46,7 +47,7 @@ def by_autc(board: Plain) -> Plain | None:
         return None
 
     def value(row: Plain) -> float:
-        return float(number(row["values"][at[by]]) or 0.0)
+        return number(row["values"][at[by]]) or 0.0
 
     measured = [row for row in board["rows"] if number(row["values"][at[by]]) is not None]
     rows = [row | {"ranks": None, "ranks_here": None, "groups": ""} for row in sorted(measured, key=value)]
@@ -184,11 +185,8 @@ def _other_tables(here: Set[str], common: Set[str]) -> list[str]:
 
 def _means_of_tables() -> list[Plain]:
     ends = (("", "", 1), (".published", ", published", 0), (".apart", ", ours − published", 0))
-    return [
-        metric("mean", f"{key}{end}", f"mean {_TITLES[key]}{more}", better)
-        for key in METRICS
-        for end, more, better in ends
-    ]
+    every = product(METRICS, ends)
+    return [metric("mean", key + end, f"mean {_TITLES[key]}{more}", better) for key, (end, more, better) in every]
 
 
 def _of_table(gap: Any) -> Any:

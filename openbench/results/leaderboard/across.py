@@ -7,10 +7,11 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from openbench.errors import ConfigError, check_choice, did_you_mean
+from openbench.errors import ConfigError, check_choice, not_found
 from openbench.metrics.conformal.prediction_sets import KINDS, OWN
 from openbench.results.frame import Keep, Run
 from openbench.results.leaderboard.pages import (
+    WHO,
     caption,
     distinguishing_columns,
     facts,
@@ -107,17 +108,7 @@ def across_csv(boards: Iterable[Board], view: str, of: Sequence[str] = ()) -> Ta
     """Return all that `across` shows as one table for programs: fractions, with run ids; arguments as there."""
     sections = _sections(boards, view, of)
     titles = list(dict.fromkeys(number.column.key for section in sections for number in section.numbers))
-    about: tuple[str, ...] = (
-        "method",
-        "version",
-        "training",
-        "augment",
-        "outliers",
-        "backbone",
-        "hyper_parameters",
-        "tuned",
-    )
-    about += ("not_ranked_because", "run_ids")
+    about = (*WHO, "tuned", "not_ranked_because", "run_ids")
     rows: list[tuple[Cell, ...]] = []
     for board, of_section, numbers in sections:
         known = {number.column.key: number for number in numbers}
@@ -146,9 +137,7 @@ def check_names(boards: Sequence[Board], of: Iterable[str]) -> None:
     known = {name for board in boards for name in (*_names(board), *(f"{POOLED}{g}" for g in GROUPS), SETS)}
     for name in of:
         if name not in known:
-            raise ConfigError(
-                f"--of: '{name}' not found{did_you_mean(name, known)} — available: {', '.join(sorted(known))}"
-            )
+            raise ConfigError(not_found(f"--of: '{name}'", name, sorted(known)))
 
 
 def _names(board: Board) -> list[str]:
@@ -224,9 +213,8 @@ def _table(section: Section, view: str) -> Table:
 def _header(section: Section, grid: Sequence[Sequence[Estimate | str | None]]) -> str:
     """Those of the board's conventions that the numbers of a section depend on."""
     keys = [number.key for number in section.numbers]
-    bounded = {
-        k for line in grid for k, v in zip(keys, line, strict=True) if isinstance(v, Estimate) and v.low is not None
-    }
+    pairs = [pair for line in grid for pair in zip(keys, line, strict=True)]
+    bounded = {key for key, value in pairs if isinstance(value, Estimate) and value.low is not None}
     lines = sorted({conventions(header, keys, bounded) for header in section.board.headers})
     return " · ".join(line for line in lines if line)
 

@@ -135,10 +135,8 @@ class Matrix:
         best, top = np.argsort(self.ranks, axis=0, kind="stable"), min(_TOP, k // 2)
         kept = fmean(len({*best[:top, a]} & {*best[:top, b]}) for a, b in combinations(range(n), 2))
         kind = {"trainings": "ways of training"}.get(self.view, self.view)
-        return (
-            f"{k} methods on {n} {kind}. {self._survives()} Of the best {top} on one, {kept:.1f} are among the best "
-            f"{top} on another, on average."
-        )
+        best_kept = f"Of the best {top} on one, {kept:.1f} are among the best {top} on another, on average."
+        return f"{k} methods on {n} {kind}. {self._survives()} {best_kept}"
 
     def details(self) -> str:
         """Which methods are best, which mean ranks differ, and whether numbers rise with the accuracy of networks."""
@@ -157,10 +155,8 @@ class Matrix:
         if n < _LEAST or np.isnan(accuracy).any() or len({*accuracy}) < _LEAST:
             return text + self.gains()
         rises = [kendall_taus(np.column_stack([accuracy, line]), replicates=0)[0, 1, 0] for line in self.complete]
-        return (
-            f"{text} Kendall's τ between ID accuracy and {self.name} is {np.nanmedian(rises):.2f} (median of methods)."
-            f"{self.gains()}"
-        )
+        tau = f"{np.nanmedian(rises):.2f} (median of methods)"
+        return f"{text} Kendall's τ between ID accuracy and {self.name} is {tau}.{self.gains()}"
 
     def _survives(self) -> str:
         """Kendall's τ between networks, and between seeds of one training if there are any."""
@@ -170,10 +166,8 @@ class Matrix:
         if len(pairs) == 1:
             tau, low, high = self.taus[0, 1]
             return f"Kendall's τ between the two orders is {tau:.2f} [{low:.2f}, {high:.2f}]."
-        text = (
-            f"Kendall's τ between the orders on two of them is {np.median(found):.2f} in the median, from "
-            f"{found.min():.2f} to {found.max():.2f}"
-        )
+        spread = f"{np.median(found):.2f} in the median, from {found.min():.2f} to {found.max():.2f}"
+        text = f"Kendall's τ between the orders on two of them is {spread}"
         if any(same) and not all(same):
             seeds, others = (float(np.median(found[np.array(same) == is_seed])) for is_seed in (True, False))
             text += f"; {seeds:.2f} between seeds of one training, {others:.2f} between others"

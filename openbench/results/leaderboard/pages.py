@@ -131,14 +131,8 @@ def write(results: Path, files: Mapping[Path, str]) -> list[Path]:
     """Bring the folder up to date and return what changed; a file that is up to date is not touched.
 
     Raises:
-        RecordError: the folder is a link, so that other files could be overwritten.
         OSError: it cannot be written.
     """
-    if (results / FOLDER).is_symlink():
-        raise RecordError(
-            f"'{results / FOLDER}' is a link to '{(results / FOLDER).resolve()}', and openbench does not "
-            "write through links — delete the link"
-        )
     changed = outdated(results, files)
     for path in changed:
         if path in files:
@@ -323,11 +317,12 @@ def letters(index: int) -> str:
     return (letters(more - 1) if more else "") + chr(ord("a") + last)
 
 
+WHO = ("method", "version", "training", "augment", "outliers", "backbone", "hyper_parameters")
+
+
 def raw(boards: list[Board]) -> Table:
     """Everything on the page for programs: fractions, not rounded, with run ids."""
-    who: tuple[str, ...] = ("method", "version", "training", "augment", "outliers", "backbone")
-    who += ("hyper_parameters", "not_default", "tuned")
-    end = ("not_ranked_because", "run_ids")
+    who, end = (*WHO, "not_default", "tuned"), ("not_ranked_because", "run_ids")
     measured = (*(key.replace(" ", "_") for key in VALUES), "runs", "networks")
     rows = tuple(
         (board.digest, board.side, rank, *facts(row, who), *_measured(row), *facts(row, end))

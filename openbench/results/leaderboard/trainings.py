@@ -50,23 +50,16 @@ def training_runs(runs: Iterable[Run], benchmark: str, backbone: str | None = No
         for run in runs
         if run.benchmark == benchmark and backbone in (None, run.backbone) and not run.training.startswith(NOT_OURS)
     ]
-    for what, names in (
-        ("backbones", {run.backbone for run in selected}),
-        ("states of the benchmark", {run.digest for run in selected}),
-    ):
+    for what, key in (("backbones", "backbone"), ("states of the benchmark", "digest")):
+        names = sorted({getattr(run, key) for run in selected})
         if len(names) > 1:
-            raise RecordError(
-                f"benchmark '{benchmark}': records of several {what}, {', '.join(sorted(names))} — name the "
-                "backbone, or give the folder of one sweep"
-            )
-    rows = [
-        (
-            *(run.training, run.method, digest([run.method_node, run.tune_node])[:8], run.seed),
-            *(run.metrics[of][key] for of, key in (("id", "accuracy"), ("near", "auroc"), ("far", "auroc"))),
-            *(run.metrics["near"]["fpr95"], run.run_id),
-        )
-        for run in selected
-    ]
+            found = f"records of several {what}, {', '.join(names)}"
+            raise RecordError(f"benchmark '{benchmark}': {found} — name the backbone, or give the folder of one sweep")
+    rows = []
+    for run in selected:
+        about = (run.training, run.method, digest([run.method_node, run.tune_node])[:8], run.seed)
+        keys = (("id", "accuracy"), ("near", "auroc"), ("far", "auroc"), ("near", "fpr95"))
+        rows.append((*about, *(run.metrics[of][key] for of, key in keys), run.run_id))
     table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS).round(_DIGITS)
     return table.sort_values(list(COLUMNS), ignore_index=True)
 
@@ -94,10 +87,9 @@ def comparison(runs: "DataFrame", benchmark: str) -> Table:
     """
     for (training, score, _, seed), twice in runs.groupby([*_TEXTS, "seed"]):
         if len(twice) > 1:
-            raise RecordError(
-                f"training '{training}' with method '{score}', seed {seed}: two runs with "
-                f"different recipes, {' and '.join(twice['run_id'][:2])} — compare the folders of one sweep"
-            )
+            what = f"training '{training}' with method '{score}', seed {seed}"
+            ids = " and ".join(twice["run_id"][:2])
+            raise RecordError(f"{what}: two runs with different recipes, {ids} — compare the folders of one sweep")
     groups = {key: group.set_index("seed") for key, group in runs.groupby(list(_TEXTS))}
     plain = {(score, setting): group for (training, score, setting), group in groups.items() if training == BASELINE}
     base = next((group for (score, _), group in plain.items() if score == BASELINE_SCORE), None)

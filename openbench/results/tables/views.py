@@ -362,10 +362,8 @@ def _prediction_sets(record: ResultRecord) -> list[Table]:
                 cells.setdefault((kind, float(alpha), side), {})[quantity] = value
     if not cells:
         return []
-    measured = Column.of(
-        ("coverage", "percent"), ("size ↓", "number"), ("singletons ↑", "percent"), ("worst class ↑", "percent")
-    )
-    columns = [*Column.of("sets", "side", ("α", "number")), *measured]
+    columns = [*Column.of("sets", "side", ("α", "number"), ("coverage", "percent"), ("size ↓", "number"))]
+    columns += Column.of(("singletons ↑", "percent"), ("worst class ↑", "percent"))
     split = any("size_mean" in values for values in cells.values())
     if split:
         columns += Column.of(("coverage over splits", "percent"), ("size over splits ↓", "number"))
@@ -432,10 +430,8 @@ def _is_chosen(trial: Mapping[str, Any], record: ResultRecord) -> bool:
 
 
 def _counts(record: ResultRecord) -> list[Table]:
-    rows = tuple(
-        (key.partition("/")[2], key.partition("/")[0], count.get("n"), count.get("expected"))
-        for key, count in sorted(record.counts.items())
-    )
+    named = [(*key.partition("/")[::2], count) for key, count in sorted(record.counts.items())]
+    rows = tuple((name, role, count.get("n"), count.get("expected")) for role, name, count in named)
     columns = Column.of("set", "role", ("n", "count"), ("as defined", "count"))
     return [Table(f"images · {_title(record)}", columns, rows, notes=deviation_notes(record))] if rows else []
 
