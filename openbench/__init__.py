@@ -14,16 +14,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from openbench.api.evaluate import evaluate
-    from openbench.api.features import evaluate_features
-    from openbench.api.methods import Estimator, method
-    from openbench.api.records import load, records
-    from openbench.api.result import ModelResults, Result, Results
-    from openbench.api.scores import evaluate_scores
-    from openbench.core.preprocess import Preprocess
-    from openbench.detect.detector import Detector, load_detector
-    from openbench.detect.monitor.monitor import Monitor
-    from openbench.detect.recommend import recommend
+    from openbench.api.evaluate import evaluate as evaluate
+    from openbench.api.features import evaluate_features as evaluate_features
+    from openbench.api.methods import Estimator as Estimator
+    from openbench.api.methods import method as method
+    from openbench.api.records import load as load
+    from openbench.api.records import records as records
+    from openbench.api.result import ModelResults as ModelResults
+    from openbench.api.result import Result as Result
+    from openbench.api.result import Results as Results
+    from openbench.api.scores import evaluate_scores as evaluate_scores
+    from openbench.core.preprocess import Preprocess as Preprocess
+    from openbench.detect.detector import Detector as Detector
+    from openbench.detect.detector import load_detector as load_detector
+    from openbench.detect.monitor.monitor import Monitor as Monitor
+    from openbench.detect.recommend import recommend as recommend
 
 __version__ = "0.1.0"
 
@@ -41,26 +46,7 @@ _HOMES = {
     "detect.recommend": ("recommend",),
 }
 _MODULES = ("metrics", "testing")
-__all__ = [
-    "Detector",
-    "Estimator",
-    "ModelResults",
-    "Monitor",
-    "Preprocess",
-    "Result",
-    "Results",
-    "__version__",
-    "evaluate",
-    "evaluate_features",
-    "evaluate_scores",
-    "load",
-    "load_detector",
-    "method",
-    "metrics",
-    "recommend",
-    "records",
-    "testing",
-]
+__all__ = sorted(["__version__", *_MODULES, *(name for names in _HOMES.values() for name in names)])
 
 
 def __getattr__(name: str) -> Any:

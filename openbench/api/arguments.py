@@ -126,14 +126,12 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
     Raises:
         DataError: it is not an array of numbers, or some are masked.
     """
-    refuse_sparse(value, where)
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        masked = int(np.ma.getmaskarray(value).sum())
-        raise DataError(f"{where}: {masked} of {value.size} numbers are masked — pass value.compressed()")
+    if np.ma.is_masked(value):
+        raise DataError(f"{where} has masked numbers — pass value.compressed()")
     torch = sys.modules.get("torch")  # a caller that passes a tensor has imported it
     if torch is not None and isinstance(value, torch.Tensor):
-        tensor = value.detach().cpu()
-        return np.asarray(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)
+        value = value.detach().cpu()
+        value = value.float() if value.dtype == torch.bfloat16 else value
     try:
         array = value if isinstance(value, np.ndarray) else np.asarray(value)
     except (ValueError, TypeError) as error:
@@ -144,17 +142,6 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
         kind = f"a {type(value).__name__} of {array.dtype}"
         raise DataError(f"{where} is {kind} — allowed: an array of numbers (numpy, torch, JAX, or a list)")
     return array
-
-
-def refuse_sparse(value: Any, where: str) -> None:
-    """Refuse a sparse tensor of torch, which has no rows to slice.
-
-    Raises:
-        DataError: it is one.
-    """
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor) and value.layout != torch.strided:
-        raise DataError(f"{where} is a sparse tensor — pass value.to_dense()")
 
 
 def as_features(value: Any, where: str) -> "Tensor":

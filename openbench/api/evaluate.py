@@ -8,8 +8,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from openbench.api.arguments import (
     check_benchmark,
     check_model_name,
@@ -21,7 +19,7 @@ from openbench.api.arguments import (
 )
 from openbench.api.methods import chosen_method, named_methods
 from openbench.api.models.names import check_is_no_weights, config_words, files_of, is_name, loaded, with_weights
-from openbench.api.models.wrap import ImageTask, ModelOptions, WrappedModel, check_preprocess, name_of, wrap
+from openbench.api.models.wrap import ImageTask, ModelOptions, WrappedModel, name_of, wrap
 from openbench.api.result import ModelResults, Results, result_of_run
 from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
@@ -169,8 +167,7 @@ class _Call:
                 for name, (config, runtime, method, typed) in ((name, jobs[name]) for name in order)
             }
         except MissingSetsError as error:
-            problems = [error.in_python, *(user_model.problems() if user_model else ())]
-            raise DataError("\n".join(problems)) from None
+            raise DataError(error.in_python) from None
         wrapped = user_model.wrapped if user_model else None
         for text in wrapped.warnings if wrapped else ():
             python_warnings.warn(text, UserWarning, stacklevel=3)
@@ -217,13 +214,6 @@ class _UserModel:
         self.wrapped = self.wrapped or wrap(self.model, self.options, task)
         return self.wrapped.backbone, self.wrapped.node
 
-    def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the model whatever the benchmark."""
-        try:
-            check_preprocess(self.model, self.options.preprocess, self.options.name or name_of(self.model))
-        except ConfigError as error:
-            yield f"and {error}"
-
 
 def _refuse_options(model: str, options: ModelOptions) -> None:
     """Refuse options of a model that a config describes."""
@@ -243,11 +233,6 @@ def _models(model: object, weights: object) -> Mapping[str, tuple[Any, Any]] | N
             check_model_name(key, "weights: a name")
         return {key: (model, file) for key, file in files.items()}
     if isinstance(model, Mapping):
-        if model and all(isinstance(value, Tensor) for value in model.values()):
-            raise ConfigError(
-                "model is a mapping of tensors, as of state_dict() — load them into the network's class: "
-                "model.load_state_dict(…)"
-            )
         models = {str(key): value for key, value in model.items()}
     elif isinstance(model, list | tuple):
         models = dict(_numbered(model))

@@ -23,7 +23,6 @@ from openbench.api.arguments import (
     path_of,
     plain,
     refuse_not_finite,
-    refuse_sparse,
 )
 from openbench.api.methods import chosen_method, named_methods
 from openbench.api.result import Result, Results, result_of_run
@@ -275,7 +274,6 @@ class _FeatureArray:
         X, y = value if isinstance(value, tuple) and len(value) == 2 else (value, None)
         if isinstance(X, tuple):
             raise DataError(f"{where} has {len(X)} values — allowed: (X, y), or X alone")
-        refuse_sparse(X, where)
         rows = _Rows(X if hasattr(X, "shape") else as_array(X, where), where)
         labels = None if y is None or not role.is_id else class_indices(y, rows.shape[0], f"{where}: y")
         return cls(name, role, rows, labels)

@@ -16,7 +16,6 @@ from openbench.errors import DataError
 from openbench.storage.checksum import DAMAGED, content_digest, remember
 from openbench.storage.files import replacing
 
-_NPY = ".npy"
 _UNREADABLE = (*DAMAGED, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 
 
@@ -107,12 +106,6 @@ def _name(file: Path, folder: Path) -> str:
 
 
 def _members(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an `.npz`; other files in it, such as a README, are ignored."""
-    with zipfile.ZipFile(path) as pack:
-        return {name.removesuffix(_NPY): _member(pack, name) for name in pack.namelist() if name.endswith(_NPY)}
-
-
-def _member(pack: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    with pack.open(name) as stream:
-        array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
-    return array
+    """The arrays of an `.npz`; other files in it, such as a README, are bytes to NumPy."""
+    with np.load(path, allow_pickle=False) as pack:
+        return {name: array for name, array in pack.items() if isinstance(array, np.ndarray)}

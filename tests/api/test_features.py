@@ -193,7 +193,6 @@ def test_nothing_of_the_size_of_the_features_is_kept_in_memory(tmp_path):
         ({"id_val": TRAIN}, LeakageError, "train and id_val have 120 rows in common"),
         ({"far": {"svhn": SVHN[:, :5]}}, DataError, "far 'svhn' has 5 features — pass 8 features, as in id_test"),
         ({"far": {"svhn": np.where(SVHN > 6, np.inf, SVHN)}}, DataError, "far 'svhn' has NaN or infinity in"),
-        ({"far": {"svhn": torch.from_numpy(SVHN).to_sparse()}}, DataError, "far 'svhn' is a sparse tensor"),
         ({"far": [SVHN]}, DataError, r"far is a list — pass sets by name: far=\{'svhn': X\}"),
         ({"metrics": "ranking"}, ConfigError, "metrics — found 'ranking', allowed: a mapping"),
         ({"classes": "abc"}, DataError, "classes is a str — pass the names"),

@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from openbench.errors import ConfigError
-
 from .own_models import BOTH, Small, images, wrapped
 
 
@@ -28,24 +26,6 @@ def test_other_precisions_are_run_as_they_are(dtype):
     with torch.no_grad():
         torch.testing.assert_close(outputs.logits, model.eval()(images().to(dtype)).float(), rtol=0.02, atol=0.02)
     assert found.digest != wrapped(copy.deepcopy(model).float()).backbone.digest
-
-
-class Elsewhere(Small):
-    def forward(self, x):
-        return super().forward(x.to("meta"))
-
-
-def test_weights_without_values_are_refused():
-    partly = Small()
-    partly.fc.to("meta")
-    for model in (Small().to("meta"), partly):
-        with pytest.raises(ConfigError, match=r"weights on the meta device, which have no values: .*fc\.bias"):
-            wrapped(model)
-
-
-def test_a_network_that_moves_its_images_to_another_device_is_refused():
-    with pytest.raises(ConfigError, match=r"model 'elsewhere' fails on images.*RuntimeError: .* device"):
-        wrapped(Elsewhere())
 
 
 def test_layers_of_several_precisions_are_given_that_of_the_first():

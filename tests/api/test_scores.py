@@ -105,7 +105,7 @@ def test_scores_that_rank_nothing_or_little_are_told(ids, ood, said):
         ({"ood": {"x": [[1.0]]}}, MetricError, "scores of ood 'x' must be one-dimensional"),
         ({"ood": {"x": [np.nan]}}, MetricError, "scores of ood 'x' contains NaN"),
         ({"ood": {"x": ["high"]}}, DataError, "scores of ood 'x' is a list of <U4 — allowed: an array of numbers"),
-        ({"ood": {"x": np.ma.array([1.0, 9.0], mask=[0, 1])}}, DataError, "ood 'x': 1 of 2 numbers are masked"),
+        ({"ood": {"x": np.ma.array([1.0, 9.0], mask=[0, 1])}}, DataError, "scores of ood 'x' has masked numbers"),
         ({"ood": {"b": [1.0], "b ": [1.0]}}, MetricError, "look alike"),
         ({"far": {"x": [1.0]}, "near": {"x": [2.0]}}, MetricError, "'x' is used twice"),
         ({"id_labels": [0]}, DataError, r"labels of id_test: int64 of shape \(1,\), 0 to 0 — allowed: \(2,\)"),

@@ -1,4 +1,4 @@
-"""Named arrays in a folder or an npz: only arrays, and a lack of memory is not blamed on the file."""
+"""Named arrays in a folder or an npz: only arrays."""
 
 import io
 import zipfile
@@ -26,7 +26,7 @@ def packed(path, members):
 
 
 def test_what_is_no_array_in_an_npz_is_ignored(tmp_path):
-    path = packed(tmp_path / "f.npz", {"README.txt": b"a note", "a.npy": as_npy(X), "a": b"a file"})
+    path = packed(tmp_path / "f.npz", {"README.txt": b"a note", "a.npy": as_npy(X)})
     found = open_arrays(path)
     assert list(found) == ["a"]
     np.testing.assert_array_equal(found["a"], X)
@@ -44,21 +44,8 @@ def test_the_digest_of_a_folder_is_that_of_its_arrays_and_their_places(tmp_path)
     assert len({first, changed, arrays_digest(tmp_path)}) == 3
 
 
-@pytest.mark.parametrize(
-    "content", [b"no array", as_npy(X)[:-5], as_npy(np.array([None]))], ids=["text", "cut", "pickle"]
-)
-def test_a_member_that_is_called_an_array_and_is_none_is_refused(tmp_path, content):
+@pytest.mark.parametrize("content", [as_npy(X)[:-5], as_npy(np.array([None]))], ids=["cut", "pickle"])
+def test_a_member_that_is_damaged_or_holds_objects_is_refused(tmp_path, content):
     path = packed(tmp_path / "f.npz", {"a.npy": content})
     with pytest.raises(DataError, match="cannot be read"):
         open_arrays(path)
-
-
-def test_a_lack_of_memory_is_not_blamed_on_the_file(tmp_path, monkeypatch):
-    np.savez_compressed(tmp_path / "f.npz", a=X)
-
-    def no_room(*_, **__):
-        raise MemoryError
-
-    monkeypatch.setattr(np.lib.format, "read_array", no_room)
-    with pytest.raises(MemoryError):
-        open_arrays(tmp_path / "f.npz")

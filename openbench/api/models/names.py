@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from openbench import _compat
 from openbench.api.models.parts import unwrapped
@@ -145,8 +145,6 @@ def files_of(weights: object) -> Files | None:
             files = {str(file): file for file in weights}
     else:
         raise ConfigError(f"weights is a {type(weights).__name__} — pass a file, a list of files, or a mapping")
-    if any(isinstance(value, Tensor) for value in files.values()):
-        raise ConfigError("weights holds tensors — load them into the network: model.load_state_dict(weights)")
     if not files or not all(isinstance(value, str | Path) for value in files.values()):
         raise ConfigError(f"weights holds {', '.join(files) or 'nothing'} — pass paths of files")
     return files

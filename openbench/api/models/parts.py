@@ -165,11 +165,6 @@ def _check_linear(module: nn.Module, linear: Mapping[str, object], head: str, na
     if head in linear:
         return
     kind = type(module.get_submodule(head)).__name__
-    if kind == "Identity" and not linear:
-        raise ConfigError(
-            f"model '{name}': head '{head}' is Identity: the model ends in its features, without a classifier — leave "
-            "head out, or give the classifier of these features as head=(W, b)"
-        )
     raise ConfigError(
         f"model '{name}': head '{head}' is {kind}, or is given no (n, d) in the forward pass — name an nn.Linear, "
         f"since methods need logits = W·features + b; candidates: {_listed(module, linear)}"

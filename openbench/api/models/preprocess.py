@@ -68,12 +68,8 @@ def prepared(transform: object, benchmark: Preprocess) -> PreparedTransform:
         return PreparedTransform(transform)
     if transform == BENCHMARK:
         return PreparedTransform(benchmark)
-    if isinstance(transform, type):
-        name = transform.__name__
-        raise ConfigError(f"preprocess is the class {name}, not an instance — write {name}()")
-    if not callable(transform):
-        what = f"'{transform}'" if isinstance(transform, str) else f"a {type(transform).__name__}"
-        raise ConfigError(f"preprocess is {what}, which is not a transform — {WAYS}")
+    if isinstance(transform, type) or not callable(transform):
+        raise ConfigError(f"preprocess is {transform!r}, which is not a transform — {WAYS}")
     names = {type(step).__name__ for step in _steps(transform)}
     sized = names & {"Resize", "CenterCrop", "ImageClassification"}
     size = f"resize {benchmark.resize} and crop {benchmark.crop} are the benchmark's: preprocess has neither"

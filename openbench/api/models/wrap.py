@@ -141,16 +141,6 @@ def name_of(model: object) -> str:
     return _NOT_IN_NAMES.sub("_", text).strip("_") or "model"
 
 
-def check_preprocess(model: object, preprocess: object, name: str) -> None:
-    """Check that the preprocess of a model is known.
-
-    Raises:
-        ConfigError: it is not given, and the model was published without one.
-    """
-    if preprocess is None and not isinstance(model, Backbone) and published_preprocess(model) is None:
-        raise ConfigError(f"model '{name}' does not say how its images are preprocessed — {WAYS}")
-
-
 def _wrap_backbone(model: Backbone, options: ModelOptions, task: ImageTask) -> WrappedModel:
     given = [key for key in ("preprocess", "features", "head") if getattr(options, key) is not None]
     if given:
@@ -259,8 +249,9 @@ def _probability_warnings(backbone: Backbone) -> tuple[str, ...]:
 
 def _transform(model: object, options: ModelOptions, task: ImageTask, name: str) -> PreparedTransform:
     """How images reach a model: as given, or as it was published."""
-    check_preprocess(model, options.preprocess, name)
     given = published_preprocess(model) if options.preprocess is None else options.preprocess
+    if given is None:
+        raise ConfigError(f"model '{name}' does not say how its images are preprocessed — {WAYS}")
     return prepared(given, task.preprocess)
 
 
@@ -347,14 +338,8 @@ def copied(module: nn.Module, name: str) -> nn.Module:
     """Return a copy of a network in eval mode; tensors in its attributes are copied without their gradient history.
 
     Raises:
-        ConfigError: it cannot be copied, or its weights have no values.
+        ConfigError: it cannot be copied.
     """
-    bare = [key for key, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.is_meta]
-    if bare:
-        raise ConfigError(
-            f"model '{name}' has weights on the meta device, which have no values: {', '.join(bare[:8])}"
-            f"{', …' * (len(bare) > 8)} — load them first"
-        )
     attributes = (value for part in module.modules() for value in vars(part).values())
     detached = {id(v): v.detach().clone() for v in attributes if isinstance(v, Tensor) and not v.is_leaf}
     try:
