@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 
 _LISTED = 12  # names in a message
 _NEAREST = 5
-_RENAMED = {"pretrained": "weights", "checkpoint": "weights"}  # keys of backbones: old → new
 
 
 class OpenbenchError(Exception):
@@ -97,8 +96,6 @@ def check_known(
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` for the nearest of `choices`, or an empty string if none is near."""
     names = list(choices)
-    if _RENAMED.get(name) in names:
-        return f"; it is now '{_RENAMED[name]}'"
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean '{near[0]}'?" if near else ""
 

@@ -1,5 +1,6 @@
 """Features, maps and presets of library models against what the libraries themselves compute and publish."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -127,26 +128,18 @@ def test_a_torchvision_network_without_its_classifier_has_the_same_features(mode
     assert headless.digest != whole.digest
 
 
-def test_torchvision_preset_is_the_published_one() -> None:
-    backbone = torchvision_model("s", "swin_t", num_classes=5, preprocess="preset")
+def test_presets_are_the_published_ones() -> None:
+    found = torchvision_model("s", "swin_t", num_classes=5, preprocess="preset").preprocess
     preset = _compat.library("torchvision").models.Swin_T_Weights.IMAGENET1K_V1.transforms()
-    assert (backbone.preprocess.resize, backbone.preprocess.crop) == (preset.resize_size[0], preset.crop_size[0])
-    assert (backbone.preprocess.resize, backbone.preprocess.crop) == (232, 224)
-    assert backbone.preprocess.interpolation == "bicubic"
-
-
-def test_timm_preset_is_the_published_one() -> None:
-    backbone = timm_model("v", "vit_tiny_patch16_224", num_classes=5, preprocess="preset")
+    assert (found.resize, found.crop) == (preset.resize_size[0], preset.crop_size[0]) == (232, 224)
+    assert found.interpolation == "bicubic"
     # Crop share .9: 224 / .9 = 248.9, rounded down.
-    assert backbone.preprocess == Preprocess(248, 224, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), "bicubic")
+    found = timm_model("v", "vit_tiny_patch16_224", num_classes=5, preprocess="preset").preprocess
+    assert found == Preprocess(248, 224, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), "bicubic")
 
 
 @pytest.mark.parametrize(
-    ("model", "options"),
-    [
-        ("vit_tiny_patch16_224", {"img_size": 64}),
-        ("mobilenetv3_small_050", {}),
-    ],
+    ("model", "options"), [("vit_tiny_patch16_224", {"img_size": 64}), ("mobilenetv3_small_050", {})]
 )
 def test_a_timm_network_without_a_classifier_gives_timms_features(model: str, options: dict[str, int]) -> None:
     backbone = timm_model(model, model, num_classes=0, preprocess=SMALL, options=options)
@@ -174,48 +167,30 @@ def clip(**changes: object) -> NetworkBackbone:
     return open_clip_model("t", "ViT-B-32", **{"weights": "openai", "classes": ("a", "b"), **changes})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: torchvision_model("t", "resnet5", preprocess="preset"), "nearest: resnet50, resnet152, resnet34, "),
-        (
-            lambda: torchvision_model("t", "resnet18", weights="IMAGENET1K_V7"),
-            "name (IMAGENET1K_V1, DEFAULT",
-        ),
-        (lambda: timm_model("t", "resnet18x"), "timm has no model 'resnet18x' — nearest: resnet18"),
-        (
-            lambda: timm_model("t", "resnet18.tv"),
-            "resnet18 has no weights 'tv' — allowed: a released name (a1_in1k",
-        ),
-        (
-            lambda: timm_model("t", "resnet18", weights="a1"),
-            ".pth, .th, .ckpt, .bin), or null",
-        ),
-        (lambda: timm_model("t", "resnet18.a1_in1k", weights="a2_in1k"), "names weights other than 'a2_in1k'"),
-        (lambda: torchvision_model("t", "squeezenet1_0", preprocess="preset"), "has no nn.Linear"),
-        (lambda: timm_model("t", "deit_tiny_distilled_patch16_224", preprocess="preset"), "classifier is tuple"),
-        (lambda: open_clip_model("t", "ViT-B-33", classes=("a", "b")), "nearest: ViT-B-32"),
-        (
-            lambda: clip(weights="laion"),
-            "ViT-B-32 has no weights 'laion' — allowed: a released name (laion2b_e16",
-        ),
-        (lambda: tiny_open_clip("t", "", head="coop"), "head=coop is fitted on features, and weights is null"),
-        (lambda: clip(classes=None), "0 class names"),
-        (lambda: clip(templates=("a photo",)), "each needs one {}"),
-        (lambda: clip(templates=("a {x} {}",)), "and no other braces"),
-        (
-            lambda: clip(templates="openai"),
-            "templates — found 'openai', allowed: openai_imagenet, simple_imagenet, openai_cifar",
-        ),
-        (
-            lambda: clip(classes="openai_imagenet", benchmark_classes=("tench", "0", "1")),
-            "are names for ImageNet's classes, found 0, 1 — leave backbone.classes null",
-        ),
-    ],
-)
-def test_errors_name_what_would_work(make: object, text: str) -> None:
+NOT_IMAGENETS = {"classes": "openai_imagenet", "benchmark_classes": ("tench", "0", "1")}
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    (lambda: torchvision_model("t", "resnet5", preprocess="preset"), "nearest: resnet50, resnet152, resnet34, "),
+    (lambda: torchvision_model("t", "resnet18", weights="IMAGENET1K_V7"), "name (IMAGENET1K_V1, DEFAULT"),
+    (lambda: torchvision_model("t", "squeezenet1_0", preprocess="preset"), "has no nn.Linear"),
+    (lambda: timm_model("t", "resnet18x"), "timm has no model 'resnet18x' — nearest: resnet18"),
+    (lambda: timm_model("t", "resnet18.tv"), "has no weights 'tv' — allowed: a released name (a1_in1k"),
+    (lambda: timm_model("t", "resnet18", weights="a1"), ".pth, .th, .ckpt, .bin), or null"),
+    (lambda: timm_model("t", "resnet18.a1_in1k", weights="a2_in1k"), "names weights other than 'a2_in1k'"),
+    (lambda: timm_model("t", "deit_tiny_distilled_patch16_224", preprocess="preset"), "classifier is tuple"),
+    (lambda: open_clip_model("t", "ViT-B-33", classes=("a", "b")), "nearest: ViT-B-32"),
+    (lambda: clip(weights="laion"), "has no weights 'laion' — allowed: a released name (laion2b_e16"),
+    (lambda: tiny_open_clip("t", "", head="coop"), "head=coop is fitted on features, and weights is null"),
+    (lambda: clip(classes=None), "0 class names"),
+    (lambda: clip(templates=("a photo",)), "each needs one {}"),
+    (lambda: clip(templates="openai"), "found 'openai', allowed: openai_imagenet, simple_imagenet, openai_cifar"),
+    (lambda: clip(**NOT_IMAGENETS), "are names for ImageNet's classes, found 0, 1 — leave backbone.classes null"),
+]
+
+
+@pytest.mark.parametrize(("make", "text"), REFUSED)
+def test_errors_name_what_would_work(make: Callable[[], object], text: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        make()  # type: ignore[operator]
+        make()
     assert text in str(caught.value)
 
 
@@ -245,11 +220,7 @@ def tiny_open_clip(name: str, model: str, **settings: object) -> NetworkBackbone
 
 @pytest.mark.parametrize(
     ("make", "model"),
-    [
-        (torchvision_model, "mobilenet_v3_small"),
-        (timm_model, "mobilenetv3_small_050"),
-        (tiny_open_clip, ""),
-    ],
+    [(torchvision_model, "mobilenet_v3_small"), (timm_model, "mobilenetv3_small_050"), (tiny_open_clip, "")],
 )
 def test_weights_are_a_file_or_null_for_random_ones_in_every_library(make, model: str, tmp_path: Path) -> None:
     settings = {} if make is tiny_open_clip else {"num_classes": 3, "preprocess": SMALL}
@@ -268,14 +239,63 @@ def test_weights_are_a_file_or_null_for_random_ones_in_every_library(make, model
         torch.testing.assert_close(tensor, state[name], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("make", [torchvision_model, timm_model, open_clip_model])
-def test_the_old_keys_of_weights_name_the_new_one(make) -> None:
-    for key in ("pretrained", "checkpoint"):
-        with pytest.raises(ConfigError, match=f"no key '{key}'; it is now 'weights'"):
-            build({"_target_": f"{make.__module__}.{make.__name__}", "name": "t", "model": "m", key: "x"}, "backbone")
-
-
 def test_a_released_file_of_the_data_roots_is_loaded_by_its_yaml(real_data: Path) -> None:
     """MobileNetV2 by file, with the hash that its yaml states."""
     loaded = build(shipped("backbone", "timm_mobilenetv2_100"), "backbone")
     assert (loaded.trained, loaded.num_classes, loaded.digest) == (True, 1000, "752711f3e878f64f")
+
+
+TINY = {"embed_dim": 16, "num_heads": 2, "img_size": 32}
+NOISE = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+FEATURES = Request(fields=frozenset({Field.FEATURES}))
+
+
+def made(model="vit_small_patch16_dinov3", tokens=None, depth=5, **rest):
+    options = {**TINY, "depth": depth}
+    return timm_model(
+        "mine", model, tokens=tokens, num_classes=0, preprocess=Preprocess(32, 32), options=options, **rest
+    )
+
+
+@pytest.mark.parametrize("model", ["vit_small_patch16_dinov3", "vit_small_patch14_reg4_dinov2", "vit_base_patch16_224"])
+def test_tokens_are_those_of_the_normalised_blocks(model, tmp_path):
+    torch.save(made(model).initialise(1).module().state_dict(), tmp_path / "vit.pt")
+    size = made(model, "cls", weights=str(tmp_path / "vit.pt"))
+    vit = size.module().vit.eval()
+    with torch.no_grad():
+        whole = vit.forward_features(NOISE)  # (n, prefix + patches, d) after the last norm
+        outputs = []
+        hooks = [block.register_forward_hook(lambda _, __, out: outputs.append(out)) for block in vit.blocks]
+        vit(NOISE)
+        for hook in hooks:
+            hook.remove()
+        last4 = [vit.norm(out)[:, 0] for out in outputs[-4:]]
+    patches = whole[:, vit.num_prefix_tokens :].mean(1)
+    expected = {
+        "cls": [whole[:, 0]],
+        "patch_mean": [patches],
+        "cls+patch_mean": [whole[:, 0], patches],
+        "cls_last4": last4,
+        "cls_last4+patch_mean": [*last4, patches],
+    }
+    for tokens, parts in expected.items():
+        backbone = made(model, tokens, weights=str(tmp_path / "vit.pt"))
+        found = backbone.outputs(NOISE, FEATURES).features
+        assert torch.allclose(found, torch.cat(parts, 1), atol=1e-5), tokens
+        assert backbone.feature_dim == 16 * len(parts)
+        assert backbone.name == f"mine_{tokens}"
+    assert len({made(model, t, weights=str(tmp_path / "vit.pt")).digest for t in expected}) == 5
+
+
+def test_tokens_that_a_transformer_lacks_are_refused():
+    with pytest.raises(ConfigError, match=r"this model has no class token \(allowed: patch_mean\)"):
+        made("vit_base_patch16_siglip_224", "cls", 2)
+    with pytest.raises(ConfigError, match="the model has 3 blocks, 4 are needed"):
+        made("vit_base_patch16_224", "cls_last4", 3)
+
+
+def test_maps_are_read_as_without_tokens(tmp_path):
+    torch.save(made().initialise(1).module().state_dict(), tmp_path / "vit.pt")
+    maps = Request(fields=frozenset({Field.MAPS}), layers=("stage2",))
+    plain, chosen = (made(tokens=t, weights=str(tmp_path / "vit.pt")) for t in (None, "cls"))
+    assert torch.equal(plain.outputs(NOISE, maps).maps["stage2"], chosen.outputs(NOISE, maps).maps["stage2"])
