@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from openbench.metrics.rank_ranges import RankRange
@@ -41,17 +42,13 @@ def test_every_method_stands_in_order_with_its_interval_and_its_ranks(seeds):
 def test_those_are_named_that_no_other_beats_on_both():
     axes = board_picture(board()).axes[0]
     rows = {row.method: (row.values["far auroc"].value, row.values["near auroc"].value) for row in board().ranked}
+    points = np.array([[1.0, 1.0], [2.0, 0.0], [2.0, 1.0], [0.0, 3.0], [2.0, 1.0]])
+    assert on_front(points) == [3, 2, 4]
     named = {note.get_text(): note.xy for note in axes.texts}
     front = {a for a, x in rows.items() if not any(y != x and y[0] >= x[0] and y[1] >= x[1] for y in rows.values())}
     assert set(named) == front
     for method, place in named.items():
         assert place == pytest.approx([100 * value for value in rows[method]])
-
-
-def test_a_point_is_beaten_by_one_that_is_no_worse_on_both_axes():
-    import numpy as np
-
-    assert on_front(np.array([[1.0, 1.0], [2.0, 0.0], [2.0, 1.0], [0.0, 3.0], [2.0, 1.0]])) == [3, 2, 4]
 
 
 def test_families_are_colours_with_a_marker_each():
