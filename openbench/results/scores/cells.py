@@ -1,15 +1,11 @@
-"""Files of scores that others made: each cell is taken as it is written, or refused with its place."""
+"""Files of scores that others made, read by pyarrow; a value that cannot be used is refused with its place."""
 
-import csv
-import io
+import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +15,18 @@ from openbench.errors import DataError, did_you_mean
 from openbench.metrics.suite import ROLES
 from openbench.results.escape import one_line
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 ID_ROLES = ("id_test", "id_val", "csid")
-_REQUIRED = ("score", "set", "role")
-_OPTIONAL = ("correct", "label", "prediction", "image")
-_SUFFIXES = (".csv", ".parquet")
-_PROBABILITY = re.compile(r"p_([0-9]+)")
-_BLOCK = 1 << 24  # bytes of a CSV that are parsed at a time
-_EXACT = 2**53  # whole numbers up to here are all floats
+_TEXTS, _NUMBERS = ("set", "role", "image"), ("score", "label", "prediction")
+_REQUIRED, _OPTIONAL = ("score", "set", "role"), ("correct", "label", "prediction", "image")
+_PROBABILITY = re.compile(r"p_[0-9]+")
+_PLACE = " place"  # column of each row's number in the file, from 0
+_MOST = 2**53  # whole numbers up to here are floats
 _ROUNDING = 1e-6  # of a probability in float32
 _SUM = 0.01  # of a row of probabilities, which may have been written with few digits
-_TRUTH = {"1": ("True", "true", "TRUE"), "0": ("False", "false", "FALSE")}
-_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_INFINITE = r"^[+-]?(?i:inf|infinity)$"
+_TRUE, _FALSE = ("1", "1.0", "true", "True", "TRUE"), ("0", "0.0", "false", "False", "FALSE")
 
 
 def read_sets(path: Path) -> list[SetScores]:
@@ -41,267 +37,140 @@ def read_sets(path: Path) -> list[SetScores]:
     Correctness is `correct`, else `prediction == label`, else the largest probability's class. Further columns are not
     read.
 
-    Scores become float64; decimals that share one are ties, numbers beyond 2^53 that do are an error. The same row
-    twice is two images. CSV is UTF-8 with commas, quotes doubled within quotes.
+    Scores become float64; those that share one are ties. The same row twice is two images. CSV is UTF-8 with commas,
+    quotes doubled within quotes.
 
     Args:
         path: the file.
 
     Raises:
         DataError: no such file, another format, a column that is missing, or a value that cannot be used; with the
-            line (csv) or row (parquet) where it stands.
+            line (csv, blank ones not counted) or row (parquet) where it stands.
     """
-    table = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
-    if table.rows.size == 0:
-        raise _no_rows(path)
-    names, name_codes = _labels(table, "set", "a name in every row")
-    roles, role_codes = _labels(table, "role", ", ".join(ROLES))
-    for number, role in enumerate(roles):
-        hint = f"one of {', '.join(ROLES)}{did_you_mean(role, ROLES)}"
-        _Cells(table, "role").refuse((role_codes == number) & (role not in ROLES), hint)
-    for number, name in enumerate(names):
-        _Cells(table, "set").refuse((name_codes == number) & (not name.isprintable()), "a name on one line")
-    scores = _Cells(table, "score").scores()
-    codes = role_codes.astype(np.int64) * len(names) + name_codes
-    order = np.argsort(codes, kind="stable")
-    groups = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
-    return [
-        _set_scores(names[name_codes[rows[0]]], roles[role_codes[rows[0]]], table.take(rows), scores[rows])
-        for rows in sorted(groups, key=lambda rows: int(rows[0]))
-    ]
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    readers = {".csv": _csv, ".parquet": _parquet}
+    if path.suffix not in readers:
+        raise DataError(f"'{path}' is not a file of scores — allowed: {', '.join(readers)}")
+    if not os.path.isfile(path):
+        raise DataError(f"file of scores '{path}' not found")
+    try:
+        table = readers[path.suffix](path)
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"{path} cannot be read as {path.suffix[1:]} ({reason}) — write the file again") from error
+    if not table.num_rows:
+        raise DataError(f"{path} has no rows — write one per scored image")
+    roles = table.group_by(["role", "set"], use_threads=False).aggregate([])
+    sets = []
+    for role, name in zip(*(roles[key].to_pylist() for key in ("role", "set")), strict=True):
+        of_set = pc.and_(pc.equal(table["role"], role), pc.equal(table["set"], name))
+        sets.append(_set_scores(name, role, _Rows(path, table.filter(of_set))))
+    return sets
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
-    """The columns of a file that have a meaning here, one row per scored image.
+class _Rows:
+    """The rows of a set.
 
     Args:
         path: the file.
-        columns: name → pyarrow column, in the types of the file; text for `.csv`.
-        rows: (n,) each row's place in the file, counted from 0 and without the header; for messages.
+        table: the columns that have a meaning here, nulls where nothing stands, and `_PLACE`.
     """
 
     path: Path
-    columns: dict[str, Any]
-    rows: NDArray[np.int64]
+    table: "pa.Table"
 
-    def take(self, rows: NDArray[np.int64]) -> "_Table":
-        """Return some of the rows."""
-        import pyarrow as pa
+    def has(self, name: str) -> bool:
+        """Whether the set has any value in a column."""
+        return name in self.table.column_names and self.table[name].null_count < self.table.num_rows
 
-        columns = {name: column.take(pa.array(rows)) for name, column in self.columns.items()}
-        return _Table(self.path, columns, self.rows[rows])
-
-    def where(self, position: int) -> str:
-        """Return the file and the place of a row, the way the reader's editor counts."""
-        row = int(self.rows[position])
-        if self.path.suffix == ".parquet":
-            return f"{self.path}, row {row}"
-        line = next(line for number, (line, _) in enumerate(_records(self.path.read_text("utf-8-sig"))) if number > row)
-        return f"{self.path}, line {line}"
-
-
-class _Cells:
-    """One column.
-
-    Args:
-        table: the rows.
-        name: of the column.
-    """
-
-    def __init__(self, table: _Table, name: str) -> None:
-        import pyarrow as pa
-
-        cells = table.columns[name]
-        kind = cells.type.value_type if pa.types.is_dictionary(cells.type) else cells.type
-        self.is_text = bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view())
-        self.table, self.name, self.cells = table, name, cells.cast(pa.string() if self.is_text else kind)
-
-    def blank(self) -> NDArray[np.bool_]:
-        """(n,) whether nothing stands there: null, or empty text."""
-        import pyarrow.compute as pc
-
-        missing = self.cells.is_null()
-        if self.is_text:
-            missing = pc.or_(missing, pc.fill_null(pc.equal(self.cells, ""), False))
-        return np.asarray(missing.to_numpy(), dtype=bool)
-
-    def refuse(self, bad: NDArray[Any], allowed: str) -> None:
-        """Raise a DataError that names the first of the `bad` cells (n,); without any, do nothing."""
+    def refuse(self, name: str, bad: NDArray[Any], allowed: str) -> None:
+        """Raise a DataError that names the first of the `bad` cells (n,) of a column; without any, do nothing."""
         if not bad.any():
             return
         first, count = int(bad.argmax()), int(bad.sum())
-        value = self.cells[first].as_py()
-        written = "null" if value is None else f"'{one_line(str(value))}'"
+        value = self.table[name][first].as_py()
+        written = "empty" if value in (None, "") else f"'{one_line(f'{value:g}' if name not in _TEXTS else value)}'"
         more = f" and {count - 1} more like it" if count > 1 else ""
-        raise DataError(f"{self.table.where(first)}: {self.name} is {written}{more} — allowed: {allowed}")
+        raise DataError(f"{self.where(first)}: {name} is {written}{more} — allowed: {allowed}")
 
-    def scores(self) -> NDArray[np.float64]:
-        """(n,) numbers, ±inf among them, in the order of what was written.
+    def where(self, row: int) -> str:
+        """Return the file and the place of a row, in a text file as an editor counts."""
+        place = self.table[_PLACE][row].as_py()
+        return f"{self.path}, line {place + 2}" if self.path.suffix == ".csv" else f"{self.path}, row {place}"
 
-        Text and decimals are rounded to the nearest float64: two that have the same one are a tie. From 2^53 on, where
-        float64 no longer holds every whole number, two different ones with the same float64 are refused.
-        """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        numbers = self.numbers("a number")
-        large = np.flatnonzero(np.isfinite(numbers) & (np.abs(numbers) >= _EXACT))
-        if pa.types.is_floating(self.cells.type) or not large.size:
-            return numbers
-        cells = self.cells.take(pa.array(large))
-        written = (pc.utf8_trim_whitespace(cells) if self.is_text else cells).to_pylist()
-        seen: dict[float, Decimal] = {}
-        for place, value, number in zip(large, map(Decimal, written), numbers[large].tolist(), strict=True):
-            same = seen.setdefault(number, value)
-            collides = (np.arange(numbers.size) == place) & (same != value)
-            self.refuse(collides, f"scores that float64 tells apart; {same} is the same number there")
+    def numbers(
+        self, name: str, allowed: str, low: float = -np.inf, high: float = np.inf, whole: bool = False
+    ) -> NDArray[np.float64]:
+        """(n,) the values of a column, each within bounds and none of them missing."""
+        numbers = np.asarray(self.table[name].to_numpy(), np.float64)  # null is NaN
+        fits = (numbers >= low) & (numbers <= high)
+        self.refuse(name, ~fits | (whole & (numbers != np.floor(numbers))), allowed)
         return numbers
 
-    def indices(self, classes: int | None = None) -> NDArray[np.int64]:
-        """(n,) class indices: whole numbers ≥ 0, below `classes` if that is known."""
+    def indices(self, name: str, classes: int | None = None) -> NDArray[np.int64]:
+        """(n,) class indices, below `classes` if that is known."""
         allowed = "a class index ≥ 0" if classes is None else f"a class index from 0 to {classes - 1}"
-        numbers = self.numbers(allowed)
-        most = _EXACT if classes is None else classes - 1
-        self.refuse((numbers < 0) | (numbers != np.floor(numbers)) | (numbers > most), allowed)
-        return numbers.astype(np.int64)
-
-    def truths(self) -> NDArray[np.float64]:
-        """(n,) 0 or 1, also written as False or True."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        cells = self.cells.cast(pa.int8()) if pa.types.is_boolean(self.cells.type) else self.cells
-        for digit, words in _TRUTH.items() if self.is_text else ():
-            cells = pc.if_else(pc.is_in(cells, value_set=pa.array(words)), digit, cells)
-        numbers = self.numbers("0 or 1", cells)
-        self.refuse(~np.isin(numbers, (0.0, 1.0)), "0 or 1")
-        return numbers
-
-    def probabilities(self) -> NDArray[np.float64]:
-        """(n,) numbers in [0, 1]."""
-        numbers = self.numbers("a probability")
-        self.refuse((numbers < -_ROUNDING) | (numbers > 1 + _ROUNDING), "a probability from 0 to 1")
-        return numbers
-
-    def numbers(self, allowed: str, cells: Any = None) -> NDArray[np.float64]:
-        """(n,) numbers as float64, of these cells or of those given; NaN and whatever is not a number is refused."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        cells = self.cells if cells is None else cells
-        kind = cells.type
-        self.refuse(self.blank(), allowed)
-        if self.is_text:
-            cells = pc.utf8_trim_whitespace(cells)
-            infinite = np.asarray(pc.match_substring_regex(cells, _INFINITE).to_numpy())
-            self.refuse(~(infinite | np.asarray(pc.match_substring_regex(cells, _NUMBER).to_numpy())), allowed)
-        elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
-            raise DataError(
-                f"{self.table.path}: column '{self.name}' has the type {kind} — allowed: {allowed}, as a whole number, "
-                "a float, or text"
-            )
-        numbers = np.asarray(pc.cast(cells, pa.float64(), safe=False).to_numpy(), dtype=np.float64)
-        if self.is_text:  # 1e400 is not infinity
-            self.refuse(np.isinf(numbers) & ~infinite, "a number that a float64 can hold, at most 1.8e308")
-        self.refuse(np.isnan(numbers), allowed)
-        return numbers
+        return self.numbers(name, allowed, 0, _MOST if classes is None else classes - 1, whole=True).astype(np.int64)
 
 
-def _labels(table: _Table, column: str, allowed: str) -> tuple[list[str], NDArray[Any]]:
-    """Return the different texts of `set` or `role`, and (n,) which of them each row has."""
-    import pyarrow as pa
-
-    cells = _Cells(table, column)
-    number = column == "set" and pa.types.is_integer(cells.cells.type)
-    if not (cells.is_text or number or pa.types.is_null(cells.cells.type)):
-        raise DataError(f"{table.path}: column '{column}' has the type {cells.cells.type} — allowed: text")
-    words = cells.cells.cast(pa.string()).dictionary_encode().unify_dictionaries().combine_chunks()
-    values = words.dictionary.to_pylist()
-    empty = [code for code, value in enumerate(values) if not value.strip()]
-    codes = np.asarray(words.indices.fill_null(-1))
-    cells.refuse((codes < 0) | np.isin(codes, empty), allowed)
-    return values, codes
-
-
-def _set_scores(name: str, role: str, table: _Table, scores: NDArray[np.float64]) -> SetScores:
-    images = _images(table)
+def _set_scores(name: str, role: str, rows: _Rows) -> SetScores:
+    every = np.ones(rows.table.num_rows, bool)
+    rows.refuse("set", every & (not name.strip()), "a name in every row")
+    rows.refuse("set", every & (not name.isprintable()), "a name on one line")
+    rows.refuse("role", every & (role not in ROLES), f"one of {', '.join(ROLES)}{did_you_mean(role, ROLES)}")
+    scores, images = rows.numbers("score", "a number"), None
+    if rows.has("image"):
+        images = tuple(rows.table["image"].to_pylist())
+        rows.refuse("image", np.array([not image for image in images]), "a name in every row of a set, or in none")
     if role not in ID_ROLES:
         return SetScores(name, role, scores, images=images)
-    columns = {column: _Cells(table, column) for column in table.columns if column not in _REQUIRED}
-    cells = {column: column_cells for column, column_cells in columns.items() if not column_cells.blank().all()}
-    probabilities = _probabilities(name, role, table, cells)
+    probabilities = _probabilities(name, role, rows)
     classes = None if probabilities is None else probabilities.shape[1]
-    labels = cells["label"].indices(classes) if "label" in cells else None
-    predictions = cells["prediction"].indices() if "prediction" in cells else None
-    correct = cells["correct"].truths() if "correct" in cells else None
+    labels = rows.indices("label", classes) if rows.has("label") else None
+    predictions = rows.indices("prediction") if rows.has("prediction") else None
+    correct = rows.numbers("correct", "0 or 1", 0, 1, whole=True) if rows.has("correct") else None
     if labels is not None and predictions is not None:
         right = (labels == predictions).astype(np.float64)
         if correct is not None:
-            cells["correct"].refuse(correct != right, "1 where label and prediction are equal, else 0")
+            rows.refuse("correct", correct != right, "1 where label and prediction are equal, else 0")
         correct = right
     elif correct is None and labels is not None and probabilities is not None:
         correct = (labels == probabilities.argmax(axis=1)).astype(np.float64)
     return SetScores(name, role, scores, correct, labels, probabilities, predictions=predictions, images=images)
 
 
-def _images(table: _Table) -> tuple[str, ...] | None:
-    """Return (n,) the names of the images, or None if the set has none at all."""
-    import pyarrow as pa
-
-    if "image" not in table.columns or (cells := _Cells(table, "image")).blank().all():
-        return None
-    cells.refuse(cells.blank(), "a name in every row of a set, or in none")
-    return tuple(cells.cells.cast(pa.string()).to_pylist())
-
-
-def _probabilities(name: str, role: str, table: _Table, cells: dict[str, _Cells]) -> NDArray[np.float64] | None:
+def _probabilities(name: str, role: str, rows: _Rows) -> NDArray[np.float64] | None:
     """Return (n, c) class probabilities, or None if the set has none at all."""
-    names = sorted((column for column in table.columns if column.startswith("p_")), key=lambda text: int(text[2:]))
-    present = [cells[column] for column in names if column in cells]
-    if not present:
+    names = [f"p_{k}" for k in range(sum(map(_is_probability, rows.table.column_names)))]
+    present = [rows.has(column) for column in names]
+    if not any(present):
         return None
-    if len(present) < len(names):
-        raise DataError(f"{table.path}: set '{name}' ({role}) has probabilities for some classes only — give all")
-    rows = np.stack([column.probabilities() for column in present], axis=1)
-    sums = rows.sum(axis=1)
+    if not all(present):
+        raise DataError(f"{rows.path}: set '{name}' ({role}) has probabilities for some classes only — give all")
+    allowed, ends = "a probability from 0 to 1", (-_ROUNDING, 1 + _ROUNDING)
+    probabilities = np.stack([rows.numbers(column, allowed, *ends) for column in names], axis=1)
+    sums = probabilities.sum(axis=1)
     bad = np.abs(sums - 1.0) > _SUM
     if bad.any():
         first = int(bad.argmax())
         raise DataError(
-            f"{table.where(first)}: p_0 … p_{rows.shape[1] - 1} have a sum of {sums[first]:.6g} — allowed: class "
+            f"{rows.where(first)}: {names[0]} … {names[-1]} have a sum of {sums[first]:.6g} — allowed: class "
             "probabilities, which sum to 1"
         )
-    return rows
+    return probabilities
 
 
-def _content(path: Path) -> bytes:
-    """The bytes of a regular file: a pipe is not waited for."""
-    if path.suffix not in _SUFFIXES:
-        raise DataError(f"'{path}' is not a file of scores — allowed: {', '.join(_SUFFIXES)}")
-    try:
-        mode = path.stat().st_mode
-        if stat.S_ISREG(mode):
-            return path.read_bytes()
-    except FileNotFoundError as error:
-        raise DataError(f"file of scores '{path}' not found") from error
-    except OSError as error:
-        raise DataError(f"file of scores '{path}' cannot be opened — {error.strerror}") from error
-    kind = "a directory" if stat.S_ISDIR(mode) else "a pipe or a device"
-    raise DataError(f"file of scores '{path}' is {kind} — allowed: a regular file")
+def _is_probability(name: str) -> bool:
+    return _PROBABILITY.fullmatch(name) is not None
 
 
-def _no_rows(path: Path) -> DataError:
-    return DataError(f"{path} has no rows — write one per scored image")
+def _known(names: list[str], path: Path) -> Iterator[tuple[str, "pa.DataType"]]:
+    """Yield the columns that have a meaning here with their types, after checking that they are there, once."""
+    import pyarrow as pa
 
-
-def _unreadable(path: Path, error: Exception) -> DataError:
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return DataError(f"{path} cannot be read as {path.suffix[1:]} ({text}) — write the file again")
-
-
-def _known(names: list[str], path: Path) -> list[str]:
-    """Return the columns that have a meaning here, after checking that they are there, once, without a gap."""
     for name in _REQUIRED:
         if name not in names:
             listed = [one_line(other) for other in names]
@@ -309,109 +178,52 @@ def _known(names: list[str], path: Path) -> list[str]:
                 f"{path} has no column '{name}'{did_you_mean(name, listed)}, found: {', '.join(listed)} — needed: "
                 f"{', '.join(_REQUIRED)}; optional: {', '.join(_OPTIONAL)}, p_0 … p_{{c-1}}"
             )
-    known = [name for name in names if name in (*_REQUIRED, *_OPTIONAL) or _PROBABILITY.fullmatch(name)]
-    for name in known:
-        if known.count(name) > 1:
-            raise DataError(f"{path} has the column '{name}' {known.count(name)} times — keep one column of each name")
-    numbered = sorted((name.removeprefix("p_") for name in known if name.startswith("p_")), key=int)
-    if numbered != [str(k) for k in range(len(numbered))]:
+    classes = [name for name in names if _is_probability(name)]
+    if {*classes} != {f"p_{k}" for k in range(len(classes))}:
         raise DataError(
-            f"{path}: the probability columns must be p_0 … p_{{c-1}} without a gap — found p_{', p_'.join(numbered)}"
+            f"{path}: the probability columns must be p_0 … p_{{c-1}} without a gap — found {', '.join(classes)}"
         )
-    return known
+    for name in (*_REQUIRED, *_OPTIONAL, *classes):
+        if names.count(name) > 1:
+            raise DataError(f"{path} has the column '{name}' {names.count(name)} times — keep one column of each name")
+        if name in names:
+            yield name, pa.string() if name in _TEXTS else pa.float64()
 
 
-def _read_parquet(path: Path) -> _Table:
+def _typed(table: "pa.Table", path: Path) -> "pa.Table":
+    """The columns that have a meaning here; whole numbers that no float64 holds are an error."""
     import pyarrow as pa
+
+    columns = {name: table[name].cast(kind) for name, kind in _known(table.column_names, path)}
+    columns |= {name: columns[name].fill_null("") for name in ("set", "role")}
+    return pa.table({**columns, _PLACE: pa.array(np.arange(table.num_rows))})
+
+
+def _parquet(path: Path) -> "pa.Table":
     import pyarrow.parquet as pq
 
-    try:
-        # Not `read_table`, which would take a folder called `set=x` for a column. Checksums are compared if it has any.
-        with pq.ParquetFile(pa.BufferReader(_content(path)), page_checksum_verification=True) as file:
-            known = _known(file.schema_arrow.names, path)
-            table = file.read(columns=known)
-        table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        raise error if isinstance(error, DataError) else _unreadable(path, error) from error
-    return _Table(path, {name: table.column(name) for name in known}, np.arange(table.num_rows))
+    # Not `read_table`, which would take a folder called `set=x` for a column. Checksums are compared if it has any.
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        names = file.schema_arrow.names
+        table = file.read(columns=[name for name in names if name in (*_REQUIRED, *_OPTIONAL) or _is_probability(name)])
+    table.validate(full=True)
+    return _typed(table, path)
 
 
-def _read_csv(path: Path) -> _Table:
+def _csv(path: Path) -> "pa.Table":
     import pyarrow as pa
     import pyarrow.compute as pc
-    from pyarrow import csv as arrow_csv
+    from pyarrow import csv
 
-    content = _content(path)
-    text = _checked_text(path, content)
-    known = _known(_header(path, text), path)
-    if next(islice(_records(text), 1, None), None) is None:
-        raise _no_rows(path)
-    names = pa.dictionary(pa.int32(), pa.string())
-    types = {name: names if name in ("set", "role") else pa.string() for name in known}
-    # Nothing is taken for a missing value: a set may be called NA.
-    convert = arrow_csv.ConvertOptions(column_types=types, include_columns=known, strings_can_be_null=False)
-    parse = arrow_csv.ParseOptions(newlines_in_values='"' in text)
-    try:
-        source, options = pa.BufferReader(content), arrow_csv.ReadOptions(block_size=_BLOCK)
-        table = arrow_csv.read_csv(source, options, parse, convert).unify_dictionaries()
-    except (pa.ArrowException, ValueError, MemoryError) as error:
-        _check_lengths(path, text)
-        raise _unreadable(path, error) from error
-    columns = {name: table.column(name) for name in known}
+    content = path.read_bytes()
+    if content.count(b'"') % 2:  # an open quote swallows the rows up to the next one
+        raise DataError(f"{path}: a quote is not closed — write the file again")
+    types = dict.fromkeys(_TEXTS, pa.string()) | dict.fromkeys(_NUMBERS, pa.float64()) | {"correct": pa.bool_()}
+    # Nothing but an empty cell is taken for a missing value: a set may be called NA.
+    convert = csv.ConvertOptions(column_types=types, null_values=[""], true_values=_TRUE, false_values=_FALSE)
+    parse = csv.ParseOptions(newlines_in_values=b'"' in content)
+    options = csv.ReadOptions(use_threads=False)  # so that errors name the row
+    table = _typed(csv.read_csv(pa.BufferReader(content), options, parse, convert), path)
     # Spreadsheets leave rows of nothing but commas.
-    filled = np.zeros(table.num_rows, dtype=bool)
-    for column in columns.values():
-        filled |= np.asarray(pc.not_equal(column.cast(pa.string()), "").to_numpy())
-    everything = _Table(path, columns, np.arange(table.num_rows))
-    return everything if filled.all() else everything.take(np.flatnonzero(filled))
-
-
-def _checked_text(path: Path, content: bytes) -> str:
-    """The text of a CSV, whose quotes are closed: an open one swallows the rows up to the next one."""
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise DataError(f"{path}, line {line}: {error.reason} — allowed: UTF-8 text") from error
-    if "\0" in text:
-        line = text[: text.index("\0")].count("\n") + 1
-        raise DataError(f"{path}, line {line}: found a NUL byte — allowed: UTF-8 text with commas")
-    if text.count('"') % 2:
-        raise DataError(f"{path}: a quote is not closed (found {text.count(chr(34))}) — write the file again")
-    return text
-
-
-def _records(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line on which each record starts, and its fields; slow, for headers and messages."""
-    reader, line = csv.reader(io.StringIO(text, newline="")), 1
-    for fields in reader:
-        if fields:
-            yield line, fields
-        line = reader.line_num + 1
-
-
-def _header(path: Path, text: str) -> list[str]:
-    try:
-        _, names = next(_records(text), (0, []))
-    except csv.Error as error:
-        raise _unreadable(path, error) from error
-    if not names:
-        raise DataError(f"{path} is empty — write a header and one row per scored image")
-    other = next((mark for mark in (";", "\t", "|") if len(names) == 1 and mark in names[0]), None)
-    if other is not None:
-        raise DataError(f"{path}: columns are separated by {other!r} — allowed: commas, and points in decimals")
-    return names
-
-
-def _check_lengths(path: Path, text: str) -> None:
-    """Name the first row that has more or fewer fields than the header."""
-    try:
-        records = _records(text)
-        _, header = next(records)
-        for line, fields in records:
-            if len(fields) != len(header):
-                raise DataError(
-                    f"{path}, line {line}: found {len(fields)} fields — allowed: {len(header)}, as in the header"
-                )
-    except csv.Error as error:
-        raise _unreadable(path, error) from error
+    texts = pc.binary_join_element_wise(table["set"], table["role"], "")
+    return table.filter(pc.or_(pc.not_equal(texts, ""), table["score"].is_valid()))
