@@ -152,18 +152,17 @@ def load(run: str | Path, folder: str | Path | None = None) -> Result:
     Raises:
         RecordError: no record fits, several do, or the file is not a record.
     """
-    errors: list[RecordError] = []
     if not isinstance(run, str | Path) or not str(run).strip():
         raise RecordError(f"run {run!r} — allowed: a run id, the beginning of one, `latest`, or a record's path")
     path = Path(run).expanduser()
     if path.suffix == _SUFFIX:
         record = load_file(path)
     else:
-        record, path = _store(folder).look_up(str(run), errors.append)
+        record, path = _store(folder).look_up(str(run))
     # Four folders above the record: records/BENCHMARK/BACKBONE/METHOD.
     roots = path.absolute().parents[4:5]
     scores, notes, problems = _scores(record, [root / PUBLISHED for root in roots])
-    return Result(record, scores, path, notes, (*(f"WARNING: {error}" for error in errors), *problems))
+    return Result(record, scores, path, notes, problems)
 
 
 def _store(folder: str | Path | None) -> RecordStore:

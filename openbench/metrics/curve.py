@@ -1,6 +1,6 @@
 """Ranking metrics, read from the merged, sorted scores of an ID and an OOD set; OOD is positive unless stated."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -122,12 +122,23 @@ class BestF1(NamedTuple):
     threshold: float
 
 
-def _precision(hits: Counts, selected: Counts) -> Floats:
-    """Return hits / selected; an empty selection has precision 1, as the curve starts at (recall 0, precision 1)."""
-    precision = np.asarray(hits / np.maximum(selected, 1))
-    if not (selected[0] and selected[-1]):  # the counts are monotone: an empty selection is at an end
+def _recall_steps(blocks: Iterable[tuple[Counts, Counts]]) -> tuple[float, float]:
+    """Return Σ (step of the hits) · precision, with the precision at the lower and at the upper entry of each step.
+
+    An empty selection has precision 1, as the curve starts at (recall 0, precision 1).
+
+    Args:
+        blocks: (hits, false alarms) in stretches of the curve.
+    """
+    lower = upper = 0.0
+    for hits, alarms in blocks:
+        selected = hits + alarms
+        precision = hits / np.maximum(selected, 1)
         precision[selected == 0] = 1.0
-    return precision
+        steps = np.abs(np.diff(hits)).astype(np.float64)
+        lower += float(np.dot(steps, precision[:-1]))
+        upper += float(np.dot(steps, precision[1:]))
+    return lower, upper
 
 
 def _workspace(ids: Floats, ood: Floats) -> tuple[Floats, int]:
@@ -241,26 +252,15 @@ class PooledCurve:
         Reference: the trapezoid is what OpenOOD's tables use; Davis and Goadrich (ICML 2006) explain why the step-wise
             form (average precision) is the safer one with few or tied scores.
         """
-        fewer = more = 0.0
-        for a, b in self.blocks():
-            flagged = self.m - b
-            precision = _precision(flagged, flagged + (self.n - a))
-            gain = (b[1:] - b[:-1]).astype(np.float64)
-            # More is flagged as λ falls: a step of recall ends at the lower entry.
-            more += float(np.dot(gain, precision[:-1]))
-            fewer += float(np.dot(gain, precision[1:]))
-        return PrecisionRecallAreas(0.5 * (more + fewer) / self.m, more / self.m)
+        # More is flagged as λ falls: a step of recall ends at the lower entry.
+        lower, upper = _recall_steps((self.m - b, self.n - a) for a, b in self.blocks())
+        return PrecisionRecallAreas(0.5 * (lower + upper) / self.m, lower / self.m)
 
     @cached_property
     def aupr_in(self) -> PrecisionRecallAreas:
         """Return the precision–recall areas with ID positive (score −s)."""
-        fewer = more = 0.0
-        for a, b in self.blocks():
-            precision = _precision(a, a + b)
-            gain = (a[1:] - a[:-1]).astype(np.float64)
-            more += float(np.dot(gain, precision[1:]))
-            fewer += float(np.dot(gain, precision[:-1]))
-        return PrecisionRecallAreas(0.5 * (more + fewer) / self.n, more / self.n)
+        lower, upper = _recall_steps(self.blocks())
+        return PrecisionRecallAreas(0.5 * (lower + upper) / self.n, upper / self.n)
 
     def fpr_at_tpr(self, tpr: float = 0.95) -> float:
         """Return the smallest share of ID flagged among thresholds that flag at least `tpr` of OOD.

@@ -195,8 +195,6 @@ class GroupF1:
     Args:
         threshold: the group's best threshold.
         own: F1 there.
-        pooled_threshold: the best for this group among the thresholds of all groups.
-        pooled: F1 there.
         others_threshold: the best for this group among the thresholds of the other groups; None without others.
         others: F1 there.
         single: F1 at the one threshold for all groups.
@@ -204,8 +202,6 @@ class GroupF1:
 
     threshold: float
     own: float
-    pooled_threshold: float
-    pooled: float
     others_threshold: float | None
     others: float | None
     single: float
@@ -288,12 +284,9 @@ def f1_at(curve: PooledCurve, thresholds: Floats) -> Floats:
 
 
 def _group(f1: Floats, thresholds: Floats, row: int, single: int) -> GroupF1:
-    """Return the summary of a group's F1 by threshold; ties go to the group's own threshold, then to the first."""
-    pooled = row if f1[row] >= f1.max() else int(np.argmax(f1))
-    rest = np.delete(np.arange(f1.size), row)
+    """Return the summary of a group's F1 by threshold; ties go to the first."""
     others: tuple[float | None, float | None] = (None, None)
-    if rest.size:
-        other = rest[np.argmax(f1[rest])]
+    if rest := [at for at in range(f1.size) if at != row]:
+        other = rest[int(np.argmax(f1[rest]))]
         others = float(thresholds[other]), float(f1[other])
-    at_row, best = (float(thresholds[row]), float(f1[row])), (float(thresholds[pooled]), float(f1[pooled]))
-    return GroupF1(*at_row, *best, *others, float(f1[single]))
+    return GroupF1(float(thresholds[row]), float(f1[row]), *others, float(f1[single]))

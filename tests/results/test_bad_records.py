@@ -118,39 +118,6 @@ def test_every_command_names_it_once_and_shows_the_others(place, kind, monkeypat
     assert said.partition("'")[0] in (place / "leaderboard/README.md").read_text()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_newest_record_and_one_by_its_name_are_shown_beside_it(place, kind, capsys):
-    record = make_record()
-    spoil(place, kind)
-    for name in ("latest", record.run_id, record.run_id[:6]):
-        assert main(["show", "record", name]) in (0, 2), name
-        shown = capsys.readouterr()
-        assert "near" in shown.out
-        assert "Traceback" not in shown.err
-
-
-def test_a_newest_record_that_is_bad_is_named_before_the_next_is_shown(place, capsys):
-    newest = make_record(provenance={"utc": "2026-11-20T00:00:00+00:00"}, method=make_record().method | {"version": 2})
-    path = RecordStore(place).write(newest)
-    path.write_text(path.read_text().replace("0.75", "0.76"))
-    assert main(["show", "record", "latest"]) == 2
-    shown = capsys.readouterr()
-    assert "record: " in shown.out
-    assert newest.run_id not in shown.out
-    assert f"{newest.run_id}.json: the record has changed since it was written" in shown.err
-
-
-def test_a_bad_file_of_the_same_beginning_does_not_make_a_name_ambiguous(place, capsys):
-    good = RecordStore(place).path(make_record())
-    good.with_name(f"{good.stem}0.json").write_text("{")
-    assert main(["show", "record", good.stem[:6]]) == 2
-    shown = capsys.readouterr()
-    assert f"record: {good.stem}" in shown.out
-    assert "1 file was left out" in shown.err
-    assert main(["show", "record", f"{good.stem}0"]) == 2
-    assert "not valid JSON" in capsys.readouterr().err
-
-
 def test_other_seeds_are_compared_beside_it(place):
     store, old = RecordStore(place), make_record()
     store.write(with_seed(old, 1, 0.91))
@@ -186,13 +153,6 @@ def test_a_run_without_scores_is_named_and_the_others_are_compared(place, comman
     assert "msp" in shown.out
     assert f"scores of run {make_record().run_id} not found" in shown.err
     assert "1 file was left out" in shown.err
-
-
-def test_a_record_that_calls_itself_latest_is_not_the_latest(place, capsys):
-    old = make_record(run_id="latest", provenance={"utc": "2001-01-01T00:00:00+00:00"})
-    RecordStore(place).write(old)
-    assert main(["show", "record", "latest"]) == 0
-    assert "record: latest" not in capsys.readouterr().out
 
 
 def test_a_folder_of_pages_that_is_a_link_is_not_written_through(place, tmp_path, capsys):

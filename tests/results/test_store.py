@@ -153,16 +153,6 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_option(tmp_path):
             attempt()
 
 
-def test_a_file_system_without_hard_links_is_found_out_before_the_run(tmp_path, monkeypatch):
-    def refuse(source, target):
-        raise OSError(1, "Operation not permitted", str(source), None, str(target))
-
-    monkeypatch.setattr(os, "link", refuse)
-    with pytest.raises(RecordError, match="has no hard links"):
-        RecordStore(tmp_path).check_writable()
-    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
-
-
 def test_a_writable_folder_passes_and_stays_empty(tmp_path):
     RecordStore(tmp_path / "new").check_writable()
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from openbench.cli import options, registry
-from openbench.cli.output import left_out, print_tables
+from openbench.cli.output import print_tables
 from openbench.cli.process import OK
 from openbench.cli.registry import Entry, parameters_of
 from openbench.config.folders import PACKAGE, config_folders
@@ -98,17 +98,16 @@ def show(
       python -m openbench show record 36e6c0 --format eval-results --dataset my-org/cifar10-ood > knn.yaml
     """
     if group == RECORD:
-        with left_out() as lost:
-            record, _ = RecordStore(results).look_up(name, lost.append)
-            if form in (EVAL_RESULTS, LATEX_ROW):
-                print(eval_results(record, **hub) if form == EVAL_RESULTS else latex_row(record), end="")
-                return lost.code
-            tables = [table for one in (VIEWS if view == "all" else (view,)) for table in run_tables(record, one)]
-            parts = rendered(tables, form)
-            parts += [f"{explained(record.header)}\n"] * explain
-            parts += [f"{_origin(record, config_dir, results)}\n"] * (form == "console")
-            print("\n".join(parts), end="")
-        return lost.code
+        record, _ = RecordStore(results).look_up(name)
+        if form in (EVAL_RESULTS, LATEX_ROW):
+            print(eval_results(record, **hub) if form == EVAL_RESULTS else latex_row(record), end="")
+            return OK
+        tables = [table for one in (VIEWS if view == "all" else (view,)) for table in run_tables(record, one)]
+        parts = rendered(tables, form)
+        parts += [f"{explained(record.header)}\n"] * explain
+        parts += [f"{_origin(record, config_dir, results)}\n"] * (form == "console")
+        print("\n".join(parts), end="")
+        return OK
     entry = registry.entry(group, name, config_dir)
     text = method_text if entry.group == "method" else config_text
     print(text(entry, config_dir), end="")

@@ -12,7 +12,7 @@ import numpy as np
 
 from openbench.cli import options
 from openbench.cli.output import LeftOut, left_out, picture_format, print_tables
-from openbench.cli.process import writing
+from openbench.cli.process import OK, writing
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, ConfigError, OpenbenchError
@@ -47,8 +47,7 @@ def report(run_id: str, out: Path | None, images: int, results: Path, cache: Pat
       python -m openbench report latest
       python -m openbench report 36e6c0dc2b0d35da --out knn.html --images 0
     """
-    with left_out() as lost:
-        record, _ = RecordStore(results).look_up(run_id, lost.append)
+    record, _ = RecordStore(results).look_up(run_id)
     from openbench.cli.reproduce import command
     from openbench.report.run_page import run_page
 
@@ -62,7 +61,7 @@ def report(run_id: str, out: Path | None, images: int, results: Path, cache: Pat
     if why:
         print(why)
     print(f"wrote {path}")
-    return lost.code
+    return OK
 
 
 @click.command(cls=options.Command)
@@ -92,8 +91,7 @@ def compare(
         raise ConfigError(f"compare: found {len(run_ids)} run — two or more are needed")
     picture = picture_format(plots, "--plots")
     store = RecordStore(results)
-    with left_out() as lost:
-        records = [store.look_up(run_id, lost.append)[0] for run_id in run_ids]
+    records = [store.look_up(run_id)[0] for run_id in run_ids]
     if len({record.run_id for record in records}) < len(records):
         raise ConfigError("compare: the same run is named twice — name different runs")
     folders = results / PUBLISHED, cache / "scores"
@@ -115,7 +113,7 @@ def compare(
         with writing(plots, "--plots"), replacing(plots) as stream:
             save(figure, stream, picture)
         print(f"drew {plots}", file=sys.stderr)
-    return lost.code
+    return OK
 
 
 @click.command(cls=options.Command)

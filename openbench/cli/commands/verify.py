@@ -225,7 +225,7 @@ def _chosen(records: "RecordStore", run_ids: Sequence[str], on_error: "OnError")
         return
     for name in run_ids:
         try:
-            yield records.look_up(name, on_error)[0]
+            yield records.look_up(name)[0]
         except RecordError as error:
             if len(run_ids) == 1:
                 raise
@@ -269,8 +269,7 @@ def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], k
     from openbench.results.records.store import RecordStore
 
     results = Path(node["results"])
-    with left_out() as lost:
-        existing = RecordStore(results).look_up(run_id, lost.append)
+    existing = RecordStore(results).look_up(run_id)
     record = existing[0]
     config = again(record, config_dir)
     for target in foreign_targets(config):

@@ -195,16 +195,12 @@ class Envelope:
 
     Args:
         fpr: (n,) least share of OOD accepted where at least k of n ID inputs are, k = 1 … n.
-        precision: (n,) largest share of ID among the accepted inputs there.
-        accuracy: (m,) largest accuracy among the accepted ID while the j-th of m OOD inputs joins, j = 1 … m.
         auroc: area above the least FPR over TPR; ties are accepted in part, as for a single score.
-        ap_in: mean precision over recall, step-wise.
-        oscr_selective: mean accuracy over FPR.
+        ap_in: mean over recall, step-wise, of the largest share of ID among the accepted inputs.
+        oscr_selective: mean over FPR of the largest accuracy among the accepted ID inputs.
     """
 
     fpr: Floats
-    precision: Floats
-    accuracy: Floats
     auroc: float
     ap_in: float
     oscr_selective: float
@@ -236,14 +232,11 @@ def envelope(
     """
     curves = [_curves(_weighed(sets, losses, standard, mu)) for mu in mus]
     fpr, joining, precision, accuracy = (np.stack(rows) for rows in zip(*curves, strict=True))
-    best_precision, best_accuracy = precision.max(axis=0), accuracy.max(axis=0)
     return Envelope(
         fpr=fpr.min(axis=0),
-        precision=best_precision,
-        accuracy=best_accuracy,
         auroc=float(1.0 - joining.min(axis=0).mean()),
-        ap_in=float(best_precision.mean()),
-        oscr_selective=float(best_accuracy.mean()),
+        ap_in=float(precision.max(axis=0).mean()),
+        oscr_selective=float(accuracy.max(axis=0).mean()),
     )
 
 

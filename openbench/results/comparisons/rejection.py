@@ -19,7 +19,7 @@ from openbench.metrics.selective.double_score import (
     two_thresholds,
     weighings,
 )
-from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, Unable, least_risk, oscr_selective
+from openbench.metrics.selective.risk import OperatingPoint, SelectiveCurve, TprFpr, Unable, least_risk, oscr_selective
 from openbench.results.comparisons.rows import OnLost, RowKey, by_row, refuse
 from openbench.results.records.settings import is_per_set, strategy_of
 from openbench.results.scores.stored import ScoreStore, per_set_name
@@ -197,45 +197,29 @@ def _compare(
     bound = TprFpr(tpr, shares[first])
     results = []
     for row, curve, share in zip(rows, curves, shares, strict=True):
-        point, precision = least_risk(curve, bound), curve.pair.aupr_in.average_precision
-        risk = point if isinstance(point, str) else point.value
-        s = row.sets[name]
+        s, point = row.sets[name], least_risk(curve, bound)
+        areas = (curve.pair.auroc(), oscr_selective(curve), curve.pair.aupr_in.average_precision)
         joint = two_thresholds((ScorePair(s.id_test, s.id_test), ScorePair(s.ood, s.ood)), s.losses)
-        areas = (curve.pair.auroc(), oscr_selective(curve), precision)
-        results.append(RejectionRow(row.who, row.in_sample, share, risk, *areas, *joint))
-    doubles = [_double(*pair, name, bound) for pair in pairs]
-    return RejectionComparison(name, tpr, shares[first], rows[first].who.method, (*results, *doubles))
+        results.append(RejectionRow(row.who, row.in_sample, share, _risk(point), *areas, *joint))
+    results += [_double(*pair, name, bound) for pair in pairs]
+    return RejectionComparison(name, tpr, shares[first], rows[first].who.method, tuple(results))
 
 
 def _double(risk: Contender, ood: Contender, name: str, bound: TprFpr) -> RejectionRow:
-    """The double score of two runs at the best weight of every operating point."""
-    sets, standard = _weighable(risk, ood, name)
-    losses = risk.sets[name].losses
-    best = best_weighing(weighings(sets, losses, standard, bound, DEFAULT_MUS))
-    least = best if isinstance(best, str) else best.point
-    around, joint = envelope(sets, losses, standard), two_thresholds(sets, losses)
-    return RejectionRow(
-        who=_double_who(risk, ood),
-        in_sample=True,
-        fpr=around.fpr_at_tpr(bound.tpr),
-        risk=least if isinstance(least, str) else least.value,
-        auroc=around.auroc,
-        oscr=around.oscr_selective,
-        ap_in=around.ap_in,
-        ds_f1=joint.ds_f1,
-        ds_aurc=joint.ds_aurc,
-    )
-
-
-def _weighable(risk: Contender, ood: Contender, name: str) -> tuple[tuple[ScorePair, ScorePair], Standard]:
-    """Both scores of ID test and of an OOD set, and their units on ID validation."""
+    """The double score of two runs at the best weight of every operating point, in units of ID validation."""
+    who = risk.who._replace(method=f"{risk.who.method}+{ood.who.method}", params="best weight of every point")
     r, g = risk.sets[name], ood.sets[name]
+    sets = ScorePair(r.id_test, g.id_test), ScorePair(r.ood, g.ood)
     standard = Standard.of(ScorePair(r.id_val, g.id_val))
-    return (ScorePair(r.id_test, g.id_test), ScorePair(r.ood, g.ood)), standard
+    best = best_weighing(weighings(sets, r.losses, standard, bound, DEFAULT_MUS))
+    least, around = best if isinstance(best, str) else best.point, envelope(sets, r.losses, standard)
+    areas = (around.auroc, around.oscr_selective, around.ap_in)
+    joint = two_thresholds(sets, r.losses)
+    return RejectionRow(who, True, around.fpr_at_tpr(bound.tpr), _risk(least), *areas, *joint)
 
 
-def _double_who(risk: Contender, ood: Contender) -> RowKey:
-    return risk.who._replace(method=f"{risk.who.method}+{ood.who.method}", params="best weight of every point")
+def _risk(point: OperatingPoint | Unable) -> float | Unable:
+    return point if isinstance(point, str) else point.value
 
 
 def _pairs(rows: Sequence[Contender], double: tuple[str, str]) -> list[tuple[Contender, Contender]]:

@@ -1,10 +1,9 @@
 """Write-once records on disk: one JSON file per run, named by the run's digest."""
 
-import errno
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,12 @@ from openbench.storage.checksum import KEY as STATED
 from openbench.storage.files import creating, delete_old, read_regular
 from openbench.storage.plain_json import LARGEST, dumps, loads, plain
 
-_UTC = re.compile(rb'"utc": *"([^"]*)"')
+_UTC = re.compile(r'"utc": *"([^"]*)"')
 LATEST = "latest"
 _SHOWN = 8
 _LEVELS = 3  # of folders
 _PLACE = "records/BENCHMARK/BACKBONE/METHOD/RUN_ID.json"
 _PROBE = ".probe."
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
-
 
 OnError = Callable[[RecordError], None]
 
@@ -115,34 +112,28 @@ class RecordStore:
         """
         name = f"{run_id}.json"
         places = (folder / name for folder in _folders(self.folder, _LEVELS)) if is_part(name) else ()
-        files = [path for path in places if os.path.lexists(path)]
-        return self._first(files, ignore) if files else None
+        path = next(filter(os.path.lexists, places), None)
+        return None if path is None else (self.read(path), path)
 
-    def look_up(self, name: str, on_error: OnError = ignore) -> tuple[ResultRecord, Path]:
+    def look_up(self, name: str) -> tuple[ResultRecord, Path]:
         """Return a record and its file by run id, by the beginning of one, or the newest one for `latest`.
 
         Args:
             name: what the user typed.
-            on_error: receives an error for each file that fits but is not a record, if another one is.
 
         Raises:
             RecordError: no record fits, or several do, or the file is there but is not a record.
         """
         files = self.paths()
         if name == LATEST and files:  # a record may call itself so
-            return self._first(sorted(files, key=_creation_time, reverse=True), on_error)
-        fitting = [path for path in files if path.stem == name] or [p for p in files if p.stem.startswith(name)]
+            fitting = [max(files, key=_creation_time)]
+        else:
+            fitting = [path for path in files if path.stem == name] or [p for p in files if p.stem.startswith(name)]
         if len(fitting) > 1:
-            errors: list[RecordError] = []
-            records = [path for _, path in self._read(fitting, errors.append)]
-            if len(records) > 1:
-                shown = listed((f"{p.stem} ({'/'.join(p.parent.parts[-3:])})" for p in records), _SHOWN)
-                raise RecordError(
-                    f"{len(records)} records in '{self.root}' begin with '{name}': {shown} — type more of its digits"
-                )
-            fitting = [*records, *fitting]
-            for error in errors if records else ():
-                on_error(error)
+            shown = listed((f"{p.stem} ({'/'.join(p.parent.parts[-3:])})" for p in fitting), _SHOWN)
+            raise RecordError(
+                f"{len(fitting)} records in '{self.root}' begin with '{name}': {shown} — type more of its digits"
+            )
         if not fitting:
             hint = did_you_mean(name, [path.stem for path in files])
             raise RecordError(
@@ -187,16 +178,6 @@ class RecordStore:
             except RecordError as error:
                 on_error(error)
 
-    def _first(self, files: Sequence[Path], on_error: OnError) -> tuple[ResultRecord, Path]:
-        """The first of some files that is a record."""
-        errors: list[RecordError] = []
-        record = next(self._read(files, errors.append), None)
-        if record is None:
-            raise errors[0]
-        for error in errors:
-            on_error(error)
-        return record
-
     def read(self, path: Path) -> ResultRecord:
         """Return the record in a file, which lies where its names say: a copy elsewhere would count twice.
 
@@ -215,12 +196,9 @@ class RecordStore:
         return len(self.paths())
 
     def _unwritable(self, error: OSError) -> RecordError:
-        reason = error.strerror or str(error)
-        if error.errno in _NO_LINKS and error.filename2 is not None:
-            reason = f"its file system has no hard links, which keep a record from being overwritten ({reason})"
         return RecordError(
-            f"results folder '{self.root}' cannot be written ({reason}) — choose another: runtime.results=DIR "
-            "or OPENBENCH_RESULTS"
+            f"results folder '{self.root}' cannot be written ({error.strerror or error}) — choose another: "
+            "runtime.results=DIR or OPENBENCH_RESULTS"
         )
 
 
@@ -256,9 +234,9 @@ def packed(path: Path, on_error: OnError) -> Iterator[ResultRecord]:
         raise RecordError(f"{path}: packed records cannot be read ({error}) — restore the file") from error
     for row in rows:
         try:
-            yield _load(path / Path(row["path"]).name, row["content"].decode("utf-8"))
-        except (RecordError, UnicodeDecodeError) as error:
-            on_error(error if isinstance(error, RecordError) else _unreadable(path / row["path"], "not UTF-8 text"))
+            yield _load(path / Path(row["path"]).name, row["content"].decode("utf-8", "replace"))
+        except RecordError as error:
+            on_error(error)
 
 
 def _load(path: Path, text: str) -> ResultRecord:
@@ -336,24 +314,13 @@ def _files(folder: Path, levels: int, on_error: OnError) -> Iterator[Path]:
             on_error(RecordError(f"{path}: not in the place of a record — move it to {_PLACE}"))
 
 
-def _bytes(path: Path) -> bytes:
-    """The content of a record's file."""
-    try:
-        return read_regular(path, LARGEST)
-    except OSError as error:
-        raise _unreadable(path, str(error.strerror)) from error
-
-
 def _text(path: Path) -> str:
     """The text of a record's file."""
     try:
-        return _bytes(path).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _unreadable(path, "not UTF-8 text") from error
-
-
-def _unreadable(path: Path, reason: str) -> RecordError:
-    return RecordError(f"{path}: the record cannot be read ({reason}) — restore it or repeat the run")
+        return read_regular(path, LARGEST).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise RecordError(f"{path}: the record cannot be read ({reason}) — restore it or repeat the run") from error
 
 
 def _states(text: str, stated: object) -> bool:
@@ -362,14 +329,10 @@ def _states(text: str, stated: object) -> bool:
     return bytes_sha256(text.replace(line, "\n", 1).encode()) == stated
 
 
-def _creation_time(path: Path) -> tuple[bytes, int]:
+def _creation_time(path: Path) -> tuple[str, int]:
     """When a record was made: its own time and, within one second, its file's; the file is not parsed."""
-    try:
-        content = _bytes(path)
-        match = _UTC.match(content, content.rfind(b'"utc"')) if b'"utc"' in content else None
-        return (match[1] if match else b""), path.stat().st_mtime_ns
-    except (OSError, RecordError):
-        return b"", 0  # any that can be read is newer
+    times = _UTC.findall(_text(path))
+    return (times[-1] if times else ""), path.stat().st_mtime_ns
 
 
 def _content_digest(content: dict[str, Any]) -> str:

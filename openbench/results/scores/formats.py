@@ -128,8 +128,8 @@ def _files(path: Path, meaning: Meaning) -> list[Path]:
 def _arrays(file: Path, meaning: Meaning) -> tuple[SetScores, bool]:
     """The arrays of a file as one set, without a role if it is not known, and whether the sign of scores is known."""
     found = _loaded(file)
-    columns = {column: [key for key in keys if key in found] for column, keys in _KEYS.items()}
-    for column, keys in columns.items():
+    named = {column: [key for key in keys if key in found] for column, keys in _KEYS.items()}
+    for column, keys in named.items():
         if len(keys) > 1:
             raise DataError(f"{file} has the arrays {' and '.join(keys)} — keep one of them")
         if column == "scores" and not keys:
@@ -138,24 +138,23 @@ def _arrays(file: Path, meaning: Meaning) -> tuple[SetScores, bool]:
                 f"{file} has no array '{_CONFIDENCE}' (OpenOOD) or 'scores', found: {names} — optional are "
                 "label, pred, images"
             )
-    values = {column: _column(found[keys[0]], f"{file}: '{keys[0]}'") for column, keys in columns.items() if keys}
-    n = len(values["scores"])
-    for column, array in values.items():
-        if len(array) != n:
-            raise DataError(
-                f"{file}: '{columns[column][0]}' has {len(array):,} values and '{columns['scores'][0]}' {n:,} — one "
-                "of each is needed for every sample"
-            )
+    arrays = {column: _vector(file, keys[0], found) for column, keys in named.items() if keys}
     role, name = meaning.of(file) or ("", file.stem)
-    larger_is = meaning.larger_is or ("id" if columns["scores"] == [_CONFIDENCE] else "")
-    scores = _numbers(values["scores"], f"{file}: '{columns['scores'][0]}'")
+    larger_is = meaning.larger_is or ("id" if named["scores"] == [_CONFIDENCE] else "")
+    scores = arrays["scores"].astype(np.float64)
+    for column, array in arrays.items():
+        if len(array) != len(scores):
+            raise DataError(
+                f"{file}: '{named[column][0]}' has {len(array):,} values and '{named['scores'][0]}' {len(scores):,} — "
+                "one of each is needed for every sample"
+            )
     return SetScores(
         name,
         role,
         -scores if larger_is == "id" else scores,
-        labels=_whole(values.get("labels"), f"{file}: 'label'"),
-        predictions=_whole(values.get("predictions"), f"{file}: 'pred'"),
-        images=tuple(map(str, values["images"])) if "images" in values else None,
+        labels=_classes(file, arrays.get("labels")),
+        predictions=_classes(file, arrays.get("predictions")),
+        images=tuple(map(str, arrays["images"])) if "images" in arrays else None,
     ), bool(larger_is)
 
 
@@ -179,37 +178,29 @@ def _loaded(file: Path) -> dict[str, Any]:
         raise DataError(f"{file} cannot be read as arrays of numbers ({one_line(reason)}) — write it again") from error
 
 
-def _column(value: Any, where: str) -> NDArray[Any]:
-    """(n,) of an array (n,) or (n, 1)."""
-    array = np.asarray(value)
+def _vector(file: Path, key: str, found: Mapping[str, Any]) -> NDArray[Any]:
+    """(n,) of an array (n,) or (n, 1): names of images, or numbers, none of them NaN."""
+    array = np.asarray(found[key])
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
-    if array.ndim != 1 or not array.size:
-        raise DataError(f"{where} has the shape {array.shape} — allowed: (n,), a value for each sample")
+    kinds = "OSU" if key in _KEYS["images"] else "biuf"
+    missing = int(np.isnan(array).sum()) if array.dtype.kind == "f" else 0
+    if array.dtype.kind not in kinds or missing or array.ndim != 1 or not array.size:
+        raise DataError(
+            f"{file}: '{key}' has the shape {array.shape}, the type {array.dtype} and {missing:,} NaN — allowed: (n,), "
+            "a number for each sample"
+        )
     return array
 
 
-def _numbers(array: NDArray[Any], where: str) -> NDArray[np.float64]:
-    """(n,) float64, none of them NaN."""
-    if array.dtype.kind not in "biuf":
-        raise DataError(f"{where} is of type {array.dtype} — allowed: numbers")
-    numbers = array.astype(np.float64)
-    if np.isnan(numbers).any():
-        first, count = int(np.isnan(numbers).argmax()), int(np.isnan(numbers).sum())
-        raise DataError(
-            f"{where}: {count:,} of {len(numbers):,} values are NaN, the first at {first} — allowed: numbers"
-        )
-    return numbers
-
-
-def _whole(array: NDArray[Any] | None, where: str) -> NDArray[np.int64] | None:
+def _classes(file: Path, array: NDArray[Any] | None) -> NDArray[np.int64] | None:
     """(n,) int64 of whole numbers; None of None."""
     if array is None:
         return None
-    numbers = _numbers(array, where)
-    if not np.array_equal(numbers, np.floor(numbers)) or np.abs(numbers).max() > np.iinfo(np.int32).max:
-        raise DataError(f"{where} holds values that are not class indices — allowed: whole numbers, negative for OOD")
-    return numbers.astype(np.int64)
+    whole = array.astype(np.int64)
+    if not np.array_equal(array, whole):
+        raise DataError(f"{file}: label or pred is no class index — allowed: whole numbers, negative for OOD")
+    return whole
 
 
 def _check_known(arrays: Mapping[Path, SetScores], unsigned: Sequence[str], meaning: Meaning) -> None:

@@ -4,7 +4,8 @@ Beside the scores of a run lie class probabilities and a method's scores by clas
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,6 @@ from openbench.storage.files import forbidden, replacing
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COLUMNS = ("set", "role", "score", "label", "prediction", "correct")
 _DIGEST = b"digest"
 _NAME = 32  # hexadecimal digits of a digest that name a file
 _SUFFIX = ".by_class"
@@ -29,8 +29,6 @@ _SCORES = b"scores"  # key of the digest of the scores that a file by class belo
 _PROBABILITIES = "probabilities"  # folder of the network's class probabilities, and key of their digest
 # Field of a set's scores → prefix of its columns.
 _KINDS = {"probabilities": "p", "class_scores": "s", "class_probabilities": "q"}
-_COLUMN = re.compile(r"([psq])_([0-9]+)")
-_ROLES = ("set", "role")
 
 
 def per_set_name(run_id: str, ood_set: str) -> str:
@@ -131,7 +129,7 @@ class ScoreStore:
         Raises:
             CacheError: there are none, or the file is not what was written.
         """
-        return self._sets(run_id)[0]
+        return self._splits(run_id, self._table(run_id, self.path(run_id)))
 
     def read_whole(self, run_id: str) -> list[SetScores]:
         """Return the scores of a run with the class probabilities of ID val and ID test, if they were stored.
@@ -139,28 +137,22 @@ class ScoreStore:
         Raises:
             CacheError: as for `read`, or the class probabilities belong to other scores.
         """
-        (sets, table), path = self._sets(run_id), self.by_class(run_id)
+        table = self._table(run_id, self.path(run_id))
+        sets, path = self._splits(run_id, table), self.by_class(run_id)
         if not path.is_file():
             return sets
         classes = self._table(run_id, path)
         about = classes.schema.metadata or {}
         shared = about.get(_PROBABILITIES.encode(), b"").decode(errors="replace")
-        try:
+        with _as_written(path):
             if about.get(_SCORES) != (table.schema.metadata or {}).get(_DIGEST):
-                raise ValueError("they belong to other scores")
+                raise ValueError("class probabilities that belong to other scores")
             sets = _with_classes(sets, classes)
             return _with_classes(sets, self._probabilities(run_id, shared)) if shared else sets
-        except ValueError as error:
-            raise CacheError(
-                f"{path}: not the class probabilities of run {run_id} ({error}) — delete it, or repeat the run"
-            ) from error
 
-    def _sets(self, run_id: str) -> tuple[list[SetScores], "pa.Table"]:
-        table, path = self._table(run_id, self.path(run_id)), self.path(run_id)
-        try:
-            return _splits(table), table
-        except ValueError as error:
-            raise CacheError(f"{path}: not the scores of a run ({error}) — delete it and repeat the run") from error
+    def _splits(self, run_id: str, table: "pa.Table") -> list[SetScores]:
+        with _as_written(self.path(run_id)):
+            return _splits(table)
 
     def _probabilities(self, run_id: str, content: str) -> "pa.Table":
         if not re.fullmatch(f"[0-9a-f]{{{_NAME}}}", content):
@@ -174,18 +166,24 @@ class ScoreStore:
         """The content of a file, checked."""
         if not path.is_file():
             raise CacheError(f"scores of run {run_id} not found in '{self.root}' — repeat the run to compute them")
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        try:
+        with _as_written(path):
             with pq.ParquetFile(path, page_checksum_verification=True) as file:  # read_table takes twice as long
                 table = file.read()
-            if path == self.path(run_id) and tuple(table.column_names) != COLUMNS:
-                raise ValueError(f"columns {table.column_names}, expected {list(COLUMNS)}")
             check_unchanged(table)
             return table
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise CacheError(f"{path}: not the scores of a run ({error}) — delete it and repeat the run") from error
+
+
+@contextmanager
+def _as_written(path: Path) -> Iterator[None]:
+    """Refuse a file that is not what was written."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise CacheError(f"{path}: not the scores of a run ({error}) — delete it and repeat the run") from error
 
 
 def _write(path: Path, table: "pa.Table") -> None:
@@ -252,21 +250,18 @@ def _content_digest(table: "pa.Table") -> str:
 def _table(run_id: str, scores: Sequence[SetScores]) -> "pa.Table":
     import pyarrow as pa
 
-    def joined(parts: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate(parts)
-
     repeated = [len(s.scores) for s in scores]
     # OOD images have no right class; their `correct` is masked to null.
-    correct = joined([np.zeros(len(s.scores), bool) if s.correct is None else s.correct for s in scores])
-    unknown = joined([np.full(len(s.scores), s.correct is None) for s in scores])
-    predicted = joined([np.asarray(s.predictions, np.int64) for s in scores])
+    correct = [np.zeros(len(s.scores), bool) if s.correct is None else s.correct for s in scores]
+    unknown = np.repeat([s.correct is None for s in scores], repeated)
+    predicted = np.concatenate([np.asarray(s.predictions, np.int64) for s in scores])
     columns = {
         "set": _repeated([s.name for s in scores], repeated),
         "role": _repeated([str(s.role) for s in scores], repeated),
-        "score": pa.array(joined([_exact(s.scores) for s in scores])),
-        "label": pa.array(joined([np.asarray(s.labels, np.int64) for s in scores])),
+        "score": pa.array(np.concatenate([_exact(s.scores) for s in scores])),
+        "label": pa.array(np.concatenate([np.asarray(s.labels, np.int64) for s in scores])),
         "prediction": pa.array(predicted, mask=predicted < 0),
-        "correct": pa.array(correct, mask=unknown),
+        "correct": pa.array(np.concatenate(correct), mask=unknown),
     }
     # `splits` keeps a split that has no rows, and the order.
     order = "\n".join(f"{s.role}/{s.name}" for s in scores)
@@ -313,22 +308,16 @@ def _with_classes(scores: Sequence[SetScores], table: "pa.Table") -> list[SetSco
     """Return sets with the numbers by class that a table of `_class_table` has of them.
 
     Raises:
-        ValueError: columns or rows do not fit the sets.
+        ValueError: rows do not fit the sets.
+        KeyError: a column is missing.
     """
-    order: dict[str, list[str]] = {}
-    for name in table.column_names[len(_ROLES) :]:
-        match = _COLUMN.fullmatch(name)
-        if match is None or int(match[2]) != len(order.setdefault(match[1], [])):
-            raise ValueError(f"column '{name}' is out of place")
-        order[match[1]].append(name)
-    if tuple(table.column_names[: len(_ROLES)]) != _ROLES:
-        raise ValueError(f"columns {table.column_names[:2]}, expected {list(_ROLES)}")
-    names, roles = (np.asarray(table.column(name).to_pylist()) for name in _ROLES)
-    numbers = {
-        field: np.stack([table.column(name).to_numpy() for name in order[prefix]], axis=1)
-        for field, prefix in _KINDS.items()
-        if prefix in order
-    }
+    names, roles = (np.asarray(table.column(name).to_pylist()) for name in ("set", "role"))
+    numbers = {}
+    for field, prefix in _KINDS.items():
+        count = sum(name.startswith(f"{prefix}_") for name in table.column_names)
+        if count:
+            columns = [table.column(f"{prefix}_{k}").to_numpy() for k in range(count)]
+            numbers[field] = np.stack(columns, axis=1)
     sets, used = [], 0
     for s in scores:
         rows = (names == s.name) & (roles == str(s.role))
