@@ -113,19 +113,8 @@ class Result:
         if not isinstance(other, Result):
             raise DataError(f"compare: {type(other).__name__} is not a Result — e.g. r['knn'].compare(r['msp'])")
         one, another = compared([(result.record, scores_of(result)) for result in (self, other)])
-        rows = [
-            {
-                "set": row.name,
-                "role": row.role,
-                "auroc": row.auroc.first,
-                "other_auroc": row.auroc.second,
-                **{key: getattr(row.auroc, key) for key in ("difference", "low", "high", "p")},
-                "n_id": row.n_id,
-                "n_ood": row.n_ood,
-            }
-            for row in differences(one, another, level)
-        ]
-        table = pd.DataFrame(rows).astype({"set": "str", "role": "str", "n_id": "Int64", "n_ood": "Int64"})
+        table = pd.DataFrame([*differences(one, another, level)])
+        table = table.astype({"set": "str", "role": "str", "n_id": "Int64", "n_ood": "Int64"})
         kind = "paired" if one.ordered and another.ordered else "unpaired: images are not named"
         first, second = (f"{r.record.method.get('name')} ({r.record.run_id})" for r in (self, other))
         table.attrs |= {"first": first, "second": second, "level": level, "test": f"DeLong, {kind}, two-sided"}

@@ -11,7 +11,7 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import DataError
 from openbench.metrics.curve import share_below
-from openbench.metrics.intervals import PairedDifference, paired_delong, unpaired_delong
+from openbench.metrics.intervals import paired_delong, unpaired_delong
 from openbench.results.records.settings import GIVEN, leaves
 from openbench.results.tables.render import Cell, Column, Estimate, Table
 from openbench.results.tables.views import GROUPS
@@ -61,50 +61,30 @@ def compared(runs: Sequence[tuple[ResultRecord, Sequence[SetScores]]]) -> list[S
     return named
 
 
-@dataclass(frozen=True)
-class AurocDifference:
-    """Two runs on a set, or on the mean of a group.
-
-    Args:
-        name: of the set or group.
-        role: the group of a set; `mean` of a group.
-        auroc: of both, their difference, its interval and p.
-        n_id: ID images.
-        n_ood: OOD images.
-    """
-
-    name: str
-    role: str
-    auroc: PairedDifference
-    n_id: int
-    n_ood: int
-
-
-def differences(first: ScoredRun, other: ScoredRun, level: float = 0.95) -> Iterator[AurocDifference]:
+def differences(first: ScoredRun, other: ScoredRun, level: float = 0.95) -> Iterator[dict[str, Any]]:
     """Yield how two runs differ in AUROC: near, its sets, far, its sets.
+
+    Keys: `set`, `role` (`mean` of a group), `auroc`, `other_auroc`, `difference`, the ends `low` and `high` of its
+    interval, `p`, `n_id`, `n_ood`. Scores of images that are not named are compared as if they were of other images.
 
     Args:
         first: the difference is its AUROC minus the other's.
         other: on the same images.
         level: coverage of the intervals.
 
-    The scores of images that are not named are compared as if they were of other images.
-
     Reference: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988); see `metrics.paired_delong` for the group's mean.
     """
     (ids_a,), (ids_b,) = first.of(Role.ID_TEST), other.of(Role.ID_TEST)
-
-    def between(name: str, role: str, pairs: Sequence[tuple[SetScores, SetScores]]) -> AurocDifference:
-        one, two = ([pair[side].scores for pair in pairs] for side in (0, 1))
-        test = paired_delong if first.ordered and other.ordered else unpaired_delong
-        difference = test((ids_a.scores, one), (ids_b.scores, two), level)
-        return AurocDifference(name, role, difference, len(ids_a.scores), sum(map(len, one)))
-
+    test = paired_delong if first.ordered and other.ordered else unpaired_delong
     for group in GROUPS:
-        pairs = list(zip(first.of(group), other.of(group), strict=True))
-        if pairs:
-            yield between(group, "mean", pairs)
-            yield from (between(pair[0].name, group, [pair]) for pair in pairs)
+        sets = list(zip(first.of(group), other.of(group), strict=True))
+        groups = [(group, "mean", sets)] * bool(sets)
+        for name, role, pairs in groups + [(pair[0].name, group, [pair]) for pair in sets]:
+            one, two = ([pair[side].scores for pair in pairs] for side in (0, 1))
+            found = test((ids_a.scores, one), (ids_b.scores, two), level)
+            numbers = dict(zip(("auroc", "other_auroc", "difference", "low", "high", "p"), found, strict=True))
+            sizes = {"n_id": len(ids_a.scores), "n_ood": sum(map(len, one))}
+            yield {"set": name, "role": role, **numbers, **sizes}
 
 
 def difference_table(first: ScoredRun, other: ScoredRun, level: float = 0.95) -> Table:
@@ -119,8 +99,13 @@ def difference_table(first: ScoredRun, other: ScoredRun, level: float = 0.95) ->
     numbers = (Column(title, "percent") for title in titles)
     columns = (*Column.of("set", "role"), *numbers, Column("p", "number"))
     rows = tuple(
-        (one.name if one.role == "mean" else f"  {one.name}", one.role, *_cells(one.auroc))
-        for one in differences(first, other, level)
+        (
+            row["set"] if row["role"] == "mean" else f"  {row['set']}",
+            *(row[key] for key in ("role", "auroc", "other_auroc")),
+            Estimate(row["difference"], row["low"], row["high"]),
+            float(f"{row['p']:.3g}"),
+        )
+        for row in differences(first, other, level)
     )
     unnamed = " and ".join(run.name for run in (first, other) if not run.ordered)
     test = "AUROC on the same images: DeLong's paired test"
@@ -140,7 +125,7 @@ def config_table(runs: Sequence[ScoredRun]) -> Table:
     ]
     rows = []
     for key in sorted({key for values in runs_values for key in values}):
-        words = [_word(values.get(key)) for values in runs_values]
+        words = ["" if (value := values.get(key)) is None else str(value) for values in runs_values]
         if len(set(words)) > 1:
             rows.append((key, *words))
     columns = (Column("key"), *(Column(run.name) for run in runs))
@@ -174,11 +159,6 @@ def disagreement_table(first: ScoredRun, other: ScoredRun, most: int, keys: Keys
     return Table("Images on which they disagree most", columns, tuple(rows), notes=(note,))
 
 
-def _cells(difference: PairedDifference) -> tuple[Cell, ...]:
-    estimate = Estimate(difference.difference, difference.low, difference.high)
-    return difference.first, difference.second, estimate, float(f"{difference.p:.3g}")
-
-
 def _places(ids: np.ndarray, ood: np.ndarray) -> np.ndarray:
     """(n + m,) share of all scores below each score, ties counted ½."""
     values = np.concatenate([ids, ood]).astype(float)
@@ -204,7 +184,3 @@ def _check_same_images(first: ScoredRun, other: ScoredRun) -> None:
         if first.ordered and other.ordered and len(labels) == 2 and not np.array_equal(labels[0], labels[1]):
             differing = int((labels[0] != labels[1]).sum())
             raise DataError(f"{named}: {where}: {differing} of {len(one.scores)} images have other labels — {_SAME}")
-
-
-def _word(value: Any) -> str:
-    return "" if value is None else str(value)

@@ -253,13 +253,13 @@ def compare(old: ResultRecord, new: ResultRecord) -> RecordComparison:
     added = [path for path in second if path not in first and path[0] == "metrics"]
     for path in sorted((first.keys() | second.keys()) - set(added)):
         a, b = first.get(path, _ABSENT), second.get(path, _ABSENT)
-        if not (_is_number(a) and _is_number(b)):
-            same, within, allowed = type(a) is type(b) and a == b, False, 0.0
-            same = same or (_is_reason(path) and path in first and path in second)
+        if all(isinstance(value, float | int) and not isinstance(value, bool) for value in (a, b)):
+            rounding, gap = ROUNDING * max(1.0, abs(a)), abs(a - b)
+            allowed = max(_allowed(old, path), rounding)
+            same, within = gap <= rounding, gap <= allowed * (1 + 1e-9)
         else:
-            allowed = max(_allowed(old, path), ROUNDING * max(1.0, abs(a)))
-            same = abs(a - b) <= ROUNDING * max(1.0, abs(a))
-            within = abs(a - b) <= allowed * (1 + 1e-9)
+            is_reason = path[0] == "trials" and path[2:] == (_REASON,) and path in first and path in second
+            same, within, allowed = is_reason or (type(a) is type(b) and a == b), False, 0.0
         if same:
             equal += 1
         else:
@@ -273,14 +273,6 @@ def _allowed(record: ResultRecord, path: Path) -> float:
     if path[0] == "trials" and len(path) == 3:
         return of_trial(record, int(path[1].strip("[]")), path[2])
     return 0.0
-
-
-def _is_reason(path: Path) -> bool:
-    return path[0] == "trials" and len(path) == 3 and path[2] == _REASON
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float | int) and not isinstance(value, bool)
 
 
 def _dotted(path: Path) -> str:
