@@ -276,6 +276,9 @@ class _Provenance(_Node):
     reused: dict[Words, Words] | None = None
     prediction_sets: dict[Words, Words] | None = None
     warnings: list[str] | None = None
+    seconds: dict[Words, Number] | None = None
+    peak_mib: dict[Words, Number] | None = None
+    passes: Count | None = None
     probe: _Probe | None = None
 
 

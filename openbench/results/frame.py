@@ -211,8 +211,7 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
     name, backbone = str(record.method.get("name")), str(record.backbone.get("name"))
     version, params = int(record.method.get("version", 0)), record.method.get("params") or {}
     sources, uncommitted = provenance.get(SOURCES) or {}, provenance.get(UNCOMMITTED) or {}
-    metrics, tune = config.get("metrics"), config.get("tune")
-    strategy = str(tune.get("strategy", "none")) if isinstance(tune, dict) else "none"
+    metrics, strategy = config.get("metrics"), (config.get("tune") or {}).get("strategy", "none")
     numbers = {of: {k: v for k, v in values.items() if keep(of, k)} for of, values in record.metrics.items()}
     attack = [config[ATTACK]] if ATTACK in config else []
     given = [given_of(record)] if given_of(record) and config.get("seed") is None else []
@@ -239,7 +238,7 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
         backbone=backbone,
         network=str(record.backbone.get("digest") or given_of(record) or None),
         seed=config.get("seed"),
-        level=float(metrics.get("confidence", 0.95)) if isinstance(metrics, dict) else 0.95,
+        level=float((metrics or {}).get("confidence", 0.95)),
         **{f"{key}_node": node for key, node in nodes.items()},
         metrics_node=metrics,
         config_key=config_key({**config, **nodes}),
@@ -256,9 +255,9 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
         images=sum(count["n"] for count in record.counts.values()),
         sizes=_sizes(record),
         trials=len(record.trials),
-        passes=passes if isinstance(passes := provenance.get("passes"), int) else None,
+        passes=provenance.get("passes"),
         width=sum(int(record.backbone.get(key) or 0) for key in ("feature_dim", "num_classes")),
-        seconds=dict(_numeric(provenance.get("seconds"))),
+        seconds={stage: float(seconds) for stage, seconds in (provenance.get("seconds") or {}).items()},
         **cost_of(record),
         metrics={of: values for of, values in numbers.items() if values},
     )
@@ -272,7 +271,7 @@ def config_key(config: Mapping[str, Any]) -> str:
     Args:
         config: the scientific config; `training` is None for released weights, which openbench did not train.
     """
-    metrics = _mapping(config.get("metrics"))
+    metrics = config.get("metrics") or {}
     options = {k: v for k, v in metrics.items() if not (isinstance(v, list) or k.startswith("_") or k in _INTERVALS)}
     attack = [_digest(config[ATTACK])] if ATTACK in config else []
     return digest([*(_digest(config.get(key)) for key in (*NODES, OUTLIERS)), options, config.get("seed"), *attack])
@@ -280,7 +279,7 @@ def config_key(config: Mapping[str, Any]) -> str:
 
 def benchmark_key(node: Any) -> str:
     """Return the digest of the config of a benchmark; whether images may be missing does not matter."""
-    return _digest({key: value for key, value in _mapping(node).items() if key != "incomplete"})
+    return _digest({key: value for key, value in (node or {}).items() if key != "incomplete"})
 
 
 def _sizes(record: ResultRecord) -> dict[str, int]:
@@ -288,14 +287,6 @@ def _sizes(record: ResultRecord) -> dict[str, int]:
     for key, count in record.counts.items():
         sizes[key.partition("/")[0]] += count["n"]
     return dict(sizes)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _numeric(value: Any) -> Iterator[tuple[str, float]]:
-    return ((key, float(number)) for key, number in _mapping(value).items() if isinstance(number, float | int))
 
 
 def _digest(node: Any) -> str:
@@ -316,15 +307,12 @@ def cost_of(record: ResultRecord) -> dict[str, float | None]:
     counts = record.counts.items()
     scored = sum(int(count.get("n", 0)) for key, count in counts if key.partition("/")[0] not in _NOT_SCORED)
     provenance = record.provenance
-    seconds, peak = (_mapping(provenance.get(key)) for key in ("seconds", "peak_mib"))
-    spent, extracting, most = seconds.get("score"), seconds.get("features"), peak.get("score")
-    passes, pass_ms = provenance.get("passes"), None
-    if isinstance(extracting, float | int) and isinstance(passes, int) and passes > 0:
-        pass_ms = 1000 * extracting / passes
+    seconds, peak = (provenance.get(key) or {} for key in ("seconds", "peak_mib"))
+    passes = provenance.get("passes")
     return {
-        "pass_ms": pass_ms,
-        "ms": float(f"{1000 * spent / scored:.4g}") if isinstance(spent, float | int) and scored else None,
-        "mib": float(most) if isinstance(most, float | int) else None,
+        "pass_ms": 1000 * seconds["features"] / passes if passes and "features" in seconds else None,
+        "ms": float(f"{1000 * seconds['score'] / scored:.4g}") if scored and "score" in seconds else None,
+        "mib": float(peak["score"]) if "score" in peak else None,
     }
 
 

@@ -174,15 +174,13 @@ def group_table(scored: GroupedScores) -> Table:
 
 def _case(record: ResultRecord) -> str:
     """The collection that a benchmark is a group of; empty if there is none."""
-    node, name = record.config.get("benchmark"), str(record.benchmark.get("name"))
-    group = node.get("group") if isinstance(node, Mapping) else None
+    name, group = str(record.benchmark.get("name")), (record.config.get("benchmark") or {}).get("group")
     return name.removesuffix(f"_{group}") if group and name.endswith(f"_{group}") else ""
 
 
 def _number_of_groups(record: ResultRecord) -> int | None:
     """How many groups a record's collection has."""
-    node = record.config.get("benchmark")
-    collection = node.get("collection") if isinstance(node, Mapping) else None
+    collection = (record.config.get("benchmark") or {}).get("collection")
     if not isinstance(collection, Mapping):
         return None
     n, inside = len(collection["declared"]), int(collection["id"])

@@ -84,8 +84,7 @@ def _file(method: str) -> Mapping[str, Any]:
 
 def strategy_of(record: ResultRecord) -> str:
     """Return the strategy by which a run's hyper-parameters were chosen; `none` if there was nothing to choose."""
-    tune = record.config.get("tune")
-    return str(tune.get("strategy", "none")) if isinstance(tune, Mapping) and record.tuned else "none"
+    return str((record.config.get("tune") or {}).get("strategy", "none")) if record.tuned else "none"
 
 
 def given_of(record: ResultRecord) -> str:
@@ -119,8 +118,8 @@ _PLAIN = ("RandomCrop", "HorizontalFlip", "RandomResizedCrop")
 
 def training_of(record: ResultRecord) -> str:
     """Return how a run's backbone was trained, as users type it after `training=`."""
-    node = record.config.get("backbone")
-    from_python = isinstance(node, Mapping) and "architecture" in node and _OF_OWN.issuperset(node)
+    node = record.config.get("backbone") or {}
+    from_python = "architecture" in node and _OF_OWN.issuperset(node)
     return str(record.backbone.get("training") or (OWN if from_python else RELEASED))
 
 

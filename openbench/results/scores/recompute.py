@@ -79,27 +79,25 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores]) -> Recomputed:
     if given_of(record) not in ("", scores_digest(sets)):
         raise RecordError(f"record {record.run_id}: the scores beside it are not those that were given")
     computed = evaluate(sets, options_of(record))
-    both: dict[str, dict[str, Any]] = {
-        name: {key: value for key, value in values.items() if key in computed.get(name, {})}
-        for name, values in record.metrics.items()
-    }
     by_class = any(s.probabilities is not None for s in sets)
+    old: dict[str, dict[str, Any]] = {}
+    new: dict[str, dict[str, Any]] = {}
+    added: dict[str, dict[str, float | int | str]] = {}
     for name, values in record.metrics.items():
-        lacking = [key for key in values if key not in both[name] and (by_class or not _NEEDS_CLASSES.fullmatch(key))]
+        found = computed.get(name, {})
+        lacking = [key for key in values if key not in found and (by_class or not _NEEDS_CLASSES.fullmatch(key))]
         if lacking:
             raise RecordError(
                 f"record {record.run_id} states {name}.{lacking[0]}, which its scores and its options of metrics "
                 "do not give"
             )
-    numbers = sum(map(len, both.values()))
+        if shared := [key for key in found if key in values]:
+            old[name], new[name] = ({key: of[key] for key in shared} for of in (values, found))
+        if more := {key: value for key, value in found.items() if key not in values}:
+            added[name] = more
+    numbers = sum(map(len, old.values()))
     without = sum(map(len, record.metrics.values())) - numbers
-    comparable = {
-        name: {k: v for k, v in computed[name].items() if k in values} for name, values in both.items() if values
-    }
-    old = replace(record, metrics={name: values for name, values in both.items() if values})
-    new = {of: {k: v for k, v in computed[of].items() if k not in values} for of, values in record.metrics.items()}
-    added = {of: values for of, values in new.items() if values}
-    return Recomputed(compare(old, replace(record, metrics=comparable)), numbers, without, added)
+    return Recomputed(compare(replace(record, metrics=old), replace(record, metrics=new)), numbers, without, added)
 
 
 def options_of(record: ResultRecord) -> MetricOptions:
@@ -108,9 +106,8 @@ def options_of(record: ResultRecord) -> MetricOptions:
     Raises:
         RecordError: they are not valid.
     """
-    node = record.config.get("metrics")
-    known = {option.name for option in fields(MetricOptions)}
-    options = {key: value for key, value in node.items() if key in known} if isinstance(node, Mapping) else {}
+    known, node = {option.name for option in fields(MetricOptions)}, record.config.get("metrics") or {}
+    options = {key: value for key, value in node.items() if key in known}
     try:
         return MetricOptions(**options)
     except (OpenbenchError, TypeError) as error:
