@@ -22,6 +22,10 @@ _PATCHES = 4  # in a row, and in a column
 MIXED_READ = Request(fields=frozenset({Field.FEATURES}))  # of mixed images
 
 
+class _Changed(MadeItems):
+    """Items that this module makes; a type of its own tells the feature cache which code they depend on."""
+
+
 def check_corruption(corruption: Corruption, where: str) -> None:
     """Check that a corruption is one of ImageNet-C's fifteen.
 
@@ -53,7 +57,7 @@ def corrupted(split: Split, corruption: Corruption, preprocess: Preprocess) -> S
     raised = {} if Corruption.version == 1 else {"version": Corruption.version}
     return replace(
         split,
-        items=MadeItems(len(split), make),
+        items=_Changed(len(split), make),
         digest=digest({"of": split.digest, "corruption": corruption, "crop": crop, **raised}),
         as_stored=True,
     )
@@ -91,7 +95,7 @@ def mixed(split: Split, others: Split, mixing: Mixing, preprocess: Preprocess) -
     crops = first and (first, second)
     return replace(
         split,
-        items=MadeItems(len(split), make),
+        items=_Changed(len(split), make),
         digest=digest({"of": split.digest, "with": others.digest, "mixing": mixing, "crops": crops}),
         as_stored=True,
     )
@@ -152,7 +156,7 @@ def synthetic(split: Split, recipes: Sequence[Recipe], seed: int, preprocess: Pr
         return (image + other) / 2 if is_row else _mixture(image, _cropped(other, crop), 0.5)
 
     count = len(recipes) * len(split)
-    images: Items = MadeItems(count, make)
+    images: Items = _Changed(count, make)
     if is_row:  # rows are read in batches
         images = RowItems((np.stack([make(index) for index in range(count)]),))
     return replace(
