@@ -13,7 +13,7 @@ from scipy.stats import t as student
 
 from openbench import paths
 from openbench.config.overrides import ATTACK
-from openbench.errors import ConfigError, check_choice, check_known, did_you_mean
+from openbench.errors import ConfigError, check_choice, check_known, not_found
 from openbench.metrics.selective.risk import UNABLE, SelectiveCurve, TprFpr, least_risk, oscr_selective
 from openbench.results.frame import Keep, Run
 from openbench.results.leaderboard.ranking import mean_over
@@ -107,19 +107,15 @@ class PublishedTable:
     """
 
     def __init__(self, study: Study) -> None:
-        self._study, self._source = study, study.figures
-        self._where = f"study '{study.name}'"
+        self._source, self._where = study.figures, f"study '{study.name}'"
         self._lines: list[tuple[str, Mapping[str, str]]] = []  # the place of each line, and its cells
         if self._source is None:
             return
         folders, name = (study.path.parent, paths.reference_dir()), self._source.file
         folder = next((folder for folder in folders if (folder / name).is_file()), None)
         if folder is None:
-            known = sorted(file.name for file in paths.reference_dir().glob("*.csv"))
-            raise ConfigError(
-                f"{self._where}: published: file '{name}' is neither in '{study.path.parent}' nor among the reference "
-                f"files{did_you_mean(name, known)} — available: {', '.join(known)}"
-            )
+            what = f"{self._where}: published: file '{name}' not found in '{study.path.parent}' or the reference files"
+            raise ConfigError(not_found(what, name, sorted(file.name for file in folders[1].glob("*.csv"))))
         self._lines = list(reference_rows(folder, name))
 
     def figure(self, row: Row, column: Column) -> PublishedFigure | None:
@@ -392,7 +388,8 @@ def mixture_cells(study: Study) -> list[list[Cell]]:
         study: with the options `ood_mean` (m) and `samples`, the number of ID inputs.
 
     Raises:
-        ConfigError: a row or a column that the problem does not have.
+        ConfigError: a column that the problem does not have.
+        RecordError: a row without a and b.
 
     Reference: Franc, Prusa, Paplham, "Reject option models comprising out-of-distribution detection", 2023,
         arXiv 2307.05199, section 5.1.

@@ -184,7 +184,7 @@ def test_published_figures_are_found_by_what_stands_in_their_columns(tmp_path):
         (("method=knn", "method=knm"), "two': KNN, near: method — found 'knm', allowed: .*did you mean 'knn'"),
         (("title: Two", "published: {file: x.csv, runs: 0}\ntitle: Two"), r"published\.runs: found 0"),
         (("title: Two", "test: NN\ntitle: Two"), "test — found 'NN', allowed: MSP, KNN; did you mean 'KNN'"),
-        (("title: Two", "published: {file: none.csv}\ntitle: Two"), "'none.csv' is neither in"),
+        (("title: Two", "published: {file: none.csv}\ntitle: Two"), "'none.csv' not found in"),
     ],
 )
 def test_what_a_yaml_has_wrong_is_said_with_what_is_allowed(tmp_path, change, words):
