@@ -1,7 +1,7 @@
 """Inputs of a detector: PIL images, arrays, tensors, lists of them, data sets with labels; rows of features."""
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from openbench.core.benchmark import Image, Items, RowItems, Split
 from openbench.core.request import Role
 from openbench.data.sources.items import DEEP
 from openbench.digest import bytes_sha256, row_digests
-from openbench.errors import ConfigError, DataError
+from openbench.errors import DataError
 
 _FORMS = (
     "a PIL image, a uint8 array (h, w) or (h, w, 3), a uint8 tensor (h, w) or (3, h, w), or several of them as a list, "
@@ -163,17 +163,6 @@ def as_split(data: Any, role: Role, classes: Sequence[str], features: bool = Fal
         digest=secrets.token_hex(16),  # the images have not been read, so no two splits may count as equal
         expected=len(source),
     )
-
-
-def class_names_of(classes: Any) -> tuple[str, ...]:
-    """Return the names of classes.
-
-    Raises:
-        ConfigError: not a list of names.
-    """
-    if isinstance(classes, str) or not isinstance(classes, Iterable):
-        raise ConfigError(f"classes — found {classes!r}, allowed: a list of names in the order of the logits")
-    return tuple(map(str, classes))
 
 
 def _is_pair(item: Any) -> bool:

@@ -21,7 +21,7 @@ from openbench.core.search import ChosenMethod
 from openbench.detect import _export as export
 from openbench.detect import _saved as saved
 from openbench.detect._features import BatchScores, MemoryFeatures, Predictions, scored
-from openbench.detect._image_inputs import as_list, as_pixels, as_rows, as_split, class_names_of, digests_of
+from openbench.detect._image_inputs import as_list, as_pixels, as_rows, as_split, digests_of
 from openbench.detect.calibration import Calibration, Terms, calibration_groups, groups_to_judge, promise_of
 from openbench.detect.network import FittedState, Network, check_fits, learns_from, network_of, nothing
 from openbench.engine.evaluate import FeatureSource, Fitting, fit, for_layers
@@ -71,11 +71,12 @@ class Detector:
             DataError: not a head.
         """
         check_value(batch_size, Count, "batch_size")
+        check_value(classes, Sequence[str], "classes")
         self.chosen = method if isinstance(method, ChosenMethod) else chosen_method(method)
         self.options = ModelOptions(preprocess, features, head_of(head), name, resolve_device(device))
         self.batch_size = batch_size
         self.about: Mapping[str, Any] = {}  # notes that are saved: the record it was chosen by, licences
-        self._model, self._classes = model, class_names_of(classes)
+        self._model, self._classes = model, tuple(classes)
         self._network: Network | None = None
         self._state: FittedState | None = None
         self._calibration: Calibration | None = None

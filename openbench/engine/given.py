@@ -161,11 +161,10 @@ def _in_order(sets: Sequence[SetScores], names: Names) -> tuple[list[SetScores],
         key = f"{s.role}/{s.name}"
         if s.images is None or key not in names:
             return list(sets), False
-        place = {name: at for at, name in enumerate(s.images)}
-        lacking = [name for name in names[key] if name not in place]
-        if len(place) < len(s.images) or len(place) != len(names[key]) or lacking:
-            known = set(names[key])
-            other = [name for name in s.images if name not in known] or lacking or ["an image twice"]
+        place, listed_names = {name: at for at, name in enumerate(s.images)}, set(names[key])
+        other = [name for name in s.images if name not in listed_names]
+        other = other or [name for name in names[key] if name not in place] or ["an image twice"]
+        if len(s.images) != len(names[key]) or set(place) != listed_names:
             raise DataError(
                 f"images of {key} are not those of the benchmark's list: {', '.join(map(str, other[:_SHOWN]))} — name "
                 "them as the list does, or leave the column `image` out"
