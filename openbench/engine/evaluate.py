@@ -23,7 +23,6 @@ from openbench.core.search import with_params
 from openbench.digest import digest
 from openbench.engine.provenance import Clock
 from openbench.errors import ConfigError, DataError, MethodError
-from openbench.features.attacks import Attack, Loss, attacked
 from openbench.features.changed_images import MIXED_READ, mixed
 from openbench.features.store import WHOLE, FeatureStore
 
@@ -343,7 +342,3 @@ class CachedFeatures:
         with self.clock.stage("features"):
             copies = mixed(split, others, mixing, self.backbone.preprocess)
             return self.store.get(self.backbone, copies, MIXED_READ).features
-
-    def attacked(self, split: Split, attack: Attack, loss: Loss, target: str) -> Split:
-        """Return a test split whose images are attacked, made now if they are not cached."""
-        return attacked(self.store, self.backbone, split, attack, loss=loss, target=target)

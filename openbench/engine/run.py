@@ -64,7 +64,7 @@ from openbench.engine.provenance import (
 )
 from openbench.engine.tune import TestSplits, TuneContext, Tuning, tune
 from openbench.errors import MethodError, RecordError
-from openbench.features.attacks import Attack, acceptance, cross_entropy
+from openbench.features.attacks import Attack, Loss, acceptance, attacked, cross_entropy
 from openbench.features.changed_images import synthetic
 from openbench.features.texts import Corpus
 from openbench.metrics.suite import MetricOptions, describe, evaluate
@@ -359,14 +359,15 @@ def attacked_splits(method: Method, spec: RunSpec, features: CachedFeatures) -> 
     attack = spec.attack
     if attack is None:
         return []
-    by_class = partial(cross_entropy, features.backbone)
+    splits: tuple[Split, ...]
+    loss: Loss
+    store, backbone, benchmark = features.store, features.backbone, spec.benchmark
     if attack.of == "id":
-        return [features.attacked(spec.benchmark.id_test, attack, by_class, "cross-entropy")]
-    by_score = partial(acceptance, method, features.backbone)
-    return [
-        features.attacked(split, attack, by_score, f"run {spec.run_id}")
-        for split in (*spec.benchmark.near.values(), *spec.benchmark.far.values())
-    ]
+        splits, loss, target = (benchmark.id_test,), partial(cross_entropy, backbone), "cross-entropy"
+    else:
+        splits = (*benchmark.near.values(), *benchmark.far.values())
+        loss, target = partial(acceptance, method, backbone), f"run {spec.run_id}"
+    return [attacked(store, backbone, split, attack, loss=loss, target=target) for split in splits]
 
 
 def _splits(spec: RunSpec) -> list[Split]:
