@@ -92,6 +92,8 @@ def test_parts_are_there_only_after_they_were_fitted():
     double = DoubleScore(MSP(), MSP())
     with pytest.raises(NotFittedError, match="before its parts were fitted"):
         _ = double.fitted_parts
+    with pytest.raises(MethodError, match=r"^DoubleScore\.fit: each part is fitted on its own split"):
+        double.fit(FeatureSet({Field.LOGITS: torch.arange(6.0).view(2, 3)}), None)
     double.fit_parts(lambda part: part, lambda part: torch.arange(4.0))
     assert [type(part) for part in double.fitted_parts.values()] == [MSP, MSP]
 
@@ -130,16 +132,6 @@ def test_predictions_are_correct_where_something_is_classified(role, predictions
         "x", role, np.zeros(n, np.float32), np.array([0, 0, 1][:n]), np.array(predictions, np.int64)
     )
     assert (found.correct if correct is None else found.correct.tolist()) == correct
-
-
-def test_a_composite_that_is_fitted_on_one_split_says_its_name():
-    with pytest.raises(MethodError, match=r"^DoubleScore\.fit: each part is fitted on its own split"):
-        DoubleScore(MSP(), KNN()).fit(FeatureSet({Field.LOGITS: torch.arange(6.0).view(2, 3)}), None)
-
-
-def test_what_a_method_reads_unless_it_says_otherwise():
-    assert HeadMethod.needs == Request(fields=frozenset({Field.FEATURES}), head=True)
-    assert MSP.read_by_score == frozenset()
 
 
 def test_live_methods_outside_openbench_are_identified_by_their_source():
