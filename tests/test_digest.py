@@ -9,10 +9,6 @@ from openbench.digest import array_sha256, digest, file_sha256
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 
 
-def test_key_order_does_not_matter():
-    assert digest({"a": 1, "b": [2, 3]}) == digest({"b": [2, 3], "a": 1})
-
-
 @pytest.mark.parametrize(
     ("left", "right"),
     [(1, "1"), (None, 0), (True, "true"), ([1, 2], [2, 1]), ({}, []), ({"a": None}, {}), (float("nan"), None)],
@@ -21,8 +17,8 @@ def test_different_values_have_different_digests(left, right):
     assert digest(left) != digest(right)
 
 
-def test_whole_floats_equal_integers():
-    assert digest({"k": 50.0}) == digest({"k": 50})
+def test_neither_the_order_of_keys_nor_the_spelling_of_whole_numbers_matters():
+    assert digest({"a": 1, "b": [2.0, 3]}) == digest({"b": [2, 3], "a": 1.0})
 
 
 def test_sets_of_enum_members_do_not_depend_on_hash_order():

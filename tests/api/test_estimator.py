@@ -12,10 +12,9 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils.validation import check_is_fitted
 
 import openbench as ob
-from openbench.api.methods import _Arrays
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.errors import ConfigError, DataError, FieldError, MethodError, NotApplicableError, NotFittedError
+from openbench.errors import ConfigError, DataError, MethodError, NotApplicableError, NotFittedError
 from openbench.methods.knn import KNN
 
 RNG = np.random.default_rng(3)
@@ -139,11 +138,3 @@ def test_a_method_made_of_others_learns_its_weights_from_validation():
 def test_what_does_not_fit_is_refused_in_words(call, error, words):
     with pytest.raises(error, match=words):
         call()
-
-
-def test_scored_columns_have_no_labels():
-    arrays = _Arrays("knn", X, Y, None, None)
-    request = Request(frozenset({Field.FEATURES, Field.LABELS}))
-    assert arrays.columns(request, labelled=True).labels.tolist() == Y.tolist()
-    with pytest.raises(FieldError):
-        _ = arrays.columns(request).labels

@@ -220,10 +220,6 @@ def changed(change):
     return model
 
 
-def test_equal_models_have_equal_digests():
-    assert digest_of(small_model()) == digest_of(small_model()) == digest_of(small_model().train())
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -236,7 +232,7 @@ def test_equal_models_have_equal_digests():
     ids=["weight", "unsaved_buffer", "stride", "hook", "layer"],
 )
 def test_whatever_shapes_the_outputs_changes_the_digest(change):
-    assert digest_of(changed(change)) != digest_of(small_model())
+    assert digest_of(changed(change)) != digest_of(small_model()) == digest_of(small_model().train())
 
 
 def test_the_preprocess_changes_the_digest():
