@@ -61,7 +61,7 @@ def linear_probe(train: FeatureSet, val: FeatureSet, classes: int) -> FittedHead
         found = minimize(problem.value, parameters, args=(weight,), jac=True, method="L-BFGS-B", options=_OPTIONS)
         parameters = found.x  # the next λ starts here
         head = problem.head(parameters)
-        accuracy, loss = _quality(head, val)
+        accuracy, loss = quality(head, val)
         steps, left = int(found.nit), float(np.abs(found.jac).max())
         trials.append({"lambda": weight, "accuracy": accuracy, "cross_entropy": loss, "steps": steps, "gradient": left})
         early = "" if left <= _OPTIONS["gtol"] else f", stopped early: a gradient of {left:.1g} is left"
@@ -96,10 +96,10 @@ def nearest_mean(train: FeatureSet, val: FeatureSet, classes: int) -> FittedHead
 
     centre = -2 * float(np.log(problem.scale))
     found = minimize_scalar(
-        lambda log_t: _quality(head_at(log_t), val)[1], bounds=(centre - _WIDE, centre + _WIDE), method="bounded"
+        lambda log_t: quality(head_at(log_t), val)[1], bounds=(centre - _WIDE, centre + _WIDE), method="bounded"
     )
     head = head_at(float(found.x))
-    accuracy, _ = _quality(head, val)
+    accuracy, _ = quality(head, val)
     return FittedHead(head, {"temperature": float(np.exp(found.x)), "id_val_accuracy": accuracy})
 
 
@@ -178,8 +178,8 @@ class _Problem:
         return parameters[:size].reshape(self.classes, self.d), parameters[size:]
 
 
-def _quality(head: Head, val: FeatureSet) -> tuple[float, float]:
-    """Accuracy and mean cross-entropy on a labelled set."""
+def quality(head: Head, val: FeatureSet) -> tuple[float, float]:
+    """Return accuracy and mean cross-entropy on a labelled set."""
     right, loss = 0, 0.0
     for rows in val.batches(_BATCH):
         z: Tensor = head(rows.features).double()

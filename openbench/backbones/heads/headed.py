@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from openbench.backbones.base import Backbone, HeadKind, Outputs, PromptKind
 from openbench.backbones.network import NetworkBackbone
@@ -173,12 +174,12 @@ class NearestNeighbours:
         return torch.cat([self._logits(rows) for rows in torch.split(features, _QUERIES)])
 
     def _logits(self, features: Tensor) -> Tensor:
-        queries, labels = _unit(features), self.train.labels.to(features.device)
+        queries, labels = functional.normalize(features, dim=1), self.train.labels.to(features.device)
         k = min(NEIGHBOURS, len(self.train))
         near = features.new_empty(len(features), 0)
         voters = torch.empty(len(features), 0, dtype=torch.int64, device=features.device)
         for start in range(0, len(self.train), _BANK):
-            bank = _unit(self.train.features[start : start + _BANK].to(features.device))
+            bank = functional.normalize(self.train.features[start : start + _BANK].to(features.device), dim=1)
             cosines, place = (queries @ bank.T).topk(min(k, len(bank)), dim=1)
             near, voters = torch.cat([near, cosines], dim=1), torch.cat([voters, labels[place + start]], dim=1)
             near, nearest = near.topk(min(k, near.shape[1]), dim=1)
@@ -186,7 +187,3 @@ class NearestNeighbours:
         votes = torch.softmax(near / TEMPERATURE, dim=1)
         shares = torch.zeros(len(features), self.classes, device=features.device).scatter_add_(1, voters, votes)
         return torch.log((k * shares + 1 / self.classes) / (k + 1))
-
-
-def _unit(rows: Tensor) -> Tensor:
-    return torch.nn.functional.normalize(rows, dim=1)

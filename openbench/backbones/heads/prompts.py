@@ -2,7 +2,6 @@
 
 import logging
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from openbench.backbones.base import TextTower
-from openbench.backbones.heads.fit import FittedHead
+from openbench.backbones.heads.fit import FittedHead, quality
 from openbench.config.constraints import Count, NonNegative, Positive, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
@@ -23,7 +22,6 @@ _DECAY = 5e-4
 _MOMENTUM = 0.9
 _SPREAD = 0.02  # of the vectors at the start
 _TINY = 1e-5  # inside the logarithm of the entropy
-_EVALUATED = 4096
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,8 @@ def learnt_prompts(tower: TextTower, train: FeatureSet, val: FeatureSet, how: Pr
         for group in optimiser.param_groups:
             group["lr"] = _WARM_UP if epoch == 0 else 0.5 * how.lr * (1 + math.cos(math.pi * epoch / how.epochs))
         total = 0.0
-        for rows in _batches(train, how.batch_size, generator):
+        for part in torch.split(torch.randperm(len(train), generator=generator), how.batch_size):
+            rows = train[part]
             optimiser.zero_grad()
             loss = _loss(tower, context, rows, top, how.weight)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -115,12 +114,7 @@ def learnt_prompts(tower: TextTower, train: FeatureSet, val: FeatureSet, how: Pr
     with torch.no_grad():
         weight = (tower.scale * tower.embed_context(context)).float().cpu()
     head = Head(weight, torch.zeros(len(weight)))
-    return FittedHead(head, {**asdict(how), "id_val_accuracy": _accuracy(head, val), "loss": total / len(train)})
-
-
-def _batches(train: FeatureSet, size: int, generator: torch.Generator) -> Iterator[FeatureSet]:
-    for rows in torch.split(torch.randperm(len(train), generator=generator), size):
-        yield train[rows]
+    return FittedHead(head, {**asdict(how), "id_val_accuracy": quality(head, val)[0], "loss": total / len(train)})
 
 
 def _loss(tower: TextTower, context: Tensor, rows: FeatureSet, top: int, weight: float) -> Tensor:
@@ -149,8 +143,3 @@ def background_entropy(logits: Tensor, labels: Tensor, top: int) -> Tensor:
     if not len(chosen):
         return logits.sum() * 0
     return -(chosen * torch.log(chosen + _TINY)).sum(dim=1).mean()
-
-
-def _accuracy(head: Head, val: FeatureSet) -> float:
-    right = sum(int((head(rows.features).argmax(dim=1) == rows.labels).sum()) for rows in val.batches(_EVALUATED))
-    return right / len(val)
