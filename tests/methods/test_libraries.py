@@ -1,19 +1,22 @@
 """Detectors of other libraries as methods: pytorch-ood's own, and classes with the interfaces of OpenOOD and oodeel."""
 
+import re
 import sys
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import openbench as ob
+from openbench import paths
 from openbench.__main__ import main
 from openbench._compat import prepare_torchvision
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
-from openbench.core.request import Field, Role
+from openbench.core.request import Field, Request, Role
 from openbench.engine.prepare import build_method
 from openbench.errors import ConfigError, MethodError, NotApplicableError
 from openbench.methods.libraries import LibraryDetector
@@ -164,8 +167,6 @@ class Model(torch.nn.Module):
         self.backbone = backbone
 
     def features(self, x):
-        from openbench.core.request import Request
-
         return self.backbone.outputs(x, Request(fields=frozenset({Field.FEATURES}))).features
 
     def forward(self, x):
@@ -324,3 +325,12 @@ def test_something_else_than_a_detector_is_refused():
         ob.method(np.ones(3))
     with pytest.raises(MethodError, match="needs the classifier head"):
         peer("ViM", d=2).fit(None, None)
+
+
+def test_the_page_for_its_users_names_each_detector_of_pytorch_ood():
+    from pytorch_ood import detector
+
+    page = (Path(__file__).parents[2] / "docs" / "do" / "coming_from_elsewhere.md").read_text()
+    methods = {file.stem for file in (paths.config_dir() / "method").glob("*.yaml")}
+    named = set(re.findall(r"`(\w+)`", page))
+    assert [name for name in detector.__all__ if name.lower() not in methods and name not in named] == []
