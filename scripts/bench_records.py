@@ -21,10 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from openbench.core.record import ResultRecord, RunIdentity
-from openbench.digest import bytes_sha256, digest
-from openbench.results.records.store import RecordStore
-from openbench.storage.checksum import KEY as STATED
-from openbench.storage.plain_json import dumps, plain
+from openbench.digest import digest
+from openbench.results.records.store import RecordStore, text_of
+from openbench.storage.plain_json import plain
 
 _SEEDS = 3
 _COMMANDS = {
@@ -61,7 +60,6 @@ def repeat(records: list[ResultRecord], folder: Path, count: int) -> None:
     """Write so many records, each one of the given with another seed, setting and AUROC."""
     draw, store = random.Random(0), RecordStore(folder)
     contents = [plain(record.to_dict()) for record in records]
-    same = [{key: _spelled(value) for key, value in content.items()} for content in contents]
     for number in range(count):
         at, copy = number % len(records), number // len(records)
         first, content = records[at], contents[at]
@@ -80,23 +78,7 @@ def repeat(records: list[ResultRecord], folder: Path, count: int) -> None:
             changed["config_digest"] = digest(config)
         path = store.path(made)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(
-            _text({**same[at], **{key: _spelled(value) for key, value in changed.items()}}), encoding="utf-8"
-        )
-
-
-def _spelled(value: object) -> str:
-    """A value as it stands in a record's file, whose keys are indented by one."""
-    return dumps(value).rstrip("\n").replace("\n", "\n ")
-
-
-def _text(spelled: dict[str, str]) -> str:
-    """What `text_of` returns for a record, made of the text of each key, most of them the same in all copies."""
-
-    def whole(parts: dict[str, str]) -> str:
-        return "{\n" + ",\n".join(f' "{key}": {parts[key]}' for key in sorted(parts)) + "\n}\n"
-
-    return whole({**spelled, STATED: f'"{bytes_sha256(whole(spelled).encode())}"'})
+        path.write_text(text_of({**content, **changed}), encoding="utf-8")
 
 
 def _moved(name: str, key: str, value: object) -> bool:

@@ -14,24 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_origin
-
-import pytest
-from annotated_types import Ge, Interval, MinLen, MultipleOf, Unit
-from pydantic import Field
+from typing import Any, Union, get_args, get_origin
 
 import openbench
 from openbench.config.build import build, target_of
-from openbench.config.constraints import (
-    Checked,
-    Decay,
-    NonNegative,
-    Positive,
-    Probability,
-    Share,
-    described,
-    hints_of,
-)
+from openbench.config.constraints import Checked, hints_of
 from openbench.data.sources.embedded import SklearnDigits
 from openbench.errors import NotApplicableError, OpenbenchError
 from openbench.methods.msp import MSP
@@ -129,21 +116,3 @@ def test_every_number_that_a_class_takes_has_a_range():
 def test_the_annotations_of_every_checked_class_can_be_read():
     unread = [cls.__name__ for cls in checked_classes() if set(hints_of(cls)) < {f.name for f in fields(cls) if f.init}]
     assert unread == []
-
-
-@pytest.mark.parametrize(
-    ("annotation", "words"),
-    [
-        (NonNegative, "a number ≥ 0"),
-        (Positive, "a number > 0"),
-        (Probability, "a number from 0 to 1"),
-        (Decay, "a number ≥ 0 and < 1"),
-        (Share, "a number > 0 and ≤ 1"),
-        (Annotated[int, Ge(4), MultipleOf(2)], "a whole number ≥ 4, a multiple of 2"),
-        (Annotated[int, Field(ge=1)], "a whole number ≥ 1"),
-        (Annotated[str, MinLen(1)], "text (not empty)"),
-        (Annotated[float, Interval(gt=0), Unit("in pixels")], "a number > 0 (in pixels)"),
-    ],
-)
-def test_a_range_is_said_in_words(annotation, words):
-    assert described(annotation) == words

@@ -7,9 +7,20 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
-from annotated_types import MinLen, MultipleOf
+from annotated_types import Ge, Interval, MinLen, MultipleOf, Unit
+from pydantic import Field
 
-from openbench.config.constraints import OneOf, check_value, described, fits
+from openbench.config.constraints import (
+    Decay,
+    NonNegative,
+    OneOf,
+    Positive,
+    Probability,
+    Share,
+    check_value,
+    described,
+    fits,
+)
 from openbench.errors import ConfigError
 
 TAKEN = [
@@ -70,6 +81,15 @@ def test_a_value_of_another_kind_does_not(annotation, value):
         (int | None, "a whole number (of 64 bits at most), or null"),
         (OneOf, "a node with the `_target_` of an OneOf"),
         (Counter, "a node with the `_target_` of a Counter"),
+        (NonNegative, "a number ≥ 0"),
+        (Positive, "a number > 0"),
+        (Probability, "a number from 0 to 1"),
+        (Decay, "a number ≥ 0 and < 1"),
+        (Share, "a number > 0 and ≤ 1"),
+        (Annotated[int, Ge(4), MultipleOf(2)], "a whole number ≥ 4, a multiple of 2"),
+        (Annotated[int, Field(ge=1)], "a whole number ≥ 1"),
+        (Annotated[str, MinLen(1)], "text (not empty)"),
+        (Annotated[float, Interval(gt=0), Unit("in pixels")], "a number > 0 (in pixels)"),
     ],
     ids=str,
 )

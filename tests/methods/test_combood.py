@@ -85,18 +85,3 @@ def test_constant_features_count_for_nothing():
     torch.testing.assert_close(
         mahalanobis_part[0] - mahalanobis_part[1], (24**0.5 - 22**0.5) * far, rtol=1e-3, atol=1e-3
     )
-
-
-def test_the_fit_reads_the_features_three_times():
-    """For two covariances and the exponents: the search for these used to take 41 passes of hours."""
-    rows = []
-
-    class Counted(FeatureSet):
-        def batches(self, size=4096):
-            for part in super().batches(size):
-                rows.append(len(part))
-                yield part
-
-    data = problem(n=5000)
-    CombOOD().fit(Counted({Field.FEATURES: data.train.features}), None)
-    assert sum(rows) == 3 * 5000

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.errors import MethodError
 from openbench.methods import opengan
 from openbench.methods.opengan import OpenGAN, _discriminator, _generator, _step
 
@@ -128,10 +127,3 @@ def test_a_kept_discriminator_is_that_of_a_training_of_its_length() -> None:
         assert torch.equal(long.score(test), short.score(test))
     long.epoch = 2
     assert not torch.equal(long.score(test), short.score(test))
-
-
-@pytest.mark.parametrize("epoch", [3, 12, 7])
-def test_an_epoch_that_is_not_kept_is_refused(epoch: int) -> None:
-    with pytest.raises(MethodError, match=r"multiples of every \(2\) up to epochs \(11\), and that"):
-        OpenGAN(epochs=11, epoch=epoch, every=2)
-    assert OpenGAN(epochs=11, epoch=11, every=2).epoch == 11

@@ -12,7 +12,6 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Role
 from openbench.methods import _bank, _tails, mfs, relation
-from openbench.methods.weiper import WeiPer
 
 from .discovered import NODES, reading_columns, scores
 
@@ -82,13 +81,3 @@ def test_training_columns_are_never_copied_whole(name, monkeypatch):
     long = [(shape.numel() // N, by) for shape, by in made.tensors if shape.numel() % N == 0]
     width, by = max(long, default=(0, "nothing"))
     assert width < min(D, C), f"{by} makes {width} values per training sample, as many as a feature or its logits"
-
-
-def test_weiper_makes_its_weights_in_place():
-    """For ImageNet and 2,048 features they are 1.6 GB."""
-    generator = torch.Generator().manual_seed(0)
-    head = Head(torch.randn(C, D, generator=generator), torch.zeros(C))
-    train = columns(50, head, generator)
-    with Made() as made:
-        WeiPer(repeats=30).fit(FeatureSet({Field.FEATURES: train.features}), head)
-    assert [shape.numel() for shape, _ in made.tensors].count(30 * C * D) == 1
