@@ -18,6 +18,10 @@ from . import metric_oracles as oracle
 KEYS = ("fpr95", "fpr95_id_positive")
 RESAMPLED = (*KEYS, "aupr_in")
 GROUPS = {
+    "one set": ([0.0, 1.0, 2.0], [[1.5, 3.0]]),
+    "one set with ties": ([0.0, 1.0, 1.0, 2.0], [[1.0, 2.0, 2.0]]),
+    "one each": ([0.0], [[0.0]]),
+    "few OOD": ([0.0, 1.0, 2.0, 3.0, 4.0], [[2.0]]),
     "apart": ([0.0, 1.0, 2.0], [[1.5, 3.0], [0.5, 0.7]]),
     "tied": ([0.0, 1.0, 1.0], [[1.0, 2.0], [0.0, 1.0]]),
     "three sets": ([0.0, 2.0], [[1.0], [3.0, -1.0], [2.0]]),
@@ -103,6 +107,12 @@ def test_equal_seeds_give_equal_intervals_whichever_other_keys_are_asked_for():
     one, two = (bootstrap(curves, keys, 50, 7) for keys in (("fpr95",), ("aupr_in", "fpr95")))
     assert one["fpr95"] == two["fpr95"]
     assert one["fpr95"] != bootstrap(curves, ("fpr95",), 50, 8)["fpr95"]
+
+
+@pytest.mark.parametrize(("replicates", "level"), [(1, 0.95), (10, 1.0)])
+def test_what_gives_no_interval_is_refused(replicates, level):
+    with pytest.raises(MetricError):
+        bootstrap([PooledCurve.of([0.0], [1.0])], ("fpr95",), replicates, 0, level)
 
 
 def test_curves_of_different_id_sets_are_refused():

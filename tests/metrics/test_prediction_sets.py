@@ -72,31 +72,6 @@ def test_cumulative_scores_equal_a_loop_over_ranks(kind, penalty):
             assert got[row, y] == pytest.approx(want - 1, abs=1e-12)
 
 
-def test_raps_penalises_by_class_rank_not_by_row():
-    # The same row repeated must get the same set size bound whatever the number of rows.
-    row = np.array([[0.3, 0.25, 0.2, 0.15, 0.1]])
-    score = Nonconformity("raps", penalty=0.5, k_reg=1)
-    # Sizes without the randomisation: add U·p back.
-    for rows in (1, 6):
-        p = np.repeat(row, rows, axis=0)
-        u = np.random.default_rng(0).random((rows, 1))
-        want = np.repeat([[-0.7, 0.05, 0.75, 1.4, 2.0]], rows, axis=0)
-        np.testing.assert_allclose(oracle.class_scores(score, p) + u * p, want, atol=1e-12)
-
-
-def test_penalty_makes_sets_smaller_on_flat_probabilities():
-    rng = np.random.default_rng(3)
-    z = rng.normal(size=(3000, 50))
-    y = np.array([rng.choice(50, p=np.exp(r) / np.exp(r).sum()) for r in z])
-    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
-    sizes = {}
-    for kind, penalty in [("aps", 0.0), ("raps", 1.0)]:
-        score = oracle.class_scores(Nonconformity(kind, penalty=penalty, k_reg=5), p)
-        q = conformal_quantile(true_class(score[:1500], y[:1500]), 0.1)
-        sizes[kind] = prediction_sets(score[1500:], q).sum(axis=1).max()
-    assert sizes["raps"] < sizes["aps"]
-
-
 def test_report_by_hand():
     sets = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 1]], dtype=bool)
     labels = np.array([0, 1, 0, 1])

@@ -1,13 +1,12 @@
 """What the numbers of a record may be: the range of each metric, and intervals that hold their number."""
 
-import math
 from collections.abc import Mapping
 from functools import lru_cache
 
 from openbench.core.names import WORDS, is_words
 from openbench.core.record import LARGEST, ResultRecord, Value, is_number, short
 from openbench.errors import RecordError
-from openbench.metrics.keys import bounds
+from openbench.metrics.keys import Bounds, bounds
 
 _UNABLE = "unable"
 _FEWEST = 100  # draws; of fewer, the percentiles lie anywhere
@@ -25,15 +24,13 @@ def check_numbers(record: ResultRecord, where: str) -> None:
     """
     for name, values in record.metrics.items():
         for key, number in values.items():
-            if type(number) is float and _is_within(key, number):
-                continue
-            allowed = ""
-            if not is_words(key):
+            limits, allowed = _limits(key), ""
+            if limits is None:
                 allowed = WORDS
             elif not is_number(number):
                 allowed = f"a finite number up to {LARGEST:g}, or '{_UNABLE}'" * (number != _UNABLE)
-            elif not bounds(key).hold(number):
-                allowed = f"{bounds(key)}, or '{_UNABLE}'"
+            elif not limits.hold(number):
+                allowed = f"{limits}, or '{_UNABLE}'"
             if allowed:
                 place = f"metrics.{name}.{key}".encode("unicode_escape").decode()[:60]
                 raise RecordError(f"{where}: key '{place}' of the record is {short(number)} — allowed: {allowed}")
@@ -42,19 +39,10 @@ def check_numbers(record: ResultRecord, where: str) -> None:
     _check_intervals(record.metrics, level is not None and level >= _USUAL and replicates >= _FEWEST, where)
 
 
-def _is_within(key: str, number: float) -> bool:
-    """Whether a result is surely as it should be, with one look-up: records have thousands of them."""
-    low, high = _ends(key)
-    return low <= number <= high
-
-
 @lru_cache(maxsize=1 << 14)
-def _ends(key: str) -> tuple[float, float]:
-    """The smallest and largest number that the key can have; none for an unknown key, and for counts."""
-    limits = bounds(key)
-    if not is_words(key) or limits.whole:
-        return math.inf, -math.inf
-    return max(limits.low, -LARGEST), min(limits.high, LARGEST)
+def _limits(key: str) -> Bounds | None:
+    """The values that a metric can have; None for what is no key."""
+    return bounds(key) if is_words(key) else None
 
 
 def _check_intervals(metrics: Mapping[str, Mapping[str, Value]], usual: bool, where: str) -> None:
