@@ -71,9 +71,7 @@ def _spelt(overrides: Sequence[str], config: Mapping[str, Node], benchmark: str)
     Outliers, which few trainings read, are chosen only where that was typed.
     """
     chosen = {group: name for group, name in choices_of(config).items() if group != OUTLIER_SET}
-    name, _, others = benchmark.partition("_with_")  # of a sweep that pairs benchmarks with choices
-    paired = set(others.split("_and_")) <= set(chosen.values())
-    words = [f"+benchmark={name if paired else benchmark}", *words_of(chosen)]
+    words = [f"+benchmark={benchmark}", *words_of(chosen)]
     for override in parse(overrides):
         key = override.key_or_group
         if key in ("benchmark", *chosen) or key.partition(".")[0] in (RUNTIME, HYDRA):

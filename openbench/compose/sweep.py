@@ -10,10 +10,8 @@ from hydra.errors import HydraException
 
 from openbench.config.folders import config_folders
 from openbench.config.overrides import STREAM, quoted
-from openbench.errors import ConfigError, available, check_choice, did_you_mean
+from openbench.errors import ConfigError
 
-BENCHMARK = "+benchmark"
-PAIRED = ("backbone", "training", "method", "tune", "metrics")
 _SEARCHED = "hydra.searchpath"
 
 
@@ -91,35 +89,6 @@ def _deferred(text: str) -> str:
     return waiting if [repr(job.value()) for job in in_jobs] == [repr(override.value())] else text
 
 
-def paired(overrides: Sequence[str], config_dir: Path | None, folder: Path) -> list[str]:
-    """Return the overrides with `backbone={cifar10:resnet20_cifar10}` made into benchmarks that choose that backbone.
-
-    Each pair becomes a config file of the group `benchmark`, which Hydra is told to look for; benchmarks that are not
-    named keep their own choice.
-
-    Args:
-        overrides: as typed.
-        config_dir: a folder of the user's group files.
-        folder: where the files are written, if there are any; every job must be able to read it.
-
-    Raises:
-        ConfigError: a pair names a benchmark that is not swept over, or something else than names of the group.
-    """
-    parsed = parse(overrides)
-    pairs = {o.key_or_group: o for o in parsed if o.key_or_group in PAIRED and isinstance(o.value(), dict)}
-    benchmark = next((o for o in parsed if o.get_key_element() == BENCHMARK), None)
-    if not pairs or benchmark is None:
-        return list(overrides)
-    names = _values(benchmark, config_dir)
-    chosen = {group: _chosen(override, names, config_dir) for group, override in pairs.items()}
-    named = []
-    for name in names:
-        choices = [[(group, value) for value in found[name]] for group, found in chosen.items() if name in found]
-        named += [_write(folder / "benchmark", name, choice) for choice in itertools.product(*choices)]
-    rest = [text for text in overrides if text not in [_typed(o) for o in (benchmark, *pairs.values())]]
-    return with_folders([f"{BENCHMARK}={','.join(named)}", *rest], [folder])
-
-
 def without_streams(overrides: Sequence[str], config_dir: Path | None) -> tuple[list[str], list[str]]:
     """Return overrides with the names that `method=glob(…)` means, but for streaming methods, and the names of these.
 
@@ -139,33 +108,6 @@ def without_streams(overrides: Sequence[str], config_dir: Path | None) -> tuple[
 def _streams(method: str, config_dir: Path | None) -> bool:
     files = [folder.path / "method" / f"{method}.yaml" for folder in config_folders(config_dir)]
     return any(f"\n{STREAM}:" in file.read_text(encoding="utf-8") for file in files if file.is_file())
-
-
-def _chosen(override: Override, names: Sequence[str], config_dir: Path | None) -> dict[str, list[str]]:
-    """The names of a group that each benchmark is paired with."""
-    chosen = dict[str, list[str]]()
-    for benchmark, value in override.value().items():  # type: ignore[union-attr]
-        if benchmark not in names:
-            raise ConfigError(
-                f"{_typed(override)}: '{benchmark}' is not a benchmark of this sweep"
-                f"{did_you_mean(str(benchmark), names)} — allowed: {available(names, str(benchmark))}"
-            )
-        chosen[benchmark] = list(value) if isinstance(value, list) else [value]
-        for name in chosen[benchmark]:
-            check_choice(f"{override.key_or_group} of {benchmark}", name, options(override.key_or_group, config_dir))
-    return chosen
-
-
-def _write(folder: Path, benchmark: str, choice: Sequence[tuple[str, str]]) -> str:
-    """Write the config of a benchmark with its choices and return its name."""
-    if not choice:
-        return benchmark
-    name = f"{benchmark}_with_{'_and_'.join(value for _, value in choice)}"
-    lines = ["# @package _global_", "defaults:", f"  - {benchmark}"]
-    lines += [f"  - override /{group}: {value}" for group, value in choice]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
-    return name
 
 
 def sharded(overrides: Sequence[str]) -> list[str]:

@@ -4,7 +4,6 @@ import json
 import sys
 from pathlib import Path
 
-import pytest
 from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 
@@ -50,42 +49,6 @@ def test_values_reach_the_jobs_of_a_sweep_as_they_reach_one_job(engine, configs)
 def test_jobs_are_every_combination_the_last_key_changing_first(configs):
     found = jobs(["method=glob(*,exclude=m*)", "seed=range(2)", "a.b=3", "c=x,y"], None)
     assert found == [["method=knn", f"seed={seed}", "a.b=3", f"c={letter}"] for seed in (0, 1) for letter in ("x", "y")]
-
-
-def test_a_pair_beats_the_benchmarks_own_choice_and_leaves_nothing_else_changed(engine):
-    assert main(["run", "-m", "+benchmark=digits,letters", "backbone={digits:resnet18_cifar}", "seed=1"]) == 0
-    assert main(["run", "+benchmark=digits", "backbone=resnet18_cifar", "seed=1"]) == 0
-    assert main(["run", "+benchmark=letters", "seed=1"]) == 0
-    paired, default, alone, other = [config for _, config, _ in engine.asked]
-    assert paired == alone
-    assert default == other
-
-
-def test_two_groups_can_be_paired(engine, configs):
-    (configs / "training" / "slow.yaml").write_text("epochs: 9\n")
-    typed = ["+benchmark=digits,letters", "backbone={letters:tiny}", "training={digits:slow}"]
-    assert main(["run", "-m", *typed]) == 0
-    found = ran(engine, "benchmark", "backbone", "training")
-    assert found == [("digits", "tiny", "slow"), ("letters", "tiny", "cross_entropy")]
-    typed = [("+benchmark=digits", "backbone=tiny", "training=slow"), ("+benchmark=letters", "backbone=tiny")]
-    assert [words[:3] for words in engine.overrides] == [typed[0], (*typed[1], "training=cross_entropy")]
-
-
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        (
-            "backbone={digit:tiny}",
-            "'digit' is not a benchmark of this sweep; did you mean 'digits'?",
-        ),
-        ("backbone={digits:tinny}", "backbone of digits — found 'tinny', allowed: resnet18_cifar, tiny"),
-        ("seed={digits:3}", "seed — found {'digits': 3}, allowed: a whole number from 0 to 4294967295"),
-    ],
-)
-def test_a_pair_that_names_nothing_is_refused(engine, capsys, typed, expected):
-    assert main(["run", "-m", "+benchmark=digits,letters", typed]) == 2
-    assert expected in capsys.readouterr().err
-    assert engine.asked == []
 
 
 def test_a_glob_over_methods_leaves_out_those_that_score_a_stream(engine, configs, capsys):

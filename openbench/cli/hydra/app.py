@@ -30,7 +30,6 @@ from openbench.compose.sweep import (
     deferred,
     jobs,
     label,
-    paired,
     parse,
     sharded,
     swept_keys,
@@ -136,7 +135,6 @@ class HydraCommand:
         words, streams = without_streams(words, typed.config_dir)
         if streams:
             logger.info(f"skipped: {', '.join(streams)}, which score a stream of images: name them to run them")
-        words = paired(words, typed.config_dir, folder / "pairs")
         whole = replace(typed, overrides=words)
         optimised, params = _sweeper(whole)
         every = [*params, *words]
