@@ -195,9 +195,6 @@ def new(
     *,
     name: str,
     whole: str | None,
-    train: str | None,
-    val: str | None,
-    test: str | None,
     ood_val: str | None,
     seed: int,
     to: Path | None,
@@ -233,9 +230,10 @@ def new(
     from 0, or names. Without --logits and --head, a linear head is fitted on the training features.
     """
     from openbench.compose.sweep import options as entries
-    from openbench.data.own.benchmark import OwnBenchmark, command, read_set, write
+    from openbench.data.own.benchmark import PARTS, OwnBenchmark, command, read_set, write
 
-    images = [whole, train, val, test, ood_val, *near, *far, *csid, settings["corruptions"] or None]
+    parts = {part: settings.pop(part) for part in PARTS}
+    images = [whole, *parts.values(), ood_val, *near, *far, *csid, settings["corruptions"] or None]
     if features:
         if any(images):
             raise ConfigError("--features and images exclude each other — give OOD features as near.NAME=FILE")
@@ -256,7 +254,7 @@ def new(
             ood[f"{group}.{title}"] = read_set(path)
     if ood_val:
         ood["ood_val"] = read_set(ood_val)
-    id_sets = _id_sets(whole, {"train": train, "val": val, "test": test}, seed)
+    id_sets = _id_sets(whole, parts, seed)
     benchmark = OwnBenchmark(name=name, id_sets=id_sets, ood=ood, **settings)
     folder = to or Path(name)
     for file in write(benchmark, folder):

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from openbench import paths
 from openbench.cli import options
 from openbench.cli.hydra.outcome import FAILED_STATUS, MISSING, NOT_APPLICABLE, NOT_ENDED, PLAN, Outcome, Sweep
 from openbench.cli.process import BAD_INPUT, FAILED, OK, message_of
-from openbench.compose.composed import composed, nodes
+from openbench.compose.composed import Composed, composed, nodes
 from openbench.compose.config import VERSION_BASE, compose_with_hydra, no_benchmark
 from openbench.compose.errors import Typed, explained
 from openbench.compose.sweep import (
@@ -49,22 +49,16 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Call:
-    """What a job is to do.
+class Call(Composed):
+    """What a job is to do: its config, and as part of what.
 
     Args:
-        config: the scientific nodes, plain.
-        runtime: the runtime node, plain.
-        overrides: in one spelling, as records have them.
         sweep: whether the job is part of a sweep and should be brief.
         label: how it differs from the sweep's other jobs, besides benchmark and method: `seed=1`.
         shared: the benchmark and network that earlier jobs of the sweep in this process have loaded.
         optimised: whether the sweeper chooses the next jobs by the value of this one.
     """
 
-    config: Mapping[str, Any]
-    runtime: Mapping[str, Any]
-    overrides: Sequence[str] = ()
     sweep: bool = False
     label: str = ""
     shared: "SharedObjects | None" = None
