@@ -11,7 +11,7 @@ import yaml
 from openbench.cli.app import carry_out
 from openbench.cli.reproduce import again, command
 from openbench.compose.composed import composed
-from openbench.config.overrides import choices, words_of
+from openbench.config.overrides import words_of
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.errors import RecordError
@@ -97,11 +97,6 @@ def test_a_record_without_overrides_says_so():
     assert command(old) == ""
     with pytest.raises(RecordError, match="does not say which overrides made it: an earlier version of openbench"):
         again(old)
-
-
-def test_nothing_was_chosen_in_groups_that_a_config_lacks():
-    found = choices({"method": {"_name_": "knn"}})
-    assert {group: name for group, name in found.items() if name is not None} == {"method": "knn"}
 
 
 def test_a_folder_of_ones_own_completes_the_command(tmp_path):

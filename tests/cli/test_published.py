@@ -34,10 +34,6 @@ def test_t2fnorm_is_scored_without_ties() -> None:
     assert published_scorer({"_target_": "openbench.training.methods.t2fnorm.T2FNorm"})["exact"] is True
 
 
-def test_without_it_the_method_is_the_one_chosen() -> None:
-    assert nodes("training=cider")["method"]["_name_"] == "msp"
-
-
 def test_a_training_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"is not an openbench\.training\.base\.TrainingMethod"):
         published_scorer({"_target_": "openbench.training.recipe.Recipe"})

@@ -23,22 +23,6 @@ def made(tmp_path_factory):
     return root
 
 
-@pytest.fixture(scope="module", autouse=True)
-def drawn_once():
-    """The pictures of the same sets are drawn for the first page only: that takes longest."""
-    draw, drawn = run_page._drawn, {}
-
-    def kept(sets, options):
-        key = tuple((s.role, s.name, s.scores.tobytes()) for s in sets), repr(options)
-        if key not in drawn:
-            drawn[key] = list(draw(sets, options))
-        return iter(drawn[key])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_page, "_drawn", kept)
-        yield
-
-
 def report(made, *words):
     return main(["report", "latest", "--results", str(made / "results"), "--cache", str(made / "cache"), *words])
 
@@ -50,15 +34,9 @@ def test_the_images_flagged_first_are_those_with_the_largest_scores(made, tmp_pa
     ids = next(s for s in ScoreStore(path.parent).read(path.stem) if s.role == "id_test")
     sheet = page[page.index("ID test flagged first") : page.index("(near) accepted first")]
     assert sheet.count("<img") == 2
+    assert "<svg" in page
     assert all(f"{score:.4g} ·" in sheet for score in np.sort(ids.scores)[-2:])
     assert "digits/" in sheet
-
-
-def test_without_images_there_are_pictures_still(made, tmp_path):
-    assert report(made, "--out", str(tmp_path / "run.html"), "--images", "0") == 0
-    page = (tmp_path / "run.html").read_text()
-    assert "<svg" in page
-    assert "<img" not in page
 
 
 def test_a_page_that_cannot_be_written_is_an_error(made, tmp_path, capsys, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from openbench import __version__
 from openbench.__main__ import main
 from openbench.cli.app import COMMANDS, app
-from openbench.errors import ConfigError, DataError, MethodError, NotApplicableError
+from openbench.errors import DataError, MethodError, NotApplicableError
 
 
 def files_below(folder):
@@ -163,24 +163,6 @@ def test_top_level_help_loads_no_library_but_click():
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"openbench {__version__}\n"
-
-
-def test_seven_calls_of_our_own_lead_from_main_to_the_engine(monkeypatch):
-    """Whoever follows a command through the code reads no layer that only passes it on."""
-    chain: list[str] = []
-
-    def here(*_: object, **__: object) -> None:
-        frame = sys._getframe(1)
-        while frame.f_code is not main.__code__:
-            if frame.f_globals["__name__"].startswith("openbench."):
-                chain.append(frame.f_code.co_qualname)
-            frame = frame.f_back
-        raise ConfigError("far enough")
-
-    monkeypatch.setattr("openbench.engine.prepare.prepare", here)
-    assert main(["run", "+benchmark=digits", "method=msp"]) == 2
-    calls = [*reversed(chain), "prepare"]
-    assert len(calls) <= 7, calls
 
 
 @pytest.mark.parametrize("sweep", [[], ["-m"]])
