@@ -19,14 +19,13 @@ of what it does; two for a method that takes an input gradient would be counted 
 import argparse
 import contextlib
 import io
+import json
 import sys
 import tempfile
 import time
 import types
 from collections.abc import Mapping
 from pathlib import Path
-
-from bench_sweep import METHOD, swept  # beside this script
 
 from openbench.__main__ import main as openbench
 from openbench.backbones.base import Backbone
@@ -65,6 +64,7 @@ OPENOOD: Mapping[str, tuple[Role | None, int]] = {
     "nci": (Role.ID_TRAIN, 4),
     "gradnorm": (None, 0),
 }
+METHOD = ("tune", "fit", "score", "features")  # stages of a method
 TESTED = (Role.ID_TEST, Role.CSID, Role.NEAR, Role.FAR)
 
 
@@ -99,6 +99,16 @@ def seconds_per_image(backbone: Backbone, benchmark: Benchmark, images: int) -> 
     for _ in extract(backbone, part, column, 256):
         pass
     return (time.process_time() - start) / len(part)
+
+
+def swept(arguments: list[str], folder: Path) -> tuple[float, list[dict[str, float]]]:
+    """Carry out a sweep; return its processor seconds and those of the stages of each record."""
+    start = time.process_time()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        openbench(["run", "-m", *arguments, f"runtime.results={folder}", "runtime.progress=false"])
+    taken = time.process_time() - start
+    files = sorted((folder / "records").rglob("*.json"))
+    return taken, [json.loads(file.read_text())["provenance"]["seconds"] for file in files]
 
 
 def timed(shared: list[str], methods: list[str], one_pass: float) -> str:

@@ -141,8 +141,6 @@ def test_the_score_is_the_mean_over_the_image_and_its_copies(store):
 def test_what_cannot_be_copied_is_refused(store):
     with pytest.raises(MethodError, match="CoVer: base DoubleScore runs the network or has parts"):
         CoVer(DoubleScore(MSP(), Energy()))
-    with pytest.raises(MethodError, match="severities"):
-        CoVer(MSP(), severities=[6])
     with pytest.raises(FieldError, match="fog of severity 0 — allowed: 1 to 5"):
         Corruption("fog", 0)
     with pytest.raises(ConfigError, match=r"corruption — found 'fogg', allowed: .*fog"):

@@ -76,8 +76,6 @@ def test_errors_say_what_is_missing():
     narrow = {t: torch.ones(5, 3) for t in NegLabel().request.texts}
     with pytest.raises(FieldError, match=r"have the shape \(5, 3\) — pass \(m, 4\)"):
         NegLabel().fit(None, Head(torch.ones(3, 4), torch.zeros(3), texts=narrow))
-    with pytest.raises(MethodError, match="share"):
-        NegLabel(share=0.0)
 
 
 def test_it_declares_the_classes_and_both_lists_with_their_prompts():
