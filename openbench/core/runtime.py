@@ -51,6 +51,7 @@ class Runtime(Checked):
         train: whether a missing backbone is trained first (auto), is an error (never), or is trained again (force).
         progress: whether long stages report how far they are.
         compile: whether training compiles the network's stages first.
+        tensorboard: whether training writes events for TensorBoard beside its curve.
         shards: into how many parts `extract` divides the images of each set among jobs; null = the processes of
             torchrun, else one.
         shard: with which of them this job begins; null = its number under torchrun, else 0.
@@ -68,6 +69,7 @@ class Runtime(Checked):
     train: TrainPolicy = "auto"
     progress: bool = True
     compile: bool = False
+    tensorboard: bool = False
     shards: Count | None = None
     shard: Annotated[int, Ge(0)] | None = None
 

@@ -21,3 +21,4 @@ class Setting:
     workers: int = 0
     progress: bool = False
     compile: bool = False
+    tensorboard: bool = False

@@ -25,7 +25,7 @@ from openbench.training._images import ImageSet, open_images
 from openbench.training._job import TrainingJob
 from openbench.training.augment.mixing import Mixing
 from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod
-from openbench.training.loop._progress import EpochRow, Reporter, as_csv, as_png
+from openbench.training.loop._progress import EpochRow, Reporter, as_csv, as_png, events_in
 from openbench.training.loop._session import STATE, Session, TrainingResult, stream_of_rank
 from openbench.training.loop.distributed import ALONE, Team, sync_batch_norm
 
@@ -75,7 +75,8 @@ def train(
         done, total = loop.step_at(resumed_after), loop.step_at(recipe.epochs)
         show = runtime.progress and team.leads
         progress = stack.enter_context(reported(f"train {job}", total, done=done, unit="steps", show=show))
-        report = Reporter(progress)
+        events = stack.enter_context(events_in(folder, session.curve)) if runtime.tensorboard and team.leads else None
+        report = Reporter(progress, events)
         for epoch in range(resumed_after, recipe.epochs):
             loop.epoch(epoch, report)
     return team.broadcast(_finish(session, resumed_after) if team.leads else None)  # type: ignore[return-value]

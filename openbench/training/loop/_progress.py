@@ -1,12 +1,18 @@
-"""The curve of a training as CSV and picture, and its progress report."""
+"""The curve of a training as CSV and picture, its progress report, and events for TensorBoard."""
 
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from openbench.errors import ConfigError, pip_install
 from openbench.progress import Report
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 @dataclass(frozen=True)
@@ -68,10 +74,11 @@ class Reporter:
 
     Args:
         report: shows the progress.
+        events: receives the epochs' scalars; None where TensorBoard is not asked for.
     """
 
-    def __init__(self, report: Report) -> None:
-        self._report, self._accuracy = report, ""
+    def __init__(self, report: Report, events: "SummaryWriter | None" = None) -> None:
+        self._report, self._events, self._accuracy = report, events, ""
 
     def steps(self, done: int, loss: float, images_per_second: float) -> None:
         """Report that `done` steps of the whole training have ended; `loss` is the epoch's mean so far."""
@@ -84,3 +91,28 @@ class Reporter:
         self._accuracy = f", val accuracy {100 * row.val_accuracy:.2f} %"
         state = f"epoch {row.epoch}, loss {row.loss:.4f}{self._accuracy}, {row.images_per_second:,.0f} images/s"
         self._report.to(row.step, state, seconds=1.0)
+        if self._events is not None:
+            _add_scalars(self._events, row)
+
+
+def events_in(folder: Path, rows: Sequence[EpochRow]) -> "SummaryWriter":
+    """Return a writer of events for TensorBoard that has the rows, in place of what an interrupted process wrote.
+
+    Raises:
+        ConfigError: TensorBoard is not installed.
+    """
+    # Imported here, since it takes two seconds and only users who ask for it have it installed.
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigError(f"runtime.tensorboard=true, but {error} — {pip_install('tensorboard')}") from error
+    writer = SummaryWriter(str(folder / "tensorboard"), purge_step=0)
+    for row in rows:
+        _add_scalars(writer, row)
+    return writer
+
+
+def _add_scalars(writer: "SummaryWriter", row: EpochRow) -> None:
+    for name in ("loss", "lr", "val_accuracy", "images_per_second"):
+        writer.add_scalar(name, getattr(row, name), row.step)
+    writer.flush()
