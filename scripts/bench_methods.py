@@ -1,7 +1,9 @@
-"""Print fit and score times of post-hoc methods, as ratios to a floor measured in the same process.
+"""Print fit and score times and memory of post-hoc methods, as ratios to a floor measured in the same process.
 
     OMP_NUM_THREADS=2 python scripts/bench_methods.py                          # every method, 50,000 × 512, C = 10
     OMP_NUM_THREADS=2 python scripts/bench_methods.py --methods knn,mds,vim --train 10000 --test 5000
+    OMP_NUM_THREADS=2 python scripts/bench_methods.py --indexes --test 5000
+    OMP_NUM_THREADS=2 python scripts/bench_methods.py --streamed FOLDER --train 1281167 --dim 2048 --classes 1000
 
 The floor of a step is the work that cannot be avoided: float32 matrix products of the same size (KNN: queries × bank;
 MDS: features × d × d; …) and decompositions of covariances, a selection of the largest entries (ASH) or of a percentile
@@ -15,13 +17,20 @@ for little more than half of the matrix, where pytorch-ood takes float32. With f
 by 6e-6, 3e-4 and 3e-2 of themselves where standard deviations spanned 1 to 1e-2, 1e-3 and 1e-4 (20,000 × 128, d = 128,
 differences from class means rounded once, sums in float64).
 
-Methods that read more than features and logits are skipped, saying so.
+`--streamed` maps the training columns from files (16 GB in the example), fits once and prints the wall clock of the
+first calls too. Methods that read more than features and logits are skipped, saying so.
 """
 
 import argparse
+import math
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -37,10 +46,12 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Role
 from openbench.core.streaming import StreamingMethod
 from openbench.errors import FieldError, MethodError, did_you_mean
+from openbench.metrics.curve import PooledCurve
 from openbench.storage.yaml_file import read_yaml
 
 _LOGIT = 50.0  # about twice what the logit of the true class is
 _DRAWN = 16384  # samples drawn at a time
+_SHORT = 5.0  # seconds below which a score is timed several times though the training columns are mapped
 _BLOCK = 65536  # rows that a pass is timed on; a longer column takes as many times as long
 NODES = {f.stem: read_yaml(f) for f in sorted((paths.config_dir() / "method").glob("*.yaml"))}
 
@@ -64,22 +75,46 @@ class Data:
     head: Head
 
 
-def make_data(size: Sizes) -> Data:
-    """Draw both splits."""
+def make_data(size: Sizes, folder: Path | None = None) -> Data:
+    """Draw both splits; with a folder the training columns are files there, mapped, and drawn once only."""
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(size.c, size.d, generator=generator)
     head = Head(centres * (_LOGIT / size.d), torch.zeros(size.c))
 
-    def drawn(count: int) -> FeatureSet:
-        labels = torch.randint(size.c, (count,), generator=generator)
-        features = torch.empty(count, size.d)
-        for start in range(0, count, _DRAWN):
+    def fill(columns: dict[Field, Tensor]) -> FeatureSet:
+        labels = columns[Field.LABELS]
+        for start in range(0, len(labels), _DRAWN):
             part = slice(start, start + _DRAWN)
+            labels[part].random_(size.c, generator=generator)
             noise = torch.randn(len(labels[part]), size.d, generator=generator)
-            features[part] = (centres[labels[part]] + noise).relu_()
-        return FeatureSet({Field.FEATURES: features, Field.LOGITS: head(features), Field.LABELS: labels})
+            features = (centres[labels[part]] + noise).relu_()
+            columns[Field.FEATURES][part], columns[Field.LOGITS][part] = features, head(features)
+        return FeatureSet(columns)
 
-    return Data(drawn(size.n), drawn(size.m), head)
+    def in_memory(count: int) -> dict[Field, Tensor]:
+        return {key: torch.empty(count, *shape, dtype=dtype) for key, (shape, dtype) in layout.items()}
+
+    def in_files(count: int, place: Path) -> dict[Field, Tensor]:
+        place.mkdir(parents=True, exist_ok=True)
+        sizes = {key: (place / f"{key}.bin", (count, *shape), dtype) for key, (shape, dtype) in layout.items()}
+        return {
+            key: torch.from_file(str(file), shared=True, size=math.prod(shape), dtype=dtype).view(shape)
+            for key, (file, shape, dtype) in sizes.items()
+        }
+
+    layout = {
+        Field.FEATURES: ((size.d,), torch.float32),
+        Field.LOGITS: ((size.c,), torch.float32),
+        Field.LABELS: ((), torch.int64),
+    }
+    test = fill(in_memory(size.m))
+    if folder is None:
+        return Data(fill(in_memory(size.n)), test, head)
+    drawn = folder / f"drawn-{size.n}-{size.d}-{size.c}"
+    columns = in_files(size.n, folder)
+    train = FeatureSet(columns) if drawn.exists() else fill(columns)
+    drawn.touch()
+    return Data(train, test, head)
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
@@ -226,6 +261,106 @@ def line(cells: Sequence[str]) -> str:
     return f"{cells[0]:<14}" + "".join(f"{cell:>13}" for cell in cells[1:])
 
 
+def memory(name: str, size: Sizes) -> str:
+    """Peak memory in MiB that fitting and scoring add to the data, in a process of its own; Linux only."""
+    program = [sys.executable, __file__, "--memory-of", name]
+    for key, value in (("train", size.n), ("test", size.m), ("dim", size.d), ("classes", size.c)):
+        program += [f"--{key}", str(value)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else "–"
+
+
+def resident_mib(key: str) -> float:
+    """Resident memory by Linux' account: `VmRSS` now, `VmHWM` at most since the peak was reset."""
+    found = next(text for text in Path("/proc/self/status").read_text().splitlines() if text.startswith(key))
+    return int(found.split()[1]) / 2**10
+
+
+def print_memory(name: str, size: Sizes) -> None:
+    data = make_data(size)
+    # Libraries allocate memory at their first product; it is not counted for the method.
+    torch.mm(data.test.features[:64], data.test.features[:64].T)
+    # Making the data peaks above what it leaves behind; 5 resets the peak (Linux only).
+    Path("/proc/self/clear_refs").write_text("5")
+    before = resident_mib("VmRSS")
+    score(fitted(build(NODES[name], name), data), data)
+    print(f"{resident_mib('VmHWM') - before:.0f}")
+
+
+class PeakAnonymous:
+    """Peak of anonymous memory, in MiB above the start; pages of mapped files can be dropped, these cannot.
+
+    Linux only; read every few milliseconds, as Linux keeps no peak of it.
+    """
+
+    def __enter__(self) -> "PeakAnonymous":
+        """Start reading."""
+        self.start = self.peak = resident_mib("RssAnon")
+        self.done = threading.Event()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+        return self
+
+    def _read(self) -> None:
+        while not self.done.wait(0.005):
+            self.peak = max(self.peak, resident_mib("RssAnon"))
+
+    def __exit__(self, *_: object) -> None:
+        """Stop reading."""
+        self.done.set()
+        self.reader.join()
+
+    @property
+    def mib(self) -> float:
+        """The rise from the start to the peak."""
+        return self.peak - self.start
+
+
+def streamed_row(name: str, data: Data, size: Sizes, options: argparse.Namespace) -> list[str]:
+    """Fit once from mapped files and score: both clocks, as only one counts waiting for a disk, and the memory."""
+    method = build(NODES[name], name)
+    now = clock()
+    with PeakAnonymous() as memory:
+        times = [(now(), time.perf_counter())]
+        method = fitted(method, data)
+        times.append((now(), time.perf_counter()))
+        score(method, data)
+        times.append((now(), time.perf_counter()))
+    taken, wall = ([b - a for a, b in pairwise(of_clock)] for of_clock in zip(*times, strict=True))
+    if taken[1] < _SHORT:  # short enough to repeat without the cost of the first call
+        taken[1] = seconds(lambda: score(method, data), options.repeats)
+    floors = fit_floor(name, data, size), score_floor(name, data, size)
+    cells = [cell for t, floor in zip(taken, floors, strict=True) for cell in (f"{t:.4f}", ratio(t, floor))]
+    return [name, *cells, *(f"{t:.3f}" for t in wall), f"{memory.mib:.0f}"]
+
+
+def print_indexes(data: Data, size: Sizes) -> None:
+    """Print what faiss' approximate indexes give up against the exact search: recall of the k nearest, and AUROC."""
+    generator = torch.Generator().manual_seed(1)
+    # OOD between the classes: an average of two test samples of other classes.
+    mixed = data.test.features[torch.randperm(size.m, generator=generator)]
+    ood = FeatureSet({Field.FEATURES: (data.test.features + mixed) / 2})
+    exact, test = build(NODES["knn"], "knn").fit(data.train, None), declared(data.test, build(NODES["knn"], "knn"))
+    nearest = torch.cat([exact.neighbours(rows) for rows in test.batches(BATCH)])
+    print(line(("index", "fit s", "score s", "recall@k", "AUROC", "− exact", "")))
+    reference = None
+    for index in ("exact", "faiss_flat", "ivf", "hnsw"):
+        method = replace(exact, index=index)
+        start = time.perf_counter()
+        method.fit(data.train, None)
+        between = time.perf_counter()
+        found = torch.cat([method.neighbours(rows) for rows in test.batches(BATCH)])
+        taken = between - start, time.perf_counter() - between
+        recall = float(
+            torch.stack([torch.isin(a, b).float().mean() for a, b in zip(found, nearest, strict=True)]).mean()
+        )
+        scores = [torch.cat([method.score(rows) for rows in x.batches(BATCH)]).numpy() for x in (test, ood)]
+        area = PooledCurve.of(*scores).auroc()
+        reference = area if reference is None else reference
+        times = [f"{t:.2f}" for t in taken]
+        print(line((index, *times, f"{recall:.4f}", f"{area:.5f}", f"{area - reference:+.5f}")), flush=True)
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default=",".join(NODES), help="comma-separated names; all by default")
@@ -233,6 +368,10 @@ def arguments() -> argparse.Namespace:
         parser.add_argument(f"--{key}", type=int, default=default)
     parser.add_argument("--repeats", type=int, default=3, help="timed calls, of which the median counts")
     parser.add_argument("--no-peer", action="store_true", help="leave other libraries out")
+    parser.add_argument("--no-memory", action="store_true", help="leave peak memory out")
+    parser.add_argument("--indexes", action="store_true", help="compare KNN's approximate indexes with the exact one")
+    parser.add_argument("--streamed", type=Path, metavar="FOLDER", help="training columns in files there, one run each")
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
     for name in options.methods.split(","):
         if name not in NODES:
@@ -243,16 +382,29 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     options = arguments()
     size = Sizes(options.train, options.test, options.dim, options.classes)
-    data = make_data(size)
+    if options.memory_of:
+        return print_memory(options.memory_of, size)
+    data = make_data(size, options.streamed)
+    if options.indexes:
+        return print_indexes(data, size)
     samples = f"{size.n:,} training and {size.m:,} test samples"
-    print(f"{samples}, d = {size.d}, C = {size.c}, {torch.get_num_threads()} threads")
-    print(line(("method", "fit s", "× floor", "score s", "× floor", "peer fit s", "peer score s")))
+    title = f"{samples}, d = {size.d}, C = {size.c}, {torch.get_num_threads()} threads"
+    print(title)
+    beside = ("wall fit s", "wall score s") if options.streamed else ("peer fit s", "peer score s")
+    print(line(("method", "fit s", "× floor", "score s", "× floor", *beside, "extra MiB")))
     for name in options.methods.split(","):
         try:
-            # A line as soon as it is known: a whole table of large sizes takes minutes.
-            print(line(row(name, data, size, options)), flush=True)
+            if options.streamed:
+                cells = streamed_row(name, data, size, options)
+            else:
+                cells = row(name, data, size, options)
+                cells.append("–" if options.no_memory else memory(name, size))
         except (MethodError, FieldError) as error:
             print(f"{name}: {error}")
+            continue
+        # A line as soon as it is known: a whole table of large sizes takes minutes.
+        print(line(cells), flush=True)
+    return None
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@
         benchmark.incomplete=allow
     OMP_NUM_THREADS=1 python scripts/bench_suite.py +benchmark=cifar10 backbone=resnet20_cifar10 \
         benchmark.incomplete=allow 'method=glob(*)'
+    OMP_NUM_THREADS=1 python scripts/bench_suite.py +benchmark=cifar10 backbone=resnet20_cifar10 \
+        benchmark.incomplete=allow --records RESULTS --clock 5400 --processor 4100
 
 What is typed is the sweep, as after `run -m`; without `method=` it is that of the methods which OpenOOD too computes
 from features and logits. Seconds are the processor's, which other programs hardly disturb. A pass is timed on the first
@@ -14,6 +16,10 @@ OpenOOD's evaluator caches nothing. For each method it passes all test sets, and
 the ID training or validation set where the method is fitted on it; and ID and OOD validation for each combination of
 the hyper-parameters that its configuration searches. So many passes are counted, on the sets at hand, and nothing else
 of what it does; two for a method that takes an input gradient would be counted as one.
+
+`--records` times no sweep: it reads the records that one has left in a results folder of its own, begun with an empty
+cache. Their seconds are the clock's; they are scaled by what `time` said of that command, `--processor` (user and sys)
+to `--clock` (real).
 """
 
 import argparse
@@ -24,13 +30,20 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from bench_sweep import METHOD, swept  # beside this script
 
 from openbench.__main__ import main as openbench
 from openbench.backbones.base import Backbone
 from openbench.compose.composed import composed
 from openbench.core.benchmark import Benchmark
+from openbench.core.composite import leaves
+from openbench.core.live import LiveMethod
+from openbench.core.method import Method
 from openbench.core.request import Field, Role
 from openbench.core.runtime import Runtime
 from openbench.engine import provenance as clock
@@ -64,8 +77,11 @@ OPENOOD: Mapping[str, tuple[Role | None, int]] = {
     "nci": (Role.ID_TRAIN, 4),
     "gradnorm": (None, 0),
 }
-METHOD = ("tune", "fit", "score", "features")  # stages of a method
 TESTED = (Role.ID_TEST, Role.CSID, Role.NEAR, Role.FAR)
+LEARNERS = ("dagmm", "deep_svdd", "opengan")  # which take gradient steps
+CACHED, MAPS = "methods that read features and logits", "methods that read maps of inner layers"
+MORE, LEARNT = "methods with passes of their own", "methods that take gradient steps"
+OWN = ("tune", "fit", "score")  # stages of a method beside the network, whose seconds are those of `features`
 
 
 def images_of(benchmark: Benchmark) -> dict[Role, int]:
@@ -101,14 +117,72 @@ def seconds_per_image(backbone: Backbone, benchmark: Benchmark, images: int) -> 
     return (time.process_time() - start) / len(part)
 
 
-def swept(arguments: list[str], folder: Path) -> tuple[float, list[dict[str, float]]]:
-    """Carry out a sweep; return its processor seconds and those of the stages of each record."""
-    start = time.process_time()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        openbench(["run", "-m", *arguments, f"runtime.results={folder}", "runtime.progress=false"])
-    taken = time.process_time() - start
-    files = sorted((folder / "records").rglob("*.json"))
-    return taken, [json.loads(file.read_text())["provenance"]["seconds"] for file in files]
+def kind_of(name: str, method: Method) -> str:
+    """Return which kind of method it is, by what it reads and what it is made of.
+
+    Args:
+        name: of the method.
+        method: built.
+    """
+    requests = [leaf.request for leaf in leaves(method)]
+    if name in LEARNERS:
+        return LEARNT
+    if any(isinstance(leaf, LiveMethod) for leaf in leaves(method)) or any(
+        asked.perturb or asked.second_pass or asked.corruption or asked.mixing for asked in requests
+    ):
+        return MORE
+    return MAPS if any(asked.layers for asked in requests) else CACHED
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the command took whose records are read.
+
+    Args:
+        processor: seconds, user and system.
+        clock: seconds.
+        one_pass: processor seconds of a pass over all images.
+        images: of the benchmark.
+    """
+
+    processor: float
+    clock: float
+    one_pass: float
+    images: int
+
+    def row(self, title: str, jobs: int | str, clock: float) -> str:
+        """Return a line of the table for so many seconds of the clock."""
+        seconds = clock * self.processor / self.clock
+        return f"| {title} | {jobs} | {seconds:,.0f} | {seconds / self.one_pass:.2f} |"
+
+
+def table_of(records: Sequence[Mapping[str, Any]], spent: Spent) -> list[str]:
+    """Return the lines of a Markdown table: where the seconds of a sweep went, and how many passes of all images.
+
+    Args:
+        records: of the sweep, plain.
+        spent: what all of it took.
+    """
+    kinds: dict[str, list[float]] = {kind: [] for kind in (CACHED, MAPS, MORE, LEARNT)}
+    longest: list[tuple[float, str]] = []
+    for record in records:
+        stages, name = record["provenance"]["seconds"], record["method"]["name"]
+        own = sum(stages.get(stage, 0.0) for stage in OWN)
+        kinds[kind_of(name, build_method(record["config"]["method"]).method)].append(own)
+        longest.append((own, name))
+    network, metrics = (
+        sum(record["provenance"]["seconds"].get(stage, 0.0) for record in records) for stage in ("features", "metrics")
+    )
+    passed = sum(record["provenance"]["passes"] for record in records)
+    beside = spent.clock - network - metrics - sum(map(sum, kinds.values()))
+    lines = ["| | methods | seconds | in passes |", "| --- | ---: | ---: | ---: |"]
+    lines += [spent.row("a pass over all images", "", spent.one_pass * spent.clock / spent.processor)]
+    lines += [spent.row(f"the network: {passed:,} images, {passed / spent.images:.1f} × all", "", network)]
+    lines += [spent.row(kind, len(own), sum(own)) for kind, own in kinds.items()]
+    lines += [spent.row("metrics", "", metrics), spent.row("all else", "", beside)]
+    lines += [spent.row("the command", len(records), spent.clock)]
+    most = ", ".join(f"`{name}` {own * spent.processor / spent.clock:,.0f}" for own, name in sorted(longest)[:-9:-1])
+    return [*lines, "", f"Longest, beside the network: {most} s."]
 
 
 def timed(shared: list[str], methods: list[str], one_pass: float) -> str:
@@ -131,6 +205,9 @@ def timed(shared: list[str], methods: list[str], one_pass: float) -> str:
 def arguments() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=5000, help="on which a pass is timed")
+    parser.add_argument("--records", type=Path, help="results folder of a sweep that has ended")
+    parser.add_argument("--clock", type=float, default=1.0, help="seconds that it took, `real` of the shell's `time`")
+    parser.add_argument("--processor", type=float, default=1.0, help="its processor seconds, `user` and `sys` together")
     return parser.parse_known_args()
 
 
@@ -145,7 +222,11 @@ def main() -> None:
     images = images_of(benchmark)
     whole = sum(images.values())
     one_pass = whole * seconds_per_image(backbone, benchmark, options.images)
-    print(timed(shared, methods, one_pass))
+    if options.records is None:
+        print(timed(shared, methods, one_pass))
+    else:
+        records = [json.loads(file.read_text()) for file in sorted(options.records.glob("records/*/*/*/*.json"))]
+        print(*table_of(records, Spent(options.processor, options.clock, one_pass, whole)), sep="\n")
     theirs = sum(openood_images(name, images) for name in OPENOOD)
     print(
         f"{whole:,} images; a pass takes {one_pass:.0f} processor seconds\n"
