@@ -48,6 +48,14 @@ def refusal(file, capsys):
     return line.removeprefix("error: ")
 
 
+def test_metrics_are_not_written_over_the_scores(tmp_path, capsys):
+    file = written(tmp_path, HEAD + ROWS)
+    (tmp_path / "link.csv").symlink_to(file)
+    assert main(["evaluate", str(file), "--json", str(tmp_path / "link.csv")]) == 2
+    assert "would overwrite the scores" in capsys.readouterr().err
+    assert file.read_bytes() == HEAD + ROWS
+
+
 DAMAGED = {
     "a field more in one row": (HEAD + ROWS + b"4,o,near,1\n", "Row #5: Expected 3 columns, got 4"),
     "a field fewer in one row": (HEAD + ROWS + b"4,o\n", "Row #5: Expected 3 columns, got 2"),

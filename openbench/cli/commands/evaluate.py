@@ -142,6 +142,8 @@ def evaluate(
       python -m openbench evaluate scores.parquet --json metrics.json
       python -m openbench evaluate scores.csv --families ranking,conformal --delta 0.01 --correction simes
     """
+    if json is not None and json.exists() and scores.exists() and json.samefile(scores):
+        raise ConfigError(f"--json {json} would overwrite the scores — choose another file")
     chosen = MetricOptions(**{name: value for name, value in metric_options.items() if value is not None})
     roles = roles_of(benchmark_of([f"+benchmark={benchmark}"])[1]) if benchmark else {}
     meaning = Meaning(larger_is or "", dict(files), roles, benchmark or "")
