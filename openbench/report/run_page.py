@@ -153,20 +153,13 @@ def _facts(record: ResultRecord) -> dict[str, Any]:
 def _cost(record: ResultRecord) -> Table | None:
     """Time and peak memory of each stage of the run; None if the record states neither."""
     provenance, spent = record.provenance, cost_of(record)["ms"]
-    seconds, peak = (
-        {} if not isinstance(provenance.get(key), dict) else provenance[key] for key in ("seconds", "peak_mib")
-    )
-    stages = dict.fromkeys((*seconds, *peak))
-    rows = tuple((stage, *(_number(values.get(stage)) for values in (seconds, peak))) for stage in stages)
+    seconds, peak = (provenance.get(key) or {} for key in ("seconds", "peak_mib"))
+    rows = tuple((stage, seconds.get(stage), peak.get(stage)) for stage in dict.fromkeys((*seconds, *peak)))
     if not rows:
         return None
     each = () if spent is None else (f"Scoring takes {spent:.3g} ms per image with cached features.",)
     columns = Column("stage"), Column("seconds", "number"), Column("peak memory (MiB)", "count")
     return Table("Cost", columns, rows, notes=each)
-
-
-def _number(value: object) -> float | None:
-    return value if isinstance(value, float | int) else None
 
 
 def _filled(record: ResultRecord, view: str) -> list[Table]:

@@ -107,5 +107,5 @@ def _name(file: Path, folder: Path) -> str:
 
 def _members(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of an `.npz`; other files in it, such as a README, are bytes to NumPy."""
-    with np.load(path, allow_pickle=False) as pack:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as pack:
         return {name: array for name, array in pack.items() if isinstance(array, np.ndarray)}

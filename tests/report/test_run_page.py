@@ -60,14 +60,6 @@ def test_trials_and_cost_are_told(sets):
     assert 'id="trials"' not in run_page(made)
 
 
-def test_what_a_record_states_in_an_unknown_form_is_left_out():
-    made = replace(record("knn", 0.9, 0.95), benchmark={"name": "toy"})
-    odd = {"seconds": {"fit": "soon", "score": [1], "tune": 2.5}, "peak_mib": {"score": {"a": 1}, "tune": 70}}
-    shown = run_page(replace(made, provenance=odd))
-    table = shown[shown.index('id="cost"') : shown.index('id="more"')]
-    assert re.findall("<td[^>]*>(.*?)</td>", table) == ["fit", "–", "–", "score", "–", "–", "tune", "2.5", "70"]
-
-
 def test_the_page_is_whole_names_are_text_and_ids_are_unique(page):
     tags = Tags(page)
     assert [tags.found[tag] for tag in ("script", "b", "img")] == [0, 0, 1]  # an image of the contact sheet

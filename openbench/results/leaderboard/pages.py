@@ -131,8 +131,11 @@ def write(results: Path, files: Mapping[Path, str]) -> list[Path]:
     """Bring the folder up to date and return what changed; a file that is up to date is not touched.
 
     Raises:
+        RecordError: the folder is a link, so that other files could be overwritten.
         OSError: it cannot be written.
     """
+    if (results / FOLDER).is_symlink():
+        raise RecordError(f"'{results / FOLDER}' is a link, and openbench does not write through links — delete it")
     changed = outdated(results, files)
     for path in changed:
         if path in files:
