@@ -19,7 +19,7 @@ from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Mixing, Request, Role, Texts
-from openbench.engine.evaluate import declared
+from openbench.engine.evaluate import FeatureSource, declared
 from openbench.errors import MethodError
 from openbench.features.changed_images import MIXED_READ, mixed
 from openbench.features.columns import Column, columns_of_pass, read_by, separated
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class MemoryFeatures:
-    """A `FeatureSource` in memory: columns of splits, extracted at their first use.
+class MemoryFeatures(FeatureSource):
+    """Features in memory: columns of splits, extracted at their first use.
 
     Args:
         backbone: with weights.

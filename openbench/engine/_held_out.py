@@ -17,7 +17,7 @@ from openbench.core.composite import leaves
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
-from openbench.core.request import CLASSES, STAGES, Field, Mixing, Request, Role, Texts
+from openbench.core.request import CLASSES, STAGES, Field, Request, Role, Texts
 from openbench.core.search import ChosenMethod
 from openbench.digest import digest
 from openbench.engine.evaluate import FeatureSource, Fitting, Scoring
@@ -113,7 +113,7 @@ def held_out(
 
 
 @dataclass(frozen=True, eq=False)
-class _WithoutClasses:
+class _WithoutClasses(FeatureSource):
     """The columns of parts of splits, without the logits and class names of held-out classes.
 
     Args:
@@ -144,11 +144,3 @@ class _WithoutClasses:
         """Return the embeddings of a corpus, without the names of held-out classes."""
         embeddings = self.whole.texts(texts)
         return embeddings[self.kept] if texts.words == CLASSES else embeddings
-
-    def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
-        """Refuse: `check_held_out` admits no method that runs the network."""
-        raise NotImplementedError
-
-    def mixed(self, split: Split, others: Split, mixing: Mixing) -> Tensor:
-        """Refuse: `check_held_out` admits no method that reads OOD images."""
-        raise NotImplementedError

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from openbench.core.scores import SetScores
 from openbench.core.search import with_params
 from openbench.digest import digest
 from openbench.engine.provenance import Clock
-from openbench.errors import ConfigError, DataError, MethodError
+from openbench.errors import ConfigError, DataError, MethodError, NotApplicableError
 from openbench.features.changed_images import MIXED_READ, mixed
 from openbench.features.store import WHOLE, FeatureStore
 
@@ -31,24 +31,28 @@ logger = logging.getLogger(__name__)
 _BASE = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))
 
 
-class FeatureSource(Protocol):
+class FeatureSource:
     """A source of the columns of splits; the engine's is a feature store bound to one backbone."""
 
     def __call__(self, split: Split, request: Request) -> FeatureSet:
         """Return the columns that `request` names, with labels if it names them."""
-        ...
-
-    def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
-        """Return the scores (n,) of a split by a fitted method that runs the network itself."""
-        ...
+        raise NotImplementedError
 
     def texts(self, texts: Texts) -> Tensor:
         """Return the unit embeddings (m, d) of a corpus."""
-        ...
+        raise NotImplementedError
+
+    def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
+        """Return the scores (n,) of a split by a fitted method that runs the network itself.
+
+        Raises:
+            NotApplicableError: the source has columns only.
+        """
+        raise NotApplicableError(f"method {type(method).__name__} runs the network itself, and here are only columns")
 
     def mixed(self, split: Split, others: Split, mixing: Mixing) -> Tensor:
         """Return the features (n, d) of a split's images, each mixed with one of `others`."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -282,7 +286,7 @@ def feature_store(runtime: Runtime, sharding: Sharding = WHOLE) -> FeatureStore:
 
 
 @dataclass
-class CachedFeatures:
+class CachedFeatures(FeatureSource):
     """A feature store bound to one backbone; its time is the clock's `features` stage.
 
     Args:

@@ -21,15 +21,14 @@ from torch import Tensor
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.features import FeatureSet
-from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.record import PROBE
 from openbench.core.request import Mixing, Request, Texts
 from openbench.core.search import with_params
 from openbench.data.loading import batches
 from openbench.digest import array_sha256, digest
-from openbench.engine.evaluate import CachedFeatures, Fitting, Scoring, fit, score_split
-from openbench.errors import ConfigError, DataError, NotApplicableError, OpenbenchError, RecordError
+from openbench.engine.evaluate import CachedFeatures, FeatureSource, Fitting, Scoring, fit, score_split
+from openbench.errors import ConfigError, DataError, OpenbenchError, RecordError
 from openbench.results.records.store import RecordStore, load
 from openbench.source import foreign_code, foreign_sources
 from openbench.storage.checksum import DAMAGED
@@ -242,16 +241,13 @@ def _difference(one: Rows, other: Rows, rounding: float) -> str:
 
 
 @dataclass(frozen=True)
-class _Sampled:
+class _Sampled(FeatureSource):
     """A few hundred rows of each split, spread over it."""
 
     features: CachedFeatures
 
     def __call__(self, split: Split, request: Request) -> FeatureSet:
         return self.features(split, request)[_spread(len(split), _FIT)]
-
-    def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
-        raise NotApplicableError("a method that runs the network itself reads no cached rows")
 
     def texts(self, texts: Texts) -> Tensor:
         return self.features.texts(texts)

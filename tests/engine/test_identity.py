@@ -2,7 +2,6 @@
 
 import importlib
 import sys
-import textwrap
 from copy import deepcopy
 from pathlib import Path
 
@@ -20,89 +19,21 @@ from openbench.features.store import FeatureStore
 from openbench.training._job import TrainingJob
 from openbench.training.loop.weights import build_training
 
-HELPER = "SIGN = 1\n"
-CODE = {
-    "method": (
-        """
-        from openbench.methods.msp import MSP
-
-        class Own(MSP):
-            def score(self, x):
-                return SIGN * super().score(x)
-        """,
-        {"method": {"_target_": "own_of_test.Own"}},
-    ),
-    "training": (
-        """
-        from dataclasses import dataclass
-        from openbench.training.methods.cross_entropy import CrossEntropy
-
-        @dataclass(frozen=True)
-        class Own(CrossEntropy):
-            def loss(self, model, batch):
-                return SIGN * super().loss(model, batch)
-        """,
-        {"training": {"_target_": "own_of_test.Own"}},
-    ),
-    "augmentation": (
-        """
-        from dataclasses import dataclass
-        from openbench.training.augment.augmentations import Augmentation
-
-        @dataclass(frozen=True)
-        class Own(Augmentation):
-            def __call__(self, images, generator):
-                return images if SIGN > 0 else 255 - images
-        """,
-        {"training": {"recipe": {"augment": [{"_target_": "own_of_test.Own"}]}}},
-    ),
-    "backbone": (
-        """
-        from openbench.backbones.network import NetworkBackbone
-        from openbench.backbones.cifar import resnet
-
-        class Own(NetworkBackbone):
-            def outputs(self, images, request):
-                return super().outputs(SIGN * images, request)
-
-        def own(name: str, model: str, num_classes: int, preprocess, **rest) -> NetworkBackbone:
-            made = resnet(name, model, num_classes=num_classes, preprocess=preprocess)
-            made.__class__ = Own
-            return made
-        """,
-        {"backbone": {"_target_": "own_of_test.own"}},
-    ),
-    "data source": (
-        """
-        from dataclasses import dataclass
-        from openbench.data.sources.embedded import SklearnDigits
-
-        @dataclass(frozen=True)
-        class Own(SklearnDigits):
-            def image(self, class_name, number):
-                return super().image(class_name, number) if SIGN > 0 else 255 - super().image(class_name, number)
-        """,
-        {"benchmark": {"near": {"nine": {"sources": {"installed": {"_target_": "own_of_test.Own"}}}}}},
-    ),
-}
-CODE["part of a method"] = (
-    CODE["method"][0],
-    {"method": {"_target_": "DoubleScore", "risk": {"_target_": "own_of_test.Own"}, "ood": {"_target_": "Energy"}}},
+CODE = Path(__file__).with_name("own_code.py")
+METHOD, TRAINING, FLIP, NETWORK, DIGITS = (
+    {"_target_": f"own_of_test.{name}"} for name in ("Method", "Training", "Flip", "network", "Digits")
 )
-IMPORTS = {
-    "in the file": "SIGN = 1",
-    "in a helper, imported later": "SIGN = 1\ndef later():\n    import helper_of_test\n    return helper_of_test.SIGN",
-}
 RUN, JOB, COLUMNS, IMAGES = "run", "weights", "columns", "images"
-# What an edit must make another, by the kind that was edited.
-TOUCHED = {
-    "method": {RUN},
-    "part of a method": {RUN},
-    "training": {RUN, JOB},
-    "augmentation": {RUN, JOB},
-    "backbone": {RUN, JOB, COLUMNS},
-    "data source": {RUN, IMAGES},
+# What is of one's own → the nodes of it, and what an edit must make another.
+OWN = {
+    "method": ({"method": METHOD}, {RUN}),
+    "part of a method": ({"method": {"_target_": "DoubleScore", "risk": METHOD, "ood": {"_target_": "Energy"}}}, {RUN}),
+    "training": ({"training": TRAINING}, {RUN, JOB}),
+    "augmentation": ({"training": {"recipe": {"augment": [FLIP]}}}, {RUN, JOB}),
+    "backbone": ({"backbone": NETWORK}, {RUN, JOB, COLUMNS}),
+    "data source": ({"benchmark": {"near": {"nine": {"sources": {"installed": DIGITS}}}}}, {RUN, IMAGES}),
 }
+LATER = "def later():\n    import helper_of_test\n    return helper_of_test.SIGN\n"
 
 
 @pytest.fixture(scope="module")
@@ -155,23 +86,21 @@ def fresh(tmp_path, monkeypatch):
     forget()
 
 
-@pytest.mark.parametrize("place", IMPORTS)
-@pytest.mark.parametrize("kind", CODE)
+@pytest.mark.parametrize("place", ["own_of_test.py", "helper_of_test.py"])
+@pytest.mark.parametrize("kind", OWN)
 def test_a_flipped_sign_in_code_of_ones_own_gives_all_that_it_makes_other_names(digits, tmp_path, fresh, kind, place):
-    code, changes = CODE[kind]
-    file, helper = tmp_path / "own_of_test.py", tmp_path / "helper_of_test.py"
-    file.write_text(f"{IMPORTS[place]}\n{textwrap.dedent(code)}")
-    helper.write_text(HELPER)
-    config = merged(digits, changes)
+    changes, touched = OWN[kind]
+    (tmp_path / "own_of_test.py").write_text(CODE.read_text() + LATER)
+    (tmp_path / "helper_of_test.py").write_text("SIGN = 1\n")
+    config, edited = merged(digits, changes), tmp_path / place
     fresh()  # another test's modules of these names
     before = names(config)
     fresh()
     assert names(config) == before, "the same sources must give the same names in another process"
-    edited = file if place == "in the file" else helper
     edited.write_text(edited.read_text().replace("SIGN = 1", "SIGN = -1"))
     fresh()
     after = names(config)
-    assert {what for what in before if before[what] != after[what]} == TOUCHED[kind]
+    assert {what for what in before if before[what] != after[what]} == touched
 
 
 @pytest.mark.parametrize(
