@@ -5,11 +5,12 @@ import io
 import json
 import re
 import signal
+import socket
 import struct
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import numpy as np
@@ -17,31 +18,107 @@ import pytest
 from PIL import Image
 
 from openbench.detect.serve.app import serve
+from openbench.detect.serve.images import ServerLimits
 from openbench.errors import ConfigError
+from openbench.progress import messages
+from tests.forked import Forked
 
-from .served import BROKEN, LIMITS, SECRET, SLOW, Server, predict
+LIMITS = ServerLimits(
+    body_bytes=100_000,
+    image_pixels=10_000,
+    images=3,
+    waiting=40,
+    waiting_pixels=30_000,
+    connections=60,
+    upload_s=60.0,  # more than any request takes, whatever else the machine does
+    answer_s=60.0,
+    batch=8,
+    batch_wait_ms=20.0,
+    drain_s=5.0,
+)
+SLOW, BROKEN = 250, 251  # brightness of images that the stand-in for a detector treats in its own way
+SECRET = "<script>alert('x')</script>"
 
 
-@pytest.fixture
-def started(tmp_path):
-    """Starts a server that is not there any more after the test, also where that failed."""
-    made = []
+def predict(images):
+    """The mean brightness of each image as its score; the size of the batch beside it."""
+    marks = {int(image[0, 0, 0]) for image in images}
+    if BROKEN in marks:
+        raise RuntimeError(SECRET)
+    if SLOW in marks:
+        time.sleep(0.3)
+    return [
+        {"score": float(image.mean()), "is_ood": bool(image.mean() > 200), "batch": len(images)} for image in images
+    ]
 
-    def start(*limits, note="note", **options):
-        made.append(Server(tmp_path / note, *limits, **options))
-        return made[-1]
 
-    yield start
-    for server in made:
-        if not server.stopped:
-            server.stop(signal.SIGKILL)
+def served(limits):
+    """Serve until told to stop, and print the log."""
+    with messages():
+        serve(predict, {"promise": "none"}, limits, ("127.0.0.1", 0))
+
+
+class Server:
+    """A server over a stand-in for a detector, in a copy of this process that ends with the `with` block.
+
+    Args:
+        note: the file of its log.
+        limits: on requests.
+    """
+
+    def __init__(self, note, limits=LIMITS):
+        self.not_scored = []  # answers that say so; a list, since threads add to it
+        self.said = None  # exit code and log, once it has ended
+        self.process = Forked(lambda: served(limits), note)
+        while not (
+            found := re.search(r"listening on http://127.0.0.1:(\d+)", note.read_text() if note.exists() else "")
+        ):
+            assert self.process.runs, note.read_text()
+            time.sleep(0.02)
+        self.port = int(found.group(1))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        if self.said is None:
+            self.stop(signal.SIGKILL)
+
+    def ask(self, method, path, body=None, kind="image/png", **headers):
+        """Status and body of an answer; JSON as values."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)) as connection:
+            connection.request(method, path, body, {"Content-Type": kind, **headers} if body is not None else headers)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            if answer.status == 500 and "not_scored" in text:
+                self.not_scored.append(text)
+            return answer.status, json.loads(text) if answer.headers["Content-Type"] == "application/json" else text
+
+    def raw(self, *parts):
+        """What comes back for bytes that are sent as they are, until the server closes."""
+        found, place = b"", ("127.0.0.1", self.port)
+        with (
+            suppress(ConnectionResetError, BrokenPipeError),
+            socket.create_connection(place, timeout=60.0) as connection,
+        ):
+            for part in parts:
+                connection.sendall(part)
+            while part := connection.recv(65536):
+                found += part
+        return found
+
+    def stop(self, number=signal.SIGTERM):
+        """Send a signal, wait for the end, and return the exit code and what was printed."""
+        self.process.kill(number)
+        self.said = self.process.ended()
+        return self.said
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    made = Server(tmp_path_factory.mktemp("server") / "note")
-    yield made
-    code, said = made.stop()
+    with Server(tmp_path_factory.mktemp("server") / "note") as made:
+        yield made
+        code, said = made.stop()
     assert code == 0, said
     assert said.count(f"the detector cannot score this image: RuntimeError: {SECRET}\n") == len(made.not_scored)
 
@@ -149,11 +226,11 @@ def test_what_cannot_be_answered_is_refused_without_repeating_it(server, name):
     assert not any(part in text for part in ("script", "passwd", "Error", "/work", "openbench", "0x"))
 
 
-def test_an_answer_that_takes_too_long_is_given_up(started):
-    made = started(replace(LIMITS, answer_s=0.05))
-    found, answer = made.ask("POST", "/predict", encoded(SLOW))
-    assert (found, answer["error"]["code"]) == (503, "too_slow")
-    assert made.stop()[0] == 0
+def test_an_answer_that_takes_too_long_is_given_up(tmp_path):
+    with Server(tmp_path / "note", replace(LIMITS, answer_s=0.05)) as made:
+        found, answer = made.ask("POST", "/predict", encoded(SLOW))
+        assert (found, answer["error"]["code"]) == (503, "too_slow")
+        assert made.stop()[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -172,12 +249,12 @@ def test_a_body_without_a_declared_length_is_cut_off(server):
     assert b" 413 " in server.raw(head, *[chunk] * 8).split(b"\r\n")[0]
 
 
-def test_a_slow_upload_is_given_up(started):
-    server = started(replace(LIMITS, upload_s=1.0))
+def test_a_slow_upload_is_given_up(tmp_path):
     head = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/png\r\nContent-Length: 100\r\n\r\n"
-    assert server.raw(head, b"a").split(b" ")[1] == b"408"
-    assert server.raw(b"\x16\x03\x01 nonsense\r\n\r\n").split(b" ")[1] == b"400"
-    assert server.stop()[0] == 0
+    with Server(tmp_path / "note", replace(LIMITS, upload_s=1.0)) as made:
+        assert made.raw(head, b"a").split(b" ")[1] == b"408"
+        assert made.raw(b"\x16\x03\x01 nonsense\r\n\r\n").split(b" ")[1] == b"400"
+        assert made.stop()[0] == 0
 
 
 def samples(text):
@@ -228,14 +305,14 @@ def test_what_cannot_wait_is_turned_away_and_the_server_recovers(server):
     assert server.ask("GET", "/health") == (200, {"status": "ok", "waiting": 0})
 
 
-def test_told_to_stop_under_load_it_answers_what_it_took(started):
-    made, taken = started(), []
+def test_told_to_stop_under_load_it_answers_what_it_took(tmp_path):
+    taken = []
 
     def client(_):
         with suppress(OSError, http.client.HTTPException):  # not taken yet
             taken.append(made.ask("POST", "/predict", encoded(SLOW))[0])
 
-    with ThreadPoolExecutor(8) as clients:
+    with Server(tmp_path / "note") as made, ThreadPoolExecutor(8) as clients:
         asked = clients.map(client, range(8))
         while not samples(made.ask("GET", "/metrics")[1])["openbench_batch_images_count"]:
             time.sleep(0.01)

@@ -24,31 +24,12 @@ from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
 from openbench.metrics.suite import MetricOptions
 from openbench.results.records.store import RecordStore
+from tests.results.records import make_record
 
 from .toy import split, toy
 
-RECORD = ResultRecord(
-    run_id="0123456789abcdef",
-    config={"seed": 0},
-    benchmark={"name": "toy", "digest": "a", "pristine": True, "deviations": []},
-    backbone={"name": "tiny", "digest": "b", "training": None},
-    method={"name": "msp", "version": 1, "reference": "-", "params": {}},
-    tuned={},
-    trials=[],
-    metrics={"near": {"auroc": 0.9}},
-    header="-",
-    counts={"near/a": {"n": 5, "expected": 5}},
-    provenance={"utc": "2026-01-01T00:00:00+00:00"},
-)
-SPEC = SimpleNamespace(
-    run_id=RECORD.run_id,
-    config=RECORD.config,
-    benchmark=SimpleNamespace(name="toy", digest="a", deviations=()),
-    backbone=SimpleNamespace(name="tiny", digest="b", weights_sha256="1" * 64),
-    method=MSP(),
-    method_name="msp",
-    training=None,
-)
+RECORD = make_record(run_id="0123456789abcdef", metrics={"near": {"auroc": 0.9}})
+SPEC = SimpleNamespace(run_id=RECORD.run_id, method=MSP())
 
 
 @pytest.fixture
