@@ -36,6 +36,7 @@ from openbench.core.benchmark import Split
 from openbench.core.features import Head
 from openbench.core.method import Method
 from openbench.core.preprocess import OwnPreprocess, Preprocess
+from openbench.core.record import short
 from openbench.core.request import Request, Role
 from openbench.data.download import DataSource, data_sources
 from openbench.data.weights import released_weights
@@ -47,7 +48,6 @@ from openbench.digest import bytes_sha256
 from openbench.engine.evaluate import for_layers
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError, OpenbenchError, check_choice
 from openbench.public import TARGET, targets
-from openbench.results.escape import one_line
 from openbench.storage.checksum import KEY, stated
 from openbench.storage.files import creating, write_whole
 from openbench.storage.plain_json import loads, plain
@@ -58,7 +58,6 @@ _SOURCES = ("weights", "sha256")  # keys of a config for weights, which are in t
 _WHICH = ("model", "weights")  # keys of a config that select released weights
 _PROBES = 4  # images of noise
 _TOLERANCE = 1e-3  # relative, of outputs between versions of libraries
-_MAX_QUOTED = 80
 _ARRAYS = ("scores", "codes", "weights", "quantile")  # of a calibration
 _UNREADABLE = (OSError, zipfile.BadZipFile, SafetensorError, KeyError, ValueError, RuntimeError, EOFError)
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -278,7 +277,7 @@ def _manifest(whole: bytes, where: str) -> DetectorManifest:
     if not isinstance(content, dict) or content.pop(KEY, None) is None or whole != stated(content):
         raise CheckpointError(f"{where} has changed since the detector was saved — make the detector again")
     if content.get("schema_version") != VERSION:
-        version, made_by = (one_line(repr(content.get(key)))[:_MAX_QUOTED] for key in ("schema_version", "made_by"))
+        version, made_by = (short(content.get(key)) for key in ("schema_version", "made_by"))
         raise CheckpointError(
             f"{where} has the format {version} of {made_by}, and this openbench reads the format {VERSION} — fit and "
             "calibrate the detector again"
@@ -287,8 +286,8 @@ def _manifest(whole: bytes, where: str) -> DetectorManifest:
         return DetectorManifest.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key, value = ".".join(map(str, first["loc"])), one_line(repr(first["input"]))[:_MAX_QUOTED]
-        raise CheckpointError(f"{where}: key '{key}' — found {value}: {first['msg']}") from None
+        key = ".".join(map(str, first["loc"]))
+        raise CheckpointError(f"{where}: key '{key}' — found {short(first['input'])}: {first['msg']}") from None
 
 
 def _network(manifest: DetectorManifest, tensors: Tensors, graph: bytes, model: Any, own: ModelOptions) -> Network:

@@ -17,8 +17,7 @@ from openbench.detect.calibration import Terms
 from openbench.detect.detector import Detector
 from openbench.detect.network import Network, learns_from
 from openbench.engine import prepare
-from openbench.engine.evaluate import CachedFeatures, feature_store
-from openbench.engine.provenance import Clock
+from openbench.engine.evaluate import CachedFeatures
 from openbench.errors import ConfigError
 from openbench.results.records.store import RecordStore
 
@@ -91,7 +90,7 @@ def fit_on_benchmark(
         **({"record": existing[0].run_id} if existing else {}),
     }
     detector.use(Network(spec.backbone, dict(spec.config["backbone"])), ModelOptions(device=spec.backbone.device))
-    source = CachedFeatures(feature_store(setting), spec.backbone, Clock())
+    source = CachedFeatures.of(spec.backbone, setting)
     train = benchmark.id_train if Role.ID_TRAIN in fitted_on else benchmark.id_val if Role.ID_VAL in fitted_on else None
     detector.fit(train, benchmark.id_val if Role.ID_VAL in fitted_on else None, features=source)
     splits = {"id_test": benchmark.id_test, "id_val": benchmark.id_val}

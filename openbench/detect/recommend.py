@@ -101,14 +101,14 @@ class Recommendation:
 
     def values(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        methods = {"best": self.best, "untested": self.untested, "out": self.out}
+        groups = {"best": self.best, "untested": self.untested, "out": self.out}
         return {
-            "about": list(self.about),
+            "about": self.about,
             "words": str(self),
             "take": self.best[0]["method"] if self.best else None,
             "compared": self.compared,
-            "deviations": list(self.deviations),
-            **{name: [{key: _plain(value) for key, value in one.items()} for one in methods[name]] for name in methods},
+            "deviations": self.deviations,
+            **{name: [{key: _plain(v) for key, v in one.items()} for one in group] for name, group in groups.items()},
         }
 
 
@@ -290,6 +290,4 @@ def _needs(method: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Estimate):
-        return value.value
-    return list(value) if isinstance(value, tuple) else value
+    return value.value if isinstance(value, Estimate) else value

@@ -11,24 +11,11 @@ from PIL import Image
 from pyarrow import parquet
 
 from openbench.__main__ import main
-from openbench.api.models.wrap import ModelOptions
 from openbench.core.request import Role
 from openbench.detect.detector import Detector, load_detector
-from openbench.detect.network import Network
 from openbench.results.records.store import RecordStore
 
-from .test_saved import small_resnet
-from .tiny import CLASSES, images
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    node, backbone = small_resnet()
-    made = Detector(backbone, "mls", classes=("=1+1", *CLASSES[1:]))
-    made.use(Network(backbone, node), ModelOptions()).fit().calibrate(images(99, 1), alpha=0.1)
-    path = tmp_path_factory.mktemp("saved") / "detector"
-    made.save(path)
-    return made, path
+from .tiny import images
 
 
 @pytest.fixture

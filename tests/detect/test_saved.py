@@ -14,7 +14,6 @@ import torch
 from PIL import Image
 
 from openbench.__main__ import main
-from openbench.api.models.wrap import ModelOptions
 from openbench.config.build import build
 from openbench.config.shipped import shipped
 from openbench.core.composite import Composite
@@ -23,7 +22,6 @@ from openbench.core.request import Request
 from openbench.detect._saved import MANIFEST, ONNX, TENSORS, _of_graph, licences
 from openbench.detect._state import packed_method, refuse_unsavable, unpacked_method
 from openbench.detect.detector import Detector, load_detector
-from openbench.detect.network import Network
 from openbench.digest import bytes_sha256
 from openbench.errors import CheckpointError, ConfigError, LeakageError, NotApplicableError, NotFittedError
 from openbench.storage.checksum import KEY, stated
@@ -38,25 +36,6 @@ SHIPPED = "tiny_resnet"
 def same(a, b, given=NEW) -> bool:
     first, second = a.predict(given), b.predict(given)
     return first.score.tobytes() == second.score.tobytes() and first.rows() == second.rows() and a.promise == b.promise
-
-
-def small_resnet():
-    """A network of openbench's own, with random weights that count as trained."""
-    node = {**shipped("backbone", "resnet20_cifar10"), "weights": None, "sha256": None, "num_classes": 3}
-    node["preprocess"] = {"_target_": "Preprocess", "resize": 8, "crop": 8}
-    backbone = build(node, "backbone")
-    return node | {"_name_": "resnet20_cifar10"}, backbone.load_state(backbone.network.state_dict(), "memory")
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory) -> tuple[Detector, Path]:
-    """A detector with a network of openbench's own, and where it was saved."""
-    node, backbone = small_resnet()
-    made = Detector(backbone, "knn", classes=CLASSES).use(Network(backbone, node), ModelOptions()).fit(images(120, 0))
-    made.calibrate(images(99, 1), alpha=0.1)
-    path = tmp_path_factory.mktemp("saved") / "detector"
-    made.save(path)
-    return made, path
 
 
 def test_scores_are_the_same_to_the_bit_from_a_folder_that_was_moved_and_from_a_zip(saved, tmp_path):

@@ -7,13 +7,13 @@ import pytest
 from openbench.core.record import ResultRecord
 from openbench.engine.provenance import record_notes, reused_outcome
 from openbench.results.records.store import RecordStore
+from tests.results.records import make_record
 
 MADE = {"openbench": "0.1.0", "git_sha": "abcdef0123456789", "utc": "2026-01-02T03:04:05+00:00"}
 
 
 def record(**provenance) -> ResultRecord:
-    benchmark, backbone, method = ({"name": name} for name in ("toy", "tiny", "mine"))
-    return ResultRecord("1" * 16, {}, benchmark, backbone, method, {}, [], {}, "", {}, MADE | provenance)
+    return make_record(provenance=MADE | provenance)
 
 
 BEFORE, AFTER = (

@@ -16,6 +16,7 @@ from openbench.engine._verify import check_material, recorded
 from openbench.errors import NotReproducedError, RecordError
 from openbench.methods.msp import MSP
 from openbench.results.records.store import RecordStore
+from tests.results.records import make_record
 
 # Three seeds of one training: near AUROC .90, .91, .92.
 SEEDS = {0: 0.90, 1: 0.91, 2: 0.92}
@@ -23,7 +24,7 @@ HERE = {"processor": "Xeon", "instructions": "AVX512", "device": "cpu", "threads
 
 
 def record(seed: int = 0, near: float = 0.90, **changes) -> ResultRecord:
-    made = ResultRecord(
+    made = make_record(
         run_id=f"{seed:016x}",
         config={"benchmark": {"name": "toy"}, "seed": seed, "method": {"_name_": "msp"}},
         benchmark={"name": "toy", "digest": "images", "pristine": False, "deviations": ["far.x: dropped"]},
@@ -34,10 +35,7 @@ def record(seed: int = 0, near: float = 0.90, **changes) -> ResultRecord:
             "weights_sha256": f"{seed}" * 64,
         },
         method={"name": "msp", "version": version_of(MSP()), "reference": "-", "params": {}},
-        tuned={},
-        trials=[],
         metrics={"near": {"auroc": near, "fpr95": 0.25}, "id": {"accuracy": 0.8, "n_id": 9000}},
-        header="-",
         counts={"near/a": {"n": 9000, "expected": 9000}},
         provenance={"utc": "2026-01-01T00:00:00+00:00", "threads": 2},
     )
