@@ -38,54 +38,31 @@ _ROUNDING = 1e-6
 _SHOWN = 60  # characters of a value in a message
 _KEYS = 20  # unknown keys, and characters of each, in a message
 
-_ALLOWED = {
-    "missing": "a value",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
-    "list_type": "a list",
-    "bool_type": "true or false",
-    "int_type": "a whole number",
-    "greater_than_equal": "a whole number ≥ {ge}",
-    "less_than_equal": "a whole number of at most 63 bits",
-    "string_type": "text",
-}
-
 
 def _message(error: ValidationError, where: str) -> str:
     first = error.errors(include_url=False)[0]
-    context = first.get("ctx", {}) if first["type"] == "openbench" else {}
-    # A key that is refused stands in the location as `[key]`, and so do the members of a union.
-    key = ".".join(part for part in (*map(str, first["loc"]), context.get("at", "")) if part and part != "[key]")
-    found = context["found"] if context else short(None if first["type"] == "missing" else first["input"])
-    allowed = context["allowed"] if context else _allowed(first["type"], first["msg"], first.get("ctx", {}))
+    key = ".".join(part for part in map(str, first["loc"]) if part != "[key]")  # a key that is refused stands before it
     shown = key.encode("unicode_escape").decode()[:_SHOWN]
-    return f"{where}: key '{shown}' of the record is {found} — allowed: {allowed}"
-
-
-def _allowed(kind: str, message: str, limits: dict[str, Any]) -> str:
-    return _ALLOWED[kind].format(**limits) if kind in _ALLOWED else message
+    found = "missing" if first["type"] == "missing" else short(first["input"])
+    return f"{where}: key '{shown}' of the record is {found} — {first['msg']}"
 
 
 def short(value: Any) -> str:
     """Return a value as a message shows it."""
     if isinstance(value, dict | list):
         return f"a {type(value).__name__}"
-    try:
-        text = ascii(value)
-    except ValueError:  # Python writes no number of thousands of digits
-        return "a huge number"
+    text = ascii(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def _refusal(allowed: str, found: Any, at: str = "") -> PydanticCustomError:
-    return PydanticCustomError("openbench", "refused", {"allowed": allowed, "found": short(found), "at": at})
+def _refusal(allowed: str) -> PydanticCustomError:
+    return PydanticCustomError("openbench", "allowed: {allowed}", {"allowed": allowed})
 
 
 def _only(fits: Callable[[object], bool], allowed: str) -> BeforeValidator:
     def check_value(value: Any) -> Any:
         if not fits(value):
-            raise _refusal(allowed, value)
+            raise _refusal(allowed)
         return value
 
     return BeforeValidator(check_value)
@@ -96,16 +73,8 @@ def is_number(value: object) -> bool:
     return type(value) in (float, int) and -LARGEST <= value <= LARGEST  # type: ignore[operator]
 
 
-def _is_level(value: object) -> bool:
-    return is_number(value) and 0 < float(str(value)) < 1
-
-
-def _is_rate(value: object) -> bool:
-    return is_number(value) and -_ROUNDING <= float(str(value)) <= 1 + _ROUNDING
-
-
 def _checked_tree(value: Any) -> Any:
-    _check_tree(value, DEEPEST, "")
+    _check_tree(value, DEEPEST, "the value")
     return value
 
 
@@ -115,15 +84,15 @@ _CHECKED = (int, dict, list)  # any other value may stand in a tree
 def _check_tree(value: Any, left: int, at: str) -> None:
     if type(value) is int:
         if not -_MOST <= value <= _MOST:
-            raise _refusal("whole numbers of at most 63 bits", value, at)
+            raise _refusal(f"whole numbers of at most 63 bits; {at} has more")
     elif isinstance(value, dict | list) and not left:
-        raise _refusal(f"values of at most {DEEPEST} levels", value, at)
+        raise _refusal(f"values of at most {DEEPEST} levels")
     elif isinstance(value, dict):
         for key, child in value.items():
             if not is_words(key):
-                raise _refusal(f"as a key {WORDS}", key, at)
+                raise _refusal(f"as a key {WORDS}; found {short(key)}")
             if isinstance(child, _CHECKED):
-                _check_tree(child, left - 1, f"{at}.{key}" if at else key)
+                _check_tree(child, left - 1, short(key))
     elif isinstance(value, list):
         for child in value:
             if isinstance(child, _CHECKED):
@@ -138,8 +107,8 @@ class _As:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         def check(value: Any, validate: Callable[[Any], Any]) -> Any:
-            validate(_checked_tree(value))
-            return value
+            validate(value)
+            return _checked_tree(value)
 
         return no_info_wrap_validator_function(check, handler(self.model))
 
@@ -148,8 +117,8 @@ Part = Annotated[str, _only(is_part, f"a name: {PART}")]
 Page = Annotated[str, _only(is_page, f"a name other than README: {PART}")]
 Words = Annotated[str, _only(is_words, WORDS)]
 Number = Annotated[Any, _only(is_number, f"a finite number up to {LARGEST:g}")]
-Rate = Annotated[Any, _only(_is_rate, "a number from 0 to 1")]
-Level = Annotated[Any, _only(_is_level, "a number between 0 and 1")]
+Rate = Annotated[float, Field(strict=True, ge=-_ROUNDING, le=1 + _ROUNDING)]
+Level = Annotated[float, Field(strict=True, gt=0, lt=1)]
 Count = Annotated[int, Field(ge=0, le=_MOST)]
 Several = Annotated[int, Field(ge=1, le=_MOST)]
 Tree = Annotated[dict[str, Any], BeforeValidator(_checked_tree)]

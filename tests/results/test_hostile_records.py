@@ -70,7 +70,7 @@ BAD = {
     ),
     "set without images": (
         changed("counts", {"near/a": {"n": 0, "expected": 5}}),
-        "is 0 — allowed: a whole number ≥ 1",
+        "is 0 — Input should be greater than or equal to 1",
     ),
     "trial above one": (changed("trials", [{"params": {}, "auroc": 7.0}]), "key 'trials.0.auroc' of the record"),
     "NaN": (TEXT.replace("0.75", "NaN"), "has NaN"),
@@ -89,8 +89,8 @@ BAD = {
     "no keys": ("{}", "not a result record — missing keys"),
     "another schema": (changed("schema", 99), "this version reads schema 2"),
     "schema as text": (changed("schema", "2"), "this version reads schema 2"),
-    "list as metrics": (changed("metrics", [1]), "key 'metrics' of the record is a list — allowed: a mapping"),
-    "no backbone": (changed("backbone", {}), "key 'backbone.name' of the record is None"),
+    "list as metrics": (changed("metrics", [1]), "key 'metrics' of the record is a list — Input should be"),
+    "no backbone": (changed("backbone", {}), "key 'backbone.name' of the record is missing"),
 }
 
 
