@@ -116,6 +116,8 @@ def grid(space: Mapping[str, Sequence[Any]], parameters: Sequence[str], where: s
 
 def settings_of(method: Method, space: Mapping[str, Any]) -> list[Method]:
     """Return a method at each setting of a space, unfitted; without those that it refuses, which tuning leaves out."""
+    if not space:
+        return [method]
     settings = []
     for params in grid(space, list(method.params())):
         with suppress(MethodError):

@@ -269,4 +269,4 @@ def test_each_method_is_built_once_and_scores_just_computed_are_not_read_back(ev
     found = evaluate(small(), "knn", tune="none")["knn"]
     assert len(found.scores) > 3
     # Each setting of its space is tried once, and the one that is taken is fitted.
-    assert len(built) <= 4 + 2 * len(found.record.config["method"]["_space_"]["k"])
+    assert len(built) <= 3 + 2 * len(found.record.config["method"]["_space_"]["k"])
