@@ -43,6 +43,33 @@ class Right(Method):
         return self.scale * torch.cdist(x.features, self.learnt("means_")).min(dim=1).values
 
 
+# Name → what becomes of right scores (n,) of samples.
+WRONG_SCORES = {
+    "UndeclaredInScore": lambda raw, x: raw - x.logits.max(dim=1).values,
+    "LabelsInScore": lambda raw, x: raw + x.labels,
+    "Column": lambda raw, x: raw[:, None],
+    "WithGradient": lambda raw, x: raw.requires_grad_(True),
+    "NotFinite": lambda raw, x: raw / (x.features.sum(dim=1) > 0),
+    "BatchNormalised": lambda raw, x: raw / raw.max(),
+    # Right for each batch size tried on its own first row, wrong for any other order.
+    "OrderDependent": lambda raw, x: raw + 0.5 * raw.cumsum(0) / torch.arange(1, len(raw) + 1),
+    "GlobalNumpy": lambda raw, x: raw + np.float32(np.random.rand()),  # noqa: NPY002
+    "GlobalPython": lambda raw, x: raw + random.random(),
+    "Swapped": lambda raw, x: -raw,
+    "Blind": lambda raw, x: 0 * raw,
+}
+
+
+class WrongScore(Right):
+    """A right method but for its scores; its subclasses are made from the table."""
+
+    def score(self, x):
+        return WRONG_SCORES[type(self).__name__](super().score(x), x)
+
+
+WRONG = {name: type(name, (WrongScore,), {"__module__": __name__}) for name in WRONG_SCORES}
+
+
 class PoorMetadata(Right):
     """A distance."""
 
@@ -62,16 +89,6 @@ class UndeclaredInFit(Right):
         return super().fit(train, head)
 
 
-class UndeclaredInScore(Right):
-    def score(self, x):
-        return super().score(x) - x.logits.max(dim=1).values
-
-
-class LabelsInScore(Right):
-    def score(self, x):
-        return super().score(x) + x.labels
-
-
 class ScoresUnfitted(Right):
     def score(self, x):
         return super().score(x) if hasattr(self, "means_") else x.features.sum(dim=1)
@@ -85,35 +102,6 @@ class CrashesUnfitted(Right):
 class ReturnsNothing(Right):
     def fit(self, train, head):
         super().fit(train, head)
-
-
-class Column(Right):
-    def score(self, x):
-        return super().score(x)[:, None]
-
-
-class WithGradient(Right):
-    def score(self, x):
-        return super().score(x).requires_grad_(True)
-
-
-class NotFinite(Right):
-    def score(self, x):
-        return super().score(x) / (x.features.sum(dim=1) > 0)
-
-
-class BatchNormalised(Right):
-    def score(self, x):
-        raw = super().score(x)
-        return raw / raw.max()
-
-
-class OrderDependent(Right):
-    """Right for each batch size tried on its own first row, wrong for any other order."""
-
-    def score(self, x):
-        raw = super().score(x)
-        return raw + 0.5 * raw.cumsum(0) / torch.arange(1, len(raw) + 1)
 
 
 class Stateful(Right):
@@ -187,16 +175,6 @@ class GlobalTorch(Right):
         return self
 
 
-class GlobalNumpy(Right):
-    def score(self, x):
-        return super().score(x) + np.float32(np.random.rand())  # noqa: NPY002
-
-
-class GlobalPython(Right):
-    def score(self, x):
-        return super().score(x) + random.random()
-
-
 class SeedsGlobally(Right):
     def fit(self, train, head):
         torch.manual_seed(0)
@@ -212,16 +190,6 @@ class Unpicklable(Right):
 class PicklesRounded(Right):
     def __getstate__(self):
         return {**self.__dict__, "means_": self.means_.round()}
-
-
-class Swapped(Right):
-    def score(self, x):
-        return -super().score(x)
-
-
-class Blind(Right):
-    def score(self, x):
-        return 0 * super().score(x)
 
 
 @dataclass
@@ -302,38 +270,38 @@ BUGS: dict[str, dict[type[Method], str]] = {
     "check_declares_where_labels_come_from": {LabelsWithoutSplit: "fits on no split"},
     "check_reads_only_declared_fields": {
         UndeclaredInFit: "'logits'",
-        UndeclaredInScore: "'logits'",
-        LabelsInScore: "'labels'",
+        WRONG["UndeclaredInScore"]: "'logits'",
+        WRONG["LabelsInScore"]: "'labels'",
     },
     "check_unfitted_raises_not_fitted": {ScoresUnfitted: "returns scores", CrashesUnfitted: "AttributeError"},
     "check_fit_returns_self": {ReturnsNothing: "return self"},
-    "check_scores_are_one_float32_per_sample": {Column: "(320, 1)", WithGradient: "requires_grad"},
-    "check_scores_are_finite": {NotFinite: "40 of 120"},
+    "check_scores_are_one_float32_per_sample": {WRONG["Column"]: "(320, 1)", WRONG["WithGradient"]: "requires_grad"},
+    "check_scores_are_finite": {WRONG["NotFinite"]: "40 of 120"},
     "check_rows_that_are_not_finite_get_no_score": {HidesNaN: "row of nan"},
     "check_scores_do_not_depend_on_batch_size": {
-        BatchNormalised: "batches of 7",
-        OrderDependent: "batches of 7",
+        WRONG["BatchNormalised"]: "batches of 7",
+        WRONG["OrderDependent"]: "batches of 7",
         Peeking: "batches of 7",
     },
     "check_a_score_depends_on_no_later_image": {Ahead: "with the images after them", Peeking: "the images after them"},
-    "check_scores_do_not_depend_on_order": {OrderDependent: "shuffled"},
+    "check_scores_do_not_depend_on_order": {WRONG["OrderDependent"]: "shuffled"},
     "check_score_learns_nothing": {Stateful: "in between", Hoarding: "in between", OneForAll: "in between"},
     "check_inputs_stay_untouched": {WritesFeatures: "'features'", WritesTrain: "'features'", WritesHead: "head"},
     "check_hyper_parameters_stay_as_given": {WritesParameter: "0.5", ConvertsParameter: "constructor"},
     "check_learnt_state_ends_in_underscore": {PublicState: "cache"},
     "check_refit_equals_fresh_fit": {KeepsOldFit: "second fit", CachesFirstFit: "second fit"},
-    "check_deterministic": {GlobalTorch: "differ", GlobalNumpy: "differ", GlobalPython: "differ"},
+    "check_deterministic": {GlobalTorch: "differ", WRONG["GlobalNumpy"]: "differ", WRONG["GlobalPython"]: "differ"},
     "check_leaves_global_random_state": {
         GlobalTorch: "global random state",
-        GlobalNumpy: "global random state",
-        GlobalPython: "global random state",
+        WRONG["GlobalNumpy"]: "global random state",
+        WRONG["GlobalPython"]: "global random state",
         SeedsGlobally: "global random state",
     },
     "check_pickles": {
         Unpicklable: "cannot be pickled",
         PicklesRounded: "after pickling",
     },
-    "check_separates_planted_clusters": {Swapped: "sign", Blind: "0.500"},
+    "check_separates_planted_clusters": {WRONG["Swapped"]: "sign", WRONG["Blind"]: "0.500"},
 }
 
 
