@@ -1,9 +1,11 @@
 """Random but realistic problems for parity tests, and the same arrays in float64 for references written in NumPy."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
@@ -58,6 +60,17 @@ def y(x: FeatureSet) -> NDArray[np.int64]:
     return x.labels.numpy()
 
 
+def given(**columns: ArrayLike) -> FeatureSet:
+    """Columns by their names, in single precision where they are not integers."""
+    tensors = {Field(name): torch.as_tensor(column) for name, column in columns.items()}
+    return FeatureSet({name: x.float() if x.is_floating_point() else x for name, x in tensors.items()})
+
+
+def changed(x: FeatureSet, **columns: ArrayLike) -> FeatureSet:
+    """The same samples with other columns."""
+    return replace(x, columns={**x.columns, **given(**columns).columns})
+
+
 def problem(kind: str = "rectified", n: int = 600, seed: int = 0) -> Problem:
     """A problem of d = 24 features.
 
@@ -109,6 +122,20 @@ def scores(method: Method, data: Problem) -> Array:
     return fitted.score(FeatureSet(columns)).double().numpy()
 
 
+def worded(seed: int = 0, d: int = 24, n: int = 50, **counts: int) -> tuple[dict[str, Array], Array]:
+    """Directions of so many texts of each list, and images (n, d), in a cone as those of real towers."""
+    rng = np.random.default_rng(seed)
+    centre = rng.normal(size=d)
+    texts = {name: unit(rng.normal(size=(count, d)) + centre) for name, count in counts.items()}
+    return texts, rng.normal(size=(n, d)) + centre
+
+
+def fitted_on_texts(method: Method, texts: Mapping[str, Array]) -> Method:
+    """Fitted on what the text tower makes of the lists that the method asks for."""
+    made = {t: torch.tensor(texts[t.words], dtype=torch.float32) for t in method.request.texts}
+    return method.fit(None, Head(torch.ones(3, texts["classes"].shape[1]), torch.zeros(3), texts=made))
+
+
 def assert_equal(found: ArrayLike, expected: ArrayLike, rtol: float = 1e-5) -> None:
     """Equal to `rtol` relative to each value, and for values near zero to a tenth of that relative to the largest."""
     largest = np.abs(expected).max()
@@ -119,6 +146,25 @@ def unit(x: ArrayLike) -> Array:
     """Rows of length one."""
     rows = np.asarray(x)
     return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def on_sphere(data: Problem) -> Problem:
+    """The same directions at length one."""
+    train, val, test = (changed(x, features=unit(f(x))) for x in (data.train, data.val, data.test))
+    return Problem(train, val, test, data.head)
+
+
+def without_dead(x: FeatureSet) -> FeatureSet:
+    """Of a problem of the kind `dead`: the features that vary, once each."""
+    return changed(x, features=x.features[:, [*range(4, 20), 23]])
+
+
+def assert_blocks_leave_no_trace(method: Method, data: Problem, monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
+    """Scores are the same where the module of the method reads fewer rows at a time."""
+    whole = scores(method, data)
+    for name, size in sizes.items():
+        monkeypatch.setattr(f"{type(method).__module__}.{name}", size)
+    assert_equal(scores(method, data), whole)
 
 
 def small_network(side: int = 8, std: tuple[float, float, float] = (0.2, 0.3, 0.4)) -> NetworkBackbone:

@@ -5,12 +5,11 @@ from scipy.special import expit, logsumexp, softmax
 from scipy.stats import entropy
 
 from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods import adaneg
 from openbench.methods._words import WordChoice, far_words, grouped
 from openbench.methods.adaneg import AdaNeg
 
-from .problems import assert_equal, f, problem, unit
+from .problems import assert_equal, f, given, problem, unit
 
 SMALL = {"share": 0.4, "groups": 3, "scale": 12.0, "length": 4, "gap": 0.2}
 
@@ -76,7 +75,7 @@ def test_equals_one_image_after_the_other(kind, sharpness, monkeypatch):
 
 
 def of_features(x) -> FeatureSet:
-    return FeatureSet({Field.FEATURES: x.features})
+    return given(features=x.features)
 
 
 def test_without_images_it_ranks_as_neglabel():

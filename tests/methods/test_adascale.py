@@ -10,7 +10,7 @@ from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.adascale import AdaSCALE
 
-from .problems import Problem, assert_equal, f, problem, scores
+from .problems import Problem, assert_equal, changed, f, given, problem, scores
 
 
 def with_moved(kind: str) -> Problem:
@@ -19,7 +19,7 @@ def with_moved(kind: str) -> Problem:
 
     def moved(x: FeatureSet) -> FeatureSet:
         shift = 1.5 * torch.randn(x.features.shape, generator=generator)
-        return replace(x, columns={**x.columns, Field.PERTURBED: x.features + shift})
+        return changed(x, perturbed=x.features + shift)
 
     return replace(data, val=moved(data.val), test=moved(data.test))
 
@@ -78,7 +78,7 @@ def test_features_that_move_further_are_scaled_less():
     data = with_moved("rectified")
     method = AdaSCALE("l", (10, 90)).fit(data.val.without_labels(), Head(torch.ones(1, 24), torch.zeros(1)))
     x = data.test.features[:50]
-    still, moved = (method.score(FeatureSet({Field.FEATURES: x, Field.PERTURBED: x + shift})) for shift in (0.0, 5.0))
+    still, moved = (method.score(given(features=x, perturbed=x + shift)) for shift in (0.0, 5.0))
     assert bool((moved > still).all()), "a logit is positive here, so less scaling is more energy"
 
 
@@ -104,6 +104,6 @@ def test_few_features_still_measure_a_shift():
 
 def test_a_sample_without_activations_scores_the_energy_of_the_bias():
     data = with_moved("rectified")
-    zeros = FeatureSet({Field.FEATURES: torch.zeros(2, 24), Field.PERTURBED: torch.zeros(2, 24)})
+    zeros = given(features=torch.zeros(2, 24), perturbed=torch.zeros(2, 24))
     found = AdaSCALE().fit(data.val, data.head).score(zeros)
     torch.testing.assert_close(found, (-torch.logsumexp(data.head.bias, dim=0)).expand(2))

@@ -3,11 +3,9 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods.ash import ASH
 
-from .problems import KINDS, assert_equal, f, problem, scores
+from .problems import KINDS, assert_equal, f, given, problem, scores
 
 
 def one_by_one(features: np.ndarray, percentile: float, variant: str) -> np.ndarray:
@@ -43,7 +41,7 @@ def test_equals_shaping_sample_by_sample(kind, percentile, variant):
 @pytest.mark.parametrize("variant", ["b", "p", "s"])
 def test_a_sample_without_activations_scores_the_energy_of_the_bias(variant):
     data = problem()
-    zero = FeatureSet({Field.FEATURES: torch.zeros(2, 24)})
+    zero = given(features=torch.zeros(2, 24))
     found = ASH(90, variant).fit(None, data.head).score(zero)
     torch.testing.assert_close(found, (-torch.logsumexp(data.head.bias, dim=0)).expand(2))
 

@@ -1,16 +1,14 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp
 
-from openbench.core.features import FeatureSet, Head
+from openbench.core.features import Head
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.cadref import CADRef
 
-from .problems import KINDS, assert_equal, f, problem, scores, z
+from .problems import KINDS, assert_equal, changed, f, given, problem, scores, z
 
 
 def means(data) -> np.ndarray:
@@ -61,8 +59,7 @@ def test_energies_around_zero_leave_scores_finite_and_ordered():
     data = shifted("rectified")
     fitted = CADRef().fit(data.train, data.head)
     lower = torch.tensor([0.0, 100.0, 104.9, 150.0, 1100.0])[:, None]
-    rows = {Field.FEATURES: data.test.features[:1].expand(5, -1), Field.LOGITS: data.test.logits[:1] - lower}
-    found = fitted.score(FeatureSet(rows))
+    found = fitted.score(given(features=data.test.features[:1].expand(5, -1), logits=data.test.logits[:1] - lower))
     assert bool(found.isfinite().all())
     assert bool((found.diff() >= 0).all())
     assert found[1] > 2 * found[0]
@@ -85,7 +82,7 @@ def test_a_weight_of_zero_points_nowhere_and_its_feature_counts_for_nothing():
     assert bool(found.isfinite().all())
     moved = data.test.features.clone()
     moved[:, 3] = moved[:, 3].roll(1)  # another value of the feature, the norm aside
-    other = method.score(replace(data.test, columns={**data.test.columns, Field.FEATURES: moved}))
+    other = method.score(changed(data.test, features=moved))
     norms = [x.abs().sum(dim=1) for x in (data.test.features, moved)]
     torch.testing.assert_close(other * norms[1], found * norms[0], rtol=1e-5, atol=1e-6)
 

@@ -2,12 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
-from openbench.methods import cfood
 from openbench.methods.cfood import CFOOD
 
-from .problems import assert_equal, f, problem, scores, unit
+from .problems import assert_blocks_leave_no_trace, assert_equal, f, given, problem, scores, unit
 
 KINDS = ["rectified", "signed", "dead", "two_classes"]
 GRID = [*np.linspace(0.001, 0.1, 100), *np.linspace(0.105, 0.5, 81), *np.linspace(0.51, 0.99, 49)]
@@ -52,12 +49,9 @@ def test_references_are_a_seeded_share_of_training_samples():
 def test_a_sample_that_no_reference_reaches_scores_one():
     """References close together; the sample on the far side of the sphere."""
     rows = torch.eye(8)[:1] + 0.01 * torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
-    fitted = CFOOD(1.0).fit(FeatureSet({Field.FEATURES: rows}), None)
-    assert fitted.score(FeatureSet({Field.FEATURES: -rows[:3]})).tolist() == [1.0, 1.0, 1.0]
+    fitted = CFOOD(1.0).fit(given(features=rows), None)
+    assert fitted.score(given(features=-rows[:3])).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_blocks_leave_no_trace(monkeypatch):
-    data = problem(n=300)
-    whole = scores(CFOOD(1), data)
-    monkeypatch.setattr(cfood, "_ENTRIES", 1000)
-    assert_equal(scores(CFOOD(1), data), whole)
+    assert_blocks_leave_no_trace(CFOOD(1), problem(n=300), monkeypatch, _ENTRIES=1000)

@@ -4,15 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods.cof import COF
 
-from .problems import assert_equal, f, problem, scores
-
-
-def features(rows) -> FeatureSet:
-    return FeatureSet({Field.FEATURES: torch.as_tensor(np.asarray(rows), dtype=torch.float32)})
+from .problems import assert_equal, f, given, problem, scores
 
 
 def links(point: np.ndarray, neighbours: np.ndarray) -> float:
@@ -52,12 +46,12 @@ def test_equals_pyod_where_the_samples_are_no_neighbours_of_the_training_samples
     far = 40 * np.eye(5)[:4] + rng.normal(size=(4, 5))
     peer = models.COF(n_neighbors=20).fit(train)
     expected = [peer.decision_function(np.vstack([train, row]))[-1] for row in far]
-    assert_equal(COF().fit(features(train), None).score(features(far)).numpy(), expected)
+    assert_equal(COF().fit(given(features=train), None).score(given(features=far)).numpy(), expected)
 
 
 def test_copies_of_a_sample_pay_nothing():
     """Eight copies of 0 and one sample at 1: beside the copies anything is infinitely far, a copy is not."""
     train = [[0.0]] * 8 + [[1.0]]
-    found = COF(k=3).fit(features(train), None).score(features([[0.0], [0.5]]))
+    found = COF(k=3).fit(given(features=train), None).score(given(features=[[0.0], [0.5]]))
     assert found[0] == 0
     assert found[1] == torch.finfo(torch.float32).max

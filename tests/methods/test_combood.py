@@ -5,11 +5,9 @@ from scipy.spatial.distance import mahalanobis
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import PowerTransformer, StandardScaler
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods.combood import CombOOD, best_exponents, yeo_johnson
 
-from .problems import assert_equal, f, problem, scores, unit
+from .problems import assert_equal, f, given, problem, scores, unit
 
 KINDS = ["signed", "two_classes", "many_classes", "rectified"]
 
@@ -73,12 +71,11 @@ def test_constant_features_count_for_nothing():
     """The four constant features of unit-length vectors vary; only those that are always zero stay constant."""
     data = problem("dead")
     kept = [j for j in range(24) if j not in (0, 2)]
-    whole = CombOOD().fit(FeatureSet({Field.FEATURES: data.train.features}), None)
+    whole = CombOOD().fit(given(features=data.train.features), None)
     assert whole.scale_[[0, 2]].tolist() == [0.0, 0.0]
-    part = CombOOD().fit(FeatureSet({Field.FEATURES: data.train.features[:, kept]}), None)
+    part = CombOOD().fit(given(features=data.train.features[:, kept]), None)
     mahalanobis_part = [
-        m.score(FeatureSet({Field.FEATURES: x}))
-        for m, x in ((whole, data.test.features), (part, data.test.features[:, kept]))
+        m.score(given(features=x)) for m, x in ((whole, data.test.features), (part, data.test.features[:, kept]))
     ]
     # Same neighbours and same white vectors; only √d differs.
     far = whole.bank_.kth_squared_distance(torch.nn.functional.normalize(data.test.features), 50).log()

@@ -4,11 +4,10 @@ import torch
 from scipy.special import logsumexp
 from scipy.stats import zmap
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.request import Field
+from openbench.core.features import Head
 from openbench.methods.core import CORE
 
-from .problems import KINDS, assert_equal, f, problem, scores, y, z
+from .problems import KINDS, assert_equal, f, given, problem, scores, y, z
 
 
 def residual(row, weight):
@@ -47,14 +46,14 @@ def test_what_the_predicted_class_reads_moves_the_energy_alone():
     data = problem("signed")
     method = CORE().fit(data.train, data.head)
     along = data.head.weight[data.test.logits.argmax(dim=1)]
-    moved = FeatureSet({Field.FEATURES: data.test.features + 2 * along, Field.LOGITS: data.test.logits})
+    moved = given(features=data.test.features + 2 * along, logits=data.test.logits)
     torch.testing.assert_close(method.score(moved), method.score(data.test), rtol=1e-4, atol=1e-4)
 
 
 def test_with_one_feature_there_is_no_residual_and_energy_remains():
     x = torch.tensor([[1.0], [2.0], [4.0], [5.0]])
     head = Head(torch.tensor([[1.0], [-1.0]]), torch.zeros(2))
-    train = FeatureSet({Field.FEATURES: x, Field.LOGITS: head(x), Field.LABELS: torch.tensor([0, 1, 0, 1])})
+    train = given(features=x, logits=head(x), labels=torch.tensor([0, 1, 0, 1]))
     found = CORE().fit(train, head).score(train.without_labels())
     energy = -logsumexp(z(train), axis=1)
     assert_equal(found.numpy(), (energy - energy.mean()) / energy.std())

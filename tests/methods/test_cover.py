@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from openbench.core.composite import version_of
-from openbench.core.features import FeatureSet
 from openbench.core.request import Corruption, Field, Request, Role
 from openbench.data.sources import corruptions, imagenet_c
 from openbench.data.sources.corruptions import CommonCorruptions
@@ -27,6 +26,7 @@ from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
 
 from ..features.feature_toys import toy_backbone, toy_split  # noqa: TID252 — the tests are no package
+from .problems import given
 
 FEATURES = frozenset({Field.FEATURES, Field.LOGITS})
 
@@ -134,7 +134,7 @@ def test_the_score_is_the_mean_over_the_image_and_its_copies(store):
     for kind in ("brightness", "contrast"):
         for severity in (1, 4):
             features = on_copies(toy_backbone(), test, kind, severity).features
-            scores.append(base.score(FeatureSet({Field.FEATURES: features})).numpy())
+            scores.append(base.score(given(features=features)).numpy())
     np.testing.assert_allclose(found, np.mean(scores, axis=0), rtol=1e-3, atol=1e-5)
 
 

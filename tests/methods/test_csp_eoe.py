@@ -5,29 +5,20 @@ import pytest
 import torch
 from scipy.special import expit
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.request import CLASSES, Field
+from openbench.core.request import CLASSES
 from openbench.methods import eoe
 from openbench.methods.csp import CSP
 from openbench.methods.eoe import EOE
 
-from .problems import unit
-
-
-def problem(seed=0, d=20, n=40, **counts):
-    rng = np.random.default_rng(seed)
-    centre = rng.normal(size=d)
-    return {k: unit(rng.normal(size=(m, d)) + centre) for k, m in counts.items()}, rng.normal(size=(n, d)) + centre
+from .problems import fitted_on_texts, given, unit, worded
 
 
 def scored(method, texts, images):
-    made = {t: torch.tensor(texts[t.words], dtype=torch.float32) for t in method.request.texts}
-    method.fit(None, Head(torch.ones(3, images.shape[1]), torch.zeros(3), texts=made))
-    return method.score(FeatureSet({Field.FEATURES: torch.tensor(images, dtype=torch.float32)})).double().numpy()
+    return fitted_on_texts(method, texts).score(given(features=images)).double().numpy()
 
 
 def test_csp_takes_words_that_are_nearly_a_class_last():
-    texts, images = problem(classes=6, wordnet_nouns=30, wordnet_adjectives=20)
+    texts, images = worded(d=20, n=40, classes=6, wordnet_nouns=30, wordnet_adjectives=20)
     texts["wordnet_nouns"][7] = texts["classes"][2]  # its lowest cosine is like that of any other word
     method = CSP(quantile=0.0, share=0.9, groups=3, scale=20.0)
     found = scored(method, texts, images)
@@ -59,7 +50,7 @@ def test_csp_declares_adjectives_joined_with_superclasses():
 
 @pytest.mark.parametrize(("beta", "temperature"), [(0.25, 1.0), (1.0, 0.01), (0.0, 0.1)])
 def test_eoe_is_the_class_probability_less_a_part_of_the_outliers(beta, temperature, monkeypatch):
-    texts, images = problem(classes=5, labels=33)
+    texts, images = worded(d=20, n=40, classes=5, labels=33)
     monkeypatch.setattr(eoe, "_WORDS", 7)
     found = scored(EOE("labels", beta=beta, temperature=temperature), texts, images)
     expected = []

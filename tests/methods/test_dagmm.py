@@ -8,13 +8,9 @@ from scipy.stats import multivariate_normal
 from sklearn.metrics import roc_auc_score
 from sklearn.mixture import GaussianMixture
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods.dagmm import DAGMM, Compression, Mixture
 
-
-def features(rows) -> FeatureSet:
-    return FeatureSet({Field.FEATURES: torch.as_tensor(np.asarray(rows), dtype=torch.float32)})
+from .problems import given
 
 
 def drawn(n=400, d=6, seed=0):
@@ -91,11 +87,11 @@ def test_training_finds_what_an_untrained_network_does_not():
     """ADBench's figures are of an untrained one."""
     inside, outside = drawn()
     test_inside, _ = drawn(seed=1)
-    truth = [0] * len(test_inside) + [1] * len(outside)
+    test, truth = given(features=np.concatenate([test_inside, outside])), [0] * len(test_inside) + [1] * len(outside)
     auroc = {}
     for epochs, rate in ((30, 5e-3), (1, 1e-12)):
-        method = DAGMM(epochs=epochs, learning_rate=rate, batch=100).fit(features(inside), None)
-        auroc[epochs] = roc_auc_score(truth, method.score(features(np.concatenate([test_inside, outside]))).numpy())
+        method = DAGMM(epochs=epochs, learning_rate=rate, batch=100).fit(given(features=inside), None)
+        auroc[epochs] = roc_auc_score(truth, method.score(test).numpy())
     assert auroc[30] > 0.95
     assert auroc[1] < auroc[30] - 0.02
 

@@ -22,6 +22,8 @@ from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
 from openbench.methods.odin import ODIN
 
+from .problems import given
+
 CPU = torch.device("cpu")
 MUS = [0.0, 0.1, 0.3, 1.0, 3.0, 10.0]
 
@@ -123,7 +125,7 @@ def test_parts_that_read_differently_moved_features_are_not_scored_on_one_featur
         def request(self):
             return Request(frozenset({Field.PERTURBED}), second_pass=Perturb(epsilon=self.epsilon))
 
-    x = FeatureSet({Field.PERTURBED: torch.zeros(4, 3)})
+    x = given(perturbed=torch.zeros(4, 3))
     with pytest.raises(MethodError, match="read different inputs or poolings"):
         DoubleScore(Moved(0, 0.1), Moved(1, 0.2)).score(x)
     with pytest.raises(NotFittedError):  # of one step they can be scored together, once fitted
@@ -161,7 +163,7 @@ def test_of_equal_risks_the_largest_auroc_decides():
             sure = 100.0 * torch.nn.functional.one_hot(x.labels % 3, 3)
             z = torch.cat([sure, torch.roll(x.logits[:, :1], 1), x.logits[:, 2:]], dim=1)
             z[:, 3] -= z[:, 3].mean()
-            return FeatureSet({Field.LOGITS: z, Field.LABELS: x.labels})
+            return given(logits=z, labels=x.labels)
 
     tuned = DoubleScore(Column(3), Column(4)).search({"mu": MUS}, context(Right()))
     assert {t["risk"] for t in tuned.trials} == {0.0}

@@ -5,13 +5,11 @@ import pytest
 import torch
 from scipy.stats import skew
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods import _tails
 from openbench.methods.copod import COPOD
 from openbench.methods.ecod import ECOD
 
-from .problems import assert_equal, f, problem, scores
+from .problems import assert_equal, f, given, problem, scores
 
 METHODS = [ECOD, COPOD]
 
@@ -61,8 +59,8 @@ def test_training_values_too_many_to_be_copied_count_the_same(cls, kind, monkeyp
 @pytest.mark.parametrize(("cls", "expected"), [(ECOD, np.log(5) + np.log(5 / 5)), (COPOD, np.log(5))])
 def test_a_symmetric_feature_counts_both_tails(cls, expected):
     """Training −2, −1, 1, 2; the sample 3 has P(X ≥ 3) = 1/5 and P(X ≤ 3) = 1."""
-    train = FeatureSet({Field.FEATURES: torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])})
-    x = FeatureSet({Field.FEATURES: torch.tensor([[3.0]])})
+    train = given(features=[[-2.0], [-1.0], [1.0], [2.0]])
+    x = given(features=[[3.0]])
     assert float(cls().fit(train, None).score(x)) == pytest.approx(expected)
 
 
@@ -78,5 +76,5 @@ def test_units_of_features_do_not_matter(cls):
     data = problem("rectified")
     # Powers of two, so that rounding makes no ties.
     units = 2.0 ** (torch.arange(24) - 12)
-    stretched, moved = (FeatureSet({Field.FEATURES: x.features * units}) for x in (data.train, data.test))
+    stretched, moved = (given(features=x.features * units) for x in (data.train, data.test))
     assert_equal(cls().fit(stretched, None).score(moved), scores(cls(), data))

@@ -3,11 +3,9 @@ import torch
 from scipy.special import softmax
 from scipy.stats import entropy
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods.entropy import Entropy
 
-from .problems import KINDS, assert_equal, problem, scores, z
+from .problems import KINDS, assert_equal, given, problem, scores, z
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -19,5 +17,5 @@ def test_equals_scipy(kind):
 def test_entropies_near_zero_keep_their_order():
     """In float32 softmax is 1 from a lead of 17 on, and its entropy 0; probabilities that underflow add nothing."""
     logits = torch.tensor([[60.0, 0.0, -900.0], [80.0, 0.0, -900.0], [300.0, 0.0, -900.0]])
-    found = Entropy().score(FeatureSet({Field.LOGITS: logits}))
+    found = Entropy().score(given(logits=logits))
     assert found[0] > found[1] > found[2] >= 0

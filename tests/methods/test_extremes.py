@@ -11,7 +11,7 @@ from openbench.core.request import Field, Role
 from openbench.errors import MethodError
 
 from .discovered import reading_columns, scores
-from .problems import Problem, problem
+from .problems import Problem, changed, problem
 
 SECONDS = {"cblof", "dagmm", "deep_svdd", "hbos", "iforest", "opengan"}  # that a fit takes, or compiling its library
 SMALL = {"k": 2, "l": 2, "repeats": 3}  # where a method has them: few samples have few neighbours
@@ -42,7 +42,7 @@ UNDERFLOWING = {"klm"}  # its templates hold probabilities of zero, from which o
 
 
 def moved(x: FeatureSet, head: Head, features: torch.Tensor) -> FeatureSet:
-    return FeatureSet({**x.columns, Field.FEATURES: features, Field.LOGITS: head(features)})
+    return changed(x, features=features, logits=head(features))
 
 
 def wrong(data: Problem, change: Callable[[FeatureSet], FeatureSet], refusing: set[str]) -> dict[str, str]:

@@ -1,13 +1,9 @@
 """Training data on which distances to means are undefined is refused by every method that takes such distances."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods._stats import moments
 from openbench.methods.mds import MDS
@@ -15,13 +11,9 @@ from openbench.methods.residual import Residual
 from openbench.methods.rmds import RMDS
 from openbench.methods.vim import ViM
 
-from .problems import assert_equal, f, problem, y
+from .problems import assert_equal, changed, f, problem, y
 
 METHODS = [MDS, RMDS, ViM, Residual]
-
-
-def changed(x: FeatureSet, **columns: torch.Tensor) -> FeatureSet:
-    return replace(x, columns={**x.columns, **{Field(name): column for name, column in columns.items()}})
 
 
 @pytest.mark.parametrize("cls", [MDS, RMDS])

@@ -3,11 +3,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods.grad_uncertainty import GradUncertainty
 
-from .problems import KINDS, assert_equal, problem, scores
+from .problems import KINDS, assert_equal, given, problem, scores
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -26,7 +24,7 @@ def test_equals_a_backward_pass_per_sample_of_the_cost_of_a_label_of_ones(kind):
 
 def test_a_uniform_prediction_scores_highest_and_zero():
     logits = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.1, 1.0], [9.0, 1.0, 1.0]])
-    x = FeatureSet({Field.FEATURES: torch.ones(3, 4), Field.LOGITS: logits})
+    x = given(features=torch.ones(3, 4), logits=logits)
     found = GradUncertainty().score(x)
     assert float(found[0]) == pytest.approx(0, abs=1e-10)
     assert float(found[0]) > float(found[1]) > float(found[2])

@@ -8,7 +8,7 @@ from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.grood import GROOD
 
-from .problems import assert_equal, f, problem, scores, y, z
+from .problems import assert_equal, f, given, problem, scores, y, z
 
 KINDS = ["rectified", "signed", "hot", "two_classes", "many_classes", "dead"]
 
@@ -43,7 +43,7 @@ def test_the_ood_prototype_itself_has_a_gradient_of_zero():
     data = problem()
     fitted = GROOD().fit(data.train, None)
     point = fitted.prototypes_[-1:].float()
-    assert bool(fitted.score(FeatureSet({Field.FEATURES: point, Field.LOGITS: torch.zeros(1, 6)})).isfinite().all())
+    assert bool(fitted.score(given(features=point, logits=torch.zeros(1, 6))).isfinite().all())
 
 
 def test_a_network_that_is_always_wrong_is_refused():

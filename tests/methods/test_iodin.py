@@ -4,11 +4,10 @@ import torch
 from scipy.special import logit, softmax
 from torch.nn import functional
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field, Perturb
+from openbench.core.request import Perturb
 from openbench.methods.iodin import IODIN
 
-from .problems import small_network
+from .problems import given, small_network
 
 STD = (0.2, 0.3, 0.4)
 
@@ -21,7 +20,7 @@ def test_equals_the_recipe_through_a_real_network(temperature, epsilon):
     images = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     method = IODIN(temperature, epsilon)
     found, published = (
-        m.score(FeatureSet({Field.LOGITS: network.outputs(images, m.request).logits}))
+        m.score(given(logits=network.outputs(images, m.request).logits))
         for m in (method, IODIN(temperature, epsilon, scale="probability"))
     )
     module = network.module().double().eval()

@@ -5,14 +5,12 @@ import pytest
 import torch
 from sklearn.neighbors import NearestNeighbors
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.engine.run import plain_params
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
 
-from .problems import KINDS, assert_equal, f, problem, scores, unit
+from .problems import KINDS, assert_equal, f, given, problem, scores, unit
 
 problem_once = cache(problem)
 # All training samples are as many neighbours as there can be; few samples show that as well as many.
@@ -41,8 +39,8 @@ def test_equals_sklearn(kind, k, n, index):
 def test_distance_of_near_duplicates_keeps_its_digits():
     """2 − 2cos in float32 would round distances of 1e-8 to multiples of 1e-7."""
     angle = torch.linspace(1e-4, 5e-4, 20, dtype=torch.float64)
-    bank = FeatureSet({Field.FEATURES: torch.tensor([[1.0, 0.0], [-1.0, 0.0]])})
-    queries = FeatureSet({Field.FEATURES: torch.stack([angle.cos(), angle.sin()], dim=1).float()})
+    bank = given(features=[[1.0, 0.0], [-1.0, 0.0]])
+    queries = given(features=torch.stack([angle.cos(), angle.sin()], dim=1).float())
     found = KNN(1).fit(bank, None).score(queries)
     np.testing.assert_allclose(found.double(), 4 * (angle / 2).sin() ** 2, rtol=1e-3)
 
@@ -65,7 +63,7 @@ def test_queries_for_which_the_probed_lists_hold_fewer_than_k_are_searched_exact
 @pytest.mark.parametrize("index", ["exact", "faiss_flat", "hnsw"])
 def test_a_zero_feature_is_at_distance_one_from_every_direction(index):
     data = problem()
-    zero = FeatureSet({Field.FEATURES: torch.zeros(3, 24)})
+    zero = given(features=torch.zeros(3, 24))
     found = KNN(10, index=index).fit(data.train, None).score(zero)
     torch.testing.assert_close(found, torch.ones(3))
 
@@ -92,7 +90,7 @@ def test_without_normalisation_equals_sklearn_on_the_features_themselves(kind, k
 def test_a_common_offset_costs_no_digits():
     """Squares of 1e3 in float32 are good to 0.06; the distances between samples are of order 1."""
     data = problem("signed")
-    far = [FeatureSet({Field.FEATURES: x.features + 1000}) for x in (data.train, data.test)]
+    far = [given(features=x.features + 1000) for x in (data.train, data.test)]
     moved = KNN(5, normalise=False).fit(far[0], None).score(far[1])
     near = NearestNeighbors(n_neighbors=5).fit(f(far[0])).kneighbors(f(far[1]))[0][:, -1] ** 2
     assert_equal(moved, near, rtol=1e-4)

@@ -3,11 +3,9 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods.kpca import KPCA
 
-from .problems import KINDS, assert_equal, f, problem, scores, unit
+from .problems import KINDS, assert_equal, f, given, problem, scores, unit
 
 
 def errors(train: np.ndarray, test: np.ndarray, variance: float) -> np.ndarray:
@@ -49,7 +47,7 @@ def test_products_of_random_features_approximate_the_kernel(gamma):
 
 
 def test_draws_of_fit_have_the_stated_distribution():
-    method = KPCA(gamma=3.0, components=1000).fit(FeatureSet({Field.FEATURES: torch.randn(9, 5)}), None)
+    method = KPCA(gamma=3.0, components=1000).fit(given(features=torch.randn(9, 5)), None)
     assert float(method.frequencies_.std()) == pytest.approx(6**0.5, rel=0.05)
     assert abs(float(method.frequencies_.mean())) < 0.1
     assert 0 <= float(method.phases_.min()) < 0.05

@@ -3,10 +3,9 @@ import pytest
 import torch
 from scipy.special import logsumexp, softmax
 
-from openbench.methods import line
 from openbench.methods.line import LINe
 
-from .problems import KINDS, assert_equal, f, problem, scores, y
+from .problems import KINDS, assert_blocks_leave_no_trace, assert_equal, f, problem, scores, y
 
 
 def contributions(data) -> np.ndarray:
@@ -46,10 +45,7 @@ def test_class_scores_are_what_probabilities_of_pruned_logits_lack():
 
 
 def test_blocks_leave_no_trace(monkeypatch):
-    data = problem()
-    whole = scores(LINe(), data)
-    monkeypatch.setattr(line, "_ENTRIES", 500)
-    assert_equal(scores(LINe(), data), whole)
+    assert_blocks_leave_no_trace(LINe(), problem(), monkeypatch, _ENTRIES=500)
 
 
 def test_equals_masks_sample_by_sample_for_a_thousand_classes():

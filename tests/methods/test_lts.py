@@ -3,11 +3,9 @@ import pytest
 import torch
 from scipy.special import logsumexp, softmax
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods.lts import LTS
 
-from .problems import KINDS, assert_equal, f, problem, scores, z
+from .problems import KINDS, assert_equal, f, given, problem, scores, z
 
 
 def factors(data, percentile: float) -> np.ndarray:
@@ -41,7 +39,7 @@ def test_equals_peer(kind):
 
 def test_a_sample_without_activations_keeps_its_logits():
     logits = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
-    found = LTS().score(FeatureSet({Field.FEATURES: -torch.ones(2, 24), Field.LOGITS: logits}))
+    found = LTS().score(given(features=-torch.ones(2, 24), logits=logits))
     torch.testing.assert_close(found, -torch.logsumexp(logits, dim=1))
 
 

@@ -3,11 +3,10 @@ import torch
 from scipy.spatial.distance import cdist
 from scipy.special import softmax
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.request import Field
+from openbench.core.features import Head
 from openbench.methods.mcm import MCM
 
-from .problems import KINDS, assert_equal, f, problem, scores
+from .problems import KINDS, assert_equal, f, given, problem, scores
 
 
 @pytest.mark.parametrize("temperature", [0.01, 1.0, 10.0])
@@ -22,5 +21,5 @@ def test_equals_softmax_of_scipys_cosines(kind, temperature):
 def test_a_thousand_near_equal_probabilities_do_not_tie():
     generator = torch.Generator().manual_seed(0)
     head = Head(torch.randn(1000, 512, generator=generator), torch.zeros(1000))
-    x = FeatureSet({Field.FEATURES: torch.randn(3000, 512, generator=generator)})
+    x = given(features=torch.randn(3000, 512, generator=generator))
     assert len(MCM().fit(None, head).score(x).unique()) > 0.999 * len(x)

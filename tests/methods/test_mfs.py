@@ -9,13 +9,13 @@ from sklearn.neighbors import NearestNeighbors
 
 from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet, Head
-from openbench.core.request import Field, Mixing, Request, Role
+from openbench.core.request import Mixing, Request, Role
 from openbench.engine.evaluate import Fitting, fit
 from openbench.errors import ConfigError
 from openbench.methods.mfs import MFSKNN, MFSMDS, marginal_distances
 
 from ..features.feature_toys import toy_backbone, toy_split  # noqa: TID252 — the tests are no package
-from .problems import unit
+from .problems import changed, given, unit
 
 D = 20
 
@@ -29,11 +29,7 @@ def problem() -> tuple[FeatureSet, FeatureSet]:
     train = (rng.normal(size=(120, D)) + rng.normal(size=(3, D))[labels]) * scale
     mixed = train + scale * rng.permuted(np.linspace(0.1, 3, D)) * rng.random((120, 1))
     test = rng.normal(size=(30, D)) * scale * 2
-    columns = {Field.FEATURES: train, Field.MIXED: mixed}
-    made = {name: torch.from_numpy(rows).float() for name, rows in columns.items()}
-    return FeatureSet({**made, Field.LABELS: torch.from_numpy(labels)}), FeatureSet(
-        {Field.FEATURES: torch.from_numpy(test).float()}
-    )
+    return given(features=train, mixed=mixed, labels=labels), given(features=test)
 
 
 def chosen(train: np.ndarray, mixed: np.ndarray, share: float) -> np.ndarray:
@@ -79,7 +75,7 @@ def test_a_feature_that_is_constant_in_training_comes_last(problem):
     train, _ = problem
     features = train.features.clone()
     features[:, 3] = 1.0
-    constant = FeatureSet({**train.columns, Field.FEATURES: features})
+    constant = changed(train, features=features)
     assert 3 not in MFSMDS(share=0.95).fit(constant, None).chosen_
 
 
@@ -97,7 +93,7 @@ def test_the_engine_gives_fit_the_mixed_copies_and_score_nothing_of_them():
         def __call__(self, split: Split, request: Request) -> FeatureSet:
             asked.append((split.name, request.mixing))
             rows = torch.arange(2.0 * len(split)).reshape(-1, 2) % 7
-            return FeatureSet({Field.FEATURES: rows, Field.LABELS: torch.arange(len(split)) % 2})
+            return given(features=rows, labels=torch.arange(len(split)) % 2)
 
         def mixed(self, split: Split, others: Split, mixing: Mixing) -> torch.Tensor:
             asked.append((others.name, mixing))

@@ -3,11 +3,9 @@ import pytest
 import torch
 from scipy.special import logsumexp, softmax
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods.msp import MSP
 
-from .problems import KINDS, assert_equal, problem, scores, z
+from .problems import KINDS, assert_equal, given, problem, scores, z
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -27,7 +25,7 @@ def test_exact_is_the_log_odds_of_all_other_classes(kind):
 def test_exact_ranks_where_float32_probabilities_tie():
     """Leads of 20 to 2000 logits: p rounds to 1 in float32; the odds of two classes are the lead."""
     lead = torch.linspace(20, 2000, 200)
-    x = FeatureSet({Field.LOGITS: torch.stack([lead, torch.zeros(200)], dim=1)})
+    x = given(logits=torch.stack([lead, torch.zeros(200)], dim=1))
     assert len(MSP().score(x).unique()) == 1
     exact = MSP(exact=True).score(x)
     torch.testing.assert_close(exact, -lead)

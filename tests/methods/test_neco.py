@@ -4,12 +4,10 @@ import torch
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.neco import NECO
 
-from .problems import KINDS, assert_equal, f, problem, scores, z
+from .problems import KINDS, assert_equal, f, given, problem, scores, z
 
 
 def by_sklearn(data, dim: int, standardise: bool) -> np.ndarray:
@@ -47,10 +45,7 @@ def test_constant_features_count_for_nothing_whatever_a_sample_has_there():
     fitted = NECO().fit(data.train, None)
     moved = data.test.features.clone()
     moved[:, :4] += 5
-    before, after = (
-        fitted.score(FeatureSet({Field.FEATURES: x, Field.LOGITS: data.test.logits}))
-        for x in (data.test.features, moved)
-    )
+    before, after = (fitted.score(given(features=x, logits=data.test.logits)) for x in (data.test.features, moved))
     assert torch.equal(before, after)
 
 
@@ -58,10 +53,10 @@ def test_constant_features_count_for_nothing_whatever_a_sample_has_there():
 def test_a_feature_without_length_scores_nothing(standardise):
     """The mean of features with exact sums, or the zero vector: 0/0 otherwise."""
     features = torch.tensor([[1.0, 2.0, 4.0], [3.0, 2.5, 0.0], [2.0, 3.0, 2.0], [2.0, 2.5, 2.0]])
-    x = FeatureSet({Field.FEATURES: features, Field.LOGITS: torch.ones(4, 2)})
+    x = given(features=features, logits=torch.ones(4, 2))
     point = features.mean(dim=0, keepdim=True) if standardise else torch.zeros(1, 3)
     fitted = NECO(1, standardise).fit(x, None)
-    found = fitted.score(FeatureSet({Field.FEATURES: point, Field.LOGITS: torch.ones(1, 2)}))
+    found = fitted.score(given(features=point, logits=torch.ones(1, 2)))
     assert bool(found.isfinite().all())
     assert not standardise or found.item() == 0
 

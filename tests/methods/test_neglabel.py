@@ -5,25 +5,15 @@ import pytest
 import torch
 from scipy.special import expit
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.request import CLASSES, Field
+from openbench.core.features import Head
+from openbench.core.request import CLASSES
 from openbench.errors import FieldError, MethodError
 from openbench.methods import _words
 from openbench.methods.neglabel import NegLabel
 
-from .problems import unit
+from .problems import fitted_on_texts, given, unit, worded
 
-
-def problem(seed=0, classes=7, d=24, nouns=90, adjectives=41, n=50):
-    rng = np.random.default_rng(seed)
-    centre = rng.normal(size=d)  # as in real towers, all texts lie in a cone
-    parts = {"classes": classes, "wordnet_nouns": nouns, "wordnet_adjectives": adjectives}
-    return {k: unit(rng.normal(size=(m, d)) + centre) for k, m in parts.items()}, rng.normal(size=(n, d)) + centre
-
-
-def fitted(method, texts):
-    made = {t: torch.tensor(texts[t.words], dtype=torch.float32) for t in method.request.texts}
-    return method.fit(None, Head(torch.ones(3, next(iter(made.values())).shape[1]), torch.zeros(3), texts=made))
+LISTS = {"classes": 7, "wordnet_nouns": 90, "wordnet_adjectives": 41}
 
 
 def far(words, classes, quantile, share):
@@ -33,8 +23,8 @@ def far(words, classes, quantile, share):
 
 @pytest.mark.parametrize(("groups", "share", "scale"), [(10, 0.5, 100.0), (1, 0.15, 100.0), (7, 1.0, 5.0)])
 def test_equals_the_share_of_each_group_in_float64(groups, share, scale):
-    texts, images = problem()
-    method = fitted(NegLabel(groups=groups, share=share, scale=scale), texts)
+    texts, images = worded(**LISTS)
+    method = fitted_on_texts(NegLabel(groups=groups, share=share, scale=scale), texts)
     chosen = np.concatenate(
         [far(texts[k], texts["classes"], 0.95, share) for k in ("wordnet_nouns", "wordnet_adjectives")]
     )
@@ -47,30 +37,32 @@ def test_equals_the_share_of_each_group_in_float64(groups, share, scale):
         for words in np.split(chosen[:used][order], groups):
             shares.append(known / (known + np.exp(scale * (words @ image)).sum()))
         expected.append(1 - np.mean(shares))
-    found = method.score(FeatureSet({Field.FEATURES: torch.tensor(images, dtype=torch.float32)}))
+    found = method.score(given(features=images))
     np.testing.assert_allclose(expit(found.double().numpy()), expected, rtol=2e-3 if scale == 100 else 1e-4, atol=1e-9)
 
 
 def test_words_are_read_in_parts_with_the_same_outcome(monkeypatch):
-    texts, _ = problem()
-    whole = fitted(NegLabel(groups=5), texts).words_
+    texts, _ = worded(**LISTS)
+    whole = fitted_on_texts(NegLabel(groups=5), texts).words_
     monkeypatch.setattr(_words, "_CELLS", 50)
-    assert torch.equal(fitted(NegLabel(groups=5), texts).words_, whole)
+    assert torch.equal(fitted_on_texts(NegLabel(groups=5), texts).words_, whole)
 
 
 def test_images_near_words_or_near_classes_do_not_tie():
     eye = np.eye(8)
-    method = fitted(NegLabel(share=1.0, groups=2, adjectives=None), {"classes": eye[:4], "wordnet_nouns": eye[4:]})
+    method = fitted_on_texts(
+        NegLabel(share=1.0, groups=2, adjectives=None), {"classes": eye[:4], "wordnet_nouns": eye[4:]}
+    )
     away = np.linspace(0, 0.3, 60)[:, None]
     for images in (eye[4:].sum(axis=0) + away * eye[0], eye[:4].sum(axis=0) + away * eye[4]):
-        found = method.score(FeatureSet({Field.FEATURES: torch.tensor(images, dtype=torch.float32)}))
+        found = method.score(given(features=images))
         assert len(found.unique()) == 60
 
 
 def test_errors_say_what_is_missing():
-    texts, _ = problem(nouns=3)
+    texts, _ = worded(**{**LISTS, "wordnet_nouns": 3})
     with pytest.raises(MethodError, match=r"NegLabel\.fit: a share of 0\.15 of 3 words is empty"):
-        fitted(NegLabel(), texts)
+        fitted_on_texts(NegLabel(), texts)
     with pytest.raises(FieldError, match="texts of 'classes' read but not there"):
         NegLabel().fit(None, Head(torch.ones(3, 4), torch.zeros(3)))
     narrow = {t: torch.ones(5, 3) for t in NegLabel().request.texts}
@@ -90,10 +82,10 @@ def test_images_of_other_words_score_higher_and_near_words_are_not_taken():
     """Orthogonal directions: classes, words equal to them, and words of their own; the answer is known."""
     eye = np.eye(12)
     texts = {"classes": eye[:4], "wordnet_nouns": eye, "wordnet_adjectives": eye[4:]}
-    method = fitted(NegLabel(share=0.6, groups=2, quantile=1.0, adjectives=None), texts)
+    method = fitted_on_texts(NegLabel(share=0.6, groups=2, quantile=1.0, adjectives=None), texts)
     assert torch.equal(method.words_.flatten(0, 1).sum(dim=0)[:4], torch.zeros(4))
-    images = torch.tensor(np.vstack([eye[:4], eye[4:10]]), dtype=torch.float32)
-    found = method.score(FeatureSet({Field.FEATURES: images}))
+    images = np.vstack([eye[:4], eye[4:10]])
+    found = method.score(given(features=images))
     assert float(found[:4].max()) < -80
     # One of the two groups of three words has it; in the other, nothing is like it: 3 of 4 + 3 equal directions.
     torch.testing.assert_close(torch.sigmoid(found[4:8]), torch.full((4,), (1 + 3 / 7) / 2), rtol=1e-5, atol=0)

@@ -4,13 +4,12 @@ import torch
 from scipy.special import logit, logsumexp, softmax
 from torch.nn import functional
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field, Perturb
+from openbench.core.request import Perturb
 from openbench.errors import MethodError
 from openbench.methods.iodin import IODIN
 from openbench.methods.odin import ODIN
 
-from .problems import assert_equal, problem, scores, small_network, z
+from .problems import assert_equal, given, problem, scores, small_network, z
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def test_equals_the_recipe_through_a_real_network(network, images, temperature, 
     method = ODIN(temperature, epsilon)
     p = by_hand(network, images, temperature, epsilon)
     outputs = network.outputs(images, method.request)
-    moved = FeatureSet({Field.LOGITS: outputs.logits})
+    moved = given(logits=outputs.logits)
     published = ODIN(temperature, epsilon, scale="probability")
     # One float32 pass decides about 1e-4 of the spread of logits, and the sign of gradients near zero.
     for found, expected in ((method.score(moved), -logit(p) - np.log(3)), (published.score(moved), 1 / 4 - p)):
@@ -52,7 +51,7 @@ def test_equals_the_recipe_through_a_real_network(network, images, temperature, 
 def test_scores_differ_where_probabilities_round_to_one():
     """Two classes apart by a lead of 20 to 700: log((1 − p)/p) is minus the lead."""
     lead = torch.linspace(20, 700, 500)
-    x = FeatureSet({Field.LOGITS: torch.stack([torch.zeros(500), lead], dim=1)})
+    x = given(logits=torch.stack([torch.zeros(500), lead], dim=1))
     torch.testing.assert_close(ODIN(1.0).score(x), -lead)
     assert len(ODIN(1.0, scale="probability").score(x).unique()) < 250
 
@@ -82,22 +81,20 @@ def test_class_scores_of_the_published_scale_are_what_each_probability_lacks(of)
 
 def test_one_class_has_no_odds():
     with pytest.raises(MethodError, match="1 class"):
-        ODIN().score(FeatureSet({Field.LOGITS: torch.randn(3, 1)}))
+        ODIN().score(given(logits=torch.randn(3, 1)))
 
 
 def test_scores_differ_where_float32_probabilities_tie_at_high_temperature():
     logits = torch.randn(20_000, 10, generator=torch.Generator().manual_seed(0))
     plain = torch.softmax(logits / 1000, dim=1).max(dim=1).values
-    found = ODIN().score(FeatureSet({Field.LOGITS: logits}))
+    found = ODIN().score(given(logits=logits))
     assert len(plain.unique()) < 0.65 * len(logits)
     assert len(found.unique()) > 0.99 * len(logits)
     exact = -softmax(logits.double().numpy() / 1000, axis=1).max(axis=1)
     assert np.diff(exact[np.argsort(found.numpy(), kind="stable")]).min() > -1e-9
     # At T → ∞ the score is the mean gap to the top logit over T: the digits are those of the logits.
     gaps = (logits.double().sum(dim=1) - 10 * logits.double().max(dim=1).values) / 9
-    torch.testing.assert_close(
-        1e6 * ODIN(1e6).score(FeatureSet({Field.LOGITS: logits})), gaps.float(), rtol=1e-4, atol=0
-    )
+    torch.testing.assert_close(1e6 * ODIN(1e6).score(given(logits=logits)), gaps.float(), rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 1000.0])

@@ -5,12 +5,10 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods import oodd
 from openbench.methods.oodd import OODD
 
-from .problems import KINDS, assert_equal, f, problem, unit, y, z
+from .problems import KINDS, assert_equal, f, given, problem, unit, y, z
 
 
 def by_queue(data, method: OODD) -> np.ndarray:
@@ -49,7 +47,7 @@ def test_of_equally_similar_images_the_first_stays():
     data = problem("signed")
     method = OODD(queue=2, k2=1).fit(data.train, None)
     memory = method.memory()
-    same = FeatureSet({Field.FEATURES: torch.ones(1, 24), Field.LOGITS: data.test.logits[:1]})
+    same = given(features=torch.ones(1, 24), logits=data.test.logits[:1])
     first = [method.score_next(same, memory) for _ in range(4)]
     assert len(memory.features) == 2
     assert len({float(score) for score in first}) == 1

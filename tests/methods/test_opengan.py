@@ -8,16 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods import opengan
 from openbench.methods.opengan import OpenGAN, _discriminator, _generator, _step
+
+from .problems import given
 
 D, LATENT, BATCH = 10, 7, 16
 
 
 def features(n: int = 4 * BATCH + 1, shift: float = 0.0) -> FeatureSet:
     drawn = torch.rand(n, D, generator=torch.Generator().manual_seed(1)) + shift
-    return FeatureSet({Field.FEATURES: drawn})
+    return given(features=drawn)
 
 
 def convolutions(d: int, latent: int) -> tuple[nn.Sequential, nn.Sequential]:

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -7,12 +5,10 @@ from scipy.optimize import minimize
 from scipy.special import logit
 from scipy.stats import weibull_min
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.openmax import OpenMax
 
-from .problems import assert_equal, problem, scores, y, z
+from .problems import assert_equal, changed, given, problem, scores, y, z
 
 
 def fitted_tail(distances: np.ndarray, tail: int):
@@ -72,7 +68,7 @@ def test_classes_without_correct_samples_are_not_revised():
     data = problem()
     labels = data.train.labels.clone()
     labels[labels == 0] = 1
-    train = replace(data.train, columns={**data.train.columns, Field.LABELS: labels})
+    train = changed(data.train, labels=labels)
     method = OpenMax(alpha=1).fit(train, None)
     x = data.test[data.test.logits.argmax(dim=1) == 0]
     # Nothing is taken from class 0, so what is unknown weighs exp(0).
@@ -90,7 +86,7 @@ def test_a_single_sample_per_class_makes_a_step():
 def test_no_correct_sample_at_all_is_an_error():
     data = problem()
     wrong = (data.train.logits.argmax(dim=1) + 1) % 6
-    train = replace(data.train, columns={**data.train.columns, Field.LABELS: wrong})
+    train = changed(data.train, labels=wrong)
     with pytest.raises(MethodError, match="none of 600 training samples is classified correctly"):
         OpenMax().fit(train, None)
 
@@ -99,10 +95,10 @@ def test_distances_far_below_the_tail_revise_nothing():
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(400) % 5
     train = 1e8 * (torch.nn.functional.one_hot(labels, 5) + 0.1 * torch.randn(400, 5, generator=generator))
-    seen = FeatureSet({Field.LOGITS: train, Field.LABELS: train.argmax(dim=1)})
+    seen = given(logits=train, labels=train.argmax(dim=1))
     method = OpenMax(alpha=1).fit(seen, None)
     at_means = method.means_.float()
-    found = method.score(FeatureSet({Field.LOGITS: at_means}))
+    found = method.score(given(logits=at_means))
     torch.testing.assert_close(found, -torch.logsumexp(at_means, dim=1))
 
 
@@ -111,6 +107,6 @@ def test_logits_of_any_size_have_finite_scores(scale):
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(400) % 5
     train = scale * (4 * torch.nn.functional.one_hot(labels, 5) + torch.randn(400, 5, generator=generator))
-    method = OpenMax().fit(FeatureSet({Field.LOGITS: train, Field.LABELS: train.argmax(dim=1)}), None)
-    x = FeatureSet({Field.LOGITS: 3 * scale * torch.randn(300, 5, generator=generator)})
+    method = OpenMax().fit(given(logits=train, labels=train.argmax(dim=1)), None)
+    x = given(logits=3 * scale * torch.randn(300, 5, generator=generator))
     assert method.score(x).isfinite().all()

@@ -5,12 +5,11 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.request import Field
+from openbench.core.features import Head
 from openbench.errors import MethodError
 from openbench.methods.optfs import OptFS
 
-from .problems import assert_equal, f, problem, scores, z
+from .problems import assert_equal, changed, f, given, problem, scores, z
 
 KINDS = ["rectified", "signed", "hot", "two_classes", "many_classes", "dead"]
 
@@ -43,7 +42,7 @@ def test_equals_one_mask_per_interval(kind, intervals):
 @pytest.mark.parametrize("n", [3, 50, 5000])
 def test_quantiles_of_streamed_activations_are_numpys(n):
     features, head = torch.randn(n, 24, generator=torch.Generator().manual_seed(n)), problem().head
-    fitted = OptFS().fit(FeatureSet({Field.FEATURES: features, Field.LOGITS: head(features)}), head)
+    fitted = OptFS().fit(given(features=features, logits=head(features)), head)
     ends = np.quantile(features.double().numpy(), [1e-3, 1 - 1e-3])
     np.testing.assert_allclose(fitted.bounds_[[0, -1]], ends, rtol=1e-9)
 
@@ -53,7 +52,7 @@ def test_a_bound_belongs_to_the_interval_above():
     fitted = OptFS(2).fit(data.train, data.head)
     fitted.bounds_ = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     fitted.theta_ = torch.tensor([0.0, 10.0, 1000.0, 0.0])
-    rows = FeatureSet({Field.FEATURES: torch.diag(torch.tensor([1.0, 2.0, 3.0])), Field.LOGITS: torch.eye(6)[:3]})
+    rows = given(features=torch.diag(torch.tensor([1.0, 2.0, 3.0])), logits=torch.eye(6)[:3])
     fitted.head_ = Head(torch.ones(6, 3), torch.zeros(6))
     assert fitted.score(rows).tolist() == [-10.0, -2000.0, 0.0]
 
@@ -68,6 +67,6 @@ def test_a_head_of_zeros_gives_no_gain():
 @pytest.mark.parametrize("value", [0.0, 0.7])
 def test_constant_activations_are_refused(value):
     data = problem()
-    rows = FeatureSet({**data.train.columns, Field.FEATURES: torch.full((600, 24), value)})
+    rows = changed(data.train, features=torch.full((600, 24), value))
     with pytest.raises(MethodError, match=r"OptFS\.fit: the \.001 and \.999 quantiles"):
         OptFS().fit(rows, data.head)

@@ -3,10 +3,9 @@ import pytest
 import torch
 
 from openbench.core.features import FeatureSet, Head
-from openbench.core.request import Field
 from openbench.methods.ora import ORA
 
-from .problems import KINDS, assert_equal, f, problem, scores, y, z
+from .problems import KINDS, assert_equal, changed, f, given, problem, scores, y, z
 
 
 def by_projection(data, over=max) -> np.ndarray:
@@ -43,7 +42,7 @@ def test_scores_keep_when_everything_grows_or_moves():
         head = Head(data.head.weight / scale, data.head.bias - data.head.weight @ shift)
 
         def moved(x: FeatureSet, scale: float = scale) -> FeatureSet:
-            return FeatureSet({**x.columns, Field.FEATURES: scale * (x.features + shift)})
+            return changed(x, features=scale * (x.features + shift))
 
         found = ORA().fit(moved(data.train), head).score(moved(data.test).without_labels())
         assert_equal(found.numpy(), expected, rtol=1e-4)
@@ -51,14 +50,11 @@ def test_scores_keep_when_everything_grows_or_moves():
 
 def test_classes_with_equal_weights_and_a_feature_at_the_mean_have_angle_zero():
     weight = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    train = {Field.FEATURES: torch.tensor([[1.0, 2.0], [3.0, 4.0]]), Field.LABELS: torch.tensor([0, 1])}
-    train[Field.LOGITS] = torch.zeros(2, 2)
-    twins = [ORA(how).fit(FeatureSet(train), Head(weight, torch.tensor([0.0, 5.0]))) for how in ("max", "mean", "min")]
-    x = FeatureSet(
-        {Field.FEATURES: torch.tensor([[5.0, 1.0], [2.0, 3.0]]), Field.LOGITS: torch.tensor([[0.0, 5.0]] * 2)}
-    )
+    train = given(features=[[1.0, 2.0], [3.0, 4.0]], logits=torch.zeros(2, 2), labels=[0, 1])
+    twins = [ORA(how).fit(train, Head(weight, torch.tensor([0.0, 5.0]))) for how in ("max", "mean", "min")]
+    x = given(features=[[5.0, 1.0], [2.0, 3.0]], logits=[[0.0, 5.0]] * 2)
     assert [method.score(x).tolist() for method in twins] == [[0.0, 0.0]] * 3
-    apart = ORA().fit(FeatureSet(train), Head(torch.eye(2), torch.zeros(2)))
+    apart = ORA().fit(train, Head(torch.eye(2), torch.zeros(2)))
     assert apart.score(x)[1].item() == 0 > apart.score(x)[0].item()
 
 

@@ -4,11 +4,10 @@ import torch
 from scipy.special import softmax
 from sklearn.preprocessing import normalize
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.request import Field
+from openbench.core.features import Head
 from openbench.methods.pnml import PNML
 
-from .problems import KINDS, assert_equal, f, problem, scores
+from .problems import KINDS, assert_equal, f, given, problem, scores
 
 
 def as_printed(data) -> np.ndarray:
@@ -32,8 +31,8 @@ def test_regrets_of_sure_predictions_keep_their_order():
 
     κ = 1/2, so the other class' term is (e^{−2a})^{1/2}, and the top's misses e^{−2a}.
     """
-    train = FeatureSet({Field.FEATURES: torch.eye(2)})
-    x = FeatureSet({Field.FEATURES: torch.tensor([[2.0, 0.0]])})
+    train = given(features=torch.eye(2))
+    x = given(features=torch.tensor([[2.0, 0.0]]))
     heads = [Head(torch.tensor([[a, 0.0], [-a, 0.0]]), torch.zeros(2)) for a in (20.0, 40.0, 60.0)]
     found = [float(PNML().fit(train, head).score(x)[0]) for head in heads]
     expected = [np.log1p(np.exp(-a) - np.exp(-2 * a)) / np.log(2) for a in (20, 40, 60)]

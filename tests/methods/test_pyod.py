@@ -11,13 +11,11 @@ from sklearn.ensemble import IsolationForest
 from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 from sklearn.svm import OneClassSVM
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.errors import MethodError, NotApplicableError
 from openbench.methods.pyod import PyOD
 from openbench.testing._toy import planted
 
-from .problems import assert_equal, f, problem, scores
+from .problems import assert_equal, f, given, problem, scores
 
 installed = pytest.mark.skipif(importlib.util.find_spec("pyod") is None, reason="needs the package pyod")
 DATA = problem("signed")
@@ -79,8 +77,8 @@ def test_principal_components_without_variance_are_refused_and_not_scored_alike(
     """Divided by a variance of 0 every distance is infinite, and an AUROC of .5 would look like a result."""
     flat = torch.cat([torch.tensor(TRAIN), torch.ones(len(TRAIN), 2, dtype=torch.float64)], dim=1).float()
     with pytest.raises(MethodError, match=rf"PCA gives {len(TRAIN)} of {len(TRAIN)} training samples .*not finite"):
-        PyOD("PCA").fit(FeatureSet({Field.FEATURES: flat}), None)
-    assert PyOD("HBOS").fit(FeatureSet({Field.FEATURES: flat}), None).detector_ is not None
+        PyOD("PCA").fit(given(features=flat), None)
+    assert PyOD("HBOS").fit(given(features=flat), None).detector_ is not None
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):

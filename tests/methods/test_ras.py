@@ -3,11 +3,10 @@ import torch
 from scipy.special import logsumexp
 from scipy.stats import rankdata
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.request import Field
+from openbench.core.features import Head
 from openbench.methods.ras import RAS
 
-from .problems import KINDS, assert_equal, f, problem, scores
+from .problems import KINDS, assert_equal, f, given, problem, scores
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -30,7 +29,7 @@ def mean_of_sorted(features):
 
 
 def test_among_equal_features_the_earlier_takes_the_smaller_value():
-    train = FeatureSet({Field.FEATURES: torch.tensor([[4.0, 0.0, 2.0], [2.0, 4.0, 0.0]])})
+    train = given(features=torch.tensor([[4.0, 0.0, 2.0], [2.0, 4.0, 0.0]]))
     head = Head(torch.eye(3), torch.zeros(3))
     found = RAS().fit(train, head).reshape(torch.tensor([[1.0, 0.0, 0.0], [5.0, 5.0, 5.0]]))
     assert found.tolist() == [[4.0, 0.0, 2.0], [0.0, 2.0, 4.0]]

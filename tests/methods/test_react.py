@@ -3,11 +3,9 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods.react import ReAct
 
-from .problems import KINDS, assert_equal, f, problem, scores
+from .problems import KINDS, assert_equal, f, given, problem, scores
 
 
 def interpolated(values: np.ndarray, percentile: float) -> float:
@@ -35,6 +33,6 @@ def test_the_threshold_comes_from_validation_not_from_training():
 
 def test_a_threshold_above_all_features_is_the_energy():
     data = problem()
-    big = FeatureSet({Field.FEATURES: 1000 + torch.rand(5, 24)})
+    big = given(features=1000 + torch.rand(5, 24))
     method = ReAct(50).fit(big, data.head)
     torch.testing.assert_close(method.score(data.test), -torch.logsumexp(data.test.logits, dim=1))

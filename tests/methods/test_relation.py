@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from openbench.methods import relation
 from openbench.methods.relation import Relation
 
-from .problems import assert_equal, f, problem, scores, z
+from .problems import assert_blocks_leave_no_trace, f, problem, scores, z
 
 
 def by_loops(data, power: float, threshold: float) -> np.ndarray:
@@ -29,11 +28,7 @@ def test_equals_one_sample_at_a_time(kind, power):
 
 
 def test_blocks_of_bank_and_queries_leave_no_trace(monkeypatch):
-    data = problem()
-    whole = scores(Relation(), data)
-    monkeypatch.setattr(relation, "_BANK_CHUNK", 37)
-    monkeypatch.setattr(relation, "_QUERY_CHUNK", 11)
-    assert_equal(scores(Relation(), data), whole)
+    assert_blocks_leave_no_trace(Relation(), problem(), monkeypatch, _BANK_CHUNK=37, _QUERY_CHUNK=11)
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.5])

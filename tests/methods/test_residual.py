@@ -4,7 +4,7 @@ import torch
 
 from openbench.methods.residual import Residual
 
-from .problems import KINDS, assert_equal, f, problem, scores
+from .problems import KINDS, assert_equal, f, given, problem, scores
 
 
 @pytest.mark.parametrize("dim", [1, 8, 16])
@@ -22,5 +22,5 @@ def test_auto_leaves_residual_directions(d, kept):
     generator = torch.Generator().manual_seed(0)
     data = problem()
     head = type(data.head)(torch.randn(3, d, generator=generator), torch.zeros(3))
-    split = type(data.val)({"features": torch.randn(50, d, generator=generator)})
+    split = given(features=torch.randn(50, d, generator=generator))
     assert Residual().fit(split, head).residual_.shape == (d, kept)

@@ -1,15 +1,11 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
-import torch
 from scipy.linalg import pinvh
 from sklearn.covariance import EmpiricalCovariance
 
-from openbench.core.request import Field
 from openbench.methods.rmds import RMDS
 
-from .problems import KINDS, assert_equal, f, problem, scores, y
+from .problems import KINDS, assert_equal, f, on_sphere, problem, scores, without_dead, y
 
 
 def distances(features: np.ndarray, mean: np.ndarray, cloud: np.ndarray) -> np.ndarray:
@@ -34,23 +30,11 @@ def test_equals_distances_taken_class_by_class(kind):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "many_classes"])
 def test_normalised_equals_distances_of_unit_vectors(kind):
     data = problem(kind)
-
-    def on_sphere(x):
-        unit = f(x) / np.linalg.norm(f(x), axis=1, keepdims=True)
-        return replace(x, columns={**x.columns, Field.FEATURES: torch.tensor(unit, dtype=torch.float32)})
-
-    found = scores(RMDS(normalise=True), data)
-    expected = scores(RMDS(), replace(data, train=on_sphere(data.train), test=on_sphere(data.test)))
+    found, expected = scores(RMDS(normalise=True), data), scores(RMDS(), on_sphere(data))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3 * np.abs(expected).max())
 
 
 def test_dead_and_duplicated_features_change_nothing():
     data = problem("dead")
-    keep = torch.tensor([d for d in range(24) if d >= 4 and d not in (20, 21, 22)])
-
-    def thinned(x):
-        return replace(x, columns={**x.columns, Field.FEATURES: x.features[:, keep]})
-
-    full = RMDS().fit(data.train, None).score(data.test)
-    thin = RMDS().fit(thinned(data.train), None).score(thinned(data.test))
-    assert_equal(full, thin.double().numpy(), rtol=1e-4)
+    thin = RMDS().fit(without_dead(data.train), None).score(without_dead(data.test))
+    assert_equal(scores(RMDS(), data), thin.numpy(), rtol=1e-4)

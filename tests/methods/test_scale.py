@@ -3,12 +3,11 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from openbench.core.features import FeatureSet, Head
-from openbench.core.request import Field
+from openbench.core.features import Head
 from openbench.methods.ash import ASH
 from openbench.methods.scale import SCALE
 
-from .problems import assert_equal, f, problem, scores
+from .problems import assert_equal, f, given, problem, scores
 
 
 @pytest.mark.parametrize("percentile", [0, 65, 85, 90, 96])  # 96: one of 24 is kept
@@ -29,12 +28,12 @@ def test_signed_features_whose_kept_part_cancels_have_finite_scores(shift, perce
     generator = torch.Generator().manual_seed(0)
     features = shift + torch.randn(2000, 64, generator=generator)
     head = Head(torch.randn(5, 64, generator=generator), torch.zeros(5))
-    x = FeatureSet({Field.FEATURES: features})
+    x = given(features=features)
     for method in (SCALE(percentile), ASH(variant="s", percentile=percentile)):
         assert method.fit(None, head).score(x).isfinite().all()
 
 
 def test_a_sample_without_activations_scores_the_energy_of_the_bias():
     data = problem()
-    found = SCALE().fit(None, data.head).score(FeatureSet({Field.FEATURES: torch.zeros(2, 24)}))
+    found = SCALE().fit(None, data.head).score(given(features=torch.zeros(2, 24)))
     torch.testing.assert_close(found, (-torch.logsumexp(data.head.bias, dim=0)).expand(2))

@@ -1,15 +1,12 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import cdist
 
-from openbench.core.request import Field
 from openbench.methods.mds import MDS
 from openbench.methods.scaled_mds import ScaledMDS
 
-from .problems import KINDS, assert_equal, f, problem, scores, y
+from .problems import KINDS, assert_equal, f, given, problem, scores, y
 
 
 @pytest.mark.parametrize("beta", [0.5, 2.0])
@@ -34,7 +31,7 @@ def test_its_ends_are_mds_and_mds_on_the_sphere(kind, beta, normalise):
 def test_a_feature_of_zeros_stays_zero():
     data = problem()
     method = ScaledMDS(1.5).fit(data.train, None)
-    x = replace(data.test, columns={Field.FEATURES: torch.zeros(1, 24)})
+    x = given(features=torch.zeros(1, 24))
     assert bool(method.score(x).isfinite().all())
 
 

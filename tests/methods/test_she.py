@@ -1,13 +1,10 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
-from openbench.core.request import Field
 from openbench.methods.she import SHE
 
-from .problems import assert_equal, f, problem, scores, y, z
+from .problems import assert_equal, changed, f, problem, scores, y, z
 
 
 def patterns(data) -> dict[int, np.ndarray]:
@@ -41,7 +38,7 @@ def test_a_class_that_is_never_right_takes_the_mean_of_its_samples():
     never = data.train.labels.clone()
     labels = torch.where(data.train.logits.argmax(dim=1) == 0, 1, never)
     assert bool((labels == 0).any())
-    train = replace(data.train, columns={**data.train.columns, Field.LABELS: labels})
+    train = changed(data.train, labels=labels)
     method = SHE().fit(train, None)
     torch.testing.assert_close(method.patterns_[0], train.features[labels == 0].mean(dim=0))
     torch.testing.assert_close(method.patterns_[3], train.features.mean(dim=0))

@@ -2,17 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods.sod import SOD
 
-from .problems import assert_equal, f, problem, scores
-
-
-def features(rows) -> FeatureSet:
-    return FeatureSet({Field.FEATURES: torch.as_tensor(np.asarray(rows), dtype=torch.float32)})
+from .problems import assert_equal, f, given, problem, scores
 
 
 def reference_set(train: np.ndarray, row: np.ndarray, k: int, size: int) -> list[int]:
@@ -63,7 +56,7 @@ def test_only_features_in_which_the_reference_set_is_tight_count():
     """Feature 0 hardly varies, feature 1 does: a step along 0 is seen at its full length, one along 1 is not."""
     rng = np.random.default_rng(0)
     train = rng.normal(size=(200, 2)) * [0.01, 5]
-    found = SOD(k=20, l=20).fit(features(train), None).score(features([[0.0, 0.0], [3.0, 0.0], [0.0, 3.0]]))
+    found = SOD(k=20, l=20).fit(given(features=train), None).score(given(features=[[0.0, 0.0], [3.0, 0.0], [0.0, 3.0]]))
     assert found[1] == pytest.approx(3, abs=0.02)
     assert found[[0, 2]].max() < 0.05
 
@@ -71,4 +64,4 @@ def test_only_features_in_which_the_reference_set_is_tight_count():
 def test_without_a_tight_feature_the_score_is_zero():
     """One feature: its variance is the mean variance, hence never below α times it."""
     train = np.random.default_rng(0).normal(size=(50, 1))
-    assert SOD().fit(features(train), None).score(features([[9.0]])).item() == 0
+    assert SOD().fit(given(features=train), None).score(given(features=[[9.0]])).item() == 0

@@ -18,6 +18,7 @@ from openbench.errors import OpenbenchError
 from openbench.testing._toy import fitted, planted, samples_of, scored
 
 from .discovered import MODULES, NODES
+from .problems import changed
 
 # What trains a network at every fit does so in a fraction of a second.
 SHORTER = {
@@ -55,7 +56,7 @@ def at_row_7(value):
 
 
 def labelled(label):
-    return lambda x: replace(x, columns={**x.columns, Field.LABELS: x.labels.clone().index_fill(0, ROW, label)})
+    return lambda x: changed(x, labels=x.labels.clone().index_fill(0, ROW, label))
 
 
 def first_column_constant(x):

@@ -4,13 +4,10 @@ import torch
 from sklearn.covariance import EmpiricalCovariance
 from sklearn.preprocessing import StandardScaler, normalize
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.errors import MethodError
-from openbench.methods import ssd
 from openbench.methods.ssd import SSD, _gaussian
 
-from .problems import KINDS, assert_equal, f, problem, scores, y
+from .problems import KINDS, assert_blocks_leave_no_trace, assert_equal, f, given, problem, scores, y
 
 
 def by_sklearn(data, members: np.ndarray) -> np.ndarray:
@@ -35,10 +32,7 @@ def test_labels_as_clusters_equal_sklearns_covariances(kind):
 
 
 def test_chunks_of_the_fit_leave_no_trace(monkeypatch):
-    data = problem()
-    whole = scores(SSD("labels"), data)
-    monkeypatch.setattr(ssd, "FIT_BATCH", 37)
-    assert_equal(scores(SSD("labels"), data), whole)
+    assert_blocks_leave_no_trace(SSD("labels"), problem(), monkeypatch, FIT_BATCH=37)
 
 
 def test_k_means_finds_clusters_that_are_far_apart():
@@ -46,9 +40,7 @@ def test_k_means_finds_clusters_that_are_far_apart():
     rng = np.random.default_rng(0)
     planted = rng.integers(3, size=400)
     features = 10 * np.eye(8)[planted] + 0.1 * rng.normal(size=(400, 8))
-    columns = {Field.FEATURES: torch.tensor(features, dtype=torch.float32), Field.LABELS: torch.from_numpy(planted)}
-    train = FeatureSet(columns)
-    test = FeatureSet({Field.FEATURES: torch.tensor(rng.normal(size=(50, 8)), dtype=torch.float32)})
+    train, test = given(features=features, labels=planted), given(features=rng.normal(size=(50, 8)))
     starts = (SSD(3, seed=seed).fit(train, None) for seed in range(4))
     found = [method.score(test) for method in starts]
     expected = SSD("labels").fit(train, None).score(test)
@@ -59,14 +51,14 @@ def test_a_cluster_of_one_sample_or_of_equal_ones_counts_for_nothing():
     data = problem("signed")
     features = torch.cat([data.train.features, torch.full((3, 24), 7.0)])
     labels = torch.cat([data.train.labels, torch.tensor([6, 6, 7])])
-    more = FeatureSet({Field.FEATURES: features, Field.LABELS: labels})
+    more = given(features=features, labels=labels)
     fitted = SSD("labels").fit(more, None)
     assert len(fitted.means_) == len(data.train.labels.unique())
     assert float(fitted.score(data.test).min()) > 0
 
 
 def test_clusters_that_do_not_vary_and_more_clusters_than_samples_are_refused():
-    distinct = FeatureSet({Field.FEATURES: torch.eye(4), Field.LABELS: torch.arange(4)})
+    distinct = given(features=torch.eye(4), labels=torch.arange(4))
     with pytest.raises(MethodError, match=r"do not vary within clusters .4 samples in 4 clusters"):
         SSD("labels").fit(distinct, None)
     with pytest.raises(MethodError, match="clusters — found 5, allowed: 1 to 4"):

@@ -3,13 +3,14 @@ import pytest
 import torch
 
 from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods._stats import mean_feature, sorted_rows
+
+from .problems import given
 
 
 def features(n: int, d: int) -> FeatureSet:
     generator = torch.Generator().manual_seed(n)
-    return FeatureSet({Field.FEATURES: (5 + torch.randn(n, d, generator=generator))})
+    return given(features=5 + torch.randn(n, d, generator=generator))
 
 
 def test_rows_are_sorted_beside_what_was_given():

@@ -4,12 +4,10 @@ import torch
 from scipy.optimize import brentq
 from scipy.special import log_softmax, softmax
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
 from openbench.methods import temp_scaling
 from openbench.methods.temp_scaling import TempScaling
 
-from .problems import KINDS, assert_equal, problem, scores, y, z
+from .problems import KINDS, assert_equal, given, problem, scores, y, z
 
 
 def likelihood_slope(inverse: float, logits: np.ndarray, labels: np.ndarray) -> float:
@@ -69,5 +67,5 @@ def test_calibrated_logits_keep_their_temperature():
     generator = torch.Generator().manual_seed(0)
     logits = 4 * torch.randn(60_000, 5, generator=generator)
     labels = torch.multinomial(torch.softmax(logits / 2.5, dim=1), 1, generator=generator)[:, 0]
-    method = TempScaling("converged").fit(FeatureSet({Field.LOGITS: logits, Field.LABELS: labels}), None)
+    method = TempScaling("converged").fit(given(logits=logits, labels=labels), None)
     assert float(method.temperature_) == pytest.approx(2.5, rel=0.02)

@@ -1,16 +1,13 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp
 
 from openbench.core.features import Head
-from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.vim import ViM
 
-from .problems import KINDS, Problem, assert_equal, f, problem, scores, z
+from .problems import KINDS, Problem, assert_equal, changed, f, given, problem, scores, z
 
 
 def by_svd(data: Problem, dim: int) -> np.ndarray:
@@ -40,7 +37,7 @@ def test_rows_of_the_head_that_sum_to_zero_do_not_invert_noise():
     weight = data.head.weight - data.head.weight.mean(dim=0)
     head = Head(weight, data.head.bias)
     centred = Problem(
-        *(replace(x, columns={**x.columns, Field.LOGITS: head(x.features)}) for x in (data.train, data.val, data.test)),
+        *(changed(x, logits=head(x.features)) for x in (data.train, data.val, data.test)),
         head,
     )
     assert np.linalg.matrix_rank(weight.double().numpy(), tol=1e-5) == 5
@@ -50,10 +47,9 @@ def test_rows_of_the_head_that_sum_to_zero_do_not_invert_noise():
 @pytest.mark.parametrize(("d", "dim"), [(24, 12), (300, 256)])
 def test_auto_leaves_residual_directions_in_small_networks(d, dim):
     generator = torch.Generator().manual_seed(0)
-    data = problem()
     head = Head(torch.randn(4, d, generator=generator), torch.zeros(4))
     features = torch.randn(400, d, generator=generator)
-    split = replace(data.train, columns={Field.FEATURES: features, Field.LOGITS: head(features)})
+    split = given(features=features, logits=head(features))
     auto, fixed = ViM().fit(split, head), ViM(dim).fit(split, head)
     assert auto.residual_.shape == (d, d - dim)
     assert torch.equal(auto.score(split), fixed.score(split))
@@ -66,7 +62,7 @@ def test_features_of_lower_rank_than_the_subspace_are_an_error():
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(600, 5, generator=generator) @ torch.randn(5, 24, generator=generator)
     head = Head(data.head.weight, torch.zeros(6))  # without a bias the origin lies in the subspace
-    flat = replace(data.train, columns={Field.FEATURES: features, Field.LOGITS: head(features)})
+    flat = given(features=features, logits=head(features))
     assert bool(ViM(4).fit(flat, head).score(flat).isfinite().all())
     for dim in (5, 12):
         with pytest.raises(MethodError, match="lower dim"):
