@@ -111,11 +111,15 @@ def problem(kind: str = "rectified", n: int = 600, seed: int = 0) -> Problem:
     return Problem(split(), split(), split(), head)
 
 
+def fitted_on(method: Method, data: Problem) -> FeatureSet | None:
+    """The split that a method is fitted on."""
+    return {None: None, Role.ID_TRAIN: data.train, Role.ID_VAL: data.val}[method.request.fit_on]
+
+
 def scores(method: Method, data: Problem) -> Array:
     """Fit as declared and score the test split, (n,) float64."""
     request = method.request
-    train = {None: None, Role.ID_TRAIN: data.train, Role.ID_VAL: data.val}[request.fit_on]
-    if train is not None:
+    if (train := fitted_on(method, data)) is not None:
         train = replace(train, columns={k: v for k, v in train.columns.items() if k in request.fields})
     fitted = method.fit(train, data.head if request.head else None)
     columns = {k: v for k, v in data.test.columns.items() if k in request.fields and k != Field.LABELS}

@@ -1,8 +1,7 @@
 """Every method of configs/method, at its defaults and at each choice of its options, against the public checks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from openbench.testing._checks import all_checks
 from openbench.testing._toy import declared, fitted, planted
 from tests.conftest import seed_all
 
-from .discovered import COMPOSITES, MODULES, NODES, PRESETS, label, variants
+from .discovered import COMPOSITES, MODULES, NODES, PRESETS, label, node_of, variants
 
 # (method, option) → {check: why it cannot hold}. Each entry must fail, or it has to go.
 BETWEEN = "the planted OOD samples lie between the clusters, within the range of every feature; it sees single features"
@@ -37,17 +36,6 @@ KNOWN_FAILURES: dict[tuple[str, str], dict[str, str]] = {
         "check_refit_equals_fresh_fit": "it divides clusters into large and small, and refuses these of equal size"
     },
 }
-# What trains a network at every fit does so in a fraction of a second: fewer and larger steps, on fewer samples; enough
-# of them to tell the planted clusters apart.
-SHORTER = {
-    "dagmm": {"epochs": 10, "learning_rate": 3e-3},
-    "deep_svdd": {"max_train": 32},
-    "opengan": {"epochs": 5, "epoch": 5, "every": 1, "lr": 5e-4, "_space_": {"epoch": [4, 5]}},
-}
-
-
-def node_of(name: str, change: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    return {**NODES[name], **SHORTER.get(name, {}), **(change or {})}
 
 
 def failures(make: Callable[[], Method]) -> dict[str, Exception]:

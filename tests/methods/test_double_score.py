@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_curve
 
-from openbench.core.benchmark import Split, Validation
+from openbench.core.benchmark import Validation
 from openbench.core.composite import leaves, version_of
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
@@ -21,6 +21,7 @@ from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
 from openbench.methods.odin import ODIN
+from tests.engine.toy import split
 
 from .problems import given
 
@@ -38,12 +39,6 @@ class Column(Method):
 
     def score(self, x):
         return x.logits[:, self.index]
-
-
-def split(name, role, n):
-    labels = np.arange(n) % 3 if role.is_id else np.full(n, -1)
-    items = [np.zeros((4, 4, 3), np.uint8)] * n
-    return Split(name, role, items, labels, [str(i) for i in range(n)], (), f"{role}{name}", n)
 
 
 @dataclass

@@ -7,16 +7,16 @@ import torch
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
-from openbench.core.request import Field, Role
+from openbench.core.request import Field
 from openbench.errors import MethodError
 
-from .discovered import reading_columns, scores
-from .problems import Problem, changed, problem
+from .discovered import again, reading_columns, scores
+from .problems import Problem, changed, fitted_on, problem
 
 SECONDS = {"cblof", "dagmm", "deep_svdd", "hbos", "iforest", "opengan"}  # that a fit takes, or compiling its library
 SMALL = {"k": 2, "l": 2, "repeats": 3}  # where a method has them: few samples have few neighbours
 METHODS = {
-    name: type(method)(**{**method.params(), **{key: SMALL[key] for key in SMALL.keys() & method.params().keys()}})
+    name: again(method, SMALL)
     for name, method in reading_columns()
     if name not in SECONDS and not method.request.layers and Field.PERTURBED not in method.request.fields
 }
@@ -49,7 +49,7 @@ def wrong(data: Problem, change: Callable[[FeatureSet], FeatureSet], refusing: s
     """The methods that are neither finite on changed training samples nor refuse them by name, with what they do."""
     found = {}
     for name, method in METHODS.items():
-        told = outcome(type(method)(**method.params()), data, change)
+        told = outcome(again(method), data, change)
         own = type(method).__name__
         if told and not (own in refusing and told.startswith((own, str(method.params().get("detector", own))))):
             found[name] = told
@@ -58,9 +58,9 @@ def wrong(data: Problem, change: Callable[[FeatureSet], FeatureSet], refusing: s
 
 def outcome(method: Method, data: Problem, change: Callable[[FeatureSet], FeatureSet]) -> str:
     """What a method says that refuses; how many scores are not finite; nothing where all are."""
-    train = {None: None, Role.ID_TRAIN: data.train, Role.ID_VAL: data.val}[method.request.fit_on]
+    train = fitted_on(method, data)
     try:
-        found = scores(method.fit(None if train is None else change(train), data.head), data.test.without_labels())
+        found = scores(method.fit(train and change(train), data.head), data.test.without_labels())
     except MethodError as error:
         return str(error)
     bad = int((~found.isfinite()).sum())

@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import minimize
 from sklearn.metrics import roc_auc_score
 
-from openbench.core.benchmark import Split, Validation
+from openbench.core.benchmark import Validation
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field, Role
 from openbench.core.search import with_params
@@ -16,19 +16,14 @@ from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
 from openbench.engine.tune import TuneContext
 from openbench.errors import ConfigError, MethodError
 from openbench.methods.mds_ensemble import MDSEnsemble, logistic_weights
+from tests.engine.toy import split
 
 LAYERS = ["stage1", "stage2"]
 CPU = torch.device("cpu")
 
 
-def split(role: Role, n: int) -> Split:
-    labels = np.arange(n) % 2 if role.is_id else np.full(n, -1)
-    items = [np.zeros((4, 4, 3), np.uint8)] * n
-    return Split("some", role, items, labels, [str(i) for i in range(n)], (), f"some{role}", n)
-
-
-VALIDATION = Validation(split(Role.ID_VAL, 60), split(Role.OOD_VAL, 80))
-FITTING = Fitting(split(Role.ID_TRAIN, 50), VALIDATION.id_val, Head(torch.eye(2), torch.zeros(2)))
+VALIDATION = Validation(split("some", Role.ID_VAL, 60), split("some", Role.OOD_VAL, 80))
+FITTING = Fitting(split("some", Role.ID_TRAIN, 50), VALIDATION.id_val, Head(torch.eye(2), torch.zeros(2)))
 
 
 @dataclass

@@ -17,15 +17,9 @@ from openbench.core.request import Field
 from openbench.errors import OpenbenchError
 from openbench.testing._toy import fitted, planted, samples_of, scored
 
-from .discovered import MODULES, NODES
+from .discovered import MODULES, NODES, node_of
 from .problems import changed
 
-# What trains a network at every fit does so in a fraction of a second.
-SHORTER = {
-    "dagmm": {"epochs": 5, "learning_rate": 3e-3},
-    "deep_svdd": {"max_train": 30},
-    "opengan": {"epochs": 2, "epoch": 2},
-}
 INSTALLED = [n for n in NODES if MODULES[n] != "libraries" or find_spec(NODES[n]["detector"].partition(".")[0])]
 NAMED_BY = {
     "pytorch_ood": "pytorch_ood.detector.KNN",
@@ -36,7 +30,7 @@ planted_once = cache(planted)
 
 
 def of(name: str) -> Method:
-    return build(NODES[name] | SHORTER.get(name, {}), name, Method)
+    return build(node_of(name), name, Method)
 
 
 def each(x: FeatureSet, change) -> FeatureSet:

@@ -13,7 +13,7 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Role
 from openbench.methods import _bank, _tails, mfs, relation
 
-from .discovered import NODES, reading_columns, scores
+from .discovered import NODES, again, reading_columns, scores
 
 N, D, C = 10007, 40, 20  # a batch has 4,096; no other size is a multiple of the prime
 QUICK = {"epochs": 1, "epoch": 1, "batch_size": 2048, "batch": 2048, "max_train": 40}  # where a method has them
@@ -24,8 +24,7 @@ def fitted_on_columns() -> dict[str, Method]:
     found = {}
     for name, method in reading_columns():
         if name in NODES and method.needs.fit_on == Role.ID_TRAIN and not method.request.layers:
-            params = method.params()
-            found[name] = type(method)(**params | {k: v for k, v in QUICK.items() if k in params})
+            found[name] = again(method, QUICK)
     return found
 
 
