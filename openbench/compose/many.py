@@ -50,8 +50,7 @@ def scientific_nodes(words: tuple[str, ...], config_dir: Path | None = None) -> 
         ConfigError: anything about the overrides.
     """
     cfg = _hydra(words, config_dir)
-    nodes: Mapping[str, Any] = public(scientific(cfg, dict(cfg.hydra.runtime.choices)))
-    return nodes
+    return public(scientific(cfg, dict(cfg.hydra.runtime.choices)))
 
 
 @lru_cache(maxsize=1024)
@@ -69,8 +68,7 @@ def method_node(name: str, words: tuple[str, ...], data: str) -> dict[str, Any]:
     cfg = OmegaConf.create({"method": {**(shipped("method", name, data) or {}), NAME: name}})
     OmegaConf.set_struct(cfg, True)
     _set(cfg, words)
-    node: dict[str, Any] = public(OmegaConf.to_container(cfg.method, resolve=True))
-    return node
+    return public(OmegaConf.to_container(cfg.method, resolve=True))
 
 
 @lru_cache(maxsize=256)

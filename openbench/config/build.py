@@ -44,8 +44,7 @@ def target_of(
     if not hasattr(module, name):
         public = [n for n in vars(module) if not n.startswith("_")]
         raise ConfigError(f"{where}: module '{module_name}' has no '{name}'{did_you_mean(name, public)}")
-    target: Callable[..., Any] = getattr(module, name)
-    return target
+    return getattr(module, name)
 
 
 def _shipped(name: str, where: str, kinds: tuple[type, ...]) -> Callable[..., Any]:
@@ -57,8 +56,7 @@ def _shipped(name: str, where: str, kinds: tuple[type, ...]) -> Callable[..., An
             f"{where}: `{TARGET}: {name}` is not the name of anything that fits here in openbench — write the path to "
             "a class of your own, e.g. package.Class"
         )
-    shipped: Callable[..., Any] = matches[0]
-    return shipped
+    return matches[0]
 
 
 def build(node: Mapping[str, Any], where: str = "config", kind: type | tuple[type, ...] = object, **extra: Any) -> Any:

@@ -294,5 +294,4 @@ def _hashed(texts: Sequence[str], columns: int) -> NDArray[np.float32]:
     from sklearn.feature_extraction.text import HashingVectorizer
 
     hashing = HashingVectorizer(n_features=columns, stop_words="english", dtype=np.float32)
-    rows: NDArray[np.float32] = hashing.transform(texts).toarray()
-    return rows
+    return hashing.transform(texts).toarray()

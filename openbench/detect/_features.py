@@ -93,8 +93,7 @@ class BatchScores(NamedTuple):
         """The predicted class (n,); −1 without a classifier."""
         if not self.logits.shape[1]:
             return np.full(len(self.scores), -1, dtype=np.int64)
-        classes: NDArray[np.int64] = self.logits.argmax(axis=1).astype(np.int64)
-        return classes
+        return self.logits.argmax(axis=1).astype(np.int64)
 
     @property
     def misfit(self) -> Floats:

@@ -57,8 +57,7 @@ def as_pixels(image: Any, where: str = "image") -> Image:
         image = image[..., 0]
     if not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)) or 0 in image.shape:
         raise DataError(f"{where} has the shape {shape} — allowed: {_FORMS}")
-    pixels: Image = image
-    return pixels
+    return image
 
 
 def as_list(images: Any) -> tuple[Sequence[Any], bool]:

@@ -233,7 +233,7 @@ def load_benchmark(config: Config, chosen: ChosenMethod) -> Benchmark:
 def build_backbone(config: Config, benchmark: Benchmark) -> Backbone:
     """Return the backbone of a config for a benchmark, with its released weights if it has any."""
     node = config["backbone"]
-    backbone: Backbone = build(
+    return build(
         node,
         f"backbone '{name_of(node)}'",
         Backbone,
@@ -243,7 +243,6 @@ def build_backbone(config: Config, benchmark: Benchmark) -> Backbone:
         benchmark_classes=benchmark.classes,
         columns=benchmark.columns,
     )
-    return backbone
 
 
 def check_images(backbone: Backbone, benchmark: Benchmark) -> None:

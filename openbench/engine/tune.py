@@ -75,8 +75,7 @@ class TuneContext:
 
     def correct(self, split: Split) -> NDArray[np.bool_]:
         """Return whether the network classifies each sample (n,) of an ID split correctly."""
-        right: NDArray[np.bool_] = predictions(split, self.scoring.features) == split.labels
-        return right
+        return predictions(split, self.scoring.features) == split.labels
 
     def sides(self) -> tuple[Split, tuple[Split, ...]]:
         """Return the ID split and the OOD splits on which settings are compared."""

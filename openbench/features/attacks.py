@@ -92,8 +92,7 @@ class Attack(Checked):
     def _projected(self, change: Tensor) -> Tensor:
         if self.norm == "linf":
             return change.clamp(-self.epsilon, self.epsilon)
-        shrunk: Tensor = change * (self.epsilon / _norms(change).clamp_min(1e-12)).clamp_max(1.0)
-        return shrunk
+        return change * (self.epsilon / _norms(change).clamp_min(1e-12)).clamp_max(1.0)
 
 
 def _norms(x: Tensor) -> Tensor:

@@ -152,8 +152,7 @@ def _finite(rows: Tensor, column: Column, of: tuple[Backbone, Split], keys: Sequ
         )
     # Patches, which are unit vectors, are cached in float16.
     dtype = rows.dtype if rows.dtype == torch.float16 else torch.float32
-    array: NDArray[np.float32] = rows.to("cpu", dtype).contiguous().numpy()
-    return array
+    return rows.to("cpu", dtype).contiguous().numpy()
 
 
 def column_of(method: LiveMethod) -> str:

@@ -221,8 +221,7 @@ def whitening(covariance: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(covariance)
     cut = 10 * len(values) * torch.finfo(values.dtype).eps * values[-1].clamp(min=0)
     large = values > cut
-    whitened: Tensor = vectors[:, large] / values[large].sqrt()
-    return whitened
+    return vectors[:, large] / values[large].sqrt()
 
 
 def inverse_spread(mean: Tensor, covariance: Tensor) -> Tensor:
@@ -336,8 +335,7 @@ def sorted_rows(x: Tensor) -> Tensor:
 
 def percentiles_of_all(values: Tensor, percentiles: Sequence[float]) -> list[float]:
     """Return percentiles of all entries, interpolated linearly between order statistics."""
-    thresholds: list[float] = np.percentile(values.cpu().numpy().reshape(-1), percentiles).tolist()
-    return thresholds
+    return np.percentile(values.cpu().numpy().reshape(-1), percentiles).tolist()
 
 
 def gain(total: Tensor, largest: Tensor) -> Tensor:
@@ -382,8 +380,7 @@ def minor_directions(train: FeatureSet, where: str, origin: Tensor, dim: int) ->
     """Return the eigenvectors (d, d − dim) float64 of Σ (f − u)(f − u)ᵀ that belong to the smallest eigenvalues."""
     covariance = moments(train, where, by_class=False).covariance_around(origin)
     _, vectors = torch.linalg.eigh(covariance)  # ascending
-    minor: Tensor = vectors[:, : len(origin) - dim]
-    return minor
+    return vectors[:, : len(origin) - dim]
 
 
 def shortfall(logits: Tensor, temperature: float, scale: Scale) -> Tensor:

@@ -163,8 +163,7 @@ def cosines(features: Tensor, directions: Tensor) -> Tensor:
     """Return the cosines (n, c) of features (n, d) with unit vectors (c, d); 0 for a feature of zeros."""
     lengths = torch.linalg.vector_norm(features, dim=1, keepdim=True)
     # Lengths divide the few cosines instead of the many features.
-    quotients: Tensor = by_rows(features, directions) / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
-    return quotients
+    return by_rows(features, directions) / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
 
 
 def directions(head: Head | None, where: str) -> Tensor:

@@ -175,5 +175,4 @@ class _Histograms:
 
 def _value(x: Tensor, logs: Tensor, power: Tensor, grown: Tensor) -> Tensor:
     """The transform of x with log(1 + |x|) and (1 + |x|)^power − 1, which keeps its digits for small powers."""
-    value: Tensor = x.sign() * torch.where(power == 0, logs, grown / torch.where(power == 0, 1.0, power))
-    return value
+    return x.sign() * torch.where(power == 0, logs, grown / torch.where(power == 0, 1.0, power))

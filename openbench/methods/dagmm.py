@@ -94,8 +94,7 @@ class DAGMM(Method):
         mixture = Mixture.of(code, membership)
         spread = (1 / mixture.covariance.diagonal(dim1=1, dim2=2)).sum()
         error = (rows - rebuilt).square().mean()
-        total: Tensor = error + self.energy_weight * mixture.energy(code).mean() + self.covariance_weight * spread
-        return total
+        return error + self.energy_weight * mixture.energy(code).mean() + self.covariance_weight * spread
 
     def _batches(self, whole: FeatureSet) -> Iterator[Tensor]:
         """Batches in random order; a rest would make poor moments, so it waits for another epoch."""

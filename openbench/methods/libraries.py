@@ -47,8 +47,7 @@ class _Network(nn.Module):
         return (logits, features) if return_feature else logits
 
     def forward_threshold(self, x: Tensor, threshold: float) -> Tensor:
-        logits: Tensor = self.fc(self.features(x).clip(max=threshold))
-        return logits
+        return self.fc(self.features(x).clip(max=threshold))
 
     def get_fc(self) -> tuple[Any, Any]:
         return self.fc.weight.cpu().numpy(), self.fc.bias.cpu().numpy()

@@ -241,8 +241,7 @@ class MDSEnsemble(Composite):
     def combine_columns(self, distances: Distances) -> NDArray[np.float32]:
         """Return the weighted sum (n,) of distances (n, layers)."""
         columns = {name: torch.from_numpy(distances[:, i]) for i, name in enumerate(self.fitted_parts)}
-        total: NDArray[np.float32] = self.combine(columns).numpy()
-        return total
+        return self.combine(columns).numpy()
 
 
 def logistic_weights(inside: Distances, outside: Distances) -> list[float]:
@@ -262,8 +261,7 @@ def logistic_weights(inside: Distances, outside: Distances) -> list[float]:
     std = np.where(std > 0, std, 1.0)
     y = np.repeat([0, 1], [len(inside), len(outside)])
     model = LogisticRegression(C=1.0, class_weight="balanced", tol=1e-8, max_iter=10000)
-    weights: list[float] = (model.fit((x - mean) / std, y).coef_[0] / std).tolist()
-    return weights
+    return (model.fit((x - mean) / std, y).coef_[0] / std).tolist()
 
 
 def _but_weights(params: Mapping[str, Any]) -> str:

@@ -54,5 +54,4 @@ class NCI(Method):
         # All products at once are cheaper than gathering a row of W per sample.
         projection = by_rows(moved, weight).gather(1, logits.argmax(dim=1, keepdim=True))[:, 0]
         distance = torch.linalg.vector_norm(moved, dim=1).clamp(min=torch.finfo(moved.dtype).tiny)
-        score: Tensor = -projection / distance - self.alpha * features.abs().sum(dim=1)
-        return score
+        return -projection / distance - self.alpha * features.abs().sum(dim=1)

@@ -101,8 +101,7 @@ class OpenGAN(Method):
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         discriminators: Any = self.learnt("discriminators_")
-        scores: Tensor = -discriminators[self.epoch].to(x.features.device)(x.features.float())[:, 0]
-        return scores
+        return -discriminators[self.epoch].to(x.features.device)(x.features.float())[:, 0]
 
 
 def _step(real: Tensor, latent: Tensor, judge: Rival, forger: Rival) -> None:

@@ -102,5 +102,4 @@ class PyOD(Method):
 
 
 def _array(x: FeatureSet) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = x.features.cpu().double().numpy()
-    return found
+    return x.features.cpu().double().numpy()

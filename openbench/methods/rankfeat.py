@@ -94,5 +94,4 @@ def without_top(maps: Tensor, direction: Callable[[Tensor], Tensor]) -> Tensor:
 
 def top_direction(gram: Tensor) -> Tensor:
     """Return the eigenvectors (n, k, 1) of the largest eigenvalues of symmetric matrices (n, k, k)."""
-    found: Tensor = torch.linalg.eigh(gram).eigenvectors[:, :, -1:]
-    return found
+    return torch.linalg.eigh(gram).eigenvectors[:, :, -1:]

@@ -49,5 +49,4 @@ class Residual(Method):
         """Return the scores (n,) float32; larger = more OOD."""
         basis = self.learnt("residual_").to(x.features.device)
         shifted = x.features - self.learnt("origin_").to(x.features.device)
-        norm: Tensor = torch.linalg.vector_norm(by_rows(shifted, basis.T), dim=1)
-        return norm
+        return torch.linalg.vector_norm(by_rows(shifted, basis.T), dim=1)

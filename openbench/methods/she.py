@@ -68,8 +68,7 @@ class SHE(Method):
     def _unlike(self, features: Tensor, pattern: Tensor) -> Tensor:
         """How unlike features (n, d) are to their patterns (n, d), row by row."""
         if self.metric == "euclidean":
-            distance: Tensor = torch.linalg.vector_norm(features - pattern, dim=1)
-            return distance
+            return torch.linalg.vector_norm(features - pattern, dim=1)
         if self.metric == "cosine":
             features, pattern = row_normalise(features), row_normalise(pattern)
         return -(features * pattern).sum(dim=1)

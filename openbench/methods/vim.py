@@ -56,8 +56,7 @@ class ViM(Method):
 
     def _residual(self, features: Tensor) -> Tensor:
         origin, basis = self.learnt("origin_").to(features.device), self.learnt("residual_").to(features.device)
-        norm: Tensor = torch.linalg.vector_norm(by_rows(features - origin, basis.T), dim=1)
-        return norm
+        return torch.linalg.vector_norm(by_rows(features - origin, basis.T), dim=1)
 
     def _alpha(self, train: FeatureSet) -> float:
         top = residual = whole = 0.0

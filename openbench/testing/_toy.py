@@ -228,8 +228,7 @@ class _ToyNetwork(nn.Module):
         x = images
         for name in LAYERS:
             x = self.get_submodule(name)(x)
-        logits: Tensor = self.fc(x.mean(dim=(2, 3)))
-        return logits
+        return self.fc(x.mean(dim=(2, 3)))
 
 
 def network_with(head: Head) -> NetworkBackbone:

@@ -85,8 +85,7 @@ def published_preprocess(model: object) -> object | None:
         if getattr(model, "num_classes", 0) not in (0, settings.get("num_classes")):
             return None
         data: Any = _compat.library("timm.data")
-        transform: object = data.create_transform(**data.resolve_data_config(pretrained_cfg=dict(settings)))
-        return transform
+        return data.create_transform(**data.resolve_data_config(pretrained_cfg=dict(settings)))
     if type(model).__module__.startswith("open_clip."):
         clip: Any = _compat.library("open_clip")
         settings = clip.transform.PreprocessCfg(**clip.get_model_preprocess_cfg(model))

@@ -302,8 +302,7 @@ class NetworkAdapter(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (n, c) of images (n, channels, h, w), or features (n, d) of a network without classifier."""
-        logits: Tensor = self.end(_picked(self.inner(images.to(self.dtype)), self.pick))
-        return logits
+        return self.end(_picked(self.inner(images.to(self.dtype)), self.pick))
 
 
 class UserNetwork(NetworkBackbone):

@@ -243,8 +243,7 @@ def serve(detector: Path, host: str, port: int, **limits: Any) -> int:
     loaded = _of_images(detector)
 
     def predict(images: Sequence[Any]) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = loaded.predict(list(images)).rows()
-        return rows
+        return loaded.predict(list(images)).rows()
 
     try:
         predict([np.zeros((8, 8, 3), np.uint8)])  # loads lazily imported parts before the first request

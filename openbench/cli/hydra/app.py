@@ -83,8 +83,7 @@ class HydraCommand:
 
     def __call__(self, argv: Sequence[str]) -> int:
         """Run a command line, without the name of the sub-command, and return the worst exit code of its jobs."""
-        code: int = self.command().main(list(argv), f"python -m openbench {self.name}", standalone_mode=False)
-        return code
+        return self.command().main(list(argv), f"python -m openbench {self.name}", standalone_mode=False)
 
     def command(self) -> click.Command:
         """Return the command, with the flags of Hydra that make sense here."""

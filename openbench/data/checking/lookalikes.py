@@ -98,8 +98,7 @@ def perceptual_hash(thumbnails: NDArray[np.uint8]) -> NDArray[np.uint64]:
         rows = dctn(thumbnails[start : start + _ROWS].astype(np.float32), axes=(1, 2), norm="ortho")
         low = rows[:, :_LOW, :_LOW].reshape(len(rows), -1)
         bits[start : start + _ROWS, 1:] = low[:, 1:] > np.median(low[:, 1:], axis=1, keepdims=True)
-    packed: NDArray[np.uint64] = np.packbits(bits, axis=1).view(np.uint64).reshape(-1)
-    return packed
+    return np.packbits(bits, axis=1).view(np.uint64).reshape(-1)
 
 
 def _difference(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> float:

@@ -92,8 +92,7 @@ class CommonCorruptions(Source):
 
 def gaussian_blur(x: Pixels, amount: float, rng: Rng) -> Pixels:
     """Gaussian filter over the two spatial axes; amount = σ in pixels."""
-    blurred: Pixels = ndimage.gaussian_filter(x, (amount, amount) + (0,) * (x.ndim - 2), mode="nearest")
-    return blurred
+    return ndimage.gaussian_filter(x, (amount, amount) + (0,) * (x.ndim - 2), mode="nearest")
 
 
 def contrast(x: Pixels, amount: float, rng: Rng) -> Pixels:
@@ -112,8 +111,7 @@ def shift(x: Pixels, amount: float, rng: Rng) -> Pixels:
     steps = [(a, b) for a in (-1, 0, 1) for b in (-1, 0, 1) if (a, b) != (0, 0)]
     down, right = steps[int(rng.integers(len(steps)))]
     offset = (down * amount, right * amount) + (0,) * (x.ndim - 2)
-    moved: Pixels = ndimage.shift(x, offset, order=1, mode="constant", cval=0.0)
-    return moved
+    return ndimage.shift(x, offset, order=1, mode="constant", cval=0.0)
 
 
 CORRUPTIONS: dict[str, Callable[[Pixels, Any, Rng], Pixels]] = {

@@ -46,8 +46,7 @@ class SklearnDigits(Embedded):
 
     def image(self, class_name: str, number: int) -> Image:
         """Row `number`, its 0…16 spread over 0…255."""
-        image: Image = _digits()[number]
-        return image
+        return _digits()[number]
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,7 @@ class Textures(Drawn):
 def _grating(x: NDArray[np.float64], y: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
     angle, wavelength, phase = rng.uniform(0, np.pi), rng.uniform(2.5, 8.0), rng.uniform(0, 2 * np.pi)
     wave = np.sin(2 * np.pi * (x * np.cos(angle) + y * np.sin(angle)) / wavelength + phase)
-    shades: NDArray[np.float64] = 0.5 + rng.uniform(0.25, 0.5) * wave
-    return shades
+    return 0.5 + rng.uniform(0.25, 0.5) * wave
 
 
 def _checks(x: NDArray[np.float64], y: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
@@ -121,8 +119,7 @@ def _blobs(x: NDArray[np.float64], y: NDArray[np.float64], rng: np.random.Genera
 
 
 def _as_grey(x: NDArray[np.float64]) -> Image:
-    grey: Image = np.rint(np.clip(x, 0.0, 1.0) * 255.0).astype(np.uint8)
-    return grey
+    return np.rint(np.clip(x, 0.0, 1.0) * 255.0).astype(np.uint8)
 
 
 @lru_cache(maxsize=1)

@@ -149,8 +149,7 @@ def defocus_blur(x: Pixels, amount: tuple[float, float], rng: Rng) -> Pixels:
     line = np.exp(-((np.arange(size) - size // 2) ** 2) / (2 * smooth**2))
     edge = np.outer(line, line) / line.sum() ** 2
     kernel = ndimage.correlate(disk / disk.sum(), edge, mode="mirror")
-    result: Pixels = ndimage.correlate(x, kernel[..., None], mode="mirror")
-    return result
+    return ndimage.correlate(x, kernel[..., None], mode="mirror")
 
 
 def glass_blur(x: Pixels, amount: tuple[float, int, int], rng: Rng) -> Pixels:
@@ -175,8 +174,7 @@ def glass_blur(x: Pixels, amount: tuple[float, int, int], rng: Rng) -> Pixels:
 def motion_blur(x: Pixels, amount: tuple[int, float], rng: Rng) -> Pixels:
     """One-sided Gaussian along a line at a random angle of −45° to 45°."""
     kernel = motion_kernel(*amount, angle=float(rng.uniform(-45.0, 45.0)))
-    result: Pixels = ndimage.correlate(x, kernel[..., None], mode="nearest")
-    return result
+    return ndimage.correlate(x, kernel[..., None], mode="nearest")
 
 
 def zoom_blur(x: Pixels, amount: tuple[float, float], rng: Rng) -> Pixels:
@@ -194,8 +192,7 @@ def snow(x: Pixels, amount: tuple[float, float, float, float, int, float, float]
     kernel = motion_kernel(radius, length, angle=float(rng.uniform(-135.0, -45.0)))
     blown = np.rint(ndimage.correlate(flakes, kernel, mode="nearest") * 255.0)[..., None] / 255.0
     white = share * x + (1 - share) * np.maximum(x, _grey(x) * 1.5 + 0.5)
-    result: Pixels = white + blown + np.rot90(blown, k=2)
-    return result
+    return white + blown + np.rot90(blown, k=2)
 
 
 def frost(x: Pixels, amount: tuple[float, float], rng: Rng) -> Pixels:
@@ -217,15 +214,13 @@ def brightness(x: Pixels, amount: float, rng: Rng) -> Pixels:
     """The value of HSV raised by `amount`; hue and saturation stay, so all channels grow by one factor."""
     value = x.max(axis=2, keepdims=True)
     raised = np.clip(value + amount, 0.0, 1.0)
-    result: Pixels = np.where(value > 0, x * raised / np.where(value > 0, value, 1.0), raised)
-    return result
+    return np.where(value > 0, x * raised / np.where(value > 0, value, 1.0), raised)
 
 
 def contrast(x: Pixels, amount: float, rng: Rng) -> Pixels:
     """Each channel pulled towards its mean."""
     mean = x.mean(axis=(0, 1), keepdims=True)
-    result: Pixels = mean + amount * (x - mean)
-    return result
+    return mean + amount * (x - mean)
 
 
 def elastic_transform(x: Pixels, amount: tuple[float, float, float], rng: Rng) -> Pixels:
@@ -276,8 +271,7 @@ def _sampled(x: Pixels, rows: Pixels, columns: Pixels, mode: str) -> Pixels:
 
 
 def _smooth(x: Pixels, sigma: float) -> Pixels:
-    result: Pixels = ndimage.gaussian_filter(x, (sigma, sigma, 0), mode="nearest")
-    return result
+    return ndimage.gaussian_filter(x, (sigma, sigma, 0), mode="nearest")
 
 
 def _grey(x: Pixels) -> Pixels:
@@ -324,8 +318,7 @@ def plasma(side: int, decay: float, rng: np.random.Generator) -> Pixels:
         heights[half::step, ::step] = settle(down)
         step, roughness = half, roughness / decay
     heights -= heights.min()
-    result: Pixels = heights / heights.max()
-    return result
+    return heights / heights.max()
 
 
 def frost_layer(height: int, width: int, rng: np.random.Generator) -> Pixels:
@@ -342,8 +335,7 @@ def frost_layer(height: int, width: int, rng: np.random.Generator) -> Pixels:
     ice = (0.65 * coarse + 0.35 * fine)[:height, :width]
     spread = float(ice.std()) or 1.0
     level = 0.12 * (ice - ice.mean()) / spread
-    result: Pixels = np.clip(np.array([0.58, 0.65, 0.70]) + level[..., None], 0.0, 1.0)
-    return result
+    return np.clip(np.array([0.58, 0.65, 0.70]) + level[..., None], 0.0, 1.0)
 
 
 def motion_kernel(radius: int, sigma: float, angle: float) -> Pixels:
@@ -387,15 +379,13 @@ def zoomed(x: Pixels, factor: float) -> Pixels:
     if any(short):
         large = np.pad(large, ((0, short[0]), (0, short[1]), (0, 0)), mode="edge")
     top, left = (large.shape[0] - height) // 2, (large.shape[1] - width) // 2
-    result: Pixels = large[top : top + height, left : left + width]
-    return result
+    return large[top : top + height, left : left + width]
 
 
 def _ridges(heights: Pixels) -> Pixels:
     """High where the plasma crosses its middle: thin lines instead of clouds."""
     centred = heights - np.median(heights)
-    result: Pixels = 1.0 - np.abs(centred) / np.abs(centred).max()
-    return result
+    return 1.0 - np.abs(centred) / np.abs(centred).max()
 
 
 _FUNCTIONS: dict[str, Callable[..., Pixels]] = {

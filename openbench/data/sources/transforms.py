@@ -56,8 +56,7 @@ def transformed(image: Image, own: OwnTransform) -> NDArray[np.float32]:
             f"tensor {tuple(image_tensor.shape)}" if isinstance(image_tensor, Tensor) else type(image_tensor).__name__
         )
         raise DataError(f"preprocess returns a {kind}, not a tensor (channels, h, w) — end it in ToTensor()")
-    pixels: NDArray[np.float32] = image_tensor.detach().to("cpu", torch.float32).contiguous().numpy()
-    return pixels
+    return image_tensor.detach().to("cpu", torch.float32).contiguous().numpy()
 
 
 def cropped(image: Image, preprocess: Preprocess) -> NDArray[np.uint8]:
