@@ -11,7 +11,6 @@ import torch
 from scipy.spatial.distance import mahalanobis
 from scipy.special import softmax
 from sklearn.covariance import EmpiricalCovariance
-from sklearn.neighbors import NearestNeighbors
 
 import openbench.methods
 from openbench.core.features import FeatureSet
@@ -44,19 +43,6 @@ def test_softmax_methods_give_what_a_class_lacks_to_certainty():
     t = float(scaled.temperature_)
     assert t != pytest.approx(1.0, abs=0.01)
     np.testing.assert_allclose(scaled.class_scores(P.test), 1 - softmax(LOGITS / t, axis=1), atol=1e-6)
-
-
-@pytest.mark.parametrize("k", [1, 5, 10_000])
-def test_knn_measures_the_distance_to_neighbours_of_the_class(k):
-    fitted = KNN(k=min(k, len(P.train))).fit(P.train, None)
-    found = fitted.class_scores(P.test).numpy()
-    bank = P.train.features.double().numpy()
-    bank /= np.linalg.norm(bank, axis=1, keepdims=True)
-    queries = FEATURES / np.linalg.norm(FEATURES, axis=1, keepdims=True)
-    for c in PRESENT:
-        members = bank[y(P.train) == c]
-        farthest = NearestNeighbors(n_neighbors=min(k, len(members)), algorithm="brute").fit(members)
-        np.testing.assert_allclose(found[:, c], farthest.kneighbors(queries)[0][:, -1] ** 2, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", [MDS(), ScaledMDS(beta=0.0)])

@@ -7,13 +7,9 @@ import torch
 from openbench.errors import MethodError
 from openbench.methods._stats import moments
 from openbench.methods.mds import MDS
-from openbench.methods.residual import Residual
 from openbench.methods.rmds import RMDS
-from openbench.methods.vim import ViM
 
 from .problems import assert_equal, changed, f, problem, y
-
-METHODS = [MDS, RMDS, ViM, Residual]
 
 
 @pytest.mark.parametrize("cls", [MDS, RMDS])

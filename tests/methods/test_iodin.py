@@ -7,22 +7,18 @@ from torch.nn import functional
 from openbench.core.request import Perturb
 from openbench.methods.iodin import IODIN
 
-from .problems import given, small_network
+from .problems import given
 
 STD = (0.2, 0.3, 0.4)
 
 
 @pytest.mark.parametrize("epsilon", [0.0014, 0.2])
 @pytest.mark.parametrize("temperature", [1.0, 1000.0])
-def test_equals_the_recipe_through_a_real_network(temperature, epsilon):
+def test_equals_the_recipe_through_a_real_network(network, temperature, epsilon):
     """One backward pass per image in float64, then one element of that image moved."""
-    network = small_network(8, STD)
     images = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    method = IODIN(temperature, epsilon)
-    found, published = (
-        m.score(given(logits=network.outputs(images, m.request).logits))
-        for m in (method, IODIN(temperature, epsilon, scale="probability"))
-    )
+    methods = IODIN(temperature, epsilon), IODIN(temperature, epsilon, scale="probability")
+    found, published = (m.score(given(logits=network.outputs(images, m.request).logits)) for m in methods)
     module = network.module().double().eval()
     expected = []
     for image in images.double():
@@ -35,6 +31,7 @@ def test_equals_the_recipe_through_a_real_network(temperature, epsilon):
         moved[0, channel, row, column] -= epsilon * sign / STD[channel]
         with torch.no_grad():
             expected.append(softmax(module(moved).numpy() / temperature, axis=1).max())
+    module.float()
     odds, shortfall = -logit(expected) - np.log(3), 1 / 4 - np.array(expected)
     np.testing.assert_allclose(found, odds, rtol=1e-3, atol=1e-4 * np.abs(odds).max())
     np.testing.assert_allclose(published, shortfall, rtol=1e-3, atol=1e-4 * np.abs(shortfall).max())

@@ -10,7 +10,7 @@ from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
 
-from .problems import KINDS, assert_equal, f, given, problem, scores, unit
+from .problems import KINDS, assert_equal, f, given, problem, scores, unit, y
 
 problem_once = cache(problem)
 # All training samples are as many neighbours as there can be; few samples show that as well as many.
@@ -96,18 +96,19 @@ def test_a_common_offset_costs_no_digits():
     assert_equal(moved, near, rtol=1e-4)
 
 
-def test_without_normalisation_class_scores_are_distances_within_each_class():
+@pytest.mark.parametrize("k", [1, 7, 600])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_class_scores_are_distances_within_each_class(normalise, k):
     data = problem("signed")
-    labels = data.train.labels.numpy()
-    found = KNN(7, normalise=False).fit(data.train, None).class_scores(data.test).numpy()
-    for y in range(found.shape[1]):
-        own = f(data.train)[labels == y]
+    train, test = (unit(f(x)) if normalise else f(x) for x in (data.train, data.test))
+    found = KNN(k, normalise=normalise).fit(data.train, None).class_scores(data.test).numpy()
+    for c in range(found.shape[1]):
+        own = train[y(data.train) == c]
         if len(own):
-            k = min(7, len(own))
-            expected = NearestNeighbors(n_neighbors=k).fit(own).kneighbors(f(data.test))[0][:, -1] ** 2
-            assert_equal(found[:, y], expected)
+            expected = NearestNeighbors(n_neighbors=min(k, len(own))).fit(own).kneighbors(test)[0][:, -1] ** 2
+            assert_equal(found[:, c], expected)
         else:
-            assert np.isinf(found[:, y]).all()
+            assert np.isinf(found[:, c]).all()
 
 
 def test_the_option_shows_in_a_record_only_where_it_is_used():

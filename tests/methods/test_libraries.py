@@ -24,7 +24,7 @@ from openbench.public import foreign_targets
 from openbench.source import foreign_sources
 from tests.methods.test_odin import by_hand
 
-from .problems import assert_equal, problem, scores, small_network
+from .problems import assert_equal, problem, scores
 
 # The interfaces as they are published: OpenOOD 1.5, oodeel 0.4.
 OPENOOD = '''
@@ -144,11 +144,6 @@ def openood(name, sweep=None, setting=(), **kwargs):
 @pytest.fixture(scope="module")
 def data():
     return problem()
-
-
-@pytest.fixture(scope="module")
-def network():
-    return small_network()
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import torch
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
-from openbench.errors import MethodError
 from openbench.methods.neco import NECO
 
 from .problems import KINDS, assert_equal, f, given, problem, scores, z
@@ -59,10 +58,3 @@ def test_a_feature_without_length_scores_nothing(standardise):
     found = fitted.score(given(features=point, logits=torch.ones(1, 2)))
     assert bool(found.isfinite().all())
     assert not standardise or found.item() == 0
-
-
-@pytest.mark.parametrize("dim", [0, 24, 100])
-def test_impossible_dimensions_are_refused(dim):
-    train = problem().train
-    with pytest.raises(MethodError, match="dim — found"):
-        NECO(dim).fit(train, None)

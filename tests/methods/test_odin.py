@@ -9,12 +9,7 @@ from openbench.errors import MethodError
 from openbench.methods.iodin import IODIN
 from openbench.methods.odin import ODIN
 
-from .problems import assert_equal, given, problem, scores, small_network, z
-
-
-@pytest.fixture(scope="module")
-def network():
-    return small_network()
+from .problems import assert_equal, given, problem, scores, z
 
 
 @pytest.fixture(scope="module")

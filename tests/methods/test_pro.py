@@ -7,13 +7,6 @@ from openbench.core.features import Head
 from openbench.methods.pro import PRO
 from openbench.testing._toy import network_with
 
-from .problems import small_network
-
-
-@pytest.fixture(scope="module")
-def network():
-    return small_network()
-
 
 @pytest.fixture(scope="module")
 def images():

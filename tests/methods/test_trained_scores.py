@@ -19,8 +19,6 @@ from openbench.methods.rotpred import RotPred
 from openbench.methods.sngp import SNGP
 from openbench.methods.weighted_energy import WeightedEnergy
 
-from .problems import small_network
-
 N, C = 40, 5
 STD = (0.2, 0.3, 0.4)
 
@@ -88,11 +86,6 @@ def test_sngp_is_dempster_shafers_uncertainty_of_mean_field_logits(factor: float
     method = SNGP(factor)
     np.testing.assert_allclose(method.score(given(z, variance=variance)), expected, rtol=1e-5)
     np.testing.assert_allclose(method.class_scores(given(z, variance=variance)), 1 - softmax(shrunk, axis=1), atol=1e-6)
-
-
-@pytest.fixture(scope="module")
-def network():
-    return small_network(8, STD)
 
 
 @pytest.mark.parametrize("form", ["logit", "softmax"])
