@@ -17,23 +17,18 @@ problem_once = cache(problem)
 SIZES = [(1, 600), (50, 600), (240, 240)]
 
 
-def by_sklearn(data, k: int) -> np.ndarray:
-    distances, _ = (
-        NearestNeighbors(n_neighbors=k, algorithm="kd_tree").fit(unit(f(data.train))).kneighbors(unit(f(data.test)))
-    )
-    return distances[:, -1] ** 2
-
-
 @cache
-def sklearns_once(kind: str, k: int, n: int) -> np.ndarray:
-    return by_sklearn(problem_once(kind, n), k)
+def by_sklearn(kind: str, k: int, n: int, normalise: bool = True) -> np.ndarray:
+    data = problem_once(kind, n)
+    train, test = (unit(f(x)) if normalise else f(x) for x in (data.train, data.test))
+    return NearestNeighbors(n_neighbors=k, algorithm="kd_tree").fit(train).kneighbors(test)[0][:, -1] ** 2
 
 
 @pytest.mark.parametrize("index", ["exact", "faiss_flat"])
 @pytest.mark.parametrize(("k", "n"), SIZES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_sklearn(kind, k, n, index):
-    assert_equal(scores(KNN(k, index=index), problem_once(kind, n)), sklearns_once(kind, k, n))
+    assert_equal(scores(KNN(k, index=index), problem_once(kind, n)), by_sklearn(kind, k, n))
 
 
 def test_distance_of_near_duplicates_keeps_its_digits():
@@ -55,9 +50,8 @@ def test_approximate_indices_find_most_neighbours(index, least):
 
 def test_queries_for_which_the_probed_lists_hold_fewer_than_k_are_searched_exactly():
     """24 lists of about 25 samples hold no 200 neighbours."""
-    data = problem(n=600)
-    found = KNN(200, index="ivf", probes=1).fit(data.train, None).score(data.test)
-    assert_equal(found, by_sklearn(data, 200))
+    found = scores(KNN(200, index="ivf", probes=1), problem())
+    assert_equal(found, by_sklearn("rectified", 200, 600))
 
 
 @pytest.mark.parametrize("index", ["exact", "faiss_flat", "hnsw"])
@@ -68,23 +62,12 @@ def test_a_zero_feature_is_at_distance_one_from_every_direction(index):
     torch.testing.assert_close(found, torch.ones(3))
 
 
-def plain_by_sklearn(data, k: int) -> np.ndarray:
-    return (
-        NearestNeighbors(n_neighbors=k, algorithm="kd_tree").fit(f(data.train)).kneighbors(f(data.test))[0][:, -1] ** 2
-    )
-
-
-@cache
-def plain_sklearns_once(kind: str, k: int, n: int) -> np.ndarray:
-    return plain_by_sklearn(problem_once(kind, n), k)
-
-
 @pytest.mark.parametrize("index", ["exact", "faiss_flat", "ivf"])
 @pytest.mark.parametrize(("k", "n"), SIZES)
 @pytest.mark.parametrize("kind", ["rectified", "signed", "dead"])
 def test_without_normalisation_equals_sklearn_on_the_features_themselves(kind, k, n, index):
     found = scores(KNN(k, index=index, probes=24, normalise=False), problem_once(kind, n))
-    assert_equal(found, plain_sklearns_once(kind, k, n))
+    assert_equal(found, by_sklearn(kind, k, n, normalise=False))
 
 
 def test_a_common_offset_costs_no_digits():
