@@ -19,6 +19,7 @@ from openbench.core.request import Field, Role
 from openbench.testing._toy import PlantedTexts
 
 Array = NDArray[np.float64]
+STD = (0.2, 0.3, 0.4)  # of the pixels of a small network
 KINDS = ("rectified", "signed", "hot", "two_classes", "many_classes", "dead")
 
 
@@ -171,7 +172,7 @@ def assert_blocks_leave_no_trace(method: Method, data: Problem, monkeypatch: pyt
     assert_equal(scores(method, data), whole)
 
 
-def small_network(side: int = 8, std: tuple[float, float, float] = (0.2, 0.3, 0.4)) -> NetworkBackbone:
+def small_network(side: int = 8, std: tuple[float, float, float] = STD) -> NetworkBackbone:
     """A ResNet of three stages and four classes with random weights, for images of so many pixels a side."""
     backbone = resnet("toy", "resnet8", num_classes=4, preprocess=Preprocess(side, side, std=std)).initialise(0)
     return backbone.load_state(backbone.module().state_dict(), "random")

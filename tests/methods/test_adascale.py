@@ -65,15 +65,6 @@ def test_equals_the_formula_sample_by_sample(kind, low, high, k1, weight, varian
     np.testing.assert_allclose(method.class_scores(x), 1 - softmax(logits, axis=1), rtol=1e-3, atol=1e-5)
 
 
-def test_equal_percentiles_make_scale_of_the_rectified():
-    """With p_min = p_max no shift matters, and variant `a` is SCALE."""
-    data = with_moved("rectified")
-    kept = np.sort(f(data.test), axis=1)[:, round(24 * 0.75) :].sum(axis=1, keepdims=True)
-    scaled = f(data.test) * np.exp(f(data.test).sum(axis=1, keepdims=True) / kept)
-    found = scores(AdaSCALE(percentiles=(75, 75)), data)
-    assert_equal(found, -logsumexp(scaled @ data.weight.T + data.bias, axis=1))
-
-
 def test_features_that_move_further_are_scaled_less():
     data = with_moved("rectified")
     method = AdaSCALE("l", (10, 90)).fit(data.val.without_labels(), Head(torch.ones(1, 24), torch.zeros(1)))

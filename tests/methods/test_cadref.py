@@ -85,11 +85,3 @@ def test_a_weight_of_zero_points_nowhere_and_its_feature_counts_for_nothing():
     other = method.score(changed(data.test, features=moved))
     norms = [x.abs().sum(dim=1) for x in (data.test.features, moved)]
     torch.testing.assert_close(other * norms[1], found * norms[0], rtol=1e-5, atol=1e-6)
-
-
-def test_equal_energies_give_caref_divided_by_them():
-    """E⁺/E + E⁻/E is the whole deviation over E where no weight is zero."""
-    data = problem()
-    for x in (data.train, data.test):
-        x.columns[Field.LOGITS].sub_(torch.logsumexp(x.logits, dim=1, keepdim=True)).add_(7)
-    assert_equal(scores(CADRef(), data), scores(CADRef(False), data) / 7)

@@ -21,16 +21,6 @@ def drawn(n=400, d=6, seed=0):
     return curve, rng.uniform(-1.5, 1.5, size=(n, d))
 
 
-def test_moments_of_certain_memberships_are_those_of_each_group():
-    z = np.random.default_rng(0).normal(size=(90, 3)) + np.repeat([[0], [5], [9]], [20, 30, 40], axis=0)
-    group = np.repeat([0, 1, 2], [20, 30, 40])
-    mixture = Mixture.of(torch.tensor(z), torch.tensor(np.eye(3)[group]))
-    for k, count in enumerate((20, 30, 40)):
-        assert mixture.share[k] == pytest.approx(count / 90)
-        np.testing.assert_allclose(mixture.mean[k], z[group == k].mean(axis=0))
-        np.testing.assert_allclose(mixture.covariance[k], np.cov(z[group == k].T, bias=True), atol=2e-6)
-
-
 def test_moments_of_shared_memberships_are_an_m_step_of_scikit_learn():
     z = np.random.default_rng(0).normal(size=(200, 2))
     model = GaussianMixture(3, random_state=0, max_iter=1, reg_covar=1e-6, warm_start=True)

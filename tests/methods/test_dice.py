@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from scipy.special import logsumexp
+from scipy.stats.mstats import mquantiles
 
 from openbench.methods.dice import DICE
 
@@ -14,10 +15,7 @@ def test_equals_sums_over_the_contributions_that_stay(kind, percentile):
     data = problem(kind, n=200)
     mean = f(data.train).mean(axis=0)
     contribution = data.weight * mean
-    ordered = np.sort(contribution.ravel())
-    position = (ordered.size - 1) * percentile / 100
-    low = int(position)
-    threshold = ordered[low] + (position - low) * (ordered[min(low + 1, ordered.size - 1)] - ordered[low])
-    mask = contribution > threshold
+    # alphap = betap = 1 is the definition with linear interpolation between order statistics.
+    mask = contribution > mquantiles(contribution.ravel(), [percentile / 100], alphap=1, betap=1)
     logits = np.stack([(data.weight * row * mask).sum(axis=1) + data.bias for row in f(data.test)])
     assert_equal(scores(DICE(percentile), data), -logsumexp(logits, axis=1))

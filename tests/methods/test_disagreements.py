@@ -4,19 +4,13 @@ Disagreements by formula are held beside each method: its tests compare with sum
 """
 
 import pytest
-import yaml
 
-from openbench import paths
 from openbench.config.build import build
-from openbench.core.method import Method
 from openbench.methods.dice import DICE
 from openbench.methods.react import ReAct
 
+from .discovered import NODES
 from .problems import assert_equal, problem, scores
-
-
-def shipped(name: str) -> Method:
-    return build(yaml.safe_load((paths.config_dir() / "method" / f"{name}.yaml").read_text()), name)
 
 
 @pytest.mark.parametrize(
@@ -35,15 +29,15 @@ def shipped(name: str) -> Method:
     ],
 )
 def test_settings_are_those_of_the_published_tables(name, published):
-    found = shipped(name).params()
+    found = build(NODES[name], name).params()
     assert {key: found[key] for key in published} == published
 
 
 @pytest.mark.parametrize("name", ["mds", "mds_pp", "rmds", "rmds_pp", "she"])
 def test_no_input_step_unless_the_method_is_made_of_one(name):
     """oodeel perturbs the input of these by default, at two more passes through the network."""
-    assert shipped(name).request.perturb is None
-    assert shipped("odin").request.perturb is not None
+    assert build(NODES[name], name).request.perturb is None
+    assert build(NODES["odin"], "odin").request.perturb is not None
 
 
 @pytest.mark.parametrize("method", [DICE(90), ReAct(90)])

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import skew
 
 from openbench.methods import _tails
@@ -69,12 +68,3 @@ def test_training_values_are_put_in_order_some_features_at_a_time(cls, monkeypat
     data = problem("rectified", n=80)
     monkeypatch.setattr(_tails, "_SORTED", 5 * 80 + 3)  # strips of 5 of the 24
     assert_equal(scores(cls(), data), counted(f(data.train), f(data.test), cls is ECOD))
-
-
-@pytest.mark.parametrize("cls", METHODS)
-def test_units_of_features_do_not_matter(cls):
-    data = problem("rectified")
-    # Powers of two, so that rounding makes no ties.
-    units = 2.0 ** (torch.arange(24) - 12)
-    stretched, moved = (given(features=x.features * units) for x in (data.train, data.test))
-    assert_equal(cls().fit(stretched, None).score(moved), scores(cls(), data))

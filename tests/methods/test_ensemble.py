@@ -27,14 +27,6 @@ def test_equals_probabilities_averaged_sample_by_sample(c):
     assert_equal(Ensemble().class_scores(x), 1 - mean)
 
 
-def test_disagreement_is_what_entropy_gains_by_averaging():
-    """H(p̄) − mean H(p_m), the mutual information of prediction and member."""
-    x = members()
-    p = softmax(x.map("members")[..., 0].double().numpy(), axis=2)
-    gained = entropy(p.mean(axis=1), axis=1) - entropy(p, axis=2).mean(axis=1)
-    assert_equal(Ensemble("disagreement").score(x), gained)
-
-
 def test_scores_differ_where_probabilities_round_to_one():
     lead = torch.linspace(20, 700, 500)
     one = torch.stack([torch.zeros(500), lead], dim=1)
@@ -47,10 +39,3 @@ def test_members_that_agree_are_one_network_and_disagree_in_nothing():
     x = FeatureSet({}, {"members": logits.expand(20, 5, 6)[..., None]})
     assert_equal(Ensemble().score(x), -logit(softmax(logits[:, 0].double().numpy(), axis=1).max(axis=1)))
     assert float(Ensemble("disagreement").score(x).abs().max()) < 1e-7
-
-
-def test_averaging_probabilities_is_not_averaging_logits():
-    """One member sure of class 0 by 20, one of class 1 by 2: logits follow the loud one, probabilities stay split."""
-    x = FeatureSet({}, {"members": torch.tensor([[[20.0, 0.0], [0.0, 2.0]]])[..., None]})
-    p = (1 + 1 / (1 + np.exp(2))) / 2
-    assert_equal(Ensemble().score(x), [-logit(p)])

@@ -5,7 +5,7 @@ import torch
 from openbench.core.features import Head
 from openbench.methods.fdbd import FDBD
 
-from .problems import KINDS, assert_equal, f, given, problem, scores, z
+from .problems import KINDS, assert_equal, f, problem, scores, z
 
 
 def by_loops(data, distance: bool) -> np.ndarray:
@@ -37,15 +37,3 @@ def test_classes_with_equal_weights_have_no_boundary():
     twins = FDBD().fit(data.train, Head(weight, bias)).score(data.test)
     assert bool(twins.isfinite().all())
     assert torch.all(twins <= 0)
-
-
-def test_moving_to_a_boundary_brings_its_distance_to_zero():
-    """Two classes: the score vanishes on the only boundary."""
-    data = problem("two_classes")
-    w, b = data.head.weight, data.head.bias
-    gap, level = w[0] - w[1], float(b[0] - b[1])
-    points = data.test.features
-    onto = points - ((points @ gap + level) / gap.square().sum())[:, None] * gap
-    x = given(features=onto, logits=data.head(onto))
-    found = FDBD().fit(data.train, data.head).score(x)
-    assert float(found.abs().max()) < 1e-4

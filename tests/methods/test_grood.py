@@ -8,9 +8,7 @@ from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.grood import GROOD
 
-from .problems import assert_equal, f, given, problem, scores, y, z
-
-KINDS = ["rectified", "signed", "hot", "two_classes", "many_classes", "dead"]
+from .problems import KINDS, assert_equal, f, given, problem, scores, y, z
 
 
 def prototypes(data) -> np.ndarray:

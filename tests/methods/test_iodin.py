@@ -7,9 +7,7 @@ from torch.nn import functional
 from openbench.core.request import Perturb
 from openbench.methods.iodin import IODIN
 
-from .problems import given
-
-STD = (0.2, 0.3, 0.4)
+from .problems import STD, given
 
 
 @pytest.mark.parametrize("epsilon", [0.0014, 0.2])

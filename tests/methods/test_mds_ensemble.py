@@ -8,9 +8,8 @@ from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.mds_ensemble import LayerMDS, MDSEnsemble, SteppedLayerMDS
 
-from .problems import small_network
+from .problems import STD, small_network
 
-STD = (0.2, 0.3, 0.4)
 WIDTHS = {"stage1": 6, "stage2": 9}
 
 

@@ -9,9 +9,7 @@ from openbench.core.features import Head
 from openbench.errors import MethodError
 from openbench.methods.optfs import OptFS
 
-from .problems import assert_equal, changed, f, given, problem, scores, z
-
-KINDS = ["rectified", "signed", "hot", "two_classes", "many_classes", "dead"]
+from .problems import KINDS, assert_equal, changed, f, given, problem, scores, z
 
 
 def shaped(data, intervals: int) -> np.ndarray:

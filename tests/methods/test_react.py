@@ -2,26 +2,19 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp
+from scipy.stats.mstats import mquantiles
 
 from openbench.methods.react import ReAct
 
 from .problems import KINDS, assert_equal, f, given, problem, scores
 
 
-def interpolated(values: np.ndarray, percentile: float) -> float:
-    """The percentile from the sorted values, by hand: position (n − 1)·p/100, linear in between."""
-    ordered = np.sort(values.ravel())
-    position = (len(ordered) - 1) * percentile / 100
-    low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return float(ordered[low] + (position - low) * (ordered[high] - ordered[low]))
-
-
 @pytest.mark.parametrize("percentile", [0, 85, 90, 99, 100])
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_clipping_by_hand(kind, percentile):
     data = problem(kind)
-    threshold = interpolated(f(data.val), percentile)
+    # alphap = betap = 1 is the definition with linear interpolation between order statistics.
+    [threshold] = mquantiles(f(data.val).ravel(), [percentile / 100], alphap=1, betap=1)
     clipped = np.where(f(data.test) > threshold, threshold, f(data.test))
     expected = -logsumexp(clipped @ data.weight.T + data.bias, axis=1)
     assert_equal(scores(ReAct(percentile), data), expected)

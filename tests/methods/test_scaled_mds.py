@@ -33,12 +33,3 @@ def test_a_feature_of_zeros_stays_zero():
     method = ScaledMDS(1.5).fit(data.train, None)
     x = given(features=torch.zeros(1, 24))
     assert bool(method.score(x).isfinite().all())
-
-
-def test_beta_is_the_power_that_lengths_lose():
-    """Features of one direction each: φ of k·f is k^(1 − β)·φ of f, so at β = 2 longer is the same as shorter."""
-    data = problem("signed")
-    inverted = data.test.features / data.test.features.square().sum(dim=1, keepdim=True)
-    method = ScaledMDS(2.0)
-    torch.testing.assert_close(method._scaled(data.test.features), inverted)
-    torch.testing.assert_close(method._scaled(inverted), data.test.features)

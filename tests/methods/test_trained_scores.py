@@ -19,8 +19,9 @@ from openbench.methods.rotpred import RotPred
 from openbench.methods.sngp import SNGP
 from openbench.methods.weighted_energy import WeightedEnergy
 
+from .problems import STD
+
 N, C = 40, 5
-STD = (0.2, 0.3, 0.4)
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:

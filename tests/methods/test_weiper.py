@@ -7,9 +7,8 @@ from scipy.stats import entropy
 from openbench.methods import weiper
 from openbench.methods.weiper import WeiPer
 
-from .problems import assert_equal, f, problem, scores
+from .problems import KINDS, assert_equal, f, problem, scores
 
-KINDS = ["rectified", "signed", "hot", "two_classes", "many_classes", "dead"]
 SMALL = {"repeats": 5, "bins": 20, "smoothing": 4, "smoothing_perturbed": 7}
 
 
