@@ -69,7 +69,7 @@ def by_loops(train: dict, test: dict, powers: int, form: str, held: np.ndarray) 
 )
 def test_equals_loops_over_whole_gram_matrices(c, powers, n, dead, form):
     """With a thousand classes, of few samples and with a channel that never fires."""
-    train, test = data(n, c, dead=dead), data(20, c, seed=1, dead=dead)
+    train, test = data(n, c, dead=dead), data(50, c, seed=1, dead=dead)
     method = Gram(list(SHAPES), powers, form, held_out=0.2, seed=3).fit(columns(train, powers), None)
     expected = by_loops(train, test, powers, form, _drawn(n, 0.2, 3).numpy())
     # Small row sums are differences of large ones, and columns are float32.
