@@ -1,6 +1,6 @@
 """Random but realistic problems for parity tests, and the same arrays in float64 for references written in NumPy."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -125,6 +125,16 @@ def scores(method: Method, data: Problem) -> Array:
     fitted = method.fit(train, data.head if request.head else None)
     columns = {k: v for k, v in data.test.columns.items() if k in request.fields and k != Field.LABELS}
     return fitted.score(FeatureSet(columns)).double().numpy()
+
+
+def head_gradients(data: Problem, loss: Callable[[Tensor], Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """By autograd in float64: the weight's and the bias' gradient of the loss of each test sample's logits."""
+    layer = torch.nn.Linear(24, data.head.num_classes).double()
+    layer.load_state_dict({"weight": data.head.weight, "bias": data.head.bias})
+    for row in data.test.features.double():
+        layer.zero_grad()
+        loss(layer(row)).backward()
+        yield layer.weight.grad, layer.bias.grad
 
 
 def worded(seed: int = 0, d: int = 24, n: int = 50, **counts: int) -> tuple[dict[str, Array], Array]:

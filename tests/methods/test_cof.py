@@ -1,4 +1,4 @@
-"""COF against sums counted link by link, and against PyOD for samples that are no one's neighbours."""
+"""COF against sums counted link by link."""
 
 import numpy as np
 import pytest
@@ -36,17 +36,6 @@ def test_equals_links_counted_one_by_one(kind, k):
     data = problem(kind, n=80)
     expected = [by_hand(f(data.train), row, k) for row in f(data.test)[:25]]
     assert_equal(scores(COF(k=k), data)[:25], expected)
-
-
-def test_equals_pyod_where_the_samples_are_no_neighbours_of_the_training_samples():
-    """Then neither the batch nor the sample itself changes what its neighbours pay."""
-    models = pytest.importorskip("pyod.models.cof", reason="needs the package pyod")
-    rng = np.random.default_rng(0)
-    train = rng.normal(size=(150, 5))
-    far = 40 * np.eye(5)[:4] + rng.normal(size=(4, 5))
-    peer = models.COF(n_neighbors=20).fit(train)
-    expected = [peer.decision_function(np.vstack([train, row]))[-1] for row in far]
-    assert_equal(COF().fit(given(features=train), None).score(given(features=far)).numpy(), expected)
 
 
 def test_copies_of_a_sample_pay_nothing():

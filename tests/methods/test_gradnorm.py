@@ -4,20 +4,13 @@ import torch
 
 from openbench.methods.gradnorm import GradNorm
 
-from .problems import KINDS, Problem, assert_equal, problem, scores
+from .problems import KINDS, Problem, assert_equal, head_gradients, problem, scores
 
 
 def by_autograd(data: Problem, temperature: float) -> np.ndarray:
-    """One backward pass per sample through a linear layer in float64, as the authors do."""
-    layer = torch.nn.Linear(24, data.head.num_classes).double()
-    layer.load_state_dict({"weight": data.head.weight, "bias": data.head.bias})
-    norms = []
-    for row in data.test.features.double():
-        layer.zero_grad()
-        loss = -torch.log_softmax(layer(row) / temperature, dim=0).sum()
-        loss.backward()
-        norms.append(float(layer.weight.grad.abs().sum()))
-    return np.array(norms)
+    """One backward pass per sample, as the authors do."""
+    gradients = head_gradients(data, lambda z: -torch.log_softmax(z / temperature, dim=0).sum())
+    return np.array([float(weight.abs().sum()) for weight, _ in gradients])
 
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])

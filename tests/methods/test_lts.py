@@ -24,19 +24,6 @@ def test_equals_scaling_sample_by_sample(kind, percentile):
     assert_equal(scores(LTS(percentile), data), expected)
 
 
-@pytest.mark.parametrize("kind", ["rectified", "signed"])
-def test_equals_peer(kind):
-    from openbench._compat import prepare_torchvision
-
-    prepare_torchvision()
-    peer = pytest.importorskip("pytorch_ood.detector", reason="pytorch-ood is not installed")
-    data = problem(kind)
-    head = torch.nn.Linear(24, 6)
-    head.load_state_dict({"weight": data.head.weight, "bias": data.head.bias})
-    theirs = peer.LTS(None, head.requires_grad_(False), p=0.15).predict_features(data.test.features)
-    assert_equal(scores(LTS(85), data), theirs.numpy())
-
-
 def test_a_sample_without_activations_keeps_its_logits():
     logits = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
     found = LTS().score(given(features=-torch.ones(2, 24), logits=logits))

@@ -1,4 +1,4 @@
-"""SOD against sets and variances counted sample by sample, and against PyOD's score of given reference sets."""
+"""SOD against sets and variances counted sample by sample."""
 
 import numpy as np
 import pytest
@@ -39,17 +39,6 @@ def test_equals_reference_sets_counted_one_by_one(kind, k, size, alpha):
     rows = f(data.test)[:15]
     expected = [deviation(train, row, reference_set(train, row, k, size), alpha) for row in rows]
     assert_equal(scores(SOD(k=k, l=size, alpha=alpha), data)[:15], expected)
-
-
-def test_equals_pyod_given_the_same_reference_sets(monkeypatch):
-    models = pytest.importorskip("pyod.models.sod", reason="needs the package pyod")
-    data = problem("signed", n=80)
-    train, rows = f(data.train), f(data.test)[:30]
-    peer = models.SOD()
-    sets = np.array([reference_set(train, row, 20, 10) for row in rows]) + len(rows)
-    monkeypatch.setattr(peer, "_snn", lambda x: np.vstack([sets, np.zeros((len(train), 10), dtype=int)]))
-    expected = peer.decision_function(np.vstack([rows, train]))[: len(rows)]
-    assert_equal(scores(SOD(), data)[:30], expected)
 
 
 def test_without_a_tight_feature_the_score_is_zero():
