@@ -5,8 +5,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Literal
+from contextlib import closing, contextmanager
+from typing import Any, Literal
 
 Advance = Callable[[int], None]
 _VARIABLE = "OPENBENCH_MESSAGES"  # environment variable, since a sweep's jobs run in other processes
@@ -21,9 +21,27 @@ def in_notebook() -> bool:
 
 
 class Report:
-    """Shows nothing, however far a job is."""
+    """How far a job is: a bar, its title on a line above; elsewhere plain lines on stderr; or nothing.
 
-    total = 0  # how much there is to do
+    Args:
+        title: what is being done to what.
+        total: how much there is to do.
+        done: how much an earlier, interrupted job had done.
+        unit: of what.
+        show: whether anything is shown.
+    """
+
+    def __init__(self, title: str, total: int, done: int, unit: str, show: bool) -> None:
+        self._title, self.total, self._first, self._unit, self._show = title, total, done, unit, show
+        self._start = self._last = time.monotonic()
+        self._bar: Any = None
+        if show and (in_notebook() or sys.stderr.isatty()):
+            from tqdm.auto import tqdm  # takes a while, and only bars need it
+
+            tqdm.write(title, file=sys.stdout if in_notebook() else sys.stderr)
+            scaled = unit == "bytes"
+            words = "B" if scaled else f" {unit}"
+            self._bar = tqdm(total=total, initial=done, unit=words, unit_scale=scaled, dynamic_ncols=True)
 
     def to(self, done: int, state: str = "", seconds: float = 10.0) -> None:
         """Show how far the job is.
@@ -33,84 +51,33 @@ class Report:
             state: what else there is to say; by default the rate.
             seconds: how old the last line must be for another one, unless the job is done.
         """
-
-    def close(self) -> None:
-        """End the report."""
-
-
-class Lines(Report):
-    """Plain lines on stderr.
-
-    Args:
-        title: what is being done to what.
-        total: how much there is to do.
-        done: how much an earlier, interrupted job had done.
-        unit: of what.
-    """
-
-    def __init__(self, title: str, total: int, done: int, unit: str) -> None:
-        self._title, self.total, self._first, self._unit = title, total, done, unit
-        self._start = self._last = time.monotonic()
-
-    def to(self, done: int, state: str = "", seconds: float = 10.0) -> None:
-        """Print a line if the last one is old enough, or the job is done."""
-        now = time.monotonic()
-        if done < self.total and now - self._last < seconds:
-            return
-        self._last = now
-        spent = now - self._start
-        rate = (done - self._first) / max(spent, 1e-9)
-        left = f"{(self.total - done) / rate:.0f} s left" if rate and done < self.total else f"{spent:.1f} s"
-        state = state or f"{rate:,.0f} {self._unit}/s"
-        print(f"{self._title}: {done:,} of {self.total:,} {self._unit}, {state}, {left}", file=sys.stderr, flush=True)
-
-
-class Bar(Report):
-    """A bar, its title on a line above; the arguments are those of `Lines`."""
-
-    def __init__(self, title: str, total: int, done: int, unit: str) -> None:
-        from tqdm.auto import tqdm  # takes a while, and only bars need it
-
-        self.total = total
-        tqdm.write(title, file=sys.stdout if in_notebook() else sys.stderr)
-        self._bar = tqdm(
-            total=total,
-            initial=done,
-            unit="B" if unit == "bytes" else f" {unit}",
-            unit_scale=unit == "bytes",
-            dynamic_ncols=True,
-        )
-
-    def to(self, done: int, state: str = "", seconds: float = 10.0) -> None:
-        """Move the bar."""
-        if state:  # in place of the rate
-            self._bar.bar_format = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{remaining}{postfix}]"
-            self._bar.set_postfix_str(state, refresh=False)
-        self._bar.update(done - self._bar.n)
+        if self._bar is not None:
+            if state:  # in place of the rate
+                self._bar.bar_format = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{remaining}{postfix}]"
+                self._bar.set_postfix_str(state, refresh=False)
+            self._bar.update(done - self._bar.n)
+        elif self._show:
+            now = time.monotonic()
+            if done < self.total and now - self._last < seconds:
+                return
+            self._last, spent = now, now - self._start
+            rate = (done - self._first) / max(spent, 1e-9)
+            left = f"{(self.total - done) / rate:.0f} s left" if rate and done < self.total else f"{spent:.1f} s"
+            state = state or f"{rate:,.0f} {self._unit}/s"
+            counts = f"{done:,} of {self.total:,} {self._unit}"
+            print(f"{self._title}: {counts}, {state}, {left}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Leave the bar as it is."""
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
 
 
 @contextmanager
 def reported(title: str, total: int, *, done: int = 0, unit: str = "images", show: bool = True) -> Iterator[Report]:
-    """Yield what shows how far a job is.
-
-    Args:
-        title: what is being done to what.
-        total: how much there is to do.
-        done: how much an earlier, interrupted job had done.
-        unit: of what.
-        show: whether anything is shown.
-    """
-    bar = in_notebook() or sys.stderr.isatty()
-    show = show and os.environ.get(_VARIABLE) != "warning"
-    report = (Bar if bar else Lines)(title, total, done, unit) if show else Report()
-    try:
+    """Yield what shows how far a job is; the arguments are those of `Report`."""
+    with closing(Report(title, total, done, unit, show and os.environ.get(_VARIABLE) != "warning")) as report:
         yield report
-    finally:
-        report.close()
 
 
 @contextmanager
