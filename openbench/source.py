@@ -171,33 +171,47 @@ def note_maker(obj: object, maker: Code, values: Iterable[object]) -> None:
 def _code_behind(part: object) -> list[Code]:
     """The classes of an object and of its attributes, with their bases, and the functions that made them."""
     codes: dict[Code, None] = {}
-    for code in _code_in(part, {}):
+    for code in code_in(part, _parts_of, (str, int, float, bytes)):
         codes |= dict.fromkeys(code.__mro__ if isinstance(code, type) else (code,))
     return [code for code in codes if _top(code.__module__) not in _LIBRARIES]
 
 
-def _code_in(value: object, seen: dict[int, object]) -> Iterator[Code]:
-    """The classes and functions in a value, except for values in `seen`, which keeps them alive."""
-    if id(value) in seen or value is None or isinstance(value, str | int | float | bytes):
-        return
-    seen[id(value)] = value
-    children: Iterable[object] = ()
-    if isinstance(value, Mapping):
-        children = value.values()
-    elif isinstance(value, list | tuple | set | frozenset):
-        children = value
-    elif isinstance(value, partial):
-        children = value.func, value.args, value.keywords
-    elif inspect.ismethod(value):
-        children = value.__func__, value.__self__
-    elif isinstance(value, type) or inspect.isfunction(value):
-        yield value
-    else:
-        yield type(value)
-        attributes = [getattr(value, f.name, None) for f in fields(value)] if is_dataclass(value) else []
-        children = *getattr(value, _MAKERS, ()), getattr(value, "made_of", ()), *attributes
-    for child in children:
-        yield from _code_in(child, seen)
+def code_in(value: object, parts_of: Callable[[Any], Iterable[object]], skipped: tuple[type, ...]) -> tuple[Code, ...]:
+    """Return the classes and functions that an object holds, in containers, partials and methods.
+
+    Args:
+        value: any object.
+        parts_of: what to look at of a class, a function or another object.
+        skipped: types of values that hold no code, besides None.
+    """
+    codes: dict[Code, None] = {}
+    seen: dict[int, object] = {}  # keeps them alive
+    pending = [value]
+    while pending:
+        part: Any = pending.pop()
+        if id(part) in seen or part is None or isinstance(part, skipped):
+            continue
+        seen[id(part)] = part
+        if isinstance(part, Mapping):
+            pending += part.values()
+        elif isinstance(part, list | tuple | set | frozenset):
+            pending += part
+        elif isinstance(part, partial):
+            pending += [part.func, part.args, part.keywords]
+        elif inspect.ismethod(part):
+            pending += [part.__func__, part.__self__]
+        else:
+            codes[part if isinstance(part, type) or inspect.isfunction(part) else type(part)] = None
+            pending += parts_of(part)
+    return tuple(codes)
+
+
+def _parts_of(value: Any) -> Iterable[object]:
+    """The makers and fields of an object, and what it says that it is made of."""
+    if isinstance(value, type) or inspect.isfunction(value):
+        return ()
+    attributes = [getattr(value, f.name, None) for f in fields(value)] if is_dataclass(value) else []
+    return *getattr(value, _MAKERS, ()), getattr(value, "made_of", ()), *attributes
 
 
 def _nonce(part: object) -> str:

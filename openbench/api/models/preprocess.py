@@ -2,10 +2,9 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -19,12 +18,12 @@ from openbench.core.preprocess import OwnPreprocess, OwnTransform, Preprocess
 from openbench.data.sources.transforms import apply, cropped, transformed
 from openbench.digest import digest
 from openbench.errors import ConfigError, DataError, OpenbenchError
-from openbench.source import Code
+from openbench.source import Code, code_in
 
 BENCHMARK = "benchmark"
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _MOST = 600  # characters of a transform in a record
-_PLAIN = (str, bytes, bool, int, float, type(None), Tensor, np.ndarray, np.generic, ModuleType)
+_PLAIN = (str, bytes, bool, int, float, Tensor, np.ndarray, np.generic, ModuleType)
 # Height, width: smaller and larger than usual crops, portrait and landscape, and of odd lengths.
 _SIZES = ((32, 32), (64, 64), (37, 50), (131, 90), (256, 341))
 _LARGEST = 30.0  # of normalised pixels: 0 to 1 becomes about −3 to 3, 0 to 255 does not
@@ -83,31 +82,19 @@ def prepared(transform: object, benchmark: Preprocess) -> PreparedTransform:
 
 def code_of(value: object) -> tuple[Code, ...]:
     """Return the classes and functions that an object holds, in attributes, containers, partials and closures."""
-    codes: dict[Code, None] = {}
-    seen: dict[int, object] = {}
-    pending = [value]
-    while pending:
-        part: Any = pending.pop()
-        if id(part) in seen or isinstance(part, _PLAIN):
-            continue
-        seen[id(part)] = part
-        if isinstance(part, Mapping):
-            pending += part.values()
-        elif isinstance(part, list | tuple | set | frozenset):
-            pending += part
-        elif isinstance(part, partial):
-            pending += [part.func, part.args, part.keywords]
-        elif inspect.ismethod(part):
-            pending += [part.__func__, part.__self__]
-        elif isinstance(part, type) or inspect.isfunction(part):
-            codes[part] = None
-            for cell in getattr(part, "__closure__", None) or ():
-                with suppress(ValueError):  # not filled yet
-                    pending.append(cell.cell_contents)
-        else:
-            codes[type(part)] = None
-            pending += getattr(part, "__dict__", {}).values()
-    return tuple(codes)
+    return code_in(value, _parts_of, _PLAIN)
+
+
+def _parts_of(value: Any) -> list[Any]:
+    if isinstance(value, type):
+        return []
+    if not inspect.isfunction(value):
+        return list(getattr(value, "__dict__", {}).values())
+    parts = []
+    for cell in value.__closure__ or ():
+        with suppress(ValueError):  # not filled yet
+            parts.append(cell.cell_contents)
+    return parts
 
 
 def text_of(value: object) -> str:
