@@ -17,22 +17,7 @@ from openbench.errors import ConfigError, DataError, NotApplicableError
 from openbench.methods.knn import KNN
 
 from ..prepared import run_config  # noqa: TID252 — the tests are no package
-from .own_models import DIGITS
-
-
-class Small(nn.Module):
-    def __init__(self, classes=6, d=12):
-        super().__init__()
-        self.conv = nn.Conv2d(3, d, 5, stride=4)
-        self.fc = nn.Linear(d, classes)
-
-    def forward(self, x):
-        return self.fc(torch.relu(self.conv(x)).mean(dim=(2, 3)))
-
-
-def small(seed=0, **sizes):
-    torch.manual_seed(seed)
-    return Small(**sizes)
+from .own_models import DIGITS, small
 
 
 def plain(result):

@@ -14,22 +14,9 @@ from openbench.backbones.network import NetworkBackbone
 from openbench.errors import ConfigError, RecordError
 from openbench.results.records.store import RecordStore
 
-from .own_models import DIGITS, DIGITS_PREPROCESS
+from .own_models import DIGITS, DIGITS_PREPROCESS, Small, small
 
 ARGS = SimpleNamespace(gain=1.0)
-
-
-class Small(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 12, 5, stride=4)
-        self.fc = nn.Linear(12, 6)
-
-    def pooled(self, x):
-        return torch.relu(self.conv(x)).mean(dim=(2, 3))
-
-    def forward(self, x):
-        return self.fc(self.pooled(x))
 
 
 class ReadsGlobal(Small):
@@ -45,8 +32,8 @@ class Dropping(Small):
 class InTraining(Small):
     """What Monte-Carlo dropout is often written like."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, **sizes):
+        super().__init__(**sizes)
         self.drop = nn.Dropout(0.5)
 
     def forward(self, x):
@@ -55,24 +42,21 @@ class InTraining(Small):
 
 
 class BatchStatistics(Small):
-    def __init__(self):
-        super().__init__()
+    def __init__(self, **sizes):
+        super().__init__(**sizes)
         self.norm = nn.BatchNorm2d(12, track_running_stats=False)
 
     def forward(self, x):
         return self.fc(torch.relu(self.norm(self.conv(x))).mean(dim=(2, 3)))
 
 
-def made(kind=Small):
-    torch.manual_seed(0)
-    return kind()
-
-
 def of_a_config(name: str, num_classes: int) -> NetworkBackbone:
     """A backbone that a config of the user's names."""
     anatomy = Anatomy("fc", {}, "nchw", 0)
-    backbone = NetworkBackbone(name, "readsglobal", ReadsGlobal, lambda _: anatomy, preprocess=DIGITS_PREPROCESS)
-    return backbone.load_state(made(ReadsGlobal).state_dict(), "the test")
+    backbone = NetworkBackbone(
+        name, "readsglobal", lambda: small(kind=ReadsGlobal), lambda _: anatomy, preprocess=DIGITS_PREPROCESS
+    )
+    return backbone.load_state(small(kind=ReadsGlobal).state_dict(), "the test")
 
 
 def near(results):
@@ -116,28 +100,28 @@ def gain(monkeypatch):
 
 
 def test_a_global_that_preprocess_reads(evaluate, tmp_path, gain):
-    check_is_another(evaluate, tmp_path, made(), lambda: gain(3.0), lambda: gain(1.0), preprocess=brightened)
+    check_is_another(evaluate, tmp_path, small(), lambda: gain(3.0), lambda: gain(1.0), preprocess=brightened)
 
 
 def test_a_global_that_forward_reads(evaluate, tmp_path, gain):
-    check_is_another(evaluate, tmp_path, made(ReadsGlobal), lambda: gain(-3.0), lambda: gain(1.0))
+    check_is_another(evaluate, tmp_path, small(kind=ReadsGlobal), lambda: gain(-3.0), lambda: gain(1.0))
 
 
 def test_forward_that_is_replaced_on_the_class(evaluate, tmp_path, monkeypatch):
-    whole = Small.forward
-    change = lambda: monkeypatch.setattr(Small, "forward", lambda self, x: whole(self, -x))  # noqa: E731
-    check_is_another(evaluate, tmp_path, made(), change, monkeypatch.undo)
+    whole = ReadsGlobal.forward
+    change = lambda: monkeypatch.setattr(ReadsGlobal, "forward", lambda self, x: whole(self, -x))  # noqa: E731
+    check_is_another(evaluate, tmp_path, small(kind=ReadsGlobal), change, monkeypatch.undo)
 
 
 def test_records_alone_and_cached_features_alone_are_compared(evaluate, tmp_path, gain):
-    first = evaluate(made(ReadsGlobal))
+    first = evaluate(small(kind=ReadsGlobal))
     gain(-3.0)
-    by_record = evaluate(made(ReadsGlobal), cache=tmp_path / "empty")
-    by_cache = evaluate(made(ReadsGlobal), results=tmp_path / "none")
+    by_record = evaluate(small(kind=ReadsGlobal), cache=tmp_path / "empty")
+    by_cache = evaluate(small(kind=ReadsGlobal), results=tmp_path / "none")
     assert near(by_record) == near(by_cache) != near(first)
-    mixed = evaluate(made(ReadsGlobal), cache=tmp_path / "other", results=tmp_path / "other")
+    mixed = evaluate(small(kind=ReadsGlobal), cache=tmp_path / "other", results=tmp_path / "other")
     assert near(mixed) == near(by_cache)
-    mixed = evaluate(made(ReadsGlobal), cache=tmp_path / "other")  # a cache of one network, a record of another
+    mixed = evaluate(small(kind=ReadsGlobal), cache=tmp_path / "other")  # a cache of one network, a record of another
     assert near(mixed) == near(by_cache)
 
 
@@ -151,11 +135,11 @@ def test_a_network_that_a_config_of_the_users_names_is_asked(evaluate, tmp_path,
 def test_a_detector_refuses_a_network_that_draws():
     images = [np.full((16, 16, 3), shade, np.uint8) for shade in range(0, 240, 10)]
     with pytest.raises(ConfigError, match="model 'dropping' is not deterministic"):
-        ob.Detector(made(Dropping), preprocess=DIGITS_PREPROCESS, method="msp").fit(images)
+        ob.Detector(small(kind=Dropping), preprocess=DIGITS_PREPROCESS, method="msp").fit(images)
 
 
 def test_outputs_far_from_zero_are_compared_by_how_much_they_vary(evaluate, gain):
-    model = made(ReadsGlobal)
+    model = small(kind=ReadsGlobal)
     model.conv.bias.data += 1e3
     first = evaluate(model)["msp"]
     gain(1.5)
@@ -164,16 +148,18 @@ def test_outputs_far_from_zero_are_compared_by_how_much_they_vary(evaluate, gain
 
 def test_another_benchmark_with_the_same_images_does_not_reuse_them(evaluate, gain, tmp_path):
     """The benchmarks share their OOD set alone."""
-    evaluate(made(ReadsGlobal))
+    evaluate(small(kind=ReadsGlobal))
     gain(-3.0)
     fewer = [word.replace("id.test.limit=80", "id.test.limit=60") for word in DIGITS]
-    second = evaluate(made(ReadsGlobal), overrides=fewer)
-    fresh = evaluate(made(ReadsGlobal), overrides=fewer, cache=tmp_path / "fresh", results=tmp_path / "fresh results")
+    second = evaluate(small(kind=ReadsGlobal), overrides=fewer)
+    fresh = evaluate(
+        small(kind=ReadsGlobal), overrides=fewer, cache=tmp_path / "fresh", results=tmp_path / "fresh results"
+    )
     assert near(second) == near(fresh)
 
 
 def test_a_variant_in_a_record_names_no_path(evaluate, tmp_path):
-    (found,) = evaluate(made()).values()
+    (found,) = evaluate(small()).values()
     outside = {**found.record.provenance, "probe": {**found.record.provenance["probe"], "variant": "../../outside"}}
     with pytest.raises(RecordError, match="variant"):
         RecordStore(tmp_path / "results").write(replace(found.record, run_id="0" * 16, provenance=outside))
@@ -204,9 +190,9 @@ def test_one_activation_at_other_places_is_another_network(evaluate):
 )
 def test_a_network_that_draws_or_mixes_the_images_of_a_batch_is_refused(evaluate, kind, says):
     with pytest.raises(ConfigError, match=says):
-        evaluate(made(kind), batch_size=16)
+        evaluate(small(kind=kind), batch_size=16)
 
 
 def test_a_preprocess_that_draws_is_refused(evaluate):
     with pytest.raises(ConfigError, match="preprocess gives other pixels each time it is called"):
-        evaluate(made(), preprocess=lambda image: torch.rand(3, 8, 8))
+        evaluate(small(), preprocess=lambda image: torch.rand(3, 8, 8))

@@ -1,43 +1,33 @@
 """The checks on methods that run the network: a right one passes, planted bugs are caught."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import pytest
 import torch
 
-from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod
-from openbench.core.request import Field, Request, Role
+from openbench.core.request import Field, Request
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.msp import MSP
 from openbench.testing import _checks as checks
 from openbench.testing._checks import CheckError, all_checks
 from openbench.testing._toy import LAYERS, images_with, network_with, planted
 
+from .test_checks import Right
+
 FEATURES = Request(fields=frozenset({Field.FEATURES}))
 
 
 @dataclass
 class RightLive(LiveMethod):
-    """Distance to the nearest class mean, through the network.
-
-    score(x) = scale · min_c ‖f(x) − μ_c‖.
-
-    Args:
-        scale: positive.
-
-    Reference: nobody, TEST 2024, arXiv 2401.00001.
-    """
-
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
-    reference: ClassVar[str] = "nobody, TEST 2024, arXiv 2401.00001"
+    __doc__ = Right.__doc__
+    needs: ClassVar[Request] = Right.needs
+    reference: ClassVar[str] = Right.reference
 
     scale: float = 1.0
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
-        self.means_ = torch.stack([train.features[train.labels == c].mean(dim=0) for c in train.labels.unique()])
-        return self
+    fit = Right.fit
 
     def score_images(self, images, backbone):
         features = backbone.outputs(images, FEATURES).features
