@@ -1,6 +1,6 @@
 """Results of an evaluation: records, scores per image, tables, comparisons and figures."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -163,23 +163,11 @@ def result_of_run(
     return Result(outcome.record, scores, outcome.path, notes, warnings)
 
 
-class Results(Mapping[str, Result]):
+class Results(dict[str, Result]):
     """A mapping from methods to results, in the order of the call; its `repr` is one table of all methods."""
 
-    def __init__(self, results: Mapping[str, Result]) -> None:
-        self._results = dict(results)
-
-    def __getitem__(self, name: str) -> Result:
-        if name not in self._results:
-            known = list(self._results)
-            raise KeyError(f"result '{name}' not found{did_you_mean(name, known)} — available: {', '.join(known)}")
-        return self._results[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._results)
-
-    def __len__(self) -> int:
-        return len(self._results)
+    def __missing__(self, name: str) -> Result:
+        raise KeyError(f"result '{name}' not found{did_you_mean(name, self)} — available: {', '.join(self)}")
 
     def table(self, view: str = "overview") -> "DataFrame":
         """Return a row per method; other views than the overview have the rows of all methods.
@@ -207,17 +195,17 @@ class Results(Mapping[str, Result]):
             ConfigError: no such kind.
             CacheError: the scores of a method were not kept.
         """
-        return _figure(self._results, kind)
+        return _figure(self, kind)
 
     def __repr__(self) -> str:
-        text = to_console(self._overview(), _WIDTH) if self._results else "no results"
+        text = to_console(self._overview(), _WIDTH) if self else "no results"
         return "\n".join([*self._lines("warnings"), *self._lines("notes"), text.rstrip("\n")])
 
     def _repr_html_(self) -> str:
         return to_html(self._overview(), self._lines("notes"), self._lines("warnings"))
 
     def _records(self) -> dict[str, ResultRecord]:
-        return {name: result.record for name, result in self._results.items()}
+        return {name: result.record for name, result in self.items()}
 
     def _overview(self) -> Table:
         subjects = {_subject(record): None for record in self._records().values()}
@@ -226,10 +214,10 @@ class Results(Mapping[str, Result]):
     def _lines(self, kind: str) -> list[str]:
         """Notes or warnings, each once; those of only some results begin with their names."""
         by_text: dict[str, list[str]] = {}
-        for name, result in self._results.items():
+        for name, result in self.items():
             for text in getattr(result, kind):
                 by_text.setdefault(text, []).append(name)
-        n = len(self._results)
+        n = len(self)
         return [text if len(names) == n else f"{', '.join(names)}: {text}" for text, names in by_text.items()]
 
 
@@ -248,27 +236,14 @@ def _subject(record: ResultRecord) -> str:
     return f"{benchmark} · {network_of(record)}" if backbone else str(benchmark)
 
 
-class ModelResults(Mapping[str, Results]):
+class ModelResults(dict[str, Results]):
     """A mapping from models to their Results on one benchmark, in the order of the call."""
-
-    def __init__(self, results: Mapping[str, Results]) -> None:
-        self._results = dict(results)
-
-    def __getitem__(self, model: str) -> Results:
-        return self._results[model]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._results)
-
-    def __len__(self) -> int:
-        return len(self._results)
 
     def table(self) -> "pd.DataFrame":
         """Return the tables of all models as one, with the model as the first level of the rows."""
         import pandas as pd
 
-        results: dict[str, Any] = dict(self._results)
-        return pd.concat({name: pd.DataFrame(one.table()) for name, one in results.items()}, names=["model"])
+        return pd.concat({name: results.table() for name, results in self.items()}, names=["model"])
 
     def _repr_html_(self) -> str:
         return str(self.table()._repr_html_())  # type: ignore[operator]

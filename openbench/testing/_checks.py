@@ -136,7 +136,7 @@ def check_rows_that_are_not_finite_get_no_score(make: MethodFactory) -> None:
         return  # the network's own outputs
     for value in (float("nan"), float("inf")):
         x = copied(finite)
-        for column in _tensors(x).values():
+        for column in x.named().values():
             column[3] = value
         try:
             score = scored(method, x, data)[3]
@@ -202,10 +202,10 @@ def check_inputs_stay_untouched(make: MethodFactory) -> None:
     else:
         method.fit(train, head)
     scored(method, x, data)
-    changed = [name for name, before in _tensors(reference).items() if not torch.equal(_tensors(x)[name], before)]
+    changed = [name for name, before in reference.named().items() if not torch.equal(x.named()[name], before)]
     if train is not None:
-        clean = _tensors(pristine.for_fit(request) or train)
-        changed += [name for name, before in clean.items() if not torch.equal(_tensors(train)[name], before)]
+        clean = (pristine.for_fit(request) or train).named()
+        changed += [name for name, before in clean.items() if not torch.equal(train.named()[name], before)]
     if changed:
         _fail(make, f"overwritten: {', '.join(map(repr, changed))} — work on a copy")
     if not (torch.equal(data.head.weight, pristine.head.weight) and torch.equal(data.head.bias, pristine.head.bias)):
@@ -330,10 +330,6 @@ def _in_batches(method: Method, x: FeatureSet, data: Toy, size: int) -> Tensor:
         memory = method.memory()
         return torch.cat([method.score_next(rows, memory) for rows in x.batches(size)])
     return torch.cat([scored(method, rows, data) for rows in x.batches(size)])
-
-
-def _tensors(x: FeatureSet) -> dict[str, Tensor]:
-    return {**{str(name): column for name, column in x.columns.items()}, **x.maps}
 
 
 def _same(make: MethodFactory, expected: Tensor, actual: Tensor, what: str, tolerance: float = _TOLERANCE) -> None:
