@@ -14,13 +14,11 @@ from torch import Tensor
 from openbench import paths
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Image, Split
-from openbench.core.composite import Composite
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Mixing, Request, Role, Texts
-from openbench.engine.evaluate import FeatureSource, declared
-from openbench.errors import MethodError
+from openbench.engine.evaluate import FeatureSource, Scoring, score_split
 from openbench.features.changed_images import MIXED_READ, mixed
 from openbench.features.columns import Column, columns_of_pass, read_by, separated
 from openbench.features.extract import extract, score_rows
@@ -117,27 +115,11 @@ def scored(method: Method, backbone: Backbone, images: Sequence[Image]) -> Batch
     n = len(images)
     split = Split("images", Role.ID_TEST, images, np.full(n, -1), list(map(str, range(n))), (), "images", n)
     features = MemoryFeatures(backbone, n)
-    scores = _scores(method, split, features).detach().to("cpu", torch.float32).numpy()
-    if scores.shape != (n,) or any(map(math.isnan, scores.tolist())):
-        raise MethodError(
-            f"{type(method).__name__}: scores of shape {scores.shape} with {int(np.isnan(scores).sum())} NaN for "
-            f"{n} images — one number per image expected"
-        )
+    scores = score_split(method, split, Scoring(features, backbone.device, n))
     if not backbone.num_classes:
         return BatchScores(scores, np.empty((n, 0), np.float32))
     logits: NDArray[np.float32] = features(split, Request(fields=frozenset({Field.LOGITS}))).logits.numpy()
     return BatchScores(scores, logits)
-
-
-def _scores(method: Method, split: Split, features: MemoryFeatures) -> Tensor:
-    if isinstance(method, Composite):
-        return method.combine(
-            {name: _scores(part, split, features).cpu() for name, part in method.fitted_parts.items()}
-        )
-    if isinstance(method, LiveMethod):
-        return torch.from_numpy(features.scores(method, split))
-    x = declared(features(split, method.request.unmixed), method.request).without_labels()
-    return method.score(next(x.on(features.backbone.device).batches(len(split))))
 
 
 @dataclass(frozen=True, eq=False)

@@ -232,11 +232,6 @@ def _checked(method: Method, scores: NDArray[np.float32], where: str) -> NDArray
             f"(first at row {int(missing.reshape(len(scores), -1).any(axis=1).argmax())}) — parameters "
             f"{method.params()}; NaN scores cannot be evaluated"
         )
-    if scores.ndim == 1 and not np.isfinite(scores).any():
-        raise MethodError(
-            f"{type(method).__name__}.{where}: all {scores.size} scores are infinite — parameters {method.params()}; "
-            "nothing can be ranked by them"
-        )
     return scores
 
 

@@ -6,7 +6,6 @@ import torch
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
-from openbench.engine.evaluate import score
 from openbench.errors import FieldError, MethodError
 from openbench.methods.knn import KNN
 from openbench.methods.mds import MDS
@@ -98,13 +97,3 @@ def test_labels_outside_the_classes_are_refused_before_means_are_kept_for_them(h
 
 def test_columns_that_a_method_does_not_read_may_be_anything():
     MDS().fit(features(logits=torch.full((20, 2), float("nan"))), None)
-
-
-class Everywhere(MSP):
-    def score(self, x):
-        return torch.full((len(x),), float("inf"))
-
-
-def test_scores_that_are_all_infinite_are_refused():
-    with pytest.raises(MethodError, match=r"Everywhere\.score on cars: all 5 scores are infinite"):
-        score(Everywhere(), FeatureSet({Field.LOGITS: torch.zeros(5, 3)}), 2, "cars")
