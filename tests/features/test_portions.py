@@ -16,8 +16,7 @@ from openbench.compose.sweep import sharded
 from openbench.core.request import Field, Request
 from openbench.core.runtime import Runtime, Sharding
 from openbench.errors import CacheError
-from openbench.features._portions import FOLDER
-from openbench.features.store import FeatureStore
+from openbench.features.store import PORTIONS, FeatureStore
 
 from ..logged import logged  # noqa: TID252 — the tests are no package
 from .feature_toys import toy_backbone, toy_split
@@ -94,13 +93,13 @@ def touch_and_wait(own: Path, others: tuple[Path, ...], passed: int) -> None:
 def columns(root: Path) -> dict[str, bytes]:
     """The finished columns; nothing is left over beside them."""
     assert not list(root.rglob("*.tmp"))
-    assert not list(root.rglob(FOLDER))
+    assert not list(root.rglob(PORTIONS))
     return {path.name: path.read_bytes() for path in root.glob("*/*/*.npy")}
 
 
 def made(root: Path) -> list[Path]:
     """The portions that are made and not joined yet."""
-    return sorted(root.glob(f"*/*/{FOLDER}/*/*.npz"))
+    return sorted(root.glob(f"*/*/{PORTIONS}/*/*.npz"))
 
 
 @pytest.fixture(scope="module")
