@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 
-from openbench.compose.composed import composed
 from openbench.core.request import Field, Request
 from openbench.core.runtime import Runtime
 from openbench.data.build import build_benchmark
 from openbench.engine.prepare import ready_backbone
 from openbench.features.store import FeatureStore
 
-from ..prepared import run_config  # noqa: TID252 — the tests are no package
+from ..prepared import job, run_config  # noqa: TID252 — the tests are no package
 
 SETS = ["~benchmark.csid", "~benchmark.ood_train", "~benchmark.far.patches", "~benchmark.near.nine"]
 QUICK = ["tune=none", "metrics.replicates=0", "metrics.correction=simes", "+metrics.set_splits=0"]
@@ -22,9 +21,7 @@ def folders(tmp_path_factory):
 
 
 def outcome(folders, *words):
-    made = composed("run", ["+benchmark=digits", *SETS, *QUICK, *words])
-    own = {"cache": str(folders / "cache"), "results": str(folders / "results"), "progress": False, "device": "cpu"}
-    return made.config, {**made.runtime, **own}
+    return job(folders, "+benchmark=digits", *SETS, *QUICK, *words)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Backbones without a classifier of their own: a head is fitted once for each cache, recorded, and read back."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 import torch
@@ -19,7 +17,7 @@ from openbench.features.store import FeatureStore
 from openbench.paths import config_dir
 
 from ..logged import logged  # noqa: TID252 — the tests are no package
-from ..prepared import run_config  # noqa: TID252 — the tests are no package
+from ..prepared import job, run_config  # noqa: TID252 — the tests are no package
 
 DIGITS = [
     "+benchmark=digits",
@@ -54,19 +52,8 @@ def words(folder):
     return [*chosen, f"backbone.weights='{folder / 'vit.pt'}'"]
 
 
-@cache
-def made_of(*words):
-    return composed("run", list(words))
-
-
-def job(folder, words, *more):
-    made = made_of(*words, *more)
-    own = {"cache": str(folder / "cache"), "results": str(folder / "results"), "progress": False, "device": "cpu"}
-    return made.config, {**made.runtime, **own}
-
-
 def ready(folder, words, *more):
-    config, runtime = job(folder, words, *more)
+    config, runtime = job(folder, *words, *more)
     benchmark, setting = build_benchmark(config["benchmark"]), Runtime.from_config(runtime)
     with logged() as said:
         return ready_backbone(config, benchmark, setting)[0], benchmark, FeatureStore(setting.features), said
@@ -80,7 +67,7 @@ def test_a_head_is_fitted_once_recorded_and_read_back(tmp_path, words):
     assert silent == []
     assert again.digest == first.digest
     assert torch.equal(again.head.weight, first.head.weight)
-    record = run_config(*job(tmp_path, words, "method=msp")).record
+    record = run_config(*job(tmp_path, *words, "method=msp")).record
     assert record.backbone["name"] == first.name
     assert record.backbone["head"] == first.fitted_head
     assert record.backbone["head"]["sha256"]
@@ -104,13 +91,13 @@ def test_heads_share_the_features_and_differ_in_identity(folder, words):
     train, test = (store.get(mean, split, both) for split in (benchmark.id_train, benchmark.id_test))
     oracle = NearestCentroid().fit(train.features.numpy(), benchmark.id_train.labels)
     assert np.array_equal(test.logits.argmax(1), oracle.predict(test.features.numpy()))
-    knn = run_config(*job(folder, words, "backbone.head=knn", "method=msp")).record
+    knn = run_config(*job(folder, *words, "backbone.head=knn", "method=msp")).record
     assert knn.backbone["head"] == {"kind": "knn"}
     for method, read in (("odin", "input gradients"), ("react", "the head")):
         with pytest.raises(
             NotApplicableError, match=f"'{method}' reads {read}, but backbone 'dinov2_vits14_knn' has feat"
         ):
-            run_config(*job(folder, words, "backbone.head=knn", f"method={method}"))
+            run_config(*job(folder, *words, "backbone.head=knn", f"method={method}"))
 
 
 def test_methods_that_take_gradients_see_the_linear_head(folder, words):
