@@ -4,7 +4,6 @@ import torch
 from scipy.special import expit, logsumexp, softmax
 from scipy.stats import entropy
 
-from openbench.core.features import FeatureSet
 from openbench.methods import adaneg
 from openbench.methods._words import WordChoice, far_words, grouped
 from openbench.methods.adaneg import AdaNeg
@@ -64,7 +63,7 @@ def test_equals_one_image_after_the_other(kind, sharpness, monkeypatch):
     data = problem(kind, n=200)
     method = AdaNeg(**SMALL, sharpness=sharpness).fit(None, data.head)
     memory = method.memory()
-    found = torch.cat([method.score_next(rows, memory) for rows in of_features(data.test).batches(75)])
+    found = torch.cat([method.score_next(rows, memory) for rows in given(features=data.test.features).batches(75)])
     expected, held = image_by_image(method, data)
     assert_equal(found.numpy(), expected, rtol=5e-5)
     assert {label: len(images) for label, images in memory.heaps.items()} == {k: len(v) for k, v in held.items()}
@@ -74,16 +73,12 @@ def test_equals_one_image_after_the_other(kind, sharpness, monkeypatch):
     assert len(memory.features) == sum(map(len, held.values()))
 
 
-def of_features(x) -> FeatureSet:
-    return given(features=x.features)
-
-
 def test_without_images_it_ranks_as_neglabel():
     """Nothing is assigned where the gap takes all scores; NegLabel's score is the log odds of the share."""
     from openbench.methods.neglabel import NegLabel
 
     data = problem("signed")
-    x = of_features(data.test)
+    x = given(features=data.test.features)
     method = AdaNeg(**{**SMALL, "gap": 1.0}).fit(None, data.head)
     plain = NegLabel(groups=3, share=0.4, scale=12.0).fit(None, data.head).score(x)
     torch.testing.assert_close(method.score_next(x, method.memory()), 1.1 * torch.sigmoid(plain), rtol=1e-5, atol=1e-6)

@@ -4,7 +4,7 @@ from scipy.special import logsumexp
 
 from openbench.methods.nnguide import NNGuide
 
-from .problems import assert_equal, f, problem, scores, y, z
+from .problems import assert_equal, f, problem, scores, unit, y, z
 
 
 def by_loops(data, bank: np.ndarray, k: int) -> np.ndarray:
@@ -19,8 +19,7 @@ def by_loops(data, bank: np.ndarray, k: int) -> np.ndarray:
 def bank_of(method: NNGuide, data) -> np.ndarray:
     """The training samples whose guidance was kept."""
     guides = method.fit(data.train, None).guides_.double().numpy()
-    features = f(data.train)
-    own = features / np.linalg.norm(features, axis=1, keepdims=True) * logsumexp(z(data.train), axis=1)[:, None]
+    own = unit(f(data.train)) * logsumexp(z(data.train), axis=1)[:, None]
     distances = np.abs(guides[:, None] - own).max(axis=2)
     assert distances.min(axis=1).max() < 1e-4
     return distances.argmin(axis=1)

@@ -9,7 +9,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
 from openbench.core.request import Field, Role
 from openbench.methods import _bank, _tails, mfs, relation
 
@@ -19,16 +18,11 @@ N, D, C = 10007, 40, 20  # a batch has 4,096; no other size is a multiple of the
 QUICK = {"epochs": 1, "epoch": 1, "batch_size": 2048, "batch": 2048, "max_train": 40}  # where a method has them
 
 
-def fitted_on_columns() -> dict[str, Method]:
-    """The methods that are fitted on columns of the training split."""
-    found = {}
-    for name, method in reading_columns():
-        if name in NODES and method.needs.fit_on == Role.ID_TRAIN and not method.request.layers:
-            found[name] = again(method, QUICK)
-    return found
-
-
-METHODS = fitted_on_columns()
+METHODS = {
+    name: again(method, QUICK)
+    for name, method in reading_columns()
+    if name in NODES and method.needs.fit_on == Role.ID_TRAIN and not method.request.layers
+}
 
 
 class Made(TorchDispatchMode):
