@@ -35,15 +35,14 @@ def missing_operators() -> tuple[str, ...]:
 
 
 @cache
-def prepare_torchvision() -> tuple[str, ...]:
-    """Declare the operators that are missing; return their names. Works once per process."""
+def prepare_torchvision() -> None:
+    """Declare the operators that are missing. Works once per process."""
     missing = missing_operators()
     if missing:
         library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
         for name in missing:
             library.define(name + _ARGUMENTS)  # type: ignore[no-untyped-call]
         _declared.append(library)
-    return missing
 
 
 def library(name: str) -> ModuleType:

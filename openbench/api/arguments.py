@@ -41,7 +41,7 @@ def check_benchmark(benchmark: object) -> str:
 
 
 def check_model_name(name: object, key: str = "name") -> None:
-    """Check that the name of a model can be part of the path of a record.
+    """Check that a name can be part of the path of a record.
 
     Raises:
         ConfigError: it cannot.

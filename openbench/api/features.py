@@ -17,6 +17,7 @@ from openbench.api.arguments import (
     ArrayLike,
     as_array,
     as_head,
+    check_model_name,
     class_indices,
     metric_options,
     named_sets,
@@ -32,7 +33,6 @@ from openbench.config.constraints import Seed, check_value
 from openbench.config.overrides import NAME
 from openbench.core.benchmark import Benchmark, RowItems, Split, must_differ
 from openbench.core.composite import Composite, leaves
-from openbench.core.names import PART, is_part
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.core.search import ChosenMethod, with_params
@@ -118,9 +118,8 @@ def evaluate_features(
         ConfigError: an unknown method, or options that do not fit.
     """
     check_value(seed, Seed, "seed")
-    for key, value in (("name", name), ("backbone", backbone)):
-        if not is_part(value):
-            raise ConfigError(f"{key} {value!r} — allowed: {PART}")
+    check_model_name(name)
+    check_model_name(backbone, "backbone")
     sets = [
         _FeatureArray.of(key, role, key, value)
         for key, role, value in (

@@ -63,6 +63,14 @@ def outputs_of(model, x):
     return features, model.fc(features)
 
 
+def check_outputs(backbone, model):
+    """A backbone has the features and logits of a Small."""
+    features, logits = outputs_of(model, images())
+    outputs = backbone.outputs(images(), BOTH)
+    torch.testing.assert_close(outputs.features, features)
+    torch.testing.assert_close(outputs.logits, logits)
+
+
 def small(seed=0, kind=Small, d=12, classes=6):
     """A network for the six ID classes of the digits."""
     torch.manual_seed(seed)

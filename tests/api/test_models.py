@@ -21,7 +21,7 @@ from openbench.methods.msp import MSP
 from openbench.methods.odin import ODIN
 from openbench.methods.vim import ViM
 
-from .own_models import BOTH, CLASSES, SIDE, Small, benchmark, images, outputs_of, small_model, wrapped
+from .own_models import BOTH, CLASSES, SIDE, Small, benchmark, check_outputs, images, outputs_of, small_model, wrapped
 
 
 class Softmaxed(Small):
@@ -72,10 +72,7 @@ class Returning(Small):
 def test_the_layer_that_makes_the_logits_is_found_with_its_input():
     model = Small()
     found = wrapped(model)
-    features, logits = outputs_of(model, images())
-    outputs = found.backbone.outputs(images(), BOTH)
-    torch.testing.assert_close(outputs.features, features)
-    torch.testing.assert_close(outputs.logits, logits)
+    check_outputs(found.backbone, model)
     torch.testing.assert_close(found.backbone.head.weight, model.fc.weight.detach())
     assert (found.backbone.name, found.warnings) == ("small", ())
 
@@ -125,7 +122,7 @@ def test_named_features_that_feed_the_classifier_are_its_features():
     model = Small()
     found = wrapped(model, features="avgpool").backbone
     assert not isinstance(found, OutputsBackbone)
-    torch.testing.assert_close(found.outputs(images(), BOTH).features, outputs_of(model, images())[0])
+    check_outputs(found, model)
 
 
 def test_other_named_features_are_averaged_over_positions_and_have_no_head():
@@ -163,10 +160,7 @@ def test_a_network_without_classifier_takes_one_that_is_given():
     model.load_state_dict(whole.state_dict())
     model.fc = nn.Identity()
     found = wrapped(model, head=(whole.fc.weight, whole.fc.bias)).backbone
-    features, logits = outputs_of(whole, images())
-    outputs = found.outputs(images(), BOTH)
-    torch.testing.assert_close(outputs.features, features)
-    torch.testing.assert_close(outputs.logits, logits)
+    check_outputs(found, whole)
     assert found.digest == wrapped(model, head=whole.fc).backbone.digest
     unbiased, zeros = nn.Linear(*whole.fc.weight.shape[::-1], bias=False), np.zeros(len(whole.fc.weight))
     asked = (unbiased, (unbiased.weight, None), (unbiased.weight, zeros))
@@ -250,10 +244,7 @@ def test_functions_are_never_the_same_again_and_say_so():
 def test_functions_give_logits_or_features_and_logits():
     model = small_model().eval()
     both = wrapped(lambda x: (model.pooled(x), model(x)), head=(model.fc.weight, model.fc.bias)).backbone
-    features, logits = outputs_of(model, images())
-    outputs = both.outputs(images(), BOTH)
-    assert torch.equal(outputs.features, features)
-    assert torch.equal(outputs.logits, logits)
+    check_outputs(both, model)
     refuse_missing_parts(both, ViM(), "vim")
     with pytest.raises(
         NotApplicableError, match="method 'knn' reads features, but backbone 'logits_alone' has logits only"
