@@ -182,6 +182,20 @@ def assert_blocks_leave_no_trace(method: Method, data: Problem, monkeypatch: pyt
     assert_equal(scores(method, data), whole)
 
 
+def logits_after_step(
+    network: NetworkBackbone, images: Tensor, loss: Callable[[Tensor], Tensor], epsilon: float
+) -> Array:
+    """In float64: of images moved one signed step down the gradient of a loss of their logits."""
+    module = network.module().double().eval()
+    x = images.double().requires_grad_(True)
+    loss(module(x)).backward()
+    step = torch.where(x.grad >= 0, 1.0, -1.0) / torch.tensor(STD).view(1, 3, 1, 1)
+    with torch.no_grad():
+        moved = module(x - epsilon * step).numpy()
+    module.float()
+    return moved
+
+
 def small_network(side: int = 8, std: tuple[float, float, float] = STD) -> NetworkBackbone:
     """A ResNet of three stages and four classes with random weights, for images of so many pixels a side."""
     backbone = resnet("toy", "resnet8", num_classes=4, preprocess=Preprocess(side, side, std=std)).initialise(0)

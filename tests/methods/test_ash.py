@@ -4,6 +4,7 @@ import torch
 from scipy.special import logsumexp
 
 from openbench.methods.ash import ASH
+from openbench.methods.scale import SCALE
 
 from .problems import KINDS, assert_equal, f, given, problem, scores
 
@@ -38,11 +39,10 @@ def test_equals_shaping_sample_by_sample(kind, percentile, variant):
     assert_equal(found[clear], expected[clear], rtol=1e-4 if (kind, variant) == ("signed", "s") else 1e-5)
 
 
-@pytest.mark.parametrize("variant", ["b", "p", "s"])
-def test_a_sample_without_activations_scores_the_energy_of_the_bias(variant):
+@pytest.mark.parametrize("method", [ASH(90, "b"), ASH(90, "p"), ASH(90, "s"), SCALE()])
+def test_a_sample_without_activations_scores_the_energy_of_the_bias(method):
     data = problem()
-    zero = given(features=torch.zeros(2, 24))
-    found = ASH(90, variant).fit(None, data.head).score(zero)
+    found = method.fit(None, data.head).score(given(features=torch.zeros(2, 24)))
     torch.testing.assert_close(found, (-torch.logsumexp(data.head.bias, dim=0)).expand(2))
 
 

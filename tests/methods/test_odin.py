@@ -9,7 +9,7 @@ from openbench.errors import MethodError
 from openbench.methods.iodin import IODIN
 from openbench.methods.odin import ODIN
 
-from .problems import STD, assert_equal, given, problem, scores, z
+from .problems import assert_equal, given, logits_after_step, problem, scores, z
 
 
 @pytest.fixture(scope="module")
@@ -19,14 +19,9 @@ def images():
 
 def by_hand(network, images: torch.Tensor, temperature: float, epsilon: float) -> np.ndarray:
     """The authors' recipe in float64: backward of the cross-entropy, one signed step, softmax of the second pass."""
-    module = network.module().double().eval()
-    x = images.double().requires_grad_(True)
-    logits = module(x)
-    functional.cross_entropy(logits / temperature, logits.argmax(dim=1)).backward()
-    step = torch.where(x.grad >= 0, 1.0, -1.0) / torch.tensor(STD).view(1, 3, 1, 1)
-    with torch.no_grad():
-        moved = module(x - epsilon * step).numpy()
-    module.float()
+    moved = logits_after_step(
+        network, images, lambda z: functional.cross_entropy(z / temperature, z.argmax(dim=1)), epsilon
+    )
     return softmax(moved / temperature, axis=1).max(axis=1)
 
 

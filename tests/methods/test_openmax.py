@@ -5,6 +5,7 @@ from scipy.optimize import minimize
 from scipy.special import logit
 from scipy.stats import weibull_min
 
+from openbench.core.features import FeatureSet
 from openbench.errors import MethodError
 from openbench.methods.openmax import OpenMax
 
@@ -91,12 +92,15 @@ def test_no_correct_sample_at_all_is_an_error():
         OpenMax().fit(train, None)
 
 
+def around_corners(length: float, noise: float) -> FeatureSet:
+    """Logits near one corner per class, so far from zero; all are classified correctly."""
+    corners = torch.eye(5).repeat(80, 1)
+    train = length * (corners + noise * torch.randn(400, 5, generator=torch.Generator().manual_seed(0)))
+    return given(logits=train, labels=train.argmax(dim=1))
+
+
 def test_distances_far_below_the_tail_revise_nothing():
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(400) % 5
-    train = 1e8 * (torch.nn.functional.one_hot(labels, 5) + 0.1 * torch.randn(400, 5, generator=generator))
-    seen = given(logits=train, labels=train.argmax(dim=1))
-    method = OpenMax(alpha=1).fit(seen, None)
+    method = OpenMax(alpha=1).fit(around_corners(1e8, 0.1), None)
     at_means = method.means_.float()
     found = method.score(given(logits=at_means))
     torch.testing.assert_close(found, -torch.logsumexp(at_means, dim=1))
@@ -104,9 +108,6 @@ def test_distances_far_below_the_tail_revise_nothing():
 
 @pytest.mark.parametrize("scale", [1.0, 1e4, 1e5, 1e8])
 def test_logits_of_any_size_have_finite_scores(scale):
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(400) % 5
-    train = scale * (4 * torch.nn.functional.one_hot(labels, 5) + torch.randn(400, 5, generator=generator))
-    method = OpenMax().fit(given(logits=train, labels=train.argmax(dim=1)), None)
-    x = given(logits=3 * scale * torch.randn(300, 5, generator=generator))
+    method = OpenMax().fit(around_corners(4 * scale, 0.25), None)
+    x = given(logits=3 * scale * torch.randn(300, 5, generator=torch.Generator().manual_seed(1)))
     assert method.score(x).isfinite().all()

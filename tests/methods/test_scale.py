@@ -31,9 +31,3 @@ def test_signed_features_whose_kept_part_cancels_have_finite_scores(shift, perce
     x = given(features=features)
     for method in (SCALE(percentile), ASH(variant="s", percentile=percentile)):
         assert method.fit(None, head).score(x).isfinite().all()
-
-
-def test_a_sample_without_activations_scores_the_energy_of_the_bias():
-    data = problem()
-    found = SCALE().fit(None, data.head).score(given(features=torch.zeros(2, 24)))
-    torch.testing.assert_close(found, (-torch.logsumexp(data.head.bias, dim=0)).expand(2))

@@ -19,7 +19,7 @@ from openbench.methods.rotpred import RotPred
 from openbench.methods.sngp import SNGP
 from openbench.methods.weighted_energy import WeightedEnergy
 
-from .problems import STD
+from .problems import logits_after_step
 
 N, C = 40, 5
 
@@ -93,13 +93,7 @@ def test_sngp_is_dempster_shafers_uncertainty_of_mean_field_logits(factor: float
 @pytest.mark.parametrize("epsilon", [0.0, 0.0025, 0.02])
 def test_godin_equals_the_recipe_through_a_real_network(network, form: str, epsilon: float) -> None:
     images = random(12, 3, 8, 8) / 3
-    module = network.module().double().eval()
-    x = images.double().requires_grad_(True)
-    module(x).max(dim=1).values.sum().backward()
-    step = torch.where(x.grad > 0, 1.0, -1.0) / torch.tensor(STD).view(1, 3, 1, 1)
-    with torch.no_grad():
-        moved = module(x + epsilon * step).numpy()
-    module.float()
+    moved = logits_after_step(network, images, lambda z: -z.max(dim=1).values.sum(), epsilon)
     expected = -(moved if form == "logit" else softmax(moved, axis=1)).max(axis=1)
     method = GODIN(epsilon, form)
     found = method.score(given(network.outputs(images, method.request).logits))
