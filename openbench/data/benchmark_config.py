@@ -17,7 +17,7 @@ from openbench.config.constraints import Checked, Count, OneOf, Seed, check_valu
 from openbench.core.benchmark import canonical, check_distinct
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data.dataset import Incomplete
+from openbench.data.dataset import Incomplete, SetConfig
 from openbench.data.manifests import load_classes
 from openbench.errors import ConfigError, available, check_known, did_you_mean
 
@@ -44,6 +44,14 @@ class SetNode:
     role: Role
     node: Mapping[str, Any]
     member: str = ""
+
+    def config(self) -> SetConfig:
+        """Return its config with its sources built.
+
+        Raises:
+            ConfigError: an unknown or missing key.
+        """
+        return SetConfig.from_node(self.node, f"benchmark.{self.path}")
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def open_benchmark(
     classes, dropped = config.classes, config.removed
     splits: dict[str, Split] = {}
     members: dict[str, dict[str, Split]] = {}
-    configs = {entry.path: SetConfig.from_node(entry.node, f"benchmark.{entry.path}") for entry in config.sets}
+    configs = {entry.path: entry.config() for entry in config.sets}
     places = {entry.path: _locate(entry.path, configs[entry.path], reader) for entry in config.sets}
     statuses = [
         _status(entry, configs[entry.path], located)
@@ -174,7 +174,7 @@ def survey(benchmark: BenchmarkConfig) -> list[SetStatus]:
     """
     result = []
     for entry in benchmark.sets:
-        config = SetConfig.from_node(entry.node, f"benchmark.{entry.path}")
+        config = entry.config()
         try:
             result.append(_status(entry, config, locate(config)))
         except DataError as error:

@@ -14,7 +14,6 @@ from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.data.benchmark_config import BenchmarkConfig
-from openbench.data.dataset import SetConfig
 from openbench.data.manifests import Manifest
 from openbench.digest import digest
 from openbench.engine.provenance import score_warnings
@@ -56,7 +55,7 @@ class Listed:
         """
         counts, names, identities = dict[str, int](), dict[str, Sequence[str]](), dict[str, str]()
         for entry in benchmark.sets:
-            config = SetConfig.from_node(entry.node, f"benchmark.{entry.path}")
+            config = entry.config()
             if entry.role in (Role.ID_TRAIN, Role.OOD_TRAIN):
                 continue
             if entry.member or config.limit is not None:

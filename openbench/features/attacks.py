@@ -96,8 +96,7 @@ class Attack(Checked):
 
 
 def _norms(x: Tensor) -> Tensor:
-    norms: Tensor = x.flatten(1).norm(dim=1)
-    return norms.view(-1, 1, 1, 1)
+    return x.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
 
 
 def attacked(

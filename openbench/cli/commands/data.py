@@ -516,12 +516,10 @@ def _prepare_weights(name: str, config_dir: Path | None, root: Path) -> int:
 
 def _seen_table(name: str, weights: "Weights", benchmark: "BenchmarkConfig") -> Table:
     """For each OOD set of a benchmark, how many of its classes were among the labels of the pre-training."""
-    from openbench.data.dataset import SetConfig
-
     rows = []
     for entry in benchmark.sets:
         if entry.path.startswith(("near.", "far.", "ood_")):
-            classes = SetConfig.from_node(entry.node, f"benchmark.{entry.path}").listing().class_names()
+            classes = entry.config().listing().class_names()
             rows.append((entry.path, len(classes), weights.pretraining.seen(classes)))
     columns = (Column("OOD set"), Column("classes", "count"), Column("labelled in pre-training"))
     title = f"Has {name} seen the OOD classes of {benchmark.name}?"

@@ -256,7 +256,7 @@ def refuse_listed_images(benchmark: Benchmark, config: BenchmarkConfig) -> None:
     """
     if not any(split.unread for split in benchmark.splits()):
         return
-    sets = [(entry.role, SetConfig.from_node(entry.node, f"benchmark.{entry.path}")) for entry in config.sets]
+    sets = [(entry.role, entry.config()) for entry in config.sets]
     for split in (split for split in benchmark.splits() if split.unread):
         for (role, unread), (other, tested) in product(sets, sets):
             if role == split.role and must_differ(role, other) and unread.sources == tested.sources:

@@ -216,5 +216,4 @@ class JensenShannon(Consistency):
         """Return the weighted divergence."""
         log_p = torch.stack([z.float().log_softmax(dim=1) for z in logits])
         log_mean = log_p.exp().mean(dim=0).clamp_min(_LEAST).log()
-        divergence = (log_p.exp() * (log_p - log_mean)).sum(dim=2).mean()
-        return self.weight * divergence
+        return self.weight * (log_p.exp() * (log_p - log_mean)).sum(dim=2).mean()

@@ -153,8 +153,7 @@ class PictureFolder:
 
 @lru_cache(maxsize=2)
 def _pictures(folder: PictureFolder, place: Path, side: int) -> NDArray[np.uint8]:
-    preprocess = Preprocess(side, side)
-    crops = (cropped(decode(file), preprocess) for file in folder.files())
+    crops = (cropped(decode(file), Preprocess(side, side)) for file in folder.files())
     return np.stack([np.repeat(crop[..., None], 3, axis=2) if crop.ndim == 2 else crop for crop in crops])
 
 

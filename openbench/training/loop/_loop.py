@@ -386,8 +386,7 @@ class Objective(nn.Module):
         if self.consistency is None or not part.versions:
             return loss
         images = (part.batch.images, *part.versions)
-        logits: Tensor = self.prepared(torch.cat(images))
-        return loss + self.consistency.loss(logits.chunk(len(images)))
+        return loss + self.consistency.loss(self.prepared(torch.cat(images)).chunk(len(images)))
 
 
 @contextmanager

@@ -35,8 +35,6 @@ class OutlierExposure(TrainingMethod):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of ID images and outliers in one pass."""
-        outliers = outliers_of(batch)
-        logits = model(torch.cat([batch.images, outliers]))
-        outlying = logits[len(batch.images) :]
-        uniform = uniform_cross_entropy(outlying)
-        return batch.cross_entropy(logits[: len(batch.images)]) + self.weight * uniform
+        n = len(batch.images)
+        logits = model(torch.cat([batch.images, outliers_of(batch)]))
+        return batch.cross_entropy(logits[:n]) + self.weight * uniform_cross_entropy(logits[n:])

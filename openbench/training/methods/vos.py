@@ -138,8 +138,7 @@ class VOS(TrainingMethod):
         covariance = centred.T @ centred / (c * length)
         covariance.diagonal().add_(_RIDGE)
         factor = torch.linalg.cholesky(covariance)
-        seed = int(torch.randint(0, 2**62, (), generator=info.generator))
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(int(torch.randint(0, 2**62, (), generator=info.generator)))
         squares = np.sort(rng.chisquare(d, (c, self.sample_from)), axis=1)[:, -self.select :]
         directions = rng.normal(size=(c, self.select, d))
         directions *= (np.sqrt(squares) / np.linalg.norm(directions, axis=2))[:, :, None]
