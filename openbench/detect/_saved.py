@@ -1,8 +1,5 @@
 """Detectors on disk: one JSON, one safetensors file and perhaps an ONNX graph, each with its digest. Nothing is run."""
 
-import os
-import secrets
-import shutil
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -10,6 +7,7 @@ from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -186,13 +184,12 @@ def _write_files(path: Path, files: Mapping[str, bytes]) -> None:
             for name, content in files.items():
                 pack.writestr(zipfile.ZipInfo(name), content)
         return
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-    try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        unfinished = Path(folder) / path.name
         for name, content in files.items():
             write_whole(unfinished / name, content)
-        os.rename(unfinished, path)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.rename(path)
 
 
 def read(
