@@ -19,23 +19,21 @@ from openbench.training.augment.augmentations import (
 from openbench.training.augment.pixmix import PixMix
 from openbench.training.augment.reading import PreparedVersions, RandomResizedCrop
 
+from .training_toys import draws
+
 v2 = _compat.library("torchvision.transforms.v2")
 KINDS = [RandomCrop(2), HorizontalFlip(), Cutout(2, 3), RandAugment(2, 20), AugMix(), PixMix(drawn=5)]
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 @pytest.fixture
 def images() -> torch.Tensor:
-    return torch.randint(0, 256, (8, 12, 10, 3), generator=seeded(9)).to(torch.uint8)
+    return torch.randint(0, 256, (8, 12, 10, 3), generator=draws(9)).to(torch.uint8)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_augmentation_keeps_its_contract(images: torch.Tensor, kind: Augmentation) -> None:
     before, state = images.clone(), torch.get_rng_state()
-    first, again, other = kind(images, seeded(5)), kind(images, seeded(5)), kind(images, seeded(6))
+    first, again, other = kind(images, draws(5)), kind(images, draws(5)), kind(images, draws(6))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(images, before)
@@ -46,14 +44,14 @@ def test_augmentation_keeps_its_contract(images: torch.Tensor, kind: Augmentatio
 
 @pytest.mark.parametrize("kind", [RandAugment(1, 30), AugMix(), PixMix(drawn=5)])
 def test_every_image_gets_draws_of_its_own(kind: Augmentation) -> None:
-    one = torch.randint(0, 256, (1, 12, 10, 3), generator=seeded(1)).to(torch.uint8)
-    found = kind(one.repeat(30, 1, 1, 1), seeded(2))
+    one = torch.randint(0, 256, (1, 12, 10, 3), generator=draws(1)).to(torch.uint8)
+    found = kind(one.repeat(30, 1, 1, 1), draws(2))
     assert len({image.numpy().tobytes() for image in found}) > 5
 
 
 def test_images_are_those_of_torchvision(images: torch.Tensor) -> None:
-    found = RandAugment(2, 20)(images, seeded(5))
-    seed = int(torch.randint(0, 2**62, (), generator=seeded(5)))
+    found = RandAugment(2, 20)(images, draws(5))
+    seed = int(torch.randint(0, 2**62, (), generator=draws(5)))
     theirs = v2.RandAugment(2, 20)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -64,7 +62,7 @@ def test_images_are_those_of_torchvision(images: torch.Tensor) -> None:
 @pytest.mark.parametrize("side", [1, 3, 4, 30])
 def test_cutout_blanks_the_square_around_its_centre(side: int) -> None:
     white = torch.full((400, 9, 7, 3), 255, dtype=torch.uint8)
-    holes = (Cutout(1, side, grey=0.0)(white, seeded()) == 0).numpy()
+    holes = (Cutout(1, side, grey=0.0)(white, draws(0)) == 0).numpy()
     assert (holes.all(axis=3) == holes.any(axis=3)).all(), "all channels alike"
     seen = set()
     for hole in holes[..., 0]:
@@ -81,7 +79,7 @@ def test_cutout_blanks_the_square_around_its_centre(side: int) -> None:
 
 def test_several_holes_and_the_grey_they_are_filled_with() -> None:
     white = torch.full((200, 20, 20, 1), 255, dtype=torch.uint8)
-    one, four = (Cutout(k, 4, grey=0.5)(white, seeded()) for k in (1, 4))
+    one, four = (Cutout(k, 4, grey=0.5)(white, draws(0)) for k in (1, 4))
     assert set(four.unique().tolist()) == {128, 255}
     assert 2 * np.mean(one.numpy() == 128) < np.mean(four.numpy() == 128) < 4.2 * np.mean(one.numpy() == 128)
 
@@ -116,7 +114,7 @@ def test_a_part_of_one_pixel_is_taken_as_any_other() -> None:
 
 @pytest.fixture
 def many() -> torch.Tensor:
-    return torch.randint(1, 256, (64, 9, 7, 3), generator=seeded(9)).to(torch.uint8)
+    return torch.randint(1, 256, (64, 9, 7, 3), generator=draws(9)).to(torch.uint8)
 
 
 def padded(image: np.ndarray, p: int) -> np.ndarray:
@@ -125,8 +123,8 @@ def padded(image: np.ndarray, p: int) -> np.ndarray:
 
 @pytest.mark.parametrize("padding", [0, 1, 4])
 def test_crop_cuts_the_windows_that_numpy_cuts_one_by_one(many: torch.Tensor, padding: int) -> None:
-    cropped = RandomCrop(padding)(many, seeded(3)).numpy()
-    top, left = torch.randint(0, 2 * padding + 1, (2, len(many)), generator=seeded(3)).tolist()
+    cropped = RandomCrop(padding)(many, draws(3)).numpy()
+    top, left = torch.randint(0, 2 * padding + 1, (2, len(many)), generator=draws(3)).tolist()
     for i, image in enumerate(many.numpy()):
         window = padded(image, padding)[top[i] : top[i] + 9, left[i] : left[i] + 7]
         np.testing.assert_array_equal(cropped[i], window)
@@ -134,7 +132,7 @@ def test_crop_cuts_the_windows_that_numpy_cuts_one_by_one(many: torch.Tensor, pa
 
 def test_every_offset_of_the_crop_is_equally_likely() -> None:
     image = torch.arange(1, 26).view(1, 5, 5, 1).to(torch.uint8)
-    crops = RandomCrop(1)(image.repeat(9000, 1, 1, 1), seeded()).numpy()
+    crops = RandomCrop(1)(image.repeat(9000, 1, 1, 1), draws(0)).numpy()
     windows = {padded(image[0].numpy(), 1)[t : t + 5, u : u + 5].tobytes(): 0 for t in range(3) for u in range(3)}
     for crop in crops:
         windows[crop.tobytes()] += 1
@@ -144,7 +142,7 @@ def test_every_offset_of_the_crop_is_equally_likely() -> None:
 
 def test_flip_mirrors_left_to_right_about_half_of_the_images(many: torch.Tensor) -> None:
     many = many.repeat(40, 1, 1, 1)
-    flipped = HorizontalFlip()(many, seeded()).numpy()
+    flipped = HorizontalFlip()(many, draws(0)).numpy()
     mirrored = 0
     for before, after in zip(many.numpy(), flipped, strict=True):
         is_mirror = np.array_equal(after, before[:, ::-1])
@@ -154,5 +152,5 @@ def test_flip_mirrors_left_to_right_about_half_of_the_images(many: torch.Tensor)
 
 
 def test_flip_at_the_ends_of_its_range(many: torch.Tensor) -> None:
-    assert torch.equal(HorizontalFlip(0.0)(many, seeded()), many)
-    assert torch.equal(HorizontalFlip(1.0)(many, seeded()), many.flip(2))
+    assert torch.equal(HorizontalFlip(0.0)(many, draws(0)), many)
+    assert torch.equal(HorizontalFlip(1.0)(many, draws(0)), many.flip(2))

@@ -15,13 +15,9 @@ from openbench.training.methods.conf_branch import ConfBranch
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe
 
-from .training_toys import QUIET, RECIPE, job
+from .training_toys import QUIET, RECIPE, draws, job
 
 KINDS = [Mixup(1.0), RegMixup(2.0), CutMix(1.0)]
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture
@@ -32,13 +28,13 @@ def images() -> torch.Tensor:
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 20.0])
 def test_shares_follow_the_beta_distribution(alpha: float) -> None:
-    generator = seeded()
+    generator = draws(0)
     assert kstest([draw_share(alpha, generator) for _ in range(1000)], beta(alpha, alpha).cdf).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("kind", [Mixup(1.0), RegMixup(2.0)])
 def test_mixup_is_the_weighted_sum_of_an_image_and_its_partner(images: torch.Tensor, kind: Mixing) -> None:
-    mixed = kind(images, seeded(3))
+    mixed = kind(images, draws(3))
     assert sorted(mixed.partners.tolist()) == list(range(16))
     for i, j in enumerate(mixed.partners.tolist()):
         np.testing.assert_allclose(mixed.images[i].numpy(), mixed.share * i + (1 - mixed.share) * j, rtol=1e-5)
@@ -46,7 +42,7 @@ def test_mixup_is_the_weighted_sum_of_an_image_and_its_partner(images: torch.Ten
 
 @pytest.mark.parametrize("seed", range(4))
 def test_cutmix_pastes_one_rectangle_of_the_partner_and_counts_its_area(images: torch.Tensor, seed: int) -> None:
-    mixed = CutMix()(images, seeded(seed))
+    mixed = CutMix()(images, draws(seed))
     places = [(mixed.images[i] == j).numpy() for i, j in enumerate(mixed.partners.tolist()) if i != j]
     assert all(np.array_equal(places[0], p) for p in places)
     pasted = places[0][0]
@@ -60,7 +56,7 @@ def test_rectangles_of_cutmix_have_the_area_asked_for_where_they_fit() -> None:
     # The centre lies anywhere: of a small rectangle in a large image nearly all fit.
     shares = []
     for seed in range(300):
-        mixed = CutMix(alpha=1.0)(torch.zeros(2, 1, 200, 200), seeded(seed))
+        mixed = CutMix(alpha=1.0)(torch.zeros(2, 1, 200, 200), draws(seed))
         shares.append((draw_share_of(seed), mixed.share))
     asked, found = np.array(shares).T
     assert (found >= asked - 0.011).all()  # rounding to pixels and cut-off edges only shrink the rectangle
@@ -68,13 +64,13 @@ def test_rectangles_of_cutmix_have_the_area_asked_for_where_they_fit() -> None:
 
 
 def draw_share_of(seed: int) -> float:
-    generator = seeded(seed)
+    generator = draws(seed)
     torch.randperm(2, generator=generator)
     return draw_share(1.0, generator)
 
 
 def test_cutmix_mixes_as_many_batches_as_its_probability_says(images: torch.Tensor) -> None:
-    generator = seeded()
+    generator = draws(0)
     shares = [CutMix(probability=0.3)(images, generator).share for _ in range(400)]
     mixed = np.mean([s < 1 for s in shares])
     # Some rectangles are empty: then nothing is mixed either.
@@ -85,7 +81,7 @@ def test_cutmix_mixes_as_many_batches_as_its_probability_says(images: torch.Tens
 @pytest.mark.parametrize("kind", KINDS)
 def test_mixing_is_a_function_of_the_generator_and_leaves_all_else_alone(images: torch.Tensor, kind: Mixing) -> None:
     before, state = images.clone(), torch.get_rng_state()
-    first, second, other = kind(images, seeded(5)), kind(images, seeded(5)), kind(images, seeded(6))
+    first, second, other = kind(images, draws(5)), kind(images, draws(5)), kind(images, draws(6))
     assert torch.equal(first.images, second.images)
     assert not torch.equal(first.images, other.images)
     assert torch.equal(images, before)

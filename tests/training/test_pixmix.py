@@ -19,9 +19,7 @@ from openbench.training.augment.pixmix import (
 )
 from openbench.training.augment.reading import PictureFolder
 
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from .training_toys import draws
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -96,8 +94,8 @@ def test_images_without_a_mix_or_an_operation_stay_as_they_are(image: np.ndarray
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_one_and_three_channels_are_kept(channels: int) -> None:
-    images = torch.randint(0, 256, (6, 10, 10, channels), generator=seeded(9)).to(torch.uint8)
-    assert PixMix(drawn=3)(images, seeded(1)).shape == images.shape
+    images = torch.randint(0, 256, (6, 10, 10, channels), generator=draws(9)).to(torch.uint8)
+    assert PixMix(drawn=3)(images, draws(1)).shape == images.shape
 
 
 def test_an_operation_of_level_zero_changes_little_and_of_a_high_level_much(image: np.ndarray) -> None:
