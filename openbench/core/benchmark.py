@@ -90,6 +90,14 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
+class Validation:
+    """The splits that tuning can see. Test splits cannot be reached from here."""
+
+    id_val: Split
+    ood_val: Split
+
+
+@dataclass(frozen=True, eq=False)
 class Benchmark:
     """ID splits, OOD splits and the promises about them.
 
@@ -171,8 +179,8 @@ class Benchmark:
         """The splits scored for the tables: ID test, csID, near, far."""
         return (self.id_test, *self.csid.values(), *self.near.values(), *self.far.values())
 
-    def validation(self) -> Split:
-        """The OOD split that tuning may see.
+    def validation(self) -> Validation:
+        """The splits that tuning may see.
 
         Raises:
             DataError: the benchmark has no OOD validation set.
@@ -182,7 +190,7 @@ class Benchmark:
                 f"benchmark '{self.name}' has no OOD validation set to tune on — use tune=held_out_classes or "
                 "tune=synthetic, or tune=none, which takes each method's default hyper-parameters"
             )
-        return self.ood_val
+        return Validation(self.id_val, self.ood_val)
 
     @property
     def deviations(self) -> tuple[str, ...]:

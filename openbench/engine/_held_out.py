@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openbench.core.benchmark import Benchmark, Split
+from openbench.core.benchmark import Benchmark, Split, Validation
 from openbench.core.composite import leaves
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
@@ -109,7 +109,7 @@ def held_out(
     head = whole.head
     if head.num_classes == classes:
         head = replace(head, weight=head.weight[kept], bias=head.bias[kept])
-    return TuneContext(val, (ood,), Fitting(train, val, head), replace(scoring, features=source), report)
+    return TuneContext(Validation(val, ood), Fitting(train, val, head), replace(scoring, features=source), report)
 
 
 @dataclass(frozen=True, eq=False)

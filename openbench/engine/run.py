@@ -16,7 +16,7 @@ from openbench.checkout import uncommitted
 from openbench.config.build import from_node
 from openbench.config.folders import packages_of
 from openbench.config.overrides import STREAM
-from openbench.core.benchmark import Benchmark, Split
+from openbench.core.benchmark import Benchmark, Split, Validation
 from openbench.core.composite import leaves, version_of
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
@@ -62,7 +62,7 @@ from openbench.engine.provenance import (
     reused_outcome,
     score_warnings,
 )
-from openbench.engine.tune import TuneContext, Tuning, tune
+from openbench.engine.tune import TestSplits, TuneContext, Tuning, tune
 from openbench.errors import MethodError, RecordError
 from openbench.features.attacks import Attack, Loss, acceptance, attacked, cross_entropy
 from openbench.features.changed_images import synthetic
@@ -408,15 +408,14 @@ def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring) -> Tuned:
     if tuning.strategy == "held_out_classes":
         folds = folds_of(len(benchmark.classes), tuning.folds, tuning.seed)
         return tune(spec.method, spec.space, *(held_out(f, benchmark, fitting, scoring, report) for f in folds))
-    on_test = tuning.strategy in ("oracle", "oracle_per_set")
-    id_split = benchmark.id_test if on_test else benchmark.id_val
-    if on_test:
-        ood = (*benchmark.near.values(), *benchmark.far.values())
-    elif tuning.strategy == "synthetic":
-        ood = (synthetic(benchmark.id_val, tuning.recipes, tuning.seed, spec.backbone.preprocess),)
+    splits: Validation | TestSplits
+    if tuning.strategy == "synthetic":
+        ood = synthetic(benchmark.id_val, tuning.recipes, tuning.seed, spec.backbone.preprocess)
+        splits = Validation(benchmark.id_val, ood)
     else:
-        ood = (benchmark.validation(),)
-    return tune(spec.method, spec.space, TuneContext(id_split, ood, fitting, scoring, report, on_test))
+        on_test = tuning.strategy in ("oracle", "oracle_per_set")
+        splits = TestSplits.of(benchmark) if on_test else benchmark.validation()
+    return tune(spec.method, spec.space, TuneContext(splits, fitting, scoring, report))
 
 
 def _class_values(method: Method, spec: RunSpec, scoring: Scoring) -> dict[Role, dict[str, Any]]:

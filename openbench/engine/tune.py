@@ -1,4 +1,4 @@
-"""Search of hyper-parameters by AUROC, on the splits that it is given."""
+"""Search of hyper-parameters by AUROC. A Validation object gives no access to test splits."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from annotated_types import Ge, MinLen
 from numpy.typing import NDArray
 
 from openbench.config.constraints import Checked, Seed
-from openbench.core.benchmark import Split
+from openbench.core.benchmark import Benchmark, Split, Validation
 from openbench.core.method import Method
 from openbench.core.search import Trial, Tuned, best_trial, grid, with_params
 from openbench.engine.evaluate import Fitting, Scoring, fit, predictions, score_split
@@ -45,25 +45,44 @@ class Tuning(Checked):
     seed: Seed = 0
 
 
+@dataclass(frozen=True, eq=False)
+class TestSplits:
+    """The test splits, on which only the oracles choose: ID test against all OOD test sets together.
+
+    `oracle_per_set` makes a choice for each OOD set, with that set alone.
+    """
+
+    __test__ = False  # pytest would take it for a test class
+
+    id_test: Split
+    ood_test: tuple[Split, ...]
+
+    @classmethod
+    def of(cls, benchmark: Benchmark) -> "TestSplits":
+        """Return the test splits of a benchmark."""
+        return cls(benchmark.id_test, (*benchmark.near.values(), *benchmark.far.values()))
+
+
 @dataclass(frozen=True)
 class TuneContext:
     """The data and functions that a search may use.
 
     Args:
-        id_split: the ID side on which settings are compared: ID val, for the oracles ID test.
-        ood_splits: the OOD side: OOD val, for the oracles the near and far sets.
+        validation: ID val and OOD val; TestSplits for the oracle.
         fitting: the ID splits that `fit` may see.
         scoring: source of the columns, device and batch size.
         report: called after each trial with (done, total, trial).
-        on_test: whether the sides are test sets, as for the oracles.
     """
 
-    id_split: Split
-    ood_splits: tuple[Split, ...]
+    validation: Validation | TestSplits
     fitting: Fitting
     scoring: Scoring
     report: Report = lambda done, total, trial: None
-    on_test: bool = False
+
+    @property
+    def on_test(self) -> bool:
+        """Whether the sides are test sets, as for the oracles."""
+        return isinstance(self.validation, TestSplits)
 
     def fit(self, method: Method) -> Method:
         """Fit a method on the split that it declares and return it."""
@@ -79,7 +98,9 @@ class TuneContext:
 
     def sides(self) -> tuple[Split, tuple[Split, ...]]:
         """Return the ID split and the OOD splits on which settings are compared."""
-        return self.id_split, self.ood_splits
+        if isinstance(self.validation, TestSplits):
+            return self.validation.id_test, self.validation.ood_test
+        return self.validation.id_val, (self.validation.ood_val,)
 
 
 def tune(method: Method, space: Mapping[str, Sequence[Any]], *contexts: TuneContext) -> Tuned:

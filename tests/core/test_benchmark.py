@@ -105,9 +105,14 @@ def test_an_empty_split_and_columns_of_different_length_are_refused(items, label
 
 
 def test_without_ood_val_there_is_nothing_to_tune_on():
-    assert benchmark().validation().role == Role.OOD_VAL
     with pytest.raises(DataError, match="tune=none"):
         benchmark(ood_val=None).validation()
+
+
+def test_validation_reaches_no_test_split():
+    bench = benchmark()
+    held = {id(v) for v in vars(bench.validation()).values()}
+    assert held == {id(bench.id_val), id(bench.ood_val)}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from openbench.core.scores import SetScores
 from openbench.engine import run as engine
 from openbench.engine._per_set import joined_record, single_sets
 from openbench.engine.run import RunSpec
-from openbench.engine.tune import Tuning
+from openbench.engine.tune import TestSplits, Tuning
 from openbench.methods.msp import MSP
 from openbench.metrics.suite import MetricOptions, evaluate
 
@@ -69,9 +69,9 @@ def joined(found):
 
 
 def test_each_choice_sees_one_ood_test_set():
-    seen = dict(single_sets(BENCHMARK))
-    assert {name: [*alone.near, *alone.far] for name, alone in seen.items()} == {s: [s] for s in "nmf"}
-    assert {alone.id_test for alone in seen.values()} == {BENCHMARK.id_test}
+    seen = {name: TestSplits.of(alone) for name, alone in single_sets(BENCHMARK)}
+    assert {name: [s.name for s in splits.ood_test] for name, splits in seen.items()} == {s: [s] for s in "nmf"}
+    assert {splits.id_test for splits in seen.values()} == {BENCHMARK.id_test}
 
 
 def test_a_set_has_the_numbers_of_a_run_on_it_alone(found, joined):

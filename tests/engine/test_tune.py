@@ -6,6 +6,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from openbench.core.benchmark import Validation
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -67,19 +68,19 @@ class Source:
         return FeatureSet(columns)
 
 
-ID_VAL, OOD_VAL = split("a", Role.ID_VAL, 40), split("b", Role.OOD_VAL, 50)
-FITTING = Fitting(split("a", Role.ID_TRAIN, 30), ID_VAL, Head(torch.eye(2), torch.zeros(2)))
+VALIDATION = Validation(split("a", Role.ID_VAL, 40), split("b", Role.OOD_VAL, 50))
+FITTING = Fitting(split("a", Role.ID_TRAIN, 30), VALIDATION.id_val, Head(torch.eye(2), torch.zeros(2)))
 
 
-def context(source, **report):
-    return TuneContext(ID_VAL, (OOD_VAL,), FITTING, Scoring(source, CPU, 7), **report)
+def context(source):
+    return TuneContext(VALIDATION, FITTING, Scoring(source, CPU, 7))
 
 
 def test_the_best_validation_auroc_wins_and_every_trial_is_kept():
     source = Source({Role.OOD_VAL: torch.tensor([0.0, 1.5])})
     tuned = tune(Tilt(), {"angle": [0.0, 90.0, 180.0, 270.0]}, context(source))
     assert tuned.params == {"angle": 90.0}
-    z = [source(s, Request()).logits.double() for s in (ID_VAL, OOD_VAL)]
+    z = [source(s, Request()).logits.double() for s in (VALIDATION.id_val, VALIDATION.ood_val)]
     truth = [0] * 40 + [1] * 50
     for trial in tuned.trials:
         a = np.deg2rad(trial["params"]["angle"])
@@ -152,7 +153,8 @@ def test_settings_that_differ_in_what_score_reads_share_a_fit_and_give_the_trial
     for kind in (Drawn, DrawnAnew):
         kind.fits.clear()
         source = Source({Role.OOD_VAL: torch.tensor([-1.0, 0.5])})
-        found.append(tune(kind(), space, context(source, report=lambda *args: seen.append(args))))
+        how = TuneContext(VALIDATION, FITTING, Scoring(source, CPU, 7), report=lambda *args: seen.append(args))
+        found.append(tune(kind(), space, how))
     assert (Drawn.fits, len(DrawnAnew.fits)) == ([0.5, -3.0], 6)
     assert found[0].params == found[1].params
     shared, separate = ([(t["params"], t.get("auroc")) for t in tuned.trials] for tuned in found)
@@ -167,7 +169,7 @@ def test_the_method_that_a_search_ends_with_is_handed_on_where_it_is_the_best_on
     source = Source({Role.OOD_VAL: torch.tensor([0.0, 1.5])})
     tuned = tune(Drawn(), {"weight": [0.0, 2.0, -1.0]}, context(source))
     again = fit(with_params(Drawn(), tuned.params), FITTING, source, CPU)
-    x = source(ID_VAL, Request())
+    x = source(VALIDATION.id_val, Request())
     assert tuned.fitted.params() == again.params()
     np.testing.assert_array_equal(score(tuned.fitted, x, 7, "a"), score(again, x, 7, "a"))
     first = tune(Drawn(), {"offset": [-1.0, 50.0]}, context(source))
@@ -193,7 +195,7 @@ def test_a_method_without_fit_on_causes_no_train_pass():
 def scored_by(kind, value):
     """Run a method whose score is what a function returns."""
     method = type("Odd", (kind,), {"score": lambda self, x: value(x)})()
-    return score(method, Source()(ID_VAL, Request()), 7, "a (id_val)")
+    return score(method, Source()(VALIDATION.id_val, Request()), 7, "a (id_val)")
 
 
 @pytest.mark.parametrize(

@@ -147,10 +147,10 @@ def test_predictions_are_among_the_classes_that_are_left():
     _, logits, labels = columns(BENCHMARK.id_val)
     rows = np.isin(labels, kept)
     np.testing.assert_array_equal(
-        kept[predictions(fold.id_split, fold.scoring.features)], kept[logits[rows][:, kept].argmax(1)]
+        kept[predictions(fold.validation.id_val, fold.scoring.features)], kept[logits[rows][:, kept].argmax(1)]
     )
-    np.testing.assert_array_equal(kept[fold.id_split.labels], labels[rows])
-    assert fold.id_split.classes == tuple(NAMES[k] for k in kept)
+    np.testing.assert_array_equal(kept[fold.validation.id_val.labels], labels[rows])
+    assert fold.validation.id_val.classes == tuple(NAMES[k] for k in kept)
 
 
 def test_names_of_held_out_classes_are_not_among_the_texts():
@@ -254,15 +254,13 @@ def test_strategy_folds_recipes_and_seed_are_part_of_the_identity():
 
 
 def test_a_trial_of_the_oracle_has_the_auroc_of_each_set():
-    unlabelled, sets = np.full(30, -1), {}
-    for seed, (name, role) in enumerate({"n": Role.NEAR, "m": Role.FAR}.items(), start=5):
-        read = split(Role.ID_VAL, 30, seed)
-        sets[name] = replace(read, name=name, role=role, labels=unlabelled, classes=(name,), digest=name)
-    benchmark = replace(BENCHMARK, near={"n": sets["n"]}, far={"m": sets["m"]})
+    sets = {name: replace(split(Role.ID_VAL, 30, seed), role=Role.NEAR) for seed, name in enumerate("nm", start=5)}
+    near = {name: replace(s, name=name, digest=name, labels=np.full(30, -1)) for name, s in sets.items()}
+    benchmark = replace(BENCHMARK, near={k: replace(s, classes=(k,)) for k, s in near.items()}, far={})
     spec = RunSpec(benchmark, Backbone(), Everything(), "m", {"weight": [0.0, 1.0]}, Tuning("oracle"))
     for trial in engine._tune(spec, FITTING, SCORING).trials:
         method = fit(Everything(**trial["params"]), FITTING, SCORING.features, CPU)
-        ids, *oods = (score_split(method, s, SCORING) for s in (benchmark.id_test, *sets.values()))
+        ids, *oods = (score_split(method, s, SCORING) for s in (benchmark.id_test, *benchmark.near.values()))
         truth = [roc_auc_score([0] * 40 + [1] * 30, np.concatenate([ids, ood])) for ood in oods]
         assert list(trial["sets"].values()) == pytest.approx(truth, abs=1e-9)
         assert list(trial["sets"]) == ["n", "m"]

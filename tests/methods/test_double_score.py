@@ -8,13 +8,14 @@ import pytest
 import torch
 from sklearn.metrics import roc_curve
 
+from openbench.core.benchmark import Validation
 from openbench.core.composite import leaves, version_of
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Perturb, Request, Role
 from openbench.core.search import with_params
 from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
-from openbench.engine.tune import TuneContext
+from openbench.engine.tune import TestSplits, TuneContext
 from openbench.errors import ConfigError, MethodError, NotFittedError
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
@@ -61,12 +62,8 @@ FITTING = Fitting(split("a", Role.ID_TRAIN, 60), ID_VAL, Head(torch.eye(3, 4), t
 ID_TEST, NEAR, FAR = split("a", Role.ID_TEST, 70), split("n", Role.NEAR, 50), split("f", Role.FAR, 40)
 
 
-def context(source, *ood):
-    """Of the oracle on some test sets, else of validation."""
-    scoring = Scoring(source, CPU, 7)
-    if not ood:
-        return TuneContext(ID_VAL, (OOD_VAL,), FITTING, scoring)
-    return TuneContext(ID_TEST, ood, FITTING, scoring, on_test=True)
+def context(source, on=None):
+    return TuneContext(on or Validation(ID_VAL, OOD_VAL), FITTING, Scoring(source, CPU, 7))
 
 
 def columns(source, of):
@@ -187,7 +184,7 @@ def test_the_method_with_the_chosen_weight_comes_fitted():
 
 def test_the_oracle_chooses_on_all_test_sets_but_keeps_the_units_of_validation():
     source = Source()
-    on = context(source, NEAR, FAR)
+    on = context(source, TestSplits(ID_TEST, (NEAR, FAR)))
     tuned = DoubleScore(Column(0), Column(1), fpr=0.9).search({"mu": MUS}, on)
     risks = [least_risk(source, ID_TEST, (NEAR, FAR), mu, 0.9) for mu in MUS]
     assert [t["risk"] for t in tuned.trials] == pytest.approx(risks)
@@ -199,7 +196,8 @@ def test_a_rate_per_ood_set_bounds_the_choice_on_that_set():
     method = DoubleScore(Column(0), Column(1), fpr={"n": 0.6, "f": 0.9})
     for ood, rate in ((NEAR, 0.6), (FAR, 0.9)):
         found, alone = (
-            m.search({"mu": MUS}, context(Source(), ood)) for m in (method, DoubleScore(Column(0), Column(1), fpr=rate))
+            m.search({"mu": MUS}, context(Source(), TestSplits(ID_TEST, (ood,))))
+            for m in (method, DoubleScore(Column(0), Column(1), fpr=rate))
         )
         assert found.trials == alone.trials
 
@@ -207,14 +205,14 @@ def test_a_rate_per_ood_set_bounds_the_choice_on_that_set():
 @pytest.mark.parametrize(
     ("on", "message"),
     [
-        ((), "rates for n, far, the weight is chosen on b — .* tune=oracle_per_set"),
-        ((NEAR, FAR), "chosen on n and f"),
-        ((FAR,), "no rate for the OOD set 'f' — give one"),
+        (None, "rates for n, far, the weight is chosen on b — .* tune=oracle_per_set"),
+        (TestSplits(ID_TEST, (NEAR, FAR)), "chosen on n and f"),
+        (TestSplits(ID_TEST, (FAR,)), "no rate for the OOD set 'f' — give one"),
     ],
 )
 def test_rates_per_ood_set_are_refused_where_the_choice_is_not_made_on_one_of_them(on, message):
     with pytest.raises(ConfigError, match=message):
-        DoubleScore(Column(0), Column(1), fpr={"n": 0.6, "far": 0.9}).search({"mu": MUS}, context(Source(), *on))
+        DoubleScore(Column(0), Column(1), fpr={"n": 0.6, "far": 0.9}).search({"mu": MUS}, context(Source(), on))
 
 
 def test_an_infeasible_bound_names_the_bound_and_the_way_out():

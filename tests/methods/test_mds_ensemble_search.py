@@ -8,6 +8,7 @@ import torch
 from scipy.optimize import minimize
 from sklearn.metrics import roc_auc_score
 
+from openbench.core.benchmark import Validation
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field, Role
 from openbench.core.search import with_params
@@ -21,8 +22,8 @@ LAYERS = ["stage1", "stage2"]
 CPU = torch.device("cpu")
 
 
-ID_VAL, OOD_VAL = split("some", Role.ID_VAL, 60), split("some", Role.OOD_VAL, 80)
-FITTING = Fitting(split("some", Role.ID_TRAIN, 50), ID_VAL, Head(torch.eye(2), torch.zeros(2)))
+VALIDATION = Validation(split("some", Role.ID_VAL, 60), split("some", Role.OOD_VAL, 80))
+FITTING = Fitting(split("some", Role.ID_TRAIN, 50), VALIDATION.id_val, Head(torch.eye(2), torch.zeros(2)))
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Source:
 
 def context(source, reports=None):
     report = (lambda *seen: reports.append(seen)) if reports is not None else (lambda *seen: None)
-    return TuneContext(ID_VAL, (OOD_VAL,), FITTING, Scoring(source, CPU, 7), report)
+    return TuneContext(VALIDATION, FITTING, Scoring(source, CPU, 7), report)
 
 
 def objective(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
@@ -79,7 +80,7 @@ def test_the_auroc_of_a_trial_is_that_of_the_method_with_its_weights():
     tuned = MDSEnsemble(LAYERS).search({"weights": ["equal", "logistic", [1.0, 0.0]]}, context(Source()))
     for trial in tuned.trials:
         method = fit(with_params(MDSEnsemble(LAYERS), trial["params"]), FITTING, Source(), CPU)
-        s = [score_split(method, split, Scoring(Source(), CPU, 7)) for split in (ID_VAL, OOD_VAL)]
+        s = [score_split(method, split, Scoring(Source(), CPU, 7)) for split in (VALIDATION.id_val, VALIDATION.ood_val)]
         truth = np.repeat([0, 1], [len(part) for part in s])
         assert trial["auroc"] == pytest.approx(roc_auc_score(truth, np.concatenate(s)), abs=1e-6)
 
@@ -89,7 +90,7 @@ def test_the_method_with_the_chosen_weights_comes_fitted():
     tuned = MDSEnsemble(LAYERS).search(space, context(Source()))
     fresh = fit(with_params(MDSEnsemble(LAYERS), tuned.params), FITTING, Source(), CPU)
     assert tuned.fitted.params() == fresh.params()
-    found, expected = (score_split(m, OOD_VAL, Scoring(Source(), CPU, 7)) for m in (tuned.fitted, fresh))
+    found, expected = (score_split(m, VALIDATION.ood_val, Scoring(Source(), CPU, 7)) for m in (tuned.fitted, fresh))
     np.testing.assert_array_equal(found, expected)
 
 
