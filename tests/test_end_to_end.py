@@ -93,11 +93,8 @@ def test_attacked_images_are_scored_beside_clean_ones_and_not_ranked(here, tmp_p
 
 
 def test_every_method_sees_the_same_classifier(records):
-    accuracies = {record.metrics["id"]["accuracy"] for record in records.values()}
-    assert len(accuracies) == 1
-    assert {record.backbone["weights_sha256"] for record in records.values()} == {
-        records["msp"].backbone["weights_sha256"]
-    }
+    seen = {(r.metrics["id"]["accuracy"], r.backbone["weights_sha256"]) for r in records.values()}
+    assert len(seen) == 1
 
 
 def test_the_record_holds_what_the_kept_scores_give(here, records):
@@ -146,19 +143,6 @@ def undigested(text: str) -> dict:
     content = json.loads(text)
     del content["content_sha256"]
     return content
-
-
-def test_a_record_that_does_not_reproduce_is_reported(here, records, capsys):
-    path = next((here / "results").rglob(f"{records['ash'].run_id}.json"))
-    text = path.read_text()
-    data = undigested(text)
-    data["metrics"]["near"]["auroc"] += 0.01
-    path.write_text(text_of(data))
-    try:
-        assert main(["run", *SHORT, "method=ash", "runtime.on_existing=verify"]) == 2
-        assert "does not reproduce: 1 values differ" in capsys.readouterr().err
-    finally:
-        path.write_text(text)
 
 
 def test_a_record_is_verified_by_its_name_alone(here, records, capsys):

@@ -22,10 +22,6 @@ RUN = ("run", *PETS, "method=knn", "method.k=1", "tune=none", "metrics.replicate
 ROOMS = ("cache", "results")
 
 
-def nothing() -> None:
-    """What is done before a command that is left alone."""
-
-
 @dataclass(frozen=True)
 class Ending:
     """How a command ended.
@@ -82,19 +78,20 @@ class Place:
             code = main(_with_pets(command))
         return Ending(code, said.getvalue())
 
-    def begun(self, command: Sequence[str] = RUN, before: Callable[[], object] = nothing) -> "Job":
-        """Begin a command in a process of its own, after `before` was called there."""
-        return Job(command, before)
-
-    def ended(self, command: Sequence[str] = RUN, before: Callable[[], object] = nothing) -> Ending:
+    def ended(self, command: Sequence[str] = RUN, before: Callable[[], object] | None = None) -> Ending:
         """Give a command in a process of its own."""
-        return self.begun(command, before).ended()
+        return Job(command, before).ended()
 
 
 class Job:
-    """A command in a copy of this process, which need not import everything as a new one would."""
+    """A command in a copy of this process, which need not import everything as a new one would.
 
-    def __init__(self, command: Sequence[str], before: Callable[[], object]) -> None:
+    Args:
+        command: its words.
+        before: what the copy calls first.
+    """
+
+    def __init__(self, command: Sequence[str], before: Callable[[], object] | None = None) -> None:
         self._output, output = os.pipe()  # not a file: those may be limited there
         self._pid = os.fork()
         if self._pid == 0:
@@ -103,7 +100,8 @@ class Job:
                 for number in (1, 2):
                     os.dup2(output, number)
                 sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
-                before()
+                if before is not None:
+                    before()
                 code = main(_with_pets(command))
             except BaseException:
                 traceback.print_exc()

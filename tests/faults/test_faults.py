@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import PETS, ROOMS, RUN, Place
+from .conftest import PETS, ROOMS, RUN, Job, Place
 
 SWEEP = ("run", "-m", *PETS, "method=mls,msp", "tune=none", "metrics.replicates=20")
 
@@ -160,7 +160,7 @@ def test_two_processes_share_a_cache(place: Place, undisturbed: dict[str, bytes]
     place.reset({})
     run = tuple(word.replace("progress=false", "progress=true") for word in RUN)
     other = (*(word for word in run if not word.startswith("method")), "method=msp")
-    jobs = [place.begun(command) for command in (run, other)]
+    jobs = [Job(command) for command in (run, other)]
     ends = [job.ended() for job in jobs]
     assert [end.code for end in ends] == [0, 0], ends
     said = ends[0].text + ends[1].text

@@ -72,18 +72,19 @@ def test_values_for_the_lowest_versions_are_read_with_these_alone(torch, lowest,
 
 
 def stored_cases():
+    """Name, what is stored, its values and tolerances as numbers; of the cases that give numbers."""
     for name in ENTRIES:
         for case, was in (golden.read(name) or {"cases": {}})["cases"].items():
             if "values" in was:
-                yield f"{name} {case}", was
+                values, tolerances = (golden.numbers(was[key]) for key in ("values", "tolerances"))
+                # Read once, and not for each change.
+                yield f"{name} {case}", {**was, "values": values, "tolerances": tolerances}, values, tolerances
 
 
 def test_a_change_of_ten_tolerances_in_any_number_is_noticed():
     """Every second number at a time, up and down: as many have to be told of as moved, and that one where one did."""
     missed, seen = [], 0
-    for name, was in stored_cases():
-        values, tolerances = (golden.numbers(was[key]) for key in ("values", "tolerances"))
-        was = {**was, "values": values, "tolerances": tolerances}  # read once, and not for each change
+    for name, was, values, tolerances in stored_cases():
         finite = np.flatnonzero(np.isfinite(values))
         for some in (finite[::2], finite[1::2], finite[:1], finite[-1:]):
             for sign in (10, -10):
@@ -100,8 +101,7 @@ def test_a_change_of_ten_tolerances_in_any_number_is_noticed():
 
 
 def test_a_change_within_the_tolerance_is_none():
-    for name, was in stored_cases():
-        values, tolerances = (golden.numbers(was[key]) for key in ("values", "tolerances"))
+    for name, was, values, tolerances in stored_cases():
         assert not golden.difference(values + np.where(np.isfinite(values), 0.9 * tolerances, 0.0), was), name
 
 
@@ -112,8 +112,7 @@ JUMPING = ("OpenGAN opengan plain", "NAC nac bins=50", "WeiPer weiper bins=20", 
 
 def test_tolerances_are_small_beside_what_they_hold():
     loose = []
-    for name, was in stored_cases():
-        values, tolerances = (golden.numbers(was[key]) for key in ("values", "tolerances"))
+    for name, _, values, tolerances in stored_cases():
         kept = np.isfinite(values)
         size = float(np.abs(values[kept]).max()) if kept.any() else 0.0
         allowed = 0.03 if name.endswith(JUMPING) else 1e-3
