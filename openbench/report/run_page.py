@@ -202,6 +202,7 @@ def _drawn(sets: Sequence[SetScores], options: MetricOptions) -> Iterator[tuple[
             continue
         if figure is not None:
             yield title, text, plots.svg(figure, f"{title}. {text}", f"p{number}-")
+            plots.give_up(figure)
     bins = plots.reliability_bins(sets)
     if bins is not None:
         yield "Reliability", _RELIABILITY, _reliability_svg(bins)

@@ -3,7 +3,7 @@
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import cycle
+from itertools import chain, cycle
 from typing import Any, BinaryIO, Literal
 
 import matplotlib as mpl
@@ -84,6 +84,14 @@ class Picture(Figure):
         stream = io.BytesIO()
         self.savefig(stream, format="png", dpi=100)
         return stream.getvalue()
+
+
+_given_up: dict[tuple[str, int], Figure] = {}  # kind and number of panels → a figure whose axes can be used again
+
+
+def give_up(figure: Figure) -> None:
+    """Leave a run's picture, which nobody looks at any more, to the next of its kind: new ticks take half the time."""
+    _given_up[str(figure.get_label()), len(figure.axes)] = figure
 
 
 def panels(
@@ -243,7 +251,7 @@ def _curves(runs: Runs, draw: Callable[[Axes, str, PooledCurve, Mapping[str, Any
         for ood in oods:
             panel, line = (_called(ood), name) if len(runs) > 1 else (name, _called(ood))
             by_panel.setdefault(panel, []).append((line, PooledCurve.of(ids.scores, ood.scores)))
-    figure, every = _beside_legends(len(by_panel))
+    figure, every = _beside_legends(title, len(by_panel))
     for axes, (panel, curves) in zip(every, by_panel.items(), strict=True):
         for (name, curve), style in zip(curves, lines(), strict=False):
             draw(axes, name, curve, style)
@@ -266,7 +274,7 @@ def histograms(runs: Runs) -> Figure:
         for ood in oods:
             panel = name if len(runs) > 1 else " · ".join(part for part in (name, ood.role) if part)
             by_panel.setdefault(panel, [ids]).append(ood)
-    figure, every = _beside_legends(len(by_panel))
+    figure, every = _beside_legends("histograms", len(by_panel))
     for axes, (panel, drawn) in zip(every, by_panel.items(), strict=True):
         groups = [np.asarray(s.scores, float) for s in drawn]
         edges = _bins(groups)[:: 1 if min(values.size for values in groups) >= _FEW else 3]
@@ -298,7 +306,7 @@ def error_rates(runs: Runs, options: MetricOptions | None = None) -> Figure:
 
     Reference: Humblot-Renaux, Escalera, Moeslund, CVPR Workshops 2023, arXiv 2306.14658, figure 1.
     """
-    figure, every = _beside_legends(len(runs))
+    figure, every = _beside_legends("error_rates", len(runs))
     for axes, (name, sets) in zip(every, runs.items(), strict=True):
         _draw_error_rates(axes, sets, options or MetricOptions())
         axes.set_title(plain(name), fontsize=9, y=1.0)
@@ -342,7 +350,7 @@ def selective(sets: Sets) -> Figure | None:
     if ids.correct is None:
         return None
     losses = 1.0 - np.asarray(ids.correct, float)
-    figure, (first, second) = _beside_legends(2)
+    figure, (first, second) = _beside_legends("selective", 2)
     curves = [SelectiveCurve.of(ids.scores, losses, ood.scores) for ood in oods]
     first.plot(*thinned(*risk_coverage(curves[0]), _POINTS), **next(lines()))
     first.set(xlabel="coverage (ID accepted)", ylabel="risk (wrong among the accepted ID)", xlim=(0, 1))
@@ -372,7 +380,7 @@ def conformal(sets: Sets, options: MetricOptions | None = None) -> Figure:
     options = options or MetricOptions()
     ids, oods = sides(sets)
     table = correction_table(len(ids.scores), options.delta, options.correction)
-    figure, (axes,) = _beside_legends(1)
+    figure, (axes,) = _beside_legends("conformal", 1)
     for ood, style in zip(oods, lines(), strict=False):
         curve = PooledCurve.of(ids.scores, ood.scores)
         flagged = curve.n - curve.id_accepted
@@ -396,7 +404,7 @@ def accuracy_by_score(sets: Sets) -> Figure | None:
     parts = [part for part in np.array_split(np.asarray(ids.correct, float)[order], _GROUPS_OF_ID) if part.size]
     means = np.array([part.mean() for part in parts])
     error = 1.96 * np.sqrt(means * (1 - means) / [part.size for part in parts])
-    figure, (axes,) = _beside_legends(1)
+    figure, (axes,) = _beside_legends("accuracy_by_score", 1)
     edges = np.linspace(0, 1, len(parts) + 1)
     axes.stairs(means, edges, fill=True, color=COLOURS[0], alpha=0.8, linewidth=0)
     axes.errorbar((edges[1:] + edges[:-1]) / 2, means, error, fmt="none", ecolor=INK)
@@ -426,7 +434,7 @@ def reliability_of(bins: ReliabilityBins) -> Figure:
     """Return the picture of `reliability_bins`; ECE is the mean over images of |accuracy − confidence| of their bin."""
     filled, counts, mean, accuracy = map(np.array, zip(*bins, strict=True))
     ece = float((counts * np.abs(accuracy - mean)).sum() / counts.sum())
-    figure, (first, second) = _beside_legends(2)
+    figure, (first, second) = _beside_legends("reliability_of", 2)
     first.plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
     first.plot(mean, accuracy, marker="o", markersize=4, **next(lines()), label=f"ECE {100 * ece:.2f}")
     first.set(xlabel="confidence (mean of the bin)", ylabel="accuracy", xlim=(0, 1.01), ylim=(0, 1.01))
@@ -458,10 +466,19 @@ def sides(sets: Sets) -> tuple[SetScores, list[SetScores]]:
     return ids[0], oods
 
 
-def _beside_legends(count: int) -> tuple[Figure, list[Axes]]:
+def _beside_legends(kind: str, count: int) -> tuple[Figure, list[Axes]]:
     """Panels with room for a legend at the right of each; fixed margins take half the time of a layout by content."""
+    if used := _given_up.pop((kind, count), None):
+        inside = [(*axes.lines, *axes.patches, *axes.collections, *axes.texts) for axes in used.axes]
+        for artist in (*used.artists, *chain(*inside)):
+            artist.remove()
+        for axes in used.axes:
+            axes.relim()
+            axes.autoscale()
+        return used, used.axes
     width, height = PANEL[0] + _RIGHT, PANEL[1]
     figure, every = panels(count, (width, height), 2, layout=None)
+    figure.set_label(kind)
     whole, high = figure.get_size_inches()
     inner, upper = width - _LEFT - _RIGHT, height - _BELOW - _ABOVE
     figure.subplots_adjust(

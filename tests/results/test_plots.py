@@ -1,5 +1,7 @@
 """What the pictures of runs show is what their metrics say."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,11 @@ def a_set(name, role, shift, rng, n=80, right=None):
 
 @pytest.fixture
 def sets():
-    rng = np.random.default_rng(0)
+    return a_run(0)
+
+
+def a_run(seed):
+    rng = np.random.default_rng(seed)
     right = rng.random(80) < 0.8
     plan = [("toy", Role.ID_VAL, 0), ("v", Role.OOD_VAL, 1), ("far one", Role.FAR, 3), ("near one", Role.NEAR, 1)]
     return [a_set("toy", Role.ID_TEST, 0, rng, right=right), *(a_set(*entry, rng) for entry in plan)]
@@ -134,3 +140,14 @@ def test_equal_figures_give_equal_text_in_the_colours_of_the_page(sets):
     assert 'aria-label="a &#34;label&#34; &#60;b&#62;"' in text
     assert ">0.12345<" in text  # only places are rounded
     assert {part.partition("-")[0] for part in text.split('id="')[1:]} == {"p0"}
+
+
+def test_a_picture_on_the_axes_of_another_is_the_one_on_its_own(sets):
+    other = [replace(s, scores=5 * s.scores - 9) for s in a_run(1)]
+    of_one = (plots.selective, plots.conformal, plots.accuracy_by_score)
+    for draw in (*plots.KINDS.values(), *(lambda runs, draw=draw: draw(runs[""]) for draw in of_one)):
+        alone = plots.svg(draw({"": sets}), "a run")
+        plots.give_up(used := draw({"": other}))
+        again = draw({"": sets})
+        assert again is used
+        assert plots.svg(again, "a run") == alone
