@@ -1,8 +1,9 @@
 """Results from disk: all records as one DataFrame, and one run with its scores."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,19 +11,18 @@ from openbench import paths
 from openbench.api.arguments import path_of
 from openbench.api.result import Result
 from openbench.core.names import ATTACKED, FULL_SPECTRUM
-from openbench.core.record import ResultRecord
+from openbench.core.record import ResultRecord, Value
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, RecordError, did_you_mean, listed
-from openbench.results.frame import FACTS, ID, METRIC, whole
+from openbench.results.frame import ID, Run, runs
 from openbench.results.records.settings import is_per_set
 from openbench.results.records.store import RecordStore
 from openbench.results.records.store import load as load_file
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import first_with
-from openbench.results.tables.views import FAMILIES, family_of, key_order
+from openbench.results.tables.views import FAMILIES, family_of, key_order, ordered, role_in
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pandas import DataFrame
 
 _SUFFIX = ".json"
@@ -34,7 +34,7 @@ _LAST = (
     *("pristine", "complete", "utc", "run_id", "path"),
 )
 _OF_ROW = ("side", "role", "set")
-_FACTS = tuple(name for name in (*_FIRST, "written", *_LAST) if name in FACTS and name != "params")
+_FACTS = (*_FIRST[:5], *("augment", "outliers", "tuned_on", "version", "pristine", "complete", "utc", "run_id"))
 _SIDES = {"": "standard", FULL_SPECTRUM: "full spectrum", ATTACKED: "attacked"}
 _CATEGORIES = ("method", "training", "backbone", "benchmark", *_OF_ROW, "augment", "outliers", "params", "tuned_on")
 _COUNT, _ACCURACY = "n_", "accuracy"
@@ -75,52 +75,53 @@ def records(folder: str | Path | None = None, metrics: str | Sequence[str] = "ra
     chosen = cache(lambda key: _is_chosen(metrics, key))
 
     def reads(name: str, key: str) -> bool:
-        return chosen(key) or (name == ID and (key == _ACCURACY or chosen(_OF_ID + key)))
+        return key == _ACCURACY or chosen(_OF_ID + key) if name == ID else chosen(key)
 
-    table = _tidy(whole(store, errors.append, reads, facts=_FACTS), store.folder, metrics, chosen)
+    rows = [row for run in runs(store, errors.append, reads) for row in _rows(run, store.folder)]
+    table = _tidy(rows, metrics)
     table.attrs["skipped"] = [str(error) for error in errors]
     if errors:
         warnings.warn(f"skipped: {listed(errors, 1, last=', and ')} (attrs['skipped'] has all)", stacklevel=2)
     return table
 
 
-def _tidy(table: "pa.Table", folder: Path, metrics: str | Sequence[str], chosen: Callable[[str], bool]) -> "DataFrame":
-    """The rows of sets and groups, with numbers of ID as further columns."""
+def _rows(run: Run, folder: Path) -> Iterator[dict[str, Any]]:
+    """A row for each set and group of a run, with the numbers of ID in all of them; `unable` is NaN."""
+    facts = {name: getattr(run, name) for name in _FACTS} | {"params": run.written, "path": f"{folder}/{run.file}"}
+    facts |= {_OF_ID + key: _number(value) for key, value in run.metrics.get(ID, {}).items()}
+    for name in ordered(run.measured, run.members):
+        about = {**facts, "role": role_in(run.members, name), "set": name}
+        for side, called in _SIDES.items():
+            if side + name in run.measured:
+                numbers = {key: _number(value) for key, value in run.metrics.get(side + name, {}).items()}
+                yield {**about, "side": called, **numbers}
+
+
+def _number(value: Value) -> float:
+    return nan if isinstance(value, str) else value
+
+
+def _tidy(rows: Sequence[Mapping[str, Any]], metrics: str | Sequence[str]) -> "DataFrame":
+    """The rows with columns in order, and their types."""
     import pandas as pd
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
-    names = table["set"].cast(pa.string())
-    sets = table.filter(pc.invert(pc.is_in(names, pa.array([ID, ""]))))
-    ids = table.filter(pc.and_(pc.equal(names, ID), pc.equal(table["side"].cast(pa.string()), "")))
-    numbers, of_id = _numbers(sets, ""), _numbers(ids, _OF_ID)
-    numbers = numbers[[key for key in map(str, numbers) if chosen(key)]]
-    of_id = of_id[[key for key in map(str, of_id) if chosen(key) or key == _OF_ID + _ACCURACY]]
-    if not isinstance(metrics, str) and sets.num_rows:
+    table = pd.DataFrame(rows)
+    known = [str(key) for key in table if key not in (*_FIRST, *_LAST[1:])]
+    if not isinstance(metrics, str) and rows:
         for key in metrics:
-            if key not in numbers and key not in of_id:
+            if key not in known:
                 raise RecordError(f"metric '{key}' is in no record — metrics='{_ALL}' has every key")
-    keys = sorted((*numbers, *of_id), key=_order) if isinstance(metrics, str) else list(dict.fromkeys(metrics))
+    keys = sorted(known, key=_order) if isinstance(metrics, str) else list(dict.fromkeys(metrics))
     keys = [key for key in keys if key not in _LAST]
-    facts = sets.select(["file", *_OF_ROW, *_FACTS]).to_pandas().rename(columns={"written": "params"})
-    facts = facts.astype(dict.fromkeys((*_CATEGORIES, "file", "run_id", "utc"), "str"))
-    facts["side"] = facts["side"].replace(_SIDES)
-    facts["utc"] = pd.to_datetime(facts["utc"], utc=True, errors="coerce", format="ISO8601").dt.as_unit("us")
-    facts["path"] = f"{folder}/" + facts["file"]
-    of_id.index = pd.Index(ids["file"].to_pandas().astype("str"))
-    tidy: DataFrame = (
-        pd.concat([facts, numbers], axis=1).join(of_id, on="file").reindex(columns=[*_FIRST, *keys, *_LAST])
+    table = table.reindex(columns=[*_FIRST, *keys, *_LAST])
+    table["utc"] = pd.to_datetime(table["utc"], utc=True, errors="coerce", format="ISO8601").dt.as_unit("us")
+    whole = ("seed", "version", *(key for key in keys if _base(key).startswith(_COUNT)))
+    types = (
+        dict.fromkeys((*keys, _LAST[0]), "float64")
+        | dict.fromkeys(_CATEGORIES, "category")
+        | dict.fromkeys(whole, "Int64")
     )
-    whole_numbers = ("seed", "version", *(key for key in keys if _base(key).startswith(_COUNT)))
-    return tidy.astype(dict.fromkeys(_CATEGORIES, "category") | dict.fromkeys(whole_numbers, "Int64"))
-
-
-def _numbers(rows: "pa.Table", prefix: str) -> "DataFrame":
-    """The metrics that are in at least one row."""
-    names = [name for name in rows.column_names if name.startswith(METRIC) and rows[name].null_count < rows.num_rows]
-    numbers: DataFrame = rows.select(names).to_pandas().astype("float64")
-    numbers.columns = [prefix + name.removeprefix(METRIC) for name in names]
-    return numbers
+    return table.astype(types)
 
 
 def _base(key: str) -> str:

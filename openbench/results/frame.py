@@ -1,28 +1,24 @@
-"""All records as one table, from which boards, views, the site, `recommend` and `openbench.records()` read.
+"""What tables need of all records: boards, views, the site, `recommend` and `openbench.records()` read it from here.
 
-A row is a set or group of a record on one ID side: what the record says of its run, the same in all of its rows, and a
-column per metric. `unable` is NaN; what a record does not have is null.
-
-The table is cached as a parquet file for each benchmark, so that thousands of records are not parsed each time. It may
-be deleted at any time. A record is parsed again when its file or openbench's code has changed.
+It is cached as a file for each benchmark, so that thousands of records are not parsed each time. The cache may be
+deleted at any time. A record is parsed again when its file or openbench's code has changed.
 """
 
 import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from itertools import groupby, islice
-from math import isnan, nan
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from openbench import paths
 from openbench.config.overrides import ATTACK, OUTLIERS
-from openbench.core.names import ATTACKED, FULL_SPECTRUM, is_stream
+from openbench.core.names import is_stream
 from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord, Value
 from openbench.core.request import Role
 from openbench.digest import bytes_sha256, digest
@@ -37,12 +33,8 @@ from openbench.results.records.settings import (
     training_of,
 )
 from openbench.results.records.store import OnError, RecordStore
-from openbench.results.tables.views import members_of, ordered, role_in, tuned_by
+from openbench.results.tables.views import members_of, tuned_by
 from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
 Metrics = Mapping[str, Mapping[str, Value]]
 Keep = Callable[[str, str], bool]  # of a set or group and a key: whether somebody needs the number
@@ -50,23 +42,15 @@ Keep = Callable[[str, str], bool]  # of a set or group and a key: whether somebo
 # What the runs of a row of the leaderboard have in common: the config except for the seed, how numbers are reported,
 # and the benchmark, which is compared by its digest.
 NODES = ("training", "backbone", "method", "tune")
-SIDES = ("", FULL_SPECTRUM, ATTACKED)
 _INTERVALS = ("confidence", "replicates")
 ID = "id"
-METRIC = "metric."  # before the key of a metric, in the names of columns
-_FILE, _STATE, _FIRST = "file", "state", "first"
-_PLACE = ("side", "role", "set")
-_CODE = b"code"
-_EXACT = 2**53  # whole numbers up to here are floats
-_UNABLE = "unable"
 _SHOWN = 8  # digits of a digest
-_AT_ONCE = 200  # records that are in memory with all their numbers
 _NOT_SCORED = (Role.ID_TRAIN, Role.OOD_TRAIN)
 
 
 @dataclass(frozen=True)
 class Run:
-    """What tables need of one record; but for the numbers, a column of the table for each.
+    """What tables need of one record.
 
     Args:
         run_id: of the record.
@@ -103,6 +87,7 @@ class Run:
         sources: {module: SHA-256} of code that openbench does not ship.
         uncommitted: {file: SHA-256} of openbench's files that differed from the commit.
         members: {role: names of its sets}.
+        measured: all sets and groups that have numbers.
         stream: whether its numbers are of streams, so that they depend on the order of the images.
         header: the line of conventions.
         problems: what in the record does not follow from the rest of it.
@@ -153,6 +138,7 @@ class Run:
     sources: Mapping[str, str]
     uncommitted: Mapping[str, str]
     members: Mapping[str, Sequence[str]]
+    measured: Sequence[str]
     stream: bool
     header: str
     problems: Sequence[str]
@@ -184,11 +170,6 @@ class Run:
         nodes = {name: getattr(self, f"{name}_node") for name in NODES}
         nodes |= {"scores": self.given[:_SHOWN]} if self.given and self.seed is None else {}
         return nodes if self.training_node is not None else {k: v for k, v in nodes.items() if k != "training"}
-
-
-FACTS = tuple(each.name for each in fields(Run) if each.name != "metrics")
-_PLAIN = (str, bool, int, float, int | None, float | None)
-_JSON = frozenset(each.name for each in fields(Run) if each.name in FACTS and each.type not in _PLAIN)
 
 
 def everything(name: str, key: str) -> bool:
@@ -248,6 +229,7 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
         sources=sources,
         uncommitted=uncommitted,
         members=members_of(record),
+        measured=list(record.metrics),
         stream=is_stream(record.metrics),
         header=record.header,
         problems=list(inconsistencies(record)),
@@ -317,240 +299,62 @@ def cost_of(record: ResultRecord) -> dict[str, float | None]:
 
 
 def runs(records: RecordStore, on_error: OnError, *keep: Keep) -> Iterator[Run]:
-    """Yield what tables need of every record, in the order of the files.
+    """Yield what tables need of every record, in the order of the files; only new or changed records are parsed.
 
     Args:
         records: of a results folder.
         on_error: receives an error for each file that is not a record.
         *keep: each, given a set or group and a key, says whether it needs the number.
     """
-    for table in tables(records, on_error, *keep):
-        yield from _runs(table, keep)
+    needed = cache(lambda name, key: any(keeps(name, key) for keeps in keep))
+    for folder, files in groupby(records.paths(on_error), lambda path: path.parents[2]):
+        for line in _lines(records, folder, files, on_error):
+            facts = json.loads(line)
+            numbers = {
+                of: {k: v for k, v in values.items() if needed(of, k)} for of, values in facts["metrics"].items()
+            }
+            yield Run(**{**facts, "metrics": {of: values for of, values in numbers.items() if values}})
 
 
-def tables(records: RecordStore, on_error: OnError, *keep: Keep, facts: Sequence[str] = FACTS) -> "Iterator[pa.Table]":
-    """Yield the table of each benchmark, in the order of the files; only records that are new or changed are parsed.
-
-    Columns: `file`, `first` (of the rows of a record), `side` (nothing or `full_spectrum/`), `role`, `set`, those of
-    `facts`, and `metric.KEY`.
-
-    Args:
-        records: of a results folder.
-        on_error: receives an error for each file that is not a record.
-        *keep: which metrics become columns: those of which any of these needs a number.
-        facts: which of FACTS become columns.
-    """
-    start = len(str(records.folder)) + 1
-    every = ((path, str(path)[start:].replace(os.sep, "/")) for path in records.paths(on_error))
-    for benchmark, files in groupby(every, lambda each: each[1].partition("/")[0]):
-        states = {name: _state(path) for path, name in files}
-        stored = _up_to_date(records, _cache_file(records.folder / benchmark), states, on_error)
-        if stored is not None:
-            yield stored.read(_columns(stored, keep, facts)).unify_dictionaries().combine_chunks()
-
-
-def whole(records: RecordStore, on_error: OnError, *keep: Keep, facts: Sequence[str] = FACTS) -> "pa.Table":
-    """Return the tables of all benchmarks as one, with the columns also where there is no record; see `tables`."""
-    import pyarrow as pa
-
-    none = pa.schema({name: _types()[name] for name in (_FILE, _FIRST, *_PLACE, *facts)}).empty_table()
-    table = pa.concat_tables([none, *tables(records, on_error, *keep, facts=facts)], promote_options="permissive")
-    return table.unify_dictionaries().combine_chunks()
-
-
-def _up_to_date(
-    records: RecordStore, file: Path | None, states: Mapping[str, str], on_error: OnError
-) -> "pq.ParquetFile | None":
-    """The table of a benchmark as its files are now; None without records."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    stored = _stored(file)
-    known = {} if stored is None else _states(stored)
-    unchanged = {name for name, state in states.items() if state and known.get(name) == state}
-    tables = list(_parsed(records, {name: state for name, state in states.items() if name not in unchanged}, on_error))
-    if not tables and len(unchanged) == len(known):
-        return stored
-    if unchanged and stored is not None:
-        old = stored.read()
-        tables.append(old.filter(pc.is_in(old[_FILE].cast(pa.string()), pa.array(list(unchanged)))))
-    if not tables:
-        return None
-    table = pa.concat_tables(tables, promote_options="permissive")
-    if unchanged:
-        order = pc.index_in(table[_FILE].cast(pa.string()), pa.array(list(states)))
-        table = table.take(pc.sort_indices(order))
-    return _write(file, table)
-
-
-def _parsed(records: RecordStore, states: Mapping[str, str], on_error: OnError) -> "Iterator[pa.Table]":
-    """The tables of a few records after the other."""
-    names = iter(states)
-    while some := list(islice(names, _AT_ONCE)):
-        batch = {}
-        for name in some:
-            try:
-                batch[name] = records.read(records.folder / name)
-            except RecordError as error:
-                on_error(error)
-        if batch:
-            yield _table(batch, states)
-
-
-def _table(records: Mapping[str, ResultRecord], states: Mapping[str, str]) -> "pa.Table":
-    """Records as rows."""
-    import pyarrow as pa
-
-    types, rows = _types(), 0
-    about: dict[str, list[Any]] = {name: [] for name in types}
-    numbers: dict[str, list[float | None]] = {}
-    for file, record in records.items():
-        run = run_of(record)
-        facts = {name: getattr(run, name) for name in FACTS}
-        facts = {_FILE: file, _STATE: states[file], **facts, **{name: json.dumps(facts[name]) for name in _JSON}}
-        for place, (side, role, name) in enumerate(_places(record, run.members)):
-            for column, value in {**facts, _FIRST: not place, "side": side, "role": role, "set": name}.items():
-                about[column].append(value)
-            for key, value in record.metrics.get(side + name, {}).items():
-                numbers.setdefault(key, []).extend([None] * (rows - len(numbers[key])))
-                numbers[key].append(_number(key, value))
-            rows += 1
-    columns = {name: pa.array(values, types[name]) for name, values in about.items()}
-    columns |= {METRIC + key: pa.array(values + [None] * (rows - len(values))) for key, values in numbers.items()}
-    return pa.table(columns)
-
-
-def _places(record: ResultRecord, members: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
-    """Side, role and name of each set and group in the order of tables, then of ID; one without names if none is."""
-    named = [(role_in(members, name), name) for name in ordered(record.metrics, members)]
-    places = [(side, *each) for each in (*named, (ID, ID)) for side in SIDES if side + each[1] in record.metrics]
-    return places or [("", "", "")]
-
-
-def _number(key: str, value: Value) -> float:
-    """A count stays a whole number; `unable` is NaN, which no record holds."""
-    if isinstance(value, str):
-        return nan
-    return value if key.startswith("n_") and abs(value) < _EXACT else float(value)
-
-
-@cache
-def _types() -> "dict[str, pa.DataType]":
-    """The types of all columns but metrics; texts, and JSON, of which most records have the same few, are coded."""
-    import pyarrow as pa
-
-    text = pa.dictionary(pa.int32(), pa.string())
-    known: dict[Any, pa.DataType] = {
-        bool: pa.bool_(),
-        int: pa.int64(),
-        int | None: pa.int64(),
-        float: pa.float64(),
-        float | None: pa.float64(),
-    }
-    facts = {each.name: known.get(each.type, text) for each in fields(Run) if each.name in FACTS}
-    return {**dict.fromkeys((_FILE, _STATE, *_PLACE), text), _FIRST: pa.bool_(), **facts}
-
-
-def _columns(stored: "pq.ParquetFile", keep: Sequence[Keep], facts: Sequence[str]) -> list[str]:
-    """The columns that somebody needs."""
-    places = stored.read(["side", "set"])
-    names = [side + name for side in places["side"].unique().to_pylist() for name in places["set"].unique().to_pylist()]
-    keys = [name.removeprefix(METRIC) for name in stored.schema_arrow.names if name.startswith(METRIC)]
-    needed = [METRIC + key for key in keys if any(keeps(name, key) for keeps in keep for name in names)]
-    return [_FILE, _FIRST, *_PLACE, *facts, *needed]
-
-
-def _runs(table: "pa.Table", keep: Sequence[Keep]) -> Iterator[Run]:
-    """The records of a table, with the numbers that somebody needs."""
-    # Only what needs no pandas, which takes long to load: no scalars, and no lists made into arrays.
-    first_rows = table.filter(table[_FIRST]).combine_chunks()
-    facts = {name: _values(first_rows[name].chunk(0), name in _JSON) for name in FACTS}
-    starts = [row for row, is_first in enumerate(table[_FIRST].to_pylist()) if is_first]
-    ends = [*starts[1:], table.num_rows]
-    for first in range(0, len(ends), _AT_ONCE):
-        some = slice(first, first + _AT_ONCE)
-        rows = _numbers(table.slice(starts[first], ends[some][-1] - starts[first]), keep)
-        for at, start, end in zip(range(len(ends))[some], starts[some], ends[some], strict=True):
-            metrics = {place: values for place, values in islice(rows, end - start) if values}
-            yield Run(**{name: values[at] for name, values in facts.items()}, metrics=metrics)
-
-
-def _values(column: "pa.Array", is_json: bool = False) -> list[Any]:
-    """The values of a column; equal texts and equal JSON become one object."""
-    import pyarrow as pa
-
-    if not pa.types.is_dictionary(column.type):
-        return column.to_pylist()  # type: ignore[no-any-return]
-    texts = column.dictionary.to_pylist()
-    codes = column.indices.to_pylist()
-    known = {code: json.loads(texts[code]) if is_json else texts[code] for code in set(codes)}
-    return [known[code] for code in codes]
-
-
-def _numbers(table: "pa.Table", keep: Sequence[Keep]) -> Iterator[tuple[str, dict[str, Value]]]:
-    """The name of each row of a table, with the numbers that somebody needs."""
-    sides, sets = (_values(table[key].chunk(0)) for key in ("side", "set"))
-    names = [side + name for side, name in zip(sides, sets, strict=True)]
-    rows: list[dict[str, Value]] = [{} for _ in names]
-    for key in (sys.intern(name.removeprefix(METRIC)) for name in table.column_names if name.startswith(METRIC)):
-        needed = {name for name in set(names) if any(keeps(name, key) for keeps in keep)}
-        for name, row, value in zip(names, rows, table[METRIC + key].to_pylist(), strict=True):
-            if value is not None and name in needed:
-                row[key] = _UNABLE if isnan(value) else value
-    return zip(names, rows, strict=True)
-
-
-def _stored(file: Path | None) -> "pq.ParquetFile | None":
-    """The table in the cache; None if there is none, it is damaged, or other code made it."""
-    if file is None:
-        return None
-    try:
-        stored = _parquet(read_sealed(file))
-    except (DamagedError, FileNotFoundError):
-        return None
-    return stored if stored.schema_arrow.metadata.get(_CODE) == code_digest().encode() else None
-
-
-def _parquet(content: bytes) -> "pq.ParquetFile":
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    return pq.ParquetFile(pa.BufferReader(content))
-
-
-def _states(stored: "pq.ParquetFile") -> dict[str, str]:
-    """{file of a record: its state when it was read}."""
-    table = stored.read([_FILE, _STATE]).unify_dictionaries().combine_chunks()
-    return dict(zip(*(_values(table[name].chunk(0)) for name in (_FILE, _STATE)), strict=True))
-
-
-def _write(file: Path | None, table: "pa.Table") -> "pq.ParquetFile":
-    """Write and return a table; where the cache cannot be written, records are parsed again next time."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    sink = pa.BufferOutputStream()
-    pq.write_table(table.replace_schema_metadata({_CODE: code_digest()}), sink, compression="zstd")
-    content = sink.getvalue().to_pybytes()
-    if file is not None:
+def _lines(records: RecordStore, folder: Path, files: Iterable[Path], on_error: OnError) -> list[str]:
+    """The JSON of the runs of a benchmark; where the cache cannot be written, records are parsed again next time."""
+    cache_file = _cache_file(folder)
+    cached, lines = _cached(cache_file), dict[str, str]()
+    for file in files:
+        state = _state(file)
+        try:
+            lines[state or file.name] = cached.get(state) or json.dumps(vars(run_of(records.read(file))))
+        except RecordError as error:
+            on_error(error)
+    if cache_file is not None and lines.keys() != cached.keys():
+        content = "\n".join((code_digest(), *(f"{state}\t{line}" for state, line in lines.items())))
         with suppress(OSError):
-            write_sealed(file, content)
-    return _parquet(content)
+            write_sealed(cache_file, content.encode())
+    return list(lines.values())
 
 
-def _state(path: Path) -> str:
-    """Size, inode and time stamps of a file; empty if it cannot be looked at."""
+def _cached(file: Path | None) -> dict[str, str]:
+    """{state of a record's file: the JSON of its run}; nothing if the cache is damaged, or other code made it."""
     try:
-        stat = os.stat(path)
+        code, *lines = read_sealed(file).decode().split("\n") if file is not None else [""]
+    except (DamagedError, FileNotFoundError):
+        return {}
+    return dict(line.split("\t", 1) for line in lines) if code == code_digest() else {}
+
+
+def _state(file: Path) -> str:
+    """The place, size, inode and time stamps of a record's file; empty if it cannot be looked at."""
+    try:
+        stat = os.stat(file)
     except OSError:
         return ""
-    return f"{stat.st_size} {stat.st_ino} {stat.st_mtime_ns} {stat.st_ctime_ns}"
+    return f"{'/'.join(file.parts[-3:])} {stat.st_size} {stat.st_ino} {stat.st_mtime_ns} {stat.st_ctime_ns}"
 
 
 def _cache_file(folder: Path) -> Path | None:
     """Where the table of a folder is; None if there is no cache."""
     try:
-        return paths.cache_dir() / "records" / f"{digest(str(folder.absolute()), 32)}.parquet"
+        return paths.cache_dir() / "records" / f"{digest(str(folder.absolute()), 32)}.jsonl"
     except OpenbenchError:
         return None
 
