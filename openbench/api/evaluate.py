@@ -1,8 +1,7 @@
 """Evaluating models from Python: the numbers and records of `python -m openbench run`."""
 
 import warnings as python_warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -143,35 +142,32 @@ class _Call:
     def results(self, model: object, weights: Any, options: ModelOptions) -> Results:
         """Return the results of one model; every method is checked before the first one runs."""
         check_is_no_weights(model)
-        user_model, words = None, list[str]()
+        words, wrapped, named = list[str](), list[WrappedModel](), False
         if isinstance(model, str) and is_name(model) and weights is None:
             _refuse_options(model, options)
-            words = config_words(model)
+            words, named = config_words(model), True
         else:
             check_reaches(self.words, "backbone", "the model is an object")
-            model = loaded(model)
-            user_model = _UserModel(model if weights is None else with_weights(model, weights), options)
-        jobs = {name: self._job(method, name, words, user_model is None) for name, method in self.methods}
-        # If sets are missing, a method that also reads the training set names them all.
-        order = sorted(jobs, key=lambda name: not train_reader(jobs[name][2]))
+            model = loaded(model) if weights is None else with_weights(loaded(model), weights)
+
+        def adopt(benchmark: Benchmark) -> tuple[Backbone, Config]:
+            if not wrapped:  # once, for the first method that is prepared
+                wrapped.append(wrap(model, options, _images_of(benchmark)))
+            return wrapped[0].backbone, wrapped[0].node
+
+        jobs = {name: self._job(method, name, words, named) for name, method in self.methods}
+        specs = {}
         try:
-            specs = {
-                name: prepare(
-                    config,
-                    runtime,
-                    method=method,
-                    adopt=user_model.adopt if user_model else None,
-                    shared=self.shared,
-                    overrides=() if user_model else typed,
-                )
-                for name, (config, runtime, method, typed) in ((name, jobs[name]) for name in order)
-            }
+            # If sets are missing, a method that also reads the training set names them all.
+            for name in sorted(jobs, key=lambda name: not train_reader(jobs[name][2])):
+                config, runtime, method, typed = jobs[name]
+                given = {"overrides": typed} if named else {"adopt": adopt}
+                specs[name] = prepare(config, runtime, method=method, shared=self.shared, **given)
         except MissingSetsError as error:
             raise DataError(error.in_python) from None
-        wrapped = user_model.wrapped if user_model else None
-        for text in wrapped.warnings if wrapped else ():
+        notes, warnings = (wrapped[0].notes, wrapped[0].warnings) if wrapped else ((), ())
+        for text in warnings:
             python_warnings.warn(text, UserWarning, stacklevel=3)
-        notes, warnings = (wrapped.notes, wrapped.warnings) if wrapped else ((), ())
         outcomes = {name: run(specs[name], runtime) for name, (_, runtime, *_) in jobs.items()}
         return Results(
             {name: result_of_run(outcome, jobs[name][1], notes, warnings) for name, outcome in outcomes.items()}
@@ -195,24 +191,14 @@ class _Call:
         return config, runtime, chosen_method(method, name=name), ()
 
 
-@dataclass
-class _UserModel:
-    """The caller's own network; it becomes a backbone once, for the first method that is prepared."""
-
-    model: object
-    options: ModelOptions
-    wrapped: WrappedModel | None = None
-
-    def adopt(self, benchmark: Benchmark) -> tuple[Backbone, Config]:
-        """Return it as a backbone for a benchmark, with its entry in the config."""
-        if benchmark.columns is not None:
-            raise ConfigError(
-                f"benchmark '{benchmark.name}' has rows of a table, not images for a model — choose another benchmark, "
-                "or evaluate your features with evaluate_features"
-            )
-        task = ImageTask(benchmark.id_test, benchmark.classes, benchmark.preprocess)
-        self.wrapped = self.wrapped or wrap(self.model, self.options, task)
-        return self.wrapped.backbone, self.wrapped.node
+def _images_of(benchmark: Benchmark) -> ImageTask:
+    """The images of a benchmark on which a model is tried."""
+    if benchmark.columns is not None:
+        raise ConfigError(
+            f"benchmark '{benchmark.name}' has rows of a table, not images for a model — choose another benchmark, or "
+            "evaluate your features with evaluate_features"
+        )
+    return ImageTask(benchmark.id_test, benchmark.classes, benchmark.preprocess)
 
 
 def _refuse_options(model: str, options: ModelOptions) -> None:
@@ -227,31 +213,21 @@ def _refuse_options(model: str, options: ModelOptions) -> None:
 
 def _models(model: object, weights: object) -> Mapping[str, tuple[Any, Any]] | None:
     """Several models by name, each with its file of weights; None for one model."""
-    files = files_of(weights)
-    if files is not None:
-        for key in files:
-            check_model_name(key, "weights: a name")
-        return {key: (model, file) for key, file in files.items()}
-    if isinstance(model, Mapping):
-        models = {str(key): value for key, value in model.items()}
+    models: dict[str, tuple[Any, Any]] = {}
+    if (files := files_of(weights)) is not None:
+        models = {key: (model, file) for key, file in files.items()}
+    elif isinstance(model, Mapping):
+        models = {str(key): (one, weights) for key, one in model.items()}
     elif isinstance(model, list | tuple):
-        models = dict(_numbered(model))
+        for one in model:
+            name = one if isinstance(one, str) else name_of(one)
+            names = (name, *(f"{name}_{number}" for number in range(2, len(model) + 1)))
+            models[next(key for key in names if key not in models)] = one, weights
     else:
         return None
     if not models:
         raise ConfigError(f"model is an empty {type(model).__name__} — give at least one model")
-    if len(models) < len(model):
-        raise ConfigError(f"two models have one name ({', '.join(models)}) — give a mapping from your own names")
-    for key, value in models.items():
-        if not is_name(value):
-            check_model_name(key, "model: a key of the mapping")
-    return {key: (value, weights) for key, value in models.items()}
-
-
-def _numbered(models: Sequence[object]) -> Iterator[tuple[str, object]]:
-    """Models with distinct names: a second `resnet` is `resnet_2`."""
-    count: Counter[str] = Counter()
-    for model in models:
-        name = model if isinstance(model, str) else name_of(model)
-        count[name] += 1
-        yield (name if count[name] == 1 else f"{name}_{count[name]}"), model
+    for key, (one, file) in models.items():
+        if file is not None or not is_name(one):
+            check_model_name(key, "name of a model")
+    return models

@@ -32,7 +32,7 @@ from openbench.backbones.rows import AS_THEY_ARE, Rows
 from openbench.config.constraints import Seed, check_value
 from openbench.config.overrides import NAME
 from openbench.core.benchmark import Benchmark, RowItems, Split, must_differ
-from openbench.core.composite import Composite, leaves
+from openbench.core.composite import leaves
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.core.search import ChosenMethod, with_params
@@ -53,7 +53,8 @@ SameRows = Literal["error", "allow"]
 Labelled = ArrayLike | tuple[ArrayLike, ArrayLike]
 Sets = Mapping[str, Labelled]
 _BATCH = 4096  # rows read at a time
-_GROUPS = {"near": Role.NEAR, "far": Role.FAR, "csid": Role.CSID}
+_GROUPS = ("near", "far", "csid")
+_ROLES = {"train": Role.ID_TRAIN} | {key: Role(key) for key in ("id_test", "id_val", "ood_val", *_GROUPS)}
 
 
 def evaluate_features(
@@ -120,22 +121,14 @@ def evaluate_features(
     check_value(seed, Seed, "seed")
     check_model_name(name)
     check_model_name(backbone, "backbone")
-    sets = [
-        _FeatureArray.of(key, role, key, value)
-        for key, role, value in (
-            ("id_test", Role.ID_TEST, id_test),
-            ("train", Role.ID_TRAIN, train),
-            ("id_val", Role.ID_VAL, id_val),
-            ("ood_val", Role.OOD_VAL, ood_val),
-        )
-        if value is not None
-    ]
-    for group, given in (("near", near), ("far", far), ("csid", csid)):
+    single = {"id_test": id_test, "train": train, "id_val": id_val, "ood_val": ood_val}
+    sets = [_Features.of(key, _ROLES[key], key, value) for key, value in single.items() if value is not None]
+    for group, given in {"near": near, "far": far, "csid": csid}.items():
         sets += [
-            _FeatureArray.of(set_name, _GROUPS[group], f"{group} '{set_name}'", value)
+            _Features.of(set_name, _ROLES[group], f"{group} '{set_name}'", value)
             for set_name, value in named_sets(given, group, "X")
         ]
-    d = sets[0].rows.shape[1]
+    d = sets[0].shape[1]
     linear = None if head is None else as_head(head, d)
     benchmark, notes = _benchmark(sets, name, classes, None if linear is None else linear.num_classes, same_rows)
     for note in notes:
@@ -206,55 +199,27 @@ def _result(spec: RunSpec, runtime: Runtime, writes: bool, notes: tuple[str, ...
 
 def _check_fitted(benchmark: Benchmark, chosen: ChosenMethod) -> None:
     """Refuse a method that is fitted on a set that was not given, before anything is computed."""
-    roles = {leaf.request.fit_on for leaf in leaves(chosen.method)}
-    roles |= {Role.ID_VAL} if isinstance(chosen.method, Composite) else set()
-    for role, split, argument in (
-        (Role.ID_TRAIN, benchmark.id_train, "train=(X, y)"),
-        (Role.ID_VAL, benchmark.id_val, "id_val=(X, y)"),
+    roles = {leaf.request.fit_on for leaf in leaves(chosen.method)} | {chosen.method.request.fit_on}
+    for split, what in (
+        (benchmark.id_train, "training features — pass train"),
+        (benchmark.id_val, "validation features — pass id_val"),
     ):
-        if role in roles and split.unread:
+        if split.role in roles and split.unread:
             raise NotApplicableError(
-                f"method '{chosen.name}' is fitted on ID {'training' if role == Role.ID_TRAIN else 'validation'} "
-                f"features — pass {argument}, or choose a method that is not fitted, e.g. msp"
+                f"method '{chosen.name}' is fitted on ID {what}=(X, y), or choose a method that is not fitted, e.g. msp"
             )
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The rows of one array of any library; each access converts what it returns.
-
-    Args:
-        value: numpy's, torch's, JAX's, …; anything with a shape that is sliced by rows.
-        where: its name in messages.
-    """
-
-    value: Any
-    where: str
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(n, d).
-
-        Raises:
-            DataError: another number of dimensions, or one without entries.
-        """
-        shape = tuple(int(side) for side in self.value.shape)
-        if len(shape) != 2 or 0 in shape:
-            raise DataError(f"{self.where} has shape {shape} — allowed: (n, d), a row of features for each sample")
-        return shape
-
-    def __getitem__(self, index: Any) -> NDArray[Any]:
-        return as_array(self.value[index], self.where)
-
-
 @dataclass
-class _FeatureArray:
-    """One argument with features.
+class _Features:
+    """One argument with features: an array of any library, of which each slice converts what it returns.
 
     Args:
         name: of the set in results.
         role: of the set.
-        rows: its features.
+        where: its name in messages.
+        rows: anything with a shape that is sliced by rows.
+        shape: (n, d).
         labels: (n,) classes; None where they are not known.
         hashes: (n, 16) uint8 digest of each row.
         shared: number of its rows that are also in a set that must differ.
@@ -262,41 +227,49 @@ class _FeatureArray:
 
     name: str
     role: Role
-    rows: _Rows
+    where: str
+    rows: Any
+    shape: tuple[int, int]
     labels: NDArray[np.int64] | None
     hashes: NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 16), np.uint8))
     shared: int = 0
 
     @classmethod
-    def of(cls, name: str, role: Role, where: str, value: Any) -> "_FeatureArray":
+    def of(cls, name: str, role: Role, where: str, value: Any) -> "_Features":
         """Return an argument (X, y), or X alone, checked except for its values."""
         X, y = value if isinstance(value, tuple) and len(value) == 2 else (value, None)
         if isinstance(X, tuple):
             raise DataError(f"{where} has {len(X)} values — allowed: (X, y), or X alone")
-        rows = _Rows(X if hasattr(X, "shape") else as_array(X, where), where)
-        labels = None if y is None or not role.is_id else class_indices(y, rows.shape[0], f"{where}: y")
-        return cls(name, role, rows, labels)
+        rows = X if hasattr(X, "shape") else as_array(X, where)
+        shape = tuple(int(side) for side in rows.shape)
+        if len(shape) != 2 or 0 in shape:
+            raise DataError(f"{where} has shape {shape} — allowed: (n, d), a row of features for each sample")
+        labels = None if y is None or not role.is_id else class_indices(y, shape[0], f"{where}: y")
+        return cls(name, role, where, rows, shape, labels)
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        return as_array(self.rows[index], self.where)
 
     def read(self) -> str:
         """Read all rows once: refuse NaN and infinity, digest each row. Return their dtype."""
-        n = self.rows.shape[0]
-        items, self.hashes = RowItems((self.rows,)), np.empty((n, 16), dtype=np.uint8)
+        n, items, digests = self.shape[0], RowItems((self,)), []
         for start in range(0, n, _BATCH):
             rows = items.gather(start, min(n, start + _BATCH))
-            refuse_not_finite(rows, self.rows.where, start)
-            self.hashes[start : start + len(rows)] = row_digests(rows)
-        return str(self.rows[:1].dtype)
+            refuse_not_finite(rows, self.where, start)
+            digests.append(row_digests(rows))
+        self.hashes = np.concatenate(digests)
+        return str(self[:1].dtype)
 
     def split(self, classes: tuple[str, ...]) -> Split:
         """Return the set as a split of the benchmark."""
-        n, labels = self.rows.shape[0], self.labels
+        (n, d), labels = self.shape, self.labels
         if labels is None:
             labels = np.full(n, 0 if len(classes) == 1 and self.role.is_id else -1, dtype=np.int64)
-        content = {"rows": array_sha256(self.hashes), "columns": self.rows.shape[1], "labels": labels}
+        content = {"rows": array_sha256(self.hashes), "columns": d, "labels": labels}
         return Split(
             name=self.name,
             role=self.role,
-            items=RowItems((self.rows,)),
+            items=RowItems((self,)),
             labels=labels,
             keys=range(n),  # type: ignore[arg-type] # in messages; texts would take as much memory as a column
             classes=classes if self.role.is_id else (),
@@ -307,7 +280,7 @@ class _FeatureArray:
 
 
 def _benchmark(
-    sets: Sequence[_FeatureArray], name: str, class_names: Sequence[str] | None, c: int | None, same_rows: SameRows
+    sets: Sequence[_Features], name: str, class_names: Sequence[str] | None, c: int | None, same_rows: SameRows
 ) -> tuple[Benchmark, tuple[str, ...]]:
     """The benchmark of some arrays, and notes on them.
 
@@ -319,19 +292,19 @@ def _benchmark(
         same_rows: whether rows that two sets share which must differ are an error.
     """
     check_value(same_rows, SameRows, "same_rows")
-    d = sets[0].rows.shape[1]
+    d = sets[0].shape[1]
     for s in sets:
-        if s.rows.shape[1] != d:
-            raise DataError(f"{s.rows.where} has {s.rows.shape[1]} features — pass {d} features, as in id_test")
+        if s.shape[1] != d:
+            raise DataError(f"{s.where} has {s.shape[1]} features — pass {d} features, as in id_test")
     classes = _classes(sets, class_names, c)
     by_kind: dict[str, list[str]] = {}
     for s in sets:
-        by_kind.setdefault(s.read(), []).append(s.rows.where)
+        by_kind.setdefault(s.read(), []).append(s.where)
     notes = [f"{', '.join(names)}: {kind} read as float32" for kind, names in by_kind.items() if kind != "float32"]
     notes += _shared_rows(sets, same_rows)
     splits = [s.split(classes) for s in sets]
     by_role = {s.role: s for s in splits}
-    groups = {group: {s.name: s for s in splits if s.role == role} for group, role in _GROUPS.items()}
+    groups = {group: {s.name: s for s in splits if s.role == _ROLES[group]} for group in _GROUPS}
     benchmark = Benchmark(
         name=name,
         classes=classes,
@@ -345,7 +318,7 @@ def _benchmark(
     return benchmark, tuple(notes)
 
 
-def _classes(sets: Sequence[_FeatureArray], names: Sequence[str] | None, c: int | None) -> tuple[str, ...]:
+def _classes(sets: Sequence[_Features], names: Sequence[str] | None, c: int | None) -> tuple[str, ...]:
     """The names of the ID classes; a single one where no labels are given.
 
     Raises:
@@ -353,7 +326,7 @@ def _classes(sets: Sequence[_FeatureArray], names: Sequence[str] | None, c: int 
     """
     if names is not None and np.asarray(names, dtype=object).ndim != 1:
         raise DataError(f"classes is a {type(names).__name__} — pass the names of the ID classes")
-    largest = {s.rows.where: int(s.labels.max()) for s in sets if s.labels is not None}
+    largest = {s.where: int(s.labels.max()) for s in sets if s.labels is not None}
     train = next((s for s in sets if s.role == Role.ID_TRAIN), None)
     count, source = c or (0 if names is None else len(names)), "the head" if c else "classes"
     if not count:
@@ -370,7 +343,7 @@ def _classes(sets: Sequence[_FeatureArray], names: Sequence[str] | None, c: int 
     return ("id",) if count == 1 else tuple(map(str, range(count)))
 
 
-def _shared_rows(sets: Sequence[_FeatureArray], same_rows: SameRows) -> list[str]:
+def _shared_rows(sets: Sequence[_Features], same_rows: SameRows) -> list[str]:
     """Compare sets that must differ by the digests of their rows; return notes on shared rows that are allowed.
 
     Raises:
@@ -384,10 +357,10 @@ def _shared_rows(sets: Sequence[_FeatureArray], same_rows: SameRows) -> list[str
         shared = np.flatnonzero(np.isin(keys[id(second)], keys[id(first)]))
         if not len(shared):
             continue
-        text = f"{first.rows.where} and {second.rows.where} have {len(shared):,} rows in common"
+        text = f"{first.where} and {second.where} have {len(shared):,} rows in common"
         if same_rows == "error":
             raise LeakageError(
-                f"{text}, the first is row {int(shared[0])} of {second.rows.where} — remove them from one set, or pass "
+                f"{text}, the first is row {int(shared[0])} of {second.where} — remove them from one set, or pass "
                 "same_rows='allow', which is recorded"
             )
         second.shared += len(shared)

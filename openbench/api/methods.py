@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from enum import Enum
 from typing import Any, Self
 
 import numpy as np
@@ -31,11 +30,13 @@ from openbench.errors import (
     MethodError,
     NotApplicableError,
     NotFittedError,
+    RecordError,
     check_known,
     did_you_mean,
 )
 from openbench.methods.libraries import LibraryDetector, is_detector, wrapped
 from openbench.public import TARGET, name_of
+from openbench.storage.plain_json import plain
 
 Validation = tuple[Any, Any]
 
@@ -155,19 +156,14 @@ def _check_values(method: Method) -> None:
     for name, value in method.params().items():
         if isinstance(value, Method):
             _check_values(value)
-        elif not _is_plain(value):
+            continue
+        try:
+            plain(value)
+        except RecordError as error:
             raise ConfigError(
                 f"{type(method).__name__}.{name} is a {type(value).__name__} — allowed: numbers, texts, lists and "
                 "mappings of these, which a record can hold"
-            )
-
-
-def _is_plain(value: object) -> bool:
-    if type(value) in (list, tuple, set, frozenset):
-        return all(map(_is_plain, value))  # type: ignore[call-overload]
-    if type(value) is dict:
-        return all(type(key) is str and _is_plain(child) for key, child in value.items())
-    return type(value) in (type(None), bool, int, float, str) or isinstance(value, Enum | np.generic)
+            ) from error
 
 
 def _not_a_method(value: object) -> ConfigError:

@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from annotated_types import Interval, MinLen
+
+from openbench.config.constraints import Checked, Fraction, Seed
 from openbench.digest import OMIT_IF_DEFAULT, digest
-from openbench.errors import ConfigError, FieldError
+from openbench.errors import ConfigError, FieldError, OpenbenchError
 
 Pool = Literal["none", "mean", "max", "gram", "gram10"]
 Tower = Literal["text", "no"]
@@ -71,7 +74,7 @@ class Perturb:
 
 
 @dataclass(frozen=True)
-class Corruption:
+class Corruption(Checked):
     """A common corruption of the input, applied to the network's crop before it is normalised.
 
     Attributes:
@@ -81,24 +84,17 @@ class Corruption:
     Args:
         kind: one of ImageNet-C's, e.g. `fog`.
         severity: 1 to 5.
-
-    Raises:
-        FieldError: another severity.
     """
 
     version: ClassVar[int] = 1
+    error: ClassVar[type[OpenbenchError]] = FieldError
 
     kind: str
-    severity: int
-
-    def __post_init__(self) -> None:
-        """Check the severity."""
-        if self.severity not in range(1, 6):
-            raise FieldError(f"Corruption: {self.kind} of severity {self.severity} — allowed: 1 to 5")
+    severity: Annotated[int, Interval(ge=1, le=5)]
 
 
 @dataclass(frozen=True)
-class Mixing:
+class Mixing(Checked):
     """Copies of the images that `fit` reads, each mixed with an image of OOD validation: x̃ = a·x + (1 − a)·o.
 
     Attributes:
@@ -108,20 +104,13 @@ class Mixing:
     Args:
         shares: values of a, one of which is drawn for each image.
         seed: of the draws of a and o.
-
-    Raises:
-        FieldError: no share, or one outside of (0, 1).
     """
 
     version: ClassVar[int] = 1
+    error: ClassVar[type[OpenbenchError]] = FieldError
 
-    shares: tuple[float, ...] = (0.25, 0.5, 0.75)
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the shares."""
-        if not self.shares or not all(0 < share < 1 for share in self.shares):
-            raise FieldError(f"Mixing: shares {list(self.shares)} — allowed: one or more between 0 and 1")
+    shares: Annotated[tuple[Fraction, ...], MinLen(1)] = (0.25, 0.5, 0.75)
+    seed: Seed = 0
 
 
 @dataclass(frozen=True)

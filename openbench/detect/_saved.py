@@ -19,7 +19,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from openbench import __version__
-from openbench.api.models.outputs import BatchOutputs, OutputsBackbone, OutputSource, onnx_session
+from openbench.api.models.outputs import OutputsBackbone, onnx_session
 from openbench.api.models.parts import unwrapped
 from openbench.api.models.preprocess import prepared
 from openbench.api.models.wrap import ModelOptions, copied
@@ -428,14 +428,15 @@ def _of_graph(content: bytes, part: NetworkPart, own: object, head: Mapping[str,
     crop = int(part.preprocess["crop"])
     side = prepared(_preprocess(part, own), Preprocess(resize=crop, crop=crop))
     p, session = side.preprocess, onnx_session(content, torch.device("cpu"))
-    first = _run(session, torch.zeros(2, p.channels, p.crop, p.crop))
-    source = OutputSource(part.name, f"onnx of {part.architecture}", partial(_run, session), bytes_sha256(content))
-    return OutputsBackbone(source, side, first, Head(head["weight"], head["bias"]) if head else None)
+    linear = Head(head["weight"], head["bias"]) if head else None
+    black, read = torch.zeros(2, p.channels, p.crop, p.crop), partial(_run, session)
+    name, sha256 = f"onnx of {part.architecture}", bytes_sha256(content)
+    return OutputsBackbone(part.name, name, read, side, black, head=linear, weights_sha256=sha256)
 
 
-def _run(session: Any, images: Tensor) -> BatchOutputs:
-    logits, features = session.run(list(NETWORK_OUTPUTS), {"images": images.contiguous().numpy()})
-    return BatchOutputs(torch.from_numpy(logits), torch.from_numpy(features))
+def _run(session: Any, images: Tensor) -> tuple[Tensor, Tensor]:
+    logits, features = session.run(list(NETWORK_OUTPUTS), {"images": images.detach().contiguous().numpy()})
+    return torch.from_numpy(logits), torch.from_numpy(features)
 
 
 def _probe(backbone: Backbone) -> Tensor:

@@ -56,23 +56,21 @@ def readable(value: Any) -> Any:
     Args:
         value: a tree of mappings, sequences, dataclasses and scalars.
     """
+    return json.loads(json.dumps(value, default=_readable), parse_constant=lambda text: str(float(text)))
+
+
+def _readable(value: Any) -> object:
+    """What stands for an object that JSON does not have."""
     if isinstance(value, Enum):
-        return readable(value.value)
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else str(float(value))
+        return value.value
     if is_dataclass(value) and not isinstance(value, type):
-        attributes = {field.name: readable(getattr(value, field.name)) for field in fields(value)}
-        return {TARGET: name_of(type(value)), **attributes}
+        return {TARGET: name_of(type(value))} | {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {str(name): readable(child) for name, child in value.items()}
-    if isinstance(value, list | tuple):
-        return [readable(child) for child in value]
-    return readable(value.item()) if _is_scalar_array(value) else str(value)
+        return dict(value)
+    return value.item() if _is_scalar_array(value) else str(value)
 
 
-def _is_scalar_array(value: object) -> bool:
+def _is_scalar_array(value: Any) -> bool:
     """Whether this is a number of NumPy or of another array library."""
     return hasattr(value, "dtype") and hasattr(value, "item") and getattr(value, "ndim", None) == 0
 

@@ -217,7 +217,6 @@ def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
         ({"incomplete": "alow"}, "benchmark.incomplete — found 'alow', allowed: .*did you mean 'allow'"),
         ({"model": "resnet20_cifar10"}, "preprocess is given for 'resnet20_cifar10', whose config has it"),
         ({"model": "weights.pt"}, "is a file of weights, not a network"),
-        ({"model": ["resnet8_digits", "resnet8_digits", "resnet8_digits_2"]}, "two models have one name"),
         ({"model": []}, "model is an empty list"),
         ({"model": [small(), small()], "name": "x"}, "one name for 2 models"),
         ({"model": lambda x: x, "weights": "a.pt"}, "weights are given for a function"),

@@ -141,7 +141,7 @@ def test_the_score_is_the_mean_over_the_image_and_its_copies(store):
 def test_what_cannot_be_copied_is_refused(store):
     with pytest.raises(MethodError, match="CoVer: base DoubleScore runs the network or has parts"):
         CoVer(DoubleScore(MSP(), Energy()))
-    with pytest.raises(FieldError, match="fog of severity 0 — allowed: 1 to 5"):
+    with pytest.raises(FieldError, match="severity — found 0, allowed: a whole number from 1 to 5"):
         Corruption("fog", 0)
     with pytest.raises(ConfigError, match=r"corruption — found 'fogg', allowed: .*fog"):
         store.get(toy_backbone(), toy_split(), Request(FEATURES, corruption=Corruption("fogg", 1)))

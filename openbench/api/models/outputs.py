@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,65 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from openbench.api.models.preprocess import PreparedTransform
+from openbench.api.models.preprocess import PreparedTransform, code_of
 from openbench.backbones.base import Backbone, Outputs
 from openbench.backbones.device import arithmetic
-from openbench.backbones.network import OUTPUTS_VERSION, evaluating, perturbed
+from openbench.backbones.network import OUTPUTS_VERSION, evaluating, perturbed, state_sha256
 from openbench.core.features import Head
 from openbench.core.request import Request
 from openbench.digest import digest, file_sha256
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError, did_you_mean, pip_install
-from openbench.source import Code
 
-
-@dataclass(frozen=True)
-class BatchOutputs:
-    """The outputs of a model for one batch.
-
-    Args:
-        logits: (n, c).
-        features: (n, d); None where the model shows none.
-    """
-
-    logits: Tensor
-    features: Tensor | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class OutputSource:
-    """A function from images to outputs, and what identifies it.
-
-    Args:
-        name: of the model.
-        architecture: the model in one line; with the hash of its weights it identifies the outputs.
-        read: normalised images (n, channels, h, w) float32 on the model's device → outputs.
-        weights_sha256: hash of the weights; empty where there are none to hash.
-        code: classes and functions that openbench does not ship.
-        module: the network, in eval mode; None where it is not one of torch's.
-    """
-
-    name: str
-    architecture: str
-    read: Callable[[Tensor], BatchOutputs]
-    weights_sha256: str = ""
-    code: tuple[Code, ...] = ()
-    module: nn.Module | None = None
-
-
-def with_head(source: OutputSource, head: Head) -> OutputSource:
-    """Return a source whose outputs are features as one of these features and a classifier's logits.
-
-    Args:
-        source: of a model without classifier, which calls its features logits.
-        head: for its features.
-    """
-
-    def read(images: Tensor) -> BatchOutputs:
-        features = source.read(images).logits
-        weight, bias = head.weight.to(features.device), head.bias.to(features.device)
-        return BatchOutputs(features.float() @ weight.T + bias, features)
-
-    return replace(source, read=read)
+# Normalised images (n, channels, h, w) float32 to logits (n, c) and features (n, d); None where the model shows none.
+Read = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 
 class OutputsBackbone(Backbone):
@@ -77,13 +28,17 @@ class OutputsBackbone(Backbone):
     Where there are no features, the logits stand in their place, and methods that read features are refused.
 
     Args:
-        source: of the outputs.
+        name: of the model.
+        architecture: the model in one line; with the hash of its weights it identifies the outputs.
+        read: runs the model, on the device of `images`.
         transform: how images reach the model.
-        first: the outputs of a few images.
+        images: a few, on which the model is tried.
         head: the linear classifier, if it is known.
+        model: what `read` runs: a network of torch in eval mode, or a function; None = neither.
+        weights_sha256: hash of the weights; empty = those of the network, if it is one.
 
     Raises:
-        ConfigError: a head that does not give the logits of the first outputs.
+        ConfigError: the model fails on these images, or a head does not give its logits.
     """
 
     layers = ()
@@ -95,20 +50,39 @@ class OutputsBackbone(Backbone):
     )
 
     def __init__(
-        self, source: OutputSource, transform: PreparedTransform, first: BatchOutputs, head: Head | None = None
+        self,
+        name: str,
+        architecture: str,
+        read: Read,
+        transform: PreparedTransform,
+        images: Tensor,
+        *,
+        head: Head | None = None,
+        model: object = None,
+        weights_sha256: str = "",
     ) -> None:
-        self.name, self.architecture, self.preprocess = source.name, source.architecture, transform.preprocess
-        self.weights_sha256, self.passes = source.weights_sha256, 0
-        self.has_features, self.has_head = first.features is not None, head is not None
-        self.num_classes = first.logits.shape[1]
+        self.name, self.architecture, self.preprocess = name, architecture, transform.preprocess
+        self.network = model if isinstance(model, nn.Module) else None
+        self.weights_sha256 = weights_sha256 or (
+            "" if self.network is None else state_sha256(self.network.state_dict())
+        )
+        self.made_of = (*code_of(model), *transform.code)
+        self._read, self._device, self._head = read, images.device, head
+        images = images.float()
+        with failing_on(images, name), torch.no_grad():
+            logits, features = read(images)
+        self.num_classes = logits.shape[1]
         self.classifies = self.num_classes > 0
-        features = first.logits if first.features is None else first.features
+        self.has_features, self.has_head = features is not None, head is not None
+        features = logits if features is None else features
         self.feature_dim = features.shape[1]
-        self.made_of = (*source.code, *transform.code)
-        self._source, self._device, self.network = source, torch.device("cpu"), source.module
         if head is not None:
-            _check_head(head, features, first.logits, source.name)
-        self._head = head
+            _check_head(head, features, logits, name)
+        with self._evaluating(), torch.enable_grad():
+            x = images.clone().requires_grad_(True)
+            logits, _ = read(x)
+            if logits.requires_grad:
+                self.differentiable = torch.autograd.grad(logits.sum(), x, allow_unused=True)[0] is not None
 
     @property
     def digest(self) -> str:  # type: ignore[override]
@@ -150,29 +124,18 @@ class OutputsBackbone(Backbone):
         Raises:
             NotApplicableError: maps are requested, or a step where the model has no gradients.
         """
-        if request.layers:
-            raise NotApplicableError(f"model '{self.name}' has no maps — choose a method that reads features or logits")
+        if request.layers or (request.perturb is not None and not self.differentiable):
+            what = "maps" if request.layers else "gradients"
+            raise NotApplicableError(f"model '{self.name}' has no {what} — choose another method")
         images = images.to(self._device, torch.float32)
         with self._evaluating():
             if request.perturb is not None:
-                if not self.differentiable:
-                    raise NotApplicableError(f"model '{self.name}' has no gradients — choose another method")
-                images = perturbed(lambda x: self._source.read(x).logits, images, self.preprocess.std, request.perturb)
+                images = perturbed(lambda x: self._read(x)[0], images, self.preprocess.std, request.perturb)
                 self.passes += len(images)
             with torch.no_grad():
-                outputs = self._source.read(images)
+                logits, features = self._read(images)
         self.passes += len(images)
-        features = outputs.logits if outputs.features is None else outputs.features
-        return Outputs(outputs.logits.detach().float(), features.detach().float(), {})
-
-    def try_gradient(self, images: Tensor) -> None:
-        """Note in `differentiable` whether the logits have a gradient by the images."""
-        with self._evaluating(), torch.enable_grad():
-            x = images.to(self._device, torch.float32).clone().requires_grad_(True)
-            logits = self._source.read(x).logits
-            if logits.requires_grad:
-                (gradient,) = torch.autograd.grad(logits.sum(), x, allow_unused=True)
-                self.differentiable = gradient is not None
+        return Outputs(logits.detach().float(), (logits if features is None else features).detach().float(), {})
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -180,12 +143,30 @@ class OutputsBackbone(Backbone):
             yield
 
 
+@contextmanager
+def failing_on(images: Tensor, name: str) -> Iterator[None]:
+    """Turn whatever the user's code raises into an error that says what a model is given.
+
+    Raises:
+        ConfigError: it fails.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"model '{name}' fails on images {tuple(images.shape)} ({type(error).__name__}: {str(error)[:300]}) — it "
+            "must take normalised images (n, channels, h, w); preprocess decides their size, and their channels by one "
+            "number each in mean and std"
+        ) from error
+
+
 def _check_head(head: Head, features: Tensor, logits: Tensor, name: str) -> None:
     c, d = logits.shape[1], features.shape[1]
-    if tuple(head.weight.shape) != (c, d) or tuple(head.bias.shape) != (c,):
+    if tuple(head.weight.shape) != (c, d):
         raise ConfigError(
-            f"model '{name}': head has W {tuple(head.weight.shape)} and b {tuple(head.bias.shape)}, not {(c, d)} and "
-            f"{(c,)} as for {c} logits of {d} features"
+            f"model '{name}': head has W {tuple(head.weight.shape)}, not {(c, d)} as for {c} logits of {d} features"
         )
     difference = features.float().cpu() @ head.weight.T + head.bias - logits.float().cpu()
     off, scale = float(difference.abs().max()), float(logits.abs().max()) + 1.0
@@ -199,14 +180,17 @@ def _check_head(head: Head, features: Tensor, logits: Tensor, name: str) -> None
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
 
-def onnx_source(path: Path, name: str, features: str | None, of: tuple[int, torch.device]) -> OutputSource:
-    """Return the outputs of an ONNX file: logits, and features if one of its outputs is named as such.
+def onnx_reader(
+    path: Path, name: str, features: str | None, classes: int, device: torch.device
+) -> tuple[Read, str, str]:
+    """Return what runs an ONNX file, the model in one line, and the hash of its weights.
 
     Args:
         path: of the file.
         name: of the model.
         features: name of the output (n, d) that holds the features; None = there is none.
-        of: the number of the benchmark's classes, and the device to run on.
+        classes: number of the benchmark's classes.
+        device: where it runs.
 
     Raises:
         CheckpointError: no such file, or not a model that onnxruntime can load.
@@ -214,7 +198,7 @@ def onnx_source(path: Path, name: str, features: str | None, of: tuple[int, torc
     """
     if not path.is_file():
         raise CheckpointError(f"model '{path}': no such file — give the path of an ONNX file")
-    session = onnx_session(path, of[1])
+    session = onnx_session(path, device)
     inputs = session.get_inputs()
     if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].type not in _DTYPES:
         signature = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
@@ -222,19 +206,21 @@ def onnx_source(path: Path, name: str, features: str | None, of: tuple[int, torc
             f"model '{name}' takes {signature}, not one input of images (n, channels, h, w) of floating point — export "
             "the classifier alone"
         )
-    outputs = _onnx_outputs(session, name, features, of[0])
+    outputs = _onnx_outputs(session, name, features, classes)
     dtype, n = _DTYPES[inputs[0].type], inputs[0].shape[0]
     fixed = n if isinstance(n, int) else None  # the batch size that the file was exported for
 
-    def read(images: Tensor) -> BatchOutputs:
+    def read(images: Tensor) -> tuple[Tensor, Tensor | None]:
         pixels = images.detach().cpu().numpy().astype(dtype)
         size = fixed or len(pixels)
         padded = np.concatenate([pixels, np.zeros((-len(pixels) % size, *pixels.shape[1:]), dtype)])
         parts = [session.run(outputs, {inputs[0].name: rows}) for rows in np.split(padded, len(padded) // size)]
-        tensors = [torch.from_numpy(np.concatenate(part)[: len(pixels)]).float() for part in zip(*parts, strict=True)]
-        return BatchOutputs(*tensors)
+        logits, *rest = (
+            torch.from_numpy(np.concatenate(part)[: len(pixels)]).float() for part in zip(*parts, strict=True)
+        )
+        return logits, rest[0] if rest else None
 
-    return OutputSource(name, f"onnx, outputs {', '.join(outputs)}", read, _onnx_sha256(path))
+    return read, f"onnx, outputs {', '.join(outputs)}", _onnx_sha256(path)
 
 
 def onnx_session(model: Path | bytes, device: torch.device) -> Any:

@@ -2,20 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from openbench.backbones.anatomy import Layout
+from openbench.api.models.outputs import failing_on
+from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.libraries import from_torchvision
 from openbench.backbones.libraries.presets import stages
 from openbench.core.preprocess import Preprocess
 from openbench.errors import ConfigError, did_you_mean
 
 _WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
+_STAGES = ("layer1", "layer2", "layer3", "layer4")
 _MOST = 8  # candidates named in a message
 _ENDINGS = {"softmax": torch.softmax, "log_softmax": torch.log_softmax}
 _TOLERANCE = 1e-4
@@ -32,6 +34,7 @@ class NetworkParts:
         head: dotted name of the nn.Linear that makes the logits; empty where there is none.
         features: dotted name of the module that makes the features, where that is not the head's input.
         ends_in: what follows the head: `softmax`, `log_softmax`, or nothing.
+        stages: names of the modules that return maps (n, c, h, w), shallow to deep, as they are usually called.
     """
 
     pick: str | int | None
@@ -39,6 +42,7 @@ class NetworkParts:
     head: str
     features: str = ""
     ends_in: str = ""
+    stages: tuple[str, ...] = ()
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -49,9 +53,15 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def find_parts(
-    module: nn.Module, images: Tensor, name: str, classes: int, named: tuple[str, str] = ("", "")
+    module: nn.Module,
+    images: Tensor,
+    name: str,
+    classes: int,
+    *,
+    features: str | None = None,
+    head: str | None = None,
 ) -> NetworkParts:
-    """Return where the classifier and the features of a module are.
+    """Return where the classifier, the features and the stages of a module are.
 
     The classifier is the nn.Linear whose output the module returns; its input is the features.
 
@@ -60,12 +70,14 @@ def find_parts(
         images: a few, normalised, in the module's dtype and on its device.
         name: of the model.
         classes: number of classes of the benchmark.
-        named: dotted names of the module that makes the features and of the classifier; empty = to be found.
+        features: dotted name of the module that makes the features; None = the classifier's input.
+        head: dotted name of the classifier; None = found.
 
     Raises:
         ConfigError: no such module, no output (n, c), or more than one layer that may be the classifier.
     """
-    for place in filter(None, named):
+    named = [place for place in (features, head) if place]
+    for place in named:
         _check_named(module, place, name)
     calls: dict[str, tuple[Tensor, Tensor]] = {}
 
@@ -74,21 +86,13 @@ def find_parts(
             calls.pop(place, None)  # the latest call counts, and stands last
             calls[place] = (inputs[0], output)
 
-    with ExitStack() as hooks, torch.no_grad():
+    with ExitStack() as hooks, torch.no_grad(), failing_on(images, name):
         for place, part in module.named_modules():
-            if place and (isinstance(part, nn.Linear) or place in named):
+            if place and (isinstance(part, nn.Linear) or place in (*named, *_STAGES)):
                 hooks.enter_context(part.register_forward_hook(partial(note, place)))
-        try:
-            returned = module(images)
-        except Exception as error:  # the user's code may raise anything
-            raise ConfigError(
-                f"model '{name}' fails on images {tuple(images.shape)} ({type(error).__name__}: {error}) — it must "
-                "take normalised images (n, channels, h, w); preprocess decides their size, and their channels by one "
-                "number each in mean and std"
-            ) from error
+        returned = module(images)
     pick, output = _logits(returned, name, classes, len(images))
     linear = {n: c for n, c in calls.items() if isinstance(module.get_submodule(n), nn.Linear) and c[1].ndim == 2}
-    features, head = named
     if head:
         _check_linear(module, linear, head, name)
         ends_in = _ending(linear[head][1], output) or ""
@@ -100,7 +104,10 @@ def find_parts(
         values = flat(calls[features][1], name, features)
         if head and values.shape == linear[head][0].shape and torch.equal(values, linear[head][0]):
             features = ""  # the head's own input
-    return NetworkParts(pick, output, head, features, ends_in)
+    children = dict(module.named_children())
+    stages = [stage for stage in _STAGES if stage in children]
+    maps = all(stage in calls and calls[stage][1].ndim == 4 for stage in stages)
+    return NetworkParts(pick, output, head, features or "", ends_in, tuple(stages) if maps else ())
 
 
 def flat(features: Tensor, name: str, where: str) -> Tensor:
@@ -129,17 +136,20 @@ def _check_named(module: nn.Module, place: str, name: str) -> None:
         )
 
 
+def tensors_in(returned: Any) -> dict[Any, Any]:
+    """Return what a module returns by key, position or attribute; a single tensor by None."""
+    if isinstance(returned, Tensor):
+        return {None: returned}
+    if isinstance(returned, Mapping):
+        return dict(returned)
+    if isinstance(returned, Sequence) and not hasattr(returned, "logits"):
+        return dict(enumerate(returned))
+    return dict(getattr(returned, "__dict__", {}))
+
+
 def _logits(returned: Any, name: str, classes: int, n: int) -> tuple[str | int | None, Tensor]:
     """The logits in what a module returns for n images, and where they are in it."""
-    parts: dict[Any, Any]
-    if isinstance(returned, Tensor):
-        parts = {None: returned}
-    elif isinstance(returned, Mapping):
-        parts = dict(returned)
-    elif isinstance(returned, Sequence) and not hasattr(returned, "logits"):
-        parts = dict(enumerate(returned))
-    else:
-        parts = dict(vars(returned)) if hasattr(returned, "__dict__") else {}
+    parts = tensors_in(returned)
     fitting = {key: value for key, value in parts.items() if isinstance(value, Tensor) and value.ndim == 2}
     if "logits" in fitting:
         fitting = {"logits": fitting["logits"]}
@@ -209,37 +219,18 @@ def dtype_of(module: nn.Module) -> torch.dtype:
     return next(kinds, torch.float32)
 
 
-def stages_of(module: nn.Module, p: Preprocess) -> tuple[Mapping[str, str], Layout, int]:
-    """Return the stages with maps, their layout, and the number of tokens before the patches.
+def anatomy_of(module: nn.Module, parts: NetworkParts, p: Preprocess) -> Anatomy:
+    """Return where the head of a module is, and the stages with maps.
 
     Args:
         module: in eval mode.
+        parts: of it.
         p: how images reach it.
     """
     library = type(module).__module__.partition(".")[0]
     with suppress(Exception):  # a library's network that the user changed: its maps are not read then
         if library == "timm":
-            return stages(module)
+            return Anatomy(parts.head, *stages(module))
         if library == "torchvision":
-            anatomy = from_torchvision.anatomy(module, (p.channels, p.crop, p.crop))
-            return anatomy.stages, anatomy.layout, anatomy.prefix_tokens
-    children = dict(module.named_children())
-    names = [name for name in ("layer1", "layer2", "layer3", "layer4") if name in children]
-    maps = {f"stage{i}": name for i, name in enumerate(names, start=1)}
-    return (maps if _return_maps(module, names, p) else {}), "nchw", 0
-
-
-def _return_maps(module: nn.Module, names: Sequence[str], p: Preprocess) -> bool:
-    """Whether some modules return maps (n, c, h, w)."""
-    axes: list[int] = []
-    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
-
-    def note(_: nn.Module, __: object, output: object) -> None:
-        axes.append(output.ndim if isinstance(output, Tensor) else 0)
-
-    with ExitStack() as hooks, torch.no_grad():
-        for name in names:
-            hooks.enter_context(module.get_submodule(name).register_forward_hook(note))
-        if names:
-            module(torch.zeros(1, p.channels, p.crop, p.crop, device=device, dtype=dtype_of(module)))
-    return bool(names) and axes == [4] * len(names)
+            return replace(from_torchvision.anatomy(module, (p.channels, p.crop, p.crop)), head=parts.head)
+    return Anatomy(parts.head, {f"stage{i}": name for i, name in enumerate(parts.stages, start=1)})

@@ -4,8 +4,7 @@ import copy
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from openbench.api.models.names import published_preprocess
-from openbench.api.models.outputs import BatchOutputs, OutputsBackbone, OutputSource, onnx_source, with_head
-from openbench.api.models.parts import NetworkParts, dtype_of, find_parts, flat, stages_of, unwrapped
+from openbench.api.models.outputs import OutputsBackbone, Read, onnx_reader
+from openbench.api.models.parts import NetworkParts, anatomy_of, dtype_of, find_parts, flat, tensors_in, unwrapped
 from openbench.api.models.preprocess import WAYS, PreparedTransform, code_of, prepared, range_warnings, text_of
 from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.base import Backbone, Outputs
@@ -152,18 +151,17 @@ def _wrap_backbone(model: Backbone, options: ModelOptions, task: ImageTask) -> W
 
 
 def _wrap_module(model: nn.Module, options: ModelOptions, task: ImageTask) -> WrappedModel:
-    inner = unwrapped(model)
+    inner, notes = unwrapped(model), list[str]()
     tower = getattr(inner, "visual", None)
-    notes: list[str] = []
     if type(inner).__module__.startswith("open_clip.") and isinstance(tower, nn.Module):
-        inner = tower
-        notes.append("the image tower of open_clip's model is evaluated, without a text head")
+        inner, notes = tower, ["the image tower of open_clip's model is evaluated, without a text head"]
     name = options.name or name_of(inner)
     transform = _transform(model, options, task, name)
     module = copied(inner, name).to(options.device)
     images = task.sample(transform.preprocess).to(options.device)
-    named = options.features or "", options.head if isinstance(options.head, str) else ""
-    parts = find_parts(module, images.to(dtype_of(module)), name, len(task.classes), named)
+    given, named_head = (None, options.head) if isinstance(options.head, str) else (options.head, None)
+    classes, tried = len(task.classes), images.to(dtype_of(module))
+    parts = find_parts(module, tried, name, classes, features=options.features, head=named_head)
     warnings = range_warnings(images, transform.preprocess, module)
     if parts.ends_in:
         warnings = (
@@ -171,29 +169,19 @@ def _wrap_module(model: nn.Module, options: ModelOptions, task: ImageTask) -> Wr
             f"layer '{parts.head}' are taken as logits",
             *warnings,
         )
-    backbone = _network_or_outputs(module, parts, images, (name, len(task.classes), transform, options))
-    return _probed(backbone, type(inner), (*notes, *transform.notes), warnings, task)
-
-
-def _network_or_outputs(
-    module: nn.Module, parts: NetworkParts, images: Tensor, of: tuple[str, int, PreparedTransform, ModelOptions]
-) -> Backbone:
-    """A copied module as a network with a linear head or no head, else as a source of outputs."""
-    name, classes, transform, options = of
-    head = options.head if isinstance(options.head, Head) else None
-    headless = not parts.head and not parts.features and parts.output.shape[1] != classes
-    if head is not None and parts.head and not parts.features:
+    if given is not None and parts.head and not parts.features:
         raise ConfigError(f"model '{name}' has the classifier '{parts.head}' — leave head=(W, b) out")
-    if head is None and not parts.features and (parts.head or headless):
-        return _as_network(module, parts, name, transform).to(options.device)
-    source = _module_source(module, parts, name, options.features or "")
-    if headless and head is not None and head.weight.shape[1] == parts.output.shape[1]:
-        source = with_head(source, head)
-    with torch.no_grad():
-        first = source.read(images.float())
-    backbone = OutputsBackbone(source, transform, first, head).to(options.device)
-    backbone.try_gradient(images)
-    return backbone
+    c = parts.output.shape[1]
+    headless = not parts.head and not parts.features and c != classes
+    backbone: Backbone
+    if given is None and not parts.features and (parts.head or headless):
+        backbone = _as_network(module, parts, name, transform).to(options.device)
+    else:
+        classifier = given if headless and given is not None and given.weight.shape[1] == c else None
+        read = _reader(module, parts.pick, name, options.features or "", classifier)
+        architecture = _architecture_of(module) + (f", features of {options.features}" if options.features else "")
+        backbone = OutputsBackbone(name, architecture, read, transform, images, head=given, model=module)
+    return _probed(backbone, type(inner), (*notes, *transform.notes), warnings, task)
 
 
 def _wrap_outputs(model: Any, options: ModelOptions, task: ImageTask) -> WrappedModel:
@@ -201,26 +189,22 @@ def _wrap_outputs(model: Any, options: ModelOptions, task: ImageTask) -> Wrapped
     name = options.name or name_of(model)
     is_file = isinstance(model, str | Path)
     if isinstance(options.head, str) or (options.features is not None and not is_file):
-        kind = "an ONNX file" if is_file else "a function"
         raise ConfigError(
-            f"model '{name}' is {kind}, in which no module can be named — give the classifier as head=(W, b)"
-            + (", and let the function return (features, logits)" if not is_file else "")
+            f"model '{name}' is {'an ONNX file' if is_file else 'a function'}, in which no module can be named — give "
+            "the classifier as head=(W, b), and let a function return (features, logits)"
         )
     transform = _transform(model, options, task, name)
-    notes = transform.notes
+    images, notes, read, sha256 = task.sample(transform.preprocess), transform.notes, None, ""
     if is_file:
-        source = onnx_source(Path(model), name, options.features, (len(task.classes), options.device))
+        read, architecture, sha256 = onnx_reader(Path(model), name, options.features, len(task.classes), options.device)
     else:
         # The function may read weights, globals and files that change between two calls.
-        architecture = f"function {name}, {secrets.token_hex(16)}"
-        read = partial(_read_function, model, name)
-        source = OutputSource(name, architecture, read, code=code_of(model))
+        read, architecture = partial(_read_function, model, name), f"function {name}, {secrets.token_hex(16)}"
         notes = (f"model '{name}' is a function, which may change unseen: its results are never reused", *notes)
-    images = task.sample(transform.preprocess)
-    with torch.no_grad():
-        first = _first_outputs(source.read, images, name)
-    backbone = OutputsBackbone(source, transform, first, options.head)
-    backbone.try_gradient(images)
+    function = None if is_file else model
+    backbone = OutputsBackbone(
+        name, architecture, read, transform, images, head=options.head, model=function, weights_sha256=sha256
+    )
     warnings = range_warnings(images, transform.preprocess, None)
     return _probed(backbone, Path if is_file else type(model), notes, warnings, task)
 
@@ -228,23 +212,16 @@ def _wrap_outputs(model: Any, options: ModelOptions, task: ImageTask) -> Wrapped
 def _probed(
     backbone: Backbone, kind: type, notes: tuple[str, ...], warnings: tuple[str, ...], task: ImageTask
 ) -> WrappedModel:
-    """A model of some class that was run on a few images."""
+    """A model of some class, run on a few images; with a warning where its logits are probabilities already."""
     ask(backbone, task.images)
-    node = _node(backbone, kind, backbone.name)
-    return WrappedModel(backbone, node, notes, (*warnings, *_probability_warnings(backbone)))
-
-
-def _probability_warnings(backbone: Backbone) -> tuple[str, ...]:
-    """A warning where the logits of the probe are probabilities already."""
     rows = backbone.probe.rows.get("logits")
-    if rows is None or rows.shape[1] < 2 or not backbone.classifies:
-        return ()
-    if (rows < 0).any() or np.abs(rows.sum(axis=1) - 1).max() >= _PROBABILITY:
-        return ()
-    return (
-        f"model '{backbone.name}' returns probabilities (its rows sum to 1) where logits are expected: energies, "
-        "maximum logits and temperatures of them mean nothing — return the inputs of the softmax",
-    )
+    classified = rows is not None and rows.shape[1] > 1 and backbone.classifies
+    if classified and (rows >= 0).all() and np.abs(rows.sum(axis=1) - 1).max() < _PROBABILITY:
+        warnings += (
+            f"model '{backbone.name}' returns probabilities (its rows sum to 1) where logits are expected: energies, "
+            "maximum logits and temperatures of them mean nothing — return the inputs of the softmax",
+        )
+    return WrappedModel(backbone, _node(backbone, kind, backbone.name), notes, warnings)
 
 
 def _transform(model: object, options: ModelOptions, task: ImageTask, name: str) -> PreparedTransform:
@@ -255,8 +232,8 @@ def _transform(model: object, options: ModelOptions, task: ImageTask, name: str)
     return prepared(given, task.preprocess)
 
 
-def _read_function(function: Callable[[Tensor], Any], name: str, images: Tensor) -> BatchOutputs:
-    """The outputs of a function for n images: logits, or (features, logits)."""
+def _read_function(function: Callable[[Tensor], Any], name: str, images: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The logits of a function for n images, and the features of one that returns (features, logits)."""
     n, returned = len(images), function(images)
     logits = getattr(returned, "logits", returned)
     parts = tuple(logits) if isinstance(logits, tuple | list) else (logits,)
@@ -266,19 +243,7 @@ def _read_function(function: Callable[[Tensor], Any], name: str, images: Tensor)
             f"model '{name}' returns {shapes} for {n} images — return torch tensors: logits (n, c), or features (n, d) "
             "and logits (n, c), in this order"
         )
-    return BatchOutputs(parts[-1], parts[0] if len(parts) == 2 else None)
-
-
-def _first_outputs(read: Callable[[Tensor], BatchOutputs], images: Tensor, name: str) -> BatchOutputs:
-    try:
-        return read(images)
-    except ConfigError:
-        raise
-    except Exception as error:  # the user's code may raise anything
-        raise ConfigError(
-            f"model '{name}' fails on images {tuple(images.shape)} ({type(error).__name__}: {str(error)[:300]}) — it "
-            "must take normalised float32 images (n, channels, h, w) of the size that preprocess makes"
-        ) from error
+    return parts[-1], parts[0] if len(parts) == 2 else None
 
 
 def _node(backbone: Backbone, kind: type, name: str) -> dict[str, Any]:
@@ -302,7 +267,7 @@ class NetworkAdapter(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (n, c) of images (n, channels, h, w), or features (n, d) of a network without classifier."""
-        return self.end(_picked(self.inner(images.to(self.dtype)), self.pick))
+        return self.end(tensors_in(self.inner(images.to(self.dtype)))[self.pick])
 
 
 class UserNetwork(NetworkBackbone):
@@ -352,23 +317,21 @@ def copied(module: nn.Module, name: str) -> nn.Module:
 
 
 def _architecture_of(module: nn.Module) -> str:
-    """A network in one line: its class, its dtype, and a digest of its structure, without its weights."""
+    """A network in one line: its class, its dtype, and a digest of its structure, without its weights.
+
+    The structure is the modules by place, with their hooks, and the buffers that no state dict holds.
+    """
     inner = module.inner if isinstance(module, NetworkAdapter) else module
-    dtype = str(dtype_of(inner)).removeprefix("torch.")
-    return f"{_qualified(type(inner))}, {dtype}, {digest(_structure(inner), 32)}"
-
-
-def _structure(module: nn.Module) -> list[Any]:
-    """The modules of a network by place, with their hooks, and the buffers that no state dict holds."""
     first: dict[nn.Module, str] = {}  # a module at several places is the same one
-    saved = module.state_dict().keys()
     parts = [
         [place, _qualified(type(part)), text_of(part.extra_repr()), first.setdefault(part, place), _hooks(part)]
-        for place, part in module.named_modules(remove_duplicate=False)
+        for place, part in inner.named_modules(remove_duplicate=False)
     ]
-    code = [part.code for part in module.modules() if isinstance(part, torch.fx.GraphModule)]
-    unsaved = {name: buffer for name, buffer in module.named_buffers() if name not in saved}
-    return [parts, code, state_sha256(unsaved)]
+    code = [part.code for part in inner.modules() if isinstance(part, torch.fx.GraphModule)]
+    saved = inner.state_dict().keys()
+    unsaved = state_sha256({name: buffer for name, buffer in inner.named_buffers() if name not in saved})
+    dtype = str(dtype_of(inner)).removeprefix("torch.")
+    return f"{_qualified(type(inner))}, {dtype}, {digest([parts, code, unsaved], 32)}"
 
 
 def _hooks(part: nn.Module) -> list[str]:
@@ -380,41 +343,29 @@ def _qualified(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _picked(returned: Any, pick: str | int | None) -> Tensor:
-    """The logits in what a module returns."""
-    logits: Tensor
-    if pick is None:
-        logits = returned
-    elif isinstance(returned, Mapping) or isinstance(pick, int):
-        logits = returned[pick]
-    else:
-        logits = getattr(returned, pick)
-    return logits
-
-
 def _as_network(module: nn.Module, parts: NetworkParts, name: str, transform: PreparedTransform) -> UserNetwork:
     """A copied module with a linear head, or with no classifier at all, as a backbone."""
-    stages, layout, tokens = stages_of(module, transform.preprocess)
-    head, dtype = parts.head, dtype_of(module)
-    if head and parts.pick is None and dtype == torch.float32:
-        return UserNetwork(module, name, Anatomy(head, stages, layout, tokens), transform)
-    stages = {name: f"inner.{path}" for name, path in stages.items()}
-    anatomy = Anatomy(f"inner.{head}" if head else "end", stages, layout, tokens)
-    return UserNetwork(NetworkAdapter(module, parts.pick, dtype), name, anatomy, transform)
+    anatomy, dtype = anatomy_of(module, parts, transform.preprocess), dtype_of(module)
+    if not parts.head or parts.pick is not None or dtype != torch.float32:
+        stages = {stage: f"inner.{path}" for stage, path in anatomy.stages.items()}
+        anatomy = replace(anatomy, head=f"inner.{parts.head}" if parts.head else "end", stages=stages)
+        module = NetworkAdapter(module, parts.pick, dtype)
+    return UserNetwork(module, name, anatomy, transform)
 
 
-def _module_source(module: nn.Module, parts: NetworkParts, name: str, features: str) -> OutputSource:
-    """The outputs of a module whose head is not known: logits, and features if their module is named."""
+def _reader(module: nn.Module, pick: str | int | None, name: str, features: str, head: Head | None) -> Read:
+    """The outputs of a module whose head is not known: logits, and features if their module is named.
+
+    With a `head` the outputs are features of a network without classifier, and the logits are the head's.
+    """
     dtype = dtype_of(module)
 
-    def read(images: Tensor) -> BatchOutputs:
-        tensors: list[Tensor] = []
-        with ExitStack() as hooks:
-            if features:
-                part = module.get_submodule(features)
-                hooks.enter_context(part.register_forward_hook(lambda _m, _i, output: tensors.append(output)))
-            logits = _picked(module(images.to(dtype)), parts.pick)
-        return BatchOutputs(logits, flat(tensors[-1], name, features) if tensors else None)
+    def read(images: Tensor) -> tuple[Tensor, Tensor | None]:
+        seen: list[Tensor] = []
+        with module.get_submodule(features).register_forward_hook(lambda _m, _i, output: seen.append(output)):
+            outputs = tensors_in(module(images.to(dtype)))[pick]
+        if head is not None:
+            return outputs.float() @ head.weight.to(outputs.device).T + head.bias.to(outputs.device), outputs
+        return outputs, flat(seen[-1], name, features) if features else None
 
-    architecture = _architecture_of(module) + (f", features of {features}" if features else "")
-    return OutputSource(name, architecture, read, state_sha256(module.state_dict()), code_of(module), module)
+    return read
