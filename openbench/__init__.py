@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from openbench.api.scores import evaluate_scores as evaluate_scores
     from openbench.core.preprocess import Preprocess as Preprocess
     from openbench.detect.detector import Detector as Detector
-    from openbench.detect.detector import load_detector as load_detector
     from openbench.detect.monitor.monitor import Monitor as Monitor
     from openbench.detect.recommend import recommend as recommend
+    from openbench.detect.saved import load_detector as load_detector
 
 __version__ = "0.1.0"
 
@@ -41,9 +41,10 @@ _HOMES = {
     "api.result": ("ModelResults", "Result", "Results"),
     "api.scores": ("evaluate_scores",),
     "core.preprocess": ("Preprocess",),
-    "detect.detector": ("Detector", "load_detector"),
+    "detect.detector": ("Detector",),
     "detect.monitor.monitor": ("Monitor",),
     "detect.recommend": ("recommend",),
+    "detect.saved": ("load_detector",),
 }
 _MODULES = ("metrics", "testing")
 __all__ = sorted(["__version__", *_MODULES, *(name for names in _HOMES.values() for name in names)])

@@ -36,7 +36,7 @@ def pixels(content: bytes) -> np.ndarray:
 
 def network_of(detector: ob.Detector) -> Callable[[list[np.ndarray]], object]:
     """The pass of the detector's network alone."""
-    backbone = detector.learnt.network.backbone
+    backbone = detector.learnt[0]
     if not isinstance(backbone, NetworkBackbone):
         raise SystemExit(f"{detector!r} has no torch network to compare with — give one that was saved as weights")
 

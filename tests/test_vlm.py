@@ -5,7 +5,8 @@ import pytest
 
 from openbench.__main__ import main
 from openbench.core.record import ResultRecord, RunIdentity
-from openbench.detect.detector import Detector, load_detector
+from openbench.detect.detector import Detector
+from openbench.detect.saved import load_detector
 from openbench.engine.compatibility import refuse_missing_parts
 from openbench.engine.run import RunSpec
 from openbench.engine.tune import Tuning

@@ -60,8 +60,8 @@ def as_pixels(image: Any, where: str = "image") -> Image:
     return image
 
 
-def as_list(images: Any) -> tuple[Sequence[Any], bool]:
-    """Return a sequence of images, and whether a single image was passed.
+def as_list(images: Any) -> Sequence[Any]:
+    """Return a sequence of images.
 
     Args:
         images: one image, or several as a list, an array or a tensor.
@@ -70,21 +70,22 @@ def as_list(images: Any) -> tuple[Sequence[Any], bool]:
         DataError: something else, no image, or one colour image with its channels on the wrong axis, whose rows would
             be taken for images.
     """
-    single = isinstance(images, Pillow.Image)
+    if isinstance(images, Pillow.Image):
+        return [images]
     if isinstance(images, np.ndarray | Tensor):
         channels, other = (0, 2) if isinstance(images, Tensor) else (2, 0)
-        colour = images.ndim == 3 and images.shape[channels] in (1, 3)
-        if images.ndim == 3 and not colour and images.shape[other] in (1, 3):
+        if images.ndim == 2 or (images.ndim == 3 and images.shape[channels] in (1, 3)):
+            return [images]
+        if images.ndim == 3 and images.shape[other] in (1, 3):
             raise DataError(
                 f"images has the shape {tuple(images.shape)} of one colour image with its channels "
                 f"{'first' if other == 0 else 'last'} — move that axis, or pass grey images as a list"
             )
-        single = images.ndim == 2 or colour
-    elif not single and (isinstance(images, str | bytes | dict) or not hasattr(images, "__getitem__")):
+    elif isinstance(images, str | bytes | dict) or not hasattr(images, "__getitem__"):
         raise DataError(f"images is a {type(images).__name__} — allowed: {_FORMS}")
-    if not single and not len(images):
+    if not len(images):
         raise DataError("images is empty — pass at least one image")
-    return ([images] if single else images), single
+    return images
 
 
 class ImageItems:
@@ -151,7 +152,7 @@ def as_split(data: Any, role: Role, classes: Sequence[str], features: bool = Fal
         data, labels = data
     if isinstance(data, dict) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise DataError(f"{where} images: found a {type(data).__name__} — allowed: {_DATA}")
-    source: Any = as_rows(data, f"{where} features") if features else as_list(data)[0]
+    source: Any = as_rows(data, f"{where} features") if features else as_list(data)
     return Split(
         name="given",
         role=role,

@@ -12,16 +12,15 @@ from openbench.config.constraints import Checked, OneOf
 from openbench.detect._features import BatchScores
 from openbench.errors import ConfigError, DataError, did_you_mean, listed
 from openbench.metrics.conformal.corrections import FINITE_SAMPLE, correction_table
-from openbench.metrics.conformal.p_values import (
-    as_weights,
-    conditional_size,
-    marginal_size,
-    weighted_p_values,
-)
+from openbench.metrics.conformal.p_values import as_weights, conditional_size, marginal_size, weighted_p_values
 from openbench.metrics.curve import Floats, as_scores
 
 _ROUNDING = 1e-9  # far below the spacing 1 of ranks
 _LISTED = 8  # groups named in a message
+_NOT_PROMISED = (
+    "Nothing is promised about the share of OOD images that are found, nor about images that are not drawn like the "
+    "calibration images (another camera, another season): watch the stream of p-values."
+)
 Level = Annotated[float, Interval(gt=0, lt=1)]
 Guarantee = Literal["marginal", "conditional"]
 Codes = NDArray[np.int64]
@@ -96,7 +95,7 @@ class Calibration:
 
     def __post_init__(self) -> None:
         """Check that the scores suffice for the guarantee."""
-        n = as_scores(self.scores, "calibration scores").size
+        n, groups = as_scores(self.scores, "calibration scores").size, len(self.groups)
         if self.weights is not None:
             as_weights(self.weights, n, "calibration weights")
             if self.terms.guarantee == "conditional":
@@ -104,31 +103,11 @@ class Calibration:
                     "calibrate.guarantee='conditional' is not known for weighted scores — leave weights out, or choose "
                     "guarantee='marginal'"
                 )
-        codes, groups = self.codes, len(self.groups)
-        fit = not groups if codes is None else codes.shape == (n,) and {*codes.tolist()} <= {*range(groups)}
-        if not fit:
+        codes = self.codes
+        if groups if codes is None else codes.shape != (n,) or not {*codes} <= {*range(groups)}:
             raise DataError(f"calibration groups: one of {groups} for each of {n} images expected")
-        terms, conditional = self.group_terms, self.terms.guarantee == "conditional"
-        for name, size in zip(self.groups or ("",), self.sizes, strict=True):
-            enough = size >= marginal_size(terms.alpha)
-            if enough and conditional:
-                enough = correction_table(size, terms.delta, terms.correction)[0] <= terms.alpha
-            if enough:
-                continue
-            needed = marginal_size(terms.alpha)
-            if conditional:
-                needed = conditional_size(terms.alpha, terms.delta, terms.correction)
-            raise DataError(
-                f"{f'group {name!r}' if name else 'calibration'} has {size} images, with which no p-value reaches α = "
-                f"{terms.alpha:g} — give at least {needed}{' in each group' if name else ''}, or a larger alpha"
-            )
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The number of calibration images in each group."""
-        if self.codes is None:
-            return (self.scores.size,)
-        return tuple(int(size) for size in np.bincount(self.codes, minlength=len(self.groups)))
+        for name, group in self.by_group.items():
+            group.check_size(name)
 
     @property
     def group_terms(self) -> Terms:
@@ -144,20 +123,22 @@ class Calibration:
         return replace(self.terms, delta=float(-np.expm1(np.log1p(-self.terms.delta) / len(self.groups))))
 
     @cached_property
-    def by_group(self) -> tuple["GroupCalibration", ...]:
-        """The calibration of each group; a single one without groups."""
-        masks = [slice(None)] if self.codes is None else [self.codes == code for code in range(len(self.groups))]
-        weights = self.weights
-        return tuple(
-            GroupCalibration.of(self.scores[mask], self.group_terms, None if weights is None else weights[mask])
-            for mask in masks
-        )
+    def by_group(self) -> dict[str, "GroupCalibration"]:
+        """Group → its calibration; '' without groups."""
+        order = np.argsort(self.scores, kind="stable")
+        codes = np.zeros(order.size) if self.codes is None else self.codes[order]
+        rows = [order[codes == code] for code in range(max(1, len(self.groups)))]
+        return {
+            name: GroupCalibration(
+                self.scores[at], self.group_terms, None if self.weights is None else self.weights[at]
+            )
+            for name, at in zip(self.groups or ("",), rows, strict=True)
+        }
 
     @property
     def thresholds(self) -> dict[str, float]:
         """Group → threshold; an image with a larger score is called OOD. '' without groups; empty with weights."""
-        thresholds = zip(self.groups or ("",), (group.threshold for group in self.by_group), strict=True)
-        return {name: threshold for name, threshold in thresholds if threshold is not None}
+        return {} if self.weights is not None else {name: group.threshold for name, group in self.by_group.items()}
 
     def judged(self, scores: Scores, codes: Codes | None = None, weights: ArrayLike | None = None) -> PValues:
         """Return the p-values of scores (m,) and the decisions at α.
@@ -165,7 +146,7 @@ class Calibration:
         Args:
             scores: (m,) larger = more OOD.
             codes: (m,) the group of each; None without groups.
-            weights: (m,) density ratios; None without weights.
+            weights: (m,) density ratios, or one for all; None without weights.
 
         Raises:
             DataError: groups or weights are missing, or given to a calibration without them.
@@ -173,106 +154,108 @@ class Calibration:
         if (weights is None) != (self.weights is None):
             word = "with" if self.weights is not None else "without"
             raise DataError(f"weights: the detector was calibrated {word} weights — call predict likewise")
+        if weights is not None and np.ndim(weights) == 0:
+            weights = np.full(scores.size, weights)
         ratios = None if weights is None else as_weights(weights, scores.size, "weights")
-        if self.codes is None:
-            return self.by_group[0].judged(scores, ratios)
+        codes = np.zeros(scores.size, np.int64) if self.codes is None else codes
         if codes is None or codes.shape != scores.shape:
             raise DataError(f"groups: one of {listed(self.groups, _LISTED)} per image expected, as in calibration")
         values = PValues(np.empty(scores.size), np.empty(scores.size), np.empty(scores.size, np.bool_))
+        groups = tuple(self.by_group.values())
         for code in np.unique(codes):
-            mask = codes == code
-            rows = self.by_group[int(code)].judged(scores[mask], None if ratios is None else ratios[mask])
-            for column, part in zip(values, rows, strict=True):
-                column[mask] = part
+            rows = codes == code
+            parts = groups[code].judged(scores[rows], None if ratios is None else ratios[rows])
+            for column, part in zip(values, parts, strict=True):
+                column[rows] = part
         return values
+
+    @property
+    def promise(self) -> str:
+        """The guarantee in words."""
+        terms, percent, groups = self.terms, f"{100 * self.terms.alpha:g} %", len(self.groups)
+        smallest = min(group.scores.size for group in self.by_group.values())
+        images = f"{self.scores.size} calibration images"
+        images += f" in {groups} groups (at least {smallest} in each)" * bool(groups)
+        among = "in each group, " * bool(groups)
+        if self.weights is not None:
+            promise = (
+                f"If new ID images come with the density that the weights say, at most {percent} of them are called "
+                f"OOD, {among}on average over draws of the {images}."
+            )
+        elif terms.guarantee == "marginal":
+            promise = (
+                f"Of new ID images that are exchangeable with the calibration images, at most {percent} are called "
+                f"OOD, {among}on average over draws of the {images}. For the set at hand the share may be larger; "
+                f"p_value_conditional holds for it with probability {1 - terms.delta:g}."
+            )
+        else:
+            promise = (
+                f"With probability {1 - terms.delta:g} over the draw of the {images}, {among}at most {percent} of new "
+                "ID images from the same distribution are called OOD, however many are looked at."
+            )
+        if self.quantile is not None:
+            promise += (
+                f" The prediction set of a new ID image holds its class with probability {terms.level:g} or more, on "
+                "average over calibration sets."
+            )
+        return f"{promise} {_NOT_PROMISED}"
 
 
 @dataclass(frozen=True, eq=False)
 class GroupCalibration:
-    """Calibration scores of one group.
+    """The calibration of one group.
 
     Args:
-        ordered: (n,) ascending.
+        scores: (n,) ascending.
+        terms: of the guarantee within the group.
         weights: (n,) density ratios in this order; None without weights.
-        table: (n+1,) corrections of the ranks; empty with weights.
-        limit: the largest rank that is called OOD; 0 with weights.
-        alpha: of the decision.
     """
 
-    ordered: Floats
+    scores: Floats
+    terms: Terms
     weights: Floats | None
-    table: Floats
-    limit: int
-    alpha: float
 
-    @classmethod
-    def of(cls, scores: Floats, terms: Terms, weights: Floats | None) -> "GroupCalibration":
-        """Return the calibration of a group with scores (n,) and their weights."""
-        order = np.argsort(scores, kind="stable")
-        ordered = np.asarray(scores, dtype=np.float64)[order]
-        if weights is not None:
-            return cls(ordered, weights[order], np.empty(0), 0, terms.alpha)
-        table = correction_table(ordered.size, terms.delta, terms.correction)
-        if terms.guarantee == "conditional":
-            limit = int(np.searchsorted(table, terms.alpha, side="right"))
-        else:
-            limit = int(np.floor(terms.alpha * (ordered.size + 1) + _ROUNDING))
-        return cls(ordered, None, table, limit, terms.alpha)
+    @cached_property
+    def table(self) -> Floats:
+        """The corrections (n+1,) of the ranks."""
+        return correction_table(self.scores.size, self.terms.delta, self.terms.correction)
+
+    @cached_property
+    def limit(self) -> int:
+        """The largest rank that is called OOD."""
+        if self.terms.guarantee == "conditional":
+            return int(np.searchsorted(self.table, self.terms.alpha, side="right"))
+        return int(self.terms.alpha * (self.scores.size + 1) + _ROUNDING)
 
     @property
-    def threshold(self) -> float | None:
-        """The largest score that is not called OOD; None with weights: it depends on the weight of an image."""
-        return None if self.weights is not None else float(self.ordered[self.ordered.size - self.limit])
+    def threshold(self) -> float:
+        """The largest score that is not called OOD."""
+        return float(self.scores[self.scores.size - self.limit])
+
+    def check_size(self, name: str) -> None:
+        """Check that a p-value can reach α.
+
+        Raises:
+            DataError: too few images.
+        """
+        alpha, n, conditional = self.terms.alpha, self.scores.size, self.terms.guarantee == "conditional"
+        needed = marginal_size(alpha)
+        if n >= needed and (not conditional or self.table[0] <= alpha):
+            return
+        if conditional:
+            needed = conditional_size(alpha, self.terms.delta, self.terms.correction)
+        raise DataError(
+            f"{f'group {name!r}' if name else 'calibration'} has {n} images, with which no p-value reaches α = "
+            f"{alpha:g} — give at least {needed}{' in each group' if name else ''}, or a larger alpha"
+        )
 
     def judged(self, scores: Scores, weights: Floats | None) -> PValues:
         """Return the p-values of scores (m,) with their weights, and the decisions."""
         if self.weights is not None and weights is not None:
-            p = weighted_p_values(self.ordered, scores, self.weights, weights)
-            return PValues(p, np.full(p.shape, np.nan), p <= self.alpha)
-        ranks = self.ordered.size + 1 - self.ordered.searchsorted(scores)
-        return PValues(ranks / (self.ordered.size + 1), self.table[ranks - 1], ranks <= self.limit)
-
-
-_NOT_PROMISED = (
-    "Nothing is promised about the share of OOD images that are found, nor about images that are not drawn like the "
-    "calibration images (another camera, another season): watch the stream of p-values."
-)
-
-
-def promise_of(calibration: Calibration) -> str:
-    """Return the guarantee of a calibrated detector.
-
-    Args:
-        calibration: of the detector.
-    """
-    terms, percent = calibration.terms, f"{100 * calibration.terms.alpha:g} %"
-    n, groups = sum(calibration.sizes), len(calibration.groups)
-    images = f"{n} calibration images" + (
-        f" in {groups} groups (at least {min(calibration.sizes)} in each)" * bool(groups)
-    )
-    among = "in each group, " if groups else ""
-    if calibration.weights is not None:
-        promise = (
-            f"If new ID images come with the density that the weights say, at most {percent} of them are called OOD, "
-            f"{among}on average over draws of the {images}."
-        )
-    elif terms.guarantee == "marginal":
-        promise = (
-            f"Of new ID images that are exchangeable with the calibration images, at most {percent} are called OOD, "
-            f"{among}on average over draws of the {images}. For the set at hand the share may be larger; "
-            f"p_value_conditional holds for it with probability {1 - terms.delta:g}."
-        )
-    else:
-        promise = (
-            f"With probability {1 - terms.delta:g} over the draw of the {images}, {among}at most {percent} of new ID "
-            "images from the same distribution are called OOD, however many are looked at."
-        )
-    if calibration.quantile is not None:
-        promise += (
-            f" The prediction set of a new ID image holds its class with probability {terms.level:g} or more, on "
-            "average over calibration sets."
-        )
-    return f"{promise} {_NOT_PROMISED}"
+            p = weighted_p_values(self.scores, scores, self.weights, weights)
+            return PValues(p, np.full(p.shape, np.nan), p <= self.terms.alpha)
+        ranks = self.scores.size + 1 - self.scores.searchsorted(scores)
+        return PValues(ranks / (self.scores.size + 1), self.table[ranks - 1], ranks <= self.limit)
 
 
 PREDICTED_CLASS = "predicted_class"

@@ -17,13 +17,12 @@ from openbench.config.constraints import Count, check_value
 from openbench.core.benchmark import Items, RowItems, Split
 from openbench.core.method import Method
 from openbench.core.request import Role
-from openbench.core.search import ChosenMethod
-from openbench.detect import _export as export
-from openbench.detect import _saved as saved
+from openbench.core.search import ChosenMethod, with_params
+from openbench.detect._export import to_onnx
 from openbench.detect._features import BatchScores, MemoryFeatures, Predictions, scored
 from openbench.detect._image_inputs import as_list, as_pixels, as_rows, as_split, digests_of
-from openbench.detect.calibration import Calibration, Terms, calibration_groups, groups_to_judge, promise_of
-from openbench.detect.network import FittedState, Network, check_fits, learns_from, network_of, nothing
+from openbench.detect.calibration import Calibration, Terms, calibration_groups, groups_to_judge
+from openbench.detect.network import check_fits, learns_from, network_of, nothing
 from openbench.engine.evaluate import FeatureSource, Fitting, fit, for_layers
 from openbench.errors import ConfigError, DataError, LeakageError, NotFittedError, check_choice
 from openbench.metrics.conformal.p_values import as_weights, benjamini_hochberg
@@ -77,13 +76,15 @@ class Detector:
         self.batch_size = batch_size
         self.about: Mapping[str, Any] = {}  # notes that are saved: the record it was chosen by, licences
         self._model, self._classes = model, tuple(classes)
-        self._network: Network | None = None
-        self._state: FittedState | None = None
+        self.backbone: Backbone | None = None  # once there are images to try the model on
+        self.node: Mapping[str, Any] = {}  # the config of openbench's that describes it; empty for a model of your own
+        self.seen = _NO_DIGESTS  # (k, 16) uint8, of the images of `fit`
+        self._learnt: tuple[Backbone, Method] | None = None
         self._calibration: Calibration | None = None
 
     def __repr__(self) -> str:
-        state = "unfitted" if self._state is None else "calibrated" if self._calibration else "fitted"
-        model = self._network.backbone.name if self._network else self.options.name or self._model
+        state = "unfitted" if self._learnt is None else "calibrated" if self._calibration else "fitted"
+        model = self.backbone.name if self.backbone else self.options.name or self._model
         return f"Detector({model if isinstance(model, str) else type(model).__name__}, {self.chosen.name}, {state})"
 
     def __getstate__(self) -> Any:
@@ -119,18 +120,16 @@ class Detector:
                 f"method '{self.chosen.name}' learns from ID images — call fit(train), with a data set of (image, "
                 "label) pairs or (images, labels)"
             )
-        network = self._ready(splits[0] if splits else None)
-        method = for_layers(self.chosen.method, network.backbone.layers)
-        check_fits(network, method, self.chosen.name)
-        source = features or MemoryFeatures(network.backbone, self.batch_size)
-        placeholder = splits[0] if splits else nothing()
-        fitting = Fitting(placeholder, splits[-1] if splits else placeholder, network.backbone.head)
-        fresh = type(method)(**method.params())
-        fitted = fit(fresh, fitting, source, network.backbone.device)
+        backbone = self._ready(splits[0] if splits else None)
+        method = for_layers(self.chosen.method, backbone.layers)
+        check_fits(backbone, method, self.chosen.name)
+        source = features or MemoryFeatures(backbone, self.batch_size)
+        given = splits or [nothing()]
+        fitted = fit(with_params(method, {}), Fitting(given[0], given[-1], backbone.head), source, backbone.device)
         # Benchmarks refuse images on two sides: large ones, whose features are cached, are not read again for digests.
         digested = [split for split in splits if features is None or len(split) <= _MAX_DIGESTED]
-        seen = np.concatenate([_NO_DIGESTS, *(digests_of(split.items) for split in digested)])
-        self._state, self._calibration = FittedState(network, fitted, seen), None
+        self.seen = np.concatenate([_NO_DIGESTS, *(digests_of(split.items) for split in digested)])
+        self._learnt, self._calibration = (backbone, fitted), None
         return self
 
     def calibrate(
@@ -170,7 +169,7 @@ class Detector:
         """
         terms = Terms(alpha, delta, correction, guarantee, coverage)  # type: ignore[arg-type]
         split = as_split(held_out, Role.ID_VAL, self._names(held_out), self.reads_features)
-        if self._state is None:
+        if self._learnt is None:
             if learns_from(self.chosen.method):
                 raise NotFittedError(f"method '{self.chosen.name}' learns from ID images — call fit(train) first")
             self._ready(split)
@@ -205,10 +204,8 @@ class Detector:
             DataError: images, groups or weights that do not fit.
         """
         calibration = self.calibration
-        outputs = self._scored(as_rows(images)) if self.reads_features else self._scored(*as_list(images))
-        codes = groups_to_judge(calibration, groups, outputs)
-        ratios = weights if weights is None or np.ndim(weights) else np.full(len(outputs.scores), weights)
-        judged = calibration.judged(outputs.scores, codes, ratios)
+        outputs = self._scored(as_rows(images) if self.reads_features else as_list(images))
+        judged = calibration.judged(outputs.scores, groups_to_judge(calibration, groups, outputs), weights)
         return Predictions(outputs, *judged, calibration.terms.alpha, self.class_names, calibration.quantile)
 
     def select(
@@ -246,15 +243,15 @@ class Detector:
         return self.calibration.terms.alpha
 
     @property
-    def learnt(self) -> FittedState:
+    def learnt(self) -> tuple[Backbone, Method]:
         """The network and the fitted method.
 
         Raises:
             NotFittedError: before `fit`.
         """
-        if self._state is None:
+        if self._learnt is None:
             raise NotFittedError(f"{self!r} used before fit — call fit(train) first")
-        return self._state
+        return self._learnt
 
     @property
     def calibration(self) -> Calibration:
@@ -276,12 +273,12 @@ class Detector:
     @property
     def promise(self) -> str:
         """The guarantee in words."""
-        return promise_of(self.calibration)
+        return self.calibration.promise
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes in the order of the logits; empty without a classifier."""
-        count = self.learnt.network.backbone.num_classes
+        count = self.learnt[0].num_classes
         return self._classes if len(self._classes) == count else tuple(map(str, range(count)))
 
     def save(self, path: str | Path, network: str = "weights") -> str:
@@ -295,9 +292,9 @@ class Detector:
             NotFittedError: before `calibrate`.
             NotApplicableError: the network or the method cannot be written so.
         """
-        facts: dict[str, Any] = {"method": self.chosen.name, "classes": self.class_names, "about": self.about}
-        facts["batch_size"] = self.batch_size
-        return saved.write(self.learnt, self.calibration, self.options, facts, path_of(path, "path"), network=network)
+        from openbench.detect.saved import write
+
+        return write(self, path_of(path, "path"), network)
 
     def to_onnx(self, path: str | Path) -> int | None:
         """Write one ONNX graph, normalised images to score, p-value, decision and logits; return its batch size.
@@ -309,18 +306,7 @@ class Detector:
             NotApplicableError: the method reads more than features and logits, or there are groups or weights.
             ConfigError: onnx or onnxruntime is not installed.
         """
-        learnt = self.learnt
-        return export.to_onnx(learnt.network.backbone, learnt.method, self.calibration, path_of(path, "path"))
-
-    def use(self, network: Network, options: ModelOptions) -> Self:
-        """Replace the model by a network that is ready, and return the detector.
-
-        Args:
-            network: ready to run.
-            options: options of the user for it.
-        """
-        self._network, self.options = network, options
-        return self
+        return to_onnx(*self.learnt, self.calibration, path_of(path, "path"))
 
     @property
     def reads_features(self) -> bool:
@@ -334,26 +320,24 @@ class Detector:
             self._classes = tuple(map(str, names))
         return self._classes
 
-    def _ready(self, images: Split | None) -> Network:
+    def _ready(self, images: Split | None) -> Backbone:
         """Return the network, made ready with the first images."""
-        if self._network is None:
-            if images is None:
-                if not isinstance(self._model, str):
-                    raise DataError("fit: a model of your own is tried on images — call fit(train)")
-                images = nothing()
-            network = network_of(self._model, self.options, images, self._classes)
-            count = network.backbone.num_classes
+        if self.backbone is None:
+            if images is None and not isinstance(self._model, str):
+                raise DataError("fit: a model of your own is tried on images — call fit(train)")
+            backbone, node = network_of(self._model, self.options, images or nothing(), self._classes)
+            count = backbone.num_classes
             if count and self._classes and count != len(self._classes):
                 raise DataError(
-                    f"model '{network.backbone.name}' has {count} output classes, and there are {len(self._classes)} "
-                    "class names — pass one for each output"
+                    f"model '{backbone.name}' has {count} output classes, and there are {len(self._classes)} class "
+                    "names — pass one for each output"
                 )
-            self._network = network
-        return self._network
+            self.backbone, self.node = backbone, node
+        return self.backbone
 
     def _refuse_seen(self, split: Split) -> None:
         """Check that no calibration image was in `fit`."""
-        fitted = {row.tobytes() for row in self.learnt.seen}
+        fitted = {row.tobytes() for row in self.seen}
         digests = digests_of(split.items) if fitted else ()
         twice = [index for index, row in enumerate(digests) if row.tobytes() in fitted]
         if twice:
@@ -362,49 +346,15 @@ class Detector:
                 "guarantee would not hold — calibrate with ID images that neither the network nor the method has seen"
             )
 
-    def _scored(self, images: Items, single: bool = False) -> BatchScores:
+    def _scored(self, images: Items) -> BatchScores:
         """Return scores and logits, batch by batch."""
-        backbone, method = self.learnt.network.backbone, self.learnt.method
+        backbone, method = self.learnt
         parts = []
         for start in range(0, len(images), self.batch_size):
             rows = range(start, min(start + self.batch_size, len(images)))
             if isinstance(images, RowItems):
                 batch = [images[row] for row in rows]
             else:
-                batch = [as_pixels(images[row], "image" if single else f"image {row}") for row in rows]
+                batch = [as_pixels(images[row], f"image {row}") for row in rows]
             parts.append(scored(method, backbone, batch))
         return BatchScores(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))
-
-
-def load_detector(
-    path: str | Path,
-    *,
-    model: Any = None,
-    method: Method | None = None,
-    preprocess: Any = None,
-    device: str = "cpu",
-    digest: str | None = None,
-) -> Detector:
-    """Return a saved detector; no code in it is run, and only its files are read.
-
-    Its digests reveal damage and careless edits. Somebody who can write the files can write digests that fit: where
-    that matters, keep the digest that `save` returned and pass it.
-
-    Args:
-        path: the folder or the `.zip`.
-        model: the network, if its class is your own; it gets the weights of the detector.
-        method: the unfitted method, if its class is your own.
-        preprocess: the transform, if it is your own function.
-        device: a torch device string, or `auto`.
-        digest: of the manifest, as `save` returned it; None = not compared.
-
-    Raises:
-        CheckpointError: not a detector, changed since it was saved, or made by versions that do not fit.
-    """
-    options = ModelOptions(preprocess, device=resolve_device(device))
-    manifest, state, calibration, options = saved.read(path_of(path, "path"), options, model, method, digest)
-    unfitted = chosen_method(type(state.method)(**state.method.params()), name=str(manifest.method["name"]))
-    network, size = state.network, manifest.batch_size
-    detector = Detector(network.backbone, unfitted, classes=manifest.classes, device=device, batch_size=size)
-    detector.about, detector._state, detector._calibration = manifest.about, state, calibration
-    return detector.use(network, options)

@@ -6,16 +6,15 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from openbench.api.methods import as_node
-from openbench.api.models.wrap import ModelOptions
 from openbench.config.constraints import Checked, OneOf
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.core.search import ChosenMethod, with_params
-from openbench.detect._saved import check_savable, licences
 from openbench.detect._state import refuse_unsavable
 from openbench.detect.calibration import Terms
 from openbench.detect.detector import Detector
-from openbench.detect.network import Network, learns_from
+from openbench.detect.network import learns_from
+from openbench.detect.saved import check_savable, licences
 from openbench.engine import prepare
 from openbench.engine.evaluate import CachedFeatures
 from openbench.errors import ConfigError
@@ -89,7 +88,7 @@ def fit_on_benchmark(
         "licences": licences(spec.config["backbone"], benchmark.id_test.name),
         **({"record": existing[0].run_id} if existing else {}),
     }
-    detector.use(Network(spec.backbone, dict(spec.config["backbone"])), ModelOptions(device=spec.backbone.device))
+    detector.backbone, detector.node = spec.backbone, dict(spec.config["backbone"])
     source = CachedFeatures.of(spec.backbone, setting)
     train = benchmark.id_train if Role.ID_TRAIN in fitted_on else benchmark.id_val if Role.ID_VAL in fitted_on else None
     detector.fit(train, benchmark.id_val if Role.ID_VAL in fitted_on else None, features=source)

@@ -1,11 +1,9 @@
 """The network of a detector: a shipped backbone by name or the user's model, ready for its images."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from openbench.api.models.names import check_is_no_weights, is_name, loaded, named_config
@@ -26,36 +24,8 @@ from openbench.engine.probe import some_of
 from openbench.errors import ConfigError, DataError, NotApplicableError, did_you_mean
 
 
-@dataclass(frozen=True, eq=False)
-class Network:
-    """A network that is ready to run.
-
-    Args:
-        backbone: with weights.
-        node: the config of openbench's that describes it, weights aside; empty for a model of the user's own.
-    """
-
-    backbone: Backbone
-    node: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class FittedState:
-    """A fitted method on a network.
-
-    Args:
-        network: ready to run.
-        method: fitted.
-        seen: (k, 16) uint8, digests of the images of `fit`.
-    """
-
-    network: Network
-    method: Method
-    seen: NDArray[np.uint8]
-
-
-def backbone_by_name(name: str, classes: Sequence[str] = ()) -> Network:
-    """Return the backbone of a name, with its weights.
+def backbone_by_name(name: str, classes: Sequence[str] = ()) -> tuple[Backbone, Mapping[str, Any]]:
+    """Return the backbone of a name, with its weights, and its config.
 
     Args:
         name: of one of openbench's backbones, `timm:NAME`, `torchvision:NAME[/WEIGHTS]` or `open_clip:NAME[/WEIGHTS]`.
@@ -82,11 +52,13 @@ def backbone_by_name(name: str, classes: Sequence[str] = ()) -> Network:
             f"backbone '{config}' has no weights, and a detector needs a trained network — train it (python -m "
             "openbench train), load the weights into a torch.nn.Module and pass that"
         )
-    return Network(backbone, {**node, NAME: config})
+    return backbone, {**node, NAME: config}
 
 
-def network_of(model: Any, options: ModelOptions, images: Split, classes: tuple[str, ...]) -> Network:
-    """Return a user's model, or the backbone that it names, ready for images.
+def network_of(
+    model: Any, options: ModelOptions, images: Split, classes: tuple[str, ...]
+) -> tuple[Backbone, Mapping[str, Any]]:
+    """Return a user's model, or the backbone that it names, ready for images, and its config of openbench's if any.
 
     Args:
         model: a name, a torch.nn.Module, a backbone, a function of normalised images, or the path of an ONNX file;
@@ -103,23 +75,23 @@ def network_of(model: Any, options: ModelOptions, images: Split, classes: tuple[
         for key in ("preprocess", "features", "head"):
             if getattr(options, key) is not None:
                 raise ConfigError(f"{key} is given for '{model}', whose config has it — leave it out")
-        network = backbone_by_name(model, classes)
-        return replace(network, backbone=network.backbone.to(options.device))
+        backbone, node = backbone_by_name(model, classes)
+        return backbone.to(options.device), node
     if model is None:
         d, head = len(images.items[0]), options.head if isinstance(options.head, Head) else None
         if head is not None and head.weight.shape[1] != d:
             raise DataError(f"head: W has {head.weight.shape[1]} columns for {d} features — the same expected")
-        return Network(Rows(options.name or "features", d, head=head).to(options.device))
+        return Rows(options.name or "features", d, head=head).to(options.device), {}
     model = loaded(model)
     few = some_of(images)
     side = int(min(few.items[0].shape[:2]))  # for transforms that do not resize: nothing but normalising
     task = ImageTask(few, classes or _anonymous(model, images), Preprocess(resize=side, crop=side))
     wrapped = wrap(model, options, task)
     # The node of a user's model only describes it.
-    return Network(wrapped.backbone, {} if "architecture" in wrapped.node else wrapped.node)
+    return wrapped.backbone, {} if "architecture" in wrapped.node else wrapped.node
 
 
-def check_fits(network: Network, method: Method, name: str) -> None:
+def check_fits(backbone: Backbone, method: Method, name: str) -> None:
     """Check that a network gives everything that a method reads.
 
     Raises:
@@ -130,7 +102,6 @@ def check_fits(network: Network, method: Method, name: str) -> None:
             f"method '{name}' reads corrupted copies of images, drawn by their names in a benchmark, and the images of "
             "a detector have no names — choose the method that it averages, e.g. mcm"
         )
-    backbone = network.backbone
     if not backbone.classifies and (read := read_of_classifier(backbone, method)):
         raise NotApplicableError(
             f"method '{name}' reads {', '.join(read)}, and model '{backbone.name}' has no classifier — pass one, "

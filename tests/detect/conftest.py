@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from openbench.api.models.wrap import ModelOptions
 from openbench.config.build import build
 from openbench.config.shipped import shipped
 from openbench.detect.detector import Detector
-from openbench.detect.network import Network
 
 from .tiny import images
 
@@ -21,8 +19,8 @@ def saved(tmp_path_factory) -> tuple[Detector, Path]:
     backbone = build(node, "backbone")
     backbone.load_state(backbone.network.state_dict(), "memory")
     made = Detector(backbone, "knn", classes=("=1+1", "green", "blue"))  # a spreadsheet would compute the first
-    made.use(Network(backbone, node | {"_name_": "resnet20_cifar10"}), ModelOptions()).fit(images(120, 0))
-    made.calibrate(images(99, 1), alpha=0.1)
+    made.backbone, made.node = backbone, node | {"_name_": "resnet20_cifar10"}
+    made.fit(images(120, 0)).calibrate(images(99, 1), alpha=0.1)
     path = tmp_path_factory.mktemp("saved") / "detector"
     made.save(path)
     return made, path

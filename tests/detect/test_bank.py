@@ -7,7 +7,7 @@ import torch
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.detect.detector import load_detector
+from openbench.detect.saved import load_detector
 from openbench.errors import MethodError
 from openbench.methods.knn import KNN
 

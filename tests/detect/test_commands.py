@@ -12,7 +12,8 @@ from pyarrow import parquet
 
 from openbench.__main__ import main
 from openbench.core.request import Role
-from openbench.detect.detector import Detector, load_detector
+from openbench.detect.detector import Detector
+from openbench.detect.saved import load_detector
 from openbench.results.records.store import RecordStore
 
 from .tiny import images
@@ -148,6 +149,6 @@ def test_what_tuning_has_seen_is_not_reported_as_unseen(tmp_path, monkeypatch, c
     monkeypatch.setattr(RecordStore, "find", lambda self, run_id: (record, None))
     assert fit("method=knn", f"out={tmp_path / 'made'}") == 0
     assert "of id_val" not in capsys.readouterr().out
-    assert load_detector(tmp_path / "made").learnt.method.k == 3
+    assert load_detector(tmp_path / "made").learnt[1].k == 3
     assert fit("method=knn", "calibration=id_val", f"out={tmp_path / 'b'}") == 2
     assert "was tuned on it" in capsys.readouterr().err

@@ -10,7 +10,8 @@ from PIL import Image
 from scipy.stats import beta
 
 from openbench.detect.calibration import Calibration, Terms
-from openbench.detect.detector import Detector, load_detector
+from openbench.detect.detector import Detector
+from openbench.detect.saved import load_detector
 from openbench.errors import (
     ConfigError,
     DataError,

@@ -5,7 +5,8 @@ import pytest
 from sklearn.neighbors import NearestNeighbors
 
 from openbench.__main__ import main
-from openbench.detect.detector import Detector, load_detector
+from openbench.detect.detector import Detector
+from openbench.detect.saved import load_detector
 from openbench.errors import DataError, LeakageError, NotApplicableError
 from openbench.methods.knn import KNN
 

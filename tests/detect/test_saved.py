@@ -19,9 +19,9 @@ from openbench.config.shipped import shipped
 from openbench.core.composite import Composite
 from openbench.core.method import Method
 from openbench.core.request import Request
-from openbench.detect._saved import MANIFEST, ONNX, TENSORS, _of_graph, licences
 from openbench.detect._state import packed_method, refuse_unsavable, unpacked_method
-from openbench.detect.detector import Detector, load_detector
+from openbench.detect.detector import Detector
+from openbench.detect.saved import MANIFEST, ONNX, TENSORS, _of_graph, licences, load_detector
 from openbench.digest import bytes_sha256
 from openbench.errors import CheckpointError, ConfigError, LeakageError, NotApplicableError, NotFittedError
 from openbench.storage.checksum import KEY, stated
@@ -74,8 +74,8 @@ def test_a_network_of_ones_own_comes_back_with_its_class(tmp_path):
         loaded = load_detector(tmp_path / method, model=Tiny())
         assert same(made, loaded)
         # Products over a transposed matrix round otherwise on some processors.
-        for name, value in vars(made.learnt.method).items():
-            assert not torch.is_tensor(value) or vars(loaded.learnt.method)[name].stride() == value.stride()
+        for name, value in vars(made.learnt[1]).items():
+            assert not torch.is_tensor(value) or vars(loaded.learnt[1])[name].stride() == value.stride()
     with pytest.raises(CheckpointError, match=r"'tiny'.*pass one.*: load_detector\(path, model=MyNet"):
         load_detector(tmp_path / "vim")
 
@@ -119,7 +119,7 @@ def test_a_network_without_classifier_comes_back_as_onnx(tmp_path):
     made.calibrate(images(99, 1)[0]).save(tmp_path / "headless", network="onnx")
     loaded = load_detector(tmp_path / "headless")
     np.testing.assert_allclose(loaded.predict(NEW).score, made.predict(NEW).score, rtol=1e-4, atol=1e-5)
-    assert not loaded.learnt.network.backbone.classifies
+    assert not loaded.learnt[0].classifies
 
 
 PART = SimpleNamespace(name="tiny", architecture="tiny", preprocess={"resize": 8, "crop": 8}, own_preprocess="")
@@ -216,7 +216,7 @@ def edited(folder, key, value) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("schema_version", 1, "has the format 1 of 'openbench .*reads the format 2 — fit and calibrate"),
+        ("schema_version", 1, "detector.json of 'openbench .*: key 'schema_version' — found 1: .* — fit and calibrate"),
         ("extra", 1, "key 'extra'"),
         ("batch_size", "8", "key 'batch_size'"),
         ("calibration/terms", {"alpha": 2.0}, "calibrate.alpha"),

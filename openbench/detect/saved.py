@@ -1,9 +1,10 @@
 """Detectors on disk: one JSON, one safetensors file and perhaps an ONNX graph, each with its digest. Nothing is run."""
 
+import json
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,12 +20,15 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from openbench import __version__
+from openbench.api.arguments import path_of
+from openbench.api.methods import chosen_method
 from openbench.api.models.outputs import OutputsBackbone, onnx_session
 from openbench.api.models.parts import unwrapped
 from openbench.api.models.preprocess import prepared
 from openbench.api.models.wrap import ModelOptions, copied
 from openbench.backbones.base import Backbone
 from openbench.backbones.checkpoints import apply_weights
+from openbench.backbones.device import resolve_device
 from openbench.backbones.network import NetworkBackbone
 from openbench.backbones.rows import Rows
 from openbench.config.build import build
@@ -36,19 +40,21 @@ from openbench.core.method import Method
 from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.record import short
 from openbench.core.request import Request, Role
+from openbench.core.search import with_params
 from openbench.data.download import DataSource, data_sources
 from openbench.data.weights import released_weights
 from openbench.detect._export import NETWORK_OUTPUTS, network_onnx
 from openbench.detect._state import Tensors, packed_method, unpacked_method
-from openbench.detect.calibration import Calibration, Terms, promise_of
-from openbench.detect.network import FittedState, Network, check_fits, network_of
+from openbench.detect.calibration import Calibration, Terms
+from openbench.detect.detector import Detector
+from openbench.detect.network import check_fits, network_of
 from openbench.digest import bytes_sha256
 from openbench.engine.evaluate import for_layers
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError, OpenbenchError, check_choice
 from openbench.public import TARGET, targets
 from openbench.storage.checksum import KEY, stated
 from openbench.storage.files import creating, write_whole
-from openbench.storage.plain_json import loads, plain
+from openbench.storage.plain_json import plain
 
 MANIFEST, TENSORS, ONNX = "detector.json", "tensors.safetensors", "network.onnx"
 VERSION = 2
@@ -105,22 +111,11 @@ class DetectorManifest(_Strict):
     parts: dict[str, Sha256]
 
 
-def write(
-    state: FittedState,
-    calibration: Calibration,
-    options: ModelOptions,
-    facts: Mapping[str, Any],
-    path: Path,
-    *,
-    network: str,
-) -> str:
+def write(detector: Detector, path: Path, network: str) -> str:
     """Write a calibrated detector and return the digest of its manifest, which covers every part.
 
     Args:
-        state: network and fitted method.
-        calibration: of the detector.
-        options: options of the user for the network.
-        facts: `method` as users type it, `classes`, `batch_size` and `about`.
+        detector: calibrated.
         path: a folder that does not exist yet, or a file that ends in `.zip`.
         network: as `weights` or as an `onnx` graph.
 
@@ -132,102 +127,106 @@ def write(
     check_choice("save.network", network, ("weights", "onnx"))
     if path.exists() or path.is_symlink():
         raise ConfigError(f"'{path}' exists — delete it, or give another path")
-    backbone, node = state.network.backbone, state.network.node
-    savable = check_savable(backbone, network, options)
-    described = _described(backbone, node, options)
-    arrays = {name: getattr(calibration, name) for name in _ARRAYS} | {"seen": state.seen}
-    tensors = {
-        f"calibration.{name}": torch.from_numpy(np.ascontiguousarray(np.asarray(array)).reshape(np.shape(array)))
-        for name, array in arrays.items()
-        if array is not None
-    }
+    calibration, (backbone, method) = detector.calibration, detector.learnt
+    check_savable(backbone, network, detector.options)
+    described = _described(backbone, detector.node, detector.options)
+    arrays = {name: getattr(calibration, name) for name in _ARRAYS} | {"seen": detector.seen}
+    tensors = {f"calibration.{name}": torch.tensor(np.asarray(a)) for name, a in arrays.items() if a is not None}
     tensors["probe"] = _probe(backbone)
     parts = {}
-    if isinstance(savable, NetworkBackbone) and network == "onnx":
-        weights = {"weight": backbone.head.weight, "bias": backbone.head.bias} if backbone.num_classes else {}
-        described["kind"], parts[ONNX] = "onnx", network_onnx(savable)
+    linear = backbone.has_head and backbone.num_classes
+    weights = {"weight": backbone.head.weight, "bias": backbone.head.bias} if linear else {}
+    if isinstance(backbone, NetworkBackbone) and network == "onnx":
+        described["kind"], parts[ONNX] = "onnx", network_onnx(backbone)
         preprocess = backbone.preprocess.own if isinstance(backbone.preprocess, OwnPreprocess) else None
         graph = _of_graph(parts[ONNX], NetworkPart(**described), preprocess, weights)
-        check_fits(Network(graph), state.method, facts["method"])
-    elif isinstance(savable, NetworkBackbone):
-        weights = savable.network.state_dict()
-    else:
-        weights = {"weight": savable.head.weight, "bias": savable.head.bias} if savable.has_head else {}
+        check_fits(graph, method, detector.chosen.name)
+    elif isinstance(backbone, NetworkBackbone):
+        weights = backbone.network.state_dict()
     tensors |= {f"network.{name}": tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
     manifest = {
         "schema_version": VERSION,
         "made_by": f"openbench {__version__}",
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "network": described,
-        "method": {"name": facts["method"], **packed_method(state.method, tensors)},
+        "method": {"name": detector.chosen.name, **packed_method(method, tensors)},
         "calibration": {
             "terms": asdict(calibration.terms),
             "groups": calibration.groups,
             "thresholds": {name: value for name, value in calibration.thresholds.items() if np.isfinite(value)},
-            "promise": promise_of(calibration),
+            "promise": calibration.promise,
         },
-        "classes": facts["classes"],
-        "batch_size": facts["batch_size"],
-        "about": {"licences": licences(node), **facts["about"]},
+        "classes": detector.class_names,
+        "batch_size": detector.batch_size,
+        "about": {"licences": licences(detector.node), **detector.about},
     }
     parts[TENSORS] = save_tensors(tensors)
     manifest["parts"] = {name: bytes_sha256(content) for name, content in parts.items()}
     parts[MANIFEST] = stated(plain(manifest))
-    _write_files(path, parts)
+    if path.suffix == ".zip":
+        with creating(path) as stream, zipfile.ZipFile(stream, "w") as pack:
+            for name, content in parts.items():
+                pack.writestr(zipfile.ZipInfo(name), content)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            for name, content in parts.items():
+                write_whole(Path(folder) / path.name / name, content)
+            (Path(folder) / path.name).rename(path)
     return bytes_sha256(parts[MANIFEST])
 
 
-def _write_files(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write all files, or none, as a zip or a folder."""
-    if path.suffix == ".zip":
-        with creating(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as pack:
-            for name, content in files.items():
-                pack.writestr(zipfile.ZipInfo(name), content)
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        unfinished = Path(folder) / path.name
-        for name, content in files.items():
-            write_whole(unfinished / name, content)
-        unfinished.rename(path)
+def load_detector(
+    path: str | Path,
+    *,
+    model: Any = None,
+    method: Method | None = None,
+    preprocess: Any = None,
+    device: str = "cpu",
+    digest: str | None = None,
+) -> Detector:
+    """Return a saved detector; no code in it is run, and only its files are read.
 
-
-def read(
-    path: Path, options: ModelOptions, model: Any, method: Method | None, digest: str | None
-) -> tuple[DetectorManifest, FittedState, Calibration, ModelOptions]:
-    """Return a saved detector, with the options for its network; no code in it is run, and only its files are read.
+    Its digests reveal damage and careless edits. Somebody who can write the files can write digests that fit: where
+    that matters, keep the digest that `save` returned and pass it.
 
     Args:
         path: the folder or the `.zip`.
-        options: the transform, if it is the user's function, and the device.
-        model: the network, if it is of a class of the user.
-        method: the unfitted method, if it is of a class of the user.
-        digest: of the manifest; None = not compared.
+        model: the network, if its class is your own; it gets the weights of the detector.
+        method: the unfitted method, if its class is your own.
+        preprocess: the transform, if it is your own function.
+        device: a torch device string, or `auto`.
+        digest: of the manifest, as `save` returned it; None = not compared.
 
     Raises:
         CheckpointError: not a detector, changed since it was saved, or made by versions that do not fit.
         ConfigError: a model for a detector that has its own, or a device that its network does not run on.
     """
+    path, own_device = path_of(path, "path"), resolve_device(device)
     manifest, tensors, graph = _read_files(path, digest)
     part = manifest.network
-    options = ModelOptions(options.preprocess, part.features or None, part.head or None, device=options.device)
+    options = ModelOptions(preprocess, part.features or None, part.head or None, part.name, own_device)
     if model is not None and part.kind != "module":
         raise ConfigError(f"model is given, and the detector has '{part.name}' — leave it out")
-    if graph and options.device.type != "cpu":
-        raise ConfigError(f"device '{options.device}': the network of this detector is an ONNX graph — use cpu")
+    if graph and own_device.type != "cpu":
+        raise ConfigError(f"device '{own_device}': the network of this detector is an ONNX graph — use cpu")
     try:
-        network = _network(manifest, tensors, graph, model, options)
-        unfitted = None if method is None else for_layers(method, network.backbone.layers)
+        backbone, node = _network(manifest, tensors, graph, model, options)
+        unfitted = None if method is None else for_layers(method, backbone.layers)
         fitted = unpacked_method(manifest.method, tensors, unfitted)
-        state = FittedState(network, fitted, tensors["calibration.seen"].numpy())
+        chosen = chosen_method(with_params(fitted, {}), name=str(manifest.method["name"]))
+        size = manifest.batch_size
+        detector = Detector(backbone, chosen, classes=manifest.classes, device=device, batch_size=size)
+        detector.backbone, detector.node, detector.options = backbone, node, options
+        detector.about, detector.seen = manifest.about, tensors["calibration.seen"].numpy()
         arrays: dict[str, Any] = {
             name: tensors[key].numpy() for name in _ARRAYS if (key := f"calibration.{name}") in tensors
         }
         if "quantile" in arrays:
             arrays["quantile"] = arrays["quantile"].item()
         terms, groups = Terms(**manifest.calibration["terms"]), tuple(manifest.calibration["groups"])
-        calibration = Calibration(terms=terms, groups=groups, **arrays)
-        now, before = _probe(state.network.backbone), tensors["probe"]
+        detector._learnt, detector._calibration = (backbone, fitted), Calibration(terms=terms, groups=groups, **arrays)
+        now, before = _probe(backbone), tensors["probe"]
         off = float(((now - before).abs().amax(0) / (1 + before.abs().amax(0))).max())
     except CheckpointError:
         raise
@@ -240,7 +239,7 @@ def read(
             f"'{path}': the network's outputs for a fixed input differ by {off:.2g} (relative) from those at saving: "
             "its class, a library or its preprocess has changed — fit and calibrate again"
         )
-    return manifest, state, calibration, options
+    return detector
 
 
 def _read_files(path: Path, digest: str | None) -> tuple[DetectorManifest, Tensors, bytes]:
@@ -268,41 +267,38 @@ def _read_files(path: Path, digest: str | None) -> tuple[DetectorManifest, Tenso
 
 def _manifest(whole: bytes, where: str) -> DetectorManifest:
     try:
-        content = loads(whole.decode("utf-8"), where)
-    except Exception as error:  # of the text, of JSON, or of strict JSON
-        raise CheckpointError(f"{where} cannot be read: {error}") from error
-    if not isinstance(content, dict) or content.pop(KEY, None) is None or whole != stated(content):
-        raise CheckpointError(f"{where} has changed since the detector was saved — make the detector again")
-    if content.get("schema_version") != VERSION:
-        version, made_by = (short(content.get(key)) for key in ("schema_version", "made_by"))
-        raise CheckpointError(
-            f"{where} has the format {version} of {made_by}, and this openbench reads the format {VERSION} — fit and "
-            "calibrate the detector again"
-        )
-    try:
-        return DetectorManifest.model_validate(content)
+        content = json.loads(whole)
+        if content.pop(KEY, None) is None or whole != stated(content):
+            raise CheckpointError(f"{where} has changed since the detector was saved — make the detector again")
+        return DetectorManifest(**content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        raise CheckpointError(f"{where}: key '{key}' — found {short(first['input'])}: {first['msg']}") from None
+        key, found, made_by = ".".join(map(str, first["loc"])), short(first["input"]), short(content.get("made_by"))
+        raise CheckpointError(
+            f"{where} of {made_by}: key '{key}' — found {found}: {first['msg']} — fit and calibrate the detector again"
+        ) from None
+    except (ValueError, AttributeError, TypeError) as error:  # not JSON, or not an object
+        raise CheckpointError(f"{where} cannot be read: {error} — copy the detector again") from error
 
 
-def _network(manifest: DetectorManifest, tensors: Tensors, graph: bytes, model: Any, own: ModelOptions) -> Network:
-    """Return the network of a detector."""
+def _network(
+    manifest: DetectorManifest, tensors: Tensors, graph: bytes, model: Any, own: ModelOptions
+) -> tuple[Backbone, Mapping[str, Any]]:
+    """Return the network of a detector, and its config of openbench's if any."""
     part, classes = manifest.network, manifest.classes
     weights = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
     if graph:
-        return Network(_of_graph(graph, part, own.preprocess, weights))
+        return _of_graph(graph, part, own.preprocess, weights), {}
     if part.kind == "rows":
         head = Head(weights["weight"], weights["bias"]) if weights else None
-        return Network(Rows(part.name, part.keys["features"], logits=part.keys["logits"], head=head))
+        return Rows(part.name, part.keys["features"], logits=part.keys["logits"], head=head), {}
     if part.kind == "shipped":
-        return Network(_of_config(part, weights, classes).to(own.device), {**part.keys, NAME: part.config})
+        return _of_config(part, weights, classes).to(own.device), {**part.keys, NAME: part.config}
     return _of_module(model, own, part, weights, classes)
 
 
-def check_savable(backbone: Backbone, network: str, options: ModelOptions | None = None) -> Backbone:
-    """Return a network, or features with their linear head, that can be saved.
+def check_savable(backbone: Backbone, network: str, options: ModelOptions | None = None) -> None:
+    """Check that a network, or features with their linear head, can be saved.
 
     Args:
         backbone: with weights.
@@ -329,7 +325,6 @@ def check_savable(backbone: Backbone, network: str, options: ModelOptions | None
         )
     if why:
         raise NotApplicableError(f"model '{backbone.name}' cannot be saved: {why}")
-    return backbone
 
 
 def _described(backbone: Backbone, node: Mapping[str, Any], options: ModelOptions) -> dict[str, Any]:
@@ -397,7 +392,7 @@ def _of_config(part: NetworkPart, state: Tensors, classes: Sequence[str]) -> Bac
 
 def _of_module(
     model: object, options: ModelOptions, part: NetworkPart, state: Tensors, classes: Sequence[str]
-) -> Network:
+) -> tuple[Backbone, Mapping[str, Any]]:
     """Return a copy of the user's module with the weights of a detector."""
     if not isinstance(model, nn.Module):
         raise CheckpointError(
@@ -413,8 +408,7 @@ def _of_module(
     noise = Split("noise", Role.ID_TEST, list(pixels), np.full(_PROBES, -1), ["0"] * _PROBES, (), "noise", _PROBES)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no network has learnt from noise
-        named = ModelOptions(preprocess, options.features, options.head, part.name, options.device)
-        return network_of(module, named, noise, tuple(classes))
+        return network_of(module, replace(options, preprocess=preprocess), noise, tuple(classes))
 
 
 def _of_graph(content: bytes, part: NetworkPart, own: object, head: Mapping[str, Tensor]) -> OutputsBackbone:
