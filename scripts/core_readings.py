@@ -21,7 +21,7 @@ from openbench.__main__ import main as openbench
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.methods._stats import classifier, training
-from openbench.methods.core import CORE
+from openbench.methods.geometry import CORE
 
 
 @dataclass
@@ -65,7 +65,7 @@ class AcrossAllWeights(CORE):
 
 
 READINGS = {
-    "as here": "openbench.methods.core.CORE",
+    "as here": "openbench.methods.geometry.CORE",
     "class means by prediction": "core_readings.ByPrediction",
     "ranges of training, not z-scores": "core_readings.ByRange",
     "residual across all weights": "core_readings.AcrossAllWeights",

@@ -88,6 +88,10 @@ def test_a_bad_target_is_explained(target, message):
         build({"_target_": target})
 
 
+def test_a_class_of_openbench_is_found_where_an_earlier_version_had_it():
+    assert build({"_target_": "openbench.methods.vim.ViM", "dim": 3}).dim == 3
+
+
 def test_a_module_that_lacks_another_is_not_taken_for_absent(tmp_path, monkeypatch):
     (tmp_path / "lacking_another.py").write_text("import no_such_module\n")
     monkeypatch.syspath_prepend(tmp_path)

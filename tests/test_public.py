@@ -17,7 +17,7 @@ from openbench.core.method import Method
 from openbench.data.sources.base import Source
 from openbench.digest import digest
 from openbench.errors import ConfigError
-from openbench.methods.godin import GODIN
+from openbench.methods.gradients import GODIN
 from openbench.methods.knn import KNN
 from openbench.public import modules_defining, name_of, public, public_name
 from openbench.training.augment.augmentations import Augmentation, Consistency

@@ -184,7 +184,7 @@ def test_values_of_the_files_themselves_are_taken(group):
 
 
 def test_a_value_is_kept_as_it_was_written():
-    method = build_method({"_target_": "openbench.methods.react.ReAct", "percentile": 90}).method
+    method = build_method({"_target_": "openbench.methods.shaping.ReAct", "percentile": 90}).method
     assert type(method.params()["percentile"]) is int
 
 
@@ -223,4 +223,4 @@ def test_a_space_of_which_every_setting_is_refused_is_an_error_before_anything_i
     with pytest.raises(
         OpenbenchError, match=r"method 'vra': each of the 2 settings in `_space_` is refused — VRA\.low"
     ):
-        build_method({"_target_": "openbench.methods.vra.VRA", "_name_": "vra", "_space_": space})
+        build_method({"_target_": "openbench.methods.shaping.VRA", "_name_": "vra", "_space_": space})

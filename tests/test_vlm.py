@@ -11,8 +11,7 @@ from openbench.engine.compatibility import refuse_missing_parts
 from openbench.engine.run import RunSpec
 from openbench.engine.tune import Tuning
 from openbench.errors import NotApplicableError
-from openbench.methods.eoe import EOE
-from openbench.methods.neglabel import NegLabel
+from openbench.methods.prompts import EOE, NegLabel
 from openbench.results.records.store import RecordStore
 
 from .features.feature_toys import toy_backbone

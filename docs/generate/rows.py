@@ -27,20 +27,17 @@ HEADERS = (
 
 
 def differences_of(target: str) -> str:
-    """Return how far the tests of a method's module found it from what they expect; empty if none is kept.
+    """Return how far the tests of a method found it from what they expect; empty if none is kept.
 
     Args:
         target: the class, as a config names it.
     """
-    module = target.split(".")[-2]
-    methods = ROOT / "openbench" / "methods"
+    *_, module, name = target.split(".")
     with (ROOT / "results" / "claims" / "differences.csv").open(encoding="utf-8") as file:
-        # A test file of several modules has the names of all: csp_eoe.
         mine = [
             (row["test"].replace("_", " "), row["comparisons"], row["largest difference"])
             for row in csv.DictReader(file)
-            if row["file"] == module
-            or (module in row["file"].split("_") and not (methods / f"{row['file']}.py").exists())
+            if row["file"] == module or row["file"].replace("_", "") == name.lower()
         ]
     if not mine:
         return ""

@@ -39,6 +39,8 @@ def target_of(
     except ImportError as error:
         # The module itself is not there, rather than something that it imports.
         absent = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
+        if absent and modules_defining(name) and path.startswith("openbench."):
+            return _shipped(name, where, kinds)  # it was in another module in an earlier version
         way = " — start in the folder of its file, name that folder in PYTHONPATH, or install the package" * absent
         raise ConfigError(f"{where}: `{TARGET}: {path}` cannot be imported — {error}{way}") from error
     if not hasattr(module, name):

@@ -20,7 +20,7 @@ from openbench.public import TARGET, name_of, public
 
 Tensors = dict[str, Tensor]
 _IS = "is"  # key of a JSON object in place of a tensor, a method or a dataclass: its kind
-_SHARED = ("openbench.methods._bank", "openbench.methods._tails")  # modules of dataclasses that several methods have
+_SHARED = "openbench.methods._bank"  # module of dataclasses that several methods have
 _ALLOWED = "detectors on disk have numbers and tensors, never pickled objects; choose e.g. knn, mds or vim"
 
 
@@ -147,8 +147,8 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor], where: str, method: Met
 
 
 def _dataclasses(method: Method) -> dict[str, type]:
-    """Return the dataclasses of a method's module and of shared modules, by name."""
-    modules = [sys.modules[type(method).__module__], *(importlib.import_module(name) for name in _SHARED)]
+    """Return the dataclasses of a method's module and of the shared module, by name."""
+    modules = [sys.modules[type(method).__module__], importlib.import_module(_SHARED)]
     candidates: list[Any] = [Head, *(kind for module in modules for kind in vars(module).values())]
     return {
         kind.__name__: kind

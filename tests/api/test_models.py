@@ -15,11 +15,11 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request
 from openbench.engine.compatibility import refuse_missing_parts
 from openbench.errors import ConfigError, DataError, NotApplicableError
-from openbench.methods.gram import Gram
+from openbench.methods.gradients import ODIN
 from openbench.methods.knn import KNN
+from openbench.methods.maps import Gram
 from openbench.methods.msp import MSP
-from openbench.methods.odin import ODIN
-from openbench.methods.vim import ViM
+from openbench.methods.subspaces import ViM
 
 from .own_models import BOTH, CLASSES, SIDE, Small, benchmark, check_outputs, images, outputs_of, small_model, wrapped
 

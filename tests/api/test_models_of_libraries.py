@@ -10,8 +10,8 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request
 from openbench.engine.compatibility import refuse_missing_parts
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError
-from openbench.methods.odin import ODIN
-from openbench.methods.vim import ViM
+from openbench.methods.gradients import ODIN
+from openbench.methods.subspaces import ViM
 
 from .own_models import BOTH, CLASSES, PLAIN, SIDE, images, outputs_of, small_model, wrapped
 

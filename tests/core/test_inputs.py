@@ -7,8 +7,8 @@ import torch
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.errors import FieldError, MethodError
+from openbench.methods.gaussians import MDS
 from openbench.methods.knn import KNN
-from openbench.methods.mds import MDS
 from openbench.methods.msp import MSP
 
 

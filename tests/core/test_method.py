@@ -19,10 +19,9 @@ from openbench.core.scores import SetScores
 from openbench.digest import digest
 from openbench.errors import MethodError, NotFittedError
 from openbench.methods.double_score import DoubleScore
+from openbench.methods.gradients import ODIN, PRO
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
-from openbench.methods.odin import ODIN
-from openbench.methods.pro import PRO
 
 
 @dataclass

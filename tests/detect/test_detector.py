@@ -23,7 +23,7 @@ from openbench.errors import (
 )
 from openbench.methods.cover import CoVer
 from openbench.methods.double_score import DoubleScore
-from openbench.methods.mls import MLS
+from openbench.methods.logits import MLS
 from openbench.methods.msp import MSP
 from openbench.metrics.conformal.corrections import correction_table
 

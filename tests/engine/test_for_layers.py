@@ -1,9 +1,8 @@
 from openbench.engine.evaluate import for_layers
 from openbench.methods.double_score import DoubleScore
-from openbench.methods.gram import Gram
 from openbench.methods.knn import KNN
+from openbench.methods.maps import Gram, RankFeat
 from openbench.methods.msp import MSP
-from openbench.methods.rankfeat import RankFeat
 
 THREE = ("stage1", "stage2", "stage3", "confidence")
 

@@ -11,8 +11,8 @@ from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.engine import jobs, prepare
 from openbench.errors import ConfigError
+from openbench.methods.gradients import ODIN
 from openbench.methods.knn import KNN
-from openbench.methods.odin import ODIN
 
 IDENTITY = {"_target_": "openbench.backbones.rows.Identity", "name": "identity"}
 RESNET = {"_target_": "openbench.backbones.cifar.resnet", "name": "tiny", "model": "resnet8"}

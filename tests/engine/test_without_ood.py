@@ -24,7 +24,7 @@ from openbench.engine.run import RunSpec
 from openbench.engine.tune import Tuning, tune
 from openbench.errors import OpenbenchError
 from openbench.methods.double_score import DoubleScore
-from openbench.methods.energy import Energy
+from openbench.methods.logits import Energy
 from openbench.methods.msp import MSP
 
 CPU = torch.device("cpu")

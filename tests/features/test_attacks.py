@@ -13,10 +13,10 @@ from openbench.core.request import Field, Request, Role
 from openbench.errors import NotApplicableError
 from openbench.features.attacks import ADVERSARIAL, Attack, acceptance, attacked, cross_entropy
 from openbench.features.store import FeatureStore
-from openbench.methods.energy import Energy
+from openbench.methods.gaussians import MDS
+from openbench.methods.gradients import ODIN
 from openbench.methods.knn import KNN
-from openbench.methods.mds import MDS
-from openbench.methods.odin import ODIN
+from openbench.methods.logits import Energy
 
 from .feature_toys import toy_backbone, toy_split
 

@@ -21,7 +21,7 @@ from openbench.engine.provenance import Clock
 from openbench.errors import MethodError, NotFittedError
 from openbench.features import extract
 from openbench.features.store import FeatureStore
-from openbench.methods.pro import PRO
+from openbench.methods.gradients import PRO
 
 from ..logged import logged  # noqa: TID252 — the tests are no package
 from .feature_toys import toy_backbone, toy_split

@@ -20,8 +20,8 @@ from openbench.core.streaming import StreamingMethod
 from openbench.errors import MethodError
 from openbench.methods.cover import OnCorrupted
 from openbench.methods.libraries import LibraryDetector
-from openbench.methods.mcm import MCM
-from openbench.methods.mds_ensemble import LayerMDS, SteppedLayerMDS
+from openbench.methods.maps import LayerMDS, SteppedLayerMDS
+from openbench.methods.prompts import MCM
 
 KINDS = ("plain", "signed", "odd")
 # Parameters that fit 72 samples, so that something is computed; and few epochs, which keep rounding small.

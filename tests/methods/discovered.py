@@ -15,14 +15,14 @@ from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.streaming import StreamingMethod
 from openbench.errors import NotApplicableError
+from openbench.public import public_name
 
 NODES: dict[str, dict[str, Any]] = {
     file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))
     for file in sorted((paths.config_dir() / "method").glob("*.yaml"))
 }
-MODULES = {name: node["_target_"].split(".")[2] for name, node in NODES.items()}
 # Several configs of one class, e.g. two parts of a double score or one adapter's detectors; what has no own defaults.
-PRESETS = {name for name, module in MODULES.items() if name != module and list(MODULES.values()).count(module) > 1}
+PRESETS = {name for name, node in NODES.items() if name.replace("_", "") != public_name(node["_target_"]).lower()}
 COMPOSITES = {name for name, node in NODES.items() if issubclass(target_of(node), Composite)}
 # What a method can be only once tuning has found numbers for it.
 TUNED_ONLY = {("mds_ensemble", "weights", "logistic")}

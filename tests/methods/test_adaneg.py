@@ -4,9 +4,8 @@ import torch
 from scipy.special import expit, logsumexp, softmax
 from scipy.stats import entropy
 
-from openbench.methods import adaneg
-from openbench.methods._words import WordChoice, far_words, grouped
-from openbench.methods.adaneg import AdaNeg
+from openbench.methods import prompts
+from openbench.methods.prompts import AdaNeg, WordChoice, far_words, grouped
 
 from .problems import assert_equal, f, given, problem, unit
 
@@ -58,8 +57,8 @@ def image_by_image(method: AdaNeg, data) -> tuple[np.ndarray, dict]:
     [("rectified", 0.0), ("signed", 0.0), ("two_classes", 0.0), ("rectified", 5.5), ("signed", 100.0)],
 )
 def test_equals_one_image_after_the_other(kind, sharpness, monkeypatch):
-    monkeypatch.setattr(adaneg, "_BLOCK", 32)
-    monkeypatch.setattr(adaneg, "_CELLS", 7 * 32 * SMALL["length"])
+    monkeypatch.setattr(prompts, "_BLOCK", 32)
+    monkeypatch.setattr(prompts, "_CELLS", 7 * 32 * SMALL["length"])
     data = problem(kind, n=200)
     method = AdaNeg(**SMALL, sharpness=sharpness).fit(None, data.head)
     memory = method.memory()
@@ -75,7 +74,7 @@ def test_equals_one_image_after_the_other(kind, sharpness, monkeypatch):
 
 def test_without_images_it_ranks_as_neglabel():
     """Nothing is assigned where the gap takes all scores; NegLabel's score is the log odds of the share."""
-    from openbench.methods.neglabel import NegLabel
+    from openbench.methods.prompts import NegLabel
 
     data = problem("signed")
     x = given(features=data.test.features)

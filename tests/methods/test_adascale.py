@@ -8,7 +8,7 @@ from scipy.special import logsumexp, softmax
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError
-from openbench.methods.adascale import AdaSCALE
+from openbench.methods.shaping import AdaSCALE
 
 from .problems import Problem, assert_equal, changed, f, given, problem, scores
 

@@ -3,8 +3,7 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from openbench.methods.ash import ASH
-from openbench.methods.scale import SCALE
+from openbench.methods.shaping import ASH, SCALE
 
 from .problems import KINDS, assert_equal, f, given, problem, scores
 

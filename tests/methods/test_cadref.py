@@ -6,7 +6,7 @@ from scipy.special import logsumexp
 from openbench.core.features import Head
 from openbench.core.request import Field
 from openbench.errors import MethodError
-from openbench.methods.cadref import CADRef
+from openbench.methods.geometry import CADRef
 
 from .problems import KINDS, assert_equal, changed, f, given, problem, scores, z
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.methods.cfood import CFOOD
+from openbench.methods.neighbours import CFOOD
 
 from .problems import assert_blocks_leave_no_trace, assert_equal, f, given, problem, scores, unit
 

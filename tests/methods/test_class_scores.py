@@ -19,15 +19,12 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Request
 from openbench.engine.evaluate import Scoring, class_scores
 from openbench.errors import MethodError
-from openbench.methods.energy import Energy
-from openbench.methods.iodin import IODIN
+from openbench.methods.gaussians import MDS, ScaledMDS
+from openbench.methods.gradients import IODIN, ODIN
 from openbench.methods.knn import KNN
-from openbench.methods.mds import MDS
+from openbench.methods.logits import Energy, TempScaling
 from openbench.methods.msp import MSP
-from openbench.methods.odin import ODIN
-from openbench.methods.react import ReAct
-from openbench.methods.scaled_mds import ScaledMDS
-from openbench.methods.temp_scaling import TempScaling
+from openbench.methods.shaping import ReAct
 from openbench.metrics import MetricOptions, SetScores, evaluate
 
 from .problems import problem, y

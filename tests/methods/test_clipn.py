@@ -4,7 +4,7 @@ import torch
 from scipy.special import expit
 
 from openbench.core.features import Head
-from openbench.methods.clipn import CLIPN
+from openbench.methods.prompts import CLIPN
 
 from .problems import given, unit
 

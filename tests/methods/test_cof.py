@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.methods.cof import COF
+from openbench.methods.tabular import COF
 
 from .problems import assert_equal, f, given, problem, scores
 

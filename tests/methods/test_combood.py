@@ -5,7 +5,7 @@ from scipy.spatial.distance import mahalanobis
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import PowerTransformer, StandardScaler
 
-from openbench.methods.combood import CombOOD, best_exponents, yeo_johnson
+from openbench.methods.neighbours import CombOOD, best_exponents, yeo_johnson
 
 from .problems import assert_equal, f, given, problem, scores, unit
 

@@ -15,7 +15,7 @@ from openbench.testing._checks import all_checks
 from openbench.testing._toy import declared, fitted, planted
 from tests.conftest import seed_all
 
-from .discovered import COMPOSITES, MODULES, NODES, PRESETS, label, node_of, variants
+from .discovered import COMPOSITES, NODES, PRESETS, label, node_of, variants
 
 # (method, option) → {check: why it cannot hold}. Each entry must fail, or it has to go.
 BETWEEN = "the planted OOD samples lie between the clusters, within the range of every feature; it sees single features"
@@ -118,11 +118,7 @@ def test_the_search_space_holds_the_default():
     assert [f"{name}.{key}" for name, node, key in spaces if node[key] not in node["_space_"][key]] == []
 
 
-def test_a_method_lives_in_the_file_of_its_name():
-    modules = {name: NODES[name]["_target_"].rsplit(".", 1)[0] for name in set(NODES) - PRESETS}
-    assert {name: module for name, module in modules.items() if module != f"openbench.methods.{name}"} == {}
-
-
-def test_every_method_file_has_a_config():
+def test_every_module_of_methods_has_a_config():
     folder = Path(openbench.methods.__file__).parent
-    assert {file.stem for file in folder.glob("[a-z]*.py")} == set(MODULES.values())
+    modules = {node["_target_"].split(".")[2] for node in NODES.values()}
+    assert {file.stem for file in folder.glob("[a-z]*.py")} == modules

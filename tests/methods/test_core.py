@@ -5,7 +5,7 @@ from scipy.special import logsumexp
 from scipy.stats import zmap
 
 from openbench.core.features import Head
-from openbench.methods.core import CORE
+from openbench.methods.geometry import CORE
 
 from .problems import KINDS, assert_equal, f, given, problem, scores, y, z
 

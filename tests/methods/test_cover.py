@@ -21,8 +21,8 @@ from openbench.features.store import FeatureStore
 from openbench.methods import cover
 from openbench.methods.cover import CoVer
 from openbench.methods.double_score import DoubleScore
-from openbench.methods.energy import Energy
 from openbench.methods.knn import KNN
+from openbench.methods.logits import Energy
 from openbench.methods.msp import MSP
 
 from ..features.feature_toys import toy_backbone, toy_split  # noqa: TID252 — the tests are no package

@@ -6,9 +6,8 @@ import torch
 from scipy.special import expit
 
 from openbench.core.request import CLASSES
-from openbench.methods import eoe
-from openbench.methods.csp import CSP
-from openbench.methods.eoe import EOE
+from openbench.methods import prompts
+from openbench.methods.prompts import CSP, EOE
 
 from .problems import fitted_on_texts, given, unit, worded
 
@@ -51,7 +50,7 @@ def test_csp_declares_adjectives_joined_with_superclasses():
 @pytest.mark.parametrize(("beta", "temperature"), [(0.25, 1.0), (1.0, 0.01), (0.0, 0.1)])
 def test_eoe_is_the_class_probability_less_a_part_of_the_outliers(beta, temperature, monkeypatch):
     texts, images = worded(d=20, n=40, classes=5, labels=33)
-    monkeypatch.setattr(eoe, "_WORDS", 7)
+    monkeypatch.setattr(prompts, "_WORDS", 7)
     found = scored(EOE("labels", beta=beta, temperature=temperature), texts, images)
     expected = []
     for image in unit(images):

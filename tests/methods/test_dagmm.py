@@ -8,7 +8,7 @@ from scipy.stats import multivariate_normal
 from sklearn.metrics import roc_auc_score
 from sklearn.mixture import GaussianMixture
 
-from openbench.methods.dagmm import DAGMM, Compression, Mixture
+from openbench.methods.tabular import DAGMM, Compression, Mixture
 
 from .problems import given
 

@@ -3,7 +3,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats.mstats import mquantiles
 
-from openbench.methods.dice import DICE
+from openbench.methods.shaping import DICE
 
 from .problems import KINDS, assert_equal, f, problem, scores
 

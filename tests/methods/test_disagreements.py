@@ -6,8 +6,7 @@ Disagreements by formula are held beside each method: its tests compare with sum
 import pytest
 
 from openbench.config.build import build
-from openbench.methods.dice import DICE
-from openbench.methods.react import ReAct
+from openbench.methods.shaping import DICE, ReAct
 
 from .discovered import NODES
 from .problems import assert_equal, problem, scores

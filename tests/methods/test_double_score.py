@@ -18,9 +18,9 @@ from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
 from openbench.engine.tune import TestSplits, TuneContext
 from openbench.errors import ConfigError, MethodError, NotFittedError
 from openbench.methods.double_score import DoubleScore
+from openbench.methods.gradients import ODIN
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
-from openbench.methods.odin import ODIN
 from tests.engine.toy import split
 
 from .problems import given

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import skew
 
-from openbench.methods import _tails
-from openbench.methods.copod import COPOD
-from openbench.methods.ecod import ECOD
+from openbench.methods import tabular
+from openbench.methods.tabular import COPOD, ECOD
 
 from .problems import assert_equal, f, given, problem, scores
 
@@ -48,8 +47,8 @@ def test_equals_tails_counted_one_by_one(cls, kind):
 def test_training_values_too_many_to_be_copied_count_the_same(cls, kind, monkeypatch):
     """Rectified and constant features repeat values in several blocks."""
     data = problem(kind, n=80)
-    monkeypatch.setattr(_tails, "_SORTED_IN_MEMORY", 80 * 24 - 1)
-    monkeypatch.setattr(_tails, "_SORTED", 7 * 24)  # blocks of 7 of the 80
+    monkeypatch.setattr(tabular, "_SORTED_IN_MEMORY", 80 * 24 - 1)
+    monkeypatch.setattr(tabular, "_SORTED", 7 * 24)  # blocks of 7 of the 80
     fitted = cls().fit(data.train, None)
     assert_equal(fitted.score(data.test.without_labels()), counted(f(data.train), f(data.test), cls is ECOD))
     assert fitted.tails_.values.data_ptr() == data.train.features.data_ptr()
@@ -66,5 +65,5 @@ def test_a_symmetric_feature_counts_both_tails(cls, expected):
 @pytest.mark.parametrize("cls", METHODS)
 def test_training_values_are_put_in_order_some_features_at_a_time(cls, monkeypatch):
     data = problem("rectified", n=80)
-    monkeypatch.setattr(_tails, "_SORTED", 5 * 80 + 3)  # strips of 5 of the 24
+    monkeypatch.setattr(tabular, "_SORTED", 5 * 80 + 3)  # strips of 5 of the 24
     assert_equal(scores(cls(), data), counted(f(data.train), f(data.test), cls is ECOD))

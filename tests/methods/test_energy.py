@@ -1,7 +1,7 @@
 import pytest
 from scipy.special import logsumexp
 
-from openbench.methods.energy import Energy
+from openbench.methods.logits import Energy
 
 from .problems import KINDS, assert_equal, problem, scores, z
 

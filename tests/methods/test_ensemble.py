@@ -5,7 +5,7 @@ from scipy.special import logit, softmax
 from scipy.stats import entropy
 
 from openbench.core.features import FeatureSet
-from openbench.methods.ensemble import Ensemble
+from openbench.methods.trained import Ensemble
 
 from .problems import assert_equal
 

@@ -3,7 +3,7 @@ import torch
 from scipy.special import softmax
 from scipy.stats import entropy
 
-from openbench.methods.entropy import Entropy
+from openbench.methods.logits import Entropy
 
 from .problems import KINDS, assert_equal, given, problem, scores, z
 

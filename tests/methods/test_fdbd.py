@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from openbench.core.features import Head
-from openbench.methods.fdbd import FDBD
+from openbench.methods.geometry import FDBD
 
 from .problems import KINDS, assert_equal, f, problem, scores, z
 

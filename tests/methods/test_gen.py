@@ -3,7 +3,7 @@ import pytest
 from scipy.special import log_softmax, logsumexp, softmax
 from scipy.stats import spearmanr
 
-from openbench.methods.gen import GEN
+from openbench.methods.logits import GEN
 
 from .problems import assert_equal, problem, scores, z
 

@@ -3,16 +3,15 @@ import pytest
 from scipy.spatial.distance import cdist
 from scipy.special import softmax
 
-from openbench.methods import gl_mcm
-from openbench.methods.gl_mcm import GLMCM
-from openbench.methods.mcm import MCM
+from openbench.methods import prompts
+from openbench.methods.prompts import GLMCM, MCM
 
 from .problems import assert_equal, f, problem, scores
 
 
 @pytest.mark.parametrize(("temperature", "weight"), [(1.0, 1.0), (0.01, 0.5), (10.0, 2.0)])
 def test_equals_softmax_of_scipys_cosines_patch_by_patch(temperature, weight, monkeypatch):
-    monkeypatch.setattr(gl_mcm, "_IMAGES", 7)
+    monkeypatch.setattr(prompts, "_IMAGES", 7)
     data = problem("signed")
 
     def largest(vectors):

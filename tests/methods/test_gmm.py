@@ -4,7 +4,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 from openbench.errors import MethodError
-from openbench.methods.gmm import GMM
+from openbench.methods.gaussians import GMM
 
 from .problems import KINDS, assert_equal, f, given, problem, scores, y
 

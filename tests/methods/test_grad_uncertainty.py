@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from openbench.methods.grad_uncertainty import GradUncertainty
+from openbench.methods.gradients import GradUncertainty
 
 from .problems import KINDS, assert_equal, head_gradients, problem, scores
 

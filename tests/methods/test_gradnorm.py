@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.methods.gradnorm import GradNorm
+from openbench.methods.gradients import GradNorm
 
 from .problems import KINDS, Problem, assert_equal, head_gradients, problem, scores
 

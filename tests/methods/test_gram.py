@@ -7,7 +7,7 @@ from openbench.backbones.anatomy import reduce_map
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import FieldError
-from openbench.methods.gram import Gram, _drawn
+from openbench.methods.maps import Gram, _drawn
 
 SHAPES = {"stage1": (3, 4, 4), "stage2": (5, 2, 3)}
 
@@ -99,7 +99,7 @@ def test_neither_fit_nor_class_scores_depend_on_how_rows_are_batched(monkeypatch
     train, test = columns(data(100)), columns(data(20, seed=1)).without_labels()
     whole = Gram(list(SHAPES)).fit(train, None)
     scores, by_class = whole.score(test), whole.class_scores(test)
-    monkeypatch.setattr("openbench.methods.gram._ROWS", 7)
+    monkeypatch.setattr("openbench.methods.maps._ROWS", 7)
     assert torch.equal(whole.class_scores(test), by_class)
     np.testing.assert_allclose(Gram(list(SHAPES)).fit(train, None).score(test), scores, rtol=1e-6)
 

@@ -6,7 +6,7 @@ from sklearn.neighbors import NearestNeighbors
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError
-from openbench.methods.grood import GROOD
+from openbench.methods.gradients import GROOD
 
 from .problems import KINDS, assert_equal, f, given, problem, scores, y, z
 

@@ -5,7 +5,7 @@ from scipy.special import logit, softmax
 from torch.nn import functional
 
 from openbench.core.request import Perturb
-from openbench.methods.iodin import IODIN
+from openbench.methods.gradients import IODIN
 
 from .problems import STD, given
 

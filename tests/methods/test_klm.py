@@ -3,7 +3,7 @@ import pytest
 from scipy.special import softmax
 from scipy.stats import entropy
 
-from openbench.methods.klm import KLM
+from openbench.methods.logits import KLM
 
 from .problems import assert_equal, given, problem, scores, z
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 
-from openbench.methods.kpca import KPCA
+from openbench.methods.subspaces import KPCA
 
 from .problems import KINDS, assert_equal, f, given, problem, scores, unit
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 from scipy.special import logsumexp, softmax
 
-from openbench.methods.line import LINe
+from openbench.methods.shaping import LINe
 
 from .problems import KINDS, assert_blocks_leave_no_trace, assert_equal, f, problem, scores, y
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 from scipy.special import logsumexp, softmax
 
-from openbench.methods.lts import LTS
+from openbench.methods.shaping import LTS
 
 from .problems import KINDS, assert_equal, f, given, problem, scores, z
 

@@ -4,7 +4,7 @@ from scipy.spatial.distance import cdist
 from scipy.special import softmax
 
 from openbench.core.features import Head
-from openbench.methods.mcm import MCM
+from openbench.methods.prompts import MCM
 
 from .problems import KINDS, assert_equal, f, given, problem, scores
 

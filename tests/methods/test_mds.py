@@ -5,7 +5,7 @@ from scipy.linalg import pinvh
 from sklearn.covariance import EmpiricalCovariance
 
 from openbench.methods import _stats
-from openbench.methods.mds import MDS
+from openbench.methods.gaussians import MDS
 
 from .problems import KINDS, assert_equal, changed, f, on_sphere, problem, scores, without_dead, y
 

@@ -6,7 +6,7 @@ from sklearn.covariance import EmpiricalCovariance
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError
-from openbench.methods.mds_ensemble import LayerMDS, MDSEnsemble, SteppedLayerMDS
+from openbench.methods.maps import LayerMDS, MDSEnsemble, SteppedLayerMDS
 
 from .problems import STD, small_network
 

@@ -15,7 +15,7 @@ from openbench.core.search import with_params
 from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
 from openbench.engine.tune import TuneContext
 from openbench.errors import ConfigError, MethodError
-from openbench.methods.mds_ensemble import MDSEnsemble, logistic_weights
+from openbench.methods.maps import MDSEnsemble, logistic_weights
 from tests.engine.toy import split
 
 LAYERS = ["stage1", "stage2"]

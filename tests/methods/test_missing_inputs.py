@@ -8,18 +8,11 @@ import torch
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Role
 from openbench.errors import MethodError
-from openbench.methods.ash import ASH
-from openbench.methods.cfood import CFOOD
-from openbench.methods.cof import COF
-from openbench.methods.combood import CombOOD
 from openbench.methods.knn import KNN
-from openbench.methods.lts import LTS
-from openbench.methods.neco import NECO
-from openbench.methods.oodd import OODD
-from openbench.methods.residual import Residual
-from openbench.methods.scale import SCALE
-from openbench.methods.sod import SOD
-from openbench.methods.vim import ViM
+from openbench.methods.neighbours import CFOOD, OODD, CombOOD
+from openbench.methods.shaping import ASH, LTS, SCALE
+from openbench.methods.subspaces import NECO, Residual, ViM
+from openbench.methods.tabular import COF, SOD
 
 from .discovered import NODES, again, reading_columns, scores
 from .problems import problem

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from openbench.methods.mls import MLS
+from openbench.methods.logits import MLS
 
 from .problems import KINDS, problem, scores, z
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from openbench.core.features import FeatureSet, Head
-from openbench.methods.nac import NAC
+from openbench.methods.histograms import NAC
 
 from .problems import KINDS, f, problem, scores, z
 

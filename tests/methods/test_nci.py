@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from openbench.methods.nci import NCI
+from openbench.methods.geometry import NCI
 
 from .problems import KINDS, assert_equal, f, problem, scores, z
 

@@ -4,7 +4,7 @@ import torch
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
-from openbench.methods.neco import NECO
+from openbench.methods.subspaces import NECO
 
 from .problems import KINDS, assert_equal, f, given, problem, scores, z
 

@@ -8,8 +8,8 @@ from scipy.special import expit
 from openbench.core.features import Head
 from openbench.core.request import CLASSES
 from openbench.errors import FieldError, MethodError
-from openbench.methods import _words
-from openbench.methods.neglabel import NegLabel
+from openbench.methods import prompts
+from openbench.methods.prompts import NegLabel
 
 from .problems import fitted_on_texts, given, unit, worded
 
@@ -44,7 +44,7 @@ def test_equals_the_share_of_each_group_in_float64(groups, share, scale):
 def test_words_are_read_in_parts_with_the_same_outcome(monkeypatch):
     texts, _ = worded(**LISTS)
     whole = fitted_on_texts(NegLabel(groups=5), texts).words_
-    monkeypatch.setattr(_words, "_CELLS", 50)
+    monkeypatch.setattr(prompts, "_CELLS", 50)
     assert torch.equal(fitted_on_texts(NegLabel(groups=5), texts).words_, whole)
 
 

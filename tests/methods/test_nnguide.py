@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from openbench.methods.nnguide import NNGuide
+from openbench.methods.neighbours import NNGuide
 
 from .problems import assert_equal, f, problem, scores, unit, y, z
 

@@ -6,8 +6,7 @@ from torch.nn import functional
 
 from openbench.core.request import Perturb
 from openbench.errors import MethodError
-from openbench.methods.iodin import IODIN
-from openbench.methods.odin import ODIN
+from openbench.methods.gradients import IODIN, ODIN
 
 from .problems import assert_equal, given, logits_after_step, problem, scores, z
 

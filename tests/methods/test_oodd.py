@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from openbench.methods import oodd
-from openbench.methods.oodd import OODD
+from openbench.methods import neighbours
+from openbench.methods.neighbours import OODD
 
 from .problems import KINDS, assert_equal, f, given, problem, unit, y, z
 
@@ -34,7 +34,7 @@ def by_queue(data, method: OODD) -> np.ndarray:
 @pytest.mark.parametrize("method", [OODD(), OODD(k1=3, k2=2, share=0.7, queue=20)], ids=["default", "small"])
 def test_equals_one_image_after_the_other(kind, method, monkeypatch):
     data = problem(kind, n=300)
-    monkeypatch.setattr(oodd, "_BLOCK", 64)
+    monkeypatch.setattr(neighbours, "_BLOCK", 64)
     fitted = method.fit(data.train, None)
     memory = fitted.memory()
     found = torch.cat([fitted.score_next(rows, memory) for rows in data.test.without_labels().batches(110)])

@@ -7,7 +7,7 @@ from scipy.stats import weibull_min
 
 from openbench.core.features import FeatureSet
 from openbench.errors import MethodError
-from openbench.methods.openmax import OpenMax
+from openbench.methods.logits import OpenMax
 
 from .problems import assert_equal, changed, given, problem, scores, y, z
 

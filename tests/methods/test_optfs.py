@@ -7,7 +7,7 @@ from scipy.special import logsumexp
 
 from openbench.core.features import Head
 from openbench.errors import MethodError
-from openbench.methods.optfs import OptFS
+from openbench.methods.shaping import OptFS
 
 from .problems import KINDS, assert_equal, changed, f, given, problem, scores, z
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from openbench.core.features import Head
-from openbench.methods.ora import ORA
+from openbench.methods.geometry import ORA
 
 from .problems import KINDS, assert_equal, f, given, problem, scores, y, z
 

@@ -5,7 +5,7 @@ from scipy.special import softmax
 from sklearn.preprocessing import normalize
 
 from openbench.core.features import Head
-from openbench.methods.pnml import PNML
+from openbench.methods.subspaces import PNML
 
 from .problems import KINDS, assert_equal, f, given, problem, scores
 

@@ -4,7 +4,7 @@ import torch
 from scipy.special import log_softmax, logit
 
 from openbench.core.features import Head
-from openbench.methods.pro import PRO
+from openbench.methods.gradients import PRO
 from openbench.testing._toy import network_with
 
 

@@ -12,7 +12,7 @@ from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 from sklearn.svm import OneClassSVM
 
 from openbench.errors import MethodError, NotApplicableError
-from openbench.methods.pyod import PyOD
+from openbench.methods.tabular import PyOD
 from openbench.testing._toy import planted
 
 from .problems import assert_equal, f, given, problem, scores

@@ -6,7 +6,7 @@ from scipy.special import logsumexp
 from openbench.backbones.rows import Identity
 from openbench.core.preprocess import Preprocess
 from openbench.errors import NotApplicableError
-from openbench.methods.rankfeat import RankFeat, top_direction, without_top
+from openbench.methods.maps import RankFeat, top_direction, without_top
 
 from .problems import small_network
 

@@ -4,7 +4,7 @@ from scipy.special import logsumexp
 from scipy.stats import rankdata
 
 from openbench.core.features import Head
-from openbench.methods.ras import RAS
+from openbench.methods.shaping import RAS
 
 from .problems import KINDS, assert_equal, f, given, problem, scores
 

@@ -4,7 +4,7 @@ import torch
 from scipy.special import logsumexp
 from scipy.stats.mstats import mquantiles
 
-from openbench.methods.react import ReAct
+from openbench.methods.shaping import ReAct
 
 from .problems import KINDS, assert_equal, f, given, problem, scores
 

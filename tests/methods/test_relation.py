@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from openbench.methods.relation import Relation
+from openbench.methods.neighbours import Relation
 
 from .problems import assert_blocks_leave_no_trace, f, problem, scores, z
 

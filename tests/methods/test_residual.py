@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.methods.residual import Residual
+from openbench.methods.subspaces import Residual
 
 from .problems import KINDS, assert_equal, f, given, problem, scores
 

@@ -3,7 +3,7 @@ import pytest
 from scipy.linalg import pinvh
 from sklearn.covariance import EmpiricalCovariance
 
-from openbench.methods.rmds import RMDS
+from openbench.methods.gaussians import RMDS
 
 from .problems import KINDS, assert_equal, f, on_sphere, problem, scores, without_dead, y
 

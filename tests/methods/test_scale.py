@@ -4,8 +4,7 @@ import torch
 from scipy.special import logsumexp
 
 from openbench.core.features import Head
-from openbench.methods.ash import ASH
-from openbench.methods.scale import SCALE
+from openbench.methods.shaping import ASH, SCALE
 
 from .problems import assert_equal, f, given, problem, scores
 

@@ -3,8 +3,7 @@ import pytest
 import torch
 from scipy.spatial.distance import cdist
 
-from openbench.methods.mds import MDS
-from openbench.methods.scaled_mds import ScaledMDS
+from openbench.methods.gaussians import MDS, ScaledMDS
 
 from .problems import KINDS, assert_equal, f, given, problem, scores, y
 

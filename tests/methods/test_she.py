@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.methods.she import SHE
+from openbench.methods.geometry import SHE
 
 from .problems import assert_equal, changed, f, problem, scores, y, z
 

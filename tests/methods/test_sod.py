@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from openbench.methods.sod import SOD
+from openbench.methods.tabular import SOD
 
 from .problems import assert_equal, f, given, problem, scores
 

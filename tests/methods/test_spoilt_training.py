@@ -17,10 +17,12 @@ from openbench.core.request import Field
 from openbench.errors import OpenbenchError
 from openbench.testing._toy import fitted, planted, samples_of, scored
 
-from .discovered import MODULES, NODES, node_of
+from .discovered import NODES, node_of
 from .problems import changed
 
-INSTALLED = [n for n in NODES if MODULES[n] != "libraries" or find_spec(NODES[n]["detector"].partition(".")[0])]
+INSTALLED = [
+    n for n, node in NODES.items() if "libraries" not in node["_target_"] or find_spec(node["detector"].split(".")[0])
+]
 NAMED_BY = {
     "pytorch_ood": "pytorch_ood.detector.KNN",
     "mds_ensemble": "MDSEnsemble at stage",

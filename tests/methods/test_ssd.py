@@ -5,7 +5,7 @@ from sklearn.covariance import EmpiricalCovariance
 from sklearn.preprocessing import StandardScaler, normalize
 
 from openbench.errors import MethodError
-from openbench.methods.ssd import SSD, _gaussian
+from openbench.methods.gaussians import SSD, _gaussian
 
 from .problems import KINDS, assert_blocks_leave_no_trace, assert_equal, f, given, problem, scores, y
 

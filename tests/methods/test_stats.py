@@ -6,8 +6,7 @@ import torch
 
 from openbench.errors import MethodError
 from openbench.methods._stats import balanced_draw, class_means, mean_feature, moments, predictions, sorted_rows
-from openbench.methods.mds import MDS
-from openbench.methods.rmds import RMDS
+from openbench.methods.gaussians import MDS, RMDS
 
 from .problems import KINDS, assert_equal, changed, f, given, problem, y, z
 

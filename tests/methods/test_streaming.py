@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field, Role
-from openbench.methods import _bank, _tails, mfs, relation
+from openbench.methods import _bank, mfs, neighbours, tabular
 
 from .discovered import NODES, again, reading_columns, scores
 
@@ -56,10 +56,10 @@ def columns(n: int, head: Head, generator: torch.Generator) -> FeatureSet:
 @pytest.mark.parametrize("name", METHODS)
 def test_training_columns_are_never_copied_whole(name, monkeypatch):
     # What is small enough to be copied, or handled at once, must not hide what would be at any size.
-    monkeypatch.setattr(_tails, "_SORTED_IN_MEMORY", N * D - 1)
-    monkeypatch.setattr(_tails, "_SORTED", 4096 * D)
+    monkeypatch.setattr(tabular, "_SORTED_IN_MEMORY", N * D - 1)
+    monkeypatch.setattr(tabular, "_SORTED", 4096 * D)
     monkeypatch.setattr(mfs, "_AT_ONCE", 4 * N)
-    for module in (_bank, relation):
+    for module in (_bank, neighbours):
         monkeypatch.setattr(module, "_BANK_CHUNK", 4096)
     generator = torch.Generator().manual_seed(0)
     head = Head(2 * torch.randn(C, D, generator=generator), torch.zeros(C))

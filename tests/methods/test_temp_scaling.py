@@ -4,8 +4,8 @@ import torch
 from scipy.optimize import brentq
 from scipy.special import log_softmax, softmax
 
-from openbench.methods import temp_scaling
-from openbench.methods.temp_scaling import TempScaling
+from openbench.methods import logits
+from openbench.methods.logits import TempScaling
 
 from .problems import KINDS, assert_equal, given, problem, scores, y, z
 
@@ -50,7 +50,7 @@ def test_the_published_steps_move_from_one_and_a_half_towards_the_optimum(kind):
 def test_the_temperature_is_of_all_samples_however_many_are_read_at_a_time(solver, monkeypatch):
     data = problem()
     whole = TempScaling(solver).fit(data.val, None).temperature_
-    monkeypatch.setattr(temp_scaling, "_ROWS", 7)
+    monkeypatch.setattr(logits, "_ROWS", 7)
     torch.testing.assert_close(TempScaling(solver).fit(data.val, None).temperature_, whole, rtol=1e-5, atol=0)
 
 

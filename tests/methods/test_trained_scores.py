@@ -9,15 +9,8 @@ from scipy.stats import entropy
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.errors import ConfigError
-from openbench.methods.conf_branch import ConfBranch
-from openbench.methods.csi import CSI
-from openbench.methods.dropout import Dropout
-from openbench.methods.godin import GODIN
-from openbench.methods.mcd import MCD
-from openbench.methods.mos import MOS
-from openbench.methods.rotpred import RotPred
-from openbench.methods.sngp import SNGP
-from openbench.methods.weighted_energy import WeightedEnergy
+from openbench.methods.gradients import GODIN
+from openbench.methods.trained import CSI, MCD, MOS, SNGP, ConfBranch, Dropout, RotPred, WeightedEnergy
 
 from .problems import logits_after_step
 

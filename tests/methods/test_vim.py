@@ -5,7 +5,7 @@ from scipy.special import logsumexp
 
 from openbench.core.features import Head
 from openbench.errors import MethodError
-from openbench.methods.vim import ViM
+from openbench.methods.subspaces import ViM
 
 from .problems import KINDS, Problem, assert_equal, changed, f, given, problem, scores, z
 

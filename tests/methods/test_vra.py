@@ -3,7 +3,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats.mstats import mquantiles
 
-from openbench.methods.vra import VRA
+from openbench.methods.shaping import VRA
 
 from .problems import KINDS, assert_equal, f, problem, scores
 

@@ -4,8 +4,8 @@ import torch
 from scipy.special import softmax
 from scipy.stats import entropy
 
-from openbench.methods import weiper
-from openbench.methods.weiper import WeiPer
+from openbench.methods import histograms
+from openbench.methods.histograms import WeiPer
 
 from .problems import KINDS, assert_equal, f, problem, scores
 
@@ -66,7 +66,7 @@ def test_perturbations_have_the_stated_length_and_random_directions():
 def test_blocks_leave_no_trace(monkeypatch):
     data = problem()
     whole = scores(WeiPer(**SMALL), data)
-    monkeypatch.setattr(weiper, "_ENTRIES", 31 * 5 * 6)
+    monkeypatch.setattr(histograms, "_LOGITS", 31 * 5 * 6)
     np.testing.assert_array_equal(scores(WeiPer(**SMALL), data), whole)
 
 

@@ -3,7 +3,7 @@ import pytest
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp, softmax
 
-from openbench.methods.zero_shot import ZeroShot
+from openbench.methods.prompts import ZeroShot
 
 from .problems import KINDS, assert_equal, f, problem, scores
 

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
-from openbench.methods.scale import SCALE
+from openbench.methods.shaping import SCALE
 from openbench.training.base import features_and_logits
 from openbench.training.methods.ish import ISH, shaped_linear
 
