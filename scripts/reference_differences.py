@@ -1,7 +1,7 @@
 """Write how far the methods' numbers are from the independent references in their tests, and print it.
 
     python scripts/reference_differences.py results/claims/differences.csv
-    python scripts/reference_differences.py /tmp/some.csv tests/methods/test_ora.py tests/methods/test_ras.py
+    python scripts/reference_differences.py /tmp/some.csv tests/methods/test_geometry.py
 
 A line per test that compares arrays: how many comparisons it made, and the largest difference of a value in any of
 them, relative to the largest value expected there. What is expected is a formula written out in float64, another
@@ -21,6 +21,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[1]
+METHODS = {"pyod", *(file.stem for file in (ROOT / "configs" / "method").glob("*.yaml"))}
 HEADER = ("file", "test", "comparisons", "largest difference")
 
 
@@ -32,8 +33,10 @@ class Comparisons:
         self._at = ("", "")
 
     def pytest_runtest_call(self, item: pytest.Item) -> None:
-        """Note which test runs."""
-        self._at = item.path.stem.removeprefix("test_"), item.name.split("[")[0].removeprefix("test_")
+        """Note which test of which method runs."""
+        name = item.name.split("[")[0].removeprefix("test_")
+        method = max((known for known in METHODS if name.startswith(f"{known}_")), key=len, default="")
+        self._at = method or item.path.stem.removeprefix("test_"), name.removeprefix(f"{method}_" if method else "")
 
     def counted(self, compare: Callable[..., None]) -> Callable[..., None]:
         """Return a comparing function that notes what it is given."""
@@ -52,10 +55,9 @@ class Comparisons:
 
 
 def of_methods() -> list[str]:
-    """Return the test files that are named after a module of methods, or after several: test_csp_eoe.py."""
-    modules = {file.stem for file in (ROOT / "openbench" / "methods").rglob("*.py")}
-    files = {file: file.stem.removeprefix("test_") for file in sorted((ROOT / "tests" / "methods").glob("test_*.py"))}
-    return [str(file) for file, name in files.items() if name in modules or modules.issuperset(name.split("_"))]
+    """Return the test files that are named after a module of methods."""
+    modules = (file.stem for file in (ROOT / "openbench" / "methods").glob("[a-z]*.py"))
+    return [str(file) for name in modules if (file := ROOT / "tests" / "methods" / f"test_{name}.py").exists()]
 
 
 def difference(actual: Any, expected: Any) -> float | None:

@@ -196,7 +196,7 @@ def logits_after_step(
     return moved
 
 
-def small_network(side: int = 8, std: tuple[float, float, float] = STD) -> NetworkBackbone:
-    """A ResNet of three stages and four classes with random weights, for images of so many pixels a side."""
-    backbone = resnet("toy", "resnet8", num_classes=4, preprocess=Preprocess(side, side, std=std)).initialise(0)
+def small_network() -> NetworkBackbone:
+    """A ResNet of three stages and four classes with random weights, for images of 8 pixels a side."""
+    backbone = resnet("toy", "resnet8", num_classes=4, preprocess=Preprocess(8, 8, std=STD)).initialise(0)
     return backbone.load_state(backbone.module().state_dict(), "random")

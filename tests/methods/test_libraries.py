@@ -22,7 +22,7 @@ from openbench.errors import ConfigError, MethodError, NotApplicableError
 from openbench.methods.libraries import LibraryDetector
 from openbench.public import foreign_targets
 from openbench.source import foreign_sources
-from tests.methods.test_odin import by_hand
+from tests.methods.test_gradients import by_hand
 
 from .problems import assert_equal, problem, scores
 
