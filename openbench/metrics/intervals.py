@@ -27,16 +27,11 @@ class ConfidenceInterval(NamedTuple):
     high: float
 
 
-def _placements(n: int, m: int, a: Counts, b: Counts) -> tuple[Floats, Floats]:
-    """Return, per step of the curve, the share of OOD above (ID side) and of ID below (OOD side), ties counted ½."""
-    return 1.0 - (b[1:] + b[:-1]) / (2.0 * m), (a[1:] + a[:-1]) / (2.0 * n)
-
-
 def _placement_variances(curve: PooledCurve, area: float) -> tuple[float, float]:
     """Return the unbiased variances of the ID and the OOD placements, whose mean is `area`; 0 for a side of one."""
     n, m, on_id, on_ood = curve.n, curve.m, 0.0, 0.0
     for a, b in curve.blocks():
-        # Twice the counts of `_placements`, centred: the divisions by 2m and 2n are left to the end.
+        # Twice the counts, centred: the divisions by 2m and 2n are left to the end.
         below_id = (b[1:] + b[:-1]) - 2.0 * m * (1.0 - area)
         below_ood = (a[1:] + a[:-1]) - 2.0 * n * area
         on_id += float(np.dot(np.square(below_id, out=below_id), a[1:] - a[:-1]))
@@ -71,7 +66,8 @@ def group_delong_variance(curves: Sequence[PooledCurve]) -> float:
     _check_shared(curves)
     n, on_id, from_ood = curves[0].n, np.zeros(curves[0].n), 0.0
     for curve in curves:
-        of_id, _ = _placements(n, curve.m, curve.id_accepted, curve.ood_accepted)
+        # Per step of the curve, the share of OOD above, ties counted ½.
+        of_id = 1.0 - (curve.ood_accepted[1:] + curve.ood_accepted[:-1]) / (2.0 * curve.m)
         on_id += np.repeat(of_id, np.diff(curve.id_accepted)) / len(curves)
         from_ood += _placement_variances(curve, curve.auroc())[1] / curve.m
     return float(np.var(on_id)) / max(1, n - 1) + from_ood / len(curves) ** 2
@@ -85,6 +81,11 @@ def _check_shared(curves: Sequence[PooledCurve]) -> None:
         )
 
 
+def _deviations(level: float) -> float:
+    """How many standard deviations on either side an interval of a level spans."""
+    return float(ndtri(0.5 + check_rate(level, "confidence level", closed=False) / 2))
+
+
 def normal_interval(value: float, variance: float, level: float = 0.95) -> ConfidenceInterval:
     """Return value ± z·√variance, cut to [0, 1].
 
@@ -96,7 +97,7 @@ def normal_interval(value: float, variance: float, level: float = 0.95) -> Confi
     Raises:
         MetricError: level out of range.
     """
-    half = float(ndtri(0.5 + check_rate(level, "confidence level", closed=False) / 2)) * float(np.sqrt(variance))
+    half = _deviations(level) * float(np.sqrt(variance))
     return ConfidenceInterval(max(0.0, value - half), min(1.0, value + half))
 
 
@@ -108,24 +109,6 @@ def delong(curve: PooledCurve, level: float = 0.95) -> ConfidenceInterval:
         level: coverage in (0, 1).
     """
     return normal_interval(curve.auroc(), delong_variance(curve), level)
-
-
-def _resample(entry_of: np.ndarray, entries: int, rng: np.random.Generator) -> Counts:
-    """Return the cumulated counts per entry of a curve in a sample with replacement."""
-    picks = entry_of[rng.integers(0, entry_of.size, entry_of.size, dtype=np.int32)]
-    return np.cumsum(np.bincount(picks, minlength=entries), dtype=np.int64)
-
-
-def _check_drawing(replicates: int, level: float) -> None:
-    check_rate(level, "confidence level", closed=False)
-    if replicates < 2:
-        raise MetricError(f"the bootstrap needs at least 2 replicates (found {replicates}) — 1,000 is usual")
-
-
-def _percentiles(values: Floats, level: float) -> ConfidenceInterval:
-    tail = (1.0 - level) / 2
-    low, high = np.quantile(values, [tail, 1.0 - tail])
-    return ConfidenceInterval(float(low), float(high))
 
 
 def _drawn_places(k: int, total: int, rng: np.random.Generator, replicates: int) -> Counts:
@@ -194,14 +177,17 @@ def bootstrap(
     Reference: Efron, Ann. Statist. 7 (1979); the order statistic: Efron, The Jackknife, the Bootstrap and Other
         Resampling Plans (1982), section 10.
     """
-    _check_drawing(replicates, level)
+    check_rate(level, "confidence level", closed=False)
+    if replicates < 2:
+        raise MetricError(f"the bootstrap needs at least 2 replicates (found {replicates}) — 1,000 is usual")
     _check_shared(curves)
     rest = [key for key in keys if key not in _DRAWN]
     values = _resampled_means(curves, rest, replicates, seed) if rest else {}
     for key in keys:
         if key in _DRAWN:
             values[key] = _DRAWN[key](curves, np.random.default_rng(seed), replicates)
-    return {key: _percentiles(values[key], level) for key in keys}
+    tails = [(1.0 - level) / 2, 1.0 - (1.0 - level) / 2]
+    return {key: ConfidenceInterval(*map(float, np.quantile(values[key], tails))) for key in keys}
 
 
 def _resampled_means(
@@ -217,8 +203,9 @@ def _resampled_means(
     for row in range(replicates):
         ranks = rng.integers(0, curves[0].n, curves[0].n, dtype=np.int32)
         for curve, e, ids, ood in zip(curves, entries, of_id, of_ood, strict=True):
-            accepted = np.cumsum(np.bincount(ids[ranks], minlength=e.size), dtype=np.int64)
-            sample = PooledCurve(curve.thresholds, accepted, _resample(ood, e.size, rng))
+            picks = (ids[ranks], ood[rng.integers(0, ood.size, ood.size, dtype=np.int32)])
+            counts = (np.cumsum(np.bincount(p, minlength=e.size), dtype=np.int64) for p in picks)
+            sample = PooledCurve(curve.thresholds, *counts)
             for key in keys:
                 means[key][row] += CURVE_METRICS[key](sample) / len(curves)
     return means
@@ -261,7 +248,7 @@ def paired_delong(
     Reference: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988), section 3; the mean over sets is a linear contrast
         of correlated areas, as there.
     """
-    z = float(ndtri(0.5 + check_rate(level, "confidence level", closed=False) / 2))
+    z = _deviations(level)
     sizes = [(np.size(ids), *map(np.size, oods)) for ids, oods in (first, second)]
     if sizes[0] != sizes[1] or not first[1]:
         raise MetricError(
@@ -303,7 +290,7 @@ def unpaired_delong(
     sides = [[PooledCurve.of(ids, ood) for ood in oods] for ids, oods in (first, second)]
     one, other = (float(np.mean([curve.auroc() for curve in curves])) for curves in sides)
     variance = sum(group_delong_variance(curves) for curves in sides)
-    z = float(ndtri(0.5 + check_rate(level, "confidence level", closed=False) / 2))
+    z = _deviations(level)
     return _difference(one, other, variance, z)
 
 

@@ -35,8 +35,7 @@ from openbench.metrics.keys import higher_is_better, rate_label
 from openbench.metrics.options import FAMILIES, MetricOptions, describe
 from openbench.metrics.selective.risk import (
     UNABLE,
-    Costs,
-    OperatingPoint,
+    Constraint,
     PrecisionRecall,
     SelectiveCurve,
     TprFpr,
@@ -53,7 +52,6 @@ from openbench.metrics.selective.risk import (
 from openbench.metrics.threshold import (
     balanced_threshold,
     choose_scale,
-    error_rates,
     threshold_areas,
     threshold_stability,
     tnr_threshold,
@@ -80,37 +78,15 @@ _set_values: dict[str, Mapping[str, float | int | str]] = {}  # values of the la
 
 
 @dataclass(frozen=True, eq=False)
-class IdSide:
-    """The ID side of every pair: ID test, or ID test ∪ csID.
-
-    Args:
-        scores: (n,) checked.
-        losses: (n,) 1 − correct, or None if correctness is unknown.
-        ordered: (n,) the scores, ascending.
-        cumulated: (n+1,) cumulated losses in that order, or None.
-    """
-
-    scores: Floats
-    losses: Floats | None
-    ordered: Floats
-    cumulated: Floats | None
-
-    @classmethod
-    def of(cls, scores: Floats, losses: Floats | None) -> "IdSide":
-        """Return the side of checked scores, sorted once."""
-        if losses is None:
-            return cls(scores, None, np.sort(scores), None)
-        order = np.argsort(scores)
-        return cls(scores, losses, scores[order], running_loss(scores, losses, order))
-
-
-@dataclass(frozen=True, eq=False)
 class Setting:
-    """The common part of all pairs of a benchmark.
+    """One ID side, ID test or ID test ∪ csID, and what else all its pairs have in common.
 
     Args:
         options: operating points.
-        id_side: the ID scores.
+        scores: (n,) of the ID side, checked.
+        losses: (n,) 1 − correct, or None if correctness is unknown.
+        ordered: (n,) the scores, ascending.
+        cumulated: (n+1,) cumulated losses in that order, or None.
         benchmark: score sets that fix the `benchmark` scaling: the ID side and every OOD test set.
         validation: score sets that fix the `validation` scaling; may be empty.
         id_val: ID validation scores, on which the Benjamini–Hochberg selection is calibrated; may be None.
@@ -119,12 +95,19 @@ class Setting:
     """
 
     options: MetricOptions
-    id_side: IdSide
+    scores: Floats
+    losses: Floats | None
+    ordered: Floats
+    cumulated: Floats | None
     benchmark: tuple[Floats, ...]
     validation: tuple[Floats, ...]
     id_val: Floats | None
     thresholds: Mapping[str, float]
     table: Floats | None
+
+    def pair(self, ood: Floats, name: str = "") -> "Pair":
+        """Return the pair with checked OOD scores."""
+        return Pair(ood, PooledCurve.of_sorted_id(self.ordered, ood), name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,11 +118,6 @@ class Pair:
     curve: PooledCurve
     name: str = ""
 
-    @classmethod
-    def of(cls, id_side: IdSide, ood: Floats, name: str = "") -> "Pair":
-        """Return the pair of a sorted ID side and checked OOD scores."""
-        return cls(ood, PooledCurve.of_sorted_id(id_side.ordered, ood), name)
-
 
 def ranking_family(pair: Pair, setting: Setting) -> Values:
     """Return the ranking metrics of a pair."""
@@ -149,40 +127,34 @@ def ranking_family(pair: Pair, setting: Setting) -> Values:
 
 def threshold_family(pair: Pair, setting: Setting) -> Values:
     """Return AUTC, AUFPR, AUFNR and the error rates at fixed thresholds."""
-    o, values = setting.options, dict[str, float | int | str]()
+    o = setting.options
     try:
-        sources = ((setting.id_side.scores, pair.ood), setting.benchmark, setting.validation)
-        scale = choose_scale(o.autc_scaling, *sources)
-        areas = threshold_areas(setting.id_side.scores, pair.ood, scale, o.autc_weight)
-        values.update(areas._asdict())
+        scale = choose_scale(o.autc_scaling, (setting.scores, pair.ood), setting.benchmark, setting.validation)
+        values: Values = {**threshold_areas(setting.scores, pair.ood, scale, o.autc_weight)._asdict()}
     except MetricError:
         # Constant or infinite scores: AUTC is undefined, the other metrics are not.
-        values.update(dict.fromkeys(("autc", "aufpr", "aufnr"), UNABLE))
+        values = dict.fromkeys(("autc", "aufpr", "aufnr"), UNABLE)
     for name, threshold in {"test": balanced_threshold(pair.curve), **setting.thresholds}.items():
-        rates = error_rates(pair.curve, threshold)
-        values[f"fpr@{name}"], values[f"fnr@{name}"] = rates.fpr, rates.fnr
+        values[f"fpr@{name}"], values[f"fnr@{name}"] = pair.curve.rates(pair.curve.at(threshold))
     return values
-
-
-def _value(point: OperatingPoint | str) -> float | str:
-    return point if isinstance(point, str) else point.value
 
 
 def selective_family(pair: Pair, setting: Setting) -> Values:
     """Return the reject-option metrics of a pair; nothing if ID correctness is unknown."""
-    if setting.id_side.cumulated is None:
+    if setting.cumulated is None:
         return {}
-    o, curve = setting.options, SelectiveCurve(pair.curve, setting.id_side.cumulated)
-    most = o.fpr_of(pair.name)
+    o, curve = setting.options, SelectiveCurve(pair.curve, setting.cumulated)
+    constraints: dict[str, Constraint] = {
+        f"risk@prec{o.precision:g},rec{o.recall:g}": PrecisionRecall(o.precision, o.recall, o.prior)
+    }
     # Pooled sets have no common rate where rates are given by set.
-    bounded = None if most is None else least_risk(curve, TprFpr(o.tpr, most))
-    precise = least_risk(curve, PrecisionRecall(o.precision, o.recall, o.prior))
-    costs = Costs(o.cost_reject_id, o.cost_accept_ood, o.cost_reject_ood, o.prior)
-    risk = {} if bounded is None else {f"risk@tpr{o.tpr:g},fpr{o.fpr_label}": _value(bounded)}
+    if (most := o.fpr_of(pair.name)) is not None:
+        constraints = {f"risk@tpr{o.tpr:g},fpr{o.fpr_label}": TprFpr(o.tpr, most), **constraints}
+    points = {key: least_risk(curve, constraint) for key, constraint in constraints.items()}
+    costs = (o.cost_reject_id, o.cost_accept_ood, o.cost_reject_ood)
     return {
-        **risk,
-        f"risk@prec{o.precision:g},rec{o.recall:g}": _value(precise),
-        "cost": least_cost(curve, costs).value,
+        **{key: point if isinstance(point, str) else point.value for key, point in points.items()},
+        "cost": least_cost(curve, *costs, o.prior).value,
         "oscr": oscr(curve),
         "oscr_selective": oscr_selective(curve),
         **{f"ccr@fpr{rate_label(fpr)}": ccr_at_fpr(curve, fpr) for fpr in o.ccr_fprs},
@@ -205,11 +177,6 @@ def conformal_family(pair: Pair, setting: Setting) -> Values:
     return values
 
 
-def interval_family(pair: Pair, setting: Setting) -> Values:
-    """Return `_low` and `_high` for AUROC (DeLong) and the bootstrapped keys."""
-    return _intervals([pair.curve], delong(pair.curve, setting.options.confidence), setting.options)
-
-
 def _intervals(curves: Sequence[PooledCurve], of_auroc: ConfidenceInterval, options: MetricOptions) -> Values:
     """Return `_low` and `_high` for AUROC and the bootstrapped keys, of one set or the mean over several."""
     intervals, o = {"auroc": of_auroc}, options
@@ -223,22 +190,16 @@ PAIR_FAMILIES: dict[str, Callable[[Pair, Setting], Values]] = {
     "threshold": threshold_family,
     "selective": selective_family,
     "conformal": conformal_family,
-    "intervals": interval_family,
+    "intervals": lambda pair, s: _intervals([pair.curve], delong(pair.curve, s.options.confidence), s.options),
 }
 
 
-def evaluate_pair(pair: Pair, setting: Setting, *, skip: tuple[str, ...] = ()) -> Values:
-    """Return the chosen families of one pair, with the number of its OOD scores.
-
-    Args:
-        pair: the OOD set against the ID side.
-        setting: the common part of all pairs.
-        skip: families that are left out.
-    """
-    chosen = (family for family in PAIR_FAMILIES if family in setting.options.families and family not in skip)
+def evaluate_pair(pair: Pair, setting: Setting, *, skip: str = "") -> Values:
+    """Return the chosen families of one pair but for one that is left out, with the number of its OOD scores."""
     values: Values = {"n_ood": pair.ood.size}
-    for compute in map(PAIR_FAMILIES.__getitem__, chosen):
-        values.update(compute(pair, setting))
+    for family, compute in PAIR_FAMILIES.items():
+        if family in setting.options.families and family != skip:
+            values |= compute(pair, setting)
     return values
 
 
@@ -303,18 +264,15 @@ def _checked(sets: Sequence[SetScores]) -> dict[str, list[SetScores]]:
         names = ", ".join(f"{s.role} '{s.name}'" for s in sets) or "nothing"
         raise MetricError(f"a run needs exactly one id_test set and at least one near or far set — found {names}")
     for roles in (GROUPS, _ATTACKED):
-        _check_names([s for role in roles for s in by_role[role]])
+        used = [s.name for role in roles for s in by_role[role]]
+        for at, name in enumerate(used):
+            if name in _RESERVED or name.startswith((FULL_SPECTRUM, ATTACKED)):
+                raise MetricError(f"set name '{name}' is taken by a group of results — rename the set")
+            if name in used[:at]:
+                raise MetricError(
+                    f"set name '{name}' is used twice among near and far sets — give each set its own name"
+                )
     return by_role
-
-
-def _check_names(sets: Sequence[SetScores]) -> None:
-    used: set[str] = set()
-    for s in sets:
-        if s.name in _RESERVED or s.name.startswith((FULL_SPECTRUM, ATTACKED)):
-            raise MetricError(f"set name '{s.name}' is taken by a group of results — rename the set")
-        if s.name in used:
-            raise MetricError(f"set name '{s.name}' is used twice among near and far sets — give each set its own name")
-        used.add(s.name)
 
 
 def _floats(s: SetScores) -> Floats:
@@ -339,17 +297,20 @@ def _losses(side: Iterable[SetScores]) -> Floats | None:
 
 def _setting(by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...], options: MetricOptions) -> Setting:
     """Return the common part of all pairs with one ID side."""
-    scores = np.concatenate([_floats(s) for s in side])
-    id_side = IdSide.of(scores, _losses(side))
+    scores, losses = np.concatenate([_floats(s) for s in side]), _losses(side)
+    order = np.argsort(scores)
     id_val, ood_val = ([_floats(s) for s in by_role[role]] for role in ("id_val", "ood_val"))
     conformal = "conformal" in options.families
     return Setting(
         options=options,
-        id_side=id_side,
+        scores=scores,
+        losses=losses,
+        ordered=scores[order],
+        cumulated=None if losses is None else running_loss(scores, losses, order),
         benchmark=(scores, *(_floats(s) for group in GROUPS for s in by_role[group])),
         validation=(*id_val, *ood_val),
         id_val=np.concatenate(id_val) if id_val else None,
-        thresholds=_fixed_thresholds(id_side.ordered, id_val, ood_val),
+        thresholds=_fixed_thresholds(scores[order], id_val, ood_val),
         table=correction_table(scores.size, options.delta, options.correction) if conformal else None,
     )
 
@@ -387,7 +348,7 @@ def _evaluate_side(
     for group in GROUPS:
         if not by_role[group]:
             continue
-        pairs = {s.name: Pair.of(setting.id_side, _floats(s), s.name) for s in by_role[group]}
+        pairs = {s.name: setting.pair(_floats(s), s.name) for s in by_role[group]}
         members = {name: evaluate_pair(pair, setting) for name, pair in pairs.items()}
         f1_thresholds += [pair.curve.best_f1.threshold for pair in pairs.values()]
         results |= members
@@ -419,14 +380,14 @@ def _group_values(pairs: list[Pair], members: list[Values], setting: Setting) ->
         mean = float(np.mean([curve.auroc() for curve in curves]))
         of_auroc = normal_interval(mean, group_delong_variance(curves), setting.options.confidence)
         values |= _intervals(curves, of_auroc, setting.options)
-    pooled = Pair.of(setting.id_side, np.concatenate([pair.ood for pair in pairs]))
-    together = evaluate_pair(pooled, setting, skip=("intervals",))
+    pooled = setting.pair(np.concatenate([pair.ood for pair in pairs]))
+    together = evaluate_pair(pooled, setting, skip="intervals")
     return values | {f"pooled_{key}": value for key, value in together.items() if key != "n_ood"}
 
 
 def _id_values(by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...], setting: Setting) -> Values:
     """Return the values of the ID side alone."""
-    scores, losses = setting.id_side.scores, setting.id_side.losses
+    scores, losses = setting.scores, setting.losses
     values: Values = {"n_id": scores.size}
     if losses is not None:
         values["accuracy"] = float(1.0 - losses.mean())
@@ -447,7 +408,7 @@ def _stability(thresholds: list[float], setting: Setting) -> Values:
     if "threshold" not in setting.options.families:
         return {}
     try:
-        spread = threshold_stability(thresholds, setting.id_side.scores)
+        spread = threshold_stability(thresholds, setting.scores)
     except MetricError:
         return {"f1_threshold_std": UNABLE, "f1_threshold_range": UNABLE}
     return {"f1_threshold_std": spread.std, "f1_threshold_range": spread.range}
@@ -466,9 +427,8 @@ def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, 
             continue
         size, (columns, labels) = len(parts[0][1]), (np.concatenate(both) for both in zip(*parts, strict=True))
         key = digest([source, columns, (labels.dtype.str, labels.tolist()), size, len(side), options], 64)
-        values |= _cached(
-            key, partial(_set_metrics, _kinds(source, columns, labels, options), size, len(side), options)
-        )
+        kinds = _kinds(source, columns, labels, options)
+        values |= _cached(key, partial(_set_metrics, kinds, size, len(side), options))
     return values
 
 

@@ -56,14 +56,6 @@ class ThresholdAreas(NamedTuple):
     aufnr: float
 
 
-class ErrorRates(NamedTuple):
-    """Error rates at one threshold: an input is accepted if its score is ≤ `threshold`."""
-
-    fpr: float
-    fnr: float
-    threshold: float
-
-
 class Stability(NamedTuple):
     """Spread of a threshold over OOD sets, in standard deviations of the ID score."""
 
@@ -153,17 +145,6 @@ def tnr_threshold(id_sorted: Floats, tnr: float = 0.95) -> float:
         MetricError: `tnr` outside (0, 1).
     """
     return float(id_sorted[least_count(check_rate(tnr, "TNR", closed=False), id_sorted.size) - 1])
-
-
-def error_rates(curve: PooledCurve, threshold: float) -> ErrorRates:
-    """Return FPR (ID flagged) and FNR (OOD accepted) at a given threshold.
-
-    Args:
-        curve: the pair.
-        threshold: λ; accepted if s ≤ λ.
-    """
-    fpr, fnr = curve.rates(curve.at(threshold))
-    return ErrorRates(fpr, fnr, threshold)
 
 
 def threshold_stability(thresholds: Sequence[float], id_scores: Floats) -> Stability:

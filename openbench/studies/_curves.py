@@ -22,7 +22,6 @@ from openbench.metrics.suite import fixed_thresholds
 from openbench.metrics.threshold import (
     balanced_threshold,
     choose_scale,
-    error_rates,
     shared_thresholds,
     threshold_areas,
 )
@@ -306,11 +305,8 @@ def _rates(run: ScoredCell, ood: SetScores) -> Panel:
     scale = choose_scale(options.autc_scaling, (every[0], scores), every, validation)
     areas = threshold_areas(every[0], scores, scale, options.autc_weight)
     pair, t = PooledCurve.of(every[0], scores), np.linspace(0, 1, _STEPS)
-    rates = [error_rates(pair, scale.low + at * (scale.high - scale.low)) for at in t]
-    lines = (
-        Line("FPR", t, np.array([rate.fpr for rate in rates]), areas.aufpr),
-        Line("FNR", t, np.array([rate.fnr for rate in rates]), areas.aufnr),
-    )
+    fpr, fnr = np.array([pair.rates(pair.at(scale.low + at * (scale.high - scale.low))) for at in t]).T
+    lines = (Line("FPR", t, fpr, areas.aufpr), Line("FNR", t, fnr, areas.aufnr))
     at = {"test": balanced_threshold(pair), **fixed_thresholds(run.sets)}
     marks = {MARKS[name]: float(scale(float(np.clip(v, scale.low, scale.high)))) for name, v in at.items()}
     return Panel(f"{run.cell.row.path}, {ood.name}: AUTC {100 * areas.autc:.2f}", lines, marks)

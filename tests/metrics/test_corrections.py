@@ -8,9 +8,13 @@ import pytest
 from scipy.stats import beta
 
 from openbench.errors import MetricError
-from openbench.metrics.conformal import _crossing as crossing
-from openbench.metrics.conformal._crossing import crossing_probability
-from openbench.metrics.conformal.corrections import CORRECTIONS, asymptotic_constant, correction_table
+from openbench.metrics.conformal import corrections as crossing
+from openbench.metrics.conformal.corrections import (
+    CORRECTIONS,
+    asymptotic_constant,
+    correction_table,
+    crossing_probability,
+)
 
 VALID = ("simes", "dkwm", "monte_carlo", "equal_local_level")
 LEVELS = (0.01, 0.05, 0.1)

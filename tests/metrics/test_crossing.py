@@ -3,8 +3,8 @@ import pytest
 from scipy.stats import binom, ksone
 
 from openbench.errors import MetricError
-from openbench.metrics.conformal import _crossing as crossing
-from openbench.metrics.conformal._crossing import calibrate, crossing_probability
+from openbench.metrics.conformal import corrections as crossing
+from openbench.metrics.conformal.corrections import calibrate, crossing_probability
 
 
 def steck(bounds):

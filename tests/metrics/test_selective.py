@@ -9,7 +9,6 @@ from openbench.errors import MetricError
 from openbench.metrics.curve import BLOCK
 from openbench.metrics.selective.risk import (
     UNABLE,
-    Costs,
     PrecisionRecall,
     SelectiveCurve,
     TprFpr,
@@ -103,12 +102,11 @@ def test_of_equal_risks_in_several_stretches_the_first_is_taken():
 @pytest.mark.parametrize("case", CASES)
 def test_cost_equals_a_scan_of_all_thresholds(case):
     a, e, b = setup(*case)
-    price = Costs(reject_id=0.3, accept_ood=0.9, reject_ood=0.1, prior=0.4)
     by_hand = min(
         0.6 * (np.mean(e * (a <= t)) + 0.3 * np.mean(a > t)) + 0.4 * (0.9 * np.mean(b <= t) + 0.1 * np.mean(b > t))
         for t in oracle.thresholds(a, b)
     )
-    assert least_cost(SelectiveCurve.of(a, e, b), price).value == pytest.approx(by_hand, abs=1e-12)
+    assert least_cost(SelectiveCurve.of(a, e, b), 0.3, 0.9, 0.1, 0.4).value == pytest.approx(by_hand, abs=1e-12)
 
 
 def test_the_least_cost_of_a_long_curve_has_its_threshold():
@@ -116,7 +114,7 @@ def test_the_least_cost_of_a_long_curve_has_its_threshold():
     size = 2 * BLOCK
     right = np.arange(size) < 1.5 * BLOCK
     curve = SelectiveCurve.of(np.arange(float(size)), ~right, np.full(4, 3.0 * BLOCK))
-    got = least_cost(curve, Costs(reject_id=0.5, accept_ood=1.0, reject_ood=0.0, prior=0.5))
+    got = least_cost(curve, prior=0.5)
     assert got.threshold == 1.5 * BLOCK - 1
     assert got.value == pytest.approx(0.5 * 0.5 * 0.25, abs=1e-12)  # a quarter of ID, rejected
 
@@ -302,7 +300,7 @@ def test_operating_points_outside_the_unit_interval_are_refused(constraint):
 
 def test_negative_costs_are_refused():
     with pytest.raises(MetricError, match="costs must be finite"):
-        least_cost(SelectiveCurve.of([0.0], [0], [1.0]), Costs(reject_id=-1.0))
+        least_cost(SelectiveCurve.of([0.0], [0], [1.0]), reject_id=-1.0)
 
 
 def test_real_valued_losses_are_averaged():

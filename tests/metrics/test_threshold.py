@@ -8,7 +8,6 @@ from openbench.metrics.threshold import (
     Scale,
     balanced_threshold,
     choose_scale,
-    error_rates,
     threshold_areas,
     threshold_stability,
     tnr_threshold,
@@ -98,16 +97,17 @@ def test_balanced_threshold_is_as_balanced_as_any(seed, decimals):
     a, b = oracle.random_pair(seed, 37, 23, decimals)
     curve = PooledCurve.of(a, b)
     gaps = [abs(np.mean(a > t) - np.mean(b <= t)) for t in oracle.thresholds(a, b)]
-    got = error_rates(curve, balanced_threshold(curve))
-    assert abs(got.fpr - got.fnr) == pytest.approx(min(gaps), abs=1e-12)
+    fpr, fnr = curve.rates(curve.at(balanced_threshold(curve)))
+    assert abs(fpr - fnr) == pytest.approx(min(gaps), abs=1e-12)
 
 
 @pytest.mark.parametrize("threshold", [-np.inf, -9.0, 0.0, 0.3, 0.31, 9.0, np.inf])
 def test_error_rates_follow_their_definition_at_any_threshold(threshold):
     a, b = oracle.random_pair(0, 60, 40, 1)
-    got = error_rates(PooledCurve.of(a, b), threshold)
-    assert got.fpr == pytest.approx(np.mean(a > threshold), abs=1e-15)
-    assert got.fnr == pytest.approx(np.mean(b <= threshold), abs=1e-15)
+    curve = PooledCurve.of(a, b)
+    assert curve.rates(curve.at(threshold)) == pytest.approx(
+        (np.mean(a > threshold), np.mean(b <= threshold)), abs=1e-15
+    )
 
 
 def test_tnr_threshold_is_the_smallest_that_accepts_enough():

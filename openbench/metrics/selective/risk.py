@@ -131,23 +131,6 @@ class PrecisionRecall:
         return np.concatenate(entries)
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Prices of mistakes other than a wrong class, which costs its loss e_i.
-
-    Args:
-        reject_id: ε1.
-        accept_ood: ε2, predicting on an OOD input.
-        reject_ood: ε3, usually 0.
-        prior: π, the share of OOD.
-    """
-
-    reject_id: float = 0.5
-    accept_ood: float = 1.0
-    reject_ood: float = 0.0
-    prior: float = 0.25
-
-
 def least_risk(curve: SelectiveCurve, constraint: Constraint) -> OperatingPoint | Unable:
     """Return the smallest selective risk among admissible thresholds, or `unable` if there is none.
 
@@ -175,24 +158,33 @@ def _stretches(where: slice | Counts) -> Iterator[slice | Counts]:
         yield from (where[i : i + BLOCK] for i in range(0, where.size, BLOCK))
 
 
-def least_cost(curve: SelectiveCurve, costs: Costs) -> OperatingPoint:
-    """Return min over λ of (1−π)[Σ e_i c_i / n + ε1(1−φ)] + π[ε2 ρ + ε3(1−ρ)].
+def least_cost(
+    curve: SelectiveCurve,
+    reject_id: float = 0.5,
+    accept_ood: float = 1.0,
+    reject_ood: float = 0.0,
+    prior: float = 0.25,
+) -> OperatingPoint:
+    """Return min over λ of (1−π)[Σ e_i c_i / n + ε1(1−φ)] + π[ε2 ρ + ε3(1−ρ)]; a wrong class costs its loss e_i.
 
     Args:
         curve: the pair with its losses.
-        costs: the prices and the prior.
+        reject_id: ε1.
+        accept_ood: ε2, predicting on an OOD input.
+        reject_ood: ε3, usually 0.
+        prior: π, the share of OOD.
 
     Raises:
         MetricError: a negative or non-finite price, or a prior outside [0, 1].
     """
-    prices = (costs.reject_id, costs.accept_ood, costs.reject_ood)
+    prices = (reject_id, accept_ood, reject_ood)
     if not all(np.isfinite(price) and price >= 0 for price in prices):
         raise MetricError(f"costs must be finite and ≥ 0 (found {prices}) — rescale them: a wrong class costs 1")
-    pi, pair = check_rate(costs.prior, "OOD prior"), curve.pair
+    pi, pair = check_rate(prior, "OOD prior"), curve.pair
     # The cost is linear in the accepted inputs: a constant, and one price for each loss, ID input and OOD input.
-    fixed = (1.0 - pi) * costs.reject_id + pi * costs.reject_ood
-    per_loss, per_id = (1.0 - pi) / pair.n, -(1.0 - pi) * costs.reject_id / pair.n
-    per_ood = pi * (costs.accept_ood - costs.reject_ood) / pair.m
+    fixed = (1.0 - pi) * reject_id + pi * reject_ood
+    per_loss, per_id = (1.0 - pi) / pair.n, -(1.0 - pi) * reject_id / pair.n
+    per_ood = pi * (accept_ood - reject_ood) / pair.m
     best, at, start = np.inf, 0, 0
     for a, b, loss in curve.blocks():
         expected = per_loss * loss
@@ -281,11 +273,6 @@ def ccr_at_fpr(curve: SelectiveCurve, fpr: float) -> float:
     return (accepted - float(curve.cumulated[accepted])) / curve.pair.n
 
 
-def _mean_prefix_risk(cumulated: Floats) -> float:
-    """Return the mean over k = 1 … n of (sum of the first k losses) / k."""
-    return float(np.mean(cumulated[1:] / np.arange(1, cumulated.size)))
-
-
 def aurc(id_scores: ArrayLike, losses: ArrayLike) -> float:
     """Return the area under the risk–coverage curve, (1/n) Σ_k (risk of the k lowest-scored samples).
 
@@ -303,7 +290,8 @@ def aurc(id_scores: ArrayLike, losses: ArrayLike) -> float:
     """
     cumulated, ends = _steps(id_scores, losses)
     # Expected cumulated loss is linear inside a tie.
-    return _mean_prefix_risk(np.interp(np.arange(cumulated.size), ends, cumulated[ends]))
+    expected = np.interp(np.arange(cumulated.size), ends, cumulated[ends])
+    return float(np.mean(expected[1:] / np.arange(1, expected.size)))
 
 
 def _steps(id_scores: ArrayLike, losses: ArrayLike) -> tuple[Floats, Counts]:
