@@ -16,13 +16,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from openbench.api.evaluate import evaluate as evaluate
     from openbench.api.features import evaluate_features as evaluate_features
-    from openbench.api.methods import Estimator as Estimator
-    from openbench.api.methods import method as method
-    from openbench.api.records import load as load
-    from openbench.api.records import records as records
-    from openbench.api.result import ModelResults as ModelResults
-    from openbench.api.result import Result as Result
-    from openbench.api.result import Results as Results
+    from openbench.api.methods import Estimator as Estimator, method as method
+    from openbench.api.records import load as load, records as records
+    from openbench.api.result import ModelResults as ModelResults, Result as Result, Results as Results
     from openbench.api.scores import evaluate_scores as evaluate_scores
     from openbench.core.preprocess import Preprocess as Preprocess
     from openbench.detect.detector import Detector as Detector

@@ -29,8 +29,7 @@ from openbench.backbones.libraries.zero_shot import OpenClipText
 from openbench.config.build import build
 from openbench.config.shipped import shipped
 from openbench.core.features import FeatureSet, Head
-from openbench.core.request import CLASSES as OF_CLASSES
-from openbench.core.request import Field, Texts
+from openbench.core.request import CLASSES as OF_CLASSES, Field, Texts
 from openbench.core.streaming import StreamingMethod
 from openbench.data.manifests import load_words
 from openbench.errors import did_you_mean

@@ -16,8 +16,7 @@ from openbench.core.scores import SetScores
 from openbench.errors import CacheError, RecordError, did_you_mean, listed
 from openbench.results.frame import ID, Run, runs
 from openbench.results.records.settings import is_per_set
-from openbench.results.records.store import RecordStore
-from openbench.results.records.store import load as load_file
+from openbench.results.records.store import RecordStore, load as load_file
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import first_with
 from openbench.results.tables.views import FAMILIES, family_of, key_order, ordered, role_in

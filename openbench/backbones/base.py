@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, Self
@@ -12,29 +11,13 @@ import torch
 from torch import Tensor
 
 from openbench.core.features import Head
+from openbench.core.live import Outputs as Outputs
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request, Tower
 from openbench.errors import CheckpointError, NotApplicableError
 
 HeadKind = Literal["linear_probe", "nearest_mean", "knn"]
 PromptKind = Literal["coop", "locoop"]  # heads made of learnt prompts
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """The outputs of one batch, on the backbone's device.
-
-    Args:
-        logits: (n, c) float32.
-        features: (n, d) float32, penultimate, after pooling; head(features) = logits.
-        maps: layer → reduced map, only the layers requested.
-        patches: (n, p, d) float16, unit features of image patches; None unless they were requested.
-    """
-
-    logits: Tensor
-    features: Tensor
-    maps: Mapping[str, Tensor]
-    patches: Tensor | None = None
 
 
 class TextTower(Protocol):

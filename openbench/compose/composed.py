@@ -11,8 +11,7 @@ from openbench.compose.config import HYDRA, RUNTIME, compose_with_hydra, runtime
 from openbench.compose.errors import Typed, explained
 from openbench.compose.sweep import parse
 from openbench.config.build import target_of
-from openbench.config.overrides import NAME, OUTLIER_SET, OUTLIERS, word, words_of
-from openbench.config.overrides import choices as choices_of
+from openbench.config.overrides import NAME, OUTLIER_SET, OUTLIERS, choices as choices_of, word, words_of
 from openbench.config.shipped import names, shipped
 from openbench.errors import NotApplicableError
 

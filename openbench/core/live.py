@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import torch
@@ -18,20 +19,21 @@ from openbench.public import name_of
 from openbench.source import foreign_sources
 
 
-class LiveOutputs(Protocol):
-    """The outputs of one pass."""
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of one batch, on the backbone's device.
 
-    @property
-    def logits(self) -> Tensor:
-        """(n, c) float32."""
+    Args:
+        logits: (n, c) float32.
+        features: (n, d) float32, penultimate, after pooling; head(features) = logits.
+        maps: layer → reduced map, only the layers requested.
+        patches: (n, p, d) float16, unit features of image patches; None unless they were requested.
+    """
 
-    @property
-    def features(self) -> Tensor:
-        """(n, d) float32, penultimate, after pooling."""
-
-    @property
-    def maps(self) -> Mapping[str, Tensor]:
-        """Layer → reduced map, only the layers requested."""
+    logits: Tensor
+    features: Tensor
+    maps: Mapping[str, Tensor]
+    patches: Tensor | None = None
 
 
 class LiveBackbone(Protocol):
@@ -50,7 +52,7 @@ class LiveBackbone(Protocol):
     def device(self) -> torch.device:
         """Where the network is."""
 
-    def outputs(self, images: Tensor, request: Request) -> LiveOutputs:
+    def outputs(self, images: Tensor, request: Request) -> Outputs:
         """What `request` names for normalised images (n, 3, h, w), without gradients."""
 
     def frozen(self) -> AbstractContextManager[torch.nn.Module]:

@@ -12,8 +12,7 @@ from openbench.core.request import Field, Mixing, Request, Role
 from openbench.core.runtime import Runtime
 from openbench.core.search import settings_of
 from openbench.data.benchmark_config import BenchmarkConfig
-from openbench.data.build import WHERE as OUTLIERS
-from openbench.data.build import build_benchmark
+from openbench.data.build import WHERE as OUTLIERS, build_benchmark
 from openbench.data.checking.verify import CheckReport, refuse_same_images, verify_node
 from openbench.engine.compatibility import check_classes
 from openbench.engine.evaluate import feature_store, for_layers, mixed_with

@@ -22,8 +22,7 @@ from openbench.core.runtime import Runtime, under_torchrun
 from openbench.core.search import ChosenMethod, grid, with_params
 from openbench.core.streaming import StreamingMethod, StreamPlan
 from openbench.data.benchmark_config import BenchmarkConfig
-from openbench.data.build import WHERE as OUTLIERS
-from openbench.data.build import build_benchmark, open_benchmark, with_outliers
+from openbench.data.build import WHERE as OUTLIERS, build_benchmark, open_benchmark, with_outliers
 from openbench.data.checking.verify import refuse_listed_images, refuse_same_images
 from openbench.data.weights import are_missing
 from openbench.digest import digest

@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 
 from openbench.results import escape
 from openbench.results.plots import COLOURS, GRID, INK, finish, lines, panels, saved, thinned
-from openbench.results.tables.render import Cell as TableCell
-from openbench.results.tables.render import Column, Estimate, Table, to_csv
+from openbench.results.tables.render import Cell as TableCell, Column, Estimate, Table, to_csv
 from openbench.studies._curves import GUARANTEED, Chart, Line, Panel
 from openbench.studies.cells import Cell
 from openbench.studies.study import Study

@@ -14,8 +14,7 @@ from scipy.stats import kendalltau, rankdata
 from openbench.core.record import ResultRecord
 from openbench.results import escape
 from openbench.results.plots import COLOURS, finish, panels, saved
-from openbench.results.tables.render import Cell as TableCell
-from openbench.results.tables.render import Column, Table
+from openbench.results.tables.render import Cell as TableCell, Column, Table
 from openbench.results.tables.views import GROUPS
 from openbench.studies.cells import Cell, without
 from openbench.studies.study import Study

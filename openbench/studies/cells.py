@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy.stats import norm, t as student
 
 from openbench import paths
 from openbench.config.overrides import ATTACK

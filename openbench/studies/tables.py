@@ -25,17 +25,14 @@ from openbench.results.frame import Run
 from openbench.results.plots import sides
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import rebench_figures, rejection_figures
-from openbench.results.tables.render import Cell as TableCell
-from openbench.results.tables.render import Column, Estimate, Table, cell_text, rendered, to_csv
+from openbench.results.tables.render import Cell as TableCell, Column, Estimate, Table, cell_text, rendered, to_csv
 from openbench.storage.plain_json import dumps
-from openbench.studies._chart import draw, summary
-from openbench.studies._chart import files as chart_files
+from openbench.studies._chart import draw, files as chart_files, summary
 from openbench.studies._curves import KINDS, charts
 from openbench.studies._tuning import Tuning
 from openbench.studies.cells import Cell, StudyOptions, Verdict, cells, empty_cells, mixture_cells, without
 from openbench.studies.runs import Records
-from openbench.studies.study import Column as StudyColumn
-from openbench.studies.study import Study
+from openbench.studies.study import Column as StudyColumn, Study
 
 LEVEL = 0.05
 _LEAST = 3  # two differences that happen to be alike would make an interval of no width

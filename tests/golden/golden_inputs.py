@@ -19,8 +19,7 @@ from openbench.core.composite import Composite, leaves
 from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
-from openbench.core.request import CLASSES as OF_CLASSES
-from openbench.core.request import Field, Request, Role, Texts
+from openbench.core.request import CLASSES as OF_CLASSES, Field, Request, Role, Texts
 from openbench.core.streaming import StreamingMethod
 from openbench.digest import digest
 from openbench.testing._toy import LAYERS, images_with, network_with

@@ -23,8 +23,11 @@ from openbench.data import dataset
 from openbench.errors import OpenbenchError
 from openbench.studies.cells import StudyOptions, planned
 
-from ..documents import FENCE, composes  # noqa: TID252 — the tests are no package
-from ..documents import commands as told  # noqa: TID252
+from ..documents import (  # noqa: TID252 — the tests are no package
+    FENCE,
+    commands as told,
+    composes,
+)
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -19,8 +19,7 @@ from openbench.studies.study import study
 from openbench.studies.tables import check_options, grid_tables
 
 from ..results.records import named, split_scores  # noqa: TID252 — the tests are no package
-from .runs import YAML, of, run, write
-from .runs import study as made_of
+from .runs import YAML, of, run, study as made_of, write
 
 # What integration gives for an OOD mean of 2 (see tests/metrics): AUROC, AUPR with ID positive, OSCR, risk.
 INTEGRATED = {"A: g": (0.878, 0.962, 0.820, 0.1585), "B: r + 0.2 g": (0.865, 0.954, 0.827, 0.1418)}

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import t as student
-from scipy.stats import ttest_ind
+from scipy.stats import t as student, ttest_ind
 
 from openbench.errors import CacheError
 from openbench.results.tables.render import Estimate

@@ -17,8 +17,7 @@ from openbench.studies.plan import progress, status, sweeps
 from openbench.studies.study import names, study
 from openbench.studies.tables import check_options
 
-from .runs import YAML, lookup, of, run, write
-from .runs import study as made_of
+from .runs import YAML, lookup, of, run, study as made_of, write
 
 RECORDS = [run("msp", seed, near) for seed, near in enumerate((0.90, 0.91, 0.95))]
 RECORDS += [run("knn", seed, near, 0.99) for seed, near in enumerate((0.80, 0.90))]

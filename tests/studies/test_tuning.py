@@ -9,8 +9,7 @@ from PIL import Image
 from openbench.studies._tuning import Tuning
 
 from ..results.records import named  # noqa: TID252 — the tests are no package
-from .runs import YAML, config_of, of, run
-from .runs import study as made_of
+from .runs import YAML, config_of, of, run, study as made_of
 
 TEXT = (
     YAML.replace("seeds: [0, 1, 2]", "seeds: [0]\nlayout: tuning").partition("columns:")[0]

@@ -27,8 +27,7 @@ from openbench.training.methods.outlier_exposure import OutlierExposure
 from openbench.training.methods.rotpred import RotPred
 from openbench.training.methods.t2fnorm import T2FNorm
 
-from .training_toys import CLASSES, FEATURES, backbone, draws, features
-from .training_toys import array as w
+from .training_toys import CLASSES, FEATURES, array as w, backbone, draws, features
 
 Array = NDArray[np.float64]
 N, M = 10, 7

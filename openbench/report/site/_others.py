@@ -10,8 +10,7 @@ from typing import Any
 from openbench.report.site._boards import Plain, metric, number, value_of
 from openbench.results.leaderboard.published import PublishedBoard
 from openbench.results.leaderboard.tabular import COLUMNS, METRICS, SOURCE
-from openbench.results.leaderboard.trainings import COLUMNS as RUN_COLUMNS
-from openbench.results.leaderboard.trainings import comparison
+from openbench.results.leaderboard.trainings import COLUMNS as RUN_COLUMNS, comparison
 from openbench.results.records.settings import NONE
 from openbench.results.tables.frames import read_frame
 from openbench.results.tables.render import Column, Estimate, Table, cell_text, with_best

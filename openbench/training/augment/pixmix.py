@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from annotated_types import Interval
 from numpy.typing import NDArray
-from PIL import Image as Pillow
-from PIL import ImageOps
+from PIL import Image as Pillow, ImageOps
 from torch import Tensor
 
 from openbench.config.constraints import Count, Positive, Seed
