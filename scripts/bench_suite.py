@@ -49,7 +49,7 @@ from openbench.core.runtime import Runtime
 from openbench.engine import provenance as clock
 from openbench.engine.prepare import build_method, load_benchmark, ready_backbone
 from openbench.features.columns import Column
-from openbench.features.extract import extract, select
+from openbench.features.extract import BatchHalving, extract, select
 
 # Of OpenOOD 1.5's configurations: method → the set that it is fitted on, and how many combinations it searches.
 OPENOOD: Mapping[str, tuple[Role | None, int]] = {
@@ -108,11 +108,11 @@ def openood_images(name: str, images: Mapping[Role, int]) -> int:
 def seconds_per_image(backbone: Backbone, benchmark: Benchmark, images: int) -> float:
     """Return the processor seconds of one image, decoded and passed; a batch goes before the clock starts."""
     column, split = (Column(Field.FEATURES),), benchmark.id_test
-    for _ in extract(backbone, select(split, range(256)), column, 256):
+    for _ in extract(backbone, select(split, range(256)), column, BatchHalving()):
         pass
     part = select(split, range(min(images, len(split))))
     start = time.process_time()
-    for _ in extract(backbone, part, column, 256):
+    for _ in extract(backbone, part, column, BatchHalving()):
         pass
     return (time.process_time() - start) / len(part)
 

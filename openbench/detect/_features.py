@@ -21,7 +21,7 @@ from openbench.core.request import Field, Mixing, Request, Role, Texts
 from openbench.engine.evaluate import FeatureSource, Scoring, score_split
 from openbench.features.changed_images import MIXED_READ, mixed
 from openbench.features.columns import Column, columns_of_pass, read_by, separated
-from openbench.features.extract import extract, score_rows
+from openbench.features.extract import BatchHalving, extract, score_rows
 from openbench.features.texts import text_embeddings
 from openbench.metrics.conformal.prediction_sets import prediction_sets
 from openbench.metrics.curve import Floats
@@ -65,14 +65,16 @@ class MemoryFeatures(FeatureSource):
 
     def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
         """Return the scores (n,) of a split by a fitted method that runs the network itself."""
-        rows = score_rows(method, self.backbone, split, self.batch_size)
+        rows = score_rows(method, self.backbone, split, BatchHalving(self.batch_size))
         return np.concatenate([next(iter(part.values())) for part in rows])
 
     def _extract(self, split: Split, columns: Sequence[Column]) -> None:
         missing = tuple(column for column in columns if (split.digest, column) not in self._columns)
-        parts = list(extract(self.backbone, split, missing, self.batch_size)) if missing else []
+        parts = list(extract(self.backbone, split, missing, BatchHalving(self.batch_size))) if missing else []
         for column in missing:
-            self._columns[split.digest, column] = torch.from_numpy(np.concatenate([part[column] for part in parts]))
+            self._columns[split.digest, column] = torch.from_numpy(
+                np.concatenate([part[column.name] for part in parts])
+            )
 
 
 class BatchScores(NamedTuple):

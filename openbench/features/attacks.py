@@ -141,7 +141,7 @@ def attacked(
             moved = attack.moved(clean, lambda x: gradient(x, labels), None if start is None else start.to(clean))
             return {name: moved.permute(0, 2, 3, 1).to("cpu", torch.uint8).numpy()}
 
-        return store.halving.of(images, backbone, (store.batch_size, store.workers), act)
+        return store.halving.of(images, backbone, act)
 
     pixels = store.rows(backbone, split, name, rows).numpy()
     return replace(

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -23,7 +23,6 @@ from openbench.features.columns import Column, pass_for
 
 logger = logging.getLogger(__name__)
 
-Rows = Mapping[Column, NDArray[np.float32]]
 T = TypeVar("T")
 # Messages of torch, cuDNN, cuBLAS and oneDNN, in errors of their own or in a plain RuntimeError.
 _OUT_OF_MEMORY = re.compile(
@@ -37,21 +36,22 @@ class BatchHalving:
     """Batches that do not fit into memory are halved, so that a long pass goes on.
 
     Args:
+        size: images in a batch.
+        workers: decode images while the network runs; see data.loading.
         warnings: a line for each time that the size was halved.
     """
 
+    size: int = 256
+    workers: int = 0
     warnings: list[str] = field(default_factory=list)
     _most: int | None = None
 
-    def of(
-        self, split: Split, backbone: Backbone, sizes: tuple[int, int], act: Callable[[Tensor, slice], T]
-    ) -> Iterator[T]:
+    def of(self, split: Split, backbone: Backbone, act: Callable[[Tensor, slice], T]) -> Iterator[T]:
         """Yield the results of `act` for consecutive images of a split; for a whole batch if it fits into memory.
 
         Args:
             split: in manifest order.
             backbone: that passes the images; a part that failed does not count as passed.
-            sizes: images in a batch, and threads that decode.
             act: is given images (n, 3, h, w), or the input of the backbone, and which rows of the split they are; it is
                 called again with half as many if it runs out of memory.
 
@@ -59,7 +59,7 @@ class BatchHalving:
             RuntimeError, MemoryError: a single image does not fit.
         """
         start = 0
-        for images in batches(split, backbone.preprocess, *sizes):
+        for images in batches(split, backbone.preprocess, self.size, self.workers):
             end, first = start + len(images), start
             while first < end:
                 stop, passed = min(end, first + (self._most or len(images))), backbone.passes
@@ -110,34 +110,27 @@ def select(split: Split, rows: Sequence[int]) -> Split:
 
 
 def extract(
-    backbone: Backbone,
-    split: Split,
-    columns: tuple[Column, ...],
-    batch_size: int,
-    workers: int = 0,
-    *,
-    halving: BatchHalving | None = None,
-) -> Iterator[Rows]:
-    """Yield the rows of `columns` for consecutive batches of a split, from a single pass.
+    backbone: Backbone, split: Split, columns: tuple[Column, ...], halving: BatchHalving
+) -> Iterator[NamedRows]:
+    """Yield the rows of `columns`, by their names, for consecutive batches of a split, from a single pass.
 
     Args:
         backbone: with weights.
         split: in manifest order.
         columns: what to extract; all with the same input step and map reduction.
-        batch_size: images per forward pass.
-        workers: decode images while the network runs; see data.loading.
-        halving: halves batches that do not fit into memory; None: for this pass alone.
+        halving: makes the batches.
 
     Raises:
         DataError: an output is NaN or infinite; the message names the split and the first image.
     """
     request = pass_for(columns)
 
-    def rows(images: Tensor, at: slice) -> Rows:
+    def rows(images: Tensor, at: slice) -> NamedRows:
         outputs = backbone.outputs(images, request)
-        return {column: _finite(column.of(outputs), column, (backbone, split), split.keys[at]) for column in columns}
+        keys = split.keys[at]
+        return {column.name: _finite(column.of(outputs), column, (backbone, split), keys) for column in columns}
 
-    return (halving or BatchHalving()).of(split, backbone, (batch_size, workers), rows)
+    return halving.of(split, backbone, rows)
 
 
 def _finite(rows: Tensor, column: Column, of: tuple[Backbone, Split], keys: Sequence[str]) -> NDArray[np.float32]:
@@ -164,24 +157,14 @@ def column_of(method: LiveMethod) -> str:
     return f"scores.{digest(method.identity())}"
 
 
-def score_rows(
-    method: LiveMethod,
-    backbone: Backbone,
-    split: Split,
-    batch_size: int,
-    workers: int = 0,
-    *,
-    halving: BatchHalving | None = None,
-) -> Iterator[NamedRows]:
+def score_rows(method: LiveMethod, backbone: Backbone, split: Split, halving: BatchHalving) -> Iterator[NamedRows]:
     """Yield the scores of consecutive batches of a split by a fitted method.
 
     Args:
         method: fitted.
         backbone: with weights.
         split: in manifest order.
-        batch_size: images per call.
-        workers: decode images while the network runs; see data.loading.
-        halving: halves batches that do not fit into memory; None: for this pass alone.
+        halving: makes the batches.
 
     Raises:
         MethodError: a score is NaN, or there is not one per image; the message names the split and the first image.
@@ -202,4 +185,4 @@ def score_rows(
             )
         return {name: scores.detach().to("cpu", torch.float32).contiguous().numpy()}
 
-    return (halving or BatchHalving()).of(split, backbone, (batch_size, workers), rows)
+    return halving.of(split, backbone, rows)

@@ -159,7 +159,7 @@ class FeatureStore:
 
     def __post_init__(self) -> None:
         """Begin with whole batches, and remember the digests of code for the life of the store."""
-        self.halving = BatchHalving()
+        self.halving = BatchHalving(self.batch_size, self.workers)
         self._code: dict[tuple[object, ...], tuple[dict[str, dict[str, str]], object]] = {}
 
     def get(self, backbone: Backbone, split: Split, request: Request) -> FeatureSet:
@@ -225,7 +225,7 @@ class FeatureStore:
         name = column_of(method)
 
         def rows(images: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
-            return score_rows(method, backbone, images, self.batch_size, self.workers, halving=self.halving)
+            return score_rows(method, backbone, images, self.halving)
 
         return self.rows(backbone, split, name, rows)
 
@@ -294,10 +294,7 @@ class FeatureStore:
         yielded = {column.name: column for column in columns_of_pass(backbone, request)}
 
         def rows(images: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
-            columns = tuple(yielded[name] for name in names)
-            batch = self.batch_size, self.workers
-            for part in extract(backbone, images, columns, *batch, halving=self.halving):
-                yield {column.name: array for column, array in part.items()}
+            return extract(backbone, images, tuple(yielded[name] for name in names), self.halving)
 
         read = tuple(column.name for column in read_by(request))
         return self._ensure(backbone, split, read, tuple(yielded), rows, wait=wait)

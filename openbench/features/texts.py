@@ -1,6 +1,5 @@
 """Embeddings of text prompts, cached for each text tower and corpus."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,8 +19,6 @@ from openbench.digest import digest
 from openbench.errors import DataError, NotApplicableError
 from openbench.features._arrays import ColumnFile, NamedRows, write_columns, writing
 from openbench.progress import reporting
-
-logger = logging.getLogger(__name__)
 
 _AT_ONCE = 512  # prompts
 _NAME = "text"
@@ -106,33 +103,29 @@ def text_embeddings(root: Path, backbone: Backbone, texts: Texts, progress: bool
 
 def _embed(file: ColumnFile, corpus: Corpus, backbone: str, progress: bool) -> None:
     prompts = corpus.texts.prompts(corpus.words, corpus.tower.templates)
-    count = sum(map(len, prompts))
-    if count > _AT_ONCE:
-        logger.info(f"texts: {count:,} prompts of {len(prompts):,} words ({corpus.texts.words}) to embed")
     about = {"corpus": corpus.described(), "tower": corpus.tower.digest, "package": __version__, "made": made_now()}
-    with reporting(f"{backbone} on texts '{corpus.texts.words}'", len(prompts), done=0, show=progress) as advance:
+    size = max(1, _AT_ONCE // len(prompts[0]))
+    with reporting(f"{backbone} on texts '{corpus.texts.words}'", len(prompts), unit="words", show=progress) as advance:
 
         def parts() -> Iterator[NamedRows]:
-            for rows in _rows(corpus, prompts):
-                yield {file.name: rows.contiguous().numpy()}
-                advance(len(rows))
+            for start in range(0, len(prompts), size):
+                part = prompts[start : start + size]
+                yield {file.name: _rows(corpus, part, start).contiguous().numpy()}
+                advance(len(part))
 
         write_columns(file.folder, len(prompts), parts(), about)
 
 
-def _rows(corpus: Corpus, prompts: Sequence[Sequence[str]]) -> Iterator[Tensor]:
-    """Yield rows of consecutive words, a batch of prompts at a time."""
-    size = max(1, _AT_ONCE // len(prompts[0]))
-    for start in range(0, len(prompts), size):
-        part = prompts[start : start + size]
-        with torch.no_grad():
-            single = corpus.tower.embed([prompt for of_word in part for prompt in of_word])
-        rows = functional.normalize(single.float().view(len(part), -1, single.shape[1]).mean(dim=1), dim=1)
-        bad = ~rows.isfinite().all(dim=1)
-        if bool(bad.any()):
-            word = corpus.words[start + int(bad.int().argmax())]
-            raise DataError(
-                f"texts '{corpus.texts.words}': the embedding of {word!r} is NaN or infinite — check the weights of "
-                "the text tower"
-            )
-        yield rows
+def _rows(corpus: Corpus, prompts: Sequence[Sequence[str]], first: int) -> Tensor:
+    """The rows of consecutive words, from their prompts; `first` is the number of the first word."""
+    with torch.no_grad():
+        single = corpus.tower.embed([prompt for of_word in prompts for prompt in of_word])
+    rows = functional.normalize(single.float().view(len(prompts), -1, single.shape[1]).mean(dim=1), dim=1)
+    bad = ~rows.isfinite().all(dim=1)
+    if bool(bad.any()):
+        word = corpus.words[first + int(bad.int().argmax())]
+        raise DataError(
+            f"texts '{corpus.texts.words}': the embedding of {word!r} is NaN or infinite — check the weights of the "
+            "text tower"
+        )
+    return rows

@@ -14,7 +14,7 @@ from openbench.core.features import Head
 from openbench.core.request import Field, Perturb, Request
 from openbench.errors import DataError, FieldError
 from openbench.features.columns import Column, columns_of_pass, pass_for, read_by
-from openbench.features.extract import extract, select
+from openbench.features.extract import BatchHalving, extract, select
 from openbench.features.store import FeatureStore
 
 from ..logged import logged  # noqa: TID252 — the tests are no package
@@ -25,7 +25,8 @@ LOGITS, FEATURES = Column(Field.LOGITS), Column(Field.FEATURES)
 
 def joined(column: Column, start: int = 0, batch_size: int = 7, workers: int = 0) -> NDArray[np.float32]:
     split = select(toy_split(), range(start, len(toy_split())))
-    return np.concatenate([rows[column] for rows in extract(toy_backbone(), split, (column,), batch_size, workers)])
+    parts = extract(toy_backbone(), split, (column,), BatchHalving(batch_size, workers))
+    return np.concatenate([rows[column.name] for rows in parts])
 
 
 def test_rows_do_not_depend_on_batch_size_or_workers() -> None:
@@ -65,7 +66,7 @@ def test_an_output_that_is_not_finite_names_the_split_and_the_first_image(start:
     backbone.outputs = spoilt  # type: ignore[method-assign,assignment]
     split = select(replace(toy_split(), items=Marked(37)), range(start, 37))
     with pytest.raises(DataError, match=r"'toy' \(id_test\): features is NaN or infinite.*'toy/00020\.png'"):
-        list(extract(backbone, split, (LOGITS, FEATURES), 8))
+        list(extract(backbone, split, (LOGITS, FEATURES), BatchHalving(8)))
 
 
 def test_names_tell_layers_reductions_and_steps_apart() -> None:
