@@ -5,7 +5,6 @@ import pickle
 import random
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -125,45 +124,10 @@ def seed_all() -> None:
         sys.modules["torch"].default_generator.manual_seed(SEED)
 
 
-# What all tests must not exceed is five minutes on two processors: CONTRIBUTING.md, "Tests are cheap".
-COSTS: Counter[str] = Counter()
-TOLD_FROM = 60  # processor seconds; less is a part of the tests
-LISTED = 10
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Note what a test costs, its fixtures and processes included, under its file."""
-    before = sum(os.times()[:4])
-    try:
-        return (yield)
-    finally:
-        COSTS[item.nodeid.partition("::")[0]] += sum(os.times()[:4]) - before
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand what was noted to the process that started this one, and look for garbage for the last time.
-
-    pytest looks five times at its end, each time among all that the tests have imported.
-    """
+def pytest_sessionfinish() -> None:
+    """Look for garbage for the last time: pytest looks five times at its end, among all that the tests imported."""
     gc.collect()
     gc.freeze()
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["costs"] = dict(COSTS)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Take what a process of pytest-xdist noted."""
-    COSTS.update(getattr(node, "workeroutput", {}).get("costs", {}))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List the files that cost most."""
-    if (whole := sum(COSTS.values())) > TOLD_FROM:
-        terminalreporter.section(f"processor seconds: {whole:.0f}, the {LISTED} files that cost most")
-        for file, seconds in COSTS.most_common(LISTED):
-            terminalreporter.write_line(f"{seconds:7.1f}  {file}")
 
 
 @pytest.fixture

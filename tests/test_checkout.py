@@ -16,7 +16,6 @@ from openbench.backbones.base import Backbone
 from openbench.compose.config import compose, scientific
 from openbench.config.build import build
 from openbench.data.build import build_benchmark
-from openbench.digest import file_sha256
 from openbench.engine.provenance import TrainingInfo
 from openbench.engine.run import RunSpec
 from openbench.errors import ConfigError
@@ -69,13 +68,6 @@ def test_an_edit_changes_the_names_of_what_the_file_has_a_part_in_and_no_others(
     monkeypatch.setattr(checkout, "_changed", lambda: {f"openbench/{file}": ROOT / "openbench" / file})
     found = names(digits)
     assert {what for what in found if found[what] != committed[what]} == touched
-
-
-def test_only_methods_that_read_a_changed_file_are_made_of_it(monkeypatch):
-    knn = "openbench/methods/knn.py"
-    monkeypatch.setattr(checkout, "_changed", lambda: {knn: ROOT / knn})
-    assert checkout.uncommitted(parts=(MSP(),)) == {}
-    assert checkout.uncommitted(parts=(KNN(),)) == {knn: file_sha256(ROOT / knn)}
 
 
 def git(folder: Path, *args: str) -> None:
@@ -137,10 +129,3 @@ def test_a_checkout_that_git_does_not_read_reuses_nothing(elsewhere):
     with pytest.raises(ConfigError, match=r"git cannot say what .*fatal: not a git repository.* safe\.directory"):
         checkout.uncommitted("openbench.engine.run")
     assert (checkout.commit(), checkout.dirty()) == (None, None)
-
-
-def test_a_checkout_without_git_says_what_is_missing(elsewhere, monkeypatch):
-    (elsewhere / ".git").mkdir()
-    monkeypatch.setenv("PATH", str(elsewhere))
-    with pytest.raises(ConfigError, match=r"No such file or directory: .git.* — install git"):
-        checkout.uncommitted("openbench.engine.run")

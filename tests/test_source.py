@@ -19,7 +19,6 @@ from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
 from openbench.source import (
     changed_since_loaded,
-    closure,
     foreign_code,
     foreign_sources,
     loaded_sha256,
@@ -165,17 +164,6 @@ def test_a_file_that_was_edited_before_the_first_look_is_not_taken_for_the_code_
     assert foreign_sources(mine.Mine())["own_method"] == sha256(mine.__file__)
 
 
-@pytest.mark.parametrize("change", [
-    lambda mine: setattr(mine.Mine, "score", lambda self, x: -MSP.score(self, x)),
-    lambda mine: setattr(mine.own_helper, "turned", lambda scores: -scores),
-])  # fmt: skip
-def test_what_was_replaced_in_memory_is_other_code(project, change):
-    mine = project({"own_method.py": EDITED, "own_helper.py": HELPER})
-    before = foreign_sources(mine.Mine())
-    change(mine)
-    assert foreign_sources(mine.Mine()) != before
-
-
 def test_a_class_of_ours_whose_score_was_replaced_is_not_as_shipped(monkeypatch):
     score = MSP.score
     monkeypatch.setattr(MSP, "score", lambda self, x: -score(self, x))
@@ -231,12 +219,6 @@ def test_what_is_installed_beside_an_installed_module_is_another_project(project
         assert foreign_sources(mine.Mine()) == {"plugin_of_test": sha256(mine.__file__)}
     finally:
         del sys.modules["plugin_of_test"], sys.modules["other_of_test"]
-
-
-def test_a_module_that_is_not_valid_python_is_known_by_its_bytes(tmp_path):
-    (tmp_path / "a.py").write_text("import b\n")
-    (tmp_path / "b.py").write_text("import (\n")
-    assert sorted(closure({"a": tmp_path / "a.py"})) == ["a", "b"]
 
 
 def typed(name: str) -> type:

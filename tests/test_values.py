@@ -59,41 +59,31 @@ def replaced(node: Any, path: tuple[Any, ...], value: Any) -> Any:
     return node
 
 
+# What a data set's file takes from its benchmark, for those that do.
+KNOWN = ["+benchmark.table=1_ALOI", "+benchmark.protocol=adbench", "+benchmark.draw=1"]
+# Group → the words that choose a file of it, and the node that these make; else its own.
+CHOSEN = {
+    "benchmark": (["+benchmark={}"], ["benchmark"]),
+    "augment": (["+augment={}"], ["training"]),
+    "recipe": (["+benchmark=digits", "recipe@training.recipe={}"], ["training", "recipe"]),
+    **dict.fromkeys(
+        ("dataset", "outliers"),
+        (["+benchmark=digits", "+dataset@benchmark.far.it={}", *KNOWN], ["benchmark", "far", "it"]),
+    ),
+}
+
+
 @cache
-def composed(group: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """The nodes of a group's files as a user's command would make them."""
-    if group in ("method", "dataset", "outliers"):  # side by side in one config: the same nodes, for the time of one
-        return beside(group, names)
-    return {name: alone(group, name) for name in names}
-
-
-def beside(group: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """The nodes of files that read nothing of their place in a config."""
-    if group == "method":
-        cfg = compose("run", ["+benchmark=digits", *(f"+method@it{n}={name}" for n, name in enumerate(names))])
-        return {name: plain(cfg, f"it{n}") for n, name in enumerate(names)}
-    # What a data set's file takes from its benchmark, for those that do.
-    known = ["+benchmark.table=1_ALOI", "+benchmark.protocol=adbench", "+benchmark.draw=1"]
-    sets = [f"+dataset@benchmark.far.it{n}={name}" for n, name in enumerate(names)]
-    found = plain(compose("run", ["+benchmark=digits", *sets, *known]), "benchmark")["far"]
-    return {name: as_found(found[f"it{n}"]) for n, name in enumerate(names)}
-
-
-def as_found(node: Any) -> Any:
-    """The node of a data set with what only its user can say."""
-    own = {"sources": {"own": {**node["sources"]["own"], "path": "images"}}} if "own" in node["sources"] else {}
-    return {**node, **own, "manifest": node["manifest"] or "digits/eight"}
-
-
-def alone(group: str, name: str) -> Any:
-    """The node of a file that is to be in its group's place."""
-    if group == "benchmark":
-        return plain(compose("run", [f"+benchmark={name}"]), group)
-    if group == "augment":
-        return plain(compose("run", [f"+augment={name}"]), "training")
-    if group == "recipe":
-        return plain(compose("run", ["+benchmark=digits", f"recipe@training.recipe={name}"]), "training")["recipe"]
-    return plain(compose("run", ["+benchmark=digits", f"{group}={name}"]), group)
+def composed(group: str, name: str) -> Any:
+    """The node of a group's file as a user's command would make it."""
+    words, (first, *rest) = CHOSEN.get(group, (["+benchmark=digits", f"{group}={{}}"], [group]))
+    node = plain(compose("run", [word.format(name) for word in words]), first)
+    for key in rest:
+        node = node[key]
+    if group in ("dataset", "outliers"):  # with what only its user can say
+        own = {"sources": {"own": {**node["sources"]["own"], "path": "images"}}} if "own" in node["sources"] else {}
+        node = {**node, **own, "manifest": node["manifest"] or "digits/eight"}
+    return node
 
 
 def made(group: str, name: str, node: Any) -> None:
@@ -136,7 +126,8 @@ def names_of(group: str) -> list[str]:
 def every(group: str) -> list[tuple[str, Any, tuple[Any, ...], Any]]:
     """Name of the file, its node, the path in it and the value to put there: all of a group."""
     found = []
-    for name, node in composed(group, tuple(names_of(group))).items():
+    for name in names_of(group):
+        node = composed(group, name)
         paths = [path for path in places(node) if not any(str(key).startswith("_") for key in path)]
         found += [(name, node, path, value) for path in paths for value in VALUES]
         space = node.get("_space_") or {} if group == "method" else {}
@@ -179,8 +170,8 @@ def test_values_of_the_wrong_kind_are_errors_and_nothing_else(group):
 
 @pytest.mark.parametrize("group", ["method", "training", "recipe", "metrics", "tune", "runtime", "dataset", "outliers"])
 def test_values_of_the_files_themselves_are_taken(group):
-    for name, node in composed(group, tuple(names_of(group))).items():
-        made(group, name, node)
+    for name in names_of(group):
+        made(group, name, composed(group, name))
 
 
 def test_a_value_is_kept_as_it_was_written():

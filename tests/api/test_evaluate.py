@@ -243,14 +243,3 @@ def test_what_openbench_method_returns_goes_wherever_a_method_goes(evaluate):
     alone, listed = evaluate(small(), ob.method("knn", k=7)), evaluate(small(), [ob.method("knn", k=7), "msp"])
     assert alone["knn"].record.method["params"]["k"] == 7
     assert (listed["knn"].record.run_id, list(listed)) == (alone["knn"].record.run_id, ["knn", "msp"])
-
-
-def test_each_method_is_built_once_and_scores_just_computed_are_not_read_back(evaluate, monkeypatch):
-    built = []
-    make = KNN.__post_init__
-    monkeypatch.setattr(KNN, "__post_init__", lambda self: built.append(self) or make(self))
-    monkeypatch.setattr("openbench.api.result.ScoreStore.read", lambda *_: pytest.fail("scores were read from disk"))
-    found = evaluate(small(), "knn", tune="none")["knn"]
-    assert len(found.scores) > 3
-    # Each setting of its space is tried once, and the one that is taken is fitted.
-    assert len(built) <= 3 + 2 * len(found.record.config["method"]["_space_"]["k"])

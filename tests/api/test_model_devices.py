@@ -26,15 +26,3 @@ def test_other_precisions_are_run_as_they_are(dtype):
     with torch.no_grad():
         torch.testing.assert_close(outputs.logits, model.eval()(images().to(dtype)).float(), rtol=0.02, atol=0.02)
     assert found.digest != wrapped(copy.deepcopy(model).float()).backbone.digest
-
-
-def test_layers_of_several_precisions_are_given_that_of_the_first():
-    class Mixed(Small):
-        def forward(self, x):
-            return self.fc(self.pooled(x).float())
-
-    model = Mixed().half()
-    model.fc.float()
-    logits = wrapped(model).backbone.outputs(images(), BOTH).logits
-    with torch.no_grad():
-        torch.testing.assert_close(logits, model.eval()(images().half()), rtol=0.02, atol=0.02)

@@ -261,14 +261,6 @@ def test_a_step_by_the_gradient_of_a_function_is_that_of_the_module():
     torch.testing.assert_close(by_function, by_module)
 
 
-def test_functions_without_gradient_are_not_asked_for_one():
-    fixed = wrapped(
-        lambda x: torch.from_numpy(x.detach().numpy().mean(axis=(2, 3)) @ np.ones((3, CLASSES), np.float32))
-    )
-    with pytest.raises(NotApplicableError, match="method 'odin' reads input gradients"):
-        refuse_missing_parts(fixed.backbone, ODIN(), "odin")
-
-
 @pytest.mark.parametrize(
     ("model", "says"),
     [

@@ -12,8 +12,8 @@ from openbench.backbones.base import Backbone, Outputs
 from openbench.backbones.heads.headed import Headed
 from openbench.core.features import Head
 from openbench.core.request import Field, Perturb, Request
-from openbench.errors import DataError, FieldError
-from openbench.features.columns import Column, columns_of_pass, pass_for, read_by
+from openbench.errors import DataError
+from openbench.features.columns import Column
 from openbench.features.extract import BatchHalving, extract, select
 from openbench.features.store import FeatureStore
 
@@ -67,34 +67,6 @@ def test_an_output_that_is_not_finite_names_the_split_and_the_first_image(start:
     split = select(replace(toy_split(), items=Marked(37)), range(start, 37))
     with pytest.raises(DataError, match=r"'toy' \(id_test\): features is NaN or infinite.*'toy/00020\.png'"):
         list(extract(backbone, split, (LOGITS, FEATURES), BatchHalving(8)))
-
-
-def test_names_tell_layers_reductions_and_steps_apart() -> None:
-    step = Perturb(1000.0, 0.0014)
-    columns = [
-        LOGITS,
-        FEATURES,
-        Column(Field.LOGITS, perturb=step),
-        Column(Field.LOGITS, perturb=replace(step, kind="peak")),
-        Column(Field.LOGITS, perturb=replace(step, temperature=1.0)),
-        Column(Field.MAPS, "stage4", "gram"),
-        Column(Field.MAPS, "stage4", "mean"),
-        Column(Field.MAPS, "stage3", "mean"),
-    ]
-    assert len({c.name for c in columns}) == len(columns)
-    assert LOGITS.name == "logits"
-    assert columns[5].name == "maps.stage4.gram"
-    assert columns[2].name.startswith("logits.")
-
-
-def test_a_pass_for_some_columns_reads_just_these_and_not_those_of_two_passes() -> None:
-    request = Request(
-        fields=frozenset({Field.LOGITS, Field.MAPS}), layers=("stage1", "stage2"), pool="max", perturb=Perturb(1.0, 0.1)
-    )
-    assert read_by(pass_for(read_by(request))) == read_by(request)
-    assert {c.field for c in columns_of_pass(toy_backbone(), request)} == {Field.LOGITS, Field.FEATURES, Field.MAPS}
-    with pytest.raises(FieldError, match="cannot come from one pass"):
-        pass_for((LOGITS, Column(Field.LOGITS, perturb=Perturb())))
 
 
 COUNT = 37

@@ -205,9 +205,3 @@ def test_the_plain_pass_is_made_once_and_the_second_once_for_all_methods(store):
 def test_field_and_step_belong_together(store, wrong):
     with pytest.raises(FieldError, match="need both"):
         store.get(toy_backbone(), toy_split(), wrong)
-
-
-def test_names_of_columns_from_before_shares_existed_are_kept():
-    assert digest(Perturb()) == "aedf198f38af855a"
-    assert digest(Perturb(1, 0.0028, "peak")) == "752fc247e2ac5238"
-    assert digest(Perturb(share=0.5)) != digest(Perturb())

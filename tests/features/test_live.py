@@ -16,9 +16,9 @@ from openbench.core.request import Field, Request, Role
 from openbench.core.search import with_params
 from openbench.data.loading import batches
 from openbench.engine import evaluate as cached
-from openbench.engine.evaluate import CachedFeatures, Fitting, Scoring, class_scores, fit, score_split
+from openbench.engine.evaluate import CachedFeatures, Fitting, Scoring, fit, score_split
 from openbench.engine.provenance import Clock
-from openbench.errors import MethodError, NotFittedError
+from openbench.errors import MethodError
 from openbench.features import extract
 from openbench.features.store import FeatureStore
 from openbench.methods.gradients import PRO
@@ -154,16 +154,6 @@ def test_nan_and_wrong_shapes_are_refused_and_not_cached(features, wrong, messag
     with pytest.raises(MethodError, match=rf"Broken.score_images on toy \(id_test\): {message}"):
         scores(Broken(), features)
     assert columns(features) == []
-
-
-def test_scoring_before_fitting_and_of_columns_is_refused(features):
-    method = Away()
-    method.mean_ = torch.zeros(64)
-    with pytest.raises(NotFittedError, match="Away"):
-        scores(method, features)
-    with pytest.raises(MethodError, match="scores images"):
-        Steepness().score(FeatureSet({Field.LOGITS: torch.zeros(2, 3)}))
-    assert class_scores(Steepness(), SPLIT, Scoring(features, torch.device("cpu"), 8)) is None
 
 
 SPLITS = [toy_split(seed=seed, role=role) for seed, role in enumerate((Role.ID_TEST, Role.ID_VAL, Role.NEAR))]

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("latex2mathml", reason="extra docs")
 
-from generate import benchmarks, commands, everything, metrics, rows, sheets
+from generate import benchmarks, commands, everything, metrics, sheets
 from generate.markdown import Docstring
 from generate.pictures import PICTURES
 
@@ -131,15 +131,6 @@ def test_pictures_stand_beside_their_makers_and_licences(made):
         assert sheets.credit(strip.relative_to(sheets.STORED).as_posix())
     with pytest.raises(ValueError, match="empty"):
         sheets.credit("nobody.png")
-
-
-def test_rows_are_ordered_by_number():
-    assert sorted(["9.50", "100.00 ± 0.00", "", "99.10 [98.00, 99.50]"], key=rows._leading) == [
-        "",
-        "9.50",
-        "99.10 [98.00, 99.50]",
-        "100.00 ± 0.00",
-    ]
 
 
 def test_generated_links_lead_to_pages(made):

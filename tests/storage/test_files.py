@@ -59,15 +59,6 @@ def test_what_a_killed_writer_left_is_deleted_a_day_later(tmp_path):
     assert names(tmp_path) == sorted([new.name, other.name, "[ab]*"])
 
 
-def test_an_error_without_a_name_gets_that_of_the_file_and_others_keep_theirs(tmp_path):
-    with pytest.raises(OSError, match="No space") as raised, replacing(tmp_path / "file"):
-        raise OSError(errno.ENOSPC, "No space left on device")
-    assert raised.value.filename == str(tmp_path / "file")
-    with pytest.raises(OSError, match="I/O") as raised, replacing(tmp_path / "file"):
-        raise OSError(errno.EIO, "I/O error", "elsewhere")
-    assert raised.value.filename == "elsewhere"
-
-
 def test_text_that_a_user_asked_for_appears_whole_in_utf_8_with_its_line_ends(tmp_path):
     path = tmp_path / "table.md"
     with output(path) as text:
