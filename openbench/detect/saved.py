@@ -274,7 +274,7 @@ def _manifest(whole: bytes, where: str) -> DetectorManifest:
         first = error.errors(include_url=False)[0]
         key, found, made_by = ".".join(map(str, first["loc"])), short(first["input"]), short(content.get("made_by"))
         raise CheckpointError(
-            f"{where} of {made_by}: key '{key}' — found {found}: {first['msg']} — fit and calibrate the detector again"
+            f"{where} of {made_by}: key '{key}' is {found}: {first['msg']} — fit and calibrate the detector again"
         ) from None
     except (ValueError, AttributeError, TypeError) as error:  # not JSON, or not an object
         raise CheckpointError(f"{where} cannot be read: {error} — copy the detector again") from error

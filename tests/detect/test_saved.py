@@ -216,7 +216,7 @@ def edited(folder, key, value) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("schema_version", 1, "detector.json of 'openbench .*: key 'schema_version' — found 1: .* — fit and calibrate"),
+        ("schema_version", 1, "detector.json of 'openbench .*: key 'schema_version' is 1: .* — fit and calibrate"),
         ("extra", 1, "key 'extra'"),
         ("batch_size", "8", "key 'batch_size'"),
         ("calibration/terms", {"alpha": 2.0}, "calibrate.alpha"),
