@@ -161,14 +161,6 @@ def sets_of(rows, val, test):
     return evaluate([ids("id_val", rows, val), ids("id_test", rows, test), OOD], OPTIONS)["id"]
 
 
-def test_sets_of_msp_scores_are_those_of_lac():
-    own = sets_of("class_scores", *(MSP().class_scores(x).double().numpy() for x in (P.val, P.test)))
-    lac = sets_of("probabilities", *(softmax(x.logits.double().numpy(), axis=1) for x in (P.val, P.test)))
-    assert own.keys().isdisjoint({"lac_size@0.1"})
-    for quantity in ("coverage", "size", "singletons", "worst_class"):
-        assert own[f"score_{quantity}@0.1"] == pytest.approx(lac[f"lac_{quantity}@0.1"], abs=0.02)
-
-
 def test_sets_of_softmaxed_mds_scores_are_smaller_than_those_of_the_scores_themselves():
     # A distance in units of its own says little about an input far from all classes; its softmax compares classes.
     fitted = MDS().fit(P.train, None)
@@ -179,14 +171,3 @@ def test_sets_of_softmaxed_mds_scores_are_smaller_than_those_of_the_scores_thems
     sets = 1 - softmax(-test, axis=1) <= q
     assert found["score_lac_size@0.1"] == pytest.approx(sets.sum(axis=1).mean())
     assert found["score_lac_size@0.1"] < found["score_size@0.1"]
-
-
-def test_sets_of_knn_scores_cover_as_promised_by_hand():
-    fitted = KNN(k=3).fit(P.train, None)
-    val, test = (fitted.class_scores(x).double().numpy() for x in (P.val, P.test))
-    found = sets_of("class_scores", val, test)
-    own = np.sort(val[np.arange(len(val)), y(P.val)])
-    sets = test <= own[int(np.ceil((len(own) + 1) * 0.9)) - 1]
-    assert found["score_coverage@0.1"] == pytest.approx(sets[np.arange(len(test)), y(P.test)].mean())
-    assert found["score_size@0.1"] == pytest.approx(sets.sum(axis=1).mean())
-    assert found["score_singletons@0.1"] == pytest.approx((sets.sum(axis=1) == 1).mean())

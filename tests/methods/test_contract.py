@@ -122,3 +122,23 @@ def test_every_module_of_methods_has_a_config():
     folder = Path(openbench.methods.__file__).parent
     modules = {node["_target_"].split(".")[2] for node in NODES.values()}
     assert {file.stem for file in folder.glob("[a-z]*.py")} == modules
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("ash", {"percentile": 90, "variant": "b"}),  # pytorch-ood: s at 65, oodeel: s
+        ("dice", {"percentile": 90}),
+        ("energy", {"temperature": 1}),
+        ("gen", {"gamma": 0.1, "top": 100}),  # pytorch-ood: all classes
+        ("gradnorm", {"temperature": 1, "mean": False}),
+        ("knn", {"k": 50}),
+        ("odin", {"temperature": 1000, "epsilon": 0.0014}),  # oodeel: .014
+        ("react", {"percentile": 90}),  # oodeel: 80
+        ("she", {"metric": "inner_product"}),
+        ("vim", {"dim": "auto"}),  # 256; oodeel: as many as hold 99 % of the variance
+    ],
+)
+def test_settings_are_those_of_the_published_tables(name, published):
+    found = build(NODES[name], name).params()
+    assert {key: found[key] for key in published} == published

@@ -67,17 +67,6 @@ def test_nac_equals_histograms_of_gradients_by_autograd(kind, bins, full, steepn
     agree(found, by_loops(data, bins, full, steepness, np.arange(600)), full)
 
 
-def test_nac_bounds_reach_from_zero_over_one_half_to_beyond_one():
-    data = problem()
-    found = NAC(bins=50).fit(data.train, data.head).bounds_
-    assert len(found) == 50
-    assert found[0] == 0
-    assert found[24] == pytest.approx(0.5)
-    assert found[-2] == pytest.approx(1.01)
-    assert bool((found.diff() > 0).all())
-    np.testing.assert_allclose(found, bounds(50), rtol=1e-12)
-
-
 def test_nac_states_of_zero_and_one_lie_inside():
     """Saturated sigmoids: 0 and 1 exactly."""
     data = problem("hot")

@@ -385,6 +385,8 @@ def test_mds_ensemble_the_auroc_of_a_trial_is_that_of_the_method_with_its_weight
 def test_mds_ensemble_the_method_with_the_chosen_weights_comes_fitted():
     space = {"weights": ["equal", "logistic"], "layers": [["stage1"], LAYERS]}
     tuned = MDSEnsemble(LAYERS).search(space, context(Source()))
+    assert [trial["params"]["layers"] for trial in tuned.trials] == [["stage1"]] * 2 + [LAYERS] * 2
+    assert tuned.params["layers"] == LAYERS
     fresh = fit(with_params(MDSEnsemble(LAYERS), tuned.params), FITTING, Source(), CPU)
     assert tuned.fitted.params() == fresh.params()
     found, expected = (score_split(m, VALIDATION.ood_val, Scoring(Source(), CPU, 7)) for m in (tuned.fitted, fresh))
@@ -396,13 +398,6 @@ def test_mds_ensemble_only_validation_is_read_and_distances_are_taken_once():
     MDSEnsemble(LAYERS).search({"weights": ["equal", "logistic"]}, context(source))
     assert set(source.asked) == {Role.ID_TRAIN, Role.ID_VAL, Role.OOD_VAL}
     assert source.asked.count(Role.OOD_VAL) == len(LAYERS)
-
-
-def test_mds_ensemble_other_hyper_parameters_are_searched_with_the_weights():
-    space = {"weights": ["equal", "logistic"], "layers": [["stage1"], LAYERS]}
-    tuned = MDSEnsemble(LAYERS).search(space, context(Source()))
-    assert [trial["params"]["layers"] for trial in tuned.trials] == [["stage1"]] * 2 + [LAYERS] * 2
-    assert tuned.params["layers"] == LAYERS
 
 
 def test_mds_ensemble_settings_that_cannot_be_are_recorded_or_named():

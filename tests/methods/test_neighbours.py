@@ -51,19 +51,6 @@ def test_bank_distances_equal_sklearns(unit, k, n, monkeypatch):
     torch.testing.assert_close(in_blocks, found, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("blocks", [False, True])
-@pytest.mark.parametrize(("k", "n"), BANK_SIZES)
-def test_bank_rows_come_in_sklearns_order(k, n, blocks, monkeypatch):
-    """Single precision in memory, double precision in the search: there is no other order of these."""
-    if blocks:
-        in_small_blocks(monkeypatch)
-    data = problem("rectified", n)
-    expected = brute(f(data.train), k).kneighbors(f(data.test), return_distance=False)
-    bank, queries = Bank(data.train.features), data.test.features.double()
-    np.testing.assert_array_equal(bank.nearest(queries, k), expected)
-    np.testing.assert_array_equal(bank.nearest_exactly(queries, k), expected)
-
-
 def test_bank_a_zero_vector_in_a_bank_of_directions_is_at_distance_one():
     """Its cosine of 0 would put it beyond everything within a right angle, at 2."""
     bank = torch.tensor([[0.0, 0.0], [0.6, 0.8], [0.0, 3.0]])
@@ -248,12 +235,6 @@ def test_nnguide_the_first_samples_up_to_a_whole_batch_equal_loops(kind, alpha, 
     assert_equal(scores(NNGuide(50, alpha, "first"), data), nnguide_by_loops(data, np.arange(size), 50))
 
 
-@pytest.mark.parametrize("k", [1, 10, 600])
-def test_nnguide_all_samples_as_bank_equal_loops(k):
-    data = problem()
-    assert_equal(scores(NNGuide(k, 1.0), data), nnguide_by_loops(data, np.arange(600), k))
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_nnguide_a_balanced_bank_holds_equally_many_of_each_class(seed):
     data = problem(n=600)
@@ -402,12 +383,6 @@ def test_combood_exponents_maximise_the_likelihood():
     x = (x - x.mean(axis=0)) / x.std(axis=0)
     found = best_exponents(torch.tensor(x).split(300), 2000)
     np.testing.assert_allclose(found, [yeojohnson_normmax(column) for column in x.T], atol=1e-3)
-
-
-def test_combood_exponents_do_not_depend_on_how_samples_are_parted():
-    x = torch.randn(3000, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64).exp()
-    x = (x - x.mean(dim=0)) / x.std(dim=0, correction=0)
-    torch.testing.assert_close(best_exponents([x], 3000), best_exponents(x.split(7), 3000), rtol=0, atol=1e-5)
 
 
 def test_combood_constant_features_count_for_nothing():

@@ -41,17 +41,6 @@ def test_react_equals_clipping_by_hand(kind, percentile):
     assert_equal(scores(ReAct(percentile), data), expected)
 
 
-def test_react_the_threshold_comes_from_validation_not_from_training():
-    assert ReAct.needs.fit_on == "id_val"
-
-
-def test_react_a_threshold_above_all_features_is_the_energy():
-    data = problem()
-    big = given(features=1000 + torch.rand(5, 24))
-    method = ReAct(50).fit(big, data.head)
-    torch.testing.assert_close(method.score(data.test), -torch.logsumexp(data.test.logits, dim=1))
-
-
 @pytest.mark.parametrize("below", ["lift", "zero"])
 @pytest.mark.parametrize(("high", "low"), [(90, 10), (99, 1), (85, 15), (50, 50)])
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,12 +98,6 @@ def test_ash_halves_of_the_kept_count_round_to_even():
     assert shaped.tolist() == [[5.0, 0.0, 4.0, 0.0, 3.0]]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_ash_nothing_removed_by_p_is_the_energy(kind):
-    data = problem(kind)
-    assert_equal(scores(ASH(0, "p"), data), -logsumexp(f(data.test) @ data.weight.T + data.bias, axis=1))
-
-
 @pytest.mark.parametrize("percentile", [0, 65, 85, 90, 96])  # 96: one of 24 is kept
 @pytest.mark.parametrize("kind", ["rectified", "hot", "two_classes", "many_classes", "dead"])
 def test_scale_equals_scaling_sample_by_sample(kind, percentile):
@@ -158,12 +141,6 @@ def test_lts_a_sample_without_activations_keeps_its_logits():
     logits = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
     found = LTS().score(given(features=-torch.ones(2, 24), logits=logits))
     torch.testing.assert_close(found, -torch.logsumexp(logits, dim=1))
-
-
-def test_lts_class_scores_are_what_scaled_probabilities_lack():
-    data = problem()
-    expected = 1 - softmax(z(data.test) * factors(data, 85)[:, None], axis=1)
-    np.testing.assert_allclose(LTS(85).class_scores(data.test), expected, atol=1e-5)
 
 
 def with_moved(kind: str) -> Problem:
@@ -312,12 +289,6 @@ def test_line_equals_masks_sample_by_sample(kind, n, weights, neurons, clip):
     data = problem(kind, n)
     expected = -logsumexp(by_samples(data, weights, neurons, clip), axis=1)
     assert_equal(scores(LINe(weights, neurons, clip), data), expected, rtol=1e-4)
-
-
-def test_line_class_scores_are_what_probabilities_of_pruned_logits_lack():
-    data = problem(n=100)
-    found = LINe().fit(data.train, data.head).class_scores(data.test)
-    np.testing.assert_allclose(found, 1 - softmax(by_samples(data, 10, 10, 0.8), axis=1), atol=1e-5)
 
 
 def test_line_blocks_leave_no_trace(monkeypatch):

@@ -5,53 +5,10 @@ import pytest
 import torch
 
 from openbench.errors import MethodError
-from openbench.methods._stats import balanced_draw, class_means, mean_feature, moments, predictions, sorted_rows
+from openbench.methods._stats import moments
 from openbench.methods.gaussians import MDS, RMDS
 
-from .problems import KINDS, assert_equal, changed, f, given, problem, y, z
-
-
-def test_rows_are_sorted_beside_what_was_given():
-    x = 100 * torch.randn(7, 501)
-    kept = x.clone()
-    torch.testing.assert_close(sorted_rows(x), x.sort(dim=1).values, rtol=0, atol=0)
-    assert torch.equal(x, kept)
-
-
-@pytest.mark.parametrize("n", [1, 511, 513, 4097])
-def test_mean_is_that_of_float64(n):
-    x = given(features=5 + torch.randn(n, 9, generator=torch.Generator().manual_seed(n)))
-    np.testing.assert_allclose(mean_feature(x), x.features.double().numpy().mean(axis=0), rtol=1e-13)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_means_are_those_of_each_class_and_of_all_where_it_has_no_sample(kind):
-    train = problem(kind).train
-    features, classes = f(train), train.logits.shape[1]
-    for of, index in ((None, y(train)), (predictions, z(train).argmax(axis=1))):
-        found = class_means(train, classes, *([of] if of else []))
-        expected = [features[index == c].mean(axis=0) if c in index else features.mean(axis=0) for c in range(classes)]
-        assert_equal(found, expected, rtol=1e-9)
-
-
-@pytest.mark.parametrize(("size", "counts"), [(9, [3, 3, 3]), (10, [3, 3, 4]), (25, [5, 10, 10]), (99, [5, 10, 40])])
-def test_a_balanced_draw_takes_of_each_class_as_many_as_it_has(size, counts):
-    labels = torch.tensor([0] * 5 + [1] * 10 + [2] * 40)[torch.randperm(55, generator=torch.Generator().manual_seed(1))]
-    drawn = balanced_draw(labels, size, 0)
-    assert bool((drawn.diff() > 0).all())
-    assert sorted(np.bincount(labels[drawn]).tolist()) == sorted(counts)
-
-
-def test_a_class_without_samples_is_passed_over():
-    labels = torch.tensor([0, 0, 3, 3, 3])
-    assert np.bincount(labels[balanced_draw(labels, 4, 0)]).tolist() == [2, 0, 0, 2]
-
-
-def test_means_do_not_need_all_features_in_one_batch():
-    """As streamed from memory-mapped columns."""
-    train = problem(n=9000).train
-    expected = f(train)[y(train) == 0].mean(axis=0)
-    assert_equal(class_means(train, 6)[0], expected, rtol=1e-9)
+from .problems import assert_equal, changed, f, problem, y
 
 
 @pytest.mark.parametrize("cls", [MDS, RMDS])

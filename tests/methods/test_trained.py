@@ -124,17 +124,3 @@ def test_ensemble_equals_probabilities_averaged_sample_by_sample(c):
     apart = [np.mean([entropy(one, mean[i]) for one in sample]) for i, sample in enumerate(p)]
     assert_equal(Ensemble("disagreement").score(x), apart)
     assert_equal(Ensemble().class_scores(x), 1 - mean)
-
-
-def test_ensemble_scores_differ_where_probabilities_round_to_one():
-    lead = torch.linspace(20, 700, 500)
-    one = torch.stack([torch.zeros(500), lead], dim=1)
-    x = FeatureSet({}, {"members": torch.stack([one, one], dim=1)[..., None]})
-    torch.testing.assert_close(Ensemble().score(x), -lead)
-
-
-def test_ensemble_members_that_agree_are_one_network_and_disagree_in_nothing():
-    logits = torch.randn(20, 1, 6, generator=torch.Generator().manual_seed(1))
-    x = FeatureSet({}, {"members": logits.expand(20, 5, 6)[..., None]})
-    assert_equal(Ensemble().score(x), -logit(softmax(logits[:, 0].double().numpy(), axis=1).max(axis=1)))
-    assert float(Ensemble("disagreement").score(x).abs().max()) < 1e-7
