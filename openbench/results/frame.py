@@ -16,6 +16,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from openbench import paths
 from openbench.config.overrides import ATTACK, OUTLIERS
 from openbench.core.names import is_stream
@@ -309,7 +311,7 @@ def runs(records: RecordStore, on_error: OnError, *keep: Keep) -> Iterator[Run]:
     needed = cache(lambda name, key: any(keeps(name, key) for keeps in keep))
     for folder, files in groupby(records.paths(on_error), lambda path: path.parents[2]):
         for line in _lines(records, folder, files, on_error):
-            facts = json.loads(line)
+            facts = from_json(line)
             numbers = {
                 of: {k: v for k, v in values.items() if needed(of, k)} for of, values in facts["metrics"].items()
             }
