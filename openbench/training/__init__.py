@@ -1,4 +1,4 @@
-"""Training: the contract of training methods, one loop, and one file for each method.
+"""Training: the contract of training methods, one loop, and the methods by topic.
 
 `base.TrainingMethod` is the contract, `recipe.Recipe` sets epochs and rates; `methods`, `augment`, and `loop.weights`
 (get or train the weights of a job).

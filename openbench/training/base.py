@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -49,20 +49,38 @@ class Batch:
         labels: (n,) int64.
         rows: (n,) int64 on the CPU, the images' positions in the training split.
         info: epoch, step and generator.
-        outliers: (m, channels, h, w) float32, augmented and normalised, for methods with `uses_outliers`.
+        outliers: (m, channels, h, w) float32, augmented and normalised, for methods with `uses_outliers`; else empty.
         outlier_rows: (m,) int64 on the CPU, the outliers' positions in their split.
         partners: (n,) int64, the labels of the images that were mixed into these; None without mixing.
         share: of the images' own labels, in [0, 1]; the rest belongs to the partners'.
+        versions: further versions (n, channels, h, w) of the images, which a consistency compares.
+        weight: the factor of its loss in that of the step.
     """
 
     images: Tensor
     labels: Tensor
     rows: Tensor
     info: StepInfo
-    outliers: Tensor | None = None
-    outlier_rows: Tensor | None = None
+    outliers: Tensor = field(default_factory=lambda: torch.zeros(0))
+    outlier_rows: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     partners: Tensor | None = None
     share: float = 1.0
+    versions: tuple[Tensor, ...] = ()
+    weight: float = 1.0
+
+    def part(self, rows: slice, processes: int, info: StepInfo) -> "Batch":
+        """Return the batch of one of several processes.
+
+        Its weight turns the mean over processes of means over their parts into the mean over the batch, though parts
+        may differ by one image.
+        """
+        images, labels, own = self.images[rows], self.labels[rows], self.rows[rows]
+        partners = None if self.partners is None else self.partners[rows]
+        versions = tuple(version[rows] for version in self.versions)
+        weight = self.weight * len(own) * processes / len(self.rows)
+        return replace(
+            self, images=images, labels=labels, rows=own, info=info, partners=partners, versions=versions, weight=weight
+        )
 
     def cross_entropy(self, logits: Tensor) -> Tensor:
         """Return the mean cross-entropy of logits (n, c): λ·CE(z, y) + (1 − λ)·CE(z, y′) for partners y′, share λ."""

@@ -31,7 +31,7 @@ def test_published_scorer_is_what_typing_its_name_gives() -> None:
 
 
 def test_t2fnorm_is_scored_without_ties() -> None:
-    assert published_scorer({"_target_": "openbench.training.methods.t2fnorm.T2FNorm"})["exact"] is True
+    assert published_scorer({"_target_": "openbench.training.methods.cross_entropy.T2FNorm"})["exact"] is True
 
 
 def test_a_training_that_is_none_is_refused() -> None:

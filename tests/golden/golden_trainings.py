@@ -29,7 +29,7 @@ from openbench.core.runtime import Runtime
 from openbench.data.sources.items import ArrayItems
 from openbench.errors import ConfigError
 from openbench.training import _job as jobs
-from openbench.training._images import ImagesInMemory
+from openbench.training._images import ImageSet
 from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.augment.mixing import RegMixup
@@ -112,11 +112,9 @@ def _pixels(seed: int, n: int, labels: Array | None) -> Array:
     return (found + bright).astype(np.uint8)
 
 
-def _held(seed: int, n: int, known: bool) -> ImagesInMemory:
-    labels = np.arange(n) % CLASSES
-    pixels = torch.from_numpy(_pixels(seed, n, labels if known else None))
-    held = torch.from_numpy(labels if known else np.full(n, -1))
-    return ImagesInMemory(pixels, held, torch.tensor(MEAN), torch.tensor(STD))
+def _held(seed: int, n: int, known: bool) -> ImageSet:
+    split = _split(Role.ID_TRAIN if known else Role.OOD_TRAIN, seed, n)
+    return ImageSet(split, Preprocess(SIDE, SIDE, MEAN, STD), torch.device("cpu"))
 
 
 @torch.no_grad()
@@ -236,7 +234,10 @@ LOOPED = {
 
 def _split(role: Role, seed: int, n: int) -> Split:
     labels = np.arange(n) % CLASSES
-    items, keys = ArrayItems(_pixels(seed, n, labels), np.arange(n)), [f"golden/{i}" for i in range(n)]
+    items, keys = (
+        ArrayItems(_pixels(seed, n, labels if role.is_id else None), np.arange(n)),
+        [f"golden/{i}" for i in range(n)],
+    )
     return Split("golden", role, items, labels, keys, ("r", "g", "b"), digest=f"{role}-{seed}", expected=n)
 
 

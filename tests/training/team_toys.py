@@ -13,13 +13,14 @@ from openbench.training.augment.augmentations import HorizontalFlip, JensenShann
 from openbench.training.augment.mixing import Mixup, RegMixup
 from openbench.training.augment.reading import RandomResizedCrop
 from openbench.training.loop import _loop as loop
+from openbench.training.loop import weights
 from openbench.training.loop._loop import train
 from openbench.training.loop.distributed import team
 from openbench.training.loop.weights import obtain
 from openbench.training.recipe import Recipe
 
 from . import training_toys
-from .training_toys import QUIET, ToyEntropy, backbone, benchmark
+from .training_toys import Setting, ToyEntropy, backbone, benchmark
 
 
 @dataclass(frozen=True)
@@ -64,17 +65,16 @@ def main(root: str, epochs: str, *names: str) -> None:
         if curves[0] == int(epochs):
             os._exit(9)
 
+    def told(*arguments) -> None:
+        resumed_after = train(*arguments).resumed_after
+        print(f"rank {together.rank} of {together.size} resumed after {resumed_after}\n", end="", flush=True)
+
+    weights.train = told
     if int(epochs):
         loop.write_whole = counted
 
     for name in names:
-        made = shared_job(name)
-
-        def start(folder: Path, made: TrainingJob = made) -> None:
-            result = train(made, folder, QUIET, team=together)
-            print(f"rank {together.rank} of {together.size} resumed after {result.resumed_after}\n", end="", flush=True)
-
-        obtain(made, Path(root), start, team=together)
+        obtain(shared_job(name), Setting(Path(root)), team=together)
 
 
 if __name__ == "__main__":

@@ -20,17 +20,17 @@ from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.augment.reading import PictureFolder
 from openbench.training.loop.weights import Trained, find_checkpoint, folder_of, get_or_train
-from openbench.training.methods.cross_entropy import CrossEntropy
-from openbench.training.methods.csi import CSI
-from openbench.training.methods.fine_tuning import FineTuning
-from openbench.training.methods.ish import ISH
+from openbench.training.methods.contrastive import CSI
+from openbench.training.methods.cross_entropy import ISH, CrossEntropy, FineTuning
 
 from ..logged import logged  # noqa: TID252 — the tests are no package
-from .settings import CONFIG, NODE, Setting
 from .training_toys import (
     CLASSES,
+    CONFIG,
+    NODE,
     PREPROCESS,
     RECIPE,
+    Setting,
     ToyEntropy,
     ToyPrototypes,
     backbone,
@@ -206,7 +206,7 @@ def test_a_training_that_another_process_does_is_waited_for(tmp_path: Path) -> N
 
     with logged(lambda text: other.release()) as said:
         assert trained(made, tmp_path).weights.is_file()
-    assert said == [f"checkpoint of {made}: another process trains it, waiting"]
+    assert said[0] == f"checkpoint of {made}: another process trains it, waiting"
 
 
 def test_never_refuses_what_is_not_trained(tmp_path: Path) -> None:

@@ -12,17 +12,13 @@ from openbench.backbones.network import NetworkBackbone
 from openbench.core.request import Field, Request
 from openbench.training.base import TrainingMethod
 from openbench.training.loop.weights import evaluated, get_or_train
-from openbench.training.methods.conf_branch import ConfBranch
-from openbench.training.methods.cross_entropy import CrossEntropy
-from openbench.training.methods.energy_bounded import EnergyBounded
-from openbench.training.methods.fine_tuning import FineTuning
-from openbench.training.methods.mcd import MCD
-from openbench.training.methods.rotpred import RotPred
-from openbench.training.methods.vos import VOS
+from openbench.training.methods.cross_entropy import CrossEntropy, FineTuning
+from openbench.training.methods.heads import ConfBranch, RotPred
+from openbench.training.methods.outliers import MCD, EnergyBounded
+from openbench.training.methods.virtual_outliers import VOS
 
 from ..logged import logged  # noqa: TID252 — the tests are no package
-from .settings import Setting
-from .training_toys import CLASSES, RECIPE, backbone, benchmark, job, reading, sets, trained
+from .training_toys import CLASSES, RECIPE, Setting, backbone, benchmark, job, reading, sets, trained
 
 
 def recipe_node(**changes: object) -> dict[str, object]:
@@ -34,8 +30,8 @@ def node(target: str, **changes: object) -> dict[str, object]:
 
 
 TUNED = node(
-    "energy_bounded.EnergyBounded",
-    tuning={"_target_": "openbench.training.methods.fine_tuning.FineTuning", "epochs": 3, "lr": 0.01},
+    "outliers.EnergyBounded",
+    tuning={"_target_": "openbench.training.methods.cross_entropy.FineTuning", "epochs": 3, "lr": 0.01},
     outliers_per_step=8,
 )
 

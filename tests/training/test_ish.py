@@ -8,7 +8,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.methods.shaping import SCALE
 from openbench.training.base import features_and_logits
-from openbench.training.methods.ish import ISH, shaped_linear
+from openbench.training.methods.cross_entropy import ISH, shaped_linear
 
 from .training_toys import CLASSES, FEATURES, backbone, batch
 

@@ -13,19 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.training.base import Batch, StepInfo, TrainingMethod
-from openbench.training.methods.arpl import ARPL
-from openbench.training.methods.cider import CIDER
-from openbench.training.methods.conf_branch import ConfBranch
-from openbench.training.methods.cross_entropy import CrossEntropy
-from openbench.training.methods.dropout import Dropout
-from openbench.training.methods.energy_bounded import EnergyBounded
-from openbench.training.methods.godin import GODIN
-from openbench.training.methods.logitnorm import LogitNorm
-from openbench.training.methods.mcd import MCD
-from openbench.training.methods.mixoe import MixOE
-from openbench.training.methods.outlier_exposure import OutlierExposure
-from openbench.training.methods.rotpred import RotPred
-from openbench.training.methods.t2fnorm import T2FNorm
+from openbench.training.methods.contrastive import CIDER
+from openbench.training.methods.cross_entropy import CrossEntropy, Dropout, LogitNorm, T2FNorm
+from openbench.training.methods.heads import ARPL, GODIN, ConfBranch, RotPred
+from openbench.training.methods.outliers import MCD, EnergyBounded, MixOE, OutlierExposure
 
 from .training_toys import CLASSES, FEATURES, array as w, backbone, draws, features
 

@@ -11,8 +11,8 @@ from openbench.training.augment.augmentations import HorizontalFlip
 from openbench.training.augment.mixing import CutMix, Mixing, Mixup, RegMixup, draw_share
 from openbench.training.base import Batch, TrainingMethod
 from openbench.training.loop._loop import train
-from openbench.training.methods.conf_branch import ConfBranch
 from openbench.training.methods.cross_entropy import CrossEntropy
+from openbench.training.methods.heads import ConfBranch
 from openbench.training.recipe import Recipe
 
 from .training_toys import QUIET, RECIPE, draws, job

@@ -12,7 +12,7 @@ from openbench.errors import ConfigError
 from openbench.training.augment.mixing import blend, draw_share
 from openbench.training.base import features_and_logits
 from openbench.training.loop.weights import evaluated
-from openbench.training.methods.fine_tuning import FineTuning
+from openbench.training.methods.cross_entropy import FineTuning
 from openbench.training.methods.mos import MOS, Grouped, assignment, clustered
 
 from .training_toys import (
@@ -113,6 +113,6 @@ def test_given_groups_are_assigned() -> None:
 def test_groups_that_are_no_partition_of_the_classes_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"MOS\.groups — found"):
         MOS(groups=[[0, 1], [1]])
-    for groups, words in (([[0], [1]], "missing or unknown: 2"), (4, "groups=4 for 3 classes")):
+    for groups, words in (([[0], [1]], "put every class from 0 to 2 in one group"), (4, "groups=4 for 3 classes")):
         with pytest.raises(ConfigError, match=words):
             MOS(groups=groups).prepare(nn.Identity(), FEATURES, CLASSES)

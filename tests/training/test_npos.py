@@ -9,7 +9,7 @@ from sklearn.neighbors import NearestNeighbors
 from torch.nn import functional
 
 from openbench.training.base import Batch, TrainingData, features_and_logits
-from openbench.training.methods.npos import NPOS, WithBoundary, remoteness
+from openbench.training.methods.virtual_outliers import NPOS, WithBoundary, remoteness
 
 from . import training_toys
 from .training_toys import CLASSES, FEATURES, array, info, model_of

@@ -18,12 +18,8 @@ from openbench.core.request import Field, Request
 from openbench.errors import ConfigError
 from openbench.training.base import TrainingMethod, features_and_logits
 from openbench.training.loop.weights import evaluated
-from openbench.training.methods.cider import CIDER
-from openbench.training.methods.cider_last_stage import CIDERLastStage, last_stage
-from openbench.training.methods.csi import CSI
-from openbench.training.methods.fine_tuning import FineTuning
-from openbench.training.methods.reweightood import ReweightOOD
-from openbench.training.methods.supcon import SupCon
+from openbench.training.methods.contrastive import CIDER, CSI, CIDERLastStage, ReweightOOD, SupCon, last_stage
+from openbench.training.methods.cross_entropy import FineTuning
 
 from .training_toys import CLASSES, RECIPE, array, batch, draws, job, model_of, reading, trained
 

@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 from torch.nn import functional
 
 from openbench.training.base import Batch, features_and_logits
-from openbench.training.methods.palm import PALM, Mixture, assignment, contrast
+from openbench.training.methods.contrastive import PALM, Projected, assignment, prototype_contrast
 
 from . import training_toys
 from .training_toys import CLASSES, FEATURES, array, backbone
@@ -21,13 +21,13 @@ def batch() -> Batch:
     return training_toys.batch(torch.tensor([0, 0, 0, 0, 1, 2, 0, 1, 0, 0, 2, 1]))
 
 
-def model_of(method: PALM = METHOD) -> Mixture:
+def model_of(method: PALM = METHOD) -> Projected:
     model = training_toys.model_of(method)
     model.prototypes.copy_(functional.normalize(torch.randn(model.prototypes.shape), dim=2))
     return model
 
 
-def embedded(model: Mixture, given: Batch) -> Array:
+def embedded(model: Projected, given: Batch) -> Array:
     f = array(features_and_logits(model.network, given.images)[0])
     w1, b1, w2, b2 = map(array, model.project.parameters())
     h = np.maximum(f @ w1.T + b1, 0) @ w2.T + b2
@@ -111,12 +111,12 @@ def test_contrast_has_its_closed_form_for_coinciding_and_orthogonal_prototypes()
     c, count = 4, 3
     prototypes = torch.eye(c, 5)[:, None].expand(c, count, 5)
     expected = np.log((count - 1) * np.exp(2.0) + (c - 1) * count) - 2.0
-    assert float(contrast(prototypes)) == pytest.approx(expected, rel=1e-6)
+    assert float(prototype_contrast(prototypes)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_lone_prototype_per_class_is_pushed_from_the_others_alone() -> None:
     prototypes = torch.eye(3, 4)[:, None]
-    assert float(contrast(prototypes)) == pytest.approx(np.log(2.0), rel=1e-6)
+    assert float(prototype_contrast(prototypes)) == pytest.approx(np.log(2.0), rel=1e-6)
 
 
 def test_prototypes_of_classes_that_are_not_in_the_batch_stay() -> None:

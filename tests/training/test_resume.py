@@ -11,13 +11,13 @@ from openbench.storage.files import write_whole
 from openbench.training.base import TrainingMethod
 from openbench.training.loop import _loop as loop
 from openbench.training.loop._loop import train
-from openbench.training.loop.weights import find_checkpoint, obtain
+from openbench.training.loop.weights import find_checkpoint
 
 from ..forked import Forked  # noqa: TID252 — the tests are no package
 from ..logged import logged  # noqa: TID252 — the tests are no package
 from . import training_toys
 from .killing import KilledError, train_until_killed
-from .training_toys import METHODS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job
+from .training_toys import METHODS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job, trained
 
 
 def start(method: str, root: Path, number: int = 0, **environment: str) -> Forked:
@@ -57,11 +57,8 @@ def test_training_killed_in_an_epoch_ends_in_the_same_bits(tmp_path: Path) -> No
         process.kill()
         process.ended()
     assert find_checkpoint(made, tmp_path / "root") is None
-    results = []
-    checkpoint = obtain(made, tmp_path / "root", lambda place: results.append(train(made, place, QUIET)))
-    assert results[0].resumed_after == 2
-    assert [row.loss for row in results[0].curve] == [row.loss for row in through.curve]
-    assert checkpoint.info["files"] == through.files
+    assert trained(made, tmp_path / "root").info["files"] == through.files
+    assert (folder / "curve.csv").read_text().count("\n") == 5
 
 
 @pytest.mark.parametrize(("method", "epochs"), [(ToyEntropy, 1), (ToyPrototypes, 3)])
@@ -73,7 +70,7 @@ def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
     resumed = train(job(method()), tmp_path / "cut", QUIET)
     assert resumed.resumed_after == epochs
     assert resumed.files == through.files
-    assert resumed.best_epoch == through.best_epoch
+    assert resumed.best["epoch"] == through.best["epoch"]
 
 
 def test_finished_folder_holds_the_files_promised_and_no_others(tmp_path: Path) -> None:

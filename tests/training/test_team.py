@@ -1,7 +1,7 @@
 """One training in two processes: torchrun and gloo on this machine's CPU."""
 
-import importlib.util
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,25 +11,18 @@ from torch import nn
 
 from openbench.core.runtime import under_torchrun
 from openbench.errors import ConfigError
-from openbench.training.loop._loop import Part, check_shareable, train
+from openbench.training.loop import distributed
+from openbench.training.loop._loop import train
 from openbench.training.loop._session import Session
 from openbench.training.loop.distributed import Team, require_one_process, sync_batch_norm, team
-from openbench.training.methods.cross_entropy import CrossEntropy
+from openbench.training.loop.weights import obtain
 
 from ..forked import Forked  # noqa: TID252 — the tests are no package
 from . import team_toys
 from .team_toys import RECIPES, Apart, shared_job
-from .training_toys import QUIET, RECIPE, ToyEntropy, job
+from .training_toys import QUIET, Setting, ToyEntropy, job
 
 HERE = Path(__file__).parent
-needs_accelerate = pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="accelerate")
-
-
-class Pretended(Team):
-    """One of several processes, as far as it can be told alone."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
 
 
 def assert_same_weights(one: Path, other: Path) -> None:
@@ -65,7 +58,6 @@ def assert_trained_as_alone(name: str, root: Path) -> None:
     assert losses == pytest.approx([row.loss for row in alone.curve], rel=1e-5)
 
 
-@needs_accelerate
 def test_two_processes_give_the_weights_of_one(tmp_path: Path) -> None:
     names = [name for name in RECIPES if name != "plain"]
     done = two_forked(tmp_path, str(tmp_path / "two"), "0", *names)
@@ -75,7 +67,6 @@ def test_two_processes_give_the_weights_of_one(tmp_path: Path) -> None:
         assert_trained_as_alone(name, tmp_path)
 
 
-@needs_accelerate
 def test_two_processes_go_on_after_a_kill_and_only_one_writes(tmp_path: Path) -> None:
     made = shared_job("uneven")
     train(made, tmp_path / "alone", QUIET)
@@ -93,7 +84,7 @@ def test_two_processes_go_on_after_a_kill_and_only_one_writes(tmp_path: Path) ->
 def test_shares_cover_everything_once_and_differ_by_one_at_most() -> None:
     for size in (1, 2, 3, 7):
         for count in (0, 1, 5, 16, 127):
-            own = [list(range(count))[Pretended(rank, size).share(count)] for rank in range(size)]
+            own = [list(range(count))[Team(rank, size).share(count)] for rank in range(size)]
             assert [i for share in own for i in share] == list(range(count))
             assert max(map(len, own)) - min(map(len, own)) <= 1
 
@@ -106,13 +97,14 @@ def test_mean_of_weighted_shares_is_the_mean_of_the_batch(tmp_path: Path) -> Non
             seen.append(batch)
             return super().loss(model, batch)
 
-    train(job(Noting(RECIPE)), tmp_path, QUIET)
+    train(job(Noting()), tmp_path, QUIET)
     batch, values = seen[0], torch.rand(16)
     of = dict(zip(batch.rows.tolist(), values.tolist(), strict=True))
-    shares = [Part(batch, 0.5).share(Pretended(rank, 3).share(16), 3) for rank in range(3)]
-    means = [s.weight * sum(of[row] for row in s.batch.rows.tolist()) / len(s.batch.rows) for s in shares]
+    half = replace(batch, weight=0.5)
+    shares = [half.part(Team(rank, 3).share(16), 3, batch.info) for rank in range(3)]
+    means = [s.weight * sum(of[row] for row in s.rows.tolist()) / len(s.rows) for s in shares]
     assert sum(means) / 3 == pytest.approx(0.5 * float(values.mean()))
-    assert [len(s.batch.images) for s in shares] == [len(s.batch.labels) for s in shares] == [5, 5, 6]
+    assert [len(s.images) for s in shares] == [len(s.labels) for s in shares] == [5, 5, 6]
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (5, 4, 3, 3)])
@@ -130,12 +122,10 @@ def test_shared_batch_norm_is_batch_norm(shape: tuple[int, ...]) -> None:
     class Two(Team):
         """A process beside which another has the very same batch."""
 
-        size = 2
-
         def sum(self, values):
             return 2 * values
 
-    with sync_batch_norm(mine, Two()):
+    with sync_batch_norm(mine, Two(0, 2)):
         ours = mine(x)
         (ours * probe).sum().backward()
         evaluated = mine.eval()(x)
@@ -150,32 +140,37 @@ def test_shared_batch_norm_is_batch_norm(shape: tuple[int, ...]) -> None:
     assert "forward" not in vars(mine)
 
 
-def test_losses_over_the_whole_batch_are_not_shared_out() -> None:
+def test_losses_over_the_whole_batch_are_not_shared_out(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ToyEntropy.* 2 processes"):
-        check_shareable(job(ToyEntropy()), Pretended(0, 2))
-    check_shareable(job(ToyEntropy()), Team())
-    check_shareable(job(Apart()), Pretended(0, 2))
-    check_shareable(job(CrossEntropy(RECIPE)), Pretended(0, 2))
+        obtain(job(ToyEntropy()), Setting(tmp_path), team=Team(0, 2))
 
 
 @pytest.mark.parametrize(("rank", "written"), [(0, {"best-0.safetensors", "state.pt"}), (1, set())])
 def test_one_process_of_several_writes(tmp_path: Path, rank: int, written: set[str]) -> None:
-    session = Session.begin(job(Apart()), tmp_path, torch.device("cpu"), team=Pretended(rank, 2))
+    session = Session.begin(job(Apart()), tmp_path, torch.device("cpu"), team=Team(rank, 2))
     session.save_if_best(0.5)
     session.save()
     assert {file.name for file in tmp_path.iterdir()} == written
 
 
-def test_the_processes_of_torchrun_compute_on_the_cpu_where_there_is_no_gpu_or_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("device", "gpus", "own"),
+    [("auto", False, "cpu"), ("auto", True, "cuda:1"), ("cuda", True, "cuda:1"), ("cpu", True, "cpu")],
+)
+def test_a_process_of_torchrun_computes_on_its_gpu_or_on_the_cpu(
+    monkeypatch, device: str, gpus: bool, own: str
 ) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("openbench.training.loop.distributed.Torchrun", lambda cpu: ("on the CPU", cpu))
-    cases = [("auto", False, True), ("auto", True, False), ("cuda", True, False), ("cpu", True, True)]
-    for device, gpus, cpu in cases:
-        monkeypatch.setattr("torch.cuda.is_available", lambda gpus=gpus: gpus)
-        assert team.__wrapped__(device) == ("on the CPU", cpu)
+    begun = []
+    for name, value in {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", begun.append)
+    monkeypatch.setattr(distributed.atexit, "register", lambda _: None)
+    for name, given in (("init_process_group", begun.append), ("get_rank", lambda: 1), ("get_world_size", lambda: 2)):
+        monkeypatch.setattr(torch.distributed, name, given)
+    joined = team.__wrapped__(device)
+    assert (joined.rank, joined.size, joined.device(device)) == (1, 2, torch.device(own))
+    assert begun == (["gloo"] if own == "cpu" else [torch.device(own), "nccl"])
 
 
 def test_one_process_is_alone_and_under_torchrun_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,13 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 
-from openbench.training._images import ImagesInMemory
+from openbench.core.request import Role
+from openbench.data.sources.items import ArrayItems
 from openbench.training.base import Batch, TrainingData
-from openbench.training.methods import udg
-from openbench.training.methods.udg import UDG, balancing, k_means, pure_labels, whitened
+from openbench.training.methods import outliers as udg
+from openbench.training.methods.outliers import UDG, balancing, k_means, pure_labels, whitened
 
-from .training_toys import CLASSES, array, draws, features, info, model_of, sets
+from .training_toys import CLASSES, array, draws, features, image_set, info, model_of, sets, split
 
 METHOD = UDG(outlier_weight=0.7, group_weight=0.3, groups=5, outliers_per_step=6)
 N, M = 9, 6
@@ -84,8 +85,8 @@ def test_loss_equals_the_formula(lent: list[int]) -> None:
     images, outliers = torch.randn(N + M, 3, 8, 8, generator=draws(0)).split((N, M))
     model, rows, out_rows = model_of(METHOD), torch.arange(N) + 3, torch.tensor([5, 0, 3, 2, 1, 4])
     model.lent.labels = torch.tensor(lent)
-    model.lent.groups = (torch.arange(20) % 5, torch.arange(M) % 4)
-    model.lent.weights = (torch.linspace(0.5, 2, 20), torch.linspace(3, 1, M))
+    model.lent.groups = torch.cat([torch.arange(20) % 5, torch.arange(M) % 4])
+    model.lent.weights = torch.cat([torch.linspace(0.5, 2, 20), torch.linspace(3, 1, M)])
     y, out = torch.arange(N) % CLASSES, np.array(lent)[out_rows]
     f, g = features(model.network, images), features(model.network, outliers)
     weight, bias = map(array, (model.network.fc.weight, model.network.fc.bias))
@@ -107,14 +108,14 @@ def test_outliers_that_look_like_a_class_are_lent_it_and_others_are_not() -> Non
     data = sets()
     reds = data.train.labels == 0
     disguised = torch.cat([data.train.pixels[reds][:3], data.outliers.pixels[:21]])
-    mixed = ImagesInMemory(disguised, torch.full((24,), -1), data.outliers.mean, data.outliers.std)
+    mixed = image_set(replace(split(Role.OOD_TRAIN, 24), items=ArrayItems(disguised.numpy(), np.arange(24))))
     model = model_of(METHOD)
     method = replace(METHOD, groups=1000, dims=3, purity=0.6)
     method.on_epoch_start(model, info(0), TrainingData(data.train, mixed))
     assert model.lent.labels[:3].tolist() == [0] * 3
     assert (model.lent.labels[3:] == -1).float().mean() > 0.8
     # 94 images make 9 groups.
-    assert int(torch.cat(model.lent.groups).max()) <= 8
+    assert int(model.lent.groups.max()) <= 8
 
 
 def test_last_epochs_loans_count_in_the_purity_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:

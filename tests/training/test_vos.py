@@ -9,8 +9,7 @@ from scipy.stats import ks_2samp, multivariate_normal
 from torch.nn import functional
 
 from openbench.training.base import Batch, features_and_logits
-from openbench.training.methods.vos import VOS, WithQueues
-from openbench.training.parts._shared import Queued
+from openbench.training.methods.virtual_outliers import VOS, Queued, empty_queues
 
 from . import training_toys
 from .training_toys import CLASSES, array, info, model_of
@@ -22,14 +21,14 @@ def batch(epoch: int = 9) -> Batch:
     return training_toys.batch(torch.arange(12) % CLASSES, epoch)
 
 
-def filled(method: VOS = METHOD) -> WithQueues:
+def filled(method: VOS = METHOD) -> Queued:
     model = model_of(method)
     model.queue.copy_(torch.rand(model.queue.shape) + torch.arange(CLASSES)[:, None, None])
     model.seen.fill_(method.queue)
     return model
 
 
-def own_gradient(model: WithQueues, method: VOS) -> dict[str, torch.Tensor | None]:
+def own_gradient(model: Queued, method: VOS) -> dict[str, torch.Tensor | None]:
     """The gradient of the regulariser alone: that of the loss less that of the cross-entropy."""
     names, parameters = zip(*model.named_parameters(), strict=True)
     entropy = functional.cross_entropy(features_and_logits(model.network, batch().images)[1], batch().labels)
@@ -141,9 +140,7 @@ LENGTH = 3
 
 
 def empty(num_classes: int, feature_dim: int) -> Queued:
-    queued = Queued()
-    queued.add_queues(num_classes, LENGTH, feature_dim)
-    return queued
+    return Queued(torch.nn.Identity(), **empty_queues(num_classes, LENGTH, feature_dim))
 
 
 def test_a_batch_longer_than_the_queue_leaves_its_last_features_in_order():

@@ -19,13 +19,14 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request, Role
 from openbench.core.runtime import Runtime
 from openbench.data.sources.items import ArrayItems
-from openbench.training._images import load_images
+from openbench.training._images import ImageSet
 from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod, features_and_logits
-from openbench.training.loop._loop import train
 from openbench.training.loop.weights import Checkpoint, obtain
 from openbench.training.recipe import Recipe
+
+from ..logged import logged  # noqa: TID252 — the tests are no package
 
 SIDE, CLASSES, FEATURES = 8, 3, 12
 PREPROCESS = Preprocess(SIDE, SIDE, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
@@ -182,10 +183,13 @@ def batch(labels: Tensor, epoch: int = 9, seed: int = 0) -> Batch:
     return Batch(images, labels, torch.arange(len(labels)), info(epoch))
 
 
+def image_set(data: Split, preprocess: Preprocess = PREPROCESS, **changes: object) -> ImageSet:
+    return ImageSet(data, preprocess, torch.device("cpu"), **changes)
+
+
 def sets() -> TrainingData:
     """All training images and outliers of the toy benchmark."""
-    splits = (split(Role.ID_TRAIN, 70), split(Role.OOD_TRAIN, 24))
-    return TrainingData(*(load_images(s, PREPROCESS, torch.device("cpu")) for s in splits))
+    return TrainingData(image_set(split(Role.ID_TRAIN, 70)), image_set(split(Role.OOD_TRAIN, 24)))
 
 
 def model_of(method: TrainingMethod) -> nn.Module:
@@ -211,13 +215,30 @@ def reading(layer: str) -> Request:
     return Request(fields=frozenset({Field.LOGITS, Field.FEATURES, Field.MAPS}), layers=(layer,), pool="mean")
 
 
+@dataclass(frozen=True)
+class Setting:
+    """The part of a runtime that training reads."""
+
+    checkpoints: Path
+    train: str = "auto"
+    device: str = "cpu"
+    workers: int = 0
+    progress: bool = False
+    compile: bool = False
+    tensorboard: bool = False
+
+
+NODE = {
+    "_target_": "openbench.training.methods.cross_entropy.CrossEntropy",
+    "_name_": "cross_entropy",
+    "recipe": {"_target_": "openbench.training.recipe.Recipe", "epochs": 2, "batch_size": 16},
+}
+CONFIG = {"training": NODE, "seed": 5}
+
+
 def trained(made: TrainingJob, root: Path) -> Checkpoint:
-    """The checkpoint of a job; what it starts from is trained first, as `get_or_train` does."""
-
-    def start(folder: Path) -> None:
-        train(made, folder, QUIET, None if made.initial is None else trained(made.initial, root).weights)
-
-    return obtain(made, root, start)
+    """The checkpoint of a job."""
+    return obtain(made, Setting(root))
 
 
 def job(method: TrainingMethod | None = None, seed: int = 0, **changes: object) -> TrainingJob:
@@ -233,8 +254,5 @@ def main(method: str, root: str) -> None:
     torch.set_num_threads(1)
     STEPS[0] = 0
 
-    def start(folder: Path) -> None:
-        print("trains", flush=True)
-        train(job(METHODS[method]()), folder, QUIET)
-
-    print(obtain(job(METHODS[method]()), Path(root), start).sha256)
+    with logged(lambda text: print("trains", flush=True) if "training for" in text else None):
+        print(obtain(job(METHODS[method]()), Setting(Path(root))).sha256)

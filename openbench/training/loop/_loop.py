@@ -1,9 +1,10 @@
 """The training loop of every method and network, from the seed to the weights of the best epoch."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -13,20 +14,20 @@ from torch import Tensor, nn
 
 from openbench import __version__
 from openbench.backbones.anatomy import last_linear
-from openbench.backbones.device import HALVES, Precision, arithmetic, resolve_device
+from openbench.backbones.device import HALVES, Precision, arithmetic
 from openbench.checkout import made_now
 from openbench.core.runtime import Runtime
 from openbench.errors import ConfigError, MethodError, TrainingError
-from openbench.progress import reported
+from openbench.progress import Report, reported
 from openbench.storage.checksum import stated
 from openbench.storage.files import write_whole
 from openbench.storage.plain_json import readable
-from openbench.training._images import ImageSet, open_images
+from openbench.training._images import ImageSet
 from openbench.training._job import TrainingJob
 from openbench.training.augment.mixing import Mixing
 from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod
-from openbench.training.loop._progress import EpochRow, Reporter, as_csv, as_png, events_in
-from openbench.training.loop._session import STATE, Session, TrainingResult, stream_of_rank
+from openbench.training.loop._progress import EpochRow, add_scalars, as_csv, as_png, events_in
+from openbench.training.loop._session import STATE, Session, stream_of_rank
 from openbench.training.loop.distributed import ALONE, Team, sync_batch_norm
 
 JOB, FINISHED = "job.json", "finished.json"
@@ -34,10 +35,8 @@ JOB, FINISHED = "job.json", "finished.json"
 _CHECK_EVERY = 32
 
 
-def train(
-    job: TrainingJob, folder: Path, runtime: Runtime, start: Path | None = None, team: Team = ALONE
-) -> TrainingResult:
-    """Train a job to its end in `folder`, continuing where an interrupted process stopped.
+def train(job: TrainingJob, folder: Path, runtime: Runtime, start: Path | None = None, team: Team = ALONE) -> Session:
+    """Train a job to its end in `folder`, continuing where an interrupted process stopped; return the session.
 
     On one machine's CPU with one number of threads the weights are the same bit for bit, interrupted or not. The
     global random state is left as it was. The backbone's own weights are those of the last step afterwards.
@@ -59,7 +58,7 @@ def train(
         ConfigError: a precision that the device cannot train at.
         OSError: the folder cannot be written.
     """
-    recipe, device = job.method.schedule, team.device(resolve_device(runtime.device))
+    recipe, device = job.method.schedule, team.device(runtime.device)
     if team.leads:
         write_job(folder, job)
     devices = [device] if device.type == "cuda" else []
@@ -67,19 +66,21 @@ def train(
     with torch.random.fork_rng(devices=devices), arithmetic(precision, device), ExitStack() as stack:
         session = Session.begin(job, folder, device, start, team)
         session.resume()
-        resumed_after = len(session.curve)
         loop = _Loop(session, runtime.workers)
         stack.enter_context(sync_batch_norm(session.prepared, team))
         if runtime.compile:
             stack.enter_context(compiled(session.network))
-        done, total = loop.step_at(resumed_after), loop.step_at(recipe.epochs)
+        done, total = loop.step_at(session.resumed_after), loop.step_at(recipe.epochs)
         show = runtime.progress and team.leads
-        progress = stack.enter_context(reported(f"train {job}", total, done=done, unit="steps", show=show))
+        report = stack.enter_context(reported(f"train {job}", total, done=done, unit="steps", show=show))
         events = stack.enter_context(events_in(folder, session.curve)) if runtime.tensorboard and team.leads else None
-        report = Reporter(progress, events)
-        for epoch in range(resumed_after, recipe.epochs):
+        for epoch in range(session.resumed_after, recipe.epochs):
             loop.epoch(epoch, report)
-    return team.broadcast(_finish(session, resumed_after) if team.leads else None)  # type: ignore[return-value]
+            if events is not None:
+                add_scalars(events, session.curve[-1])
+    if team.leads:
+        _finish(session)
+    return session
 
 
 class _Loop:
@@ -89,9 +90,9 @@ class _Loop:
         job = session.job
         self.session, self.method, self.recipe = session, job.method, job.method.schedule
         reading, where = self.recipe.reading, (job.backbone.preprocess, session.device, workers)
-        outliers = None if job.ood_train is None else open_images(job.ood_train, *where, reading)
-        self.data = TrainingData(open_images(job.id_train, *where, reading), outliers)
-        self.validation = open_images(job.id_val, *where)
+        outliers = None if job.ood_train is None else ImageSet(job.ood_train, *where, reading)
+        self.data = TrainingData(ImageSet(job.id_train, *where, reading), outliers)
+        self.validation = ImageSet(job.id_val, *where)
         self.per_epoch = self.recipe.steps_per_epoch(len(self.data.train))
         self.parameters = [p for group in session.optimiser.param_groups for p in group["params"]]
         if session.team.size > 1:
@@ -105,7 +106,7 @@ class _Loop:
         """The number of steps before an epoch."""
         return epoch * self.per_epoch
 
-    def epoch(self, epoch: int, report: Reporter) -> None:
+    def epoch(self, epoch: int, report: Report) -> None:
         """Take the steps of an epoch, validate, save the weights if they are best, save the state."""
         session, start = self.session, time.perf_counter()
         if session.team.size > 1:
@@ -130,78 +131,91 @@ class _Loop:
         session.save()
         if session.team.leads:
             write_whole(session.folder / "curve.csv", as_csv(session.curve))
-        report.epoch(row)
+        report.to(row.step, f"epoch {row.epoch}, {self._state(loss, row.images_per_second)}", seconds=1.0)
 
-    def _steps(self, epoch: int, report: Reporter) -> tuple[float, int]:
+    def _state(self, loss: float, images_per_second: float) -> str:
+        """What is said beside the steps: loss, the last epoch's accuracy, and speed."""
+        accuracy = f", val accuracy {100 * self.session.curve[-1].val_accuracy:.2f} %" if self.session.curve else ""
+        return f"loss {loss:.4f}{accuracy}, {images_per_second:,.0f} images/s"
+
+    def _steps(self, epoch: int, report: Report) -> tuple[float, int]:
         """Take the steps of an epoch; return the mean loss over its images, and their number."""
-        session, start = self.session, time.perf_counter()
+        session, start, first = self.session, time.perf_counter(), self.step_at(epoch)
         session.prepared.train()
-        size = self.recipe.batch_size
-        order = torch.randperm(len(self.data.train), generator=session.generator)
-        outlier_order = self._outlier_order()
-        self._announce(order, outlier_order)
         losses = torch.zeros(self.per_epoch, device=session.device)
-        counts = torch.tensor([len(order[i * size : (i + 1) * size]) for i in range(self.per_epoch)])
+        counts = torch.zeros(self.per_epoch)
         checked = 0
-        for i in range(self.per_epoch):
+        for i, (rows, pixels, outlier_rows, outliers) in enumerate(self._batches()):
             info = self._info(epoch, i)
-            parts = self._parts(order[i * size : (i + 1) * size], outlier_order, info, i)
-            losses[i] = self._step(parts, info)
+            losses[i] = self._step(self._parts(rows, pixels, outlier_rows, outliers, info), info)
+            counts[i] = len(rows) // self.method.views
             if session.average is not None:
                 session.average.update()
             if (i + 1) % _CHECK_EVERY == 0 or i + 1 == self.per_epoch:
                 losses[checked : i + 1] = session.team.sum(losses[checked : i + 1]) / session.team.size
-                self._check_finite(losses[: i + 1], checked, info)
-                checked, done = i + 1, int(counts[: i + 1].sum())
+                self._check_finite(losses[checked : i + 1], first + checked)
+                checked, done = i + 1, int(counts.sum())
                 mean = float((losses[:checked].cpu() * counts[:checked]).sum()) / done
-                report.steps(info.step + 1, mean, done / (time.perf_counter() - start))
+                if first + checked < report.total:
+                    state = self._state(mean, done / (time.perf_counter() - start))
+                    report.to(first + checked, state, seconds=20.0)
         return mean, done
 
-    def _announce(self, order: Tensor, outlier_order: Tensor | None) -> None:
-        """Announce an epoch's rows to images that are read as needed."""
-        team, generator = self.session.team, self.session.generator
+    def _batches(self) -> "Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]":
+        """Return rows and stored images of each of an epoch's batches, and of its outliers; these may be empty."""
+        team, generator, data = self.session.team, self.session.generator, self.data
+        order = torch.randperm(len(data.train), generator=generator)
+        batches = [rows.repeat(self.method.views) for rows in torch.split(order, self.recipe.batch_size)][
+            : self.per_epoch
+        ]
         # The image that is mixed with this one may belong to another process.
         share = None if team.size == 1 or self.recipe.mixing is not None else team.share
-        for images, rows, size, views in (
-            (self.data.train, order, self.recipe.batch_size, self.method.views),
-            (self.data.outliers, outlier_order, self.method.outlier_batch_size, 1),
-        ):
-            if images is not None and images.streams and rows is not None:
-                seed = int(torch.randint(0, 2**62, (), generator=generator))
-                batches = [part.repeat(views) for part in torch.split(rows, size)][: self.per_epoch]
-                images.plan(batches, seed, share)
+        none = torch.zeros(0, dtype=torch.int64)
+        if data.outliers is None:
+            pixels = data.train.epoch(batches, generator, share)
+            return ((rows, images, none, none) for rows, images in zip(batches, pixels, strict=True))
+        # A permutation, and further ones if there are too few outliers.
+        size = self.method.outlier_batch_size
+        rounds = -(-self.per_epoch * size // len(data.outliers))
+        orders = [torch.randperm(len(data.outliers), generator=generator) for _ in range(rounds)]
+        outliers = torch.split(torch.cat(orders), size)[: self.per_epoch]
+        pixels = data.train.epoch(batches, generator, share)
+        return zip(batches, pixels, outliers, data.outliers.epoch(outliers, generator, share), strict=True)
 
-    def _parts(self, rows: Tensor, outlier_order: Tensor | None, info: StepInfo, index: int) -> "list[Part]":
-        """Return the batch, or this process's share of it with a separate generator."""
-        augment, generator, data = self.recipe.augmentations, self.session.generator, self.data
-        rows = rows.repeat(self.method.views)
-        pixels = data.train.augmented(rows, augment, generator)
-        consistency = self.recipe.consistency
+    def _parts(
+        self, rows: Tensor, pixels: Tensor, outlier_rows: Tensor, outliers: Tensor, info: StepInfo
+    ) -> list[Batch]:
+        """Return the batches whose losses are summed, or this process's parts of them with a separate generator."""
+        generator, data, consistency = self.session.generator, self.data, self.recipe.consistency
+        pixels = self._augmented(pixels)
         others = [] if consistency is None else consistency.versions(pixels, generator)
         images, *versions = (self._in_layout(data.train.normalised(p)) for p in (pixels, *others))
-        batch = Batch(images, data.train.labels[rows.to(self.session.device)], rows, info)
-        if data.outliers is not None and outlier_order is not None:
-            size = self.method.outlier_batch_size
-            outlier_rows = outlier_order[index * size : (index + 1) * size]
-            outliers = data.outliers.normalised(data.outliers.augmented(outlier_rows, augment, generator))
-            batch = replace(batch, outliers=self._in_layout(outliers), outlier_rows=outlier_rows)
-        parts, team = parts_of(batch, self.recipe.mixing, tuple(versions)), self.session.team
+        labels = data.train.labels[rows.to(self.session.device)]
+        batch = Batch(images, labels, rows, info, versions=tuple(versions))
+        if data.outliers is not None:
+            normalised = self._in_layout(data.outliers.normalised(self._augmented(outliers)))
+            batch = replace(batch, outliers=normalised, outlier_rows=outlier_rows)
+        batches, team = mixed(batch, self.recipe.mixing), self.session.team
         if team.size == 1:
-            return parts
+            return batches
         # The draws of a loss may depend on its number of images; the common generator must stay the same everywhere.
         seed = stream_of_rank(self.session.job.seed, info.step, team.rank)
         info = replace(info, generator=torch.Generator().manual_seed(seed))
-        shares = [part.share(team.share(len(rows)), team.size) for part in parts]
-        return [replace(part, batch=replace(part.batch, info=info)) for part in shares]
+        return [batch.part(team.share(len(rows)), team.size, info) for batch in batches]
 
-    def _step(self, parts: "list[Part]", info: StepInfo) -> Tensor:
+    def _augmented(self, pixels: Tensor) -> Tensor:
+        for augmentation in self.recipe.augmentations:
+            pixels = augmentation(pixels, self.session.generator)
+        return pixels
+
+    def _step(self, batches: list[Batch], info: StepInfo) -> Tensor:
         """Take one step; return the loss, still on the device."""
         optimiser, scaler = self.session.optimiser, self.session.scaler
         rate = self.recipe.learning_rate(info.step, self.per_epoch)
         for group in optimiser.param_groups:
             group["lr"] = group["lr_scale"] * (self.recipe.lr if group["lr_constant"] else rate)
         with self._autocast():
-            loss: Tensor = self.objective(parts)
+            loss: Tensor = self.objective(batches)
         optimiser.zero_grad(set_to_none=True)
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         if self.recipe.clip is not None:
@@ -212,26 +226,17 @@ class _Loop:
         self.method.on_step_end(self.session.prepared, info)
         return loss.detach()
 
-    def _check_finite(self, losses: Tensor, checked: int, last: StepInfo) -> None:
-        bad = ~torch.isfinite(losses)
-        bad[:checked] = False
-        if bool(bad.any()):
-            i = int(bad.int().argmax())
-            step = last.epoch * self.per_epoch + i
-            rate = self.recipe.learning_rate(step, self.per_epoch)
-            raise TrainingError(
-                f"training {self.session.job}: the loss is {float(losses[i])} at step {step + 1} of {last.steps} "
-                f"(epoch {last.epoch + 1}, batch {i + 1}, learning rate {rate:.4g}) — lower training.recipe.lr, set "
-                "training.recipe.clip=1.0 or training.recipe.warmup_epochs=1"
-            )
-
-    def _outlier_order(self) -> Tensor | None:
-        """Return rows of outliers for an epoch: a permutation, and further ones if there are too few outliers."""
-        if self.data.outliers is None:
-            return None
-        n, needed = len(self.data.outliers), self.per_epoch * self.method.outlier_batch_size
-        parts = [torch.randperm(n, generator=self.session.generator) for _ in range(-(-needed // n))]
-        return torch.cat(parts)[:needed]
+    def _check_finite(self, losses: Tensor, first: int) -> None:
+        """Raise TrainingError unless the losses of the steps from `first` on are finite."""
+        for step, loss in enumerate(losses.tolist(), start=first):
+            if not math.isfinite(loss):
+                epoch, i = divmod(step, self.per_epoch)
+                rate = self.recipe.learning_rate(step, self.per_epoch)
+                raise TrainingError(
+                    f"training {self.session.job}: the loss is {loss} at step {step + 1} of "
+                    f"{self.step_at(self.recipe.epochs)} (epoch {epoch + 1}, batch {i + 1}, learning rate {rate:.4g}) "
+                    "— lower training.recipe.lr, set training.recipe.clip=1.0 or training.recipe.warmup_epochs=1"
+                )
 
     def _info(self, epoch: int, index: int) -> StepInfo:
         step, epochs = self.step_at(epoch) + index, self.recipe.epochs
@@ -261,15 +266,6 @@ def accuracy_of(
     return int(team.sum(right)) / len(images)
 
 
-def check_shareable(job: TrainingJob, team: Team) -> None:
-    """Raise ConfigError unless each of a team's processes can take a share of every batch."""
-    if team.size > 1 and not job.method.separable:
-        raise ConfigError(
-            f"training '{type(job.method).__name__}' needs the whole batch for its loss, or changes buffers in it, and "
-            f"torchrun started {team.size} processes — start without torchrun"
-        )
-
-
 def write_job(folder: Path, job: TrainingJob) -> None:
     """Write `job.json`: what is trained, for people, with the digest that names the folder."""
     content = {
@@ -282,12 +278,12 @@ def write_job(folder: Path, job: TrainingJob) -> None:
     write_whole(folder / JOB, stated(readable(content)))
 
 
-def _finish(session: Session, resumed_after: int) -> TrainingResult:
+def _finish(session: Session) -> None:
     """Name the best weights, draw the curve, write the finished marker, and delete files that are no longer needed."""
     folder, best = session.folder, session.best
     if best is None:
         raise RuntimeError("a training ended without an epoch")
-    files = session.write_weights("last")
+    files = session.files = session.write_weights("last")
     for name, sha256 in best["files"].items():
         final = name.replace(f"best-{best['epoch']}", "best", 1)
         write_whole(folder / final, (folder / name).read_bytes())
@@ -314,44 +310,16 @@ def _finish(session: Session, resumed_after: int) -> TrainingResult:
     # Last: a process killed before the marker is written can still resume.
     for file in (file for name in (STATE, "best-*", f".{STATE}.*", ".best-*") for file in folder.glob(name)):
         file.unlink()
-    return TrainingResult(tuple(curve), best["epoch"], files, resumed_after)
 
 
-@dataclass(frozen=True)
-class Part:
-    """A batch whose loss is one summand of a step's loss.
-
-    Args:
-        batch: the input of the loss.
-        weight: its factor.
-        versions: further versions (n, channels, h, w) of the batch's images, which a consistency compares.
-    """
-
-    batch: Batch
-    weight: float = 1.0
-    versions: tuple[Tensor, ...] = ()
-
-    def share(self, rows: slice, processes: int) -> "Part":
-        """Return the part for one of several processes.
-
-        The weight turns the mean over processes of means over shares into the mean over the batch, though shares may
-        differ by one image.
-        """
-        batch = self.batch
-        tensors = {name: getattr(batch, name)[rows] for name in ("images", "labels", "rows")}
-        partners = None if batch.partners is None else batch.partners[rows]
-        weight = self.weight * len(tensors["rows"]) * processes / len(batch.rows)
-        return Part(replace(batch, **tensors, partners=partners), weight, tuple(v[rows] for v in self.versions))
-
-
-def parts_of(batch: Batch, mixing: Mixing | None, versions: tuple[Tensor, ...] = ()) -> "list[Part]":
-    """Return the parts whose losses are summed: the batch, or its mixed images and, if they weigh, its clean ones."""
+def mixed(batch: Batch, mixing: Mixing | None) -> list[Batch]:
+    """Return the batches whose losses are summed: the batch, or its mixed images and, if they weigh, its clean ones."""
     if mixing is None:
-        return [Part(batch, versions=versions)]
-    mixed = mixing(batch.images, batch.info.generator)
-    partners = batch.labels[mixed.partners.to(batch.labels.device)]
-    parts = [Part(replace(batch, images=mixed.images, partners=partners, share=mixed.share))]
-    return parts if mixing.clean_weight == 0 else [*parts, Part(batch, mixing.clean_weight)]
+        return [batch]
+    result = mixing(batch.images, batch.info.generator)
+    partners = batch.labels[result.partners.to(batch.labels.device)]
+    one = replace(batch, images=result.images, partners=partners, share=result.share)
+    return [one] if mixing.clean_weight == 0 else [one, replace(batch, weight=mixing.clean_weight)]
 
 
 class Objective(nn.Module):
@@ -367,26 +335,25 @@ class Objective(nn.Module):
         self.method, self.prepared = method, prepared
         self.consistency = method.schedule.consistency
 
-    def forward(self, parts: Sequence[Part]) -> Tensor:
+    def forward(self, batches: Sequence[Batch]) -> Tensor:
         """Return Σ weight·loss, a scalar.
 
         Raises:
             MethodError: the method's loss is not a scalar.
         """
-        losses = [part.weight * self._loss(part) for part in parts]
-        return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0])
-
-    def _loss(self, part: Part) -> Tensor:
-        loss = self.method.loss(self.prepared, part.batch)
-        if loss.ndim != 0:
-            raise MethodError(
-                f"{type(self.method).__name__}.loss returned a tensor of shape {tuple(loss.shape)} — "
-                "return a scalar, the mean over the batch"
-            )
-        if self.consistency is None or not part.versions:
-            return loss
-        images = (part.batch.images, *part.versions)
-        return loss + self.consistency.loss(self.prepared(torch.cat(images)).chunk(len(images)))
+        losses = []
+        for batch in batches:
+            loss = self.method.loss(self.prepared, batch)
+            if loss.ndim != 0:
+                raise MethodError(
+                    f"{type(self.method).__name__}.loss returned a tensor of shape {tuple(loss.shape)} — "
+                    "return a scalar, the mean over the batch"
+                )
+            if self.consistency is not None:
+                images = (batch.images, *batch.versions)
+                loss = loss + self.consistency.loss(self.prepared(torch.cat(images)).chunk(len(images)))
+            losses.append(batch.weight * loss)
+        return torch.stack(losses).sum()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The curve of a training as CSV and picture, its progress report, and events for TensorBoard."""
+"""The curve of a training as CSV, as a picture, and as events for TensorBoard."""
 
 import io
 from collections.abc import Sequence
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from openbench.errors import ConfigError, pip_install
-from openbench.progress import Report
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -50,49 +49,22 @@ def as_png(rows: Sequence[EpochRow], title: str, best_epoch: int) -> bytes:
 
     figure = Figure(figsize=(7, 6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
-    epochs = [row.epoch for row in rows]
+    curve = pd.DataFrame(rows)
     marker = "o" if len(rows) < 20 else None
-    above.plot(epochs, [row.loss for row in rows], color="C0", marker=marker)
+    above.plot(curve.epoch, curve.loss, color="C0", marker=marker)
     above.set_ylabel("training loss", color="C0")
     rates = above.twinx()
-    rates.plot(epochs, [row.lr for row in rows], color="C7", linestyle="--")
+    rates.plot(curve.epoch, curve.lr, color="C7", linestyle="--")
     rates.set_ylabel("learning rate", color="C7")
-    below.plot(epochs, [100 * row.val_accuracy for row in rows], color="C2", marker=marker)
-    best = next(row for row in rows if row.epoch == best_epoch)
-    below.axvline(best.epoch, color="C3", linewidth=1)
-    below.set_title(f"kept: epoch {best.epoch}, {100 * best.val_accuracy:.2f} %", loc="right", fontsize="medium")
-    below.set_ylabel("ID validation accuracy, %")
-    below.set_xlabel("epoch")
+    below.plot(curve.epoch, 100 * curve.val_accuracy, color="C2", marker=marker)
+    below.axvline(best_epoch, color="C3", linewidth=1)
+    kept = f"kept: epoch {best_epoch}, {100 * rows[best_epoch - 1].val_accuracy:.2f} %"
+    below.set_title(kept, loc="right", fontsize="medium")
+    below.set(xlabel="epoch", ylabel="ID validation accuracy, %")
     figure.suptitle(title)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=110)
     return stream.getvalue()
-
-
-class Reporter:
-    """Reports steps and epochs as they end.
-
-    Args:
-        report: shows the progress.
-        events: receives the epochs' scalars; None where TensorBoard is not asked for.
-    """
-
-    def __init__(self, report: Report, events: "SummaryWriter | None" = None) -> None:
-        self._report, self._events, self._accuracy = report, events, ""
-
-    def steps(self, done: int, loss: float, images_per_second: float) -> None:
-        """Report that `done` steps of the whole training have ended; `loss` is the epoch's mean so far."""
-        if done < self._report.total:
-            state = f"loss {loss:.4f}{self._accuracy}, {images_per_second:,.0f} images/s"
-            self._report.to(done, state, seconds=20.0)
-
-    def epoch(self, row: EpochRow) -> None:
-        """Report that an epoch has ended; short ones share a line."""
-        self._accuracy = f", val accuracy {100 * row.val_accuracy:.2f} %"
-        state = f"epoch {row.epoch}, loss {row.loss:.4f}{self._accuracy}, {row.images_per_second:,.0f} images/s"
-        self._report.to(row.step, state, seconds=1.0)
-        if self._events is not None:
-            _add_scalars(self._events, row)
 
 
 def events_in(folder: Path, rows: Sequence[EpochRow]) -> "SummaryWriter":
@@ -108,11 +80,12 @@ def events_in(folder: Path, rows: Sequence[EpochRow]) -> "SummaryWriter":
         raise ConfigError(f"runtime.tensorboard=true, but {error} — {pip_install('tensorboard')}") from error
     writer = SummaryWriter(str(folder / "tensorboard"), purge_step=0)
     for row in rows:
-        _add_scalars(writer, row)
+        add_scalars(writer, row)
     return writer
 
 
-def _add_scalars(writer: "SummaryWriter", row: EpochRow) -> None:
+def add_scalars(writer: "SummaryWriter", row: EpochRow) -> None:
+    """Write an epoch's numbers."""
     for name in ("loss", "lr", "val_accuracy", "images_per_second"):
         writer.add_scalar(name, getattr(row, name), row.step)
     writer.flush()

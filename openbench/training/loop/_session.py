@@ -47,6 +47,8 @@ class Session:
         team: the processes that train together; the first one writes.
         curve: the epochs that are over.
         best: the best epoch so far: `epoch` (from 1), `value` (larger is better), `files` (name → SHA-256).
+        resumed_after: epochs that an earlier, interrupted process had finished.
+        files: file name in the folder → SHA-256, once the training has ended: weights of the best and the last epoch.
     """
 
     job: TrainingJob
@@ -61,6 +63,8 @@ class Session:
     team: Team = ALONE
     curve: list[EpochRow] = field(default_factory=list)
     best: dict[str, Any] | None = None
+    resumed_after: int = 0
+    files: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def begin(
@@ -168,7 +172,7 @@ class Session:
         if self.device.type == "cuda" and "cuda" in state["global"]:
             torch.cuda.set_rng_state(state["global"]["cuda"], self.device)
         self.curve = [EpochRow(**row) for row in state["curve"]]
-        self.best = state["best"]
+        self.best, self.resumed_after = state["best"], len(self.curve)
 
     def _usable_state(self) -> dict[str, Any] | None:
         path = self.folder / STATE
@@ -227,13 +231,18 @@ class EMA:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Give the network the averaged weights while the body runs."""
-        live = _averaged(self._model)
-        weights = {name: value.detach().clone() for name, value in live.items()}
-        _copy(self._mean, live)
+        self._swap()
         try:
             yield
         finally:
-            _copy(weights, live)
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, value in _averaged(self._model).items():
+            weights = value.clone()
+            value.copy_(self._mean[name])
+            self._mean[name] = weights
 
     def state(self) -> dict[str, Any]:
         """Return the state for `restore`."""
@@ -242,7 +251,7 @@ class EMA:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state."""
         self.step = state["step"]
-        _copy(state["mean"], self._mean)
+        self._mean = {name: mean.to(self._mean[name].device) for name, mean in state["mean"].items()}
 
 
 def _averaged(model: nn.Module) -> dict[str, Tensor]:
@@ -252,26 +261,3 @@ def _averaged(model: nn.Module) -> dict[str, Tensor]:
         if isinstance(part, BatchNorm):
             tensors |= {f"{path}.{name}": value for name, value in part.named_buffers() if value.is_floating_point()}
     return tensors
-
-
-def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, value in target.items():
-            value.copy_(source[name])
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """How a training went.
-
-    Args:
-        curve: one row per epoch.
-        best_epoch: counted from 1.
-        files: file name in the folder → SHA-256: weights of the best and the last epoch.
-        resumed_after: epochs that an earlier, interrupted process had finished.
-    """
-
-    curve: tuple[EpochRow, ...]
-    best_epoch: int
-    files: dict[str, str]
-    resumed_after: int

@@ -9,35 +9,38 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
+from openbench.backbones.device import resolve_device
 from openbench.core.runtime import under_torchrun
-from openbench.errors import ConfigError, pip_install
+from openbench.errors import ConfigError
 
 T = TypeVar("T")
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 
 class Team:
-    """A single process; the base of several.
+    """The processes that train together, of torch's default group; by default this process alone.
 
-    Attributes:
+    Args:
         rank: of this process, from 0; the first one writes files and messages.
         size: number of processes.
+        own: the device of this process among several.
     """
 
-    rank: int = 0
-    size: int = 1
+    def __init__(self, rank: int = 0, size: int = 1, own: torch.device | None = None) -> None:
+        self.rank, self.size, self._own = rank, size, own
 
     @property
     def leads(self) -> bool:
         """Whether this process writes files and messages."""
         return self.rank == 0
 
-    def device(self, requested: torch.device) -> torch.device:
+    def device(self, requested: str) -> torch.device:
         """Return the device on which this process computes."""
-        return requested
+        return self._own or resolve_device(requested)
 
     def share(self, count: int) -> slice:
         """Return this process's part of `count` items; parts differ in size by at most one."""
@@ -45,50 +48,20 @@ class Team:
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Return a module whose backward pass leaves the mean of all processes' gradients."""
-        return module
+        return module if self._own is None else DistributedDataParallel(module)
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum over the processes, elementwise."""
+        if self._own is not None:
+            values = values.clone()
+            distributed.all_reduce(values)
         return values
 
     def broadcast(self, value: T) -> T:
-        """Return the first process's value; the others may pass anything."""
-        return value
-
-
-class Torchrun(Team):
-    """The processes of `torchrun`, joined by accelerate: NCCL between GPUs, gloo between CPUs.
-
-    Args:
-        cpu: whether to compute on the CPU although there are GPUs.
-    """
-
-    def __init__(self, cpu: bool) -> None:
-        # Imported here, since it takes half a second and nothing else needs it.
-        from accelerate import Accelerator
-
-        self._accelerator = Accelerator(cpu=cpu)
-        atexit.register(_leave)
-        self.rank, self.size = self._accelerator.process_index, self._accelerator.num_processes
-
-    def device(self, requested: torch.device) -> torch.device:
-        """Return this process's GPU, or the CPU."""
-        return self._accelerator.device
-
-    def wrap(self, module: nn.Module) -> nn.Module:
-        """Return the module in DistributedDataParallel."""
-        return self._accelerator.prepare_model(module)
-
-    def sum(self, values: Tensor) -> Tensor:
-        """Return the sum over the processes."""
-        return self._accelerator.reduce(values, reduction="sum")
-
-    def broadcast(self, value: T) -> T:
-        """Return the first process's value, pickled on the way."""
-        from accelerate.utils import broadcast_object_list
-
+        """Return the first process's value, pickled on the way; the others may pass anything."""
         values = [value]
-        broadcast_object_list(values, from_process=0)
+        if self._own is not None:
+            distributed.broadcast_object_list(values, src=0)
         return values[0]
 
 
@@ -100,7 +73,7 @@ def _leave() -> None:
 
     Such a thread frees its last tensor with some delay. If Python is shutting down by then, the process aborts.
     """
-    torch.distributed.destroy_process_group()
+    distributed.destroy_process_group()
     time.sleep(1.0)
 
 
@@ -112,7 +85,7 @@ def team(device: str) -> Team:
         device: the runtime's `device`; `cpu` computes there although there are GPUs.
 
     Raises:
-        ConfigError: accelerate is not installed, or a single device is asked for by number.
+        ConfigError: a single device is asked for by number.
     """
     if not under_torchrun():
         return ALONE
@@ -121,14 +94,13 @@ def team(device: str) -> Team:
             f"runtime.device={device}, but torchrun gives each process its own device — write auto, cuda or cpu, and "
             "choose GPUs with CUDA_VISIBLE_DEVICES"
         )
-    try:
-        # Unless told `cpu`, accelerate joins CPU processes of a machine without GPUs only under its own launcher.
-        return Torchrun(cpu=device == "cpu" or not torch.cuda.is_available())
-    except ImportError as error:
-        raise ConfigError(
-            f"training in several processes needs accelerate, which cannot be imported ({error}) — "
-            f"{pip_install('distributed')}, or start without torchrun"
-        ) from error
+    own = torch.device("cpu")
+    if device != "cpu" and torch.cuda.is_available():
+        own = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(own)
+    distributed.init_process_group("gloo" if own.type == "cpu" else "nccl")
+    atexit.register(_leave)
+    return Team(distributed.get_rank(), distributed.get_world_size(), own)
 
 
 def require_one_process(command: str) -> None:
@@ -168,20 +140,15 @@ def _normalised(norm: BatchNorm, team: Team, x: Tensor) -> Tensor:
     mean: Tensor = _Sum.apply(values.sum(axes), team) / count  # type: ignore[no-untyped-call]
     centred = values - mean.view(shape)
     variance: Tensor = _Sum.apply(centred.square().sum(axes), team) / count  # type: ignore[no-untyped-call]
-    _update_running(norm, mean.detach(), variance.detach() * count / (count - 1))
+    if norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+        momentum = 1 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
+        norm.running_mean.lerp_(mean.detach(), momentum)
+        norm.running_var.lerp_(variance.detach() * count / (count - 1), momentum)
     y = centred * torch.rsqrt(variance + norm.eps).view(shape)
     if norm.affine:
         y = y * norm.weight.view(shape) + norm.bias.view(shape)
     return y.to(x.dtype)
-
-
-def _update_running(norm: BatchNorm, mean: Tensor, variance: Tensor) -> None:
-    if norm.running_mean is None or norm.running_var is None or norm.num_batches_tracked is None:
-        return
-    norm.num_batches_tracked.add_(1)
-    momentum = norm.momentum if norm.momentum is not None else 1 / float(norm.num_batches_tracked)
-    norm.running_mean.lerp_(mean, momentum)
-    norm.running_var.lerp_(variance, momentum)
 
 
 class _Sum(torch.autograd.Function):

@@ -3,7 +3,7 @@
 import copy
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,6 @@ import torch
 from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.base import Backbone
 from openbench.backbones.checkpoints import apply_weights, read_weights
-from openbench.backbones.device import resolve_device
 from openbench.backbones.ensemble import Ensemble
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.build import build
@@ -27,7 +26,7 @@ from openbench.storage.files import only_one
 from openbench.training._job import TrainingJob
 from openbench.training.augment.reading import picture_folders
 from openbench.training.base import EvalModel, TrainingMethod
-from openbench.training.loop._loop import FINISHED, check_shareable, train
+from openbench.training.loop._loop import FINISHED, train
 from openbench.training.loop._session import EXTRAS, SUFFIX
 from openbench.training.loop.distributed import ALONE, Team, team
 
@@ -83,35 +82,39 @@ def find_checkpoint(job: TrainingJob, root: Path) -> Checkpoint | None:
     return Checkpoint(folder / name, info["files"][name], extras if extras.name in info["files"] else None, info)
 
 
-def obtain(
-    job: TrainingJob, root: Path, train: Callable[[Path], object], *, force: bool = False, team: Team = ALONE
-) -> Checkpoint:
+def obtain(job: TrainingJob, runtime: Runtime, *, force: bool = False, team: Team = ALONE) -> Checkpoint:
     """Return a job's checkpoint, after training it if it is missing; of several processes one trains, the others wait.
 
     Args:
-        job: the training.
-        root: the folder of all checkpoints.
-        train: trains the job in the folder given.
+        job: the training; what it starts from is obtained first.
+        runtime: the folder of all checkpoints, device, workers, progress.
         force: whether to delete a finished or unfinished training first.
         team: the processes that train together; the first one looks, locks and writes for all.
 
     Raises:
         CheckpointError: a finished checkpoint was altered.
+        ConfigError: the loss cannot be computed from a share of the batch in each of several processes.
         OSError: the folder cannot be written.
     """
-    folder = folder_of(job, root)
+    if team.size > 1 and not job.method.separable:
+        raise ConfigError(
+            f"training '{type(job.method).__name__}' needs the whole batch for its loss, or changes buffers in it, and "
+            f"torchrun started {team.size} processes — start without torchrun"
+        )
+    root, folder = runtime.checkpoints, folder_of(job, runtime.checkpoints)
     root.mkdir(parents=True, exist_ok=True)
     # Not in the folder, which `force` deletes while the lock is held.
     lock = only_one(root / f"{job.digest}.lock", f"checkpoint of {job}: another process trains it")
     with lock if team.leads else nullcontext():
         if force and team.leads:
             shutil.rmtree(folder, ignore_errors=True)
-        checkpoint = team.broadcast(find_checkpoint(job, root) if team.leads else None)
-        if checkpoint is None:
-            train(folder)
-            checkpoint = team.broadcast(find_checkpoint(job, root) if team.leads else None)
-    if checkpoint is None:
-        raise CheckpointError(f"training {job} left no finished checkpoint in '{folder}'")
+        while (checkpoint := team.broadcast(find_checkpoint(job, root) if team.leads else None)) is None:
+            initial = None if job.initial is None else obtain(job.initial, runtime, team=team).weights
+            if team.leads:
+                size = f"{job.method.schedule.epochs} epochs of {len(job.id_train):,} images"
+                device = team.device(runtime.device)
+                logger.info(f"{job}: training{' again' * force} for {size} on {device} — {folder}")
+            train(job, folder, runtime, initial, team)
     return checkpoint
 
 
@@ -180,7 +183,7 @@ def get_or_train(backbone: Backbone, benchmark: Benchmark, config: Mapping[str, 
     for folder in picture_folders(job.method):
         if cached is None or folder.find():
             folder.files()  # refuses other pictures than those that the training names
-    checkpoint = cached or _train(job, runtime, force=runtime.train == "force")
+    checkpoint = cached or obtain(job, runtime, force=runtime.train == "force", team=team(runtime.device))
     # Under torchrun the files lie where the first process runs, and only that one continues.
     ready = evaluated(job, checkpoint) if cached or team(runtime.device).leads else backbone
     return Trained(ready, checkpoint, cached=cached is not None)
@@ -205,21 +208,6 @@ def build_training(node: Mapping[str, Any]) -> TrainingMethod:
         ConfigError: unknown or missing keys, values out of range, or a target that is not a training method.
     """
     return build(node, "training", TrainingMethod)
-
-
-def _train(job: TrainingJob, runtime: Runtime, *, force: bool) -> Checkpoint:
-    processes = team(runtime.device)
-    check_shareable(job, processes)
-
-    def start(folder: Path) -> None:
-        initial = None if job.initial is None else _train(job.initial, runtime, force=False).weights
-        if processes.leads:
-            size = f"{job.method.schedule.epochs} epochs of {len(job.id_train):,} images"
-            device = resolve_device(runtime.device)
-            logger.info(f"{job}: training{' again' * force} for {size} on {device} — {folder}")
-        train(job, folder, runtime, initial, processes)
-
-    return obtain(job, runtime.checkpoints, start, force=force, team=processes)
 
 
 def evaluated(job: TrainingJob, checkpoint: Checkpoint) -> Backbone:

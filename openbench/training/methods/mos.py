@@ -24,8 +24,8 @@ from openbench.training.base import (
     head_of,
     with_head,
 )
-from openbench.training.methods.fine_tuning import FineTuned, FineTuning
-from openbench.training.parts._shared import ReadLogits
+from openbench.training.methods._parts import Extended, ReadLogits
+from openbench.training.methods.cross_entropy import FineTuned, FineTuning
 
 Groups = Count | Annotated[Sequence[Annotated[Sequence[Annotated[int, Ge(0)]], MinLen(1)]], MinLen(1)]
 
@@ -51,14 +51,11 @@ class Others(nn.Module):
         return -torch.logsumexp(torch.cat([torch.zeros_like(within[:, :, :1]), within], dim=2), dim=2)
 
 
-class Grouped(nn.Module):
+class Grouped(Extended):
     """The network, and for each group of classes an output for all others."""
 
-    def __init__(self, network: nn.Module, feature_dim: int, group_of: Tensor, groups: int) -> None:
-        super().__init__()
-        self.network = network
-        self.others = nn.Linear(feature_dim, groups)
-        self.groups = Others(group_of, groups)
+    others: nn.Linear
+    groups: Others
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, h, w) to the odds of each class against the others of its group (n, c)."""
@@ -109,7 +106,8 @@ class MOS(FineTuned):
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Grouped:
         """Return the network with an output for the others of each group."""
         count = self.groups if isinstance(self.groups, int) else len(self.groups)
-        return Grouped(model, feature_dim, assignment(self.groups, num_classes), count)
+        groups = Others(assignment(self.groups, num_classes), count)
+        return Grouped(model, others=nn.Linear(feature_dim, count), groups=groups)
 
     def parameter_groups(self, model: Grouped) -> list[dict[str, Any]]:
         """Return all parameters, without weight decay."""
@@ -167,10 +165,9 @@ def assignment(groups: Groups, num_classes: int) -> Tensor:
         return torch.zeros(num_classes, dtype=torch.int64)
     classes = sorted(k for group in groups for k in group)
     if classes != list(range(num_classes)):
-        wrong = sorted(set(classes) ^ set(range(num_classes)))[:8]
         raise ConfigError(
-            f"training.groups has {len(classes)} classes up to {classes[-1]}, the benchmark has {num_classes} (missing "
-            f"or unknown: {', '.join(map(str, wrong))}) — put every class from 0 to {num_classes - 1} in one group"
+            f"training.groups has {len(classes)} classes up to {classes[-1]}, the benchmark has {num_classes} — put "
+            f"every class from 0 to {num_classes - 1} in one group"
         )
     places = torch.empty(num_classes, dtype=torch.int64)
     for number, group in enumerate(groups):

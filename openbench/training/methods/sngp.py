@@ -18,6 +18,7 @@ from openbench.training.base import (
     features_and_logits,
     head_of,
 )
+from openbench.training.methods._parts import Extended
 
 Likelihood = Literal["softmax", "gaussian"]
 _WARM_UP = 30
@@ -25,17 +26,13 @@ _WARM_UP = 30
 _POWER = 3
 
 
-class DistanceAware(nn.Module):
+class DistanceAware(Extended):
     """The network with bounded layers, and a Gaussian process in place of its classifier."""
 
-    def __init__(self, network: nn.Module, head: nn.Linear, method: "SNGP") -> None:
-        super().__init__()
-        self.network = network
-        count, matrices = method.random_features, head.out_features if method.likelihood == "softmax" else 1
-        self.random = RandomFeatures(head.in_features, count, method.length_scale, method.amplitude)
-        self.head = nn.Linear(count, head.out_features, bias=False)
-        self.posterior = Posterior(count, matrices, method.amplitude)
-        self.limit = SpectralBound(network, method.bound, skip=head)
+    random: "RandomFeatures"
+    head: nn.Linear
+    posterior: "Posterior"
+    limit: "SpectralBound"
 
     def parts(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return random features (n, D) and logits (n, c)."""
@@ -47,13 +44,12 @@ class DistanceAware(nn.Module):
         return self.parts(images)[1]
 
 
-class Predictive(nn.Module):
+class Predictive(Extended):
     """The network, the mode of the posterior as a linear head on random features, and the variance of its logits."""
 
-    def __init__(self, trained: DistanceAware, variance: "Variance") -> None:
-        super().__init__()
-        self.network, self.random, self.head = trained.network, trained.random, trained.head
-        self.variance = variance
+    random: "RandomFeatures"
+    head: nn.Linear
+    variance: "Variance"
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, h, w) to logits (n, c)."""
@@ -108,7 +104,14 @@ class SNGP(TrainingMethod):
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> DistanceAware:
         """Return the network with bounded layers and a Gaussian process in place of its own classifier."""
-        return DistanceAware(model, head_of(model), self)
+        head, count = head_of(model), self.random_features
+        return DistanceAware(
+            model,
+            random=RandomFeatures(feature_dim, count, self.length_scale, self.amplitude),
+            head=nn.Linear(count, num_classes, bias=False),
+            posterior=Posterior(count, num_classes if self.likelihood == "softmax" else 1, self.amplitude),
+            limit=SpectralBound(model, self.bound, skip=head),
+        )
 
     def on_epoch_start(self, model: DistanceAware, info: StepInfo, data: TrainingData) -> None:
         """Forget the precision of the epoch before; before the first step, apply the bound."""
@@ -129,7 +132,8 @@ class SNGP(TrainingMethod):
 
     def eval_model(self, model: DistanceAware) -> EvalModel:
         """Return random features under a linear head, and the output `variance`, (n, c) or (n, 1)."""
-        module = Predictive(model, model.posterior.variance(self.ridge)).eval()
+        variance = model.posterior.variance(self.ridge)
+        module = Predictive(model.network, random=model.random, head=model.head, variance=variance).eval()
         return EvalModel(module, module.head, module.network, {"variance": module.variance})
 
 

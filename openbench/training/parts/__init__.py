@@ -1,1 +1,0 @@
-"""What several training methods are made of."""
