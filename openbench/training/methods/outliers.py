@@ -1,7 +1,7 @@
 """Outliers in training: exposure, energies, mixtures, two classifiers, groups that lend labels."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from annotated_types import Interval
@@ -269,8 +269,7 @@ class UDG(TrainingMethod):
 
     def on_epoch_start(self, model: Any, info: StepInfo, data: TrainingData) -> None:
         """Group all images, lend labels to outliers, and begin again with a fresh head for the groups."""
-        lent, outliers = model.lent, data.outliers
-        assert outliers is not None  # as the method uses outliers
+        lent, outliers = model.lent, cast(ImageSet, data.outliers)
         n, m = len(data.train), len(outliers)
         if info.epoch == 0 or len(lent.labels) != m:
             lent.labels = torch.full((m,), -1)
