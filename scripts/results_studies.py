@@ -10,6 +10,7 @@ import argparse
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +20,7 @@ from compare_adbench import PACKED, unpack
 from packed_records import NAMES
 
 from openbench.core.record import ResultRecord
+from openbench.results.comparisons.rows import refuse
 from openbench.results.escape import markdown
 from openbench.results.frame import run_of
 from openbench.results.records.store import RecordStore
@@ -126,7 +128,7 @@ def _outputs(name: str) -> Outputs:
         found = found.narrowed((), shown.columns)
     options = StudyOptions(shown.words, incomplete=True) if shown else StudyOptions()
     by_id, records = _records()
-    return Outputs(found, options, records, _scores(), load=lambda run: by_id[run.run_id], on_lost=_refuse)
+    return Outputs(found, options, records, _scores(), load=lambda run: by_id[run.run_id], on_lost=refuse)
 
 
 @cache
@@ -141,12 +143,8 @@ def _records() -> tuple[Mapping[str, ResultRecord], Records]:
     with tempfile.TemporaryDirectory() as tables:
         for packed in (PACKED, *(RESULTS / name for name in NAMES)):
             unpack(Path(tables), ["records"], packed)
-        found = [record for folder in (RESULTS, tables) for record in RecordStore(folder).readable(_refuse)]
+        found = [record for folder in (RESULTS, tables) for record in RecordStore(folder).readable(refuse)]
     return {record.run_id: record for record in found}, Records(map(run_of, found))
-
-
-def _refuse(error: Exception) -> None:
-    raise error
 
 
 def _files(name: str, outputs: Outputs) -> Iterator[tuple[Path, Make]]:
@@ -157,14 +155,10 @@ def _files(name: str, outputs: Outputs) -> Iterator[tuple[Path, Make]]:
             yield FOLDER / f"{name}{suffix}", make
 
 
-def _counted(outputs: Outputs) -> tuple[int, int, dict[str, int]]:
+def _counted(outputs: Outputs) -> tuple[int, int, Counter[str]]:
     """How many cells have a number, how many the study has, and {why not: how many}."""
     cells = [cell for line in outputs.cells for cell in line if cell.reason != NOT_PUBLISHED]
-    reasons: dict[str, int] = {}
-    for cell in cells:
-        if not _has(cell):
-            reasons[cell.reason] = reasons.get(cell.reason, 0) + 1
-    return sum(map(_has, cells)), len(cells), reasons
+    return sum(map(_has, cells)), len(cells), Counter(cell.reason for cell in cells if not _has(cell))
 
 
 def _has(cell: Cell) -> bool:
@@ -177,9 +171,9 @@ def page(studies: Mapping[str, Outputs]) -> str:
     for name, outputs in studies.items():
         full, every, reasons = _counted(outputs)
         link = f"[{name}]({name}.md)" if full else name
-        ordered = sorted(reasons.items(), key=lambda item: -item[1])
-        why = "; ".join(f"{markdown(text)} ({count})" for text, count in ordered[:_FIRST])
-        rest = sum(count for _, count in ordered[_FIRST:])
+        first = reasons.most_common(_FIRST)
+        why = "; ".join(f"{markdown(text)} ({count})" for text, count in first)
+        rest = reasons.total() - sum(count for _, count in first)
         why += f"; other reasons ({rest})" if rest else ""
         said = f"`{SHOWN[name].said}`" if name in SHOWN else "–"
         lines.append(f"| {link} | {full} | {every} | {said} | {why or '–'} |")

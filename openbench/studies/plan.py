@@ -4,17 +4,20 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 
+from rich.filesize import decimal
+
 from openbench.results.frame import Run
 from openbench.results.tables.render import Column, Table
-from openbench.studies.cells import StudyOptions, planned, states_of
+from openbench.studies.cells import StudyOptions, different_runs, planned, states_of
 from openbench.studies.runs import Network, PlannedRun, Records, key_of, network_of
 from openbench.studies.study import Study
 
 _FLOAT = 4  # bytes
-_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+_UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1), ("s", 1))
 
 
 @dataclass
@@ -52,15 +55,14 @@ def progress(study: Study, options: StudyOptions, records: Records) -> list[Prog
         options: of the command line.
         records: of the results folder.
     """
-    runs, parts = planned(study, options), dict[str, Progress]()
+    runs, parts = different_runs(planned(study, options)), dict[str, Progress]()
     states = states_of(runs, records, options)
-    for run in {run.words: run for many in runs.values() for run in many.values()}.values():
+    for run in runs:
         part = parts.setdefault(run.names["benchmark"], Progress(run.names["benchmark"]))
+        digests = {record.digest for record in records.matching(run)} if not run.refused else set()
         if run.refused:
             part.refused.append(run)
-            continue
-        digests = {record.digest for record in records.matching(run)}
-        if states.get(run.benchmark_key) in digests:
+        elif states.get(run.benchmark_key) in digests:
             part.done.append(run)
         else:
             part.missing.append(run)
@@ -75,11 +77,10 @@ def _estimate(part: Progress, records: Records) -> None:
 
     For each run the median over records of its method on its benchmark, and for each network the features once.
     """
-    timed, extracted, trained = set[Network](), set[Network](), set[Network]()
+    timed, extracted = set[Network](), set[Network]()
     for run in part.missing:
         others = records.of_benchmark(run.benchmark)
         extracted |= {network_of(record) for record in others}
-        trained |= {run.network} if run.trained else set()
         if not others:
             part.unknown += 1
             continue
@@ -91,7 +92,7 @@ def _estimate(part: Progress, records: Records) -> None:
             timed.add(run.network)
             part.seconds += max(map(_extraction, others))
             part.size += _FLOAT * images * max(record.width for record in others) * (run.network not in extracted)
-    part.trainings = len(trained - extracted)
+    part.trainings = len({run.network for run in part.missing if run.trained} - extracted)
 
 
 def _extraction(record: Run) -> float:
@@ -106,30 +107,29 @@ def sweeps(study: Study, missing: Iterable[PlannedRun], more: Sequence[str]) -> 
         missing: those to be made.
         more: further overrides, e.g. `runtime=slurm`.
     """
-    groups: dict[tuple[tuple[str, ...], str], list[str]] = {}
+    values: dict[tuple[tuple[str, ...], str], list[str]] = {}
     for run in missing:
         rest = {key_of(word): word for word in run.words}
-        value, method = (rest.pop(key, "").partition("=")[2] for key in (study.repeat, "method"))
-        groups.setdefault((tuple(rest.values()), method), []).append(value)
-    joined: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
-    for (words, method), values in groups.items():
-        joined.setdefault((words, tuple(dict.fromkeys(values))), []).append(method)
-    lines = []
-    for (words, several), methods in joined.items():
-        named = [f"method={','.join(methods)}"] if methods[0] else []
-        repeated = [f"{study.repeat}={','.join(several)}"] if several[0] else []
-        lines.append(["-m", *words, *named, *repeated, *more])
-    return lines
+        value, method = (rest.pop(key, "") for key in (study.repeat, "method"))
+        values.setdefault((tuple(rest.values()), method), []).append(value)
+    methods: dict[tuple[tuple[str, ...], str], list[str]] = {}
+    for (words, method), several in values.items():
+        methods.setdefault((words, _swept(several)), []).append(method)
+    return [["-m", *words, *filter(None, (_swept(of), value)), *more] for (words, value), of in methods.items()]
 
 
-def free_space(folder: Path) -> int | None:
-    """Return the bytes that are free where a folder is or would be made; None if no parent exists."""
-    place = next((place for place in (folder, *folder.absolute().parents) if place.exists()), None)
-    return None if place is None else shutil.disk_usage(place).free
+def _swept(words: Sequence[str]) -> str:
+    """Overrides of one key as one of all their values, e.g. `seed=0,1`."""
+    return ",".join([words[0], *(word.partition("=")[2] for word in words[1:])])
+
+
+def free_space(folder: Path) -> int:
+    """Return the bytes that are free where a folder is or would be made."""
+    return shutil.disk_usage(next(place for place in (folder, *folder.absolute().parents) if place.exists())).free
 
 
 def status(
-    study: Study, parts: Sequence[Progress], needs: Mapping[str, Sequence[str]], free: int | None, again: str
+    study: Study, parts: Sequence[Progress], needs: Mapping[str, Sequence[str]], free: int, again: str
 ) -> tuple[Table, str]:
     """Return the progress of a study as a table with notes, and a line on what to type next.
 
@@ -137,7 +137,7 @@ def status(
         study: narrowed or not.
         parts: its runs, by benchmark.
         needs: {benchmark: a line for each set or file of weights that is missing}.
-        free: bytes that are free in the cache; None if that is not known.
+        free: bytes that are free in the cache.
         again: the command that makes the missing runs.
     """
     columns = Column.of("benchmark", ("runs", "count"), ("done", "count"), ("to do", "count"), ("trainings", "count"))
@@ -148,23 +148,21 @@ def status(
 
 
 def _row(part: Progress) -> tuple[str | int, ...]:
-    every, missing = len(part.done) + len(part.missing), len(part.missing)
-    costs = (duration(part.seconds), size(part.size))
+    done, missing = len(part.done), len(part.missing)
     more = f", {part.unknown} not known" * bool(part.unknown)
-    texts = [f"about {cost}{more}" if missing > part.unknown else "not known" if missing else "–" for cost in costs]
-    return part.benchmark, every, len(part.done), missing, part.trainings, *texts
+    costs = [f"about {cost}{more}" for cost in (duration(part.seconds), decimal(round(part.size)))]
+    if missing == part.unknown:
+        costs = ["not known" if missing else "–"] * 2
+    return part.benchmark, done + missing, done, missing, part.trainings, *costs
 
 
-def _notes(
-    study: Study, parts: Sequence[Progress], needs: Mapping[str, Sequence[str]], free: int | None
-) -> Iterator[str]:
+def _notes(study: Study, parts: Sequence[Progress], needs: Mapping[str, Sequence[str]], free: int) -> Iterator[str]:
     if any(part.missing for part in parts):
         yield (
             "estimated from the seconds and images of records of the same benchmark and method; not known where there "
             "is no record; the trainings themselves are not counted, since records do not say how long theirs took"
         )
-    if free is not None and any(part.missing for part in parts):
-        yield f"free in the cache: {size(free)}"
+        yield f"free in the cache: {decimal(free)}"
     for part in parts:
         if part.partial:
             yield (
@@ -175,22 +173,12 @@ def _notes(
         for reason, count in Counter(run.refused for run in part.refused).items():
             yield f"{part.benchmark}: {count} run{'s' * (count > 1)} cannot be made: {reason}"
         yield from (f"{part.benchmark} lacks {line}" for line in needs.get(part.benchmark, ()))
-    if study.source:
-        yield f"paper: {study.source}"
-    yield from (f"deviates: {text}" for text in study.deviations)
+    yield from study.about
 
 
 def duration(seconds: float) -> str:
     """Return a time in its two largest units, e.g. `3 h 20 min`."""
-    minutes, left = divmod(max(1, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (left, "s")]
-    first = next(at for at, (count, _) in enumerate(parts) if count)
-    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
-
-
-def size(amount: float) -> str:
-    """Return bytes as people say them, e.g. `1.2 GB`."""
-    unit, length = next((pair for pair in _UNITS if amount >= pair[1]), _UNITS[-1])
-    return f"{amount / length:.1f} {unit}" if unit != "kB" else f"{max(1, round(amount / length))} kB"
+    whole = max(1, round(seconds))
+    (large, unit), (small, part) = next(pair for pair in pairwise(_UNITS) if whole >= pair[0][1])
+    left = whole % unit // part
+    return f"{whole // unit} {large}" + f" {left} {small}" * bool(left)

@@ -7,13 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from openbench.config.constraints import Count, check_value
+from openbench.config.constraints import Count, Probability, check_value
 from openbench.config.folders import config_folders, read_config
 from openbench.errors import ConfigError, available, check_choice, check_known, did_you_mean
 from openbench.metrics.keys import bounds, higher_is_better
 from openbench.results.tables.render import Kind
 
 Layout = Literal["grid", "rejection", "thresholds", "mixture", "tuning"]
+Curve = Literal["oscr", "oscr_selective", "conformal", "corrections", "autc", "fluctuation", "calibration"]
+_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "grid": ("curves",),
+    "rejection": ("curves", "tpr", "doubles"),
+    "thresholds": ("curves",),
+    "mixture": ("ood_mean", "samples"),
+    "tuning": (),
+}
 _SEED = "seed"
 
 
@@ -171,6 +179,24 @@ class Figures(_Node):
     match: Texts = {}
 
 
+class Options(_Node):
+    """What a layout can do besides.
+
+    Args:
+        curves: pictures of the runs' scores.
+        tpr: share of ID accepted, at which methods are compared.
+        doubles: double scores, each as two methods joined by a plus.
+        ood_mean: of the mixture.
+        samples: ID inputs of the mixture.
+    """
+
+    curves: tuple[Curve, ...] = ()
+    tpr: Probability = 0.8
+    doubles: tuple[str, ...] = ()
+    ood_mean: float = 2.0
+    samples: Count = 400_000
+
+
 class Study(_Node):
     """What a table is made of.
 
@@ -206,12 +232,18 @@ class Study(_Node):
     only_published: bool = False
     test: str = ""
     deviations: list[str] = []
-    options: dict[str, Any] = {}
+    options: Options = Options()
 
     @property
     def repeat(self) -> str:
         """The key over whose values a cell is the mean; `seed` usually."""
         return next(iter(self.repeated), _SEED)
+
+    @property
+    def about(self) -> list[str]:
+        """Notes below its tables: the paper, and how the study differs from it."""
+        paper = [f"paper: {self.source}"] * bool(self.source)
+        return paper + [f"deviates: {text}" for text in self.deviations]
 
     def narrowed(self, rows: tuple[str, ...], columns: tuple[str, ...]) -> "Study":
         """Return the study with some rows and columns only.
@@ -258,9 +290,9 @@ def _described(error: ValidationError, where: str) -> str:
     first = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
     *place, last = map(str, first["loc"]) if first["loc"] else [""]
     if first["type"] == "extra_forbidden":
-        models: dict[str, type[BaseModel]] = {"published": Figures, "rows": Row, "columns": Column}
-        known = models[place[0]].model_fields if place else Study.model_fields
-        keys = [field.alias or key for key, field in known.items() if key not in ("name", "path", "group")]
+        models: dict[str, type[BaseModel]] = {"published": Figures, "rows": Row, "columns": Column, "options": Options}
+        known = models.get(place[0], Study) if place else Study
+        keys = [field.alias or key for key, field in known.model_fields.items() if key not in ("name", "path", "group")]
         named = ": ".join(filter(None, (where, ".".join(place))))
         return f"{named} has no key '{last}'{did_you_mean(last, keys)} — allowed: {', '.join(keys)}"
     value = "nothing" if first["type"] == "missing" else repr(first["input"])
@@ -270,6 +302,7 @@ def _described(error: ValidationError, where: str) -> str:
 
 def _check(study: Study, where: str) -> None:
     """Check what the keys of a study say of one another."""
+    check_known(study.options.model_fields_set, _OPTIONS[study.layout], f"{where}: options")
     for kind, lines in (("rows", study.rows), ("columns", study.columns)):
         names = [line.path for line in lines]
         if twice := sorted({name for name in names if names.count(name) > 1}):

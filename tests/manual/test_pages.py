@@ -21,7 +21,7 @@ from openbench.cli.app import COMMANDS
 from openbench.cli.commands import study
 from openbench.data import dataset
 from openbench.errors import OpenbenchError
-from openbench.studies.cells import StudyOptions, planned
+from openbench.studies.cells import StudyOptions, different_runs, planned
 
 from ..documents import (  # noqa: TID252 — the tests are no package
     FENCE,
@@ -163,7 +163,7 @@ def test_every_command_of_a_written_page_is_one(file):
         if words[0] == "study" and words[1] != "new" and not words[1].endswith(".yaml"):
             asked = study.study.make_context("study", list(words[1:])).params
             named = study.named(asked["name"]).narrowed(asked["rows"], asked["columns"])
-            assert planned(named, StudyOptions(tuple(asked["overrides"]))) or named.layout == "mixture"
+            assert different_runs(planned(named, StudyOptions(tuple(asked["overrides"])))) or named.layout == "mixture"
 
 
 def test_python_of_written_pages_runs(monkeypatch):

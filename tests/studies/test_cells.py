@@ -43,7 +43,6 @@ def test_a_single_run_shows_its_interval_and_how_many_are_missing(tmp_path):
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        (run("knn", 0, 0.9, params={"k": 3}), NO_RECORD),  # another hyper-parameter than the config file's
         (run("knn", 7, 0.9), NO_RECORD),
         (run("knn", 0, 0.9, of=PART), "run on digits, but not as defined (--allow incomplete shows it)"),
     ],
@@ -136,12 +135,6 @@ def test_a_run_may_take_another_data_set_of_a_benchmark_and_its_keys():
     assert planned_run(words, "a cell").benchmark == "openset_digits_3"  # the name that it gives itself
 
 
-def test_a_hyper_parameter_that_is_typed_must_be_the_records(tmp_path):
-    asked = StudyOptions(("method.k=3",))
-    _, (knn, _) = of(study(tmp_path), [run("knn", 0, 0.9), run("knn", 1, 0.8, params={"k": 3})], asked)
-    assert (list(knn.records), knn.ours.value) == (["1"], 0.8)
-
-
 def test_draws_of_a_table_have_images_of_their_own_and_count_together(tmp_path):
     records = [drawn("pca", draw, near) for draw, near in ((1, 0.8), (2, 0.9), (4, 0.1))]
     ((cell,), _) = of(study(tmp_path, DRAWS), records)
@@ -184,6 +177,9 @@ def test_published_figures_are_found_by_what_stands_in_their_columns(tmp_path):
         (("method=knn", "method=knm"), "two': KNN, near: method — found 'knm', allowed: .*did you mean 'knn'"),
         (("title: Two", "published: {file: x.csv, runs: 0}\ntitle: Two"), r"published\.runs: found 0"),
         (("title: Two", "test: NN\ntitle: Two"), "test — found 'NN', allowed: MSP, KNN; did you mean 'KNN'"),
+        (("title: Two", "options: {tpr: 0.8}\ntitle: Two"), "options has no key 'tpr' — allowed: curves"),
+        (("title: Two", "options: {curves: [ocsr]}\ntitle: Two"), r"options.curves.0: found 'ocsr' — allowed: 'oscr'"),
+        (("title: Two", "layout: rejection\noptions: {tpr: 2}\ntitle: Two"), r"options.tpr: found 2 — allowed: less"),
         (("title: Two", "published: {file: none.csv}\ntitle: Two"), "'none.csv' not found in"),
     ],
 )

@@ -12,11 +12,9 @@ from PIL import Image
 from openbench.__main__ import main
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.errors import ConfigError
 from openbench.results.scores.stored import ScoreStore
-from openbench.studies.cells import mixture_cells
 from openbench.studies.study import study
-from openbench.studies.tables import check_options, grid_tables
+from openbench.studies.tables import grid_tables
 
 from ..results.records import named, split_scores  # noqa: TID252 — the tests are no package
 from .runs import YAML, of, run, study as made_of, write
@@ -26,7 +24,7 @@ INTEGRATED = {"A: g": (0.878, 0.962, 0.820, 0.1585), "B: r + 0.2 g": (0.865, 0.9
 
 
 def test_the_synthetic_table_is_that_of_numerical_integration():
-    found = {line[0].row.name: line for line in mixture_cells(study("reject_option/synthetic"))}
+    found = {line[0].row.name: line for line in of(study("reject_option/synthetic"), [])}
     for name, values in INTEGRATED.items():
         assert [cell.ours.value for cell in found[name]] == pytest.approx(values, abs=2.5e-3)
         assert all(cell.published is not None for cell in found[name])
@@ -129,19 +127,6 @@ def test_curves_are_of_the_metrics_that_the_records_have(folder, capsys):
     # The area under FPR is the mean scaled ID score, that under FNR one less the mean scaled OOD score.
     autc = weight * scaled[0].mean() + (1 - weight) * (1 - scaled[1].mean())
     assert f"MSP, nine: AUTC {100 * autc:.2f}" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("layout", "options", "words"),
-    [
-        ("grid", "{tpr: 0.8}", "options has no key 'tpr'"),
-        ("grid", "{curves: [ocsr]}", r"options.curves — found \['ocsr'\], .*; did you mean 'oscr'\?"),
-        ("rejection", "{tpr: 2}", r"options.tpr — found 2, allowed: .* from 0 to 1"),
-    ],
-)
-def test_options_that_a_layout_does_not_have_or_take_are_refused(tmp_path, layout, options, words):
-    with pytest.raises(ConfigError, match=words):
-        check_options(made_of(tmp_path, f"{YAML}layout: {layout}\noptions: {options}\n"))
 
 
 def test_each_group_of_columns_beside_published_figures_is_a_table_of_its_own(tmp_path):

@@ -12,10 +12,9 @@ from openbench.__main__ import main
 from openbench.cli.commands import jobs
 from openbench.errors import ConfigError
 from openbench.results.tables.render import to_console
-from openbench.studies.cells import PublishedTable, StudyOptions, planned
+from openbench.studies.cells import StudyOptions, different_runs, planned
 from openbench.studies.plan import progress, status, sweeps
 from openbench.studies.study import names, study
-from openbench.studies.tables import check_options
 
 from .runs import YAML, lookup, of, run, study as made_of, write
 
@@ -100,14 +99,14 @@ def test_a_training_that_released_weights_would_ignore_is_not_to_do_and_its_cell
     (part,) = progress(found, options, lookup(()))
     assert (len(part.missing), len(part.refused), part.trainings) == (3, 3, 0)
     why = "needs a training, and backbone resnet20_cifar10 comes with its weights"
-    table, line = status(found, [part], {}, None, "again")
+    table, line = status(found, [part], {}, 0, "again")
     said = " ".join(f"{to_console(table)} {line}".split())  # lines are as wide as the terminal
     assert f"digits: 3 runs cannot be made: {why} " in said
     assert [line[0].reason for line in of(found, (), options)] == ["nothing was run on digits yet", why]
     augmented = StudyOptions(("backbone=resnet20_cifar10", "+augment=pixmix"))
     assert [line[0].reason for line in of(found, (), augmented)] == [why, why]
     afresh = StudyOptions((*options.overrides, "backbone.weights=null"))
-    assert not any(run.refused for runs in planned(found, afresh).values() for run in runs.values())
+    assert not any(run.refused for run in different_runs(planned(found, afresh)))
 
 
 def test_a_run_on_another_state_of_the_benchmark_than_the_tables_is_still_to_do(tmp_path):
@@ -149,8 +148,8 @@ def test_a_study_of_a_sweep_has_its_runs(folder, capsys):
     found = study(str(file))
     assert [row.name for row in found.rows] == ["knn", "msp"]
     assert [column.name for column in found.columns] == ["near auroc", "far fpr95"]
-    runs = {run.words for many in planned(found, StudyOptions()).values() for run in many.values()}
-    assert runs == {("+benchmark=digits", f"method={m}", f"seed={s}") for m in ("knn", "msp") for s in (0, 1)}
+    words_of_runs = {run.words for run in different_runs(planned(found, StudyOptions()))}
+    assert words_of_runs == {("+benchmark=digits", f"method={m}", f"seed={s}") for m in ("knn", "msp") for s in (0, 1)}
     assert main(["study", str(file), "--table"]) == 0
     assert re.search(r"msp +90\.50 ± 0\.50", capsys.readouterr().out)
     assert main(["new", "study", str(file), *words]) == 2
@@ -161,17 +160,16 @@ def test_every_shipped_study_finds_its_figures_and_knows_its_runs_which_can_be_m
     unpublished, without_runs, unsaid, refused = {}, [], [], []
     for name in names():
         found = study(name)
-        check_options(found)
-        runs = planned(found, StudyOptions())
+        grid = planned(found, StudyOptions())
+        runs = different_runs(grid)
         if not runs and found.layout != "mixture":
             without_runs.append(name)
-        refused += [f"{name}: {run.refused}" for many in runs.values() for run in many.values() if run.refused]
+        refused += [f"{name}: {run.refused}" for run in runs if run.refused]
         sourced = found.source or found.layout == "tuning"  # which no paper has
         if not (sourced and found.deviations and found.path.read_text().count("python -m openbench study")):
             unsaid.append(name)
         if found.figures is not None:
-            published = PublishedTable(found)
-            rows = [row.path for row in found.rows if not any(published.figure(row, c) for c in found.columns)]
+            rows = [line[0].row.path for line in grid if not any(cell.published for cell in line)]
             unpublished |= {name: rows} if rows else {}
     assert (without_runs, unsaid, refused) == ([], [], [])
     # Rows of openbench's own beside those of the paper.

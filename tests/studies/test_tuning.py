@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from openbench.studies._tuning import Tuning
+from openbench.studies.tuning import Tuning
 
 from ..results.records import named  # noqa: TID252 — the tests are no package
 from .runs import YAML, config_of, of, run, study as made_of
@@ -47,7 +47,7 @@ def tuning(tmp_path, keys=CHOSEN):
 
 def made(tmp_path, records):
     study = made_of(tmp_path, TEXT)
-    return Tuning(study, of(study, records), {one.run_id: one for one in records})
+    return Tuning(study, of(study, records), records)
 
 
 def rows(table):

@@ -16,7 +16,7 @@ from openbench.results import escape
 from openbench.results.plots import COLOURS, finish, panels, saved
 from openbench.results.tables.render import Cell as TableCell, Column, Table
 from openbench.results.tables.views import GROUPS
-from openbench.studies.cells import Cell, without
+from openbench.studies.cells import Grid, without
 from openbench.studies.study import Study
 
 K = TypeVar("K")
@@ -58,17 +58,18 @@ class Tuning:
     Args:
         study: with the layout `tuning`; its first column keeps the defaults, its last one is the oracle.
         grid: the cells, row by row.
-        records: {run id: record} of the runs in the cells.
+        records: of the runs in the cells.
     """
 
-    def __init__(self, study: Study, grid: Sequence[Sequence[Cell]], records: Mapping[str, ResultRecord]) -> None:
-        self._study = study
+    def __init__(self, study: Study, grid: Grid, records: Sequence[ResultRecord]) -> None:
+        by_id = {record.run_id: record for record in records}
+        self._title, self._notes = study.title, (*without(grid), *study.about)
         self._ways = [column.name for column in study.columns]
         self._methods = []
         for line in grid:
-            ways = {c.column.name: [records[run.run_id] for run in c.records.values()] for c in line if c.records}
+            ways = {c.column.name: [by_id[run.run_id] for run in c.records.values()] for c in line if c.records}
             self._methods.append(_method(line[0].row.name, ways, self._ways[-1]))
-        self._notes = (*without(grid), *(f"deviates: {text}" for text in study.deviations))
+        self._complete = [m for m in self._methods if m.best and all(way in m.auroc for way in self._ways)]
 
     def tables(self) -> list[Table]:
         """AUROCs, regrets, orders of methods, and choices for one set tested on another."""
@@ -77,13 +78,13 @@ class Tuning:
     def _aurocs(self) -> Table:
         columns = [Column(f"{way} ↑", "percent", group=group) for group in GROUPS for way in self._ways]
         rows = [(m.name, *(m.auroc.get(w, {}).get(g) for g in GROUPS for w in self._ways)) for m in self._methods]
-        return Table(f"{self._study.title}: AUROC", (Column("method"), *columns), tuple(rows), notes=self._notes)
+        return Table(f"{self._title}: AUROC", (Column("method"), *columns), tuple(rows), notes=self._notes)
 
     def _regrets(self) -> Table:
         rows: _Rows = [
             (m.name, *map(m.regret, self._ways), *(self._gain(m, w) for w in self._ways[1:])) for m in self._methods
         ]
-        complete = self._complete()
+        complete = self._complete
         if complete:
             means = [fmean(values) for values in zip(*([*map(m.regret, self._ways)] for m in complete), strict=True)]
             rows.append((f"mean of {len(complete)}", *means, *(means[0] - mean for mean in means[1:])))
@@ -94,18 +95,14 @@ class Tuning:
             "zero where defaults outside of the space are better than all settings in it",
             f"gain: mean AUROC over the sets less that of {self._ways[0]}; last row: methods that have every column",
         )
-        return Table(f"{self._study.title}: regret", (Column("method"), *columns), tuple(rows), notes=notes)
+        return Table(f"{self._title}: regret", (Column("method"), *columns), tuple(rows), notes=notes)
 
     def _gain(self, method: _Method, way: str) -> float | None:
         base, mean = method.mean(self._ways[0]), method.mean(way)
         return None if mean is None or base is None else _rounded(mean - base)
 
-    def _complete(self) -> list[_Method]:
-        return [m for m in self._methods if m.best and all(way in m.auroc for way in self._ways)]
-
     def _orders(self) -> Table:
-        complete = self._complete()
-        rows: _Rows = []
+        complete, rows = self._complete, _Rows()
         for way in self._ways if len(complete) > 1 else ():
             places = [rankdata([-(m.mean(w) or 0.0) for m in complete]) for w in (self._ways[0], way)]
             moved = abs(places[0] - places[1])
@@ -115,7 +112,7 @@ class Tuning:
         titles = (f"τ with {self._ways[0]}", "places moved, mean", "places moved, most")
         columns = (Column("chosen by"), *(Column(title, "number") for title in titles), Column("first"))
         notes = (f"order of {len(complete)} methods by mean AUROC over the OOD sets; τ: Kendall's",)
-        return Table(f"{self._study.title}: order of methods", columns, tuple(rows), notes=notes)
+        return Table(f"{self._title}: order of methods", columns, tuple(rows), notes=notes)
 
     def _cross(self) -> Table:
         methods = [m for m in self._methods if m.cross]
@@ -123,7 +120,7 @@ class Tuning:
         rows: _Rows = [(a, *(fmean(m.best[b] - m.cross[a, b] for m in methods) for b in sets)) for a in sets]
         columns = (Column("chosen on"), *(Column(f"{b} ↓", "percent") for b in sets))
         notes = (f"mean regret of {len(methods)} methods on a set where the setting is the best one of another set",)
-        return Table(f"{self._study.title}: chosen on one set, tested on another", columns, tuple(rows), notes=notes)
+        return Table(f"{self._title}: chosen on one set, tested on another", columns, tuple(rows), notes=notes)
 
     def picture(self) -> bytes:
         """Return a PNG: each method's gain over its defaults by every way of choosing."""
@@ -137,7 +134,7 @@ class Tuning:
         axes.axvline(0, color="black", linewidth=0.8)
         axes.set_yticks(range(len(methods)), [escape.plot(m.name) for m in methods], fontsize=7)
         axes.set_xlabel("gain in mean AUROC over the defaults, percentage points")
-        axes.set_title(escape.plot(self._study.title), fontsize=9)
+        axes.set_title(escape.plot(self._title), fontsize=9)
         finish(axes)
         return saved(figure, "png")
 
