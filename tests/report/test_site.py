@@ -1,6 +1,5 @@
 """The site: its files follow from the records, and nothing in a record becomes part of the page."""
 
-import csv
 import json
 import re
 import shutil
@@ -15,7 +14,7 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.report.site import write
-from openbench.report.site._boards import PublishedFigures
+from openbench.report.site._boards import comparisons_of
 from openbench.report.site._others import adbench, table_of
 from openbench.report.site.write import write_site
 from openbench.results.checks import Check, write_check
@@ -91,16 +90,6 @@ def test_equal_records_give_equal_bytes(site, results, tmp_path):
     names = sorted(path.relative_to(site) for path in site.rglob("*") if path.is_file())
     assert names == sorted(p.relative_to(tmp_path / "again") for p in (tmp_path / "again").rglob("*") if p.is_file())
     assert all((site / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in names)
-
-
-def test_a_benchmark_without_far_sets_has_its_tables():
-    made = record("knn", 0.9, 0.95)
-    metrics = {name: made.metrics[name] for name in ("near", "a", "b", "id")}
-    counts = {key: value for key, value in made.counts.items() if key.startswith("near")}
-    found = ranking.boards([replace(made, metrics=metrics, counts=counts)], lambda name, key: True)
-    (text,) = [text for name, text in write._tables(found, {}).items() if name.endswith(".csv")]
-    (row,) = [row for row in csv.DictReader(text.splitlines()) if row["of"] == "AUROC ↑"]
-    assert (row["near"], row["a"], row["b"]) == ("0.9", "0.88", "0.92")
 
 
 def test_nothing_in_a_record_ends_a_script(site):
@@ -202,22 +191,9 @@ def test_a_figure_says_what_is_other_than_the_row(training, deviations, publishe
     row = replace(made, backbone={**made.backbone, "training": training})
     (board,) = ranking.boards([row], lambda name, key: True)
     figure = Figure(Estimate(0.9), None, None, "openood_leaderboard.csv")
-    figures = PublishedFigures(board, {Setup("toy", "cross_entropy", "big", "knn", "none"): figure})
-    assert [found.network if found else "" for found in figures.of_rows.values()] == [published]
-    assert figures.gap(board.rows[0], "near") is None
-
-
-def test_the_table_for_programs_has_the_published_figures(more):
-    keys = ("near_published", "near_minus_published", "far_published", "far_minus_published", "published_with")
-    found = {}
-    for name in ("toy", "toy4"):
-        (path,) = more.glob(f"tables/{name}-*.csv")
-        for row in csv.DictReader(path.read_text().splitlines()):
-            found[name, row["of"], row["method"]] = tuple(row[key] for key in keys)
-    assert found["toy4", "AUROC ↑", "knn"] == ("0.88", "", "0.9625", "", "another network: big")
-    same = found["toy", "AUROC ↑", "knn"]
-    assert (float(same[0]), float(same[1]), same[4]) == (0.91, pytest.approx(-0.01), "tiny")
-    assert {found["toy4", "FPR@95 ↓", "knn"], found["toy4", "AUROC ↑", "msp"]} == {("",) * 5}
+    found = comparisons_of(board, {Setup("toy", "cross_entropy", "big", "knn", "none"): figure})
+    assert [one.network for one in found.values()] == [published] * bool(published)
+    assert not any(one.comparable for one in found.values())
 
 
 def test_rows_are_ranked_by_autc_on_a_board_of_its_own(more):

@@ -80,14 +80,6 @@ def test_the_address_keeps_what_is_shown(view, site):
     shows(view, ["msp"])
 
 
-def test_another_benchmark_has_rows_of_its_own(view, site):
-    opened(view, site)
-    view.get_by_label("Benchmark").select_option(label="toy2 (1)")
-    shows(view, ["knn"])
-    view.go_back()
-    shows(view, ["knn", "msp", "vim"])
-
-
 def test_a_row_opens_to_its_record_and_its_address_opens_it_again(view, site):
     opened(view, site)
     view.get_by_role("button", name="vim", exact=True).click()
@@ -106,22 +98,11 @@ def test_a_row_opens_to_its_record_and_its_address_opens_it_again(view, site):
     assert "vim on toy" in view.get_by_role("dialog").inner_text()
 
 
-def test_other_comparisons_are_boards_with_columns_of_their_own(view, more):
-    opened(view, more)
-    view.get_by_label("Benchmark").select_option(label="ADBench: tabular data (2)")
-    shows(view, ["knn", "lof"])
-    assert "published: Novello" in view.locator("#about").inner_text()
-    view.get_by_label("Benchmark").select_option(label="digits: training methods (2)")
-    shows(view, ["msp", "msp"])
-    assert view.locator("#difference").is_hidden()  # there are no sets
-
-
-def first_row(view):
-    headings = view.locator("#rows thead th").all_inner_texts()
-    return dict(zip(headings, view.locator("#rows tbody tr").first.locator("td").all_inner_texts(), strict=True))
-
-
 def test_published_figures_are_columns_with_the_signed_difference(view, more):
+    def first_row(view):
+        headings = view.locator("#rows thead th").all_inner_texts()
+        return dict(zip(headings, view.locator("#rows tbody tr").first.locator("td").all_inner_texts(), strict=True))
+
     opened(view, more, "#board=toy-toy")
     row = first_row(view)
     assert (row["near, published"], row["near, ours − published"]) == ("91.00", "−1.00")

@@ -1,11 +1,10 @@
 """What the site shows, as plain values: the boards with a list per row, and what opens behind each record."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from operator import methodcaller
-from typing import Any
+from typing import Any, NamedTuple
 
 from openbench.core.names import FULL_SPECTRUM
 from openbench.metrics.keys import higher_is_better
@@ -19,7 +18,7 @@ from openbench.results.records.settings import RELEASED
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import SOURCES, Figure, Setup, published_name
-from openbench.results.tables.render import Cell, Column, Estimate, Table
+from openbench.results.tables.render import Cell, Estimate
 from openbench.results.tables.views import GROUPS, without_end
 
 Plain = dict[str, Any]
@@ -98,118 +97,69 @@ def _place(metric: tuple[str, str]) -> tuple[int, int, str, int, str]:
 _PLAIN_TRAINING = "cross_entropy"  # of released weights, as far as the published tables have them
 
 
-@dataclass(frozen=True)
-class PublishedComparison:
+class PublishedComparison(NamedTuple):
     """The published figure for a row.
 
     Args:
         figure: as printed.
-        backbone: of the published result.
-        same: whether the row has the same backbone and training.
-        whole: whether the row was measured on the benchmark as defined.
+        network: that of the published result, for readers.
+        comparable: whether network and images are the same, so that the difference has a meaning.
     """
 
     figure: Figure
-    backbone: str
-    same: bool
-    whole: bool
-
-    @property
-    def comparable(self) -> bool:
-        """Whether network and images are the same, so that the difference has a meaning."""
-        return self.same and self.whole
-
-    @property
-    def network(self) -> str:
-        """The network of the published result, for readers."""
-        text = self.backbone if self.same else f"another network: {self.backbone}"
-        return text if self.whole else f"{text}, on other images"
-
-
-class PublishedFigures:
-    """The published figures of a board's benchmark, by row.
-
-    Args:
-        board: whose rows are looked up.
-        published: all figures, those of the preferred source first.
-    """
-
-    def __init__(self, board: Board, published: Published) -> None:
-        self._name = published_name(board.benchmark, full_spectrum=board.full_spectrum)
-        self.setups = {setup: figure for setup, figure in published.items() if setup.benchmark == self._name}
-        self._any_backbone: dict[tuple[str, str, str], Setup] = {}
-        for setup in self.setups:
-            self._any_backbone.setdefault((setup.training, setup.method, setup.augment), setup)
-        self.of_rows = {row.runs: self._comparison_of(row) for row in board.rows}
-        self.known = [found for found in self.of_rows.values() if found is not None]
-        self.groups = [g for g in GROUPS if any(getattr(found.figure, g) is not None for found in self.known)]
-
-    def published(self, row: Row, group: str) -> Estimate | None:
-        """Return the AUROC of near or far that is published for a row."""
-        comparison = self.of_rows[row.runs]
-        return None if comparison is None else getattr(comparison.figure, group)
+    network: str
+    comparable: bool
 
     def gap(self, row: Row, group: str) -> float | None:
-        """Return our AUROC less the published one; None if either is missing, or they are not comparable."""
-        comparison, ours, theirs = self.of_rows[row.runs], row.values.get(f"{group} auroc"), self.published(row, group)
-        if comparison is None or not comparison.comparable or not isinstance(ours, Estimate) or theirs is None:
+        """Return the row's AUROC of near or far less the published one; None if there is none to compare."""
+        ours, theirs = row.values.get(f"{group} auroc"), getattr(self.figure, group)
+        if not self.comparable or not isinstance(ours, Estimate) or theirs is None:
             return None
         return ours.value - theirs.value
 
-    def _comparison_of(self, row: Row) -> PublishedComparison | None:
-        """The figure of the row's own setup, else that of the method with another network."""
+
+def comparisons_of(board: Board, setups: Published) -> dict[tuple[str, ...], PublishedComparison]:
+    """Return {runs of a row: the figure of its own setup, else that of the method with another network}.
+
+    Args:
+        board: with the rows.
+        setups: the figures of its benchmark, those of the preferred source first.
+    """
+    any_backbone: dict[tuple[str, str, str], Setup] = {}
+    for setup in setups:
+        any_backbone.setdefault((setup.training, setup.method, setup.augment), setup)
+    found = {}
+    for row in board.rows:
         whole = all(run.pristine for run in row.members)
-        exact = Setup(self._name, row.training, row.backbone, row.method, row.augment)
-        if exact in self.setups:
-            return PublishedComparison(self.setups[exact], row.backbone, same=True, whole=whole)
+        name = published_name(board.benchmark, full_spectrum=board.full_spectrum)
+        exact = Setup(name, row.training, row.backbone, row.method, row.augment)
         training = _PLAIN_TRAINING if row.training == RELEASED else row.training
-        other = self._any_backbone.get((training, row.method, row.augment))
-        if other is None:
-            return None
-        return PublishedComparison(self.setups[other], other.backbone, same=False, whole=whole)
+        used = exact if exact in setups else any_backbone.get((training, row.method, row.augment))
+        if used is not None:
+            network = row.backbone if used == exact else f"another network: {used.backbone}"
+            network += "" if whole else ", on other images"
+            found[row.runs] = PublishedComparison(setups[used], network, used == exact and whole)
+    return found
 
 
-def _columns(board: Board, figures: PublishedFigures) -> list[ShownColumn]:
+def _columns(board: Board, comparisons: Mapping[tuple[str, ...], PublishedComparison]) -> list[ShownColumn]:
     """The columns of a board as the page reads them, each with what a row has in it; published figures after ours."""
+
+    def theirs(row: Row, of: str) -> Estimate | None:
+        return getattr(comparisons[row.runs].figure, of) if row.runs in comparisons else None
+
+    def apart(row: Row, of: str) -> float | None:
+        return comparisons[row.runs].gap(row, of) if row.runs in comparisons else None
+
     columns: list[ShownColumn] = []
     for of, key in _metrics_of(board):
         title = _OF_ID[key] if of == "id" else f"{of} {_TITLES.get(key, key)}"
         better = {True: 1, False: -1, None: 0}[higher_is_better(key)]
         columns.append((metric(of, key, title, better), methodcaller("value", of, key)))
-        if key == "auroc" and of in figures.groups:
-            theirs = metric(of, "auroc.published", f"{of}, published", 0)
-            columns.append((theirs, partial(figures.published, group=of)))
-            columns.append((metric(of, "auroc.apart", f"{of}, ours − published", 0), partial(figures.gap, group=of)))
+        if key == "auroc" and of in GROUPS and any(theirs(row, of) is not None for row in board.rows):
+            columns.append((metric(of, "auroc.published", f"{of}, published", 0), partial(theirs, of=of)))
+            columns.append((metric(of, "auroc.apart", f"{of}, ours − published", 0), partial(apart, of=of)))
     return columns
-
-
-def with_published(table: Table, board: Board, figures: PublishedFigures, auroc: str) -> Table:
-    """Return a board's table for programs with published figures at the right of its rows of AUROCs.
-
-    Args:
-        table: with the columns `of` and `run_ids`.
-        board: whose rows it has.
-        figures: of the board.
-        auroc: what `of` is in rows of AUROCs.
-    """
-    titles = [column.title for column in table.columns]
-    of, runs = titles.index("of"), titles.index("run_ids")
-    rows = {" ".join(row.runs): row for row in board.rows}
-    added = [f"{group}_{key}" for group in GROUPS for key in ("published", "minus_published")]
-    more = [Column(title) for title in (*added, "published_with", "published_in")]
-    cells = tuple((*line, *_added(line[of] == auroc, rows[str(line[runs])], figures)) for line in table.rows)
-    return Table(table.title, (*table.columns, *more), cells)
-
-
-def _added(is_auroc: bool, row: Row, figures: PublishedFigures) -> Sequence[Cell]:
-    comparison = figures.of_rows[row.runs] if is_auroc else None
-    if comparison is None:
-        return [None] * (2 * len(GROUPS) + 2)
-    numbers: list[Cell] = []
-    for group in GROUPS:
-        gap = figures.gap(row, group)
-        numbers += [figures.published(row, group), None if gap is None else Estimate(gap)]
-    return [*numbers, comparison.network, SOURCES.get(comparison.figure.source, comparison.figure.source)]
 
 
 def board_data(boards: Sequence[Board], published: Published, scores: ScoreStore) -> list[Plain]:
@@ -251,9 +201,11 @@ def details(content: Mapping[str, Any], check: Check | None = None, *, scores: b
     }
 
 
-def _board(board: Board, published: Published, ranges: Ranges) -> dict[str, Any]:
-    figures = PublishedFigures(board, published)
-    columns = _columns(board, figures)
+def _board(board: Board, published: Published, ranges: Ranges) -> Plain:
+    name = published_name(board.benchmark, full_spectrum=board.full_spectrum)
+    setups = {setup: figure for setup, figure in published.items() if setup.benchmark == name}
+    comparisons = comparisons_of(board, setups)
+    columns = _columns(board, comparisons)
     return {
         "id": f"{board.benchmark}{'+csid' if board.full_spectrum else ''}-{board.digest[:6]}",
         "benchmark": board.benchmark,
@@ -264,25 +216,27 @@ def _board(board: Board, published: Published, ranges: Ranges) -> dict[str, Any]
         "metrics": [plain for plain, _ in columns],
         "compared": len(ranges),
         "rows": [
-            {"rank": rank, "tied": tied} | _row(row, columns, figures) | _range(ranges.get(row.runs))
+            {"rank": rank, "tied": tied} | _row(row, columns, comparisons.get(row.runs)) | _range(ranges.get(row.runs))
             for rank, tied, row in board.placed
         ],
-        "published": list(_figures(figures)),
-        "about": _about(figures) if figures.groups else "",
+        "published": [_figure(setup, figure) for setup, figure in setups.items()],
+        "about": _about(comparisons.values()),
     }
 
 
-def _about(figures: PublishedFigures) -> str:
-    cited = "; ".join(text for source, text in SOURCES.items() if source in {f.figure.source for f in figures.known})
+def _about(comparisons: Collection[PublishedComparison]) -> str:
+    if not any(getattr(one.figure, group) is not None for one in comparisons for group in GROUPS):
+        return ""
+    sources = {one.figure.source for one in comparisons}
+    cited = "; ".join(text for source, text in SOURCES.items() if source in sources)
     other = "; results of other networks or images are in parentheses, without a difference"
-    return f"published results: {cited}{'' if all(comparison.comparable for comparison in figures.known) else other}"
+    return f"published results: {cited}" + other * (not all(one.comparable for one in comparisons))
 
 
 _OF_ROW = ("method", "version", "training", "augment", "outliers", "backbone", "settings", "tuned", "networks")
 
 
-def _row(row: Row, columns: Sequence[ShownColumn], figures: PublishedFigures) -> Plain:
-    comparison = figures.of_rows[row.runs]
+def _row(row: Row, columns: Sequence[ShownColumn], comparison: PublishedComparison | None) -> Plain:
     return {
         **{name: getattr(row, name) for name in _OF_ROW},
         "runs": list(row.runs),
@@ -326,13 +280,12 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return float(f"{sum(numbers) / len(numbers):.4g}") if numbers else None
 
 
-def _figures(figures: PublishedFigures) -> Iterator[dict[str, Any]]:
-    """Published results on a benchmark with any network; the page marks those of the row's own network."""
-    for setup, figure in figures.setups.items():
-        yield {
-            **{name: getattr(setup, name) for name in ("method", "training", "backbone", "augment")},
-            "near": value_of(figure.near),
-            "far": value_of(figure.far),
-            "accuracy": figure.accuracy,
-            "source": SOURCES.get(figure.source, figure.source),
-        }
+def _figure(setup: Setup, figure: Figure) -> Plain:
+    """A published result on any network; the page marks that of the row's own network."""
+    return {
+        **{name: getattr(setup, name) for name in ("method", "training", "backbone", "augment")},
+        "near": value_of(figure.near),
+        "far": value_of(figure.far),
+        "accuracy": figure.accuracy,
+        "source": SOURCES.get(figure.source, figure.source),
+    }

@@ -1,6 +1,5 @@
 """The files of the site: one page, its data as scripts (browsers load no JSON from a disk), and its libraries."""
 
-import gc
 import json
 import re
 import shutil
@@ -18,19 +17,17 @@ from openbench.errors import ConfigError, OpenbenchError, RecordError, pip_insta
 from openbench.report.run_page import run_page, run_style, template
 from openbench.report.site._boards import (
     Facts,
-    PublishedFigures,
     board_data,
     details,
     keep,
     methods_of,
     number,
-    with_published,
 )
 from openbench.report.site._networks import PAGE, networks_page
 from openbench.report.site._others import other_boards, published, table_of
 from openbench.results.checks import read_checks
 from openbench.results.frame import runs
-from openbench.results.leaderboard.across import AUROC, across, across_csv, needed
+from openbench.results.leaderboard.across import across, across_csv, needed
 from openbench.results.leaderboard.matrix import packed_boards
 from openbench.results.leaderboard.published import published_boards
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_of
@@ -38,7 +35,7 @@ from openbench.results.plots import critical_difference, saved
 from openbench.results.records.store import RecordStore, load, parsed
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
-from openbench.results.tables.published import Figure, Setup, load_published
+from openbench.results.tables.published import load_published
 from openbench.results.tables.render import to_csv, to_latex
 from openbench.results.tables.views import GROUPS
 from openbench.storage.checksum import KEY as STATED
@@ -80,7 +77,7 @@ def write_site(
     figures = load_published(results / "reference")
     try:
         # Pages are drawn by other processes meanwhile. Not by fork: pyarrow has threads here.
-        with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=_collect_rarely) as workers:
+        with ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
             in_order = partial(workers.map, chunksize=4) if len(scored) >= _FEW else map
             one = partial(_write_page, scores, folder / "reports", command_of)
             errors = in_order(one, [paths[run_id] for run_id in scored])
@@ -89,12 +86,18 @@ def write_site(
             data += others
             networks = networks_page(boards, MARK, packed_boards(results, unreadable.append))
             texts = {
-                "index.html": _page(boards, unreadable, PAGE if networks else ""),
+                "index.html": template(_HERE / "templates" / "index.html.j2").render(
+                    mark=MARK,
+                    rows=sum(not row.given for board in boards for row in board.rows),
+                    benchmarks=len({board.benchmark for board in boards}),
+                    left_out=len(unreadable),
+                    networks=PAGE if networks else "",
+                ),
                 "assets/run.css": run_style(),
                 "assets/site.css": (_HERE / "templates" / "site.css").read_text(encoding="utf-8"),
                 "assets/site.js": (_HERE / "templates" / "site.js").read_text(encoding="utf-8"),
                 **libraries,
-                **_tables(boards, figures),
+                **_tables(boards),
                 **{f"tables/{board['id']}.csv": to_csv(table_of(board)) for board in others},
                 **{f"tables/{board['id']}.tex": to_latex(table_of(board)) for board in others},
                 **pictures(data),
@@ -111,11 +114,6 @@ def write_site(
             f"site '{folder}' cannot be written ({error.strerror or error}) — choose another folder"
         ) from error
     return sorted(path for path in folder.rglob("*") if path.is_file()), unreadable
-
-
-def _collect_rarely() -> None:
-    """Collect garbage every 100,000 objects: a figure is made of many, and the default takes 6 % of the time."""
-    gc.set_threshold(100_000, 50, 50)
 
 
 def _write_page(published: ScoreStore, folder: Path, command_of: CommandOf | None, path: Path) -> OpenbenchError | None:
@@ -158,14 +156,12 @@ def _behind(
     return texts
 
 
-def _tables(boards: Iterable[Board], published: Mapping[Setup, Figure]) -> dict[str, str]:
-    """Every set of every board as CSV, with published figures, and LaTeX."""
+def _tables(boards: Iterable[Board]) -> dict[str, str]:
+    """Every set of every board as CSV and LaTeX."""
     files: dict[str, str] = {}
     for board in boards:
         name = f"tables/{board.benchmark}{'_full_spectrum' if board.full_spectrum else ''}-{board.digest[:6]}"
-        whole = across_csv([board], "overview")
-        figures = PublishedFigures(board, published)
-        files[f"{name}.csv"] = to_csv(with_published(whole, board, figures, AUROC) if figures.groups else whole)
+        files[f"{name}.csv"] = to_csv(across_csv([board], "overview"))
         files[f"{name}.tex"] = "\n".join(to_latex(table) for table in across([board], "overview"))
     return files
 
@@ -174,15 +170,6 @@ def _script(function: str, value: Any) -> str:
     """A call that hands a value to the page: JSON in which nothing ends a script or a line."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), sort_keys=True, allow_nan=False)
     return f"openbench.{function}({text.replace('<', chr(92) + 'u003c')});\n"
-
-
-def _page(boards: Iterable[Board], unreadable: Iterable[OpenbenchError], networks: str) -> str:
-    rows = sum(not row.given for board in boards for row in board.rows)
-    benchmarks = len({board.benchmark for board in boards})
-    left_out = sum(1 for _ in unreadable)
-    return template(_HERE / "templates" / "index.html.j2").render(
-        mark=MARK, rows=rows, benchmarks=benchmarks, left_out=left_out, networks=networks
-    )
 
 
 def _libraries() -> dict[str, str]:
@@ -240,7 +227,6 @@ def _write(folder: Path, texts: Mapping[str, str]) -> None:
         write_whole(folder / name, text.encode())
 
 
-_OF_SET = re.compile(r"(.+)\.auroc")
 _NOT_SETS = (*GROUPS, "id", "mean")
 
 
@@ -255,7 +241,8 @@ def pictures(boards: Sequence[dict[str, Any]]) -> dict[str, str]:
     svgs: dict[str, str] = {}
     for board in boards:
         board["picture"] = None
-        sets = [at for at, metric in enumerate(board["metrics"]) if _is_set(metric["id"])]
+        metrics = [(metric["of"], metric["id"]) for metric in board["metrics"]]
+        sets = [at for at, (of, key) in enumerate(metrics) if key == f"{of}.auroc" and of not in _NOT_SETS]
         rows = [row for row in board["rows"] if row["rank"] is not None] or board["rows"]
         values = {_name(row, rows): [number(row["values"][at]) for at in sets] for row in rows}
         whole = {name: [v for v in line if v is not None] for name, line in values.items() if None not in line}
@@ -265,11 +252,6 @@ def pictures(boards: Sequence[dict[str, Any]]) -> dict[str, str]:
         board["picture"] = f"pictures/{board['id']}.svg"
         svgs[board["picture"]] = saved(figure, "svg").decode()
     return svgs
-
-
-def _is_set(key: str) -> bool:
-    match = _OF_SET.fullmatch(key)
-    return match is not None and match[1] not in _NOT_SETS
 
 
 def _name(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
