@@ -129,12 +129,6 @@ class Table:
     second: frozenset[tuple[int, int]] = frozenset()
     caption: str = ""
 
-    def __post_init__(self) -> None:
-        """Check that every row has a cell per column."""
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ValueError(f"table '{self.title}': a row of {len(row)} cells for {len(self.columns)} columns")
-
     def texts(self) -> list[list[str]]:
         """The rows as they are printed."""
         return [[cell_text(cell, column) for cell, column in zip(row, self.columns, strict=True)] for row in self.rows]
@@ -257,7 +251,7 @@ def to_console(table: Table, width: int | None = None, *, styled: bool = False) 
     from rich.console import Console
     from rich.text import Text
 
-    texts = _escaped(_with_headings(table), escape.console)
+    texts = _escaped(table, escape.console)
     room = max(_NARROWEST, shutil.get_terminal_size((_WIDTH, 24)).columns if width is None else width)
     stream = io.StringIO()
     # Without force_jupyter=False, rich would show the table in a notebook's cell in place of writing it.
@@ -273,20 +267,6 @@ def to_console(table: Table, width: int | None = None, *, styled: bool = False) 
     return "\n".join(line.rstrip() for line in stream.getvalue().strip("\n").split("\n")) + "\n"
 
 
-def _with_headings(table: Table) -> Table:
-    """The table with each heading as a row, the rows below indented, and the groups of columns in their titles."""
-    columns = tuple(replace(column, title=column.heading) for column in table.columns)
-    rows: list[tuple[Cell, ...]] = []
-    places: dict[int, int] = {}
-    for at, row in enumerate(table.rows):
-        if at in table.headings:
-            rows.append((table.headings[at], *[""] * (len(columns) - 1)))
-        places[at] = len(rows)
-        rows.append((f"{_INDENT}{row[0]}", *row[1:]) if table.headings else row)
-    best, second = (frozenset((places[row], at) for row, at in cells) for cells in (table.best, table.second))
-    return replace(table, columns=columns, rows=tuple(rows), headings={}, best=best, second=second)
-
-
 def _grids(table: Table, room: int) -> "list[RichTable]":
     """The lines of an escaped table, in parts that fit; rich breaks what is in words."""
     from rich.box import SIMPLE
@@ -294,9 +274,12 @@ def _grids(table: Table, room: int) -> "list[RichTable]":
     from rich.text import Text
 
     rows = [list(map(str, row)) for row in table.rows]
+    if table.headings:
+        rows = [[f"{_INDENT}{first}", *others] for first, *others in rows]
     words = [column.kind == "text" for column in table.columns]
-    cells = list(zip(*rows, strict=True)) or [()] * len(words)
-    titles = [_longest_word([column.title]) for column in table.columns]
+    cells = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in words]
+    cells[0] += table.headings.values()
+    titles = [_longest_word([column.heading]) for column in table.columns]
     longest = [max(title, *map(len, column), 0) for title, column in zip(titles, cells, strict=True)]
     least = [
         max(title, min(most, max(_WORDS, min(_longest_word(column), _WORD)))) if in_words else most
@@ -305,7 +288,7 @@ def _grids(table: Table, room: int) -> "list[RichTable]":
     style = {**dict.fromkeys(table.second, "underline"), **dict.fromkeys(table.best, "bold")}
     grids = []
     for part in _parts(words, rows, least, room):
-        fits_whole = sum(max(longest[at], len(table.columns[at].title)) + _GAP for at in part) <= room
+        fits_whole = sum(max(longest[at], len(table.columns[at].heading)) + _GAP for at in part) <= room
         fits = sum(least[at] + _GAP for at in part) <= room
         grid = RichTable(box=SIMPLE, header_style="", pad_edge=False, padding=(0, 1))
         for at in part:
@@ -313,9 +296,11 @@ def _grids(table: Table, room: int) -> "list[RichTable]":
             narrowest = least[at] if fits and words[at] else None
             width = None if fits_whole or words[at] else least[at]
             # Text objects: in plain strings rich would read the brackets of an interval as markup.
-            title = Text(table.columns[at].title)
+            title = Text(table.columns[at].heading)
             grid.add_column(title, justify=side, overflow="fold", width=width, min_width=narrowest)
         for number, row in enumerate(rows):
+            if number in table.headings:
+                grid.add_row(Text(table.headings[number]))
             grid.add_row(*(Text.assemble((row[at], style.get((number, at), ""))) for at in part))
         grids.append(grid)
     return grids

@@ -1,7 +1,7 @@
 """The tables of one record: an overview, and one view per family, with the conventions that its numbers depend on."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, pstdev
 from typing import Any
@@ -120,13 +120,15 @@ def run_tables(record: ResultRecord, view: str = "overview") -> list[Table]:
     check_choice("view", view, VIEWS)
     if view == "overview" and is_stream(record.metrics):
         return [stream_table(record)]
-    if view == "overview":
-        return [_with_conventions(run_table(record), view)]
-    special = {"trials": _trials, "counts": _counts, "id": _id, "prediction_sets": _prediction_sets}
-    if view in special:
-        tables = special[view](record)
-    else:
-        tables = [table for side in SIDES for table in _family(record, side, view)]
+    special: Mapping[str, Callable[[ResultRecord], Iterable[Table]]] = {
+        "overview": lambda record: [run_table(record)],
+        "trials": _trials,
+        "counts": _counts,
+        "id": _id,
+        "prediction_sets": _prediction_sets,
+    }
+    families = (table for side in SIDES for table in _family(record, side, view))
+    tables = special[view](record) if view in special else families
     return without_repeats(_with_conventions(table, view) for table in tables)
 
 
@@ -225,26 +227,11 @@ def _title(record: ResultRecord) -> str:
     values = {label: record.metrics.get(f"{side}id", {}).get("accuracy") for side, label in SIDES.items()}
     known = {label: value for label, value in values.items() if isinstance(value, float | int)}
     accuracy = [f"{100 * value:.2f} %{f' ({label})' if label else ''}" for label, value in known.items()]
-    accuracy += _with_validation(record)
     method = f"{record.method.get('name')}{f'({params})' if params else ''}{chosen}"
     title = f"{record.benchmark.get('name')} · {network_of(record)} · {method}"
     if is_stream(record.metrics):
         return title
     return f"{title} · ID accuracy {', '.join(accuracy) or 'absent: no classifier for these classes'}"
-
-
-def _with_validation(record: ResultRecord) -> list[str]:
-    """Accuracy over ID validation and test together: the official test set, where validation was cut out of it."""
-    values = record.metrics.get("id", {})
-    parts = []
-    for role, key in (("id_val", "id_val_accuracy"), ("id_test", "accuracy")):
-        n = sum(count["n"] for name, count in record.counts.items() if name.partition("/")[0] == role)
-        value = values.get(key)
-        if not n or not isinstance(value, float | int):
-            return []
-        parts.append((n, value))
-    total = sum(n for n, _ in parts)
-    return [f"{100 * sum(n * value for n, value in parts) / total:.2f} % (with validation, n = {total})"]
 
 
 def deviation_notes(record: ResultRecord) -> tuple[str, ...]:
@@ -255,8 +242,8 @@ def deviation_notes(record: ResultRecord) -> tuple[str, ...]:
     return (f"Not the benchmark as defined, so not ranked: {'; '.join(map(str, deviations))}.",)
 
 
-def _family(record: ResultRecord, side: str, view: str) -> list[Table]:
-    """One table of a view: rows are sets, groups and pooled groups; empty if the view has nothing on this side."""
+def _family(record: ResultRecord, side: str, view: str) -> Iterator[Table]:
+    """One table of a view: rows are sets, groups and pooled groups; none if the view has nothing on this side."""
     rows: list[tuple[str, str, Mapping[str, Any]]] = []
     for name in names_of(record):
         values = record.metrics.get(side + name, {})
@@ -266,9 +253,9 @@ def _family(record: ResultRecord, side: str, view: str) -> list[Table]:
     measured = {key for _, _, values in rows for key in values}
     keys = [key for key in measured if is_column(key, view, measured)]
     if not keys or (view == "threshold" and keys == ["auroc"]):
-        return []
+        return
     ordered = sorted(keys, key=lambda k: key_order(view, k))
-    columns = (Column("set"), Column("role"), *(metric_column(key) for key in ordered))
+    columns = (*Column.of("set", "role"), *map(metric_column, ordered))
     cells = [
         (name, role, *((estimate(v, k) if view == "intervals" else v.get(k)) for k in ordered))
         for name, role, v in rows
@@ -276,7 +263,7 @@ def _family(record: ResultRecord, side: str, view: str) -> list[Table]:
     ]
     title = f"{view}{f' · {SIDES[side]}' if side else ''} · {_title(record)}"
     explained = tuple(f"{title_of(key)[:-2]}: {_EXPLAINED[key]}." for key in ordered if key in _EXPLAINED)
-    return [Table(title, columns, tuple(cells), record.header, (*deviation_notes(record), *explained))]
+    yield Table(title, columns, tuple(cells), record.header, (*deviation_notes(record), *explained))
 
 
 def without_end(key: str) -> str:
@@ -329,15 +316,14 @@ def metric_column(key: str) -> Column:
     return Column(title_of(key), kind_of(key), name=arrow(key))
 
 
-def _id(record: ResultRecord) -> list[Table]:
-    sides = [side for side in SIDES if f"{side}id" in record.metrics]
-    keys = id_keys(key for side in sides for key in record.metrics[f"{side}id"])
-    columns = (Column("side"), *(metric_column(key) for key in keys))
-    rows = tuple(
-        (SIDES[side] or "standard", *(estimate(record.metrics[f"{side}id"], key) for key in keys)) for side in sides
-    )
+def _id(record: ResultRecord) -> Iterator[Table]:
+    sides = {side: record.metrics[f"{side}id"] for side in SIDES if f"{side}id" in record.metrics}
+    keys = id_keys(key for values in sides.values() for key in values)
+    columns = (Column("side"), *map(metric_column, keys))
+    rows = tuple((SIDES[side] or "standard", *(estimate(of, key) for key in keys)) for side, of in sides.items())
     notes = (*deviation_notes(record), *not_recorded(keys, record.run_id))
-    return [Table(f"id · {_title(record)}", columns, rows, record.header, notes)] if keys else []
+    if keys:
+        yield Table(f"id · {_title(record)}", columns, rows, record.header, notes)
 
 
 def id_keys(measured: Iterable[str]) -> list[str]:
@@ -353,71 +339,61 @@ def not_recorded(keys: Collection[str], run_id: str = "RUN_ID") -> tuple[str, ..
     return (f"AUGRC, ECE, Brier and NLL from the stored scores: python -m openbench verify --scores {run_id}",)
 
 
-def _prediction_sets(record: ResultRecord) -> list[Table]:
-    cells: dict[tuple[str, float, str], dict[str, Cell]] = {}
+def _prediction_sets(record: ResultRecord) -> Iterator[Table]:
+    found: dict[tuple[str, float, str], dict[str, Any]] = {}
     for side in SIDES:
         for key, value in record.metrics.get(f"{side}id", {}).items():
             if match := _PREDICTION_SET.fullmatch(key):
                 kind, quantity, alpha = match.groups()
-                cells.setdefault((kind, float(alpha), side), {})[quantity] = value
-    if not cells:
-        return []
+                found.setdefault((kind, float(alpha), side), {})[quantity] = value
+    if not found:
+        return
     columns = [*Column.of("sets", "side", ("α", "number"), ("coverage", "percent"), ("size ↓", "number"))]
     columns += Column.of(("singletons ↑", "percent"), ("worst class ↑", "percent"))
-    split = any("size_mean" in values for values in cells.values())
-    if split:
+    over_splits = ["coverage", "size"] * any("size_mean" in values for values in found.values())
+    if over_splits:
         columns += Column.of(("coverage over splits", "percent"), ("size over splits ↓", "number"))
-    quantities = ("coverage", "size", "singletons", "worst_class")
     rows: list[tuple[Cell, ...]] = []
-    for (kind, alpha, side), values in sorted(cells.items()):
-        over_splits = (_over_splits(values, q) for q in quantities[:2] if split)
-        rows.append((kind, SIDES[side] or "standard", alpha, *map(values.get, quantities), *over_splits))
-    title = f"prediction sets · {_title(record)}"
-    notes = (*deviation_notes(record), *_set_notes(record, {kind for kind, _, _ in cells}, split))
-    return [Table(title, tuple(columns), tuple(rows), record.header, notes)]
+    for (kind, alpha, side), values in sorted(found.items()):
+        cells = map(values.get, ("coverage", "size", "singletons", "worst_class"))
+        rows.append((kind, SIDES[side] or "standard", alpha, *cells, *(_mean_of(values, key) for key in over_splits)))
+    kinds = {kind for kind, *_ in found}
+    notes = [*deviation_notes(record)]
+    notes += ["score: the method's own score s of a class, thresholded as it is."] * ("score" in kinds)
+    notes += ["score_…: made of softmax(−s), or of the method's own probabilities if it computes s from them."] * any(
+        kind.startswith("score_") for kind in kinds
+    )
+    if over_splits:
+        count = record.metrics.get("id", {}).get("n_set_splits")
+        more = "ID validation and test, the calibration part as large as validation."
+        notes.append(f"over splits: mean ± deviation over {count} random splits of {more}")
+    yield Table(f"prediction sets · {_title(record)}", tuple(columns), tuple(rows), record.header, tuple(notes))
 
 
-def _over_splits(values: Mapping[str, Any], quantity: str) -> Cell:
-    mean = values.get(f"{quantity}_mean")
-    std = values.get(f"{quantity}_std")
+def _mean_of(values: Mapping[str, Any], quantity: str) -> Cell:
+    mean, std = values.get(f"{quantity}_mean"), values.get(f"{quantity}_std")
     return Estimate(mean, std=std) if isinstance(mean, float | int) and isinstance(std, float | int) else mean
 
 
-def _set_notes(record: ResultRecord, kinds: set[str], split: bool) -> Iterator[str]:
-    """What the names of sets and columns do not say."""
-    if "score" in kinds:
-        yield "score: the method's own score s of a class, thresholded as it is."
-    if any(kind.startswith("score_") for kind in kinds):
-        yield "score_…: made of softmax(−s), or of the method's own probabilities if it computes s from them."
-    if split:
-        count = record.metrics.get("id", {}).get("n_set_splits")
-        more = "ID validation and test, the calibration part as large as validation."
-        yield f"over splits: mean ± deviation over {count} random splits of {more}"
-
-
-def _trials(record: ResultRecord) -> list[Table]:
+def _trials(record: ResultRecord) -> Iterator[Table]:
     """What each setting came to and which was chosen: by the AUROC, or where there are risks, by these."""
-    if not record.trials:
-        return []
-    on = tuned_on(record)
+    trials, on = record.trials, tuned_on(record)
     data = "test" if "test" in on else "validation" if on == "validation" else "proxy"
-    by_risk, infeasible = (any(key in trial for trial in record.trials) for key in ("risk", "infeasible"))
-    fields = [("set", Column("set"))] * any("set" in trial for trial in record.trials)
-    if by_risk:
-        fields += [("risk", Column(f"{data} risk ↓", "percent", 3)), ("threshold", Column("λ", "number"))]
-    fields += [("auroc", Column(f"{data} AUROC ↑", "percent"))]
+    of_set, by_risk, infeasible = (any(key in trial for trial in trials) for key in ("set", "risk", "infeasible"))
+    columns = {"set": Column("set")} if of_set else {}
+    columns |= {"risk": Column(f"{data} risk ↓", "percent", 3), "threshold": Column("λ", "number")} if by_risk else {}
+    columns["auroc"] = Column(f"{data} AUROC ↑", "percent")
     rows = []
-    for trial in record.trials:
-        missing = "unable" if "infeasible" in trial else None
-        cells = [trial.get(key, missing) for key, _ in fields]
-        chosen = "yes" if _is_chosen(trial, record) else ""
-        reason = [str(trial.get("infeasible", ""))] * infeasible
+    for trial in trials:
+        cells = [trial.get(key, "unable" if "infeasible" in trial else None) for key in columns]
+        chosen, reason = "yes" * _is_chosen(trial, record), [str(trial.get("infeasible", ""))] * infeasible
         rows.append((hyper_parameters(trial.get("params", {})), *cells, chosen, *reason))
     last = Column.of("chosen", *["infeasible"] * infeasible)
-    columns = (Column("hyper-parameters"), *(column for _, column in fields), *last)
     rule = "least selective risk, of equal ones the largest AUROC" if by_risk else "largest AUROC"
-    notes = (f"Chosen on {tuned_on(record)}: {rule}.", *deviation_notes(record))
-    return [Table(f"trials · {_title(record)}", columns, tuple(rows), notes=notes)]
+    notes = (f"Chosen on {on}: {rule}.", *deviation_notes(record))
+    if rows:
+        every = (Column("hyper-parameters"), *columns.values(), *last)
+        yield Table(f"trials · {_title(record)}", every, tuple(rows), notes=notes)
 
 
 def _is_chosen(trial: Mapping[str, Any], record: ResultRecord) -> bool:
@@ -429,11 +405,12 @@ def _is_chosen(trial: Mapping[str, Any], record: ResultRecord) -> bool:
     return bool(chosen) and trial.get("params") == chosen
 
 
-def _counts(record: ResultRecord) -> list[Table]:
+def _counts(record: ResultRecord) -> Iterator[Table]:
     named = [(*key.partition("/")[::2], count) for key, count in sorted(record.counts.items())]
     rows = tuple((name, role, count.get("n"), count.get("expected")) for role, name, count in named)
     columns = Column.of("set", "role", ("n", "count"), ("as defined", "count"))
-    return [Table(f"images · {_title(record)}", columns, rows, notes=deviation_notes(record))] if rows else []
+    if rows:
+        yield Table(f"images · {_title(record)}", columns, rows, notes=deviation_notes(record))
 
 
 # Beginning of a clause of the header → the keys that depend on it; what is not listed is always shown.
