@@ -1,7 +1,7 @@
 """Boards of the site besides those of records: AUTC, tabular data (ADBench), training methods, published results."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -80,19 +80,14 @@ def adbench(path: Path) -> Plain | None:
     cells = {(gap.method, gap.metric, gap.dataset): gap for gap in gaps}
     tables = sorted({gap.dataset for gap in gaps})
     metrics = [*_means_of_tables(), *(metric(name, "auroc", name, 1) for name in tables)]
-    measured = {
-        method: frozenset(table for table in tables if (method, METRICS[0], table) in cells)
-        for method in sorted({gap.method for gap in gaps})
-    }
-    common = _most_tables(measured.values())
     rows = []
-    for method, here in measured.items():
+    for method in sorted({gap.method for gap in gaps}):
+        aurocs = [cells.get((method, METRICS[0], table)) for table in tables]
+        here = [gap.dataset for gap in aurocs if gap is not None]
         values = [v for key in METRICS for v in _mean_gap([cells.get((method, key, table)) for table in here])]
-        values += [_of_table(cells.get((method, METRICS[0], table))) for table in tables]
-        # On other tables the mean is another number.
-        reasons = _other_tables(here, common) if here else ["no AUROC was measured"]
-        row = {"method": method, "runs": [], "id": f"adbench-{method}", "values": values}
-        rows.append(_ROW | row | {"reasons": reasons, "tuned": "no"})
+        reason = f"{len(here)} of {len(tables)} tables: its mean is over others" if here else "no AUROC was measured"
+        row = {"method": method, "runs": [], "id": f"adbench-{method}", "values": [*values, *map(_of_table, aurocs)]}
+        rows.append(_ROW | row | {"reasons": [reason] * (len(here) < len(tables)), "tuned": "no"})
     whole, part = ([row for row in rows if bool(row["reasons"]) == few] for few in (False, True))
     first = [metric["id"] for metric in metrics[: 2 * 3]]
     return _BOARD | {
@@ -102,7 +97,7 @@ def adbench(path: Path) -> Plain | None:
         "metrics": metrics,
         "first": first,
         "rows": [*_placed(_sorted(whole), _leading), *_sorted(part)],
-        "about": f"means over {len(common)} tables and their draws; published: {SOURCE}",
+        "about": f"means over {len(tables)} tables and their draws; published: {SOURCE}",
     }
 
 
@@ -167,19 +162,6 @@ def _mean_gap(gaps: Sequence[Any]) -> list[float | None]:
         return [None, None, None]
     ours, theirs = fmean(gap.ours for gap in known), fmean(gap.published for gap in known)
     return [round(ours, 6), round(theirs, 6), round(ours - theirs, 6)]
-
-
-def _most_tables(measured: Iterable[frozenset[str]]) -> frozenset[str]:
-    """The tables of the detectors that have most of them; of several such sets, that of most detectors."""
-    counts = Counter(measured)
-    return max(counts, key=lambda tables: (len(tables), counts[tables], sorted(tables)))
-
-
-def _other_tables(here: Set[str], common: Set[str]) -> list[str]:
-    if here == common:
-        return []
-    more = f", and {len(here - common)} other" if here - common else ""
-    return [f"{len(here & common)} of {len(common)} tables{more}: its mean is over others"]
 
 
 def _means_of_tables() -> list[Plain]:

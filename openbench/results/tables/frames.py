@@ -66,13 +66,9 @@ def frame(record: ResultRecord, view: str = "overview") -> "DataFrame":
             part.insert(0, SIDE, side)
     joined = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     notes = [note for table in tables for note in table.notes]
-    joined.attrs |= {"conventions": record.header, "notes": list(dict.fromkeys(notes)), **tuned(record)}
+    joined.attrs |= {"conventions": record.header, "notes": list(dict.fromkeys(notes))}
+    joined.attrs |= {"tuned": dict(record.tuned), "tuned_on": tuned_on(record) if record.tuned else ""}
     return joined
-
-
-def tuned(record: ResultRecord) -> dict[str, Any]:
-    """Return {`tuned`: the hyper-parameters that were chosen, `tuned_on`: on which data}; both empty if none were."""
-    return {"tuned": dict(record.tuned), "tuned_on": tuned_on(record) if record.tuned else ""}
 
 
 def frame_of(table: Table) -> "DataFrame":
