@@ -39,9 +39,8 @@ from openbench.core.search import ChosenMethod, with_params
 from openbench.digest import array_sha256, digest, row_digests
 from openbench.engine.compatibility import check_classes
 from openbench.engine.evaluate import for_layers
-from openbench.engine.prepare import check_strategy
 from openbench.engine.run import RunSpec, compute, run
-from openbench.engine.tune import Tuning
+from openbench.engine.tune import Tuning, check_strategy
 from openbench.errors import ConfigError, DataError, LeakageError, NotApplicableError
 from openbench.metrics.suite import MetricOptions
 from openbench.storage.files import delete_old

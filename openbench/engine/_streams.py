@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -48,7 +47,7 @@ def score_streams(method: StreamingMethod[Any], plan: StreamPlan, benchmark: Ben
         sets = [x.without_labels().on(scoring.device) for x in read]
         for number, metrics in enumerate(orders):
             stream = score_stream(method, sets, plan, number, scoring.batch)
-            metrics |= {split.name: stream.measured(side, split.name) for side, split in enumerate(group, 1)}
+            metrics |= {split.name: measured(*stream, side, split.name) for side, split in enumerate(group, 1)}
         logger.info(f"ID test and {', '.join(split.name for split in group)}: {plan.orders} orders scored")
     for role in (Role.NEAR, Role.FAR):
         names = [split.name for split in ood if split.role == role]
@@ -58,38 +57,37 @@ def score_streams(method: StreamingMethod[Any], plan: StreamPlan, benchmark: Ben
     return means | {order_name(i, name): values for i, metrics in enumerate(orders) for name, values in metrics.items()}
 
 
-@dataclass(frozen=True)
-class Stream:
-    """The scores of a stream in its order, and the set of each image: 0 is ID, 1 and higher are OOD sets."""
+def measured(scores: NDArray[np.float32], part: NDArray[np.int64], side: int, name: str) -> dict[str, Value]:
+    """Return the metrics of an OOD set against ID, in the order of a stream.
 
-    scores: NDArray[np.float32]
-    part: NDArray[np.int64]
+    Args:
+        scores: (n,).
+        part: (n,) the set of each image: 0 is ID, 1 and higher are OOD sets.
+        side: of the OOD set.
+        name: of the OOD set.
 
-    def measured(self, side: int, name: str) -> dict[str, Value]:
-        """Return the metrics of the OOD set `side` against ID.
-
-        Raises:
-            ConfigError: the stream has no image of it.
-        """
-        metrics: dict[str, Value] = {"n_id": int((self.part == 0).sum()), "n_ood": int((self.part == side).sum())}
-        if not metrics["n_ood"]:
-            raise ConfigError(
-                f"{StreamPlan.named}.ood_per_id: an order of the stream holds no image of '{name}' — choose more OOD "
-                "images per ID image, or a stream per OOD set"
-            )
-        for suffix, (begin, end) in _PARTS.items():
-            rows = slice(int(begin * len(self.part)), int(end * len(self.part)))
-            inside, outside = (self.scores[rows][self.part[rows] == which] for which in (0, side))
-            if len(inside) and len(outside):
-                metrics[f"auroc{suffix}"] = auroc(inside, outside)
-                metrics |= {} if suffix else {"fpr95": fpr95(inside, outside)}
-        return metrics
+    Raises:
+        ConfigError: the stream has no image of it.
+    """
+    metrics: dict[str, Value] = {"n_id": int((part == 0).sum()), "n_ood": int((part == side).sum())}
+    if not metrics["n_ood"]:
+        raise ConfigError(
+            f"{StreamPlan.named}.ood_per_id: an order of the stream holds no image of '{name}' — choose more OOD "
+            "images per ID image, or a stream per OOD set"
+        )
+    for suffix, (begin, end) in _PARTS.items():
+        rows = slice(int(begin * len(part)), int(end * len(part)))
+        inside, outside = (scores[rows][part[rows] == which] for which in (0, side))
+        if len(inside) and len(outside):
+            metrics[f"auroc{suffix}"] = auroc(inside, outside)
+            metrics |= {} if suffix else {"fpr95": fpr95(inside, outside)}
+    return metrics
 
 
 def score_stream(
     method: StreamingMethod[Any], sets: Sequence[FeatureSet], plan: StreamPlan, number: int, batch: int
-) -> Stream:
-    """Score order `number` of a stream of ID images, the first of the sets, and OOD ones, from an empty memory.
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the scores (n,) of order `number` of a stream, from an empty memory, and the set (n,) of each image.
 
     Raises:
         MethodError: scores of another shape, or one that is not finite.
@@ -110,7 +108,7 @@ def score_stream(
         scores[at] = batch_scores.detach().to("cpu", torch.float32).numpy()
     if missing := int((~np.isfinite(scores)).sum()):
         raise MethodError(f"{name}: {missing} of {len(scores)} scores are not finite (parameters {method.params()})")
-    return Stream(scores, np.repeat(np.arange(len(sets)), sizes)[order])
+    return scores, np.repeat(np.arange(len(sets)), sizes)[order]
 
 
 def _means(members: Sequence[Mapping[str, Value]]) -> dict[str, Value]:

@@ -133,11 +133,7 @@ def given_record(
         trials=[],
         metrics={},
         header="",
-        counts={
-            key: {"n": len(s.scores), "expected": lists.counts.get(key, len(s.scores))}
-            for s in sets
-            for key in (f"{s.role}/{s.name}",)
-        },
+        counts={key: {"n": n, "expected": lists.counts.get(key, n)} for key, n in counts_of(sets).items()},
         provenance={
             "openbench": openbench.__version__,
             "git_sha": commit(),
@@ -177,6 +173,11 @@ def _in_order(sets: Sequence[SetScores], names: Names) -> tuple[list[SetScores],
     return ordered, True
 
 
+def counts_of(sets: Sequence[SetScores]) -> dict[str, int]:
+    """Return `role/set` → the number of images."""
+    return {f"{s.role}/{s.name}": len(s.scores) for s in sets}
+
+
 def _as_stored(sets: Sequence[SetScores]) -> list[SetScores]:
     """The sets as files of scores hold them: labels and predictions −1 where unknown, float32 if that is exact."""
     with np.errstate(over="ignore"):
@@ -203,7 +204,7 @@ def _compared_with_lists(benchmark: BenchmarkConfig, lists: Listed, sets: Sequen
     Raises:
         DataError: other counts, unless the benchmark may be incomplete and there are fewer.
     """
-    counts = {f"{s.role}/{s.name}": len(s.scores) for s in sets}
+    counts = counts_of(sets)
     expected = {key: lists.counts.get(key, counts.get(key, 1)) for key in lists.identities}
     deviations = [f"{path}: dropped" for path in benchmark.removed]
     if benchmark.incomplete == "allow":

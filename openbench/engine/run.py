@@ -1,7 +1,7 @@
 """A run: cached features, tuning on validation, fit, scores, metrics, and a record that is written once."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from openbench.backbones.base import Backbone
 from openbench.checkout import uncommitted
@@ -18,8 +17,8 @@ from openbench.config.folders import packages_of
 from openbench.config.overrides import STREAM
 from openbench.core.benchmark import Benchmark, Split, Validation
 from openbench.core.composite import leaves, version_of
-from openbench.core.features import FeatureSet
 from openbench.core.method import Method
+from openbench.core.names import FULL_SPECTRUM
 from openbench.core.record import (
     METHOD_PROBE,
     PROBE,
@@ -38,8 +37,6 @@ from openbench.core.scores import SetScores
 from openbench.core.search import Tuned, settings_of, with_params
 from openbench.core.streaming import StreamingMethod, StreamPlan
 from openbench.digest import digest, still_as_before
-from openbench.engine._held_out import folds_of, held_out
-from openbench.engine._per_set import joined_record, single_sets
 from openbench.engine._streams import score_streams
 from openbench.engine._verify import check_weights, recorded, verdict
 from openbench.engine.compatibility import tells_apart
@@ -53,6 +50,7 @@ from openbench.engine.evaluate import (
 )
 from openbench.engine.probe import ask_method, same_scores
 from openbench.engine.provenance import (
+    WARNINGS,
     Clock,
     RunOutcome,
     TrainingInfo,
@@ -62,18 +60,23 @@ from openbench.engine.provenance import (
     reused_outcome,
     score_warnings,
 )
-from openbench.engine.tune import TestSplits, TuneContext, Tuning, tune
+from openbench.engine.tune import TestSplits, TuneContext, Tuning, folds_of, held_out, tune
 from openbench.errors import MethodError, RecordError
 from openbench.features.attacks import Attack, Loss, acceptance, attacked, cross_entropy
 from openbench.features.changed_images import synthetic
 from openbench.features.texts import Corpus
-from openbench.metrics.suite import MetricOptions, describe, evaluate
+from openbench.metrics.suite import MetricOptions, describe, evaluate, group_means
 from openbench.public import public
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore, per_set_name
 from openbench.source import foreign_sources
 
 logger = logging.getLogger(__name__)
+
+_PER_SET = (
+    "hyper-parameters chosen for each OOD set on that test set itself (oracle per set): a bound, not a result; each "
+    "set is evaluated by itself, groups are means over sets, and nothing is pooled"
+)
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,11 @@ class RunSpec:
         node = self.config.get("method", {}).get(STREAM) or {}
         return from_node(StreamPlan, node, StreamPlan.named)
 
+    @cached_property
+    def images(self) -> dict[str, str]:
+        """Role → digest of the images of sets that are read and enter the benchmark's digest as lists only."""
+        return {s.role.value: s.digest for s in self.benchmark.splits() if s.identity and not s.unread}
+
     @property
     def run_id(self) -> str:
         """The digest that names the record."""
@@ -174,17 +182,12 @@ class RunSpec:
             self.benchmark.digest,
             self.backbone.digest,
             self.training,
-            images_read(self.benchmark),
+            self.images,
             None if self.outliers is None else self.outliers.digest,
             self.sources,
             self.uncommitted,
             texts_of({"texts": self.texts}),
         )
-
-
-def images_read(benchmark: Benchmark) -> dict[str, str]:
-    """Return role → digest of the images of sets that are read and enter the benchmark's digest as lists only."""
-    return {s.role.value: s.digest for s in benchmark.splits() if s.identity and not s.unread}
 
 
 def run(spec: RunSpec, runtime: Runtime) -> RunOutcome:
@@ -271,6 +274,72 @@ def compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, dict[str, li
     return joined, {per_set_name(spec.run_id, name): scores for name, (_, scores) in runs.items()}
 
 
+def single_sets(benchmark: Benchmark) -> Iterator[tuple[str, Benchmark]]:
+    """Yield each near and far set's name with the benchmark reduced to that set."""
+    for name, split in benchmark.near.items():
+        yield name, replace(benchmark, near={name: split}, far={})
+    for name, split in benchmark.far.items():
+        yield name, replace(benchmark, near={}, far={name: split})
+
+
+def joined_record(run_id: str, benchmark: Benchmark, records: Mapping[str, ResultRecord]) -> ResultRecord:
+    """Return one record of the runs on each set: chosen values as {set: value}, trials with their `set`.
+
+    Args:
+        run_id: of the joined record.
+        benchmark: with all sets.
+        records: each set's record, by name.
+    """
+    first = next(iter(records.values()))
+    keys = dict.fromkeys(key for record in records.values() for key in record.tuned)
+    chosen = {key: {name: record.tuned[key] for name, record in records.items()} for key in keys}
+    counts = {key: count for record in records.values() for key, count in record.counts.items()}
+    whole = {"digest": benchmark.digest, "pristine": benchmark.pristine, "deviations": list(benchmark.deviations)}
+    return replace(
+        first,
+        run_id=run_id,
+        benchmark=first.benchmark | whole,
+        method=first.method | {"params": first.method["params"] | chosen},
+        tuned=chosen,
+        trials=[{"set": name, **trial} for name, record in records.items() for trial in record.trials],
+        metrics=joined_metrics({name: record.metrics for name, record in records.items()}),
+        header=f"{first.header} · {_PER_SET}",
+        counts=counts,
+        provenance=_joined_provenance([record.provenance for record in records.values()]),
+    )
+
+
+def joined_metrics(by_set: Mapping[str, Mapping[str, dict[str, Value]]]) -> dict[str, dict[str, Value]]:
+    """Return the metrics of each set, the means of groups, and the metrics of `id` that are the same for all sets."""
+    result: dict[str, dict[str, Value]] = {}
+    for side in ("", FULL_SPECTRUM):
+        parts = {name: metrics for name, metrics in by_set.items() if f"{side}{name}" in metrics}
+        if not parts:
+            continue
+        result |= {f"{side}{name}": metrics[f"{side}{name}"] for name, metrics in parts.items()}
+        for group in (Role.NEAR.value, Role.FAR.value):
+            members = [metrics[f"{side}{group}"] for metrics in parts.values() if f"{side}{group}" in metrics]
+            if members:
+                result[f"{side}{group}"] = group_means(members)
+        first, *rest = (metrics[f"{side}id"] for metrics in parts.values())
+        result[f"{side}id"] = {
+            key: value
+            for key, value in first.items()
+            if not key.startswith("f1_threshold") and all(other.get(key) == value for other in rest)
+        }
+    return result
+
+
+def _joined_provenance(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the last part's provenance, with the time, passes and warnings of all parts, and the highest memory."""
+    stages = dict.fromkeys(stage for part in parts for stage in part["seconds"])
+    seconds = {stage: round(sum(part["seconds"].get(stage, 0.0) for part in parts), 4) for stage in stages}
+    memory = {stage: max(part["peak_mib"].get(stage, 0) for part in parts) for stage in parts[-1]["peak_mib"]}
+    warnings = list(dict.fromkeys(text for part in parts for text in part.get(WARNINGS, ())))
+    whole = {"seconds": seconds, "peak_mib": memory, "passes": sum(part["passes"] for part in parts)}
+    return parts[-1] | whole | ({WARNINGS: warnings} if warnings else {})
+
+
 def _compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, list[SetScores]]:
     """Tune once, fit, score and measure."""
     clock = Clock()
@@ -290,8 +359,17 @@ def _compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, list[SetSco
             metrics, sets = score_streams(method, spec.stream, benchmark, scoring), list[SetScores]()
     else:
         with clock.stage("attack"):
-            moved = attacked_splits(method, spec, features)
+            moved = _attacked(method, spec, features)
         metrics, sets = _measured(method, spec, scoring, clock, moved)
+    weights = "" if spec.training_info is None else spec.training_info.reused
+    probe = (backbone.features_from or backbone).probe
+    origins = {  # besides openbench's committed code
+        SOURCES: spec.sources,
+        UNCOMMITTED: spec.uncommitted,
+        REUSED: {part: by for part, by in (("weights", weights), ("features", features.reused)) if by},
+        PROBE: probe and probe.recorded(),
+        METHOD_PROBE: ask_method(spec.method, benchmark, features) if foreign_sources(spec.method) else [],
+    }
     record = ResultRecord(
         run_id=spec.run_id,
         config=spec.scientific,
@@ -300,7 +378,7 @@ def _compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, list[SetSco
             "digest": benchmark.digest,
             "pristine": benchmark.pristine and spec.attack is None,
             "deviations": [*benchmark.deviations, *([str(spec.attack)] if spec.attack else [])],
-            **({"images": images} if (images := images_read(benchmark)) else {}),
+            **({"images": spec.images} if spec.images else {}),
         },
         backbone=describe_backbone(backbone, spec.training_info, spec.config),
         method={
@@ -321,7 +399,7 @@ def _compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, list[SetSco
             if not s.unread
         },
         provenance=provenance(clock, device, backbone.passes - passes_before)
-        | _origins(spec, features)
+        | {key: origin for key, origin in origins.items() if origin}
         | score_warnings(f"method '{spec.method_name}'", sets, features.store.halving.warnings),
         overrides=list(spec.overrides),
         config_digest=digest(spec.scientific),
@@ -343,31 +421,32 @@ def _measured(
         logits = Request(fields=frozenset({Field.LOGITS}))
         # Without a classifier nothing can be right or wrong.
         labelled = _labelled(benchmark) if spec.classified else []
-        probabilities = {split.role: softmax(scoring.features(split, logits)) for split in labelled}
+        read = {split.role: scoring.features(split, logits).batches() for split in labelled}
+        probabilities = {
+            role: np.concatenate([torch.softmax(rows.logits, dim=1).cpu().numpy() for rows in batches])
+            for role, batches in read.items()
+        }
         sets = [
             replace(s, probabilities=probabilities.get(Role(s.role)), **by_class.get(Role(s.role), {})) for s in scores
         ]
         return evaluate(sets, spec.metrics), sets
 
 
-def attacked_splits(method: Method, spec: RunSpec, features: CachedFeatures) -> list[Split]:
+def _attacked(method: Method, spec: RunSpec, features: CachedFeatures) -> list[Split]:
     """Return the attacked test splits of a run, whose images are made now if they are not cached.
 
     Raises:
         NotApplicableError: a score or a network without a gradient by the images.
     """
-    attack = spec.attack
+    attack, backbone, benchmark = spec.attack, features.backbone, spec.benchmark
     if attack is None:
         return []
-    splits: tuple[Split, ...]
-    loss: Loss
-    store, backbone, benchmark = features.store, features.backbone, spec.benchmark
+    splits: Iterable[Split] = (*benchmark.near.values(), *benchmark.far.values())
+    loss: Loss = partial(acceptance, method, backbone)
+    target = f"run {spec.run_id}"
     if attack.of == "id":
         splits, loss, target = (benchmark.id_test,), partial(cross_entropy, backbone), "cross-entropy"
-    else:
-        splits = (*benchmark.near.values(), *benchmark.far.values())
-        loss, target = partial(acceptance, method, backbone), f"run {spec.run_id}"
-    return [attacked(store, backbone, split, attack, loss=loss, target=target) for split in splits]
+    return [attacked(features.store, backbone, split, attack, loss=loss, target=target) for split in splits]
 
 
 def _splits(spec: RunSpec) -> list[Split]:
@@ -377,21 +456,6 @@ def _splits(spec: RunSpec) -> list[Split]:
     if isinstance(spec.method, StreamingMethod):
         unscored |= {Role.ID_VAL, Role.OOD_VAL, Role.CSID}
     return [s for s in spec.benchmark.splits() if s.role not in unscored - fitted_on and not s.unread]
-
-
-def _origins(spec: RunSpec, features: CachedFeatures) -> dict[str, Any]:
-    """Return the origins of a record besides openbench's committed code: foreign and changed files, reused parts."""
-    weights = "" if spec.training_info is None else spec.training_info.reused
-    probe = (spec.backbone.features_from or spec.backbone).probe
-    foreign = bool(foreign_sources(spec.method))
-    origins = {
-        SOURCES: spec.sources,
-        UNCOMMITTED: spec.uncommitted,
-        REUSED: {part: by for part, by in (("weights", weights), ("features", features.reused)) if by},
-        PROBE: probe and probe.recorded(),
-        METHOD_PROBE: ask_method(spec.method, spec.benchmark, features) if foreign else [],
-    }
-    return {key: origin for key, origin in origins.items() if origin}
 
 
 def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring) -> Tuned:
@@ -404,17 +468,16 @@ def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring) -> Tuned:
         setting = ", ".join(f"{k}={v}" for k, v in trial["params"].items())
         logger.info(f"tune {spec.method_name}: {done}/{total} {setting}: {result}")
 
-    tuning, benchmark = spec.tuning, spec.benchmark
-    if tuning.strategy == "held_out_classes":
-        folds = folds_of(len(benchmark.classes), tuning.folds, tuning.seed)
+    strategy, benchmark = spec.tuning.strategy, spec.benchmark
+    if strategy == "held_out_classes":
+        folds = folds_of(len(benchmark.classes), spec.tuning.folds, spec.tuning.seed)
         return tune(spec.method, spec.space, *(held_out(f, benchmark, fitting, scoring, report) for f in folds))
     splits: Validation | TestSplits
-    if tuning.strategy == "synthetic":
-        ood = synthetic(benchmark.id_val, tuning.recipes, tuning.seed, spec.backbone.preprocess)
+    if strategy == "synthetic":
+        ood = synthetic(benchmark.id_val, spec.tuning.recipes, spec.tuning.seed, spec.backbone.preprocess)
         splits = Validation(benchmark.id_val, ood)
     else:
-        on_test = tuning.strategy in ("oracle", "oracle_per_set")
-        splits = TestSplits.of(benchmark) if on_test else benchmark.validation()
+        splits = benchmark.validation() if strategy == "validation" else TestSplits.of(benchmark)
     return tune(spec.method, spec.space, TuneContext(splits, fitting, scoring, report))
 
 
@@ -458,8 +521,3 @@ def plain_params(method: Method) -> dict[str, object]:
 
 def _as_call(method: Method) -> str:
     return f"{type(method).__qualname__}({', '.join(f'{k}={v!r}' for k, v in plain_params(method).items())})"
-
-
-def softmax(x: FeatureSet) -> NDArray[np.float32]:
-    """Return the class probabilities (n, c) float32 of cached logits."""
-    return np.concatenate([torch.softmax(rows.logits, dim=1).cpu().numpy() for rows in x.batches()])

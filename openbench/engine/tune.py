@@ -1,25 +1,38 @@
-"""Search of hyper-parameters by AUROC. A Validation object gives no access to test splits."""
+"""Search of hyper-parameters by AUROC. A Validation object gives no access to test splits.
+
+Held-out classes: folds of the ID classes in place of OOD validation, on the cached features of the whole network. It
+was trained with all classes, so this is a proxy: only `fit`, the classifier and the logits lose the held-out ones.
+"""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from annotated_types import Ge, MinLen
 from numpy.typing import NDArray
+from torch import Tensor
 
 from openbench.config.constraints import Checked, Seed
 from openbench.core.benchmark import Benchmark, Split, Validation
+from openbench.core.composite import leaves
+from openbench.core.features import FeatureSet
+from openbench.core.live import LiveMethod
 from openbench.core.method import Method
-from openbench.core.search import Trial, Tuned, best_trial, grid, with_params
-from openbench.engine.evaluate import Fitting, Scoring, fit, predictions, score_split
-from openbench.errors import MethodError
-from openbench.features.changed_images import RECIPES, Recipe
+from openbench.core.request import CLASSES, STAGES, Field, Request, Role, Texts
+from openbench.core.search import ChosenMethod, Trial, Tuned, best_trial, grid, with_params
+from openbench.digest import digest
+from openbench.engine.evaluate import FeatureSource, Fitting, Scoring, fit, predictions, score_split
+from openbench.errors import ConfigError, MethodError, NotApplicableError
+from openbench.features.changed_images import RECIPES, Recipe, check_recipes
+from openbench.features.extract import select
 from openbench.metrics.curve import auroc
 
 Report = Callable[[int, int, Trial], None]
+_LEFT = 2  # classes that are not held out, at least
 Strategy = Literal["validation", "none", "held_out_classes", "synthetic", "oracle", "oracle_per_set"]
 
 
@@ -123,15 +136,13 @@ def tune(method: Method, space: Mapping[str, Sequence[Any]], *contexts: TuneCont
     settings = grid(space, list(method.params()), type(method).__name__)
     found: list[list[dict[str, Any]]] = [[] for _ in settings]
     steps = ((context, index) for context in contexts for index in _by_fit(settings, type(method).read_by_score))
-    candidates = _Candidates(method, contexts[0])
+    last = LastFit(method)
     for done, (context, index) in enumerate(steps, start=1):
-        if candidates.context is not context:
-            candidates = _Candidates(method, context)
-        found[index].append(_trial(candidates, settings[index], context))
+        found[index].append(_trial(last, settings[index], context))
         context.report(done, len(settings) * len(contexts), {"params": settings[index], **found[index][-1]})
     trials = [{"params": params, **_mean(parts)} for params, parts in zip(settings, found, strict=True)]
     best = best_trial(method, trials)
-    fitted = candidates.at_hand(best["params"]) if len(contexts) == 1 else None
+    fitted = last.at(best["params"], contexts[0]) if len(contexts) == 1 and last.serves(best["params"]) else None
     return Tuned(dict(best["params"]), trials, fitted)
 
 
@@ -149,43 +160,37 @@ def _by_fit(settings: Sequence[Mapping[str, Any]], read_by_score: frozenset[str]
     return sorted(range(len(settings)), key=lambda index: fits.index(fits[index]))
 
 
-class _Candidates:
+class LastFit:
     """A method fitted at one setting after the other; fitted again only if `fit` reads a changed parameter."""
 
-    def __init__(self, method: Method, context: TuneContext) -> None:
-        self._method, self.context = method, context
-        self._last: tuple[dict[str, Any], Method] | None = None
+    def __init__(self, method: Method) -> None:
+        self._method, self._fitted = method, method
+        self._of: tuple[Any, ...] = ()
 
-    def __call__(self, params: Mapping[str, Any]) -> Method:
+    def _read_by_fit(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        read = with_params(self._method, params).params()
+        return {name: value for name, value in read.items() if name not in type(self._method).read_by_score}
+
+    def serves(self, params: Mapping[str, Any]) -> bool:
+        """Whether the last fit is one for this setting."""
+        return self._of[1:] == (self._read_by_fit(params),)
+
+    def at(self, params: Mapping[str, Any], context: TuneContext) -> Method:
         """Return the method fitted at a setting."""
-        fitted = self.at_hand(params)
-        if fitted is None:
-            # Not two fits at once: one may take gigabytes.
-            self._last = None
-            unfitted = with_params(self._method, params)
-            fitted = self.context.fit(unfitted)
-            if type(self._method).read_by_score:
-                self._last = self._read_by_fit(unfitted), fitted
-        return fitted
-
-    def at_hand(self, params: Mapping[str, Any]) -> Method | None:
-        """Return the method at a setting if the last fit serves it, else None."""
-        unfitted = with_params(self._method, params)
-        if self._last is None or self._read_by_fit(unfitted) != self._last[0]:
-            return None
-        fitted = copy.copy(self._last[1])
+        unfitted, key = with_params(self._method, params), (id(context), self._read_by_fit(params))
+        if self._of != key:
+            self._of, self._fitted = (), self._method  # not two fits at once: one may take gigabytes
+            self._fitted = context.fit(unfitted)
+            self._of = key
+        fitted = copy.copy(self._fitted)
         for name in type(self._method).read_by_score:
             setattr(fitted, name, getattr(unfitted, name))
         return fitted
 
-    @staticmethod
-    def _read_by_fit(method: Method) -> dict[str, Any]:
-        return {name: value for name, value in method.params().items() if name not in type(method).read_by_score}
 
-
-def _trial(candidates: _Candidates, params: Mapping[str, Any], context: TuneContext) -> dict[str, Any]:
+def _trial(last: LastFit, params: Mapping[str, Any], context: TuneContext) -> dict[str, Any]:
     try:
-        candidate = candidates(params)
+        candidate = last.at(params, context)
         id_split, ood_splits = context.sides()
         inside = context.scores(candidate, (id_split,))
         outside = [context.scores(candidate, (split,)) for split in ood_splits]
@@ -195,3 +200,139 @@ def _trial(candidates: _Candidates, params: Mapping[str, Any], context: TuneCont
     if len(ood_splits) > 1:
         trial["sets"] = {split.name: auroc(inside, scores) for split, scores in zip(ood_splits, outside, strict=True)}
     return trial
+
+
+def check_strategy(tuning: Tuning, chosen: ChosenMethod, benchmark: Benchmark) -> None:
+    """Check that a method can be tuned on a benchmark in this way.
+
+    Raises:
+        DataError: no OOD validation set for `validation`.
+        ConfigError: too few classes, or ID validation images, for `held_out_classes`; rows for recipes of images.
+        NotApplicableError: a method that cannot be had without some classes.
+    """
+    if not chosen.space:
+        return
+    if tuning.strategy == "validation":
+        benchmark.validation()
+    elif tuning.strategy == "held_out_classes":
+        check_held_out(chosen, benchmark, tuning.folds)
+    elif tuning.strategy == "synthetic":
+        check_recipes(benchmark.id_val, tuning.recipes)
+
+
+def check_held_out(chosen: ChosenMethod, benchmark: Benchmark, folds: int) -> None:
+    """Check that a method can be tuned on held-out classes of a benchmark.
+
+    Raises:
+        NotApplicableError: the method reads what cannot be had without the held-out classes.
+        ConfigError: too few classes, or ID validation images without labels.
+    """
+    classes, val = len(benchmark.classes), benchmark.id_val
+    if classes - -(-classes // folds) < _LEFT:
+        raise ConfigError(
+            f"tune=held_out_classes: benchmark '{benchmark.name}' has {classes} classes, and a fold of {folds} leaves "
+            f"fewer than {_LEFT} — use more folds (tune.folds), or tune=synthetic"
+        )
+    if val.unread or val.labels.max() < 0:
+        raise ConfigError(
+            f"tune=held_out_classes: benchmark '{benchmark.name}' has no labelled ID validation images — use "
+            "tune=synthetic or tune=none"
+        )
+    reasons = [reason for setting in chosen.settings for reason in _reasons(setting)]
+    if reasons:
+        raise NotApplicableError(
+            f"tune=held_out_classes: method '{chosen.name}' {reasons[0]} — use tune=synthetic or tune=none"
+        )
+
+
+def _reasons(method: Method) -> Iterator[str]:
+    """Why a method cannot be scored without some classes."""
+    if type(method).search is not Method.search:
+        yield "chooses by a search of its own on one OOD set, not by the mean AUROC over folds"
+    for leaf in leaves(method):
+        request = leaf.request
+        if isinstance(leaf, LiveMethod):
+            yield "runs the network itself, which has all classes"
+        if request.perturb or request.second_pass:
+            yield "moves images by a gradient of the whole classifier, which has all classes"
+        if request.mixing:
+            yield "learns from images mixed with those of OOD validation"
+        if trained := set(request.layers) - set(STAGES):
+            yield f"reads {', '.join(sorted(trained))}, which the network learnt in a training with all classes"
+
+
+def folds_of(classes: int, folds: int, seed: int) -> list[NDArray[np.int64]]:
+    """Return the classes of each fold: a permutation drawn with the seed, cut into parts of equal size (± 1)."""
+    drawn = np.random.default_rng(seed).permutation(classes)
+    return [np.sort(part) for part in np.array_split(drawn, min(folds, classes))]
+
+
+def held_out(
+    held: NDArray[np.int64], benchmark: Benchmark, whole: Fitting, scoring: Scoring, report: Report
+) -> TuneContext:
+    """Return what a search may use while some classes play OOD.
+
+    Args:
+        held: the classes that are left out.
+        benchmark: ID validation rows of other classes are ID, those of the held-out ones OOD.
+        whole: the ID splits and the classifier with all classes.
+        scoring: source of the columns with all classes.
+        report: called after each trial.
+    """
+    classes = len(benchmark.classes)
+    kept = np.setdiff1d(np.arange(classes), held)
+    new = np.full(classes, -1)
+    new[kept] = np.arange(len(kept))
+    source = _WithoutClasses(scoring.features, kept, classes, {})
+    names = tuple(benchmark.classes[k] for k in kept)
+
+    def rows(split: Split, wanted: NDArray[np.int64]) -> Split:
+        at = np.flatnonzero(np.isin(split.labels, wanted))
+        part = select(split, at.tolist())
+        key = digest({"of": split.digest, "classes": wanted, "without": held})
+        part = replace(part, labels=new[part.labels], classes=names, digest=key)
+        source.parts[key] = split, at
+        return part
+
+    # Training images that no method reads were not opened.
+    train = whole.id_train if whole.id_train.unread else rows(whole.id_train, kept)
+    val = rows(whole.id_val, kept)
+    ood = replace(rows(whole.id_val, held), role=Role.OOD_VAL, classes=tuple(benchmark.classes[k] for k in held))
+    head = whole.head
+    if head.num_classes == classes:
+        head = replace(head, weight=head.weight[kept], bias=head.bias[kept])
+    return TuneContext(Validation(val, ood), Fitting(train, val, head), replace(scoring, features=source), report)
+
+
+@dataclass(frozen=True, eq=False)
+class _WithoutClasses(FeatureSource):
+    """The columns of parts of splits, without the logits and class names of held-out classes.
+
+    Args:
+        whole: source of the columns with all classes.
+        kept: the classes that are left.
+        classes: number of all classes.
+        parts: digest of a part → the split and its rows there.
+    """
+
+    whole: FeatureSource
+    kept: NDArray[np.int64]
+    classes: int
+    parts: dict[str, tuple[Split, NDArray[np.int64]]]
+
+    def __call__(self, split: Split, request: Request) -> FeatureSet:
+        """Return the columns of a part; the rows are copied into memory."""
+        of, rows = self.parts[split.digest]
+        x = self.whole(of, request)
+        part = x[torch.from_numpy(rows)]
+        columns = dict(part.columns)
+        if Field.LABELS in columns:
+            columns[Field.LABELS] = torch.from_numpy(split.labels)
+        if Field.LOGITS in columns and columns[Field.LOGITS].shape[1] == self.classes:
+            columns[Field.LOGITS] = columns[Field.LOGITS][:, self.kept]
+        return replace(part, columns=columns)
+
+    def texts(self, texts: Texts) -> Tensor:
+        """Return the embeddings of a corpus, without the names of held-out classes."""
+        embeddings = self.whole.texts(texts)
+        return embeddings[self.kept] if texts.words == CLASSES else embeddings

@@ -9,7 +9,7 @@ from PIL import Image as Pillow
 from safetensors.torch import save_file
 
 from openbench._compat import library
-from openbench.engine.jobs import extract
+from openbench.engine.prepare import extract
 from openbench.errors import DataError, MethodError, NotApplicableError
 from openbench.methods.knn import KNN
 from openbench.results.scores.stored import ScoreStore

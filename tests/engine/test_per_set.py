@@ -11,8 +11,7 @@ from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.core.scores import SetScores
 from openbench.engine import run as engine
-from openbench.engine._per_set import joined_record, single_sets
-from openbench.engine.run import RunSpec
+from openbench.engine.run import RunSpec, joined_record, single_sets
 from openbench.engine.tune import TestSplits, Tuning
 from openbench.methods.msp import MSP
 from openbench.metrics.suite import MetricOptions, evaluate

@@ -9,7 +9,7 @@ from openbench.config.shipped import shipped
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime
-from openbench.engine import jobs, prepare
+from openbench.engine import prepare
 from openbench.errors import ConfigError
 from openbench.methods.gradients import ODIN
 from openbench.methods.knn import KNN
@@ -65,19 +65,19 @@ def test_a_trained_network_goes_with_images_of_a_single_class():
 
 def test_a_split_is_read_with_what_fitting_or_scoring_or_the_search_reads_of_it():
     method, space = ODIN(temperature=1000.0, epsilon=0.1), {"epsilon": [0.0, 0.2]}
-    steps = {role: [request.perturb.epsilon for request in jobs.requests_of(method, space, role)] for role in SCORED}
+    steps = {role: [request.perturb.epsilon for request in prepare.requests_of(method, space, role)] for role in SCORED}
     assert steps == {Role.ID_VAL: [0.0, 0.2], Role.OOD_VAL: [0.0, 0.2], Role.NEAR: [0.1], Role.ID_TEST: [0.1]}
-    assert [jobs.requests_of(method, space, role) for role in (Role.ID_TRAIN, Role.OOD_TRAIN)] == [[], []]
-    (fitted,) = jobs.requests_of(KNN(), {"k": [1, 5]}, Role.ID_TRAIN)
+    assert [prepare.requests_of(method, space, role) for role in (Role.ID_TRAIN, Role.OOD_TRAIN)] == [[], []]
+    (fitted,) = prepare.requests_of(KNN(), {"k": [1, 5]}, Role.ID_TRAIN)
     assert (fitted, fitted.fit_on) == (KNN().request, Role.ID_TRAIN)
-    assert jobs.requests_of(KNN(), {"k": [1, 5]}, Role.ID_VAL) == [KNN().request]
+    assert prepare.requests_of(KNN(), {"k": [1, 5]}, Role.ID_VAL) == [KNN().request]
 
 
 @pytest.mark.parametrize(("training", "read"), [("cross_entropy", None), ("outlier_exposure", {"name": "tin597"})])
 def test_outliers_are_checked_where_the_training_learns_from_them(monkeypatch, tmp_path, training, read):
     seen = []
-    monkeypatch.setattr(jobs, "verify_node", lambda *arguments: seen.append(arguments))
-    monkeypatch.setattr(jobs.BenchmarkConfig, "parse", lambda node: node)
+    monkeypatch.setattr(prepare, "verify_node", lambda *arguments: seen.append(arguments))
+    monkeypatch.setattr(prepare.BenchmarkConfig, "parse", lambda node: node)
     config = {"benchmark": {"name": "toy"}, "training": shipped("training", training), "outliers": {"name": "tin597"}}
-    jobs.check(config, {"cache": str(tmp_path)})
+    prepare.check(config, {"cache": str(tmp_path)})
     assert seen == [({"name": "toy"}, read)]

@@ -11,7 +11,7 @@ from openbench.__main__ import main
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field, Request
 from openbench.core.streaming import StreamingMethod, StreamPlan
-from openbench.engine._streams import Stream, score_stream
+from openbench.engine._streams import measured, score_stream
 from openbench.errors import ConfigError, MethodError
 from openbench.results.leaderboard.consistency import inconsistencies
 from openbench.results.leaderboard.ranking import boards
@@ -71,8 +71,8 @@ def test_images_come_in_the_order_of_the_plan_and_the_memory_begins_empty(batch)
         found = score_stream(method, sets, StreamPlan(), number, batch)
         order = list(StreamPlan().order(7, 5, number))
         assert method.seen == order
-        assert list(found.scores) == list(range(12))
-        assert list(found.part) == [0 if i < 7 else 1 if i < 10 else 2 for i in order]
+        assert list(found[0]) == list(range(12))
+        assert list(found[1]) == [0 if i < 7 else 1 if i < 10 else 2 for i in order]
 
 
 def test_scores_that_are_not_finite_and_of_single_images_are_refused():
@@ -86,14 +86,14 @@ def test_sets_of_a_stream_are_measured_apart():
     rng = np.random.default_rng(0)
     scores, part = rng.normal(size=40).astype(np.float32), rng.integers(3, size=40)
     for side in (1, 2):
-        found = Stream(scores, part).measured(side, "one")
+        found = measured(scores, part, side, "one")
         for key, rows in (("auroc", slice(0, 40)), ("auroc_last_quarter", slice(30, 40))):
             kept = part[rows] != 3 - side
             assert found[key] == pytest.approx(roc_auc_score(part[rows][kept] == side, scores[rows][kept]))
         assert (found["n_id"], found["n_ood"]) == ((part == 0).sum(), (part == side).sum())
-    assert "auroc_first_quarter" not in Stream(scores[:4], np.array([0, 0, 0, 1])).measured(1, "one")
+    assert "auroc_first_quarter" not in measured(scores[:4], np.array([0, 0, 0, 1]), 1, "one")
     with pytest.raises(ConfigError, match="an order of the stream holds no image of 'one'"):
-        Stream(scores[:4], np.zeros(4, int)).measured(1, "one")
+        measured(scores[:4], np.zeros(4, int), 1, "one")
 
 
 @pytest.fixture(scope="module")

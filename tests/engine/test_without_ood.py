@@ -18,10 +18,9 @@ from openbench.core.request import CLASSES, Field, Mixing, Perturb, Request, Rol
 from openbench.core.search import ChosenMethod
 from openbench.digest import digest
 from openbench.engine import run as engine
-from openbench.engine._held_out import check_held_out, folds_of, held_out
 from openbench.engine.evaluate import Fitting, Scoring, fit, predictions, score_split
 from openbench.engine.run import RunSpec
-from openbench.engine.tune import Tuning, tune
+from openbench.engine.tune import Tuning, check_held_out, folds_of, held_out, tune
 from openbench.errors import OpenbenchError
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.logits import Energy

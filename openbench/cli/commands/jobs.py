@@ -54,7 +54,7 @@ def _validation_auroc(record: "ResultRecord", scores: Path) -> float | None:
 
 def train_network(call: Call) -> Outcome:
     """Train, and print where the checkpoint is."""
-    from openbench.engine.jobs import train
+    from openbench.engine.prepare import train
     from openbench.training.loop.distributed import team
 
     trained = train(call.config, call.runtime)
@@ -66,7 +66,7 @@ def train_network(call: Call) -> Outcome:
 
 def fill_cache(call: Call) -> Outcome:
     """Extract, and print how many images went through the network for each split; 0 = all were cached."""
-    from openbench.engine.jobs import extract
+    from openbench.engine.prepare import extract
 
     passes = extract(call.config, call.runtime)
     for split, images in passes.items():
@@ -78,7 +78,7 @@ def fill_cache(call: Call) -> Outcome:
 
 def check_benchmark(call: Call) -> Outcome:
     """Check, print the report and its verdict, and fail if there are problems."""
-    from openbench.engine.jobs import check
+    from openbench.engine.prepare import check
 
     report = check(call.config, call.runtime)
     print(f"{report}\n{report.verdict}")
