@@ -2,8 +2,8 @@
 
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -148,7 +148,9 @@ def to_onnx(backbone: Backbone, method: Method, calibration: Calibration, path: 
         raise NotApplicableError(f"model '{backbone.name}' is not a torch.nn.Module, so it cannot be traced")
     if obstacle := _obstacle(method, calibration):
         raise NotApplicableError(f"the detector cannot be one graph: {obstacle}")
-    with _on_cpu(backbone):
+    with ExitStack() as stack:
+        stack.callback(backbone.to, backbone.device)
+        backbone.to(torch.device("cpu"))
         graph = DetectorGraph(backbone, method, calibration).eval()
         for count in (None, 1):
             content, problem = _compared(graph, backbone, count)
@@ -177,7 +179,9 @@ def network_onnx(backbone: NetworkBackbone) -> bytes:
         NotApplicableError: it cannot be traced, or onnxruntime computes something else.
         ConfigError: onnx or onnxruntime is not installed.
     """
-    with _on_cpu(backbone):
+    with ExitStack() as stack:
+        stack.callback(backbone.to, backbone.device)
+        backbone.to(torch.device("cpu"))
         content, problem = _compared(NetworkGraph(backbone).eval(), backbone)
     if problem:
         raise NotApplicableError(
@@ -199,7 +203,7 @@ def _compared(graph: NetworkGraph, backbone: Backbone, count: int | None = None)
         raise ConfigError("package 'onnx' is not installed, and a graph needs it — pip install 'openbench-ood[onnx]'")
     batches = [_noise(backbone, n) for n in ((count,) if count else _SIZES)]
     try:
-        content = traced(graph, _noise(backbone, count or _TRACED), graph.names, fixed=count is not None)
+        content = _traced(graph, _noise(backbone, count or _TRACED), fixed=count is not None)
         session = onnx_session(content, torch.device("cpu"))
         found = [session.run(list(graph.names), {"images": images.numpy()}) for images in batches]
     except ConfigError:
@@ -222,52 +226,35 @@ def _compared(graph: NetworkGraph, backbone: Backbone, count: int | None = None)
     return content, ""
 
 
-def traced(graph: nn.Module, images: Tensor, outputs: Sequence[str], *, fixed: bool = False) -> bytes:
+def _traced(graph: NetworkGraph, images: Tensor, *, fixed: bool) -> bytes:
     """Return a module as the content of an ONNX file, traced on some images.
 
     Args:
-        graph: images to a tuple of tensors.
+        graph: on the CPU.
         images: of its size.
-        outputs: names of the tensors.
         fixed: take this number of images only.
     """
-    axes = {} if fixed else {name: {0: "n"} for name in ("images", *outputs)}
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        file = Path(folder) / "detector.onnx"
+    axes = {} if fixed else {name: {0: "n"} for name in ("images", *graph.names)}
+    with ExitStack() as stack:
+        file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "detector.onnx"
+        stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # of the tracer about sizes, which are compared later
         # ONNX has no operators of oneDNN and of attention's fast path.
-        with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False), _plain_attention():
-            torch.onnx.export(
-                graph,
-                (images,),
-                file,
-                input_names=["images"],
-                output_names=list(outputs),
-                dynamic_axes=axes,
-                opset_version=_OPSET,
-                dynamo=False,
-            )
+        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.enter_context(torch.no_grad())
+        torch.onnx.export(
+            graph,
+            (images,),
+            file,
+            input_names=["images"],
+            output_names=list(graph.names),
+            dynamic_axes=axes,
+            opset_version=_OPSET,
+            dynamo=False,
+        )
         return file.read_bytes()
-
-
-@contextmanager
-def _plain_attention() -> Iterator[None]:
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
-@contextmanager
-def _on_cpu(backbone: NetworkBackbone) -> Iterator[None]:
-    before = backbone.device
-    backbone.to(torch.device("cpu"))
-    try:
-        yield
-    finally:
-        backbone.to(before)
 
 
 def _noise(backbone: Backbone, count: int) -> Tensor:

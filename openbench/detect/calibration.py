@@ -9,7 +9,7 @@ from annotated_types import Interval
 from numpy.typing import ArrayLike, NDArray
 
 from openbench.config.constraints import Checked, OneOf
-from openbench.detect._features import BatchScores
+from openbench.detect._images import BatchScores
 from openbench.errors import ConfigError, DataError, did_you_mean, listed
 from openbench.metrics.conformal.corrections import FINITE_SAMPLE, correction_table
 from openbench.metrics.conformal.p_values import as_weights, conditional_size, marginal_size, weighted_p_values

@@ -19,8 +19,17 @@ from openbench.core.method import Method
 from openbench.core.request import Role
 from openbench.core.search import ChosenMethod, with_params
 from openbench.detect._export import to_onnx
-from openbench.detect._features import BatchScores, MemoryFeatures, Predictions, scored
-from openbench.detect._image_inputs import as_list, as_pixels, as_rows, as_split, digests_of
+from openbench.detect._images import (
+    BatchScores,
+    MemoryFeatures,
+    Predictions,
+    as_list,
+    as_pixels,
+    as_rows,
+    as_split,
+    digests_of,
+    scored,
+)
 from openbench.detect.calibration import Calibration, Terms, calibration_groups, groups_to_judge
 from openbench.detect.network import check_fits, learns_from, network_of, nothing
 from openbench.engine.evaluate import FeatureSource, Fitting, fit, for_layers

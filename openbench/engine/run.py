@@ -37,7 +37,6 @@ from openbench.core.scores import SetScores
 from openbench.core.search import Tuned, settings_of, with_params
 from openbench.core.streaming import StreamingMethod, StreamPlan
 from openbench.digest import digest, still_as_before
-from openbench.engine._streams import score_streams
 from openbench.engine._verify import check_weights, recorded, verdict
 from openbench.engine.compatibility import tells_apart
 from openbench.engine.evaluate import (
@@ -47,6 +46,7 @@ from openbench.engine.evaluate import (
     class_scores,
     fit,
     score_splits,
+    score_streams,
 )
 from openbench.engine.probe import ask_method, same_scores
 from openbench.engine.provenance import (

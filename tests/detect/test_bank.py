@@ -7,25 +7,8 @@ import torch
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.detect.saved import load_detector
 from openbench.errors import MethodError
 from openbench.methods.knn import KNN
-
-from .tiny import Tiny, detector, images
-
-NEW = images(40, 2)[0]
-
-
-@pytest.mark.parametrize("index", ["exact", "ivf"])
-def test_a_bank_scores_the_same_to_the_bit_after_loading_and_image_by_image(tmp_path, index):
-    made = detector(KNN(k=5, index=index, precision="float16")).calibrate(images(99, 1), alpha=0.1)
-    made.save(tmp_path / "made")
-    loaded = load_detector(tmp_path / "made", model=Tiny())
-    found = made.predict(NEW)
-    assert loaded.predict(NEW).score.tobytes() == found.score.tobytes()
-    assert loaded.predict(NEW).rows() == found.rows()
-    # The calibration scores come from the same bank: a calibration image has its own score again.
-    assert np.sort(made.predict(images(99, 1)[0]).score).tolist() == np.sort(made.calibration.scores).tolist()
 
 
 def test_float16_takes_half_the_room_and_moves_scores_by_its_rounding():

@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass, field
 
-import pytest
 import torch
 
 from openbench.backbones.base import Outputs
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Texts
-from openbench.detect._features import scored
-from openbench.errors import MethodError
+from openbench.detect._images import scored
 
 from .tiny import PREPROCESS, images
 
@@ -46,22 +44,3 @@ def test_patches_and_logits_come_from_one_pass():
     assert found.scores.tolist() == [0.5] * 5
     assert found.logits.shape == (5, 3)
     assert len(stub.requests) == 1
-
-
-@dataclass
-class Fixed(Method):
-    """Scores that are given."""
-
-    needs = Request()
-    reference = "none"
-    scores: tuple = ()
-
-    def score(self, x):
-        return torch.tensor(self.scores)
-
-
-def test_infinite_scores_are_scores_and_nan_is_refused():
-    inf = float("inf")
-    assert scored(Fixed((inf, -inf)), Stub(), images(2, 0)[0]).scores.tolist() == [inf, -inf]
-    with pytest.raises(MethodError, match="1 of 2 scores are NaN"):
-        scored(Fixed((inf, float("nan"))), Stub(), images(2, 0)[0])

@@ -24,6 +24,7 @@ from openbench.detect.detector import Detector
 from openbench.detect.saved import MANIFEST, ONNX, TENSORS, _of_graph, licences, load_detector
 from openbench.digest import bytes_sha256
 from openbench.errors import CheckpointError, ConfigError, LeakageError, NotApplicableError, NotFittedError
+from openbench.methods.knn import KNN
 from openbench.storage.checksum import KEY, stated
 from openbench.testing._toy import declared, planted
 
@@ -67,12 +68,15 @@ def test_a_loaded_detector_can_be_calibrated_again_and_still_knows_its_training_
 
 
 def test_a_network_of_ones_own_comes_back_with_its_class(tmp_path):
-    for method in ("vim", "knn_msp"):
-        made = calibrated(method)
+    chosen = {"vim": "vim", "knn_msp": "knn_msp", "ivf": KNN(k=5, index="ivf", precision="float16")}
+    for method, how in chosen.items():
+        made = detector(how).calibrate(images(199, 1), alpha=0.1)
         made.save(tmp_path / method)
         torch.manual_seed(8)
         loaded = load_detector(tmp_path / method, model=Tiny())
         assert same(made, loaded)
+        # A calibration image has its own score again.
+        assert np.sort(made.predict(images(199, 1)[0]).score).tolist() == np.sort(made.calibration.scores).tolist()
         # Products over a transposed matrix round otherwise on some processors.
         for name, value in vars(made.learnt[1]).items():
             assert not torch.is_tensor(value) or vars(loaded.learnt[1])[name].stride() == value.stride()

@@ -90,12 +90,6 @@ def test_groups_are_means_over_sets_and_nothing_is_pooled(joined):
     assert not [key for values in joined.metrics.values() for key in values if key.startswith("pooled_")]
 
 
-def test_a_group_is_unable_where_a_set_is(found):
-    key = next(key for key in found["m"].metrics["m"] if key.startswith("risk@tpr"))
-    found["m"].metrics["near"][key] = "unable"
-    assert joined_record("whole", BENCHMARK, found).metrics["near"][key] == "unable"
-
-
 def test_of_the_id_side_only_what_all_sets_share_is_kept(joined):
     assert joined.metrics["id"] == {"n_id": 40, "accuracy": pytest.approx(26 / 40)}
 

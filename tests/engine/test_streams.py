@@ -11,7 +11,7 @@ from openbench.__main__ import main
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field, Request
 from openbench.core.streaming import StreamingMethod, StreamPlan
-from openbench.engine._streams import measured, score_stream
+from openbench.engine.evaluate import measured, score_stream
 from openbench.errors import ConfigError, MethodError
 from openbench.results.leaderboard.consistency import inconsistencies
 from openbench.results.leaderboard.ranking import boards

@@ -18,7 +18,7 @@ from openbench.core.request import CLASSES, Field, Mixing, Perturb, Request, Rol
 from openbench.core.search import ChosenMethod
 from openbench.digest import digest
 from openbench.engine import run as engine
-from openbench.engine.evaluate import Fitting, Scoring, fit, predictions, score_split
+from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
 from openbench.engine.run import RunSpec
 from openbench.engine.tune import Tuning, check_held_out, folds_of, held_out, tune
 from openbench.errors import OpenbenchError
@@ -137,19 +137,6 @@ def test_a_trial_is_the_mean_auroc_of_folds_whose_rows_columns_and_classifier_ar
     assert [trial["auroc"] for trial in tuned.trials] == pytest.approx(truth, abs=1e-9)
     assert tuned.params == {"weight": space["weight"][int(np.argmax(truth))]}
     assert tuned.fitted is None  # that of a fold lacks classes
-
-
-def test_predictions_are_among_the_classes_that_are_left():
-    (held, *_) = folds_of(C, 2, 3)
-    fold = held_out(held, BENCHMARK, FITTING, SCORING, silent)
-    kept = np.setdiff1d(np.arange(C), held)
-    _, logits, labels = columns(BENCHMARK.id_val)
-    rows = np.isin(labels, kept)
-    np.testing.assert_array_equal(
-        kept[predictions(fold.validation.id_val, fold.scoring.features)], kept[logits[rows][:, kept].argmax(1)]
-    )
-    np.testing.assert_array_equal(kept[fold.validation.id_val.labels], labels[rows])
-    assert fold.validation.id_val.classes == tuple(NAMES[k] for k in kept)
 
 
 def test_names_of_held_out_classes_are_not_among_the_texts():
