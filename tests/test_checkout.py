@@ -99,12 +99,12 @@ def test_what_git_calls_changed_or_unknown_is_found_if_it_is_imported(tmp_path):
 
     package = tmp_path / "openbench"
     assert seen() == [f"{package}/__init__.py False"]
-    for file in ("storage/files.py", "results/records/_schema.py", "cli/commands/jobs.py"):
+    for file in ("storage/files.py", "results/records/store.py", "cli/commands/jobs.py"):
         (package / file).write_text((package / file).read_text() + "# edited\n")
     git(tmp_path, "add", "openbench/results")  # what is staged is not committed either
     (package / "core/new_here.py").write_text("")
     (package / "core/names.py").write_text("import openbench.core.new_here\n" + (package / "core/names.py").read_text())
-    found = ["core/names.py", "core/new_here.py", "results/records/_schema.py", "storage/files.py"]
+    found = ["core/names.py", "core/new_here.py", "results/records/store.py", "storage/files.py"]
     assert seen() == [f"{package}/__init__.py True", *(f"openbench/{file}" for file in found)]
 
 

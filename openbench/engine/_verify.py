@@ -11,9 +11,8 @@ from openbench.core.method import Method
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.engine.provenance import RunOutcome
 from openbench.errors import NotReproducedError, RecordError, listed
-from openbench.results.records.compare import compare
+from openbench.results.records.compare import compare, one_more_seed, same_but_seed, same_setting, setting
 from openbench.results.records.origin import made_by, processor, same_machinery
-from openbench.results.records.seeds import one_more_seed, same_but_seed, same_setting, setting
 from openbench.results.records.store import RecordStore
 
 if TYPE_CHECKING:

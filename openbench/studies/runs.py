@@ -14,9 +14,8 @@ from openbench.config.overrides import ATTACK, GROUPS, NAME, OUTLIER_SET, OUTLIE
 from openbench.config.shipped import names as shipped_names
 from openbench.errors import ConfigError, OpenbenchError, check_choice, check_known
 from openbench.public import TARGET
-from openbench.results.frame import Run, benchmark_key, config_key
+from openbench.results.frame import Run, benchmark_key, config_key, superseded
 from openbench.results.records.settings import NONE
-from openbench.results.records.superseded import superseded
 
 _PLAIN = "cross_entropy"
 _NEVER_TRAINED = ("Identity", "features", "open_clip_model")

@@ -157,14 +157,6 @@ def test_a_writable_folder_passes_and_stays_empty(tmp_path):
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
 
 
-def test_a_record_is_found_without_listing_the_others_of_its_method(tmp_path, monkeypatch):
-    store, listed, listing = RecordStore(tmp_path), [], os.listdir
-    path = store.write(make_record())
-    monkeypatch.setattr(os, "listdir", lambda folder: listed.append(Path(folder)) or listing(folder))
-    assert store.find(path.stem)[1] == path
-    assert listed == [store.folder, *reversed(path.parents[1:3])]
-
-
 def test_a_record_is_found_by_the_beginning_of_its_run_id(tmp_path):
     store = RecordStore(tmp_path)
     for run_id in ("abc1", "abd2", "ab"):

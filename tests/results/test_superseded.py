@@ -4,10 +4,10 @@ import pytest
 
 from openbench.cli.app import carry_out
 from openbench.core.record import ResultRecord
+from openbench.results.frame import superseding
 from openbench.results.leaderboard.pages import generate, write
 from openbench.results.leaderboard.ranking import boards
 from openbench.results.records.store import RecordStore
-from openbench.results.records.superseded import superseding
 
 from .records import make_record, named
 

@@ -12,10 +12,9 @@ from typing import Any
 from openbench.config.overrides import word
 from openbench.core.names import FULL_SPECTRUM
 from openbench.core.record import ResultRecord
-from openbench.results.frame import Keep, Run, run_of, runs
+from openbench.results.frame import Keep, Run, run_of, runs, superseded
 from openbench.results.records.settings import leaves, over_runs
 from openbench.results.records.store import OnError, RecordStore
-from openbench.results.records.superseded import superseded
 from openbench.results.tables.render import Column, Estimate, cell_text
 from openbench.results.tables.views import GROUPS, estimate
 

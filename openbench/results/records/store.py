@@ -3,16 +3,18 @@
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from openbench.core.names import PART, is_page, is_part
-from openbench.core.record import ResultRecord
+from openbench.core.names import PART, WORDS, is_page, is_part, is_words
+from openbench.core.record import LARGEST as LARGEST_NUMBER
+from openbench.core.record import ResultRecord, Value, is_number, short
 from openbench.digest import bytes_sha256
 from openbench.errors import RecordError, did_you_mean, listed
-from openbench.results.records._schema import check_numbers
+from openbench.metrics.keys import Bounds, bounds
 from openbench.storage.checksum import KEY as STATED
 from openbench.storage.files import creating, delete_old, read_regular
 from openbench.storage.plain_json import LARGEST, dumps, loads, plain
@@ -23,6 +25,10 @@ _SHOWN = 8
 _LEVELS = 3  # of folders
 _PLACE = "records/BENCHMARK/BACKBONE/METHOD/RUN_ID.json"
 _PROBE = ".probe."
+_UNABLE = "unable"
+_FEWEST = 100  # draws; of fewer, the percentiles lie anywhere
+_USUAL = 0.9  # intervals of a lower level are so narrow that the number may lie outside
+_ROUNDING = 1e-6
 
 OnError = Callable[[RecordError], None]
 
@@ -110,9 +116,7 @@ class RecordStore:
         Raises:
             RecordError: the file is there but is not a record.
         """
-        name = f"{run_id}.json"
-        places = (folder / name for folder in _folders(self.folder, _LEVELS)) if is_part(name) else ()
-        path = next(filter(os.path.lexists, places), None)
+        path = next(self.folder.glob(f"*/*/*/{run_id}.json"), None) if is_part(run_id) else None
         return None if path is None else (self.read(path), path)
 
     def look_up(self, name: str) -> tuple[ResultRecord, Path]:
@@ -285,16 +289,6 @@ def text_of(content: dict[str, Any]) -> str:
     return dumps({**content, STATED: _content_digest(content)})
 
 
-def _folders(folder: Path, levels: int) -> Iterator[Path]:
-    """The folders at a depth below another, sorted; their files are not listed."""
-    if not levels:
-        yield folder
-        return
-    with suppress(OSError):
-        for name in sorted(name for name in os.listdir(folder) if not name.startswith(".")):
-            yield from _folders(folder / name, levels - 1)
-
-
 def _files(folder: Path, levels: int, on_error: OnError) -> Iterator[Path]:
     """The files of records at a depth below a folder, sorted; hidden ones are skipped."""
     try:
@@ -338,3 +332,56 @@ def _creation_time(path: Path) -> tuple[str, int]:
 def _content_digest(content: dict[str, Any]) -> str:
     """The SHA-256 of a record's one spelling on disk, without the line that states it."""
     return bytes_sha256(dumps(content).encode())
+
+
+def check_numbers(record: ResultRecord, where: str) -> None:
+    """Check every metric of a record: its range, and that an interval holds its number.
+
+    Raises:
+        RecordError: a value that its key cannot have, or an interval that cannot belong to its number; the first one
+            is named.
+    """
+    options = record.config.get("metrics") or {"confidence": 0.0}
+    # So much was drawn, and so little left out, that a number cannot lie far from its interval.
+    usual = options.get("confidence", 0.95) >= _USUAL and options.get("replicates", 1000) >= _FEWEST
+    for name, values in record.metrics.items():
+        for key, number in values.items():
+            if allowed := _allowed(key, number):
+                place = f"metrics.{name}.{key}".encode("unicode_escape").decode()[:60]
+                raise RecordError(f"{where}: key '{place}' of the record is {short(number)} — allowed: {allowed}")
+        for key in (key.removesuffix("_low") for key in values if key.endswith("_low")):
+            if wrong := _wrong_interval(values, key, usual):
+                raise RecordError(f"{where}: the interval of '{name}.{key}' in the record is {wrong}")
+
+
+def _allowed(key: str, number: Value) -> str:
+    """What a metric may be instead of a number; empty if it may be that."""
+    limits = _limits(key)
+    if limits is None:
+        return WORDS
+    if not is_number(number):
+        return f"a finite number up to {LARGEST_NUMBER:g}, or '{_UNABLE}'" * (number != _UNABLE)
+    return "" if limits.hold(float(number)) else f"{limits}, or '{_UNABLE}'"
+
+
+@lru_cache(maxsize=1 << 14)
+def _limits(key: str) -> Bounds | None:
+    """The values that a metric can have; None for what is no key."""
+    return bounds(key) if is_words(key) else None
+
+
+def _wrong_interval(values: Mapping[str, Value], key: str, usual: bool) -> str:
+    """What is wrong with an interval, in words; empty if nothing is.
+
+    An interval of AUROC is built around its number. Others are percentiles of drawn samples, which may be biased: a
+    number may lie as far outside as the interval is wide.
+    """
+    low, value, high = (values.get(known) for known in (f"{key}_low", key, f"{key}_high"))
+    if not isinstance(low, float | int) or not isinstance(high, float | int):
+        return ""
+    if low > high:
+        return f"{low:.6g} above {high:.6g} — allowed: the lower end first"
+    room = _ROUNDING + (0.0 if key == "auroc" else high - low)
+    if isinstance(value, float | int) and (key == "auroc" or usual) and not low - room <= value <= high + room:
+        return f"[{low:.6g}, {high:.6g}] for {value:.6g} — allowed: an interval that holds its number"
+    return ""
