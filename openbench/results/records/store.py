@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from openbench.core.names import PART, WORDS, is_page, is_part, is_words
-from openbench.core.record import LARGEST as LARGEST_NUMBER
-from openbench.core.record import ResultRecord, Value, is_number, short
+from openbench.core.record import LARGEST as LARGEST_NUMBER, ResultRecord, Value, is_number, short
 from openbench.digest import bytes_sha256
 from openbench.errors import RecordError, did_you_mean, listed
 from openbench.metrics.keys import Bounds, bounds

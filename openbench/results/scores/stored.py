@@ -81,32 +81,26 @@ class ScoreStore:
                 "allowed: at least one, each role and name once"
             )
         path, table = self.path(run_id), _table(run_id, scores)
+        sets, fields = _with_numbers(scores)
+        about: dict[Any, Any] = {"run_id": run_id, _SCORES: table.schema.metadata[_DIGEST]}
         try:
             # Scores of this run never stand next to class probabilities of an earlier one.
             self.by_class(run_id).unlink(missing_ok=True)
             _write(path, table)
-            self._write_classes(run_id, scores, table.schema.metadata[_DIGEST])
+            if "probabilities" in fields:  # the network's, unless another run has written them
+                fields.remove("probabilities")
+                shared = _class_table(sets, ["probabilities"], {})
+                about[_PROBABILITIES] = shared.schema.metadata[_DIGEST].decode()[:_NAME]
+                if not self.probabilities(about[_PROBABILITIES]).is_file():
+                    _write(self.probabilities(about[_PROBABILITIES]), shared)
+            if sets:
+                _write(self.by_class(run_id), _class_table(sets, fields, about))
         except OSError as error:
             raise CacheError(
                 f"scores cannot be written to '{self.root}' ({error.strerror or error}) — choose another cache: "
                 "runtime.cache=DIR or OPENBENCH_CACHE"
             ) from error
         return path
-
-    def _write_classes(self, run_id: str, scores: Sequence[SetScores], digest_of_scores: bytes) -> None:
-        """Write the numbers by class, if any, and the network's class probabilities unless another run has done so."""
-        sets, fields = _with_numbers(scores)
-        if not fields:
-            return
-        about: dict[Any, Any] = {"run_id": run_id, _SCORES: digest_of_scores}
-        if "probabilities" in fields:
-            fields.remove("probabilities")
-            shared = _digested(_class_table(sets, ["probabilities"]))
-            content = shared.schema.metadata[_DIGEST].decode()[:_NAME]
-            about[_PROBABILITIES] = content
-            if not self.probabilities(content).is_file():
-                _write(self.probabilities(content), shared)
-        _write(self.by_class(run_id), _digested(_class_table(sets, fields).replace_schema_metadata(about)))
 
     def keep(self, scores: Mapping[str, Sequence[SetScores]]) -> tuple[str, ...]:
         """Write scores by name; return a warning if the folder is read-only, as a shared cache may be.
@@ -129,7 +123,8 @@ class ScoreStore:
         Raises:
             CacheError: there are none, or the file is not what was written.
         """
-        return self._splits(run_id, self._table(run_id, self.path(run_id)))
+        with _as_written(self.path(run_id)):
+            return _splits(self._table(run_id, self.path(run_id)))
 
     def read_whole(self, run_id: str) -> list[SetScores]:
         """Return the scores of a run with the class probabilities of ID val and ID test, if they were stored.
@@ -137,42 +132,40 @@ class ScoreStore:
         Raises:
             CacheError: as for `read`, or the class probabilities belong to other scores.
         """
-        table = self._table(run_id, self.path(run_id))
-        sets, path = self._splits(run_id, table), self.by_class(run_id)
-        if not path.is_file():
-            return sets
-        classes = self._table(run_id, path)
-        about = classes.schema.metadata or {}
-        shared = about.get(_PROBABILITIES.encode(), b"").decode(errors="replace")
+        path, by_class = self.path(run_id), self.by_class(run_id)
+        if not by_class.is_file():
+            return self.read(run_id)
         with _as_written(path):
-            if about.get(_SCORES) != (table.schema.metadata or {}).get(_DIGEST):
+            table = self._table(run_id, path)
+            sets = _splits(table)
+        with _as_written(by_class):
+            classes = self._table(run_id, by_class)
+            shared = classes.schema.metadata.get(_PROBABILITIES.encode(), b"").decode()
+            if classes.schema.metadata[_SCORES] != table.schema.metadata[_DIGEST]:
                 raise ValueError("class probabilities that belong to other scores")
             sets = _with_classes(sets, classes)
-            return _with_classes(sets, self._probabilities(run_id, shared)) if shared else sets
-
-    def _splits(self, run_id: str, table: "pa.Table") -> list[SetScores]:
-        with _as_written(self.path(run_id)):
-            return _splits(table)
-
-    def _probabilities(self, run_id: str, content: str) -> "pa.Table":
-        if not re.fullmatch(f"[0-9a-f]{{{_NAME}}}", content):
-            raise ValueError(f"'{content}' is not a digest")
-        table = self._table(run_id, self.probabilities(content))
-        if not (table.schema.metadata or {}).get(_DIGEST, b"").startswith(content.encode()):
-            raise ValueError(f"{self.probabilities(content)} holds others")
-        return table
+            if shared and not re.fullmatch(f"[0-9a-f]{{{_NAME}}}", shared):
+                raise ValueError(f"'{shared}' is not a digest")
+        if not shared:
+            return sets
+        with _as_written(self.probabilities(shared)):
+            table = self._table(run_id, self.probabilities(shared))
+            if not table.schema.metadata[_DIGEST].startswith(shared.encode()):
+                raise ValueError("others")
+            return _with_classes(sets, table)
 
     def _table(self, run_id: str, path: Path) -> "pa.Table":
-        """The content of a file, checked."""
+        """The content of a file, which has not changed since it was written."""
         if not path.is_file():
             raise CacheError(f"scores of run {run_id} not found in '{self.root}' — repeat the run to compute them")
         import pyarrow.parquet as pq
 
-        with _as_written(path):
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:  # read_table takes twice as long
-                table = file.read()
-            check_unchanged(table)
-            return table
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:  # read_table takes twice as long
+            table = file.read()
+        stated = (table.schema.metadata or {}).get(_DIGEST, b"")
+        if stated.decode(errors="replace") != _content_digest(table):
+            raise ValueError("the scores have changed since they were written")
+        return table
 
 
 @contextmanager
@@ -214,17 +207,6 @@ def first_with(run_id: str, folders: Iterable[Path]) -> ScoreStore | None:
     return next((store for store in map(ScoreStore, folders) if store.path(run_id).is_file()), None)
 
 
-def check_unchanged(table: "pa.Table") -> None:
-    """Check that a table of scores is as it was written.
-
-    Raises:
-        ValueError: a value, the name of a set, or their order has changed, or the digest is missing.
-    """
-    stated = (table.schema.metadata or {}).get(_DIGEST, b"")
-    if stated.decode(errors="replace") != _content_digest(table):
-        raise ValueError("the scores have changed since they were written")
-
-
 def _content_digest(table: "pa.Table") -> str:
     """Digest of every value of every column, and of the metadata: page checksums do not cover a file's footer."""
     import pyarrow as pa
@@ -250,14 +232,11 @@ def _content_digest(table: "pa.Table") -> str:
 def _table(run_id: str, scores: Sequence[SetScores]) -> "pa.Table":
     import pyarrow as pa
 
-    repeated = [len(s.scores) for s in scores]
     # OOD images have no right class; their `correct` is masked to null.
     correct = [np.zeros(len(s.scores), bool) if s.correct is None else s.correct for s in scores]
-    unknown = np.repeat([s.correct is None for s in scores], repeated)
+    unknown = np.repeat([s.correct is None for s in scores], [len(s.scores) for s in scores])
     predicted = np.concatenate([np.asarray(s.predictions, np.int64) for s in scores])
     columns = {
-        "set": _repeated([s.name for s in scores], repeated),
-        "role": _repeated([str(s.role) for s in scores], repeated),
         "score": pa.array(np.concatenate([_exact(s.scores) for s in scores])),
         "label": pa.array(np.concatenate([np.asarray(s.labels, np.int64) for s in scores])),
         "prediction": pa.array(predicted, mask=predicted < 0),
@@ -265,7 +244,7 @@ def _table(run_id: str, scores: Sequence[SetScores]) -> "pa.Table":
     }
     # `splits` keeps a split that has no rows, and the order.
     order = "\n".join(f"{s.role}/{s.name}" for s in scores)
-    return _digested(pa.table(columns).replace_schema_metadata({"run_id": run_id, "splits": order}))
+    return _digested(scores, columns, {"run_id": run_id, "splits": order})
 
 
 def _exact(scores: np.ndarray) -> np.ndarray:
@@ -274,11 +253,18 @@ def _exact(scores: np.ndarray) -> np.ndarray:
     return narrow if np.array_equal(narrow, scores) else np.asarray(scores, np.float64)
 
 
-def _repeated(words: Sequence[str], counts: Sequence[int]) -> "pa.DictionaryArray":
-    """A column that has each word as often as its count says."""
+def _digested(sets: Sequence[SetScores], columns: Mapping[str, Any], about: Mapping[Any, Any]) -> "pa.Table":
+    """A table of columns with the set and the role of each row, and the digest of all that."""
     import pyarrow as pa
 
-    return pa.array(np.repeat(np.array(words, object), counts), pa.string()).dictionary_encode()
+    counts = [len(s.scores) for s in sets]
+    words = {"set": [s.name for s in sets], "role": [str(s.role) for s in sets]}
+    places = {
+        name: pa.array(np.repeat(np.array(each, object), counts), pa.string()).dictionary_encode()
+        for name, each in words.items()
+    }
+    table = pa.table({**places, **columns}).replace_schema_metadata(about)
+    return table.replace_schema_metadata({**about, _DIGEST: _content_digest(table)})
 
 
 def _with_numbers(scores: Sequence[SetScores]) -> tuple[list[SetScores], list[str]]:
@@ -286,22 +272,18 @@ def _with_numbers(scores: Sequence[SetScores]) -> tuple[list[SetScores], list[st
     sets = [s for s in scores if s.probabilities is not None or s.class_scores is not None]
     fields = [field for field in _KINDS if sets and all(getattr(s, field) is not None for s in sets)]
     sizes = [sum(getattr(s, field).size for s in sets) for field in fields]
-    return sets, fields if max(sizes, default=0) <= MOST_VALUES else []
+    return (sets, fields) if fields and max(sizes) <= MOST_VALUES else ([], [])
 
 
-def _class_table(sets: Sequence[SetScores], fields: Sequence[str]) -> "pa.Table":
+def _class_table(sets: Sequence[SetScores], fields: Sequence[str], about: Mapping[Any, Any]) -> "pa.Table":
     """The numbers by class of some kinds, a row per image; float32 and float64 stay what they are."""
     import pyarrow as pa
 
-    repeated = [len(s.scores) for s in sets]
-    columns: dict[str, Any] = {
-        "set": _repeated([s.name for s in sets], repeated),
-        "role": _repeated([str(s.role) for s in sets], repeated),
-    }
+    columns: dict[str, Any] = {}
     for field in fields:
         rows = np.concatenate([np.asarray(getattr(s, field)) for s in sets])
         columns |= {f"{_KINDS[field]}_{k}": pa.array(rows[:, k]) for k in range(rows.shape[1])}
-    return pa.table(columns).replace_schema_metadata({})
+    return _digested(sets, columns, about)
 
 
 def _with_classes(scores: Sequence[SetScores], table: "pa.Table") -> list[SetScores]:
@@ -328,10 +310,6 @@ def _with_classes(scores: Sequence[SetScores], table: "pa.Table") -> list[SetSco
     if used != table.num_rows:
         raise ValueError(f"{table.num_rows} rows, of which {used} belong to sets of the run")
     return sets
-
-
-def _digested(table: "pa.Table") -> "pa.Table":
-    return table.replace_schema_metadata({**table.schema.metadata, _DIGEST: _content_digest(table)})
 
 
 def _splits(table: "pa.Table") -> list[SetScores]:
