@@ -77,10 +77,7 @@ class Run:
         network: digest of the backbone with its weights; of given scores, that of the scores.
         seed: of the run.
         level: confidence level of its intervals.
-        training_node: of the config; None for released weights, which openbench did not train.
-        backbone_node: of the config.
-        method_node: of the config.
-        tune_node: of the config.
+        nodes: of the config that the runs of a row share; none of the training for released weights.
         metrics_node: of the config.
         setting: digest of what the runs of a row share, but for the code.
         config_key: digest of what numbers depend on but for the benchmark, see `config_key`.
@@ -128,10 +125,7 @@ class Run:
     network: str
     seed: int | None
     level: float
-    training_node: Any
-    backbone_node: Any
-    method_node: Any
-    tune_node: Any
+    nodes: Mapping[str, Any]
     metrics_node: Any
     setting: str
     config_key: str
@@ -166,13 +160,6 @@ class Run:
         """What the runs of a row of the leaderboard share: all but the seed, and how numbers are reported."""
         return f"{self.setting} {self.code}"
 
-    @property
-    def nodes(self) -> dict[str, Any]:
-        """The nodes of the config that the runs of a row share."""
-        nodes = {name: getattr(self, f"{name}_node") for name in NODES}
-        nodes |= {"scores": self.given[:_SHOWN]} if self.given and self.seed is None else {}
-        return nodes if self.training_node is not None else {k: v for k, v in nodes.items() if k != "training"}
-
 
 def everything(name: str, key: str) -> bool:
     """Keep every number."""
@@ -199,6 +186,7 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
     attack = [config[ATTACK]] if ATTACK in config else []
     given = [given_of(record)] if given_of(record) and config.get("seed") is None else []
     digests = [_digest(node) for node in nodes.values()]
+    shared = {**nodes, "scores": given[0][:_SHOWN]} if given else nodes
     return Run(
         run_id=record.run_id,
         benchmark=str(record.benchmark.get("name")),
@@ -222,7 +210,7 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
         network=str(record.backbone.get("digest") or given_of(record) or None),
         seed=config.get("seed"),
         level=float((metrics or {}).get("confidence", 0.95)),
-        **{f"{key}_node": node for key, node in nodes.items()},
+        nodes={k: node for k, node in shared.items() if k != "training" or node is not None},
         metrics_node=metrics,
         config_key=config_key({**config, **nodes}),
         benchmark_key=benchmark_key(config.get("benchmark")),

@@ -162,5 +162,5 @@ class Records:
 
 def network_of(run: Run) -> Network:
     """Return what distinguishes the network of a record, as `PlannedRun.network` has it."""
-    name = str((run.backbone_node or {}).get(NAME) or run.backbone)
+    name = str((run.nodes["backbone"] or {}).get(NAME) or run.backbone)
     return (run.benchmark, name, run.training, run.augment, str(run.seed))

@@ -22,7 +22,7 @@ from openbench.metrics.intervals import paired_delong
 from openbench.metrics.rank_ranges import holm
 from openbench.results import escape
 from openbench.results.comparisons.rejection import compare, contenders, rejection_tables
-from openbench.results.comparisons.rows import OnLost
+from openbench.results.comparisons.runs import OnLost
 from openbench.results.comparisons.thresholds import scored_runs, summary_tables
 from openbench.results.frame import Run
 from openbench.results.plots import COLOURS, GRID, panels, saved, sides

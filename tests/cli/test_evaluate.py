@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from openbench.__main__ import main
-from openbench.results.scores.cells import read_sets
+from openbench.results.scores.formats import read_sets
 
 from .conftest import QUICK, numbers
 

@@ -10,8 +10,7 @@ import pytest
 
 from openbench.__main__ import main
 from openbench.errors import DataError
-from openbench.results.scores.cells import read_sets
-from openbench.results.scores.formats import Meaning, read_scores
+from openbench.results.scores.formats import Meaning, read_scores, read_sets
 
 QUICK = ["--replicates", "0", "--correction", "simes", "--families", "ranking"]
 ROLES = ["--set", "id_test=cifar10.npz", "--set", "near:cifar100=cifar100.npz", "--set", "far=mnist.npz"]

@@ -11,7 +11,7 @@ import pytest
 from openbench.__main__ import main
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.results.scores.cells import read_sets
+from openbench.results.scores.formats import read_sets
 from openbench.results.scores.stored import ScoreStore
 
 from .conftest import numbers

@@ -24,12 +24,6 @@ def steck(bounds):
     return sum(q.values())
 
 
-def simulated(bounds, draws, seed=0):
-    rng = np.random.default_rng(seed)
-    u = np.sort(rng.random((draws, len(bounds))), axis=1)
-    return np.mean((u > bounds).any(axis=1))
-
-
 def kolmogorov(n, d):
     """U_(i) > (i−1)/n + d for some i is the event D⁻ > d, which has the law of D⁺."""
     return np.minimum(1.0, np.arange(n) / n + d)
@@ -67,15 +61,6 @@ def test_a_single_binding_point_has_the_beta_tail(n, level):
     # Only U_(n) is bounded: it stays below b with probability bⁿ.
     bounds = np.full(n, level)
     assert crossing_probability(bounds) == pytest.approx(1 - level**n, abs=1e-9)
-
-
-@pytest.mark.parametrize("n", [30, 1000])
-def test_curved_boundary_agrees_with_simulation(n):
-    i = np.arange(1, n + 1)
-    bounds = np.maximum.accumulate(np.minimum(1, i / n + 2.5 * np.sqrt(i * (n - i)) / n**1.5))
-    draws = 200_000 // max(1, n // 50)
-    want = simulated(bounds, draws)
-    assert crossing_probability(bounds) == pytest.approx(want, abs=5 * np.sqrt(want * (1 - want) / draws))
 
 
 @pytest.mark.parametrize("n", [7, 100_001])

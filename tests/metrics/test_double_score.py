@@ -75,16 +75,6 @@ def test_the_best_weight_is_found_at_the_edge_of_feasibility(mean, constraint, b
     assert got.point.value == pytest.approx(least, abs=1.5e-3)
 
 
-def test_choice_on_validation_carries_over_to_test():
-    validation = oracle.sample(20_000, 20_000, 1)
-    chosen, standard = best(*validation, BOUNDED), Standard.of(validation[0])
-    id_pair, losses, ood_pair = large(PUBLISHED)
-    accepted = combine(id_pair, standard, chosen.mu) <= chosen.point.threshold
-    assert losses[accepted].mean() == pytest.approx(0.1259, abs=0.01)
-    assert accepted.mean() > 0.69
-    assert np.mean(combine(ood_pair, standard, chosen.mu) <= chosen.point.threshold) < 0.21
-
-
 def test_units_of_the_two_scores_do_not_matter():
     id_pair, losses, ood_pair = oracle.sample(2_000, 2_000, 2)
     scaled = [ScorePair(100 * p.risk - 7, p.separation / 50 + 3) for p in (id_pair, ood_pair)]
@@ -119,12 +109,6 @@ def test_bad_pairs_are_refused(pair, mu, message):
 def test_a_score_constant_on_validation_cannot_be_standardised():
     with pytest.raises(MetricError, match="separation score cannot be standardised"):
         Standard.of(ScorePair([0.0, 1.0], [2.0, 2.0]))
-
-
-def test_weights_are_none_and_twenty_per_decade_from_a_thousandth_to_a_thousand():
-    assert DEFAULT_MUS[0] == 0
-    assert DEFAULT_MUS[1::20] == pytest.approx([1e-3, 1e-2, 0.1, 1, 10, 100, 1000])
-    assert len(DEFAULT_MUS) == 122
 
 
 def test_a_rate_outside_0_to_1_is_named():

@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
-from openbench.errors import MetricError
 from openbench.metrics.selective.double_score import ScorePair, Standard, envelope
 from openbench.metrics.selective.risk import SelectiveCurve, oscr_selective
-
-from . import metric_oracles as oracle
 
 MUS = [0.0, 0.3, 1.0, 5.0]
 
@@ -75,30 +72,3 @@ def test_without_ties_accuracy_and_precision_are_the_best_that_any_weight_counts
             precision[row, k] = (k + 1) / (k + 1 + np.sum(ood <= t))
     assert found.oscr_selective == pytest.approx(accuracy.max(axis=0).mean(), abs=1e-12)
     assert found.ap_in == pytest.approx(precision.max(axis=0).mean(), abs=1e-12)
-
-
-def test_units_of_the_scores_do_not_matter_if_they_are_taken_into_account():
-    sets, losses = drawn(1, None)
-    other = tuple(ScorePair(100 * np.asarray(p.risk) - 7, np.asarray(p.separation) / 50 + 3) for p in sets)
-    one, two = (envelope(s, losses, Standard.of(s[0]), MUS) for s in (sets, other))
-    assert (one.auroc, one.ap_in) == pytest.approx((two.auroc, two.ap_in), abs=1e-12)
-
-
-@pytest.mark.parametrize("mean", [2.0, 3.0])
-def test_the_envelope_of_the_synthetic_problem_is_that_of_numerical_integration(mean):
-    """The separating score there is the likelihood ratio, whose ROC curve no score exceeds (Neyman and Pearson)."""
-    ids, losses, ood = oracle.sample(30_000, 10_000, 0, mean)
-    mus = [0.0, 0.02, 0.05, 0.1, 0.2, 1.0, 1000.0]
-    found = envelope((ids, ood), losses, Standard(), mus)
-    by_integration = [oracle.integrals(lambda p, mu=mu: p.risk + mu * p.separation, mean, 100_001) for mu in mus]
-    assert found.auroc == pytest.approx(oracle.integrals("A", mean, 100_001).auroc, abs=5e-3)
-    assert found.ap_in == pytest.approx(oracle.integrals("A", mean, 100_001).aupr_in, abs=5e-3)
-    grid = np.linspace(0.0005, 0.9995, 1000)
-    lines = [np.interp(grid, found.fpr, 1 - found.risk) for found in by_integration]
-    assert found.oscr_selective == pytest.approx(np.max(lines, axis=0).mean(), abs=5e-3)
-
-
-def test_a_negative_weight_is_refused():
-    sets, losses = drawn(0, None)
-    with pytest.raises(MetricError, match="μ must be finite and ≥ 0"):
-        envelope(sets, losses, Standard(), [-1.0])

@@ -113,8 +113,3 @@ def test_equal_seeds_give_equal_intervals_whichever_other_keys_are_asked_for():
 def test_what_gives_no_interval_is_refused(replicates, level):
     with pytest.raises(MetricError):
         bootstrap([PooledCurve.of([0.0], [1.0])], ("fpr95",), replicates, 0, level)
-
-
-def test_curves_of_different_id_sets_are_refused():
-    with pytest.raises(MetricError, match="share one ID set"):
-        bootstrap([PooledCurve.of([0.0], [1.0]), PooledCurve.of([0.0, 1.0], [1.0])], ("fpr95",), 10)

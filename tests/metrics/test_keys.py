@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from openbench.metrics.curve import CURVE_METRICS
-from openbench.metrics.keys import bounds, higher_is_better
+from openbench.metrics.keys import bounds
 from openbench.metrics.suite import MetricOptions, SetScores, evaluate
 
 
@@ -40,42 +40,6 @@ def test_every_key_of_the_suite_but_thresholds_has_bounds():
     assert len(keys) > 100
     free = {key for key in keys if not math.isfinite(bounds(key).low)}
     assert {re.sub("^pooled_", "", key) for key in free} == {"f1_threshold"}
-
-
-@pytest.mark.parametrize(
-    ("key", "low", "high", "better"),
-    [
-        ("auroc", 0, 1, True),
-        ("pooled_auroc_low", 0, 1, True),
-        ("pooled_fpr95_high", 0, 1, False),
-        ("risk@prec0.9,rec0.8", 0, 1, False),
-        ("ccr@fpr1e-2", 0, 1, True),
-        ("oscr_selective", 0, 1, True),
-        ("bh_power@1e-1", 0, 1, True),
-        ("bh_fdp@1e-1", 0, 1, False),
-        ("id_val_accuracy", 0, 1, True),
-        ("aufpr", 0, 1, False),
-        ("e-aurc", 0, 1, False),
-        ("augrc", 0, 0.5, False),
-        ("ece_debiased_low", 0, 1, False),
-        ("brier", 0, 2, False),
-        ("nll_high", 0, math.inf, False),
-        ("fnr@95tnr", 0, 1, False),
-        ("score_lac_worst_class@0.05", 0, 1, True),
-        ("aps_coverage_std@0.1", 0, 1, None),
-        ("detection_error", 0, 0.5, False),
-        ("cost", 0, math.inf, False),
-        ("f1_threshold_std", 0, math.inf, False),
-        ("f1_threshold", -math.inf, math.inf, None),
-        ("raps_size_mean@0.1", 0, math.inf, False),
-        ("lac_size_std@0.05", 0, math.inf, None),
-        ("n_ood", 1, math.inf, None),
-        ("of_a_later_version", -math.inf, math.inf, None),
-    ],
-)
-def test_range_and_direction_by_key(key, low, high, better):
-    assert bounds(key)[:2] == (low, high)
-    assert higher_is_better(key) is better
 
 
 def test_counts_are_whole_numbers():

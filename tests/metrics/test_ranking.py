@@ -90,28 +90,6 @@ def test_f1_is_the_largest_and_its_point_is_reproduced_at_the_recorded_threshold
     assert got["f1"] == pytest.approx(best, abs=1e-12)
 
 
-def test_perfect_separation_gives_the_ideal_values():
-    got = PooledCurve.of([0.0, 1.0], [2.0, 3.0]).ranking()
-    ideal = {"auroc": 1, "aupr_in": 1, "aupr_out": 1, "ap_in": 1, "ap_out": 1, "fpr95": 0, "fpr95_id_positive": 0}
-    assert got == {
-        **ideal,
-        "detection_error": 0,
-        "f1": 1,
-        "accuracy": 1,
-        "precision": 1,
-        "recall": 1,
-        "f1_threshold": 2,
-    }
-
-
-def test_constant_scores_give_chance():
-    got = PooledCurve.of(np.zeros(30), np.zeros(10)).ranking()
-    assert got["auroc"] == 0.5
-    assert got["fpr95"] == got["fpr95_id_positive"] == 1.0
-    assert got["ap_out"] == pytest.approx(10 / 40)
-    assert got["detection_error"] == 0.5
-
-
 def test_infinite_scores_are_ranked_at_the_ends():
     a, b = np.array([-np.inf, 0.0, np.inf]), np.array([-np.inf, 1.0, np.inf])
     finite = {-np.inf: -9.0, np.inf: 9.0}
@@ -130,22 +108,6 @@ def test_float32_neighbours_are_not_merged():
 def test_large_scores_are_not_squashed():
     # A sigmoid in float32 turns these into ties.
     assert auroc(np.arange(100.0, 200), np.arange(150.0, 250)) == pytest.approx(0.875)
-
-
-@given(SIDES, SIDES)
-@settings(deadline=None, max_examples=60)
-def test_swapping_the_sides_gives_one_minus_auroc(a, b):
-    assert auroc(a, b) + auroc(b, a) == pytest.approx(1.0, abs=1e-12)
-
-
-@given(SIDES, SIDES)
-@settings(deadline=None, max_examples=60)
-def test_negating_and_swapping_exchanges_the_in_and_out_metrics(a, b):
-    got, mirrored = PooledCurve.of(a, b).ranking(), PooledCurve.of(-b, -a).ranking()
-    for one, other in [("aupr_in", "aupr_out"), ("ap_in", "ap_out"), ("fpr95", "fpr95_id_positive")]:
-        assert got[one] == pytest.approx(mirrored[other], abs=1e-12)
-        assert got[other] == pytest.approx(mirrored[one], abs=1e-12)
-    assert got["auroc"] == pytest.approx(mirrored["auroc"], abs=1e-12)
 
 
 @given(SIDES, SIDES)

@@ -67,29 +67,6 @@ def test_spread_is_that_of_the_groups_own_thresholds():
     assert found.relative_std == pytest.approx(found.std / np.mean([np.std(a) for a, _ in GROUPS.values()]))
 
 
-def test_the_same_groups_share_a_threshold_without_loss():
-    found = shared_thresholds({"a": GROUPS["low"], "b": GROUPS["low"]})
-    assert (found.variance, found.range) == (0.0, 0.0)
-    assert all(group.others == group.own == group.single for group in found.groups.values())
-
-
-@pytest.mark.parametrize(("factor", "shift"), [(10.0, 0.0), (1.0, 7.0), (0.5, -3.0)])
-def test_relative_spread_and_f1_do_not_depend_on_the_scores_unit(factor, shift):
-    scaled = {name: (factor * a + shift, factor * b + shift) for name, (a, b) in GROUPS.items()}
-    before, after = shared_thresholds(GROUPS), shared_thresholds(scaled)
-    assert after.relative_std == pytest.approx(before.relative_std)
-    assert after.std == pytest.approx(factor * before.std)
-    assert [g.others for g in after.groups.values()] == pytest.approx([g.others for g in before.groups.values()])
-
-
-def test_the_others_threshold_may_be_as_good_as_a_groups_own():
-    ids = np.array([0.0, 1.0])
-    found = shared_thresholds({"first": (ids, np.array([2.0, 3.0])), "second": (ids, np.array([2.5, 3.0]))})
-    # Nothing of the second group lies between 2 and 2.5: both thresholds part it.
-    second = found.groups["second"]
-    assert (second.threshold, second.own, second.others_threshold, second.others) == (2.5, 1.0, 2.0, 1.0)
-
-
 @pytest.mark.parametrize(
     ("groups", "message"),
     [

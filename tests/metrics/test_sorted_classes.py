@@ -6,7 +6,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from scipy.special import softmax
-from scipy.stats import beta
 
 from openbench.core.scores import SetScores
 from openbench.errors import MetricError
@@ -91,16 +90,6 @@ def test_reports_are_those_of_sets_formed_whole(kind, decimals):
         sets = prediction_sets(parts[1], conformal_quantile(true_class(parts[0], y[:150]), alpha))
         want = set_report(sets[np.arange(250), y[150:]], sets.sum(axis=1), y[150:])
         assert got == pytest.approx(want, abs=1e-12)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_coverage_over_splits_has_its_known_mean_and_spread(kind):
-    s, y = distances(1, 4000)
-    values = s if kind == "score" else softmax(-s, axis=1)
-    got = over_splits(sorted_classes(values, y, kind), 99, (0.1,), splits=400, seed=0)[0]
-    law = beta(90, 10)  # of the coverage given a calibration set of 99, the test set being large
-    assert got.coverage_mean == pytest.approx(law.mean(), abs=5 * law.std() / 20)
-    assert got.coverage_std == pytest.approx(law.std(), rel=0.15)
 
 
 def test_too_few_calibration_scores_give_full_sets_in_every_split():
@@ -197,25 +186,6 @@ def test_sets_of_probabilities_that_a_method_gives_itself_are_made_of_these():
     for key, value in classifier.items():
         if key.startswith(("lac", "aps", "raps")):
             assert found[f"score_{key}"] == pytest.approx(value, abs=1e-12), key
-
-
-def test_kinds_left_out_are_left_out_of_a_methods_own_score_too():
-    found = values_of({"class_scores": lambda s: s}, set_kinds=("aps", "score"))
-    assert {key.rpartition("_")[0] for key in found if key.endswith("_singletons@0.1")} == {"score", "score_aps"}
-    assert not any(key.startswith("score") for key in values_of({"class_scores": lambda s: s}, set_kinds=("lac",)))
-
-
-def test_values_over_splits_are_near_those_of_the_split_given_and_can_be_left_out():
-    columns = {"class_scores": lambda s: s, "probabilities": lambda s: softmax(-s, axis=1)}
-    found, without = values_of(columns), values_of(columns, set_splits=0)
-    assert found["n_set_splits"] == 10
-    for kind in ("lac", "aps", "raps", "score", "score_lac", "score_aps", "score_raps"):
-        assert found[f"{kind}_size_mean@0.1"] == pytest.approx(found[f"{kind}_size@0.1"], abs=0.4)
-        assert 0 < found[f"{kind}_size_std@0.1"] < 0.5
-        assert found[f"{kind}_coverage_mean@0.1"] == pytest.approx(0.9, abs=0.05)
-        assert 0 < found[f"{kind}_coverage_std@0.1"] < 0.1
-    late = {key for key in found if "_mean@" in key or "_std@" in key} | {"n_set_splits"}
-    assert without == {key: value for key, value in found.items() if key not in late}
 
 
 def test_prediction_sets_of_the_same_class_probabilities_and_options_are_measured_once(monkeypatch):

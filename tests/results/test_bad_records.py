@@ -13,12 +13,12 @@ from openbench.__main__ import main
 from openbench.cli.output import say_left_out
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.engine._verify import _other_weights, recorded
+from openbench.engine._verify import recorded
 from openbench.errors import RecordError
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
 
-from .records import make_record, with_method, with_seed
+from .records import make_record, with_method
 
 NAME = "bad.json"
 
@@ -115,18 +115,6 @@ def test_every_command_names_it_once_and_shows_the_others(place, kind, monkeypat
     assert "| knn |" in page
     assert "| msp |" in page
     assert said.partition("'")[0] in (place / "leaderboard/README.md").read_text()
-
-
-def test_other_seeds_are_compared_beside_it(place):
-    store, old = RecordStore(place), make_record()
-    store.write(with_seed(old, 1, 0.91))
-    store.write(with_seed(old, 2, 0.89))
-    said = spoil(place, "pipe")
-    new = with_seed(old, 0, 0.9)
-    outcome = _other_weights(old, store.path(old), new, store, "here")
-    assert outcome.status == "compared"
-    assert "within the intervals of 3 recorded seeds" in outcome.notes[-1]
-    assert sum(said in note for note in outcome.notes) == 1
 
 
 def test_a_run_is_verified_beside_a_bad_record_and_without_one_it_is_said(place):

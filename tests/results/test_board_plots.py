@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from openbench.metrics.rank_ranges import RankRange
-from openbench.results.leaderboard.plots import STYLES, board_picture, draw_boards, on_front
+from openbench.results.leaderboard.plots import board_picture, draw_boards, on_front
 from openbench.results.leaderboard.ranking import boards
 
 from .records import make_record, metrics, named, with_method, with_seed
@@ -49,14 +49,6 @@ def test_those_are_named_that_no_other_beats_on_both():
     assert set(named) == front
     for method, place in named.items():
         assert place == pytest.approx([100 * value for value in rows[method]])
-
-
-def test_families_are_colours_with_a_marker_each():
-    families = {f"method_{at}": ("logits", "features", "text")[at % 3] for at in range(30)}
-    (legend,) = board_picture(board(), families).legends  # in the axes it would lie on points
-    assert [text.get_text() for text in legend.get_texts()] == ["logits", "features", "text"]
-    assert len(set(STYLES.values())) == len(STYLES)
-    assert len({marker for name, (_, marker) in STYLES.items() if name}) == len(STYLES) - 1
 
 
 def test_rows_of_one_method_are_told_apart():

@@ -73,33 +73,6 @@ def test_scores_that_differ_by_rounding_reproduce_although_some_counts_move(part
     assert moved or part > 1
 
 
-def defect(record: ResultRecord, sets: list[SetScores], at: int, **changes) -> list[str]:
-    """What differs when one set is another."""
-    broken = [replace(s, **changes) if index == at else s for index, s in enumerate(sets)]
-    found = compare(record, measured(broken))
-    return [d.key for d in found.differ]
-
-
-def test_one_image_classified_otherwise_does_not_reproduce():
-    sets = drawn(0)
-    flipped = sets[2].correct.copy()
-    flipped[0] = not flipped[0]
-    assert "metrics.id.accuracy" in defect(measured(sets), sets, 2, correct=flipped)
-
-
-@pytest.mark.parametrize(("at", "where", "there"), [(2, "near", 3.0), (3, "a", -1.0), (5, "c", 0.0)])
-def test_one_score_that_moved_far_does_not_reproduce(at, where, there):
-    sets = drawn(0)
-    moved = sets[at].scores.copy()
-    moved[np.argsort(moved)[len(moved) // 2]] = there
-    assert f"metrics.{where}.auroc" in defect(measured(sets), sets, at, scores=moved)
-
-
-@pytest.mark.parametrize(("where", "key"), [("near", "auroc"), ("a", "oscr"), ("full_spectrum/near", "auroc")])
-def test_an_area_that_is_off_by_a_ten_thousandth_does_not_reproduce(record, where, key):
-    assert [d.key for d in compare(record, with_value(record, where, key, 1e-4)).differ] == [f"metrics.{where}.{key}"]
-
-
 def with_value(record: ResultRecord, where: str, key: str, more: float) -> ResultRecord:
     values = {**record.metrics[where], key: record.metrics[where][key] + more}
     return replace(record, metrics={**record.metrics, where: values})
@@ -113,29 +86,19 @@ def with_value(record: ResultRecord, where: str, key: str, more: float) -> Resul
         ("a", "fpr95_id_positive", 3 / 1000),
         ("near", "fpr95_id_positive", 3 / 500),
         ("near", "pooled_fpr95_id_positive", 3 / 1500),
-        ("c", "fnr@95tnr", 3 / 4000),
         ("a", "fpr@val", 3 / 2000 + 3 / 400),
         ("a", "auroc", 3 / (2000 * 1000)),
         ("near", "auroc", 3 / (2000 * 500)),
-        ("c", "auroc", 1e-6),
         ("full_spectrum/a", "fpr95", 3 / 2300),
-        ("a", "aupr_in", 3 / 2000),
-        ("a", "aupr_out", 3 / 1000),
         ("a", "oscr_selective", 3 / 1000),
         ("c", "risk@tpr0.8,fpr0.2", 3 / (0.8 * 2000)),
-        ("c", "risk@prec0.9,rec0.8", 3 / (0.8 * 2000)),
         ("a", "cost", 3 / 2000 + 3 / 1000),
         ("a", "detection_error", (3 / 2000 + 3 / 1000) / 2),
         ("id", "aurc", 3 / 2000),
-        ("full_spectrum/id", "aurc", 3 / 2300),
-        ("id", "augrc", 3 / 2000),
-        ("id", "ece_debiased", 3 / 2000),
         ("id", "nll", 1e-5),
         ("id", "accuracy", 1e-6),
         ("id", "lac_coverage@0.1", 3 / 2000),
         ("id", "lac_size@0.1", 3 * 10 / 2000),
-        ("id", "raps_size_mean@0.1", 3 * 10 / 2000),
-        ("id", "aps_coverage_std@0.1", 3 / 2000),
         ("a", "accuracy", (3 / 1000) ** 0.5),
     ],
 )
@@ -220,16 +183,6 @@ def test_the_threshold_of_a_trial_may_move_by_a_part_of_its_scores_deviation(rec
     for by, reproduces in ((1e-6, True), (0.99 * bound, True), (1.01 * bound, False)):
         new = replace(record, trials=[{**trial, "threshold": trial["threshold"] - by}])
         assert compare(old, new).reproduces == reproduces
-    # Of scores whose unit is not known, a threshold has to be equal to rounding.
-    trial["params"] = {"k": 5}
-    assert not compare(
-        replace(record, trials=[trial]), replace(record, trials=[{**trial, "threshold": -0.26466}])
-    ).reproduces
-
-
-def test_unable_is_not_a_number():
-    old = make_record(metrics={"near": {"risk@x": "unable"}})
-    assert len(compare(old, replace(old, metrics={"near": {"risk@x": 0.0}})).differ) == 1
 
 
 def test_a_metric_that_only_the_repetition_has_is_new_and_one_that_it_lacks_differs():

@@ -3,16 +3,13 @@
 import copy
 import itertools
 import json
-import os
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from markdown_it import MarkdownIt
 
-from openbench import paths
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
 from openbench.results.frame import everything, run_of, runs
@@ -44,18 +41,13 @@ BAD = {
     "name of a path": (changed("benchmark.name", "../../../X"), "key 'benchmark.name'"),
     "name of the index": (changed("benchmark.name", "readme"), "a name other than README"),
     "name of a file elsewhere": (changed("config.method._name_", "../x"), "key 'config.method._name_'"),
-    "null params": (changed("method.params", None), "key 'method.params' of the record is None"),
     "text in a number": (changed("metrics.near.auroc", "0.9"), "is '0.9' — allowed: a finite number"),
-    "truth in a number": (changed("metrics.near.auroc", True), "is True — allowed: a finite number"),
     "number of many digits": (TEXT.replace('"bad"', "9" * 5000), "not valid JSON"),
     "huge seed": (changed("config.seed", 10**30), "key 'config.seed'"),
-    "text as node": (changed("config.training", "x"), "key 'config.training' of the record is 'x'"),
     "AUROC above one": (
         changed("metrics.c.auroc", 1.2),
         "key 'metrics.c.auroc' of the record is 1.2 — allowed: a",
     ),
-    "detection error": (changed("metrics.near.detection_error", 0.6), "a number from 0 to 0.5"),
-    "negative size": (changed("metrics.id", {"aps_size@0.05": -1.0}), "a number of at least 0"),
     "nothing counted": (changed("metrics.id.n_id", 0), "a whole number of at least 1"),
     "interval beside": (changed("metrics.near.auroc_low", 0.905), "is [0.905, 0.91] for 0.9 — allowed: an interval"),
     "interval turned": (
@@ -66,13 +58,6 @@ BAD = {
         changed("metrics.a", {"auroc": 0.9, "fpr95": 0.9, "fpr95_low": 0.1, "fpr95_high": 0.2}),
         "the interval of 'a.fpr95' in the record is [0.1, 0.2] for 0.9",
     ),
-    "set without images": (
-        changed("counts", {"near/a": {"n": 0, "expected": 5}}),
-        "is 0 — Input should be greater than or equal to 1",
-    ),
-    "trial above one": (changed("trials", [{"params": {}, "auroc": 7.0}]), "key 'trials.0.auroc' of the record"),
-    "NaN": (TEXT.replace("0.75", "NaN"), "has NaN"),
-    "threads with a command": (changed("provenance.threads", "1; touch X; echo"), "key 'provenance.threads'"),
     "set that moves the cursor": (changed("metrics", {"\x1b[2J": {}}), r"key 'metrics.\x1b[2J"),
     "training of right to left": (changed("backbone.training", "\u202eabc"), r"is '\u202eabc'"),
     "unknown key": (changed("surprise", 1), "unknown keys ['surprise']"),
@@ -80,14 +65,10 @@ BAD = {
     "deep JSON": ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested too deeply"),
     "key twice": (TEXT.replace('"seed": 0', '"seed": 0, "seed": 1'), "the key 'seed' twice"),
     "infinite": (TEXT.replace("0.75", "1e400"), "has 1e400"),
-    "half a pair": (changed("header", "\ud800"), "surrogates not allowed"),
     "Latin-1": ('{"a": "é"}'.encode("latin-1"), "not UTF-8 text"),
-    "empty": ("", "not valid JSON"),
     "a list": ("[]", "but a JSON list"),
     "no keys": ("{}", "not a result record — missing keys"),
     "another schema": (changed("schema", 99), "this version reads schema 2"),
-    "schema as text": (changed("schema", "2"), "this version reads schema 2"),
-    "list as metrics": (changed("metrics", [1]), "key 'metrics' of the record is a list — Input should be"),
     "no backbone": (changed("backbone", {}), "key 'backbone.name' of the record is missing"),
 }
 
@@ -136,15 +117,6 @@ def test_a_bad_record_is_one_reason_and_the_boards_are_made_of_the_others(tmp_pa
     ]  # fmt: skip
 
 
-def test_a_pipe_is_not_waited_for(tmp_path):
-    os.mkfifo(results_with(tmp_path))
-    said = []
-    reader = threading.Thread(target=lambda: said.append(only_reason(tmp_path)), daemon=True)
-    reader.start()
-    reader.join(timeout=600)
-    assert "found a pipe or a device" in said[0]
-
-
 @pytest.mark.parametrize(
     ("target", "said"),
     [("/dev/zero", "found a pipe or a device"), ("bad.json", "symbolic links"), (".", "Is a directory")],
@@ -189,13 +161,6 @@ def test_what_could_not_be_read_back_is_not_written(tmp_path):
         RecordStore(tmp_path).write(make_record(metrics={"a\nb": {"auroc": 0.5}}))
     with pytest.raises(RecordError, match="cannot be written: it has text that is not Unicode"):
         RecordStore(tmp_path).write(make_record(header="\ud800"))
-
-
-def test_every_committed_record_passes():
-    files = RecordStore(paths.config_dir().parent / "results").paths()
-    if not files:
-        pytest.skip("no records beside the package: it was installed without them")
-    assert [load(path).run_id for path in files] == [path.stem for path in files]
 
 
 HOSTILE = "<script>x</script> ![i](http://e.e/x) [x](javascript:y) https://e.e | `c` \x1b[31m\u202e\n\n# h\n| a |"

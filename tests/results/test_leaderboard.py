@@ -276,13 +276,6 @@ def test_an_edited_record_leaves_the_other_seeds_of_its_row_their_rank():
     assert [row.runs for row in board.unranked] == [(named(bad).run_id,)]
 
 
-def test_an_edited_version_supersedes_nobody():
-    base = make_record()
-    bad = replace(base, method={**base.method, "version": 99})
-    (board,) = ranking.boards([base, bad])
-    assert [row.version for row in board.ranked] == [1]
-
-
 def test_deviations_are_those_of_the_standard_library():
     draw = random.Random(0)
     cases = [

@@ -12,7 +12,7 @@ from scipy import stats
 
 from openbench.errors import ConfigError, RecordError
 from openbench.metrics.rank_ranges import kendall_taus
-from openbench.results.leaderboard.matrix import complete, matrices, needed, packed_boards, table_csv, tables
+from openbench.results.leaderboard.matrix import matrices, needed, packed_boards, table_csv, tables
 from openbench.results.leaderboard.plots import accuracy_picture
 from openbench.results.leaderboard.ranking import boards
 from openbench.results.records.store import RecordStore, packed
@@ -100,18 +100,6 @@ def test_methods_and_networks_without_all_numbers_are_shown_and_not_compared():
     values, taus = tables(one)
     assert [row[:3] for row in values.rows][-1] == (None, None, "sngp")
     assert [len(values.columns), len(taus.rows)] == [6, 3]
-
-
-def test_the_least_that_lacks_most_is_left_out():
-    values = np.zeros((4, 3))
-    values[1:, 2] = values[3, 0] = np.nan
-    assert complete(values) == ([0, 1, 2], [0, 1])
-    assert [] in complete(np.full((2, 2), np.nan))
-
-
-def test_of_fpr_the_smaller_is_better():
-    one = found(records(), "fpr95", of=("near",))[0]
-    assert (one.methods[0], one.name) == ("knn", "near FPR@95")
 
 
 @pytest.mark.parametrize("metric", ["f1_threshold", "n_ood", "arouc"])

@@ -10,7 +10,7 @@ import pytest
 
 from openbench.__main__ import main
 from openbench.report.site._others import published
-from openbench.results.leaderboard.published import COLUMNS, GIVEN, MEASURED, published_boards
+from openbench.results.leaderboard.pages import COLUMNS, GIVEN, MEASURED, published_boards
 from openbench.results.leaderboard.ranking import boards
 from openbench.results.tables.render import Estimate
 from tests.results.records import make_record, named, with_method

@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from openbench.core.request import Role
-from openbench.core.scores import SetScores
 from openbench.errors import CacheError
 from openbench.results.scores import stored
 from openbench.results.scores.stored import ScoreStore
@@ -38,14 +37,6 @@ def test_the_file_says_of_each_image_whether_it_was_right_and_nothing_for_ood(tm
     assert frame[frame["role"].isin(["near", "far", "ood_val"])]["correct"].isna().all()
 
 
-def test_scores_that_all_differ_take_less_room_than_their_floats(tmp_path):
-    scores = np.random.default_rng(0).normal(size=20_000).astype(np.float32)
-    split = SetScores.of_split("a", Role.NEAR, scores, np.full(20_000, -1), np.zeros(20_000, np.int64))
-    path = ScoreStore(tmp_path).write("run", [split])
-    assert path.stat().st_size < 0.95 * scores.nbytes
-    np.testing.assert_array_equal(ScoreStore(tmp_path).read("run")[0].scores, scores)
-
-
 def test_missing_scores_say_how_to_get_them(tmp_path):
     with pytest.raises(CacheError, match="scores of run nothing not found"):
         ScoreStore(tmp_path).read("nothing")
@@ -57,39 +48,6 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path, damage):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(CacheError, match=r"run\.parquet: not the scores of a run"):
         ScoreStore(tmp_path).read("run")
-
-
-def test_no_flipped_byte_of_the_file_changes_a_score(tmp_path):
-    ids, _, ood, *_ = split_scores()
-    few = [SetScores.of_split(s.name, s.role, s.scores[:3], s.labels[:3], s.predictions[:3]) for s in (ids, ood)]
-    store = ScoreStore(tmp_path)
-    path = store.write("run", few)
-    whole = path.read_bytes()
-    read = [as_bytes(s) for s in store.read("run")]
-    noticed = 0
-    with path.open("r+b", buffering=0) as file:  # to open it for every byte takes half the time
-        for position, byte in enumerate(whole):
-            put(file, position, byte ^ 0x10)
-            try:
-                found = [as_bytes(s) for s in store.read("run")]
-            except CacheError:
-                noticed += 1
-            else:
-                assert found == read, position
-            put(file, position, byte)
-    assert path.read_bytes() == whole
-    assert noticed > len(whole) / 2
-
-
-def test_others_who_read_the_file_can_check_its_pages(tmp_path):
-    rows = np.arange(999, dtype=np.float32), np.full(999, -1), np.zeros(999, np.int64)
-    path = ScoreStore(tmp_path).write("run", [SetScores.of_split("a", Role.NEAR, *rows)])
-    column = pq.read_metadata(path).row_group(0).column(2)  # the scores
-    content = bytearray(path.read_bytes())
-    content[(column.dictionary_page_offset or column.data_page_offset) + column.total_compressed_size - 20] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(OSError, match=r"(?i)crc checksum"):
-        pq.read_table(path, page_checksum_verification=True)
 
 
 @pytest.mark.parametrize("column", ["score", "prediction", "set"])
@@ -104,16 +62,6 @@ def test_an_edited_file_is_not_taken_for_scores(tmp_path, column):
     pq.write_table(edited.replace_schema_metadata(table.schema.metadata), path)
     with pytest.raises(CacheError, match="have changed since they were written"):
         ScoreStore(tmp_path).read("run")
-
-
-def put(file, position, byte):
-    file.seek(position)
-    file.write(bytes([byte]))
-
-
-def as_bytes(split):
-    """All that a split of scores says."""
-    return split.name, split.role, *(getattr(split, c).tobytes() for c in ("scores", "labels", "predictions"))
 
 
 def test_another_parquet_file_is_not_taken_for_scores(tmp_path):

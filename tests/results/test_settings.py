@@ -35,7 +35,3 @@ def test_only_what_was_tuned_or_set_otherwise_than_the_config_file_is_shown():
 def test_a_default_that_is_typed_as_a_whole_number_is_the_default(typed, shown):
     # configs/method/energy.yaml: temperature 1.0.
     assert not_default({"_name_": "energy", "temperature": typed}, {"temperature": typed}, {}) == shown
-
-
-def test_all_hyper_parameters_of_a_method_that_openbench_does_not_ship_are_shown():
-    assert not_default({"_name_": "mine", "p": 2.0}, {"p": 2.0, "q": 1}, {}) == {"p": 2.0}

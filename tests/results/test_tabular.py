@@ -2,16 +2,10 @@
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import roc_auc_score, roc_curve
-from sklearn.model_selection import train_test_split
-from sklearn.neighbors import NearestNeighbors
-from sklearn.preprocessing import MinMaxScaler
 
 from openbench.errors import RecordError
-from openbench.metrics.conformal.corrections import correction_table
 from openbench.results.leaderboard.tabular import COLUMNS, FIGURES, gaps, load_figures, summary
 
 from .records import make_record
@@ -70,33 +64,6 @@ def test_the_published_file_has_thirteen_detectors_and_adds_up():
         if metric == "auroc_correction":
             apart = figures[table, method, "auroc"] - figures[table, method, "conformal_auroc"]
             assert apart == pytest.approx(value, abs=0.0151), (table, method)
-
-
-def test_published_conformal_figures_take_the_points_of_the_roc_curve_for_calibration_scores(real_data):
-    """KNN on cardio, from the table itself: what configs/benchmark/adbench.yaml and results/adbench say of it."""
-    file = real_data / "adbench" / "Classical" / "6_cardio.npz"
-    if not file.is_file():
-        pytest.skip(f"ADBench's table: {file} is missing")
-    with np.load(file) as table:
-        x, y = table["X"], table["y"]
-    found = []
-    for draw in (1, 2, 3):
-        seen, tested, _, truth = train_test_split(x, y, test_size=0.3, shuffle=True, stratify=y, random_state=draw)
-        scaler = MinMaxScaler().fit(seen)
-        rows = NearestNeighbors(n_neighbors=5).fit(scaler.transform(seen))
-        scores = rows.kneighbors(scaler.transform(tested))[0][:, -1]
-        fpr, tpr, _ = roc_curve(truth, scores)
-        assert 50 < len(fpr) < 120 < (truth == 0).sum()
-        areas = []
-        for n in (len(fpr), (truth == 0).sum()):
-            bounds = correction_table(int(n), 0.05, "monte_carlo_published")
-            areas.append(np.trapezoid(tpr, bounds[np.floor(fpr * n + 1e-9).astype(int)]))
-        found.append((roc_auc_score(truth, scores), *areas))
-    classical, as_published, by_normal_rows = np.mean(found, axis=0)
-    figures = load_figures(REFERENCE)
-    assert classical == pytest.approx(figures["cardio", "pyod_knn", "auroc"], abs=0.01)
-    assert as_published == pytest.approx(figures["cardio", "pyod_knn", "conformal_auroc"], abs=0.01)
-    assert by_normal_rows == pytest.approx(0.72, abs=0.01)
 
 
 def test_a_damaged_file_is_refused_with_the_line(tmp_path):

@@ -67,13 +67,6 @@ def test_runs_are_grouped_by_method_and_their_ood_sets_thrown_together(runs):
 def test_the_summary_holds_means_over_groups_and_the_spread(runs):
     records, scores, sides = runs
     table = summary_table(scored_runs(records, scores, ["case"]))
-    assert {c.title: c.kind for c in table.columns} == {
-        "method": "text",
-        "run": "text",
-        "groups": "count",
-        **dict.fromkeys(["F1 ↑", "others F1 ↑", "single F1 ↑", "AUROC ↑", "FPR@95 ↓", "AUPR-out ↑"], "percent"),
-        **dict.fromkeys([f"threshold {t}" for t in ("variance", "std", "range", "relative std ↓")], "number"),
-    }
     rows = [dict(zip([c.title for c in table.columns], row, strict=True)) for row in table.rows]
     for row in rows:
         truth = np.repeat([0, 1], [40, 50])
@@ -195,14 +188,11 @@ def test_both_variants_of_gradnorm_come_from_one_run(gradnorm):
             np.testing.assert_array_equal(scaled, (raw / np.float32(classes)).astype(np.float64))
     # Division by another number in each group moves the thresholds apart, and no F1 of a group's own.
     first, second = (
-        dict(zip([c.title for c in t.columns], t.rows[0], strict=True)) for t in map(_summary, (plain, mean))
+        dict(zip([c.title for c in t.columns], t.rows[0], strict=True))
+        for t in (summary_table([plain]), summary_table([mean]))
     )
     assert first["F1 ↑"] == second["F1 ↑"]
     assert first["threshold std"] != second["threshold std"]
-
-
-def _summary(scored):
-    return summary_table([scored])
 
 
 def test_the_papers_figures_stand_beside_the_variant_that_it_used(gradnorm):

@@ -27,14 +27,15 @@ from openbench.results.leaderboard.across import ACROSS, COST, across, across_cs
 from openbench.results.leaderboard.pages import (
     FOLDER,
     GeneratedPages,
+    PublishedBoard,
     generate,
     outdated,
+    published_boards,
     ranked_table,
     raw,
     unranked_table,
     write,
 )
-from openbench.results.leaderboard.published import PublishedBoard, published_boards
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_in
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.stored import ScoreStore

@@ -216,7 +216,7 @@ def _scores(run_id: str, folders: tuple[Path, ...]) -> "list[SetScores]":
 def _of_files(files: list[Path]) -> "GroupedScores":
     """Files of scores as `evaluate` reads them, a group each: `id_test` is ID, near and far are OOD."""
     from openbench.results.comparisons.thresholds import GroupedScores
-    from openbench.results.scores.cells import read_sets
+    from openbench.results.scores.formats import read_sets
 
     groups = {}
     for file in files:

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from openbench.report.site._boards import Plain, metric, number, value_of
-from openbench.results.leaderboard.published import PublishedBoard
+from openbench.results.leaderboard.pages import PublishedBoard
 from openbench.results.leaderboard.tabular import COLUMNS, METRICS, SOURCE
 from openbench.results.leaderboard.trainings import COLUMNS as RUN_COLUMNS, comparison
 from openbench.results.records.settings import NONE

@@ -29,7 +29,7 @@ from openbench.results.checks import read_checks
 from openbench.results.frame import runs
 from openbench.results.leaderboard.across import across, across_csv, needed
 from openbench.results.leaderboard.matrix import packed_boards
-from openbench.results.leaderboard.published import published_boards
+from openbench.results.leaderboard.pages import published_boards
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_of
 from openbench.results.plots import critical_difference, saved
 from openbench.results.records.store import RecordStore, load, parsed

@@ -20,7 +20,7 @@ from openbench.metrics.selective.double_score import (
     weighings,
 )
 from openbench.metrics.selective.risk import OperatingPoint, SelectiveCurve, TprFpr, Unable, least_risk, oscr_selective
-from openbench.results.comparisons.rows import OnLost, RowKey, by_row, refuse
+from openbench.results.comparisons.runs import OnLost, RowKey, by_row, refuse
 from openbench.results.records.settings import is_per_set, strategy_of
 from openbench.results.scores.stored import ScoreStore, per_set_name
 from openbench.results.tables.published import REJECTION_SOURCE, RejectionFigure

@@ -1,20 +1,20 @@
-"""Comparison of runs: differences in AUROC with intervals, in their configs, and by image."""
+"""Comparison of runs: differences in AUROC with intervals, in their configs, and by image; and the rows of methods."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from openbench.core.record import ResultRecord
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.errors import DataError
+from openbench.errors import CacheError, DataError, RecordError
 from openbench.metrics.curve import share_below
 from openbench.metrics.intervals import paired_delong, unpaired_delong
-from openbench.results.records.settings import GIVEN, leaves
+from openbench.results.records.settings import GIVEN, hyper_parameters, leaves, training_of
 from openbench.results.tables.render import Cell, Column, Estimate, Table
-from openbench.results.tables.views import GROUPS
+from openbench.results.tables.views import GROUPS, tuned_on
 
 Keys = Mapping[tuple[str, str], Sequence[str]]
 _SAME = "compare runs of one benchmark on the same images in the same order"
@@ -184,3 +184,68 @@ def _check_same_images(first: ScoredRun, other: ScoredRun) -> None:
         if first.ordered and other.ordered and len(labels) == 2 and not np.array_equal(labels[0], labels[1]):
             differing = int((labels[0] != labels[1]).sum())
             raise DataError(f"{named}: {where}: {differing} of {len(one.scores)} images have other labels — {_SAME}")
+
+
+# Rows of tables that compare methods: the runs of each, by benchmark.
+
+OnLost = Callable[[CacheError], None]  # receives why the scores of a run cannot be read
+
+
+def refuse(error: CacheError) -> NoReturn:
+    """Raise the error: the table needs the scores of every run."""
+    raise error
+
+
+class RowKey(NamedTuple):
+    """What the runs of one row have in common.
+
+    Args:
+        method: what users type after `method=`.
+        params: its hyper-parameters, or on what data they were chosen.
+        training: how the network was trained.
+        network: backbone and seed.
+    """
+
+    method: str
+    params: str
+    training: str
+    network: str
+
+    @property
+    def about(self) -> str:
+        """All but the method's name."""
+        return " · ".join(part for part in self[1:] if part)
+
+
+def row_key(record: ResultRecord) -> RowKey:
+    """Return the row that a run belongs to."""
+    params = hyper_parameters(record.method.get("params", {})) if not record.tuned else f"tuned on {tuned_on(record)}"
+    network = f"{record.backbone.get('name')} · seed {record.config.get('seed')}"
+    return RowKey(str(record.method.get("name")), params, training_of(record), network)
+
+
+def by_row(records: Iterable[ResultRecord]) -> dict[RowKey, dict[str, dict[str, ResultRecord]]]:
+    """Return {row: {benchmark's name: {benchmark's digest: record}}}, rows in order.
+
+    Of a method's versions the newest is used; of runs that differ in the choice of metrics only, one.
+
+    Raises:
+        RecordError: two runs that one row cannot hold.
+    """
+    chosen: dict[RowKey, dict[str, dict[str, ResultRecord]]] = {}
+    for record in sorted(records, key=lambda r: -int(r.method.get("version", 0))):
+        versions = chosen.setdefault(row_key(record), {}).setdefault(str(record.benchmark.get("name")), {})
+        _check_same_scores(versions.setdefault(str(record.benchmark.get("digest")), record), record)
+    return dict(sorted(chosen.items()))
+
+
+def _check_same_scores(one: ResultRecord, other: ResultRecord) -> None:
+    """Refuse a second run of a row, unless it has the same scores or the method has changed since."""
+    # Runs that differ in their choice of metrics only have the same scores: one of them is enough.
+    settings = [(r.method.get("params"), r.backbone.get("digest")) for r in (one, other)]
+    if settings[0] != settings[1] and one.method.get("version") == other.method.get("version"):
+        raise RecordError(
+            f"benchmark '{one.benchmark.get('name')}': the runs {one.run_id} and {other.run_id} of method "
+            f"'{one.method.get('name')}' differ in the chosen parameters or in the network, but would share a row — "
+            "write each sweep to a results folder of its own, and give it as --results"
+        )

@@ -13,7 +13,7 @@ from openbench.core.scores import SetScores
 from openbench.errors import CacheError, RecordError, did_you_mean
 from openbench.metrics.curve import Floats, PooledCurve
 from openbench.metrics.threshold import SharedThresholds, shared_thresholds
-from openbench.results.comparisons.rows import OnLost, RowKey, by_row, refuse
+from openbench.results.comparisons.runs import OnLost, RowKey, by_row, refuse
 from openbench.results.records.settings import hyper_parameters, is_per_set
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Cell, Column, Table

@@ -289,7 +289,7 @@ def _matrix(view: str, board: Board, rows: Sequence[Row], number: tuple[str, str
             value = run.metrics.get(row.side + of.removeprefix(POOLED), {}).get(POOLED * of.startswith(POOLED) + key)
             if not isinstance(value, float | int):
                 continue
-            code = digest([run.method_node, run.tune_node, run.code])[:6]
+            code = digest([run.nodes["method"], run.nodes["tune"], run.code])[:6]
             method = methods.setdefault((row.method, code), (row.method, row.tuned, row.settings, code))
             weights = (f"seed {run.seed}", run.network[:6]) if view == "networks" else ("", run.digest[:6])
             network: _Key = (row.backbone, row.training, row.augment, row.outliers, *weights)

@@ -11,8 +11,18 @@ from openbench.results.frame import runs
 from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards_of
 from openbench.results.records.settings import NONE, RELEASED
 from openbench.results.records.store import RecordStore
-from openbench.results.tables.published import SOURCES, Figure, Setup, load_published, published_name
-from openbench.results.tables.render import Cell, Column, Link, Table, cell_text, to_csv, to_markdown, with_best
+from openbench.results.tables.published import SOURCES, Figure, Setup, load_published, published_name, published_rows
+from openbench.results.tables.render import (
+    Cell,
+    Column,
+    Estimate,
+    Link,
+    Table,
+    cell_text,
+    to_csv,
+    to_markdown,
+    with_best,
+)
 from openbench.results.tables.views import conventions, stream_table
 from openbench.storage.files import write_whole
 
@@ -280,7 +290,7 @@ def _with_seen(table: Table, board: Board, rows: Sequence[Row], seen: Seen) -> T
 
 def _met(benchmark: str, row: Row, seen: Seen) -> str:
     """The OOD classes that a row's released weights were trained on; empty without such weights."""
-    node = row.members[0].backbone_node or {}
+    node = row.members[0].nodes["backbone"] or {}
     return seen(benchmark, node) if row.training == RELEASED or "start" in node else ""
 
 
@@ -340,3 +350,69 @@ def facts(row: Row, titles: Iterable[str]) -> list[Cell]:
     joined = {"not_ranked_because": "; ".join(row.reasons), "run_ids": " ".join(row.runs)}
     known = {**vars(row), "hyper_parameters": row.params, "not_default": row.settings, **joined}
     return [known[title] for title in titles]
+
+
+# Boards of published results, which nobody verified here, with the rows that were measured here beside them.
+
+TITLE = "published, not verified here"
+MEASURED, GIVEN = "measured here", "scores given, code not run"
+COLUMNS = Column.of(
+    *("method", "training", "augment", "outliers", "backbone"),
+    *(("near AUROC ↑", "percent"), ("far AUROC ↑", "percent"), ("ID accuracy ↑", "percent"), "source"),
+)
+
+
+@dataclass(frozen=True)
+class PublishedBoard:
+    """The results on a benchmark that others have published, and those of records.
+
+    Args:
+        benchmark: its name; in the full-spectrum setting with the suffix `_fs`.
+        table: COLUMNS, best near AUROC first.
+        runs: the run ids of each row; none for a published one.
+        reasons: why a row that was measured here is not ranked.
+    """
+
+    benchmark: str
+    table: Table
+    runs: tuple[tuple[str, ...], ...]
+    reasons: tuple[tuple[str, ...], ...]
+
+
+def published_boards(folder: Path, boards: Iterable[Board]) -> list[PublishedBoard]:
+    """Return a board for each benchmark with published results, unless more rows of it were measured here.
+
+    Such a benchmark has the published results in columns of its own board.
+
+    Args:
+        folder: of the reference files.
+        boards: of records.
+
+    Raises:
+        RecordError: a reference file cannot be read.
+    """
+    measured: dict[str, list[tuple[tuple[Cell, ...], tuple[str, ...], tuple[str, ...]]]] = {}
+    for board in boards:
+        rows = measured.setdefault(published_name(board.benchmark, full_spectrum=board.full_spectrum), [])
+        for row in board.rows:
+            about = (row.method, row.training, row.augment, row.outliers, row.backbone)
+            numbers = (row.values.get(key) for key in ("near auroc", "far auroc", "accuracy"))
+            rows.append(((*about, *numbers, GIVEN if row.given else MEASURED), row.runs, row.reasons))
+    found = []
+    for name, printed in published_rows(folder).items():
+        ours = measured.get(name, [])
+        if len(ours) < len(printed):
+            every = sorted([*ours, *((_cells(*pair), (), ()) for pair in printed)], key=lambda row: _order(row[0]))
+            cells, runs, reasons = zip(*every, strict=True)
+            found.append(PublishedBoard(name, Table(f"{name}: {TITLE}", COLUMNS, cells), runs, reasons))
+    return found
+
+
+def _cells(setup: Setup, figure: Figure) -> tuple[Cell, ...]:
+    about = (setup.method, setup.training, setup.augment, figure.outliers, setup.backbone)
+    return (*about, figure.near, figure.far, figure.accuracy, SOURCES[figure.source])
+
+
+def _order(cells: tuple[Cell, ...]) -> tuple[float | str, ...]:
+    near, far = (-cell.value if isinstance(cell, Estimate) else 0.0 for cell in cells[5:7])
+    return (near, far, *map(str, cells))

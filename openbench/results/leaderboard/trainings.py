@@ -57,7 +57,7 @@ def training_runs(runs: Iterable[Run], benchmark: str, backbone: str | None = No
             raise RecordError(f"benchmark '{benchmark}': {found} — name the backbone, or give the folder of one sweep")
     rows = []
     for run in selected:
-        about = (run.training, run.method, digest([run.method_node, run.tune_node])[:8], run.seed)
+        about = (run.training, run.method, digest([run.nodes["method"], run.nodes["tune"]])[:8], run.seed)
         keys = (("id", "accuracy"), ("near", "auroc"), ("far", "auroc"), ("near", "fpr95"))
         rows.append((*about, *(run.metrics[of][key] for of, key in keys), run.run_id))
     table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS).round(_DIGITS)
