@@ -89,34 +89,18 @@ def sample(n, m, seed, mean=2.0):
 
 
 class Integrals(NamedTuple):
-    """What a score is worth on the whole distribution; prior π = 1/4 for the areas of precision."""
+    """The curves of a score on the whole distribution."""
 
-    auroc: float
-    aupr_in: float
-    oscr: float
-    oscr_selective: float
     tpr: np.ndarray
     fpr: np.ndarray
     risk: np.ndarray
 
 
 def integrals(score, mean=2.0, points=200_001):
-    """Quadrature on a grid of the input, sorted by a score: a name of SCORES, or a function of both scores."""
-    of = SCORES[score] if isinstance(score, str) else score
+    """Quadrature on a grid of the input, sorted by a function of both scores."""
     x = np.linspace(-9, 13, points)
     (classes, ood), dx = densities(x, mean), x[1] - x[0]
     wrong, ids = classes.sum(0) - classes.max(0), classes.sum(0)
-    order = np.argsort(of(scores(x, mean)))
-    tpr, fpr = np.cumsum(ids[order]) * dx, np.cumsum(ood[order]) * dx
-    risk = np.cumsum(wrong[order]) * dx / tpr
-    kappa = 0.75 * tpr / (0.75 * tpr + 0.25 * fpr)
-    by_ood, by_id = ood[order] * dx, ids[order] * dx
-    return Integrals(
-        np.sum(tpr * by_ood),
-        np.sum(kappa * by_id),
-        np.sum(tpr * (1 - risk) * by_ood),
-        np.sum((1 - risk) * by_ood),
-        tpr,
-        fpr,
-        risk,
-    )
+    order = np.argsort(score(scores(x, mean)))
+    tpr = np.cumsum(ids[order]) * dx
+    return Integrals(tpr, np.cumsum(ood[order]) * dx, np.cumsum(wrong[order]) * dx / tpr)

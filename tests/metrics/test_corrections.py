@@ -34,18 +34,6 @@ PUBLISHED = [
 ]
 
 
-@cache
-def crossings(n, draws, seed):
-    """Share of simulated calibration sets that cross the boundary anywhere, for each correction at each level."""
-    names = [(correction, delta) for correction in VALID for delta in LEVELS]
-    tables = np.array([correction_table(n, delta, correction)[:-1] for correction, delta in names])
-    rng, failed = np.random.default_rng(seed), np.zeros(len(names))
-    for _ in range(draws):
-        total = rng.standard_exponential(n + 1).cumsum()
-        failed += (total[:-1] / total[-1] > tables).any(axis=1)
-    return dict(zip(names, failed / draws, strict=True))
-
-
 @pytest.mark.parametrize(("delta", "classical", "corrected"), PUBLISHED)
 def test_monte_carlo_lands_within_a_sixth_of_a_point_of_published_values(delta, classical, corrected):
     table = correction_table(9000, delta)

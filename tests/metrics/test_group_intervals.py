@@ -73,17 +73,6 @@ def test_intervals_of_a_group_are_those_of_resampling_the_scores_themselves(key)
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_sets_that_share_their_id_side_vary_together(key):
-    # Sets drawn apart would average their ID noise out: the joint mean varies more.
-    rng = np.random.default_rng(3)
-    a, sets = rng.normal(size=60), [rng.normal(1.0, 1, 2000) for _ in range(4)]
-    curves = [PooledCurve.of(a, b) for b in sets]
-    together = intervals._DRAWN[key](curves, np.random.default_rng(0), 4000)
-    apart = np.mean([intervals._DRAWN[key]([c], np.random.default_rng(i), 4000) for i, c in enumerate(curves)], axis=0)
-    assert together.std() > 1.5 * apart.std()
-
-
-@pytest.mark.parametrize("key", KEYS)
 def test_the_interval_of_a_group_covers_its_true_value_at_its_level(key):
     rng, shifts, runs = np.random.default_rng(0), np.array([1.0, 1.5, 2.5]), 400
     z = norm.ppf(0.95)

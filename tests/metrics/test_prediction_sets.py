@@ -58,20 +58,6 @@ def test_too_few_scores_for_the_level_give_the_full_set():
     assert prediction_sets(np.ones((2, 3)), np.inf).all()
 
 
-@pytest.mark.parametrize(("kind", "penalty"), [("aps", 0.0), ("raps", 0.25)])
-def test_cumulative_scores_equal_a_loop_over_ranks(kind, penalty):
-    rng = np.random.default_rng(2)
-    p, _ = softmax_sample(rng, 20)
-    got = oracle.class_scores(Nonconformity(kind, penalty=penalty, k_reg=2), p, seed=5)
-    u = np.random.default_rng(5).random((20, 1))[:, 0]
-    for row, probabilities in enumerate(p):
-        for y, own in enumerate(probabilities):
-            rank = 1 + np.sum(probabilities > own)
-            want = probabilities[probabilities > own].sum() + own - u[row] * own
-            want += penalty * max(rank - 2, 0)
-            assert got[row, y] == pytest.approx(want - 1, abs=1e-12)
-
-
 def test_report_by_hand():
     sets = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 1]], dtype=bool)
     labels = np.array([0, 1, 0, 1])

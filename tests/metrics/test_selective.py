@@ -141,34 +141,19 @@ def test_selective_oscr_is_the_integral_over_a_randomised_threshold(case):
     assert oscr_selective(SelectiveCurve.of(a, e, b)) == pytest.approx(area, abs=1e-9)
 
 
-@pytest.fixture(scope="module", params=[2.0, 3.0])
-def mixture(request):
-    """Half a million inputs of each side, and the OOD mean that they were drawn with."""
-    return request.param, oracle.sample(500_000, 500_000, 0, request.param)
-
-
-# Franc et al., Table 1, from an OOD mean of 2: AUROC, AUPR (ID positive), OSCR, selective risk at TPR ≥ .7, FPR ≤ .2;
-# what integration gives, and the printed figure.
-SYNTHETIC = {
-    "A": ((0.878, 0.88), (0.962, 0.96), (0.820, 0.82), (0.1585, 0.157)),
-    "B": ((0.865, 0.86), (0.954, 0.95), (0.827, 0.83), (0.1418, 0.143)),
-    "C": ((0.758, 0.76), (0.914, 0.92), (0.862, 0.86), None),
-}
+# Franc et al., Table 1, from an OOD mean of 2: AUROC, AUPR (ID positive), OSCR, selective risk at TPR ≥ .7, FPR ≤ .2.
+SYNTHETIC = {"A": (0.88, 0.96, 0.82, 0.157), "B": (0.86, 0.95, 0.83, 0.143), "C": (0.76, 0.92, 0.86, None)}
 
 
 @pytest.mark.parametrize("score", SYNTHETIC)
-def test_the_published_synthetic_table_follows_from_an_ood_mean_of_two(score):
-    found, bound = oracle.integrals(score, 2.0), TprFpr(0.7, 0.2)
-    auroc, aupr, area, risk = SYNTHETIC[score]
-    for value, (integrated, printed) in ((found.auroc, auroc), (found.aupr_in, aupr), (found.oscr_selective, area)):
-        assert value == pytest.approx(integrated, abs=6e-4)
-        assert value == pytest.approx(printed, abs=7e-3)
-    feasible = (found.tpr >= bound.tpr) & (found.fpr <= bound.fpr)
-    if risk is None:
-        assert not feasible.any()
-    else:
-        assert found.risk[feasible].min() == pytest.approx(risk[0], abs=1e-4)
-        assert found.risk[feasible].min() == pytest.approx(risk[1], abs=2e-3)
+def test_the_published_synthetic_table_comes_out(score):
+    ids, losses, ood = oracle.sample(300_000, 100_000, 0)  # a quarter is OOD, as for the paper's precision
+    curve = SelectiveCurve.of(oracle.SCORES[score](ids), losses, oracle.SCORES[score](ood))
+    *areas, risk = SYNTHETIC[score]
+    found = (curve.pair.auroc(), curve.pair.aupr_in.average_precision, oscr_selective(curve))
+    assert found == pytest.approx(areas, abs=7e-3)
+    point = least_risk(curve, TprFpr(0.7, 0.2))
+    assert (point if risk is None else point.value) == ("unable" if risk is None else pytest.approx(risk, abs=3e-3))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -92,12 +92,6 @@ def test_reports_are_those_of_sets_formed_whole(kind, decimals):
         assert got == pytest.approx(want, abs=1e-12)
 
 
-def test_too_few_calibration_scores_give_full_sets_in_every_split():
-    s, y = distances(2, 50)
-    got = over_splits(SortedClasses.of_scores(s, y), 5, (0.1,), splits=3, seed=0)[0]
-    assert got == (1.0, 0.0, 6.0, 0.0)
-
-
 def test_ties_and_classes_that_never_fit_keep_sizes_whole():
     s = np.array([[1.0, 1.0, np.inf]] * 40)
     got = over_splits(SortedClasses.of_scores(s, np.zeros(40, int)), 20, (0.2,), splits=3, seed=0)[0]
@@ -202,18 +196,6 @@ def test_prediction_sets_of_the_same_class_probabilities_and_options_are_measure
             values_of(others, **options)
 
 
-def test_of_prediction_sets_the_latest_few_are_kept(monkeypatch):
-    monkeypatch.setattr(suite, "_set_values", {})
-    monkeypatch.setattr(suite, "_set_metrics", lambda *_: {"a": 1.0})
-    monkeypatch.setattr(suite, "_calibration_values", lambda *_: {})
-    for scale in range(2, suite._CACHED + 5):
-        values_of({"probabilities": lambda s, scale=scale: softmax(-s / scale, axis=1)})
-    cached = list(suite._set_values)
-    assert len(cached) == suite._CACHED
-    values_of({"probabilities": lambda s: softmax(-s / 30, axis=1)})
-    assert list(suite._set_values)[:-1] == cached[1:]
-
-
 @pytest.mark.parametrize("kind", [object, float, str])
 def test_labels_of_prediction_sets_that_are_not_integers_are_refused_also_if_they_say_the_same(kind):
     sets = as_sets({"probabilities": lambda s: softmax(-s / 7, axis=1)})
@@ -233,9 +215,3 @@ def test_full_spectrum_sets_are_not_split_at_random():
     assert "score_lac_size_mean@0.1" in found["id"]
     assert "score_lac_size@0.1" in found["full_spectrum/id"]
     assert not any("_mean@" in key for key in found["full_spectrum/id"])
-
-
-@pytest.mark.parametrize("splits", [1, -2])
-def test_a_number_of_splits_without_a_deviation_is_refused(splits):
-    with pytest.raises(MetricError, match=r"metrics\.set_splits — found .*, allowed: 0, or a whole number ≥ 2"):
-        MetricOptions(set_splits=splits)

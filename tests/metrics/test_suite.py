@@ -104,18 +104,6 @@ def test_group_interval_is_that_of_the_mean(results):
     assert results["near"]["auroc_high"] == pytest.approx(results["near"]["auroc"] + half, abs=1e-6)
 
 
-def test_groups_have_intervals_of_every_bootstrapped_mean(results):
-    for group, members in (("near", ("cifar100", "tin")), ("far", ("mnist",))):
-        for key in ("fpr95", "fpr95_id_positive"):
-            low, high = results[group][f"{key}_low"], results[group][f"{key}_high"]
-            assert low <= results[group][key] <= high
-            widest = max(results[name][f"{key}_high"] - results[name][f"{key}_low"] for name in members)
-            assert 0 < high - low < 1.2 * widest
-    without = evaluate(SETS, MetricOptions(replicates=0))["near"]
-    assert "auroc_low" in without
-    assert "fpr95_low" not in without
-
-
 def test_autc_is_scaled_by_the_whole_benchmark(results):
     scale = Scale.of([np.asarray(s.scores, dtype=float) for s in (ID, C100, TIN, MNIST)])
     want = threshold_areas(ID.scores.astype(float), TIN.scores.astype(float), scale)
@@ -180,20 +168,6 @@ def test_infeasible_values_are_the_word_unable_and_make_the_group_unable():
     assert got["inside"]["risk@tpr0.5,fpr0.5"] == "unable"
     assert isinstance(got["cifar100"]["risk@tpr0.5,fpr0.5"], float)
     assert got["near"]["risk@tpr0.5,fpr0.5"] == "unable"
-
-
-def test_sets_of_the_test_side_are_drawn_apart_from_those_of_calibration():
-    # Two equally likely classes, of which the first is true: the APS score is a fraction of ½, drawn for each sample.
-    columns = {"labels": np.zeros(200, np.int64), "probabilities": np.full((200, 2), 0.5)}
-    sets = [SetScores("a", role, np.arange(200.0), **columns) for role in ("id_val", "id_test")]
-    sets.append(SetScores("b", "far", np.arange(5.0)))
-    options = MetricOptions(families=("prediction_sets",), set_kinds=("aps",), alphas=(0.05, 0.1, 0.2, 0.3))
-    found = evaluate(sets, options)["id"]
-    # The draws of calibration would cover the rank of their own quantile, whatever they are.
-    own = [math.ceil(201 * (1 - alpha)) / 200 for alpha in options.alphas]
-    covered = [found[f"aps_coverage@{alpha:g}"] for alpha in options.alphas]
-    assert covered != own
-    assert covered == pytest.approx(own, abs=0.25)  # five deviations: 5 √(2 · .7 · .3 / 200) = .23
 
 
 def test_infinite_scores_leave_autc_unable_and_the_ranks_intact():
