@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+from sklearn.metrics import roc_auc_score, roc_curve
 
 from openbench.metrics.selective.double_score import ScorePair, Standard, envelope
 from openbench.metrics.selective.risk import SelectiveCurve, oscr_selective
@@ -32,7 +32,6 @@ def test_with_one_weight_the_areas_are_those_of_a_single_score(case, mu):
     ids, ood = (total(pair, mu) for pair in sets)
     found, truth = envelope(sets, losses, Standard(), [mu]), np.repeat([1, 0], [40, 25])
     assert found.auroc == pytest.approx(roc_auc_score(truth, -np.r_[ids, ood]), abs=1e-12)
-    assert found.ap_in == pytest.approx(average_precision_score(truth, -np.r_[ids, ood]), abs=1e-12)
     assert found.oscr_selective == pytest.approx(oscr_selective(SelectiveCurve.of(ids, losses, ood)), abs=1e-12)
 
 
@@ -60,15 +59,12 @@ def test_auroc_is_the_area_of_the_lowest_of_scikit_learns_curves(case):
     assert found.auroc == pytest.approx(1 - np.min(lines, axis=0).mean(), abs=1e-12)
 
 
-def test_without_ties_accuracy_and_precision_are_the_best_that_any_weight_counts():
+def test_without_ties_accuracy_is_the_best_that_any_weight_counts():
     sets, losses = drawn(0, None)
     found = envelope(sets, losses, Standard(), MUS)
-    accuracy, precision = np.zeros((len(MUS), 25)), np.zeros((len(MUS), 40))
+    accuracy = np.zeros((len(MUS), 25))
     for row, mu in enumerate(MUS):
         ids, ood = (total(pair, mu) for pair in sets)
         for j, t in enumerate(np.sort(ood)):
             accuracy[row, j] = (1 - losses)[ids < t].mean() if (ids < t).any() else 0.0
-        for k, t in enumerate(np.sort(ids)):
-            precision[row, k] = (k + 1) / (k + 1 + np.sum(ood <= t))
     assert found.oscr_selective == pytest.approx(accuracy.max(axis=0).mean(), abs=1e-12)
-    assert found.ap_in == pytest.approx(precision.max(axis=0).mean(), abs=1e-12)

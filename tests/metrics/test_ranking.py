@@ -110,24 +110,6 @@ def test_large_scores_are_not_squashed():
     assert auroc(np.arange(100.0, 200), np.arange(150.0, 250)) == pytest.approx(0.875)
 
 
-@given(SIDES, SIDES)
-@settings(deadline=None, max_examples=60)
-def test_a_monotone_map_changes_only_the_threshold(a, b):
-    got, mapped = PooledCurve.of(a, b).ranking(), PooledCurve.of(np.exp(a) - 3, np.exp(b) - 3).ranking()
-    assert {k: v for k, v in got.items() if k != "f1_threshold"} == {
-        k: v for k, v in mapped.items() if k != "f1_threshold"
-    }
-
-
-@given(SIDES, SIDES, st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=60)
-def test_the_order_of_the_samples_does_not_matter(a, b, random):
-    shuffled = list(a), list(b)
-    for side in shuffled:
-        random.shuffle(side)
-    assert PooledCurve.of(*shuffled).ranking() == PooledCurve.of(a, b).ranking()
-
-
 @pytest.mark.parametrize(
     ("a", "b", "message"),
     [

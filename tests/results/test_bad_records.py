@@ -2,7 +2,6 @@
 
 import json
 import os
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from openbench.__main__ import main
 from openbench.cli.output import say_left_out
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.engine._verify import recorded
 from openbench.errors import RecordError
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
@@ -115,20 +113,6 @@ def test_every_command_names_it_once_and_shows_the_others(place, kind, monkeypat
     assert "| knn |" in page
     assert "| msp |" in page
     assert said.partition("'")[0] in (place / "leaderboard/README.md").read_text()
-
-
-def test_a_run_is_verified_beside_a_bad_record_and_without_one_it_is_said(place):
-    class Spec:
-        run_id, method_name, training, config = "f" * 16, "knn", "cross_entropy", make_record().config
-        benchmark, backbone = type("B", (), {"name": "toy", "digest": "aaaa"}), type("N", (), {"name": "tiny"})
-        method = type("M", (), {"version": 1})()
-        identity = SimpleNamespace(config=config, committed=SimpleNamespace(run_id=run_id))
-
-    spoil(place, "edited digit")
-    assert recorded(RecordStore(place), Spec)[0] == make_record()
-    Spec.config = Spec.identity.config = {}
-    with pytest.raises(RecordError, match=r"1 of toy, tiny, knn with other settings; skipped, not records: .*bad"):
-        recorded(RecordStore(place), Spec)
 
 
 @pytest.mark.parametrize("command", ["risk", "thresholds"])

@@ -43,7 +43,6 @@ BAD = {
     "name of a file elsewhere": (changed("config.method._name_", "../x"), "key 'config.method._name_'"),
     "text in a number": (changed("metrics.near.auroc", "0.9"), "is '0.9' — allowed: a finite number"),
     "number of many digits": (TEXT.replace('"bad"', "9" * 5000), "not valid JSON"),
-    "huge seed": (changed("config.seed", 10**30), "key 'config.seed'"),
     "AUROC above one": (
         changed("metrics.c.auroc", 1.2),
         "key 'metrics.c.auroc' of the record is 1.2 — allowed: a",
@@ -61,13 +60,8 @@ BAD = {
     "set that moves the cursor": (changed("metrics", {"\x1b[2J": {}}), r"key 'metrics.\x1b[2J"),
     "training of right to left": (changed("backbone.training", "\u202eabc"), r"is '\u202eabc'"),
     "unknown key": (changed("surprise", 1), "unknown keys ['surprise']"),
-    "deep config": (changed("config.x", json.loads("[" * 40 + "]" * 40)), "at most 32 levels"),
     "deep JSON": ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested too deeply"),
     "key twice": (TEXT.replace('"seed": 0', '"seed": 0, "seed": 1'), "the key 'seed' twice"),
-    "infinite": (TEXT.replace("0.75", "1e400"), "has 1e400"),
-    "Latin-1": ('{"a": "é"}'.encode("latin-1"), "not UTF-8 text"),
-    "a list": ("[]", "but a JSON list"),
-    "no keys": ("{}", "not a result record — missing keys"),
     "another schema": (changed("schema", 99), "this version reads schema 2"),
     "no backbone": (changed("backbone", {}), "key 'backbone.name' of the record is missing"),
 }

@@ -84,19 +84,6 @@ def test_the_guaranteed_fpr_is_never_below_the_measured(sets):
         assert (np.interp(measured[:, 1], sure[::-1, 1], sure[::-1, 0]) >= measured[:, 0] - 1e-9).all()
 
 
-def test_risk_at_full_coverage_is_the_error_of_the_classifier(sets):
-    x, y = curve(plots.selective(sets).axes[0], "_child")
-    assert x[-1] == 1.0
-    assert y[-1] == pytest.approx(1 - evaluate(sets, OPTIONS)["id"]["accuracy"])
-
-
-def test_ten_groups_of_equal_size_have_the_accuracy_as_their_mean(sets):
-    (bars,) = plots.accuracy_by_score(sets).axes[0].patches
-    heights = bars.get_data().values
-    assert len(heights) == 10
-    assert np.mean(heights) == pytest.approx(evaluate(sets, OPTIONS)["id"]["accuracy"])
-
-
 def test_reliability_is_the_distance_of_accuracy_and_confidence_worked_out_by_hand(sets):
     confidence, right = np.array([0.9, 0.9, 0.61, 0.71]), np.array([1, 0, 1, 1])
     first = SetScores("toy", Role.ID_TEST, np.zeros(4), right, probabilities=np.stack([confidence, 1 - confidence], 1))

@@ -102,10 +102,3 @@ def test_rows_get_their_range_of_ranks_from_published_scores(tmp_path):
     by_role = {run: {str(s.role): np.asarray(s.scores, np.float32) for s in sets} for run, sets in kept.items()}
     expected = rank_ranges([[(s["id_test"], [s["near"]])] for s in by_role.values()])
     assert found == {(run,): ranks for run, ranks in zip(by_role, expected, strict=True)}
-
-
-def test_one_row_with_scores_has_nothing_to_be_compared_with(tmp_path):
-    record = make_record()
-    ScoreStore(tmp_path).write(record.run_id, split_scores())
-    (board,) = boards([record, with_method(record, "msp")])
-    assert ranges_of(board, ScoreStore(tmp_path)) == {}

@@ -96,14 +96,6 @@ def test_seeds_and_hyper_parameters_are_rows_of_their_own(runs):
     ]
 
 
-def test_versions_of_a_benchmark_are_told_apart(runs):
-    records, scores, _ = runs
-    smaller = replace(records[0], run_id="e" * 16, benchmark={**records[0].benchmark, "digest": "bbbb"})
-    scores.write("e" * 16, scores.read(records[0].run_id))
-    (scored, _) = scored_runs([*records, smaller], scores, ["case_a"])
-    assert list(scored.groups) == ["case_a (aaaa)", "case_a (bbbb)"]
-
-
 def test_a_run_tuned_on_test_data_is_a_row_of_its_own_that_says_so(runs):
     records, scores, _ = runs
     tuned = [

@@ -196,13 +196,11 @@ class Envelope:
     Args:
         fpr: (n,) least share of OOD accepted where at least k of n ID inputs are, k = 1 … n.
         auroc: area above the least FPR over TPR; ties are accepted in part, as for a single score.
-        ap_in: mean over recall, step-wise, of the largest share of ID among the accepted inputs.
         oscr_selective: mean over FPR of the largest accuracy among the accepted ID inputs.
     """
 
     fpr: Floats
     auroc: float
-    ap_in: float
     oscr_selective: float
 
     def fpr_at_tpr(self, tpr: float) -> float:
@@ -213,10 +211,10 @@ class Envelope:
 def envelope(
     sets: tuple[ScorePair, ScorePair], losses: ArrayLike, standard: Standard, mus: Sequence[float] = DEFAULT_MUS
 ) -> Envelope:
-    """Return the envelope over weights of the ROC, precision–recall and accuracy curves of a double score.
+    """Return the envelope over weights of the ROC and accuracy curves of a double score.
 
-    With a single weight its areas are AUROC, average precision (ID positive) and selective OSCR of that score. A fixed
-    rule attains at most one point of a curve.
+    With a single weight its areas are AUROC and selective OSCR of that score. A fixed rule attains at most one point of
+    a curve.
 
     Args:
         sets: both scores on the ID and on the OOD data.
@@ -231,11 +229,10 @@ def envelope(
         arXiv 2307.05199: AUROC and OSCR of double scores in its table 2.
     """
     curves = [_curves(_weighed(sets, losses, standard, mu)) for mu in mus]
-    fpr, joining, precision, accuracy = (np.stack(rows) for rows in zip(*curves, strict=True))
+    fpr, joining, accuracy = (np.stack(rows) for rows in zip(*curves, strict=True))
     return Envelope(
         fpr=fpr.min(axis=0),
         auroc=float(1.0 - joining.min(axis=0).mean()),
-        ap_in=float(precision.max(axis=0).mean()),
         oscr_selective=float(accuracy.max(axis=0).mean()),
     )
 
@@ -245,8 +242,8 @@ def _weighed(sets: tuple[ScorePair, ScorePair], losses: ArrayLike, standard: Sta
     return SelectiveCurve.of(ids, losses, ood)
 
 
-def _curves(curve: SelectiveCurve) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return FPR at k ID inputs accepted, mean FPR while the k-th joins, precision (n,), and accuracy (m,)."""
+def _curves(curve: SelectiveCurve) -> tuple[Floats, Floats, Floats]:
+    """Return FPR (n,) at k ID inputs accepted, mean FPR (n,) while the k-th joins, and accuracy (m,)."""
     pair = curve.pair
     kth = np.arange(1, pair.n + 1)
     entry = np.searchsorted(pair.id_accepted, kth)
@@ -255,4 +252,4 @@ def _curves(curve: SelectiveCurve) -> tuple[Floats, Floats, Floats, Floats]:
     part = (kth - 0.5 - ids[entry - 1]) / (ids[entry] - ids[entry - 1])
     joining = (ood[entry - 1] + part * (ood[entry] - ood[entry - 1])) / pair.m
     accuracy = np.concatenate([np.repeat(mean, counts) for counts, mean in accuracy_steps(curve)])
-    return ood[entry] / pair.m, joining, ids[entry] / (ids[entry] + ood[entry]), accuracy
+    return ood[entry] / pair.m, joining, accuracy

@@ -19,7 +19,7 @@ from openbench.metrics.selective.double_score import (
     two_thresholds,
     weighings,
 )
-from openbench.metrics.selective.risk import OperatingPoint, SelectiveCurve, TprFpr, Unable, least_risk, oscr_selective
+from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, Unable, least_risk, oscr_selective
 from openbench.results.comparisons.runs import OnLost, RowKey, by_row, refuse
 from openbench.results.records.settings import is_per_set, strategy_of
 from openbench.results.scores.stored import ScoreStore, per_set_name
@@ -74,7 +74,6 @@ class RejectionRow:
         risk: selective risk at that TPR and ρ_max, or `unable`.
         auroc: AUROC.
         oscr: selective OSCR.
-        ap_in: average precision, at the sets' own proportions.
         ds_f1: best F1 with a threshold for each score; of a single score, with one.
         ds_aurc: area under the least risk over coverage, likewise.
     """
@@ -85,7 +84,6 @@ class RejectionRow:
     risk: float | Unable
     auroc: float
     oscr: float
-    ap_in: float
     ds_f1: float
     ds_aurc: float
 
@@ -198,9 +196,13 @@ def _compare(
     results = []
     for row, curve, share in zip(rows, curves, shares, strict=True):
         s, point = row.sets[name], least_risk(curve, bound)
-        areas = (curve.pair.auroc(), oscr_selective(curve), curve.pair.aupr_in.average_precision)
+        areas = (curve.pair.auroc(), oscr_selective(curve))
         joint = two_thresholds((ScorePair(s.id_test, s.id_test), ScorePair(s.ood, s.ood)), s.losses)
-        results.append(RejectionRow(row.who, row.in_sample, share, _risk(point), *areas, *joint))
+        results.append(
+            RejectionRow(
+                row.who, row.in_sample, share, point if isinstance(point, str) else point.value, *areas, *joint
+            )
+        )
     results += [_double(*pair, name, bound) for pair in pairs]
     return RejectionComparison(name, tpr, shares[first], rows[first].who.method, tuple(results))
 
@@ -212,14 +214,15 @@ def _double(risk: Contender, ood: Contender, name: str, bound: TprFpr) -> Reject
     sets = ScorePair(r.id_test, g.id_test), ScorePair(r.ood, g.ood)
     standard = Standard.of(ScorePair(r.id_val, g.id_val))
     best = best_weighing(weighings(sets, r.losses, standard, bound, DEFAULT_MUS))
-    least, around = best if isinstance(best, str) else best.point, envelope(sets, r.losses, standard)
-    areas = (around.auroc, around.oscr_selective, around.ap_in)
-    joint = two_thresholds(sets, r.losses)
-    return RejectionRow(who, True, around.fpr_at_tpr(bound.tpr), _risk(least), *areas, *joint)
-
-
-def _risk(point: OperatingPoint | Unable) -> float | Unable:
-    return point if isinstance(point, str) else point.value
+    around = envelope(sets, r.losses, standard)
+    point = best if isinstance(best, str) else best.point
+    numbers = (
+        point if isinstance(point, str) else point.value,
+        around.auroc,
+        around.oscr_selective,
+        *two_thresholds(sets, r.losses),
+    )
+    return RejectionRow(who, True, around.fpr_at_tpr(bound.tpr), *numbers)
 
 
 def _pairs(rows: Sequence[Contender], double: tuple[str, str]) -> list[tuple[Contender, Contender]]:
@@ -299,7 +302,9 @@ def rejection_tables(
 
 def _table(title: str, compared: RejectionComparison, published: Mapping[tuple[str, str], RejectionFigure]) -> Table:
     figures = [_published(compared, row, published) for row in compared.rows]
-    shared, abouts = _shared([row.who.about.split(" · ") for row in compared.rows])
+    parts = [row.who.about.split(" · ") for row in compared.rows]
+    shared = [part for part in parts[0] if all(part in other for other in parts)]
+    abouts = [" · ".join(part for part in about if part not in shared) for about in parts]
     columns, rows = [Column("method"), Column("run"), Column("FPR ↓", "percent")], []
     for name, decimals in (("risk ↓", 3), ("AUROC ↑", 2), ("OSCR ↑", 2)):
         columns += [Column(name, "percent", decimals), Column("paper", "percent", decimals)]
@@ -316,8 +321,8 @@ def _table(title: str, compared: RejectionComparison, published: Mapping[tuple[s
     if any(figures):
         rates = ", ".join(f"{100 * limit:g} %" for limit in limits)
         notes += [f"paper: {REJECTION_SOURCE}, with other networks; there ρ_max = {rates}."]
-    parts = (title, f"against {compared.ood}", bound, *shared)
-    table = Table(" · ".join(part for part in parts if part), tuple(columns), tuple(rows), _HEADER, tuple(notes))
+    heading = (title, f"against {compared.ood}", bound, *shared)
+    table = Table(" · ".join(part for part in heading if part), tuple(columns), tuple(rows), _HEADER, tuple(notes))
     without = {"run": not any(abouts), "paper": not any(figures)}
     return table.with_columns([at for at, column in enumerate(columns) if not without.get(column.title)])
 
@@ -329,9 +334,3 @@ def _published(
     first, _, second = row.who.method.partition("+")
     figure = published.get((compared.ood, f"{second}_{first}" if second else first))
     return figure if figure is not None and figure.min_tpr == compared.tpr else None
-
-
-def _shared(abouts: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
-    """The words that all rows share, and the rest of each."""
-    shared = [part for part in abouts[0] if all(part in other for other in abouts)]
-    return shared, [" · ".join(part for part in about if part not in shared) for about in abouts]
