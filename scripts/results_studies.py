@@ -20,7 +20,7 @@ from compare_adbench import PACKED, unpack
 from packed_records import NAMES
 
 from openbench.core.record import ResultRecord
-from openbench.results.comparisons.rows import refuse
+from openbench.results.comparisons.runs import refuse
 from openbench.results.escape import markdown
 from openbench.results.frame import run_of
 from openbench.results.records.store import RecordStore
