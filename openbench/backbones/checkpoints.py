@@ -1,6 +1,5 @@
 """Files of weights: search, safe loading, checks before they enter a network."""
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -145,18 +144,6 @@ def apply_weights(
             "weights were made with; backbone.num_classes is their number of classes, where it is not the benchmark's"
         )
     module.load_state_dict({k: new.get(k, v) for k, v in current.items()})
-
-
-def renamer(rules: Mapping[str, str]) -> Callable[[str], str]:
-    """Return a function that rewrites state-dict keys: each rule is a regular expression and its replacement."""
-    compiled = [(re.compile(pattern), text) for pattern, text in rules.items()]
-
-    def rename(key: str) -> str:
-        for pattern, text in compiled:
-            key = pattern.sub(text, key)
-        return key
-
-    return rename
 
 
 def _is_counter(key: str) -> bool:

@@ -1,5 +1,6 @@
 """ResNets for small images: the 3×3-stem ResNet-18 of OpenOOD, He et al.'s ResNet-20/32/44/56, and a tiny ResNet-8."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -9,15 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.backbones.anatomy import Anatomy
-from openbench.backbones.checkpoints import find_weights, renamer
+from openbench.backbones.checkpoints import find_weights
 from openbench.backbones.device import Precision
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.constraints import Count, OneOf
 from openbench.core.preprocess import Preprocess
 from openbench.errors import ConfigError
-
-# Releases call the same layers differently: He-style nets end in `linear`, torchvision-like ones have `downsample`.
-KEY_MAP = {r"^linear\.": "fc.", r"\.downsample\.": ".shortcut."}
 
 
 @dataclass(frozen=True)
@@ -121,6 +119,11 @@ class CifarResNet(nn.Module):
         return self.fc(x.mean(dim=(2, 3)))
 
 
+def renamed(key: str) -> str:
+    """Return our name of a weight: He-style nets end in `linear`, torchvision-like ones have `downsample`."""
+    return re.sub(r"\.downsample\.", ".shortcut.", re.sub(r"^linear\.", "fc.", key))
+
+
 def resnet(
     name: str,
     model: Annotated[str, OneOf(tuple(SPECS))],
@@ -155,6 +158,6 @@ def resnet(
         lambda module: Anatomy("fc", {f"stage{k}": s for k, s in enumerate(module.stages, start=1)}),  # type: ignore[arg-type]
         preprocess=preprocess,
         precision=precision,
-        rename=renamer(KEY_MAP),
+        rename=renamed,
     )
     return backbone if weights is None else backbone.load(find_weights(weights), sha256)

@@ -1,17 +1,26 @@
 """Backbones without a network: features that were computed elsewhere, and the columns of a table."""
 
-from typing import Self
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from openbench.backbones.base import Backbone, Outputs
+from openbench.backbones.base import Backbone, HeadKind, Outputs
+from openbench.backbones.checkpoints import find_file
+from openbench.core.benchmark import RowItems, Split
 from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
-from openbench.core.request import Request
+from openbench.core.request import Request, Role
 from openbench.digest import digest
-from openbench.errors import ConfigError, DataError, NotApplicableError
+from openbench.errors import ConfigError, DataError, NotApplicableError, did_you_mean, listed
+from openbench.storage.array_file import arrays_digest, open_arrays
 
+FEATURES, LOGITS, NAMES, LABELS = "features", "logits", "names", "labels"
+_GROUPS = (Role.NEAR, Role.FAR, Role.CSID)
 AS_THEY_ARE = Preprocess(resize=1, crop=1, mean=(0.0,), std=(1.0,), interpolation="nearest")
 
 
@@ -116,3 +125,172 @@ class Identity(Rows):
     def module(self) -> nn.Module:
         """Nothing to train."""
         return nn.Identity()
+
+
+class FeatureFile(Rows):
+    """The rows of a file, set by set; the file's content enters the digest.
+
+    The arrays are named by role and, in a group, by set: `id_train/features`, `near/cifar100/features` (n, d); beside
+    each, optionally, `logits` (n, c), `names` (n,) and `labels` (n,); once, optionally, `head/weight` (c, d) and
+    `head/bias` (c,).
+    """
+
+    def __init__(self, name: str, path: Path) -> None:
+        """Open a file.
+
+        Args:
+            name: how it is called in records.
+            path: an `.npz`, or a folder of `.npy` files.
+
+        Raises:
+            DataError: it cannot be read, or its arrays do not fit together.
+        """
+        self.path, self._arrays = path, open_arrays(path)
+        self._sets = [key.removesuffix(f"/{FEATURES}") for key in self._arrays if key.endswith(f"/{FEATURES}")]
+        features = [self._arrays[f"{where}/{FEATURES}"] for where in self._sets]
+        logits = [self._arrays[key] for where in self._sets if (key := f"{where}/{LOGITS}") in self._arrays]
+        rows = [len(array) for array in logits] in ([], [len(array) for array in features])
+        if not (features and rows and _alike(features) and _alike(logits)):
+            shapes = [f"`{key}` {array.dtype} {array.shape}" for key, array in self._arrays.items()]
+            raise DataError(
+                f"'{path}': found {listed(shapes, most=8) or 'nothing'} — needed are numbers, `id_test/features` (n, "
+                "d) for each set and, for all or none, `id_test/logits` (n, c): see `show backbone features`"
+            )
+        d, c = features[0].shape[1], logits[0].shape[1] if logits else 0
+        super().__init__(name, d, logits=c, head=head_in(path, d, c) if "head/weight" in self._arrays else None)
+        self.digest = digest({"rows": self.digest, "file": arrays_digest(path)})
+
+    def items_of(self, split: Split) -> RowItems:
+        """Return the rows of a split, in the order of its images.
+
+        Args:
+            split: of a benchmark, with the names of its images.
+
+        Raises:
+            DataError: the file does not have the set, or not its images.
+        """
+        where = f"{split.role}/{split.name}" if split.role in _GROUPS else str(split.role)
+        features = self._arrays.get(f"{where}/{FEATURES}")
+        if features is None:
+            raise DataError(
+                f"'{self.path}' has no `{where}/{FEATURES}`{did_you_mean(where, self._sets)} (found features of "
+                f"{', '.join(self._sets)}) — add them, or leave the set out: ~benchmark.{where.replace('/', '.')}"
+            )
+        rows = self._rows(where, split, len(features))
+        self._compare_labels(where, split, rows)
+        parts = (features, self._arrays[f"{where}/{LOGITS}"]) if f"{where}/{LOGITS}" in self._arrays else (features,)
+        return RowItems(parts, rows)
+
+    def _rows(self, where: str, split: Split, count: int) -> NDArray[np.int64] | None:
+        """Which rows are a split's images; None = all of them, in order."""
+        names = self._arrays.get(f"{where}/{NAMES}")
+        if names is None:
+            if count == len(split):
+                return None
+            raise DataError(
+                f"'{self.path}': `{where}/{FEATURES}` has {count:,} rows for {len(split):,} images — give one row for "
+                f"each image in the order of its manifest, or `{where}/{NAMES}` with the manifest's name of each row"
+            )
+        row_of = {str(name): row for row, name in enumerate(np.asarray(names).tolist())}
+        missing = [key for key in split.keys if key not in row_of]
+        if missing or len(row_of) != count:
+            raise DataError(
+                f"'{self.path}': `{where}/{NAMES}` has {len(row_of):,} different names for {count:,} rows, and lacks "
+                f"{len(missing):,} of the set's {len(split):,} images, {_few(missing)} (it has {_few(list(row_of))}) — "
+                "name each row as the manifest names its image"
+            )
+        return np.array([row_of[key] for key in split.keys], dtype=np.int64)
+
+    def _compare_labels(self, where: str, split: Split, rows: NDArray[np.int64] | None) -> None:
+        labels = self._arrays.get(f"{where}/{LABELS}")
+        if labels is None or not split.role.is_id:
+            return
+        if not np.array_equal(np.asarray(labels)[slice(None) if rows is None else rows], split.labels):
+            raise DataError(
+                f"'{self.path}': `{where}/{LABELS}` differ from the benchmark's — give names for rows in another "
+                "order, or leave the labels out if only their numbering differs"
+            )
+
+
+class ArrayFeatures(Rows):
+    """The features, and perhaps logits, that a benchmark has in place of images; see `data.own.features`."""
+
+    def __init__(self, name: str, columns: int | None, logits: int = 0, head: str | None = None) -> None:
+        """Take the number of columns from the benchmark.
+
+        Args:
+            name: how it is called in records, e.g. the network that made the features.
+            columns: numbers in an item of the benchmark, None if items are images.
+            logits: how many of them, the last ones, are logits.
+            head: `linear_probe`, `nearest_mean` or `knn`, fitted on the training features; the path of an `.npz` with a
+                linear classifier; or None.
+
+        Raises:
+            ConfigError: items are images, or have no more columns than there are logits.
+            DataError: no classifier in the file.
+        """
+        if columns is None or columns <= logits:
+            has = "images" if columns is None else f"{columns} columns, {logits} of them logits"
+            raise ConfigError(
+                f"backbone '{name}' passes features on, the benchmark has {has} — see `python -m openbench data new "
+                "--help`"
+            )
+        kind, linear = next((k for k in get_args(HeadKind) if k == head), None), None
+        if head is not None and kind is None:
+            path = find_file(head, f"backbone '{name}': head", DataError)
+            linear = head_in(path, columns - logits)
+            if linear is None:
+                raise DataError(f"'{path}' has no array `weight` (c, {columns - logits}) — write it with `bias` (c,)")
+        super().__init__(name, columns - logits, logits=logits, head=linear)
+        self.head_to_fit = kind
+
+
+def features(name: str, path: str | None = None) -> FeatureFile:
+    """Return features in a file as a backbone.
+
+    Args:
+        name: how it is called in records, e.g. the network that made the features.
+        path: an `.npz`, or a folder of `.npy` files; absolute, or below the working folder or a data root.
+
+    Raises:
+        ConfigError: no path.
+        DataError: nothing is there, or its arrays do not fit together.
+    """
+    if path is None:
+        raise ConfigError(
+            f"backbone '{name}' needs a file with features: backbone.path=FILE.npz (python -m openbench show backbone "
+            "features describes it)"
+        )
+    return FeatureFile(name, find_file(path, f"backbone '{name}': path", DataError))
+
+
+def head_in(path: Path, d: int, c: int = 0) -> Head | None:
+    """Return the linear classifier in an `.npz` or a folder of `.npy` files; None if it has none.
+
+    Args:
+        path: of the arrays `weight` (c, d) and, unless it is 0, `bias` (c,), alone or as `head/weight`, `head/bias`.
+        d: number of features.
+        c: number of classes; 0 = any.
+
+    Raises:
+        DataError: arrays of other shapes.
+    """
+    arrays = open_arrays(path)
+    weight, bias = (arrays.get(f"head/{part}", arrays.get(part)) for part in ("weight", "bias"))
+    if weight is None:
+        return None
+    bias = np.zeros(len(weight), np.float32) if bias is None else bias
+    if weight.shape != (c or len(weight), d) or bias.shape != weight.shape[:1]:
+        shape = f"({c or 'c'}, {d}) and ({c or 'c'},)"
+        raise DataError(f"'{path}': head/weight {weight.shape} and head/bias {bias.shape} — allowed: {shape}")
+    return Head(*(torch.from_numpy(np.array(part, dtype=np.float32)) for part in (weight, bias)))
+
+
+def _alike(arrays: Sequence[NDArray[Any]]) -> bool:
+    """Whether arrays are numbers (n, k) of one k."""
+    numbers = all(array.ndim == 2 and array.dtype.kind in "fiu" and array.size for array in arrays)
+    return numbers and len({array.shape[1] for array in arrays}) < 2
+
+
+def _few(names: Sequence[Any]) -> str:
+    return listed(f"'{name}'" for name in names) or "nothing"

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Interval, MinLen
 
-from openbench.config.constraints import Checked, Fraction, Seed
+from openbench.config.constraints import Checked, Fraction, Positive, Probability, Seed
 from openbench.digest import OMIT_IF_DEFAULT, digest
 from openbench.errors import ConfigError, FieldError, OpenbenchError
 
@@ -51,7 +51,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True)
-class Perturb:
+class Perturb(Checked):
     """A declared input-gradient step; the outputs at the perturbed input are cached per value.
 
     The step is x̃ = x − ε·sign(∇ₓ CE(z/T, ŷ))/σ with sign(0) = +1 and σ the transform's per-channel std; for kind
@@ -67,10 +67,10 @@ class Perturb:
         share: of an image's elements that `flat` moves, rounded down; the other kinds ignore it.
     """
 
-    temperature: float = 1000.0
+    temperature: Positive = 1000.0
     epsilon: float = 0.0014
     kind: Literal["sign", "peak", "logit", "flat"] = "sign"
-    share: float = field(default=1.0, metadata={OMIT_IF_DEFAULT: True})
+    share: Probability = field(default=1.0, metadata={OMIT_IF_DEFAULT: True})
 
 
 @dataclass(frozen=True)

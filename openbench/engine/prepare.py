@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from openbench import paths
 from openbench.backbones.base import Backbone
 from openbench.backbones.device import check_precision, resolve_device
-from openbench.backbones.feature_file import FeatureFile
 from openbench.backbones.network import NetworkBackbone
+from openbench.backbones.rows import FeatureFile
 from openbench.config.build import build, from_node
 from openbench.config.constraints import check_value, hints_of
 from openbench.config.overrides import ATTACK, NAME, STREAM

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from openbench.backbones.cifar import resnet
-from openbench.backbones.ensemble import MEMBERS, Ensemble, ensemble
-from openbench.backbones.network import NetworkBackbone
+from openbench.backbones.network import MEMBERS, Ensemble, NetworkBackbone, ensemble
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request
 from openbench.errors import CheckpointError, ConfigError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from openbench.backbones.feature_file import FeatureFile, features
+from openbench.backbones.rows import FeatureFile, features
 from openbench.core.benchmark import RowItems, Split
 from openbench.core.request import Role
 from openbench.errors import ConfigError, DataError

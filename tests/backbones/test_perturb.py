@@ -8,7 +8,6 @@ from torch.nn import functional
 from openbench.backbones.cifar import SPECS, CifarResNet
 from openbench.backbones.network import perturbed
 from openbench.core.request import Perturb
-from openbench.errors import MethodError
 
 STD = (0.2, 0.3, 0.4)
 
@@ -77,12 +76,6 @@ def test_parameters_get_no_gradients_and_images_stay(net: nn.Module) -> None:
     assert torch.equal(x, before)
 
 
-@pytest.mark.parametrize("temperature", [0.0, float("nan")])
-def test_temperature_must_be_positive(net: nn.Module, temperature: float) -> None:
-    with pytest.raises(MethodError, match="temperature > 0"):
-        perturbed(net, torch.zeros(1, 3, 8, 8, dtype=torch.float64), STD, Perturb(temperature, 0.1))
-
-
 @pytest.mark.parametrize("share", [0.05, 1.0])
 def test_flat_moves_the_least_sensitive_elements_towards_the_largest_logit(net: nn.Module, share: float) -> None:
     images = torch.randn(4, 3, 8, 8, dtype=torch.float64)
@@ -95,12 +88,6 @@ def test_flat_moves_the_least_sensitive_elements_towards_the_largest_logit(net: 
             expected[i].view(-1)[at] += 0.5 * x.grad[i].flatten()[at].sign()
     found = perturbed(net, images, STD, Perturb(1.0, 0.5, "flat", share))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.5])
-def test_a_share_is_one(net: nn.Module, share: float) -> None:
-    with pytest.raises(MethodError, match="share in"):
-        perturbed(net, torch.zeros(1, 3, 8, 8, dtype=torch.float64), STD, Perturb(1.0, 0.1, "flat", share))
 
 
 def test_flat_leaves_elements_without_gradient_where_they_are() -> None:

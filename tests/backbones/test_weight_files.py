@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights, renamer
-from openbench.backbones.cifar import KEY_MAP
+from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights
+from openbench.backbones.cifar import renamed
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError
 
@@ -114,10 +114,9 @@ def test_half_precision_files_and_absent_counters_fit(net: nn.Module) -> None:
 
 
 def test_released_spellings_are_mapped() -> None:
-    rename = renamer(KEY_MAP)
-    assert rename("linear.bias") == "fc.bias"
-    assert rename("layer2.0.downsample.1.running_var") == "layer2.0.shortcut.1.running_var"
-    assert rename("layer2.0.conv1.weight") == "layer2.0.conv1.weight"
+    assert renamed("linear.bias") == "fc.bias"
+    assert renamed("layer2.0.downsample.1.running_var") == "layer2.0.shortcut.1.running_var"
+    assert renamed("layer2.0.conv1.weight") == "layer2.0.conv1.weight"
 
 
 def test_weights_are_searched_in_the_data_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import HorizontalFlip, JensenShannon
 from openbench.training.augment.mixing import Mixup, RegMixup
 from openbench.training.augment.reading import RandomResizedCrop
-from openbench.training.loop import _loop as loop
-from openbench.training.loop import weights
+from openbench.training.loop import _loop as loop, weights
 from openbench.training.loop._loop import train
 from openbench.training.loop.distributed import team
 from openbench.training.loop.weights import obtain

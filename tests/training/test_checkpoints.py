@@ -10,8 +10,7 @@ from filelock import FileLock
 from PIL import Image
 from safetensors.torch import load_file
 
-from openbench.backbones.ensemble import Ensemble, ensemble
-from openbench.backbones.network import NetworkBackbone, finetuned
+from openbench.backbones.network import Ensemble, NetworkBackbone, ensemble, finetuned
 from openbench.core.benchmark import Benchmark
 from openbench.core.request import Request, Role
 from openbench.data.sources.items import FileItems

@@ -270,7 +270,7 @@ def _new_of_features(
     name: str, folder: Path, seed: int, given: tuple[Sequence[str], Sequence[str], Sequence[str]], head: Path | None
 ) -> int:
     """Write a benchmark of features, and say what comes next."""
-    from openbench.backbones.feature_file import ArrayFeatures
+    from openbench.backbones.rows import ArrayFeatures
     from openbench.data.own.benchmark import command
     from openbench.data.own.features import FeatureFiles
 

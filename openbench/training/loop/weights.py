@@ -14,8 +14,7 @@ import torch
 from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.base import Backbone
 from openbench.backbones.checkpoints import apply_weights, read_weights
-from openbench.backbones.ensemble import Ensemble
-from openbench.backbones.network import NetworkBackbone
+from openbench.backbones.network import Ensemble, NetworkBackbone
 from openbench.config.build import build
 from openbench.core.benchmark import Benchmark
 from openbench.core.runtime import Runtime, under_torchrun
