@@ -44,6 +44,7 @@ NEEDED = {
 # Numbers that may be any finite one.
 FREE = {
     ("MCD", "margin"),
+    ("Perturb", "epsilon"),
     ("EnergyBounded", "m_in"),
     ("EnergyBounded", "m_out"),
     *(("ReweightOOD", name) for name in ("m_b", "c_b", "m_w", "c_w")),
