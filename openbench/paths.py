@@ -76,7 +76,4 @@ def _shipped(name: str) -> Path:
     for candidate in (_PACKAGE / name, _PACKAGE.parent / name):
         if candidate.is_dir():
             return candidate
-    raise ConfigError(
-        f"folder '{name}' not found in {_PACKAGE}: the installation is incomplete — "
-        "install again: pip install --force-reinstall openbench-ood"
-    )
+    raise ConfigError(f"folder '{name}' not found in {_PACKAGE} — pip install --force-reinstall openbench-ood")

@@ -34,8 +34,7 @@ def check_benchmark(benchmark: object) -> str:
     """
     if not isinstance(benchmark, str) or not is_part(benchmark):
         raise ConfigError(
-            f"benchmark is {benchmark!r} — pass a name, e.g. 'cifar10' (python -m openbench list benchmark); for your "
-            "own in FOLDER/benchmark/NAME.yaml, benchmark='NAME', config_dir='FOLDER'"
+            f"benchmark is {benchmark!r} — pass a name; your own FOLDER/benchmark/NAME.yaml needs config_dir='FOLDER'"
         )
     return benchmark
 
@@ -61,8 +60,7 @@ def words_of(overrides: Any) -> list[str]:
         key = text.lstrip("+~").partition("=")[0]
         if key in (*_ARGUMENTS, *_RUNTIME):
             raise ConfigError(
-                f"overrides has '{text}' — use the argument of the call (benchmark, methods, the model, tune, seed, "
-                "device, batch_size, progress, cache, results); override other keys one by one, e.g. runtime.workers=4"
+                f"overrides has '{text}' — use the argument of the call; set single keys, e.g. runtime.workers=4"
             )
     return list(overrides)
 
@@ -184,10 +182,8 @@ def refuse_not_finite(rows: NDArray[np.float32], where: str, first: int = 0) -> 
             return
     bad = ~np.isfinite(rows).all(axis=1)
     if bad.any():
-        raise DataError(
-            f"{where} has NaN or infinity in {int(bad.sum())} of {len(rows)} rows, the first in row "
-            f"{first + int(bad.argmax())} — pass finite numbers (float32)"
-        )
+        n, at = int(bad.sum()), first + int(bad.argmax())
+        raise DataError(f"{where} has NaN or infinity in {n} of {len(rows)} rows, the first in row {at}")
 
 
 def class_indices(value: Any, n: int, where: str, classes: int | None = None) -> NDArray[np.int64]:

@@ -195,8 +195,7 @@ def _images_of(benchmark: Benchmark) -> ImageTask:
     """The images of a benchmark on which a model is tried."""
     if benchmark.columns is not None:
         raise ConfigError(
-            f"benchmark '{benchmark.name}' has rows of a table, not images for a model — choose another benchmark, or "
-            "evaluate your features with evaluate_features"
+            f"benchmark '{benchmark.name}' has rows of a table, not images — evaluate features with evaluate_features"
         )
     return ImageTask(benchmark.id_test, benchmark.classes, benchmark.preprocess)
 
@@ -206,8 +205,7 @@ def _refuse_options(model: str, options: ModelOptions) -> None:
     for key in ("preprocess", "features", "head", "name"):
         if getattr(options, key) is not None:
             raise ConfigError(
-                f"{key} is given for '{model}', whose config has it — leave it out, or change the config: "
-                f"overrides=['backbone.{key}=…']"
+                f"{key} is given for '{model}', whose config has it — leave it out, or overrides=['backbone.{key}=…']"
             )
 
 

@@ -359,8 +359,7 @@ def _shared_rows(sets: Sequence[_Features], same_rows: SameRows) -> list[str]:
         text = f"{first.where} and {second.where} have {len(shared):,} rows in common"
         if same_rows == "error":
             raise LeakageError(
-                f"{text}, the first is row {int(shared[0])} of {second.where} — remove them from one set, or pass "
-                "same_rows='allow', which is recorded"
+                f"{text}, the first is row {int(shared[0])} of {second.where} — remove them, or pass same_rows='allow'"
             )
         second.shared += len(shared)
         notes.append(text)

@@ -65,8 +65,7 @@ def named_methods(methods: object) -> tuple[tuple[str, Any], ...]:
             _check_values(_instance(value))
         if name in dict(pairs[:number]):
             raise ConfigError(
-                f"methods names '{name}' twice — give a mapping from distinct names, e.g. "
-                f"methods={{'{name}': '{name}', '{name}_2': …}}"
+                f"methods names '{name}' twice — give a mapping from distinct names: {{'{name}': …, '{name}_2': …}}"
             )
     return pairs
 
@@ -119,8 +118,7 @@ def _shipped_node(name: str) -> dict[str, Any]:
     node = shipped("method", name, places=places) if name in known else None
     if node is None:
         raise ConfigError(
-            f"method '{name}' not found in configs/method{did_you_mean(name, known)} (python -m openbench list method) "
-            "— a method of your own is passed as an object"
+            f"method '{name}' not found in configs/method{did_you_mean(name, known)} (python -m openbench list method)"
         )
     if not node.get(TARGET):
         raise ConfigError(f"method '{name}' is chosen by the training of a network — name the method itself")
@@ -142,8 +140,7 @@ def _instance(value: object) -> Method:
     hidden = [name for name in vars(method).keys() - vars(with_params(method, {})).keys() if not name.endswith("_")]
     if hidden:
         raise ConfigError(
-            f"{type(method).__name__}: the attribute '{min(hidden)}' is not a hyper-parameter and would be lost — make "
-            "it a field of a class of your own, or override the method in one"
+            f"{type(method).__name__}: the attribute '{min(hidden)}' is not a hyper-parameter — make it a field"
         )
     for part in method.params().values():
         if isinstance(part, Method):
@@ -161,8 +158,7 @@ def _check_values(method: Method) -> None:
             plain(value)
         except RecordError as error:
             raise ConfigError(
-                f"{type(method).__name__}.{name} is a {type(value).__name__} — allowed: numbers, texts, lists and "
-                "mappings of these, which a record can hold"
+                f"{type(method).__name__}.{name} is a {type(value).__name__} — allowed: numbers, texts, lists, mappings"
             ) from error
 
 
@@ -170,8 +166,7 @@ def _not_a_method(value: object) -> ConfigError:
     if isinstance(value, type) and issubclass(value, Method):
         return ConfigError(f"method is the class {value.__name__}, not an object — write {value.__name__}()")
     return ConfigError(
-        f"method is a {type(value).__name__} — pass a name (python -m openbench list method), or an object of a class "
-        "that derives from openbench.core.method.Method or is a detector of pytorch-ood, OpenOOD or oodeel"
+        f"method is a {type(value).__name__} — pass a name, an object of a class derived from Method, or a detector"
     )
 
 
@@ -253,8 +248,7 @@ class Estimator:
         method, name = self.as_method(), self._chosen.name
         if inputs := beyond_features(method):
             raise NotApplicableError(
-                f"method '{name}' reads {', '.join(inputs)}, and an estimator has features and logits only — evaluate "
-                "the network itself, or choose a method that reads features, e.g. openbench.method('knn')"
+                f"method '{name}' reads {', '.join(inputs)}, and an estimator has features and logits only"
             )
         d = _columns(X)
         linear = None if head is None else as_head(head, d)

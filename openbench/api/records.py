@@ -66,8 +66,7 @@ def records(folder: str | Path | None = None, metrics: str | Sequence[str] = "ra
         raise RecordError(f"metrics is a {type(metrics).__name__} — pass a family of metrics or a list of keys")
     if isinstance(metrics, str) and metrics not in (known := (*FAMILIES, _ALL)):
         raise RecordError(
-            f"metrics '{metrics}' not found{did_you_mean(metrics, known)} — allowed: {', '.join(known)}, or a list of "
-            "keys such as ['auroc', 'aupr_in']"
+            f"metrics '{metrics}' not found{did_you_mean(metrics, known)} — allowed: {', '.join(known)}, or keys"
         )
     store = _store(folder)
     errors: list[RecordError] = []

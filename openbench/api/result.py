@@ -259,10 +259,7 @@ def _figure(results: Mapping[str, Result], kind: str) -> "Figure":
     if kind not in KINDS:
         raise ConfigError(f"plot '{kind}' not found{did_you_mean(kind, KINDS)} — available: {', '.join(KINDS)}")
     if not 0 < len(results) <= MOST:
-        raise ConfigError(
-            f"plot '{kind}': {len(results)} results, where a figure holds 1 to {MOST} — choose some: "
-            "Results({name: results[name] for name in …})"
-        )
+        raise ConfigError(f"plot '{kind}': {len(results)} results, where a figure holds 1 to {MOST} — choose some")
     return KINDS[kind]({name: scores_of(result) for name, result in results.items()})
 
 

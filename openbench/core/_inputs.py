@@ -76,13 +76,11 @@ def _check_training(columns: Mapping[str, Tensor], where: str) -> None:
             _refuse_not_finite(name, column, where)
         if reached > LARGEST:
             raise MethodError(
-                f"{where}: training {name} reach {reached:.3g}, and squares of values above {LARGEST:g} overflow — "
-                "check the network's outputs"
+                f"{where}: training {name} reach {reached:.3g}, allowed: {LARGEST:g} — check the network's outputs"
             )
     if columns and all(_is_one_row(column) for column in columns.values()):
         raise MethodError(
-            f"{where}: all {len(next(iter(columns.values())))} training {' and '.join(sorted(columns))} are equal — "
-            "check the network's outputs"
+            f"{where}: all rows of training {' and '.join(sorted(columns))} are equal — check the network's outputs"
         )
 
 
@@ -105,8 +103,7 @@ def _check_labels(train: FeatureSet, head: Head | None, where: str) -> None:
         classes, of = MOST_CLASSES, "classes"
     if int(labels.max()) >= classes:
         raise MethodError(
-            f"{where}: label {int(labels.max())} — allowed: {of}, 0 to {classes - 1}, as in the ID split that the "
-            "network was trained on"
+            f"{where}: label {int(labels.max())} — allowed: {of}, 0 to {classes - 1}, as in the network's training"
         )
 
 
@@ -125,6 +122,5 @@ def _refuse_not_finite(name: str, column: Tensor, where: str) -> None:
     if bool(bad.any()):
         first = int(torch.nonzero(bad)[0])
         raise MethodError(
-            f"{where}: {int(bad.sum())} of {len(column)} rows of '{name}' are not finite (first: row {first}) — find "
-            "the inputs for which the network returns these values"
+            f"{where}: {int(bad.sum())} of {len(column)} rows of '{name}' are not finite (first: row {first})"
         )

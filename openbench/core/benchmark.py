@@ -77,8 +77,7 @@ class Split:
         """Check that the columns belong together and the split is not empty."""
         if not len(self.items) == len(self.labels) == len(self.keys):
             raise DataError(
-                f"split '{self.name}' ({self.role}): {len(self.items)} images, {len(self.labels)} labels, "
-                f"{len(self.keys)} keys — one of each per image expected"
+                f"split '{self.name}' ({self.role}): items, labels and keys differ in number — one of each per image"
             )
         if len(self.items) == 0 and not self.unread:
             raise DataError(
@@ -188,7 +187,7 @@ class Benchmark:
         if self.ood_val is None:
             raise DataError(
                 f"benchmark '{self.name}' has no OOD validation set to tune on — use tune=held_out_classes or "
-                "tune=synthetic, or tune=none, which takes each method's default hyper-parameters"
+                "tune=synthetic, or tune=none"
             )
         return Validation(self.id_val, self.ood_val)
 
@@ -229,8 +228,7 @@ class Benchmark:
         shared = sorted({canonical(c) for c in classes} & {canonical(c) for c in other.classes})
         if shared:
             raise LeakageError(
-                f"benchmark '{self.name}': {where} and {other.role} {other.name} share the classes {shared} — "
-                "they must be disjoint; remove these classes from one manifest"
+                f"benchmark '{self.name}': {where} and {other.role} {other.name} share the classes {shared} — drop them"
             )
 
 
@@ -254,8 +252,7 @@ def check_distinct(classes: Sequence[str], where: str) -> None:
     twice = sorted({name for name in classes if count[canonical(name)] > 1 and canonical(name)})
     if twice:
         raise DataError(
-            f"{where}: of {len(classes)} classes, several have the name {', '.join(map(repr, twice[:5]))} — rename or "
-            "merge them"
+            f"{where}: several classes have the name {', '.join(map(repr, twice[:5]))} — rename or merge them"
         )
 
 

@@ -91,8 +91,7 @@ class Composite(Method):
         inputs = {(request.perturb, request.corruption) for request in requests}
         if len(pools) > 1 or len(second_passes) > 1 or len(inputs) > 1:
             raise MethodError(
-                f"{type(self).__name__}.score: the parts {', '.join(self.parts)} read different inputs or poolings, "
-                "which do not fit in one FeatureSet — run it through the engine, or score the parts and call combine"
+                f"{type(self).__name__}.score: its parts read different inputs or poolings — run it through the engine"
             )
         return self.combine({name: part.score(x) for name, part in self.fitted_parts.items()})
 

@@ -153,8 +153,7 @@ class Head:
             _check_tensor(getattr(self, name), torch.float32, f"Head: {name}")
         if self.weight.ndim != 2 or self.bias.shape != (self.weight.shape[0],):
             raise FieldError(
-                f"Head: weight (c, d) and bias (c,) expected — found {tuple(self.weight.shape)}, "
-                f"{tuple(self.bias.shape)}"
+                f"Head: weight {tuple(self.weight.shape)}, bias {tuple(self.bias.shape)} — (c, d) and (c,) expected"
             )
         for name in ("weight", "bias"):
             if not bool(getattr(self, name).isfinite().all()):
@@ -181,16 +180,12 @@ class Head:
             FieldError: they are not there, or of another width than the head.
         """
         if texts not in self.texts:
-            raise FieldError(
-                f"texts of '{texts.words}' read but not there — present: {[t.words for t in self.texts]}; declare the "
-                "corpus in the method's needs, or pass Head(W, b, texts={corpus: embeddings})"
-            )
+            raise FieldError(f"texts of '{texts.words}' read but not there — declare the corpus in the method's needs")
         embeddings = self.texts[texts]
         _check_tensor(embeddings, torch.float32, f"Head: texts of '{texts.words}'")
         if embeddings.ndim != 2 or embeddings.shape[1] != self.weight.shape[1] or not len(embeddings):
             raise FieldError(
-                f"Head: texts of '{texts.words}' have the shape {tuple(embeddings.shape)} — pass "
-                f"(m, {self.weight.shape[1]}) with m ≥ 1, in the space of the features"
+                f"Head: texts of '{texts.words}' are {tuple(embeddings.shape)} — pass (m, {self.weight.shape[1]})"
             )
         return embeddings
 

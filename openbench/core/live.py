@@ -102,10 +102,7 @@ class LiveMethod(Method):
         Raises:
             MethodError: always.
         """
-        raise MethodError(
-            f"{type(self).__name__}.score: it scores images, not columns — call score_images(images, backbone), or run "
-            "it through the engine"
-        )
+        raise MethodError(f"{type(self).__name__}.score: it scores images — call score_images(images, backbone)")
 
     def class_scores(self, x: FeatureSet) -> Tensor | None:
         """Return None: a live method has scores only."""

@@ -323,8 +323,7 @@ class ResultRecord:
             raise RecordError(_message(error, where)) from None
         if "config_digest" in data and record.config_digest != (expected := digest(record.config)):
             raise RecordError(
-                f"{where}: key 'config_digest' of the record is {record.config_digest} — allowed: {expected}, the "
-                "digest of its config"
+                f"{where}: key 'config_digest' of the record is {record.config_digest} — allowed: {expected}"
             )
         return record
 

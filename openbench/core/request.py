@@ -209,13 +209,11 @@ class Request:
         """Check that texts and mixed images are declared as a whole."""
         if (Field.TEXT in self.fields) != bool(self.texts) or (self.texts and not self.head):
             raise FieldError(
-                f"Request: fields {sorted(self.fields)} with texts={self.texts} and head={self.head} — embeddings of "
-                "text need all three: the field 'text', the corpora, and head=True, with which `fit` receives them"
+                f"Request: texts={self.texts}, head={self.head} — embeddings need the field 'text', corpora and head"
             )
         if (Field.MIXED in self.fields) != (self.mixing is not None):
             raise FieldError(
-                f"Request: fields {sorted(self.fields)} with mixing={self.mixing} — features of mixed images need "
-                "both, the field 'mixed' and how they are mixed, e.g. mixing=Mixing()"
+                f"Request: mixing={self.mixing} — mixed images need both, the field 'mixed' and mixing=Mixing()"
             )
 
     @property

@@ -98,8 +98,7 @@ class Runtime(Checked):
         count = self.shards or size
         if self.shard is None and count < size:
             raise ConfigError(
-                f"runtime.shards is {count}, and torchrun started {size} processes, each with its own shard — leave "
-                f"runtime.shards out, or start fewer processes (torchrun --nproc_per_node={count})"
+                f"runtime.shards is {count}, and torchrun started {size} processes — leave it out, or start fewer"
             )
         first = self.shard if self.shard is not None else int(os.environ["RANK"]) if joined else 0
         if first >= count:

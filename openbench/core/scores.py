@@ -54,10 +54,7 @@ class SetScores:
                 ID side's labels are not known.
         """
         if not len(scores) == len(labels) == len(predictions):
-            raise ValueError(
-                f"scores of '{name}': {len(scores)} scores, {len(labels)} labels, {len(predictions)} predictions — one "
-                "of each per image expected"
-            )
+            raise ValueError(f"scores of '{name}': scores, labels and predictions differ in number")
         answered = (role.is_id or role == Role.NEAR_ATTACKED) and not any(
             len(known) and known.max() < 0 for known in (predictions, labels)
         )

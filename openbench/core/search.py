@@ -134,7 +134,6 @@ def best_trial(method: Method, trials: Sequence[Trial]) -> Trial:
     feasible = [t for t in trials if "auroc" in t]
     if not feasible:
         raise MethodError(
-            f"{type(method).__name__}: none of the {len(trials)} settings in `_space_` is feasible "
-            f"({trials[0]['infeasible']}) — change `_space_`, or use tune=none"
+            f"{type(method).__name__}: no setting in `_space_` is feasible ({trials[0]['infeasible']}) — use tune=none"
         )
     return max(feasible, key=lambda t: t["auroc"])  # max keeps the first of equals

@@ -49,8 +49,7 @@ class StreamPlan(Checked):
             m = min(ood_images, round(n * self.ood_per_id))
             if not n or not m:
                 raise ConfigError(
-                    f"{self.named}.ood_per_id is {self.ood_per_id:g}, which leaves no image of one side of {id_images} "
-                    f"ID and {ood_images} OOD images — choose a ratio nearer to theirs, or leave it out"
+                    f"{self.named}.ood_per_id — found {self.ood_per_id:g}, which leaves no image of one side"
                 )
             inside, outside = rng.choice(inside, n, replace=False), rng.choice(outside, m, replace=False)
         return rng.permutation(np.concatenate([inside, outside]))
@@ -91,6 +90,5 @@ class StreamingMethod(Method, Generic[M]):
             MethodError: always.
         """
         raise MethodError(
-            f"{type(self).__name__}.score: its scores depend on the images before — call score_next(images, memory) "
-            "with memory() for each stream, or run it: python -m openbench run"
+            f"{type(self).__name__}.score: its scores depend on the images before — call score_next(images, memory)"
         )

@@ -105,6 +105,5 @@ def writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CacheError(
-            f"feature cache: cannot write in '{folder}' ({error.strerror or error}) — choose a writable folder with "
-            "space: set OPENBENCH_CACHE or runtime.cache"
+            f"feature cache: cannot write in '{folder}' ({error.strerror or error}) — set OPENBENCH_CACHE"
         ) from error

@@ -119,8 +119,7 @@ def attacked(
     p = backbone.preprocess
     if isinstance(p, OwnPreprocess) or not backbone.differentiable or split.items[0].ndim == 1:
         raise NotApplicableError(
-            f"attack: network '{backbone.name}' has no gradient by the pixels of its images — choose a network of "
-            "torch with a classifier and an ordinary preprocessing"
+            f"attack: network '{backbone.name}' has no gradient by the pixels of its images — choose one of torch"
         )
     name = f"attacked.{digest({'attack': attack, 'target': target})}"
     mean, std = (torch.tensor(v).view(1, -1, 1, 1).to(backbone.device) for v in (p.mean, p.std))
@@ -186,6 +185,5 @@ def acceptance(method: Method, backbone: Backbone, images: Tensor, _: Tensor) ->
 
 def _no_gradient(method: str, reason: str) -> NotApplicableError:
     return NotApplicableError(
-        f"attack: the score of {method} has no gradient by the images ({reason}) — write attack.of=id, which needs "
-        "that of the network alone, or choose another method"
+        f"attack: the score of {method} has no gradient by the images ({reason}) — write attack.of=id"
     )

@@ -55,8 +55,7 @@ def read_by(request: Request) -> tuple[Column, ...]:
     """
     if (Field.MAPS in request.fields) != bool(request.layers):
         raise FieldError(
-            f"Request: fields {sorted(request.fields)} with layers {list(request.layers)} — maps need both the "
-            "field 'maps' and layers, e.g. layers=('stage4',)"
+            f"Request: layers {list(request.layers)} — maps need both, the field 'maps' and layers=('stage4', …)"
         )
     known = (Field.FEATURES, Field.LOGITS, Field.PATCHES)
     plain = [Column(f, perturb=request.perturb) for f in known if f in request.fields]
@@ -71,8 +70,7 @@ def separated(request: Request) -> tuple[Request, Request | None]:
     """
     if (Field.PERTURBED in request.fields) != (request.second_pass is not None):
         raise FieldError(
-            f"Request: fields {sorted(request.fields)} with second_pass={request.second_pass} — perturbed features "
-            "need both the field 'perturbed' and a step, e.g. second_pass=Perturb(kind='flat')"
+            f"Request: second_pass={request.second_pass} — perturbed features need both, the field and a step"
         )
     if request.second_pass is None:
         return request, None

@@ -140,8 +140,7 @@ def _finite(rows: Tensor, column: Column, of: tuple[Backbone, Split], keys: Sequ
         first = int(bad.int().argmax())
         raise DataError(
             f"backbone '{backbone.name}' on split '{split.name}' ({split.role}): {column.name} is NaN or infinite for "
-            f"{int(bad.sum())} of {len(keys)} images of a batch, first '{keys[first]}' — check that image, the weights "
-            "and the preprocessing"
+            f"{int(bad.sum())} of {len(keys)} images of a batch, first '{keys[first]}' — check image and weights"
         )
     # Patches, which are unit vectors, are cached in float16.
     dtype = rows.dtype if rows.dtype == torch.float16 else torch.float32
@@ -180,8 +179,7 @@ def score_rows(method: LiveMethod, backbone: Backbone, split: Split, halving: Ba
         if bool(missing.any()):
             first = split.keys[at][int(missing.int().argmax())]
             raise MethodError(
-                f"{where}: {int(missing.sum())} of {len(images)} scores of a batch are NaN, first '{first}' "
-                f"(parameters {method.params()})"
+                f"{where}: {int(missing.sum())} of {len(images)} scores of a batch are NaN, first '{first}'"
             )
         return {name: scores.detach().to("cpu", torch.float32).contiguous().numpy()}
 

@@ -125,7 +125,6 @@ def _rows(corpus: Corpus, prompts: Sequence[Sequence[str]], first: int) -> Tenso
     if bool(bad.any()):
         word = corpus.words[first + int(bad.int().argmax())]
         raise DataError(
-            f"texts '{corpus.texts.words}': the embedding of {word!r} is NaN or infinite — check the weights of the "
-            "text tower"
+            f"texts '{corpus.texts.words}': the embedding of {word!r} is NaN or infinite — check the weights"
         )
     return rows

@@ -73,8 +73,7 @@ def _factory(method: type[Method] | Method) -> tuple[Callable[[], Any], type[Met
     cls = method if isinstance(method, type) else type(method)
     if not issubclass(cls, Method):
         raise MethodError(
-            f"check_method: {cls.__name__} is not a Method — pass a class derived from openbench.core.method.Method, "
-            "or an instance"
+            f"check_method: {cls.__name__} is not a Method — pass a class derived from openbench.core.method.Method"
         )
     if not is_dataclass(cls):
         raise MethodError(f"{cls.__name__} is not a dataclass — write @dataclass above the class")
@@ -84,8 +83,7 @@ def _factory(method: type[Method] | Method) -> tuple[Callable[[], Any], type[Met
         cls()
     except TypeError as error:
         raise MethodError(
-            f"{cls.__name__} cannot be made without arguments: {error} — give every hyper-parameter a default and "
-            f"define every method, or pass an instance: check_method({cls.__name__}(…))"
+            f"{cls.__name__} cannot be made without arguments: {error} — give every hyper-parameter a default"
         ) from error
     return cls, cls
 

@@ -205,7 +205,7 @@ def test_nothing_of_the_size_of_the_features_is_kept_in_memory(tmp_path):
         ({"methods": ["odin"]}, NotApplicableError, "'odin' reads input gradients, but backbone 'features' has"),
         ({"methods": ["knn"], "train": None}, NotApplicableError, "'knn' is fitted on ID training features"),
         ({"methods": ["temp_scaling"], "id_val": None}, NotApplicableError, "fitted on ID validation features"),
-        ({"methods": [KNN(k=1), KNN(k=2)]}, ConfigError, "names 'knn' twice .* methods={'knn': 'knn', 'knn_2'"),
+        ({"methods": [KNN(k=1), KNN(k=2)]}, ConfigError, "names 'knn' twice .* {'knn': …, 'knn_2': …}"),
         ({"tune": "validation"}, ConfigError, "needs id_val and ood_val"),
     ],
 )  # fmt: skip

@@ -51,7 +51,7 @@ def test_maps_without_channels_are_refused():
         (torch.zeros(3, 4), torch.zeros(3).bfloat16(), r"Head: bias is torch\.bfloat16 — pass tensor\.to"),
         (torch.full((3, 4), float("nan")), torch.zeros(3), "Head: weight has NaN or infinity"),
         (torch.zeros(3, 4), torch.full((3,), float("inf")), "Head: bias has NaN or infinity"),
-        (torch.zeros(3, 2), torch.zeros(2), r"weight \(c, d\) and bias \(c,\) expected"),
+        (torch.zeros(3, 2), torch.zeros(2), r"Head: weight \(3, 2\), bias \(2,\) — \(c, d\)"),
     ],
 )
 def test_heads_of_another_kind_or_shape_are_refused(weight, bias, says):

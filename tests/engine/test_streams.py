@@ -38,7 +38,7 @@ def test_a_ratio_keeps_as_many_images_as_it_can(ratio, inside, outside):
 
 @pytest.mark.parametrize("ratio", [0.01, 30.0])
 def test_a_ratio_that_leaves_a_side_empty_is_refused(ratio):
-    with pytest.raises(ConfigError, match="leaves no image of one side of 30 ID and 20 OOD images"):
+    with pytest.raises(ConfigError, match="leaves no image of one side"):
         StreamPlan(ood_per_id=ratio).order(30, 20, 0)
 
 

@@ -316,7 +316,7 @@ def test_a_library_that_is_missing_is_named_with_its_command(monkeypatch):
 
 
 def test_something_else_than_a_detector_is_refused():
-    with pytest.raises(ConfigError, match="or is a detector of pytorch-ood, OpenOOD or oodeel"):
+    with pytest.raises(ConfigError, match="derived from Method, or a detector"):
         ob.method(np.ones(3))
     with pytest.raises(MethodError, match="needs the classifier head"):
         peer("ViM", d=2).fit(None, None)

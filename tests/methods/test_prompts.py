@@ -132,7 +132,7 @@ def test_neglabel_errors_say_what_is_missing():
     with pytest.raises(FieldError, match="texts of 'classes' read but not there"):
         NegLabel().fit(None, Head(torch.ones(3, 4), torch.zeros(3)))
     narrow = {t: torch.ones(5, 3) for t in NegLabel().request.texts}
-    with pytest.raises(FieldError, match=r"have the shape \(5, 3\) — pass \(m, 4\)"):
+    with pytest.raises(FieldError, match=r"are \(5, 3\) — pass \(m, 4\)"):
         NegLabel().fit(None, Head(torch.ones(3, 4), torch.zeros(3), texts=narrow))
 
 

@@ -67,8 +67,7 @@ def loaded(model: object) -> object:
             network = library.create_model(model, pretrained=True)
     except Exception as error:  # huggingface_hub raises many kinds, from several packages
         raise CheckpointError(
-            f"model '{model}' cannot be loaded ({type(error).__name__}: {str(error)[:200]}) — check the name and the "
-            "network, or load the model yourself and pass it"
+            f"model '{model}' cannot be loaded ({type(error).__name__}: {str(error)[:200]}) — check name and network"
         ) from error
     return network
 
@@ -120,8 +119,7 @@ def check_is_no_weights(model: object) -> None:
     """
     if isinstance(model, str | Path) and Path(model).suffix in (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".th"):
         raise ConfigError(
-            f"model '{model}' is a file of weights, not a network — load them into its class and pass that, or name a "
-            "backbone and give overrides=['backbone.weights=FILE']"
+            f"model '{model}' is a file of weights, not a network — pass a network, or a backbone's name and weights"
         )
 
 
@@ -157,10 +155,7 @@ def with_weights(model: object, file: str | Path) -> nn.Module:
         CheckpointError: the file is missing, unreadable, or does not fit.
     """
     if not isinstance(model, nn.Module):
-        raise ConfigError(
-            f"weights are given for a {type(model).__name__}, not a torch.nn.Module — a backbone by name takes "
-            "overrides=['backbone.weights=FILE']"
-        )
+        raise ConfigError(f"weights are given for a {type(model).__name__}, not a torch.nn.Module — pass one")
     network = copy.deepcopy(unwrapped(model))
     apply_weights(network, read_weights(find_weights(str(file))), f"'{file}'")
     return network

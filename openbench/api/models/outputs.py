@@ -156,9 +156,8 @@ def failing_on(images: Tensor, name: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ConfigError(
-            f"model '{name}' fails on images {tuple(images.shape)} ({type(error).__name__}: {str(error)[:300]}) — it "
-            "must take normalised images (n, channels, h, w); preprocess decides their size, and their channels by one "
-            "number each in mean and std"
+            f"model '{name}' fails on images {tuple(images.shape)} ({type(error).__name__}: {str(error)[:300]}) — "
+            "check the size that preprocess makes, and its channels: one number each in mean and std"
         ) from error
 
 
@@ -172,8 +171,7 @@ def _check_head(head: Head, features: Tensor, logits: Tensor, name: str) -> None
     off, scale = float(difference.abs().max()), float(logits.abs().max()) + 1.0
     if not off <= 1e-3 * scale:
         raise ConfigError(
-            f"model '{name}': W·features + b differs from the logits by up to {off:.3g} — give the head of these "
-            "features, or leave head out"
+            f"model '{name}': W·features + b is up to {off:.3g} off the logits — give the head of these features"
         )
 
 
@@ -203,8 +201,7 @@ def onnx_reader(
     if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].type not in _DTYPES:
         signature = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
         raise ConfigError(
-            f"model '{name}' takes {signature}, not one input of images (n, channels, h, w) of floating point — export "
-            "the classifier alone"
+            f"model '{name}' takes {signature}, not images (n, channels, h, w) alone — export the classifier alone"
         )
     outputs = _onnx_outputs(session, name, features, classes)
     dtype, n = _DTYPES[inputs[0].type], inputs[0].shape[0]
@@ -261,8 +258,7 @@ def _onnx_outputs(session: Any, name: str, features: str | None, classes: int) -
     fitting = [n for n in rows if n == "logits"] or [n for n in rows if shapes[n][1] == classes] or rows
     if len(fitting) != 1:
         raise ConfigError(
-            f"model '{name}' has the outputs {listed}, not one of logits (n, {classes}) — call it 'logits', or name "
-            "the output that holds the features: features='NAME'"
+            f"model '{name}' has the outputs {listed} — call one of (n, {classes}) 'logits', or name features='OUTPUT'"
         )
     return fitting if features is None else [fitting[0], features]
 

@@ -121,8 +121,7 @@ def flat(features: Tensor, name: str, where: str) -> Tensor:
     if features.ndim == 2:
         return features
     raise ConfigError(
-        f"model '{name}': module '{where}' returns {tuple(features.shape)}, neither (n, d) nor maps (n, d, h, w) — "
-        f"name a module after it that returns one vector per image, {_AS_FUNCTION}"
+        f"model '{name}': module '{where}' returns {tuple(features.shape)} — name one with (n, d) or maps (n, d, h, w)"
     )
 
 
@@ -176,8 +175,7 @@ def _check_linear(module: nn.Module, linear: Mapping[str, object], head: str, na
         return
     kind = type(module.get_submodule(head)).__name__
     raise ConfigError(
-        f"model '{name}': head '{head}' is {kind}, or is given no (n, d) in the forward pass — name an nn.Linear, "
-        f"since methods need logits = W·features + b; candidates: {_listed(module, linear)}"
+        f"model '{name}': head '{head}' is {kind} — name an nn.Linear; candidates: {_listed(module, linear)}"
     )
 
 

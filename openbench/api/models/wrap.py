@@ -117,9 +117,8 @@ def wrap(model: object, options: ModelOptions, task: ImageTask) -> WrappedModel:
         return _wrap_outputs(model, options, task)
     kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
     raise ConfigError(
-        f"model is {kind} — pass a torch.nn.Module, a function of the images, the path of an ONNX file, or a name: "
-        "of a backbone (python -m openbench list backbone), 'timm:NAME', 'torchvision:NAME', 'open_clip:NAME', "
-        "'hf_hub:OWNER/NAME' or 'transformers:NAME'"
+        f"model is {kind} — pass a torch.nn.Module, a function of the images, the path of an ONNX file, or a name: of "
+        "a backbone, or timm:NAME, torchvision:NAME, open_clip:NAME, hf_hub:OWNER/NAME or transformers:NAME"
     )
 
 
@@ -240,8 +239,7 @@ def _read_function(function: Callable[[Tensor], Any], name: str, images: Tensor)
     if not 1 <= len(parts) <= 2 or not all(isinstance(p, Tensor) and p.ndim == 2 and len(p) == n for p in parts):
         shapes = ", ".join(f"{tuple(p.shape)}" if isinstance(p, Tensor) else type(p).__name__ for p in parts)
         raise ConfigError(
-            f"model '{name}' returns {shapes} for {n} images — return torch tensors: logits (n, c), or features (n, d) "
-            "and logits (n, c), in this order"
+            f"model '{name}' returns {shapes} for {n} images — return tensors: logits (n, c), or (features, logits)"
         )
     return parts[-1], parts[0] if len(parts) == 2 else None
 
@@ -310,8 +308,7 @@ def copied(module: nn.Module, name: str) -> nn.Module:
         copy_: nn.Module = copy.deepcopy(module, detached)
     except Exception as error:  # the user's objects may raise anything
         raise ConfigError(
-            f"model '{name}' cannot be copied ({type(error).__name__}: {str(error)[:200]}) — take out what cannot be "
-            "copied, or pass lambda images: model(images); evaluate works on a copy, so that yours stays as it is"
+            f"model '{name}' cannot be copied ({type(error).__name__}: {str(error)[:200]}) — pass a function of it"
         ) from error
     return copy_.eval().requires_grad_(False)
 
