@@ -1,12 +1,12 @@
-"""Base classes that several methods share: distances to class means, probabilities and odds of logits."""
+"""Base classes that several methods share: distances to class means, probabilities of logits."""
 
 from abc import abstractmethod
 
 import torch
 from torch import Tensor
 
-from openbench.core import FeatureSet, Method, Request, by_rows
-from openbench.methods._stats import Moments, Scale, probabilities_by_class, shortfall, shortfall_by_class, whitening
+from openbench.core import FeatureSet, Method, by_rows
+from openbench.methods._stats import Moments, whitening
 
 
 class NearestMean(Method):
@@ -62,27 +62,3 @@ class SoftmaxMethod(Method):
     def class_probabilities(self, scores: Tensor) -> Tensor | None:
         """Return the softmax of the method's logits, (n, c)."""
         return 1 - scores
-
-
-class OddsMethod(Method):
-    """Odds against the top class at a temperature, of the logits at a perturbed input."""
-
-    temperature: float
-    scale: Scale
-
-    @property
-    @abstractmethod
-    def request(self) -> Request:
-        """The logits at the perturbed input."""
-
-    def score(self, x: FeatureSet) -> Tensor:
-        """Return the scores (n,) float32; larger = more OOD."""
-        return shortfall(x.logits, self.temperature, self.scale)
-
-    def class_scores(self, x: FeatureSet) -> Tensor | None:
-        """Return the same for each class instead of the top one, (n, c) float32."""
-        return shortfall_by_class(x.logits, self.temperature, self.scale)
-
-    def class_probabilities(self, scores: Tensor) -> Tensor | None:
-        """Return softmax(z/T), (n, c)."""
-        return probabilities_by_class(scores, self.scale)

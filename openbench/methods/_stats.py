@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -18,7 +17,6 @@ BLOCK = 512  # rows whose copy stays near the processor
 _CONSTANT = 1e-6  # a spread below this part of the mean is the rounding of float32
 _STRIP = 128  # columns of a scatter matrix filled at a time
 _SHORT = 16  # classes below which torch.softmax over rows takes several times as long as over columns
-Scale = Literal["log_odds", "probability"]
 
 
 def training(train: FeatureSet | None, where: str) -> FeatureSet:
@@ -231,12 +229,6 @@ def inverse_spread(mean: Tensor, covariance: Tensor) -> Tensor:
     return torch.where(varies, 1 / torch.where(varies, spread, 1.0), 0.0)
 
 
-def principal_count(ascending: Tensor, share: float) -> int:
-    """Return how many of the largest eigenvalues hold at least a share of the variance, at most all but one."""
-    variance = ascending.flip(0).clamp(min=0).cumsum(dim=0)
-    return min(int((variance < share * variance[-1]).sum()) + 1, len(variance) - 1)
-
-
 def unit_features(rows: FeatureSet) -> Tensor:
     """Return features (n, d) scaled to unit length, float64."""
     features = rows.features.to(torch.float64, copy=True)
@@ -364,43 +356,6 @@ def _symmetric(matrix: Tensor) -> Tensor:
 
 def _grown(x: Tensor, rows: int) -> Tensor:
     return x if len(x) >= rows else torch.cat([x, x.new_zeros(rows - len(x), *x.shape[1:])])
-
-
-def logit_origin(head: Head) -> Tensor:
-    """Return u = −W⁺b (d,) float64.
-
-    Singular values below 1e-5 of the largest count as zero: rows of W that sum to zero lower its rank, and the inverse
-    of what rounding leaves there would be noise.
-    """
-    inverse: Tensor = torch.linalg.pinv(head.weight.double(), rtol=1e-5)
-    return -inverse @ head.bias.double()
-
-
-def minor_directions(train: FeatureSet, where: str, origin: Tensor, dim: int) -> Tensor:
-    """Return the eigenvectors (d, d − dim) float64 of Σ (f − u)(f − u)ᵀ that belong to the smallest eigenvalues."""
-    covariance = moments(train, where, by_class=False).covariance_around(origin)
-    _, vectors = torch.linalg.eigh(covariance)  # ascending
-    return vectors[:, : len(origin) - dim]
-
-
-def shortfall(logits: Tensor, temperature: float, scale: Scale) -> Tensor:
-    """Return how far p = max softmax(z/T) is from 1 (n,) float32: as log((1 − p)/p) up to a constant, or 1/C − p."""
-    if scale == "probability":
-        return softmax_shortfall(logits, temperature)
-    return log_odds_against_top(logits, temperature)
-
-
-def shortfall_by_class(logits: Tensor, temperature: float, scale: Scale) -> Tensor:
-    """Return the odds against each class, or 1/C − softmax(z/T), (n, c) float32, on the scale of `shortfall`."""
-    if scale == "log_odds":
-        return log_odds_by_class(logits, temperature)
-    p = torch.softmax(logits.double() / temperature, dim=1)
-    return (1 / p.shape[1] - p).float()
-
-
-def probabilities_by_class(scores: Tensor, scale: Scale) -> Tensor:
-    """Return softmax(z/T) (n, c) of class scores on the scale of `shortfall`."""
-    return of_log_odds(scores) if scale == "log_odds" else 1 / scores.shape[1] - scores
 
 
 @contextmanager

@@ -11,11 +11,52 @@ from openbench.config.constraints import NonNegative, Positive
 from openbench.core import FeatureSet, Field, Head, LiveBackbone, LiveMethod, Method, Perturb, Request, Role
 from openbench.errors import MethodError
 from openbench.methods._bank import Bank
-from openbench.methods._bases import OddsMethod
-from openbench.methods._stats import BLOCK, Scale, class_means, log_odds_against_top, softmax, training
+from openbench.methods._stats import (
+    BLOCK,
+    class_means,
+    log_odds_against_top,
+    log_odds_by_class,
+    of_log_odds,
+    softmax,
+    softmax_shortfall,
+    training,
+)
 
 Form = Literal["logit", "softmax"]
+Scale = Literal["log_odds", "probability"]
 Confidence = Literal["msp", "entropy"]
+
+
+class OddsMethod(Method):
+    """Odds against the top class at a temperature, of the logits at a perturbed input."""
+
+    step: ClassVar[Perturb]
+    temperature: float
+    epsilon: float
+    scale: Scale
+
+    @property
+    def request(self) -> Request:
+        """The logits at the input perturbed with this T and ε."""
+        step = replace(self.step, temperature=float(self.temperature), epsilon=float(self.epsilon))
+        return replace(self.needs, perturb=step)
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        if self.scale == "probability":
+            return softmax_shortfall(x.logits, self.temperature)
+        return log_odds_against_top(x.logits, self.temperature)
+
+    def class_scores(self, x: FeatureSet) -> Tensor | None:
+        """Return the same for each class instead of the top one, (n, c) float32."""
+        if self.scale == "log_odds":
+            return log_odds_by_class(x.logits, self.temperature)
+        p = torch.softmax(x.logits.double() / self.temperature, dim=1)
+        return (1 / p.shape[1] - p).float()
+
+    def class_probabilities(self, scores: Tensor) -> Tensor | None:
+        """Return softmax(z/T), (n, c)."""
+        return of_log_odds(scores) if self.scale == "log_odds" else 1 / scores.shape[1] - scores
 
 
 @dataclass
@@ -39,7 +80,8 @@ class ODIN(OddsMethod):
     ICLR 2018, arXiv 1706.02690.
     """
 
-    needs: ClassVar[Request] = Request(perturb=Perturb())
+    step: ClassVar[Perturb] = Perturb()
+    needs: ClassVar[Request] = Request(perturb=step)
     reference: ClassVar[str] = "Liang et al., ICLR 2018, arXiv 1706.02690"
 
     version: ClassVar[int] = 2  # log odds instead of probabilities
@@ -47,11 +89,6 @@ class ODIN(OddsMethod):
     temperature: Positive = 1000.0
     epsilon: NonNegative = 0.0014
     scale: Scale = "log_odds"
-
-    @property
-    def request(self) -> Request:
-        """The logits at the input perturbed with this T and ε."""
-        return replace(self.needs, perturb=Perturb(float(self.temperature), float(self.epsilon)))
 
 
 @dataclass
@@ -75,7 +112,8 @@ class IODIN(OddsMethod):
     brought it to OpenOOD; temperature and step as ODIN: Liang et al., ICLR 2018, arXiv 1706.02690.
     """
 
-    needs: ClassVar[Request] = Request(perturb=Perturb(kind="peak"))
+    step: ClassVar[Perturb] = Perturb(kind="peak")
+    needs: ClassVar[Request] = Request(perturb=step)
     reference: ClassVar[str] = (
         "i-ODIN of ASCOOD: Regmi, CVPR 2026, arXiv 2411.10794, after Liang et al., ICLR 2018, arXiv 1706.02690"
     )
@@ -85,11 +123,6 @@ class IODIN(OddsMethod):
     temperature: Positive = 1000.0
     epsilon: NonNegative = 0.0014
     scale: Scale = "log_odds"
-
-    @property
-    def request(self) -> Request:
-        """The logits at the input perturbed with this T and ε."""
-        return replace(self.needs, perturb=Perturb(float(self.temperature), float(self.epsilon), "peak"))
 
 
 @dataclass

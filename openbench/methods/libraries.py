@@ -4,7 +4,6 @@ import importlib
 import inspect
 import io
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
@@ -113,8 +112,11 @@ class _Node(dict[str, Any]):
 
 
 @dataclass(frozen=True)
-class _Library(ABC):
+class _Library:
     """How the detectors of a library are made, fitted and asked for scores.
+
+    Each library defines `make` (a new detector of features, or of a network), `is_live` (whether features and logits
+    are not enough for it), `fit_on` (the split that it is fitted on), `fit` and `scores`, (n,), larger = more OOD.
 
     Args:
         kind: the detector's class.
@@ -128,25 +130,6 @@ class _Library(ABC):
 
     kind: Any
     method: "LibraryDetector"
-
-    @abstractmethod
-    def make(self, net: _Network, network: nn.Module | None = None) -> Any:
-        """A new detector of features, or of `network`."""
-
-    @abstractmethod
-    def is_live(self) -> bool:
-        """Whether features and logits are not enough for it."""
-
-    @abstractmethod
-    def fit_on(self) -> Role | None:
-        """The split that it is fitted on."""
-
-    @abstractmethod
-    def fit(self, detector: Any, net: _Network, x: Tensor, labels: Tensor) -> None: ...
-
-    @abstractmethod
-    def scores(self, detector: Any, net: _Network, x: Tensor) -> Any:
-        """Scores (n,), larger = more OOD."""
 
     def sweep(self) -> Mapping[str, Sequence[Any]]:
         """The detector's own lists of values to try."""
@@ -359,7 +342,7 @@ class LibraryDetector(Method):
         self._role = Role(self.fit_on) if self.fit_on else self._guarded("is read", self._library.fit_on)
 
     @property
-    def _library(self) -> _Library:
+    def _library(self) -> Any:
         kind = _class_of(self.detector)
         return _library_of(kind, self.detector)(kind, self)
 
@@ -509,7 +492,7 @@ def _class_of(path: str) -> type:
     return found
 
 
-def _library_of(kind: type, where: str) -> type[_Library]:
+def _library_of(kind: type, where: str) -> Any:
     found = next((library for base in kind.__mro__ if (library := _LIBRARIES.get(_top(base)))), None)
     if found is None:
         raise ConfigError(f"'{where}' is not a detector of {_NAMES} — name a class of theirs, or one derived from one")

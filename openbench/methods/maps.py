@@ -303,6 +303,7 @@ class Clusters:
         return (white.square().sum(dim=1) + nearest) / white.shape[1]
 
 
+@dataclass
 class _OfLayer(Method):
     """Fits the class means and the shared covariance of one layer.
 
@@ -337,9 +338,6 @@ class LayerMDS(_OfLayer):
         among: layers cached by the same pass: those of the other members of the ensemble.
     """
 
-    layer: str
-    among: Sequence[str]
-
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         self.learnt("clusters_")
@@ -356,8 +354,6 @@ class SteppedLayerMDS(_OfLayer, LiveMethod):
         epsilon: ε in pixel units of [0, 1].
     """
 
-    layer: str
-    among: Sequence[str]
     epsilon: NonNegative
 
     def score_images(self, images: Tensor, backbone: LiveBackbone) -> Tensor:
@@ -412,8 +408,8 @@ class MDSEnsemble(Composite):
     OpenOOD's postprocessor reads the stem alone (`method=mds_ensemble_openood`).
     """
 
-    needs: ClassVar[Request] = LayerMDS.needs
-    reference: ClassVar[str] = "Lee et al., NeurIPS 2018, arXiv 1807.03888"
+    needs: ClassVar[Request] = NEEDS
+    reference: ClassVar[str] = _REFERENCE
 
     layers: Annotated[Sequence[str], MinLen(1)] | None = None
     weights: Literal["equal", "logistic"] | Sequence[float] = "equal"

@@ -4,7 +4,7 @@ import heapq
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
@@ -25,54 +25,64 @@ Several = Annotated[Sequence[str], MinLen(1)]
 _WORDS = 8192  # compared at a time
 
 
-@dataclass(frozen=True)
-class WordChoice:
-    """The choice of words of a corpus.
-
-    Args:
-        quantile: of a word's cosines with the classes, from which its closeness is read.
-        share: of the words, those of the lowest closeness.
-        nearest: words with a larger cosine to any class are taken last; 1 takes none last.
-    """
-
-    quantile: float
-    share: float
-    nearest: float = 1.0
-
-
-class NegativeLabels(Method):
-    """Negative labels: the words of lists that lie farthest from the classes, in groups."""
+class Prompted(Method):
+    """A score that reads the embeddings of prompts."""
 
     needs: ClassVar[Request] = Request(fields=FIELDS, head=True, texts=(Texts(CLASSES),))
+
+    @property
+    @abstractmethod
+    def texts(self) -> tuple[Texts, ...]:
+        """The classes, then what else is embedded."""
+
+    @property
+    def request(self) -> Request:
+        """The embeddings of these texts."""
+        return replace(self.needs, texts=self.texts)
+
+
+class NegativeLabels(Prompted):
+    """Negative labels: the words of lists that lie farthest from the classes, in groups."""
 
     quantile: float
     share: float
     groups: int
     seed: int
+    nearest: float = 1.0  # words with a larger cosine to any class are taken last
 
-    @property
-    @abstractmethod
-    def texts(self) -> tuple[Texts, ...]:
-        """The classes, then the word lists."""
-
-    @property
-    def request(self) -> Request:
-        """The classes and the word lists."""
-        return Request(fields=FIELDS, head=True, texts=self.texts)
-
-    def embedded(self, head: Head | None, nearest: float = 1.0) -> tuple[Tensor, Tensor]:
+    def embedded(self, head: Head | None) -> tuple[Tensor, Tensor]:
         """Return the embeddings of the classes (c, d), and those of the chosen words in groups (g, k, d).
 
-        Args:
-            head: with the embeddings of all texts.
-            nearest: words with a larger cosine to any class are taken last; 1 takes none last.
+        What does not fill a group of the last words is left out. Fewer words than groups make groups of one word.
         """
-        where = type(self).__name__
-        head = classifier(head, where)
+        head = classifier(head, type(self).__name__)
         classes, *lists = (head.text(texts) for texts in self.texts)
-        classes, choice = classes.to(head.weight.device), WordChoice(self.quantile, self.share, nearest)
-        words = torch.cat([far_words(corpus, classes, choice, where) for corpus in lists])
-        return classes, grouped(words, self.groups, self.seed)
+        classes = classes.to(head.weight.device)
+        words = torch.cat([self._far_words(corpus, classes) for corpus in lists])
+        groups = min(self.groups, len(words))
+        words = words[: len(words) - len(words) % groups]
+        order = torch.randperm(len(words), generator=torch.Generator().manual_seed(self.seed)).to(words.device)
+        return classes, words[order].view(groups, -1, words.shape[1])
+
+    def _far_words(self, corpus: Tensor, classes: Tensor) -> Tensor:
+        """The words (k, d) of a corpus (m, d) that lie farthest from the classes (c, d), the farthest first.
+
+        The closeness of a word is a quantile of its cosines with all classes. The corpus is read in parts.
+        """
+        parts = torch.split(corpus, max(1, _CELLS // len(classes)))
+        closeness = torch.cat([self._closeness(rows.to(classes.device) @ classes.T) for rows in parts])
+        size = int(len(corpus) * self.share)
+        if not size:
+            raise MethodError(
+                f"{type(self).__name__}.fit: a share of {self.share:g} of {len(corpus)} words is empty — take a larger "
+                "one"
+            )
+        order = closeness.argsort(stable=True)[:size].cpu()
+        return corpus[order].to(classes.device)
+
+    def _closeness(self, cosines: Tensor) -> Tensor:
+        closeness = torch.quantile(cosines, self.quantile, dim=1)
+        return torch.where(cosines.amax(dim=1) > self.nearest, torch.ones_like(closeness), closeness)
 
 
 @dataclass
@@ -98,48 +108,6 @@ class WordNetLabels(NegativeLabels):
         if self.adjectives is None:
             return plain
         return (*plain, Texts(self.adjectives, templates=(self.adjective_template,)))
-
-
-def far_words(corpus: Tensor, classes: Tensor, choice: WordChoice, where: str) -> Tensor:
-    """Return the embeddings (k, d) float32 of the words that lie farthest from the classes, the farthest first.
-
-    The closeness of a word is a quantile of its cosines with all classes. The corpus is read in parts.
-
-    Args:
-        corpus: (m, d) unit embeddings, possibly memory-mapped.
-        classes: (c, d) unit embeddings, on the device that computes.
-        choice: which words are taken.
-        where: the method, for errors.
-
-    Raises:
-        MethodError: the share leaves no word.
-    """
-    parts = torch.split(corpus, max(1, _CELLS // len(classes)))
-    closeness = torch.cat([_closeness(rows.to(classes.device), classes, choice) for rows in parts])
-    size = int(len(corpus) * choice.share)
-    if not size:
-        raise MethodError(
-            f"{where}.fit: a share of {choice.share:g} of {len(corpus)} words is empty — take a larger one"
-        )
-    order = closeness.argsort(stable=True)[:size].cpu()
-    return corpus[order].to(classes.device)
-
-
-def _closeness(rows: Tensor, classes: Tensor, choice: WordChoice) -> Tensor:
-    cosines = rows @ classes.T
-    closeness = torch.quantile(cosines, choice.quantile, dim=1)
-    return torch.where(cosines.amax(dim=1) > choice.nearest, torch.ones_like(closeness), closeness)
-
-
-def grouped(words: Tensor, groups: int, seed: int) -> Tensor:
-    """Return words (g, k, d) in g groups of equal size, drawn by a seed; what does not fill a group is left out.
-
-    The words left out are the last ones. Fewer words than groups make groups of one word.
-    """
-    groups = min(groups, len(words))
-    words = words[: len(words) - len(words) % groups]
-    order = torch.randperm(len(words), generator=torch.Generator().manual_seed(seed)).to(words.device)
-    return words[order].view(groups, -1, words.shape[1])
 
 
 def negative_odds(features: Tensor, classes: Tensor, groups: Tensor, scale: float) -> Tensor:
@@ -173,13 +141,22 @@ def cosines(features: Tensor, directions: Tensor) -> Tensor:
     return by_rows(features, directions) / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
 
 
-def directions(head: Head | None, where: str) -> Tensor:
-    """Return the directions (c, d) float32 of the head's rows: text embeddings for zero-shot CLIP."""
-    return row_normalise(classifier(head, where).weight.double()).float()
+class Prototyped(Method):
+    """A score of cosines with the rows of the head: text embeddings for zero-shot CLIP."""
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), head=True)
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Keep the directions of the head's rows, (c, d)."""
+        self.prototypes_ = row_normalise(classifier(head, type(self).__name__).weight.double()).float()
+        return self
+
+    def _cosines(self, vectors: Tensor) -> Tensor:
+        return cosines(vectors, self.learnt("prototypes_").to(vectors.device))
 
 
 @dataclass
-class MCM(Method):
+class MCM(Prototyped):
     """Negative maximum softmax probability of the cosines between the feature and the class prototypes.
 
     score(x) = 1/C − max_c softmax(cos(f, w_c)/τ)_c, w_c the rows of the head: text embeddings for zero-shot CLIP. The
@@ -196,24 +173,17 @@ class MCM(Method):
     enters; the softmax is taken in float64, where half precision would tie.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), head=True)
     reference: ClassVar[str] = "Ming et al., NeurIPS 2022, arXiv 2211.13445"
 
     temperature: Positive = 1.0
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
-        """Keep the directions of the head's rows."""
-        self.prototypes_ = directions(head, "MCM")
-        return self
-
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        prototypes = self.learnt("prototypes_").to(x.features.device)
-        return softmax_shortfall(cosines(x.features, prototypes), self.temperature)
+        return softmax_shortfall(self._cosines(x.features), self.temperature)
 
 
 @dataclass
-class GLMCM(Method):
+class GLMCM(Prototyped):
     """MCM of the image, and of the patch that fits a class best.
 
     score(x) = 1/C − max_c softmax(cos(f, w_c)/T)_c + λ (1/C − max_{p,c} softmax(cos(z_p, w_c)/T)_c), f the features of
@@ -235,28 +205,19 @@ class GLMCM(Method):
     temperature: Positive = 1.0
     weight: NonNegative = 1.0
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
-        """Keep the directions of the head's rows."""
-        self.prototypes_ = directions(head, "GLMCM")
-        return self
-
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        prototypes = self.learnt("prototypes_").to(x.features.device)
-        whole = self._shortfall(x.features, prototypes)
-        local = [
-            self._shortfall(part.flatten(0, 1).float(), prototypes).view(part.shape[:2]).amin(dim=1)
-            for part in torch.split(x.patches, _IMAGES)
-        ]
-        return whole + self.weight * torch.cat(local)
+        parts = torch.split(x.patches, _IMAGES)
+        local = [self._shortfall(part.flatten(0, 1).float()).view(part.shape[:2]).amin(dim=1) for part in parts]
+        return self._shortfall(x.features) + self.weight * torch.cat(local)
 
-    def _shortfall(self, vectors: Tensor, prototypes: Tensor) -> Tensor:
+    def _shortfall(self, vectors: Tensor) -> Tensor:
         """1/C − max_c softmax(cos/T) (m,) of vectors (m, d)."""
-        return softmax_shortfall(cosines(vectors, prototypes), self.temperature)
+        return softmax_shortfall(self._cosines(vectors), self.temperature)
 
 
 @dataclass
-class ZeroShot(Method):
+class ZeroShot(Prototyped):
     """Maximum softmax probability, maximum logit or energy of cosines, at a temperature of its own.
 
     score(x) = −max_c softmax(cos(f, w_c)/T)_c for `msp`, as log odds; −max_c cos(f, w_c) for `mls`, whatever T; and
@@ -275,20 +236,14 @@ class ZeroShot(Method):
     log((1 − p)/p) − log(C − 1) of the probability p, which ranks as −p does and never saturates.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), head=True)
     reference: ClassVar[str] = "Ming et al., NeurIPS 2022, arXiv 2211.13445"
 
     kind: Literal["msp", "mls", "energy"] = "msp"
     temperature: Positive = 0.01
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
-        """Keep the directions of the head's rows."""
-        self.prototypes_ = directions(head, "ZeroShot")
-        return self
-
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        fits = cosines(x.features, self.learnt("prototypes_").to(x.features.device))
+        fits = self._cosines(x.features)
         if self.kind == "msp":
             return log_odds_against_top(fits, self.temperature)
         if self.kind == "energy":
@@ -586,7 +541,7 @@ class CSP(NegativeLabels):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the embeddings of the classes, and those of the chosen words in groups."""
-        self.classes_, self.words_ = self.embedded(head, self.nearest)
+        self.classes_, self.words_ = self.embedded(head)
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
@@ -596,7 +551,7 @@ class CSP(NegativeLabels):
 
 
 @dataclass
-class EOE(Method):
+class EOE(Prompted):
     """The largest probability of an ID class less a part of that of an outlier label, negated.
 
     score(x) = (1 − β)/(C + M) − (max_c p_c − β max_o p_o) with p = softmax(cos(f, t)/T) over the C ID classes c and the
@@ -614,7 +569,6 @@ class EOE(Method):
     near task also drops labels that share a word with a class name: leave such labels out of the file.
     """
 
-    needs: ClassVar[Request] = Request(fields=FIELDS, head=True, texts=(Texts(CLASSES),))
     reference: ClassVar[str] = "Cao et al., ICML 2024, arXiv 2406.00806"
     read_by_score: ClassVar[frozenset[str]] = frozenset({"beta", "temperature"})
 
@@ -625,19 +579,15 @@ class EOE(Method):
     temperature: Positive = 1.0
 
     @property
-    def request(self) -> Request:
+    def texts(self) -> tuple[Texts, ...]:
         """The classes and the labels."""
-        return Request(fields=FIELDS, head=True, texts=self._texts)
-
-    @property
-    def _texts(self) -> tuple[Texts, Texts]:
         templates = tuple(self.templates)
         return Texts(CLASSES, templates=templates), Texts(self.outliers, tuple(self.leave_out), templates)
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the embeddings of the classes and of the labels."""
         head = classifier(head, "EOE")
-        self.classes_, self.outliers_ = (head.text(texts).to(head.weight.device) for texts in self._texts)
+        self.classes_, self.outliers_ = (head.text(texts).to(head.weight.device) for texts in self.texts)
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
@@ -666,7 +616,7 @@ class EOE(Method):
 
 
 @dataclass
-class CLIPN(Method):
+class CLIPN(Prompted):
     """How far the `no` prompts of the classes fit an image better than the plain ones.
 
     score(x) = log(u/(1 − u)) with u = Σ_c p_c q_c for `atd` (agreeing to differ) and u = q_ŷ for `ctw` (competing to
@@ -692,19 +642,15 @@ class CLIPN(Method):
     scale: Positive = 100.0
 
     @property
-    def request(self) -> Request:
+    def texts(self) -> tuple[Texts, ...]:
         """The classes by both towers."""
-        return Request(fields=FIELDS, head=True, texts=self._texts)
-
-    @property
-    def _texts(self) -> tuple[Texts, Texts]:
         templates = tuple(self.templates)
         return Texts(CLASSES, templates=templates), Texts(CLASSES, templates=templates, tower="no")
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the embeddings of the classes by both towers."""
         head = classifier(head, "CLIPN")
-        self.yes_, self.no_ = (row_normalise(head.text(texts)).to(head.weight.device) for texts in self._texts)
+        self.yes_, self.no_ = (row_normalise(head.text(texts)).to(head.weight.device) for texts in self.texts)
         return self
 
     def score(self, x: FeatureSet) -> Tensor:

@@ -15,10 +15,7 @@ from openbench.methods._stats import (
     BLOCK,
     classifier,
     inverse_spread,
-    logit_origin,
-    minor_directions,
     moments,
-    principal_count,
     row_normalise,
     training,
     unit_features,
@@ -26,8 +23,31 @@ from openbench.methods._stats import (
 )
 
 
+class OutsideSubspace(Method):
+    """Reads the part of features outside a principal subspace."""
+
+    dim: int | Literal["auto"]
+
+    def _learn(self, train: FeatureSet, head: Head, automatic: int) -> None:
+        """Learn the origin u = −W⁺b, and the eigenvectors of Σ (f − u)(f − u)ᵀ after the `dim` largest."""
+        d = head.weight.shape[1]
+        dim = automatic if self.dim == "auto" else self.dim
+        self.require(dim < d, "dim", f"1 to {d - 1} for features of dimension {d}")
+        # Rows of W that sum to zero lower its rank: the inverse of what rounding leaves there would be noise.
+        inverse: Tensor = torch.linalg.pinv(head.weight.double(), rtol=1e-5)
+        origin = -inverse @ head.bias.double()
+        covariance = moments(train, type(self).__name__, by_class=False).covariance_around(origin)
+        _, vectors = torch.linalg.eigh(covariance)  # ascending
+        self.origin_ = origin.float()
+        self.residual_ = vectors[:, : d - dim].float()
+
+    def _residual(self, features: Tensor) -> Tensor:
+        origin, basis = self.learnt("origin_").to(features.device), self.learnt("residual_").to(features.device)
+        return torch.linalg.vector_norm(by_rows(features - origin, basis.T), dim=1)
+
+
 @dataclass
-class ViM(Method):
+class ViM(OutsideSubspace):
     """Norm of the feature's part outside the principal subspace, scaled to logits, less the energy.
 
     score(x) = α‖(f − u) N‖ − log Σ_c exp z_c, with u = −W⁺ b, N the eigenvectors of Σ (f − u)(f − u)ᵀ after the `dim`
@@ -55,11 +75,7 @@ class ViM(Method):
         """Learn origin, residual subspace and α from training features (n, d) and logits (n, c)."""
         train, head = training(train, "ViM"), classifier(head, "ViM")
         d = head.weight.shape[1]
-        dim = (256 if d > 256 else d // 2) if self.dim == "auto" else self.dim
-        self.require(dim < d, "dim", f"1 to {d - 1} for features of dimension {d}")
-        origin = logit_origin(head)
-        self.origin_ = origin.float()
-        self.residual_ = minor_directions(train, "ViM", origin, dim).float()
+        self._learn(train, head, 256 if d > 256 else d // 2)
         self.alpha_ = torch.tensor(self._alpha(train))
         return self
 
@@ -67,10 +83,6 @@ class ViM(Method):
         """Return the scores (n,) float32; larger = more OOD."""
         alpha = self.learnt("alpha_").to(x.features.device)
         return alpha * self._residual(x.features) - torch.logsumexp(x.logits, dim=1)
-
-    def _residual(self, features: Tensor) -> Tensor:
-        origin, basis = self.learnt("origin_").to(features.device), self.learnt("residual_").to(features.device)
-        return torch.linalg.vector_norm(by_rows(features - origin, basis.T), dim=1)
 
     def _alpha(self, train: FeatureSet) -> float:
         top = residual = whole = 0.0
@@ -85,7 +97,7 @@ class ViM(Method):
 
 
 @dataclass
-class Residual(Method):
+class Residual(OutsideSubspace):
     """Norm of the feature's part outside the principal subspace.
 
     score(x) = ‖(f − u) N‖, u = −W⁺ b, N the eigenvectors of Σ (f − u)(f − u)ᵀ after the `dim` largest, the sum over ID
@@ -110,19 +122,12 @@ class Residual(Method):
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn origin and residual directions from ID validation features (n, d) and the head."""
         train, head = training(train, "Residual"), classifier(head, "Residual")
-        d = head.weight.shape[1]
-        dim = min(512, d // 2) if self.dim == "auto" else self.dim
-        self.require(dim < d, "dim", f"1 to {d - 1} for features of dimension {d}")
-        origin = logit_origin(head)
-        self.origin_ = origin.float()
-        self.residual_ = minor_directions(train, "Residual", origin, dim).float()
+        self._learn(train, head, min(512, head.weight.shape[1] // 2))
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        basis = self.learnt("residual_").to(x.features.device)
-        shifted = x.features - self.learnt("origin_").to(x.features.device)
-        return torch.linalg.vector_norm(by_rows(shifted, basis.T), dim=1)
+        return self._residual(x.features)
 
 
 @dataclass
@@ -292,3 +297,9 @@ class PNML(Method):
         rest = torch.sigmoid(odds).scatter(1, top, 0.0).sum(dim=1)
         regret: Tensor = torch.log1p(rest - missing) / math.log(max(2, log_p.shape[1]))
         return regret.float()
+
+
+def principal_count(ascending: Tensor, share: float) -> int:
+    """Return how many of the largest eigenvalues hold at least a share of the variance, at most all but one."""
+    variance = ascending.flip(0).clamp(min=0).cumsum(dim=0)
+    return min(int((variance < share * variance[-1]).sum()) + 1, len(variance) - 1)

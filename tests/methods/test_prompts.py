@@ -19,10 +19,7 @@ from openbench.methods.prompts import (
     MCM,
     AdaNeg,
     NegLabel,
-    WordChoice,
     ZeroShot,
-    far_words,
-    grouped,
 )
 
 from .problems import KINDS, assert_equal, f, fitted_on_texts, given, problem, scores, unit, worded
@@ -149,9 +146,7 @@ SMALL = {"share": 0.4, "groups": 3, "scale": 12.0, "length": 4, "gap": 0.2}
 
 def labels_of(method: AdaNeg, head) -> tuple[np.ndarray, np.ndarray]:
     """Texts of the classes, and of the words in groups: those that NegLabel takes, which its own test holds."""
-    classes, *lists = map(head.text, method.texts)
-    words = [far_words(corpus, classes, WordChoice(method.quantile, method.share), "test") for corpus in lists]
-    return classes.double().numpy(), grouped(torch.cat(words), method.groups, method.seed).double().numpy()
+    return tuple(embedded.double().numpy() for embedded in method.embedded(head))
 
 
 def negative(cosines, classes: int, groups: int, scale: float) -> float:
