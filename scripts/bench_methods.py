@@ -45,7 +45,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Role
 from openbench.core.streaming import StreamingMethod
-from openbench.errors import FieldError, MethodError, did_you_mean
+from openbench.errors import OpenbenchError, did_you_mean
 from openbench.metrics.curve import PooledCurve
 from openbench.storage.yaml_file import read_yaml
 
@@ -91,27 +91,27 @@ def make_data(size: Sizes, folder: Path | None = None) -> Data:
             columns[Field.FEATURES][part], columns[Field.LOGITS][part] = features, head(features)
         return FeatureSet(columns)
 
-    def in_memory(count: int) -> dict[Field, Tensor]:
-        return {key: torch.empty(count, *shape, dtype=dtype) for key, (shape, dtype) in layout.items()}
-
-    def in_files(count: int, place: Path) -> dict[Field, Tensor]:
-        place.mkdir(parents=True, exist_ok=True)
-        sizes = {key: (place / f"{key}.bin", (count, *shape), dtype) for key, (shape, dtype) in layout.items()}
-        return {
-            key: torch.from_file(str(file), shared=True, size=math.prod(shape), dtype=dtype).view(shape)
-            for key, (file, shape, dtype) in sizes.items()
-        }
+    def empty(count: int, place: Path | None = None) -> dict[Field, Tensor]:
+        found = {}
+        for key, (width, dtype) in layout.items():
+            shape, size = (count, *width), count * math.prod(width)
+            if place is None:
+                found[key] = torch.empty(shape, dtype=dtype)
+            else:
+                found[key] = torch.from_file(str(place / f"{key}.bin"), shared=True, size=size, dtype=dtype).view(shape)
+        return found
 
     layout = {
         Field.FEATURES: ((size.d,), torch.float32),
         Field.LOGITS: ((size.c,), torch.float32),
         Field.LABELS: ((), torch.int64),
     }
-    test = fill(in_memory(size.m))
+    test = fill(empty(size.m))
     if folder is None:
-        return Data(fill(in_memory(size.n)), test, head)
+        return Data(fill(empty(size.n)), test, head)
+    folder.mkdir(parents=True, exist_ok=True)
     drawn = folder / f"drawn-{size.n}-{size.d}-{size.c}"
-    columns = in_files(size.n, folder)
+    columns = empty(size.n, folder)
     train = FeatureSet(columns) if drawn.exists() else fill(columns)
     drawn.touch()
     return Data(train, test, head)
@@ -261,12 +261,9 @@ def line(cells: Sequence[str]) -> str:
     return f"{cells[0]:<14}" + "".join(f"{cell:>13}" for cell in cells[1:])
 
 
-def memory(name: str, size: Sizes) -> str:
+def memory(name: str) -> str:
     """Peak memory in MiB that fitting and scoring add to the data, in a process of its own; Linux only."""
-    program = [sys.executable, __file__, "--memory-of", name]
-    for key, value in (("train", size.n), ("test", size.m), ("dim", size.d), ("classes", size.c)):
-        program += [f"--{key}", str(value)]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, *sys.argv, "--memory-of", name], capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else "–"
 
 
@@ -287,51 +284,38 @@ def print_memory(name: str, size: Sizes) -> None:
     print(f"{resident_mib('VmHWM') - before:.0f}")
 
 
-class PeakAnonymous:
-    """Peak of anonymous memory, in MiB above the start; pages of mapped files can be dropped, these cannot.
+def measured(*steps: Callable[[], object]) -> tuple[list[float], list[float], float]:
+    """Return seconds of steps by `clock` and by the wall, and the peak of anonymous memory, in MiB above the start.
 
-    Linux only; read every few milliseconds, as Linux keeps no peak of it.
+    Pages of mapped files can be dropped, these cannot. Linux only; read every few milliseconds, as Linux keeps no peak.
     """
+    now, done, seen = clock(), threading.Event(), [resident_mib("RssAnon")] * 2
 
-    def __enter__(self) -> "PeakAnonymous":
-        """Start reading."""
-        self.start = self.peak = resident_mib("RssAnon")
-        self.done = threading.Event()
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-        return self
+    def read() -> None:
+        while not done.wait(0.005):
+            seen[1] = max(seen[1], resident_mib("RssAnon"))
 
-    def _read(self) -> None:
-        while not self.done.wait(0.005):
-            self.peak = max(self.peak, resident_mib("RssAnon"))
-
-    def __exit__(self, *_: object) -> None:
-        """Stop reading."""
-        self.done.set()
-        self.reader.join()
-
-    @property
-    def mib(self) -> float:
-        """The rise from the start to the peak."""
-        return self.peak - self.start
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    times = [(now(), time.perf_counter())]
+    for step in steps:
+        step()
+        times.append((now(), time.perf_counter()))
+    done.set()
+    reader.join()
+    taken, wall = ([b - a for a, b in pairwise(of_clock)] for of_clock in zip(*times, strict=True))
+    return taken, wall, seen[1] - seen[0]
 
 
 def streamed_row(name: str, data: Data, size: Sizes, options: argparse.Namespace) -> list[str]:
     """Fit once from mapped files and score: both clocks, as only one counts waiting for a disk, and the memory."""
     method = build(NODES[name], name)
-    now = clock()
-    with PeakAnonymous() as memory:
-        times = [(now(), time.perf_counter())]
-        method = fitted(method, data)
-        times.append((now(), time.perf_counter()))
-        score(method, data)
-        times.append((now(), time.perf_counter()))
-    taken, wall = ([b - a for a, b in pairwise(of_clock)] for of_clock in zip(*times, strict=True))
+    taken, wall, mib = measured(lambda: fitted(method, data), lambda: score(method, data))
     if taken[1] < _SHORT:  # short enough to repeat without the cost of the first call
         taken[1] = seconds(lambda: score(method, data), options.repeats)
     floors = fit_floor(name, data, size), score_floor(name, data, size)
     cells = [cell for t, floor in zip(taken, floors, strict=True) for cell in (f"{t:.4f}", ratio(t, floor))]
-    return [name, *cells, *(f"{t:.3f}" for t in wall), f"{memory.mib:.0f}"]
+    return [name, *cells, *(f"{t:.3f}" for t in wall), f"{mib:.0f}"]
 
 
 def print_indexes(data: Data, size: Sizes) -> None:
@@ -361,9 +345,20 @@ def print_indexes(data: Data, size: Sizes) -> None:
         print(line((index, *times, f"{recall:.4f}", f"{area:.5f}", f"{area - reference:+.5f}")), flush=True)
 
 
+def names(text: str) -> list[str]:
+    """Return comma-separated names of methods."""
+    chosen = text.split(",")
+    for name in chosen:
+        if name not in NODES:
+            raise argparse.ArgumentTypeError(
+                f"method '{name}' not found{did_you_mean(name, NODES)} — available: {', '.join(NODES)}"
+            )
+    return chosen
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", default=",".join(NODES), help="comma-separated names; all by default")
+    parser.add_argument("--methods", default=list(NODES), type=names, help="comma-separated names; all by default")
     for key, default in (("train", 50_000), ("test", 50_000), ("dim", 512), ("classes", 10)):
         parser.add_argument(f"--{key}", type=int, default=default)
     parser.add_argument("--repeats", type=int, default=3, help="timed calls, of which the median counts")
@@ -372,11 +367,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--indexes", action="store_true", help="compare KNN's approximate indexes with the exact one")
     parser.add_argument("--streamed", type=Path, metavar="FOLDER", help="training columns in files there, one run each")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    for name in options.methods.split(","):
-        if name not in NODES:
-            parser.error(f"method '{name}' not found{did_you_mean(name, NODES)} — available: {', '.join(NODES)}")
-    return options
+    return parser.parse_args()
 
 
 def main() -> None:
@@ -392,14 +383,14 @@ def main() -> None:
     print(title)
     beside = ("wall fit s", "wall score s") if options.streamed else ("peer fit s", "peer score s")
     print(line(("method", "fit s", "× floor", "score s", "× floor", *beside, "extra MiB")))
-    for name in options.methods.split(","):
+    for name in options.methods:
         try:
             if options.streamed:
                 cells = streamed_row(name, data, size, options)
             else:
                 cells = row(name, data, size, options)
-                cells.append("–" if options.no_memory else memory(name, size))
-        except (MethodError, FieldError) as error:
+                cells.append("–" if options.no_memory else memory(name))
+        except OpenbenchError as error:
             print(f"{name}: {error}")
             continue
         # A line as soon as it is known: a whole table of large sizes takes minutes.

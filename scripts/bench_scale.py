@@ -34,17 +34,18 @@ import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from bench_methods import NODES, Data, PeakAnonymous, Sizes, clock, fitted, make_data, score  # beside this
+from bench_methods import NODES, Data, Sizes, fitted, make_data, measured, names, score  # beside this
 from torch import Tensor
 
 from openbench.config.build import build
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.errors import FieldError, MethodError, did_you_mean
+from openbench.errors import OpenbenchError
 
 IMAGENET, IMAGENET_21K, BILLION = 1_281_167, 14_197_122, 10**9
 DIM, CLASSES = 2048, 1000
@@ -53,17 +54,6 @@ _WAIT = 3600  # processor seconds after which a method is stopped
 _ROWS = mmap.PAGESIZE // 4  # so many rows of 32-bit values are whole pages, whatever the width
 _PRIVATE, _FIXED, _ANONYMOUS = 2, 16, 32  # of Linux' mmap, of which Python's knows the second not
 Row = Mapping[str, Any]
-
-
-def measured(name: str, data: Data, limit: int) -> Row:
-    """Fit and score once in a forked process with `limit` bytes of anonymous memory; return what it took, or why not.
-
-    Args:
-        name: of the method.
-        data: training columns, mapped, and test columns.
-        limit: of anonymous memory, in bytes.
-    """
-    return limited(lambda: _work(name, data), limit)
 
 
 def limited(work: Callable[[], Row], limit: int) -> Row:
@@ -87,23 +77,18 @@ def limited(work: Callable[[], Row], limit: int) -> Row:
 def _tried(work: Callable[[], Row]) -> Row:
     try:
         return work()
-    except (MethodError, FieldError) as error:
+    except OpenbenchError as error:
         return {"failed": str(error).split(" — ")[0]}
     except (MemoryError, RuntimeError) as error:
         short = "DefaultCPUAllocator" in str(error) or isinstance(error, MemoryError)
         return {"failed": "needs more memory than the limit" if short else str(error).splitlines()[0]}
 
 
-def _work(name: str, data: Data) -> Row:
-    now = clock()
-    method = build(NODES[name], name)
-    with PeakAnonymous() as memory:
-        start = now()
-        method = fitted(method, data)
-        between = now()
-        score(method, data)
-        end = now()
-    return {"fit": between - start, "score": end - between, "extra": memory.mib}
+def work(name: str, data: Data, **changed: object) -> Row:
+    """Fit and score once: seconds of each, and the peak of anonymous memory above the start, in MiB."""
+    method = build({**NODES[name], **changed}, name)
+    (fit, scored), _, extra = measured(lambda: fitted(method, data), lambda: score(method, data))
+    return {"fit": fit, "score": scored, "extra": extra}
 
 
 def with_mixed(data: Data) -> Data:
@@ -216,18 +201,14 @@ def _duration(seconds: float | None) -> str:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="for the training columns and scale.jsonl")
-    parser.add_argument("--methods", default=",".join(NODES), help="comma-separated names; all by default")
+    parser.add_argument("--methods", default=list(NODES), type=names, help="comma-separated names; all by default")
     parser.add_argument("--parts", default="16,4", help="of ImageNet's training set: 16 is a sixteenth, 1 all of it")
     parser.add_argument("--drawn", type=int, default=1, help="the largest part that is drawn; larger ones repeat it")
     parser.add_argument("--dim", type=int, default=DIM, help="features")
     parser.add_argument("--classes", type=int, default=CLASSES)
     parser.add_argument("--memory", type=float, default=8.0, help="limit of anonymous memory, in GiB")
     parser.add_argument("--table", action="store_true", help="print what was measured and end")
-    options = parser.parse_args()
-    for name in options.methods.split(","):
-        if name not in NODES:
-            parser.error(f"method '{name}' not found{did_you_mean(name, NODES)} — available: {', '.join(NODES)}")
-    return options
+    return parser.parse_args()
 
 
 def main() -> None:
@@ -243,9 +224,10 @@ def main() -> None:
             folder = options.folder / (str(drawn) if kept.name == "scale.jsonl" else f"{drawn}-{size}")
             data = make_data(Sizes(drawn, 1000, options.dim, options.classes), folder)
             data = with_mixed(data if drawn == n else replace(data, train=repeated(folder, data.train, n)))
-            for name in options.methods.split(","):
+            for name in options.methods:
                 if not any((row["n"], row["method"]) == (n, name) for row in rows):
-                    rows.append({"n": n, "method": name, **measured(name, data, int(options.memory * 2**30))})
+                    found = limited(partial(work, name, data), int(options.memory * 2**30))
+                    rows.append({"n": n, "method": name, **found})
                     with kept.open("a") as file:
                         print(json.dumps(rows[-1]), file=file)
                     print(json.dumps(rows[-1]), file=sys.stderr, flush=True)

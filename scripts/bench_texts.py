@@ -13,24 +13,20 @@ the start, in MiB.
 
 import argparse
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from bench_methods import PeakAnonymous, clock  # beside this script
-from bench_scale import CLASSES, Row, limited
+from bench_methods import Data, measured  # beside this script
+from bench_scale import CLASSES, Row, limited, work
 from torch import Tensor
 
 from openbench import _compat
 from openbench.backbones.heads.prompts import PromptLearning, learnt_prompts
 from openbench.backbones.libraries.zero_shot import OpenClipText
-from openbench.config.build import build
-from openbench.config.shipped import shipped
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import CLASSES as OF_CLASSES, Field, Texts
-from openbench.core.streaming import StreamingMethod
 from openbench.data.manifests import load_words
 from openbench.errors import did_you_mean
 
@@ -69,14 +65,6 @@ def mapped(file: Path, shape: tuple[int, ...], dtype: str = "float32") -> Tensor
     return torch.from_numpy(np.load(file, mmap_mode="c"))
 
 
-@dataclass(frozen=True)
-class Data:
-    """Test images and the head of the classes' texts."""
-
-    images: FeatureSet
-    head: Head
-
-
 def made(folder: Path, images: int) -> Data:
     """Return `images` test images with patches, and the head."""
     features = mapped(folder / f"features_{images}.npy", (images, DIM))
@@ -84,29 +72,8 @@ def made(folder: Path, images: int) -> Data:
     texts = Embedded(folder)
     head = Head(100 * texts[Texts(OF_CLASSES)].clone(), torch.zeros(CLASSES), texts=texts)
     columns = {Field.FEATURES: features, Field.LOGITS: head(features), Field.PATCHES: patches}
-    return Data(FeatureSet(columns), head)
-
-
-def method_work(name: str, data: Data) -> Row:
-    """Fit a method on the texts and score the images."""
-    label = name.partition(",")[0]
-    node = shipped("method", label) or {}
-    method = build({**node, **STREAMS.get(name, {})}, label)
-    images = replace(data.images, columns={f: data.images.columns[f] for f in method.request.fields - {Field.TEXT}})
-    now = clock()
-    with PeakAnonymous() as memory:
-        start = now()
-        method.fit(None, data.head)
-        between = now()
-        if isinstance(method, StreamingMethod):
-            remembered = method.memory()
-            for rows in images.batches():
-                method.score_next(rows, remembered)
-        else:
-            for rows in images.batches():
-                method.score(rows)
-        end = now()
-    return {"fit": between - start, "score": end - between, "extra": memory.mib}
+    x = FeatureSet(columns)
+    return Data(x, x, head)
 
 
 def prompts_work(name: str, data: Data, classes: int) -> Row:
@@ -116,14 +83,10 @@ def prompts_work(name: str, data: Data, classes: int) -> Row:
     tokenizer = _compat.library("open_clip").get_tokenizer("ViT-B-16")
     tower = OpenClipText(model, tokenizer, "ViT-B-16", tuple(f"class {i}" for i in range(classes)), ("{}",))
     fields = (Field.FEATURES, Field.PATCHES)[: 2 if name == "locoop" else 1]
-    columns = {field: data.images.columns[field][:32] for field in fields}
+    columns = {field: data.test.columns[field][:32] for field in fields}
     shots = FeatureSet({**columns, Field.LABELS: torch.arange(32) % classes})
-    now = clock()
-    with PeakAnonymous() as memory:
-        start = now()
-        learnt_prompts(tower, shots, shots, PromptLearning(epochs=1))
-        end = now()
-    return {"fit": end - start, "score": 0.0, "extra": memory.mib}
+    (taken,), _, extra = measured(lambda: learnt_prompts(tower, shots, shots, PromptLearning(epochs=1)))
+    return {"fit": taken, "score": 0.0, "extra": extra}
 
 
 def line(name: str, row: Row, images: int) -> str:
@@ -157,10 +120,10 @@ def main() -> None:
     print("| method | fit s | score s per 1,000 | extra MiB |\n| --- | ---: | ---: | ---: |")
     for name in options.methods:
         if name in PROMPTS:
-            work = partial(prompts_work, name, data, options.classes)
+            steps = partial(prompts_work, name, data, options.classes)
         else:
-            work = partial(method_work, name, data)
-        print(line(name, limited(work, int(options.memory * 2**30)), options.images), flush=True)
+            steps = partial(work, name.partition(",")[0], data, **STREAMS.get(name, {}))
+        print(line(name, limited(steps, int(options.memory * 2**30)), options.images), flush=True)
 
 
 if __name__ == "__main__":
