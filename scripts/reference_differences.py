@@ -10,6 +10,7 @@ library, or, as the test's name says, the method itself on data that must not ma
 
 import argparse
 import csv
+import re
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -21,7 +22,11 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[1]
-METHODS = {"pyod", *(file.stem for file in (ROOT / "configs" / "method").glob("*.yaml"))}
+METHODS = {
+    name.lower()
+    for file in (ROOT / "openbench" / "methods").glob("*.py")
+    for name in re.findall(r"^class (\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+}
 HEADER = ("file", "test", "comparisons", "largest difference")
 
 
@@ -34,9 +39,9 @@ class Comparisons:
 
     def pytest_runtest_call(self, item: pytest.Item) -> None:
         """Note which test of which method runs."""
-        name = item.name.split("[")[0].removeprefix("test_")
-        method = max((known for known in METHODS if name.startswith(f"{known}_")), key=len, default="")
-        self._at = method or item.path.stem.removeprefix("test_"), name.removeprefix(f"{method}_" if method else "")
+        words = item.name.split("[")[0].removeprefix("test_").split("_")
+        count = max((k for k in range(1, len(words)) if "".join(words[:k]) in METHODS), default=0)
+        self._at = "_".join(words[:count]) or item.path.stem.removeprefix("test_"), "_".join(words[count:])
 
     def counted(self, compare: Callable[..., None]) -> Callable[..., None]:
         """Return a comparing function that notes what it is given."""

@@ -156,39 +156,19 @@ def numbers(kept: Sequence[float | str] | Values) -> Values:
 def story(entry: Entry, found: Iterable[Difference], stored: Stored | None) -> str:
     """What a person needs to know: which class, which cases, how far, and the ways out."""
     listed = list(found)
-    shown = [f"  {d.case}: {d.what}" for d in listed[:5]]
-    if len(listed) > 5:
-        shown.append(f"  and {len(listed) - 5} more cases")
+    shown = [f"  {d.case}: {d.what}" for d in listed[:5]] + [f"  and {len(listed) - 5} more cases"] * (len(listed) > 5)
     lines = [f"golden values of {entry.name} ({entry.file}) do not hold:", *shown]
-    if all(d.accepted for d in listed):
-        return "\n".join([*lines, f"if that is meant, run: {COMMAND} {entry.name}"])
-    lines += [
-        "two ways out:",
-        "  the change was not meant: restore the code;",
-        f"  it was: {_raise(entry, listed, stored)}",
+    if not all(d.accepted for d in listed):
+        lines.append(
+            f"restore the code — or raise the version of what moved in {entry.file}; a draw has none, and benchmarks "
+            "drawn like this are then others, with digests of their own"
+        )
+    was = {} if stored is None else stored["made_with"]
+    others = [
+        f"{name} {made_with().get(name)} (was {old})" for name, old in was.items() if made_with().get(name) != old
     ]
-    others = [f"{name} {now} (was {was})" for name, was, now in _libraries(stored) if was != now]
-    if others:
-        lines.append(f"or it is not ours: the values were accepted with other libraries — here: {', '.join(others)}")
-    return "\n".join(lines)
-
-
-def _raise(entry: Entry, found: list[Difference], stored: Stored | None) -> str:
-    moved = next(d for d in found if not d.accepted)
-    now = entry.cases[moved.case].version if moved.case in entry.cases else None
-    if now is None:
-        return f"benchmarks drawn like this are then others, with digests of their own; run: {COMMAND} {entry.name}"
-    place = f"LOOP_VERSION or OUTPUTS_VERSION in {entry.file}"
-    if entry.name.rpartition("/")[2][0].isupper():
-        cls = entry.name.rpartition("/")[2]
-        place = f"`version: ClassVar[int]` of class {cls} in {entry.file}, or of the part that moved,"
-    was = 0 if stored is None else stored["cases"][moved.case]["version"]
-    return f"raise {place} to {max(now, was) + 1}, then run: {COMMAND} {entry.name}"
-
-
-def _libraries(stored: Stored | None) -> Iterator[tuple[str, str, str]]:
-    for name, was in ({} if stored is None else stored["made_with"]).items():
-        yield name, was, made_with().get(name, "not installed")
+    lines += [f"the values were accepted with other libraries — here: {', '.join(others)}"] * bool(others)
+    return "\n".join([*lines, f"if that is meant, run: {COMMAND} {entry.name}"])
 
 
 def made_with() -> dict[str, str]:

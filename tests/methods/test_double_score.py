@@ -202,27 +202,22 @@ def test_a_rate_per_ood_set_bounds_the_choice_on_that_set():
         assert found.trials == alone.trials
 
 
+RATES = {"fpr": {"n": 0.6, "far": 0.9}}
+
+
 @pytest.mark.parametrize(
-    ("on", "message"),
+    ("given", "on", "space", "message"),
     [
-        (None, "rates for n, far, the weight is chosen on b — .* tune=oracle_per_set"),
-        (TestSplits(ID_TEST, (NEAR, FAR)), "chosen on n and f"),
-        (TestSplits(ID_TEST, (FAR,)), "no rate for the OOD set 'f' — give one"),
+        (RATES, None, {}, "rates for n, far, the weight is chosen on b — .* tune=oracle_per_set"),
+        (RATES, TestSplits(ID_TEST, (NEAR, FAR)), {}, "chosen on n and f"),
+        (RATES, TestSplits(ID_TEST, (FAR,)), {}, "no rate for the OOD set 'f' — give one"),
+        ({"tpr": 1.0, "fpr": 0.0}, None, {}, r"accepts 1 of ID and at most 0 of OOD — raise method.fpr"),
+        ({}, None, {"tpr": [0.7, 0.8]}, "`_space_` names mu, tpr — allowed: mu"),
     ],
 )
-def test_rates_per_ood_set_are_refused_where_the_choice_is_not_made_on_one_of_them(on, message):
-    with pytest.raises(ConfigError, match=message):
-        DoubleScore(Column(0), Column(1), fpr={"n": 0.6, "far": 0.9}).search({"mu": MUS}, context(Source(), on))
-
-
-def test_an_infeasible_bound_names_the_bound_and_the_way_out():
-    with pytest.raises(MethodError, match=r"no threshold accepts 1 of ID and at most 0 of OOD — raise method.fpr"):
-        DoubleScore(Column(0), Column(1), tpr=1.0, fpr=0.0).search({"mu": MUS}, context(Source()))
-
-
-def test_the_space_may_name_the_weight_alone():
-    with pytest.raises(ConfigError, match="`_space_` names mu, tpr — allowed: mu"):
-        DoubleScore(Column(0), Column(1)).search({"mu": MUS, "tpr": [0.7, 0.8]}, context(Source()))
+def test_a_search_that_cannot_be_made_is_refused_with_the_way_out(given, on, space, message):
+    with pytest.raises((ConfigError, MethodError), match=message):
+        DoubleScore(Column(0), Column(1), **given).search({"mu": MUS, **space}, context(Source(), on))
 
 
 def test_a_part_that_is_no_method_is_refused():

@@ -17,7 +17,7 @@ from openbench.methods._bank import Bank
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
-from openbench.methods.neighbours import CFOOD, OODD, CombOOD, NNGuide, Relation, best_exponents, yeo_johnson
+from openbench.methods.neighbours import CFOOD, OODD, CombOOD, NNGuide, Relation, best_exponents
 
 from .problems import KINDS, assert_blocks_leave_no_trace, assert_equal, f, given, problem, scores, unit, y, z
 
@@ -353,15 +353,6 @@ def combood_by_sklearn(data, k: int) -> np.ndarray:
 def test_combood_equals_the_steps_with_sklearn(kind, k):
     data = problem(kind)
     assert_equal(scores(CombOOD(k), data), combood_by_sklearn(data, k), rtol=2e-4)
-
-
-@pytest.mark.parametrize("exponent", [-3.0, 0.0, 0.5, 1.0, 2.0, 5.0])
-def test_combood_the_transform_equals_scipys(exponent):
-    from scipy.stats import yeojohnson
-
-    x = np.concatenate([np.linspace(-5, 5, 41), [1e-9, -1e-9]])
-    found = yeo_johnson(torch.tensor(x)[:, None], torch.tensor([exponent], dtype=torch.float64))
-    np.testing.assert_allclose(found[:, 0], yeojohnson(x, exponent), rtol=1e-9, atol=1e-12)
 
 
 def test_combood_exponents_maximise_the_likelihood():

@@ -25,16 +25,6 @@ from .problems import assert_equal, f, given, problem, scores
 METHODS = [ECOD, COPOD]
 
 
-@pytest.mark.parametrize("kind", ["rectified", "signed"])
-@pytest.mark.parametrize("cls", METHODS)
-def test_ecod_equals_pyod_for_a_batch_of_one(cls, kind):
-    models = pytest.importorskip("pyod.models." + cls.__name__.lower(), reason="needs the package pyod")
-    data = problem(kind)
-    peer = getattr(models, cls.__name__)().fit(f(data.train))
-    expected = [float(peer.decision_function(row[None])[0]) for row in f(data.test)[:60]]
-    assert_equal(scores(cls(), data)[:60], expected)
-
-
 def counted(train: np.ndarray, test: np.ndarray, ecod: bool) -> np.ndarray:
     """Sum over features for each row of `test`, tails counted one by one."""
     total = np.zeros(len(test))
