@@ -21,11 +21,13 @@ from openbench.studies.runs import PlannedRun, Records, merged, planned_run
 from openbench.studies.study import Column, Row, Study
 
 _CONFIDENCE = 0.95
-# How a table marks what is known of a difference.
-ROUNDING = "="  # no larger than rounding of what is printed
-WITHIN = "~"  # no larger than seeds differ
-BEYOND = "*"  # larger than seeds differ
-UNKNOWN = "?"  # nothing is known of how seeds differ
+# Mark of what is known of a difference → what programs call it, and what it says.
+VERDICTS = {
+    "=": ("rounding", "no larger than rounding of what is printed"),
+    "~": ("within seeds", "no larger than seeds differ (95 %)"),
+    "*": ("beyond seeds", "beyond the spread of seeds (95 %)"),
+    "?": ("spread not known", "the spread of seeds is not known on either side"),
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Difference:
 
     Args:
         value: the difference.
-        verdict: its mark.
+        verdict: one of VERDICTS.
     """
 
     value: float
@@ -72,18 +74,18 @@ def difference(ours: Estimate, runs: int, published: PublishedFigure) -> Differe
     """
     gap = ours.value - published.value.value
     if abs(gap) <= published.rounding * (1 + 1e-9):
-        return Difference(gap, ROUNDING)
+        return Difference(gap, "=")
     sides = ((ours, runs), (published.value, published.runs))
     known = [(mean.std**2 * n / (n - 1), n) for mean, n in sides if mean.std is not None and n > 1]
     if not known:
-        return Difference(gap, UNKNOWN)
+        return Difference(gap, "?")
     # Squared errors of both means; a variance that is known on one side only stands for both.
     a, b = known[0][0] / runs, known[-1][0] / published.runs
     freedom = known[0][1] - 1.0
     if len(known) == 2 and a + b:
         freedom = (a + b) ** 2 / (a * a / (runs - 1) + b * b / (published.runs - 1))
     limit = float(student.ppf((1 + _CONFIDENCE) / 2, freedom)) * sqrt(a + b)
-    return Difference(gap, WITHIN if abs(gap) <= limit + published.rounding else BEYOND)
+    return Difference(gap, "~" if abs(gap) <= limit + published.rounding else "*")
 
 
 _LEVEL = 0.95  # of the intervals that are shown where there is a choice

@@ -25,12 +25,7 @@ from openbench.metrics.curve import PooledCurve
 from openbench.metrics.options import MetricOptions
 from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, oscr, oscr_selective
 from openbench.metrics.suite import fixed_thresholds
-from openbench.metrics.threshold import (
-    balanced_threshold,
-    choose_scale,
-    shared_thresholds,
-    threshold_areas,
-)
+from openbench.metrics.threshold import balanced_threshold, choose_scale, shared_thresholds, threshold_areas
 from openbench.results import escape
 from openbench.results.plots import INK, finish, lines, panels, saved, sides, thinned
 from openbench.results.scores.stored import ScoreStore

@@ -31,18 +31,7 @@ from openbench.results.tables.published import rebench_figures, rejection_figure
 from openbench.results.tables.render import Cell as TableCell, Column, Estimate, Table, cell_text, rendered, to_csv
 from openbench.storage.plain_json import dumps
 from openbench.studies import curves
-from openbench.studies.cells import (
-    BEYOND,
-    ROUNDING,
-    UNKNOWN,
-    WITHIN,
-    Cell,
-    Grid,
-    StudyOptions,
-    cells,
-    empty_cells,
-    without,
-)
+from openbench.studies.cells import VERDICTS, Cell, Grid, StudyOptions, cells, empty_cells, without
 from openbench.studies.runs import Records
 from openbench.studies.study import Column as StudyColumn, Row, Study
 from openbench.studies.tuning import Tuning
@@ -50,13 +39,6 @@ from openbench.studies.tuning import Tuning
 SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv"}
 NOT_AS_DEFINED = "†"
 _NAMED = 8  # in a note; more are counted
-# Mark → what programs call it, and what it says.
-_VERDICTS = {
-    ROUNDING: ("rounding", "no larger than rounding of what is printed"),
-    WITHIN: ("within seeds", "no larger than seeds differ (95 %)"),
-    BEYOND: ("beyond seeds", "beyond the spread of seeds (95 %)"),
-    UNKNOWN: ("spread not known", "the spread of seeds is not known on either side"),
-}
 _ARROWS = {"max": " ↑", "min": " ↓", "none": ""}
 _Shown = tuple[Column, Sequence[str], Collection[int]]  # a column, its texts, and the rows in which they are bold
 
@@ -165,7 +147,7 @@ def _facts(cell: Cell) -> dict[str, TableCell]:
         "published": printed.value.value if printed else None,
         "published_std": printed.value.std if printed else None,
         "difference": gap.value if gap else None,
-        "verdict": _VERDICTS[gap.verdict][0] if gap else "",
+        "verdict": VERDICTS[gap.verdict][0] if gap else "",
         "empty_because": cell.reason,
         "benchmark_deviates": "; ".join(cell.deviations),
         "records": " ".join(run.run_id for run in cell.records.values()),
@@ -262,7 +244,7 @@ def _legend(cells: Sequence[Cell]) -> Iterator[str]:
         yield " · ".join(parts)
     marks = {cell.difference.verdict for cell in cells if cell.difference is not None}
     if marks:
-        said = (f"{mark} {text}" for mark, (_, text) in _VERDICTS.items() if mark in marks)
+        said = (f"{mark} {text}" for mark, (_, text) in VERDICTS.items() if mark in marks)
         yield f"difference, ours less the paper's: {' · '.join(said)}"
     deviations = dict.fromkeys(text for cell in cells for text in cell.deviations)
     if deviations:

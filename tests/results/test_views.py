@@ -8,15 +8,7 @@ import pytest
 from openbench.errors import ConfigError
 from openbench.results.records.settings import hyper_parameters
 from openbench.results.tables.render import Estimate, to_console, to_csv
-from openbench.results.tables.views import (
-    VIEWS,
-    explained,
-    family_of,
-    kind_of,
-    metric_column,
-    run_table,
-    run_tables,
-)
+from openbench.results.tables.views import VIEWS, explained, family_of, kind_of, metric_column, run_table, run_tables
 
 from .records import full_record, make_record
 

@@ -6,7 +6,7 @@ from scipy.stats import t as student, ttest_1samp, ttest_ind
 
 from openbench.errors import CacheError
 from openbench.results.tables.render import Estimate
-from openbench.studies.cells import BEYOND, ROUNDING, UNKNOWN, WITHIN, PublishedFigure, difference
+from openbench.studies.cells import PublishedFigure, difference
 from openbench.studies.tables import ON_IMAGES, OVER_RUNS, paired, paired_table
 
 from ..results.records import split_scores  # noqa: TID252 — the tests are no package
@@ -24,22 +24,22 @@ def test_a_difference_is_beyond_the_spread_where_welchs_test_rejects(shift):
     ours, theirs = np.array([0.5, 0.53, 0.58, 0.51]), np.array([0.5, 0.6, 0.52]) + shift
     rejected = ttest_ind(ours, theirs, equal_var=False).pvalue < 0.05
     found = judged(ours, theirs)
-    assert found.verdict == (BEYOND if rejected else WITHIN)
+    assert found.verdict == ("*" if rejected else "~")
     assert found.value == pytest.approx(ours.mean() - theirs.mean())
 
 
 def test_a_single_run_is_held_to_where_one_more_run_may_lie():
     values = np.array([0.5, 0.53, 0.58])
     edge = student.ppf(0.975, 2) * values.std(ddof=1) * np.sqrt(1 + 1 / 3)
-    for factor, verdict in ((0.99, WITHIN), (1.01, BEYOND)):
+    for factor, verdict in ((0.99, "~"), (1.01, "*")):
         one = values.mean() + factor * edge
         assert judged(one, values).verdict == judged(values, one).verdict == verdict
 
 
 def test_without_any_deviation_only_rounding_is_known():
-    assert judged(0.903, 0.90, 0.005).verdict == ROUNDING
-    assert judged(0.91, 0.90, 0.005).verdict == UNKNOWN
-    assert judged([0.92] * 3, [0.9] * 3, 0.005).verdict == BEYOND  # seeds that agree
+    assert judged(0.903, 0.90, 0.005).verdict == "="
+    assert judged(0.91, 0.90, 0.005).verdict == "?"
+    assert judged([0.92] * 3, [0.9] * 3, 0.005).verdict == "*"  # seeds that agree
 
 
 def pairs(found, records, read=None):

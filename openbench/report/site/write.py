@@ -15,14 +15,7 @@ from typing import Any
 from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, OpenbenchError, RecordError, pip_install
 from openbench.report.run_page import run_page, run_style, template
-from openbench.report.site._boards import (
-    Facts,
-    board_data,
-    details,
-    keep,
-    methods_of,
-    number,
-)
+from openbench.report.site._boards import Facts, board_data, details, keep, methods_of, number
 from openbench.report.site._networks import PAGE, networks_page
 from openbench.report.site._others import other_boards, published, table_of
 from openbench.results.checks import read_checks

@@ -8,18 +8,8 @@ from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
 from openbench.results.escape import csv_cell
 from openbench.results.records.settings import hyper_parameters
+from openbench.results.tables import views
 from openbench.results.tables.render import Cell, Column, Estimate, Table
-from openbench.results.tables.views import (
-    GROUPS,
-    MEMBER,
-    SIDES,
-    conventions,
-    deviation_notes,
-    estimate,
-    names_of,
-    run_tables,
-    tuned_on,
-)
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -56,18 +46,18 @@ def frame(record: ResultRecord, view: str = "overview") -> "DataFrame":
     """
     import pandas as pd
 
-    tables = run_tables(record, view)
+    tables = views.run_tables(record, view)
     parts = [frame_of(table) for table in tables]
     sides = [_side(table, view) for table in tables]
     if view == "overview":
-        parts[0]["set"] = [name.removeprefix(MEMBER) for name in parts[0]["set"]]
+        parts[0]["set"] = [name.removeprefix(views.MEMBER) for name in parts[0]["set"]]
     elif set(sides) - {_STANDARD}:
         for part, side in zip(parts, sides, strict=True):
             part.insert(0, SIDE, side)
     joined = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     notes = [note for table in tables for note in table.notes]
     joined.attrs |= {"conventions": record.header, "notes": list(dict.fromkeys(notes))}
-    joined.attrs |= {"tuned": dict(record.tuned), "tuned_on": tuned_on(record) if record.tuned else ""}
+    joined.attrs |= {"tuned": dict(record.tuned), "tuned_on": views.tuned_on(record) if record.tuned else ""}
     return joined
 
 
@@ -136,7 +126,7 @@ def _plain(cell: Cell, column: Column) -> Any:
 
 def _side(table: Table, view: str) -> str:
     """The ID side that a run's table is about."""
-    return next((side for side in SIDES.values() if side and f"{view} · {side} · " in table.title), _STANDARD)
+    return next((side for side in views.SIDES.values() if side and f"{view} · {side} · " in table.title), _STANDARD)
 
 
 _KEYS = {"auroc": "AUROC ↑", "fpr95": "FPR@95 ↓"}
@@ -150,21 +140,21 @@ def methods_table(records: Mapping[str, ResultRecord], title: str) -> Table:
         title: what they have in common.
     """
     names = _names(records.values())
-    groups = [name for name in GROUPS if name in names]
+    groups = [name for name in views.GROUPS if name in names]
     numbers = [(name, key) for key in _KEYS for name in groups]
     numbers += [(name, "auroc") for name in names if name not in groups]
     columns, cells = [Column("method")], [list[Cell](records)]
     for name, key in numbers:
-        values = [estimate(record.metrics.get(name, {}), key) for record in records.values()]
+        values = [views.estimate(record.metrics.get(name, {}), key) for record in records.values()]
         bounded = name in groups and key == "auroc"
         interval = " [interval]" * (bounded and any(getattr(cell, "low", None) is not None for cell in values))
         columns.append(Column(f"{name} {_KEYS[key]}{interval}", "percent"))
         cells.append([cell if bounded else getattr(cell, "value", cell) for cell in values])
     columns += [Column("ID accuracy ↑", "percent"), Column("tuned")]
     cells += [[_accuracy(record) for record in records.values()]]
-    cells += [[f"{_chosen(r)} on {tuned_on(r)}" if r.tuned else "–" for r in records.values()]]
+    cells += [[f"{_chosen(r)} on {views.tuned_on(r)}" if r.tuned else "–" for r in records.values()]]
     headers = {r.header for r in records.values()}
-    header = conventions(headers.pop(), ["auroc", "fpr95"], ["auroc"]) if len(headers) == 1 else ""
+    header = views.conventions(headers.pop(), ["auroc", "fpr95"], ["auroc"]) if len(headers) == 1 else ""
     rows = tuple(zip(*cells, strict=True))
     return Table(title, tuple(columns), rows, header, tuple(_deviations(records.values())))
 
@@ -197,12 +187,12 @@ def methods_frame(records: Mapping[str, ResultRecord], view: str = "overview") -
         return joined
     of = list(records.values())
     columns = {
-        f"{name}_{key}": [estimate(record.metrics.get(name, {}), key) for record in of]
+        f"{name}_{key}": [views.estimate(record.metrics.get(name, {}), key) for record in of]
         for name in _names(of)
         for key in _KEYS
     } | {"id_accuracy": [_accuracy(record) for record in of]}
     titles = [Column(name, "percent") for name in columns] + [Column("tuned"), Column("tuned_on")]
-    cells = [*columns.values(), map(_chosen, of), [tuned_on(record) if record.tuned else "" for record in of]]
+    cells = [*columns.values(), map(_chosen, of), [views.tuned_on(record) if record.tuned else "" for record in of]]
     joined = frame_of(Table("", tuple(titles), tuple(zip(*cells, strict=True))))
     joined = joined.set_axis(pd.Index(list(records), name="method", dtype="str"), axis=0)
     joined.attrs["notes"] = _deviations(of)
@@ -211,13 +201,13 @@ def methods_frame(records: Mapping[str, ResultRecord], view: str = "overview") -
 
 def _names(records: Iterable[ResultRecord]) -> list[str]:
     """Groups and sets of all records, in the order of tables."""
-    names = list(dict.fromkeys(name for record in records for name in names_of(record)))
-    return [name for name in GROUPS if name in names] + [name for name in names if name not in GROUPS]
+    names = list(dict.fromkeys(name for record in records for name in views.names_of(record)))
+    return [name for name in views.GROUPS if name in names] + [name for name in names if name not in views.GROUPS]
 
 
 def _deviations(records: Iterable[ResultRecord]) -> list[str]:
     """What the records say of their images, each once."""
-    return list(dict.fromkeys(note for record in records for note in deviation_notes(record)))
+    return list(dict.fromkeys(note for record in records for note in views.deviation_notes(record)))
 
 
 def _accuracy(record: ResultRecord) -> Cell:
