@@ -103,16 +103,13 @@ SHOWN: Mapping[str, Shown] = {
 def main() -> int:
     """Write the folder, or compare it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="only these studies; the page is then left as it is")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     arguments = parser.parse_args()
-    chosen = arguments.names or sorted({*names(), *SHOWN})
-    outputs = {name: _outputs(name) for name in chosen}
+    outputs = {name: _outputs(name) for name in sorted({*names(), *SHOWN})}
     files = {path: make for name, output in outputs.items() for path, make in _files(name, output)}
-    if not arguments.names:
-        files[FOLDER / PAGE] = lambda: page(outputs).encode()
+    files[FOLDER / PAGE] = lambda: page(outputs).encode()
     if arguments.check:
-        wrong = [*stale(files), *(left_over(FOLDER, files) if not arguments.names else ())]
+        wrong = list(outdated(FOLDER, files))
         print("\n".join(wrong) or f"results/studies is current: {len(outputs)} studies")
         return 1 if wrong else 0
     for path, make in files.items():
@@ -180,17 +177,13 @@ def page(studies: Mapping[str, Outputs]) -> str:
     return _HEAD + "\n".join(lines) + "\n"
 
 
-def stale(files: Mapping[Path, Make]) -> Iterator[str]:
-    """A line for every file that is missing or differs; pictures are not compared, and so not drawn."""
+def outdated(folder: Path, files: Mapping[Path, Make]) -> Iterator[str]:
+    """A line for every file that is missing, differs or is left over; pictures are not compared, and so not drawn."""
     for path, make in files.items():
         if not path.is_file():
             yield f"{path} is missing — run scripts/results_studies.py"
         elif path.suffix != ".png" and not same(path.read_text(encoding="utf-8"), make().decode()):
             yield f"{path} differs from what the records give — run scripts/results_studies.py"
-
-
-def left_over(folder: Path, files: Mapping[Path, Make]) -> Iterator[str]:
-    """A line for every file in the folder that no study makes any more."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path not in files:
             yield f"{path} is left over: no study makes it — remove it"

@@ -14,20 +14,10 @@ from openbench.results.tables.published import RejectionFigure, rebench_figures,
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 
 
-@pytest.mark.parametrize(
-    ("key", "figure"),
-    [
-        (("mnist", "fashion_mnist", "react"), RejectionFigure(0.8, 0.10, 0.00637, 0.985, 0.990)),
-        (("cifar10_rejection", "tin", "knn_msp"), RejectionFigure(0.8, 0.19, 0.00652, 0.914, 0.976)),
-        (("cifar10_rejection", "cifar100", "msp"), RejectionFigure(0.8, 0.21, 0.00676, 0.871, 0.977)),
-    ],
-)
-def test_the_reject_option_table_is_read_in_our_names(key, figure):
-    assert rejection_figures(REFERENCE)[key] == figure
-
-
-def test_every_cell_of_the_reject_option_table_is_read():
+def test_the_reject_option_table_is_read_in_our_names():
     found = rejection_figures(REFERENCE)
+    assert found["mnist", "fashion_mnist", "react"] == RejectionFigure(0.8, 0.10, 0.00637, 0.985, 0.990)
+    assert found["cifar10_rejection", "tin", "knn_msp"] == RejectionFigure(0.8, 0.19, 0.00652, 0.914, 0.976)
     assert len(found) == 2 * 3 * 8
     assert not [key for key, figure in found.items() if None in vars(figure).values()]
 

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
-from PIL import Image
 
 from openbench.__main__ import main
 from openbench.core.request import Role
@@ -50,12 +48,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture
-def unmade(monkeypatch):
-    """Pictures are not made, only written: what they show is tested where they are."""
-    monkeypatch.setattr(Figure, "savefig", lambda self, stream, **_: Image.new("RGB", (1, 1)).save(stream, "PNG"))
-
-
 @pytest.mark.parametrize(
     ("layout", "words"),
     [
@@ -73,38 +65,29 @@ def test_a_layout_of_kept_scores_is_made_of_the_studys_runs_only(folder, capsys,
     assert "without, not run yet: ViM (Digits)" in out
 
 
-def test_curves_of_the_kept_scores_are_pictures_points_and_a_table(folder, capsys):
-    text = YAML.replace("[0, 1, 2]", "[0]") + "options: {curves: [oscr, autc]}\n"
-    (folder / "two.yaml").write_text(text)
-    assert main(["study", str(folder / "two.yaml"), "--table", "--to", str(folder / "out")]) == 0
-    kinds = ("oscr", "autc")
-    names = {path.name for path in (folder / "out").glob("two-*")}
-    assert names == {f"two-{kind}.{suffix}" for kind in kinds for suffix in ("png", "svg", "csv")}
-    out = capsys.readouterr().out
-    words = ("OSCR curves: OSCR", "rates by threshold: area", "AUTC")
-    assert [word for word in words if word not in out] == []
-    points = [row for row in _rows(folder / "out/two-oscr.csv") if row["panel"] == "digits: nine"]
-    (value,) = {row["value"] for row in points if row["line"] == "KNN"}
-    assert f"{float(value):.4f}" in out
-    assert 10 < sum(row["line"] == "MSP" for row in points) <= 50
-
-
-def _rows(path):
-    return list(csv.DictReader(io.StringIO(path.read_text())))
-
-
-def test_curves_show_the_published_figure_beside_ours(folder, capsys, unmade):
+def test_curves_of_the_kept_scores_are_pictures_points_and_a_table_beside_published_figures(folder, capsys):
     (folder / "printed.csv").write_text("who,value\nMSP,0.321\nKNN,/\n")
     text = YAML.replace("[0, 1, 2]", "[0]").replace("near: near.auroc, far: far.auroc", "nine: nine.oscr")
-    (folder / "two.yaml").write_text(f"{text}published: {{file: printed.csv, row: who}}\noptions: {{curves: [oscr]}}\n")
+    more = "published: {file: printed.csv, row: who}\noptions: {curves: [oscr, autc]}\n"
+    (folder / "two.yaml").write_text(text + more)
     assert main(["study", str(folder / "two.yaml"), "--table", "--to", str(folder / "out")]) == 0
-    assert "(0.321)" in capsys.readouterr().out
+    names = {path.name for path in (folder / "out").glob("two-*")}
+    assert names == {f"two-{kind}.{suffix}" for kind in ("oscr", "autc") for suffix in ("png", "svg", "csv")}
+    out = capsys.readouterr().out
+    words = ("OSCR curves: OSCR", "rates by threshold: area", "AUTC", "(0.321)")
+    assert [word for word in words if word not in out] == []
+    points = list(csv.DictReader(io.StringIO((folder / "out/two-oscr.csv").read_text())))
+    of = {
+        line: [row for row in points if (row["panel"], row["line"]) == ("digits: nine", line)]
+        for line in ("KNN", "MSP")
+    }
+    (value,) = {row["value"] for row in of["KNN"]}
+    assert f"{float(value):.4f}" in out
+    assert 10 < len(of["MSP"]) <= 50
+    assert [{row["published"] for row in of[line]} for line in ("KNN", "MSP")] == [{""}, {"0.321"}]
     (folder / "cache/scores" / f"{run('knn', 0, 0.9).run_id}.parquet").unlink()
     assert main(["study", str(folder / "two.yaml"), "--table"]) == 0
     assert "without, since their scores are not kept: KNN" in capsys.readouterr().out
-    printed = {(row["line"], row["panel"]): row["published"] for row in _rows(folder / "out/two-oscr.csv")}
-    assert printed["MSP", "digits: nine"] == "0.321"
-    assert printed["KNN", "digits: nine"] == printed["MSP", "digits: eight"] == ""
 
 
 def test_curves_are_of_the_metrics_that_the_records_have(folder, capsys):
