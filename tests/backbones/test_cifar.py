@@ -6,9 +6,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.backbones.cifar import SPECS, CifarResNet, Subsample
-from openbench.core.preprocess import Preprocess
-
-PREPROCESS = Preprocess(32, 32)
 
 
 @pytest.mark.parametrize(

@@ -158,17 +158,3 @@ def test_weight_files_of_odd_content_are_refused_by_name(content: bytes, suffix:
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=rf"w{suffix}'"):
         read_weights(path)
-
-
-def test_a_pickled_file_with_any_byte_changed_gives_tensors_or_an_error(tmp_path: Path) -> None:
-    torch.save({"w": torch.ones(2)}, tmp_path / "w.pt")
-    whole, refused = (tmp_path / "w.pt").read_bytes(), 0
-    for place in range(0, len(whole), 11):
-        changed = bytearray(whole)
-        changed[place] ^= 0xFF
-        (tmp_path / "x.pt").write_bytes(changed)
-        try:
-            read_weights(tmp_path / "x.pt")
-        except CheckpointError:
-            refused += 1
-    assert refused

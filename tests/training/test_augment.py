@@ -17,7 +17,7 @@ from openbench.training.augment.augmentations import (
     RandomCrop,
 )
 from openbench.training.augment.pixmix import PixMix
-from openbench.training.augment.reading import PreparedVersions, RandomResizedCrop
+from openbench.training.augment.reading import PreparedVersions
 
 from .training_toys import draws
 
@@ -107,11 +107,6 @@ def test_an_augmentation_of_the_group_joins_any_training_and_has_the_defaults_of
     assert all(isinstance(kind, PreparedVersions) or kind == type(kind)() for kind in made)
 
 
-def test_a_part_of_one_pixel_is_taken_as_any_other() -> None:
-    kind, rng = RandomResizedCrop((0.25, 0.25), (1.0, 1.0)), np.random.default_rng(0)
-    assert {kind.part(2, 2, rng) for _ in range(40)} == {(top, left, 1, 1) for top in (0, 1) for left in (0, 1)}
-
-
 @pytest.fixture
 def many() -> torch.Tensor:
     return torch.randint(1, 256, (64, 9, 7, 3), generator=draws(9)).to(torch.uint8)
@@ -130,16 +125,6 @@ def test_crop_cuts_the_windows_that_numpy_cuts_one_by_one(many: torch.Tensor, pa
         np.testing.assert_array_equal(cropped[i], window)
 
 
-def test_every_offset_of_the_crop_is_equally_likely() -> None:
-    image = torch.arange(1, 26).view(1, 5, 5, 1).to(torch.uint8)
-    crops = RandomCrop(1)(image.repeat(9000, 1, 1, 1), draws(0)).numpy()
-    windows = {padded(image[0].numpy(), 1)[t : t + 5, u : u + 5].tobytes(): 0 for t in range(3) for u in range(3)}
-    for crop in crops:
-        windows[crop.tobytes()] += 1
-    # Binomial(9000, 1/9): standard deviation 29.8; five of them.
-    assert all(abs(count - 1000) < 150 for count in windows.values())
-
-
 def test_flip_mirrors_left_to_right_about_half_of_the_images(many: torch.Tensor) -> None:
     many = many.repeat(40, 1, 1, 1)
     flipped = HorizontalFlip()(many, draws(0)).numpy()
@@ -149,8 +134,3 @@ def test_flip_mirrors_left_to_right_about_half_of_the_images(many: torch.Tensor)
         assert is_mirror or np.array_equal(after, before)
         mirrored += is_mirror
     assert abs(mirrored / len(many) - 0.5) < 5 * 0.5 / len(many) ** 0.5
-
-
-def test_flip_at_the_ends_of_its_range(many: torch.Tensor) -> None:
-    assert torch.equal(HorizontalFlip(0.0)(many, draws(0)), many)
-    assert torch.equal(HorizontalFlip(1.0)(many, draws(0)), many.flip(2))

@@ -4,15 +4,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.optim.swa_utils import AveragedModel
 
 from openbench.digest import digest
 from openbench.training.loop import _loop as loop
 from openbench.training.loop._loop import accuracy_of, train
 from openbench.training.loop._session import EMA
 
-from .killing import train_until_killed
-from .training_toys import QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, job
+from .training_toys import QUIET, RECIPE, ToyEntropy, ToyNet, job
 
 AVERAGED = replace(RECIPE, ema=0.9)
 
@@ -44,20 +42,6 @@ def test_average_follows_its_recursion() -> None:
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
-def test_late_average_is_that_of_torch() -> None:
-    """Once d_t has reached d, ours and torch.optim.swa_utils.AveragedModel forget at the same rate."""
-    model, decay = ToyNet(), 0.2
-    average = EMA(model, decay)
-    peer = AveragedModel(model, use_buffers=True, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay))
-    for _ in walk(model, 40):
-        average.update()
-        peer.update_parameters(model)
-    with average.in_place():
-        for name, value in peer.module.named_parameters():
-            torch.testing.assert_close(model.get_parameter(name), value)
-        torch.testing.assert_close(model.bn.running_var, peer.module.bn.running_var)
-
-
 def test_the_average_is_what_is_validated_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
@@ -77,13 +61,6 @@ def test_averaging_does_not_disturb_the_steps(tmp_path: Path) -> None:
     averaged = train(job(ToyEntropy(AVERAGED)), tmp_path / "averaged", QUIET)
     assert [row.loss for row in averaged.curve] == [row.loss for row in plain.curve]
     assert averaged.files != plain.files
-
-
-def test_resumed_average_is_that_of_an_uninterrupted_training(tmp_path: Path) -> None:
-    made = job(ToyPrototypes(AVERAGED))
-    through = train(made, tmp_path / "through", QUIET)
-    train_until_killed(made, tmp_path / "cut", 3)
-    assert train(made, tmp_path / "cut", QUIET).files == through.files
 
 
 def test_a_recipe_without_average_keeps_its_name_and_one_with_has_another() -> None:

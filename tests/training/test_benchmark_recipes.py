@@ -1,8 +1,6 @@
 """Every training on every benchmark: the common recipe of OpenOOD v1.5, what its paper changes, what is typed."""
 
-import json
 import re
-from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ from openbench.compose.config import compose, plain
 from openbench.config.build import build
 from openbench.config.shipped import shipped
 from openbench.errors import ConfigError
-from openbench.storage.yaml_file import read_yaml
 from openbench.training.recipe import Recipe
 
 BENCHMARKS = sorted(file.stem for file in (paths.config_dir() / "benchmark").glob("*.yaml"))
@@ -87,49 +84,6 @@ WITHOUT_OUTLIERS = {"mcd": {"cifar10": 90, "cifar100": 90, "imagenet200": 80}, "
 WITHOUT_OUTLIERS["npos"]["imagenet1k"] = 1
 
 
-# The data that some training or augmentation has values of its own for, as ${by_data:0.95,{cifar100:0.5}}.
-KNOWN_DATA = {
-    data
-    for group in ("training", "augment")
-    for file in (paths.config_dir() / group).glob("*.yaml")
-    for values in re.findall(r"\$\{by_data:[^{}]*\{([^{}]*)\}", file.read_text())
-    for data in re.findall(r"(\w+):", values)
-}
-
-
-def test_the_data_that_trainings_have_values_for_are_those_with_a_published_recipe() -> None:
-    assert KNOWN_DATA.issubset(COMMON)
-    assert all(f"{data}:" in (paths.config_dir() / "training/mos.yaml").read_text() for data in KNOWN_DATA)
-    assert len(KNOWN_DATA) > 2
-
-
-def effect(name: str) -> dict[str, Any]:
-    """All of a benchmark's file that a training can depend on: recipe, keys of trainings, and data that it knows."""
-    node: Any = read_yaml(paths.config_dir() / "benchmark" / f"{name}.yaml")
-    found: dict[str, Any] = {key: value for key, value in node.items() if "training" in key or "recipe" in key}
-    for default in node["defaults"]:
-        if isinstance(default, dict):
-            found |= {key: value for key, value in default.items() if "training" in key or "recipe" in key}
-        elif default != "_self_":
-            found = effect(default) | found
-    classes = node["benchmark"].get("classes")
-    data = classes.partition("/")[0] if isinstance(classes, str) else ""
-    return found | ({"data": data} if data in KNOWN_DATA else {})
-
-
-def alike() -> list[list[str]]:
-    groups = defaultdict(list)
-    for name in BENCHMARKS:
-        recipe = {"override /recipe@training.recipe": "cifar"}  # where the file does not say
-        groups[json.dumps(recipe | effect(name), sort_keys=True)].append(name)
-    return list(groups.values())
-
-
-# To compose every training on every benchmark takes minutes: one of those with the same effect stands for the others.
-ALIKE = alike()
-DISTINCT = [next((name for name in names if name in COMMON), names[0]) for names in ALIKE]
-
-
 def composed(*words: str) -> dict[str, Any]:
     return plain(compose("run", words), "training")
 
@@ -172,7 +126,7 @@ def test_a_training_has_the_common_recipe_but_for_what_is_its_own(data: str) -> 
 
 
 # The ten epochs of rebench are too few for the warm-up of contrastive trainings.
-OTHERS = [b for b in DISTINCT if b not in COMMON and "rebench" not in b]
+OTHERS = [b for b in BENCHMARKS if b not in COMMON and "rebench" not in b]
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -180,13 +134,6 @@ def test_a_training_can_be_built_on_each_of_the_other_benchmarks_too(name: str) 
     """One on each in turn."""
     training = TRAININGS[OTHERS.index(name) % len(TRAININGS)]
     assert isinstance(build(composed(f"+benchmark={name}", f"training={training}")).recipe, Recipe)
-
-
-@pytest.mark.parametrize("names", [names for names in ALIKE if len(names) > 1], ids=lambda names: names[0])
-def test_benchmarks_that_are_alike_train_alike(names: list[str]) -> None:
-    """By the training that has values of its own for all data that any has; of which other files say nothing."""
-    first, last = (composed(f"+benchmark={name}", "training=mos") for name in (names[0], names[-1]))
-    assert first == last
 
 
 def test_what_is_typed_goes_before_all() -> None:

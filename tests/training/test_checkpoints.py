@@ -11,9 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from openbench.backbones.network import Ensemble, NetworkBackbone, ensemble, finetuned
-from openbench.core.benchmark import Benchmark
 from openbench.core.request import Request, Role
-from openbench.data.sources.items import FileItems
 from openbench.errors import CheckpointError, ConfigError, DataError
 from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
@@ -274,23 +272,3 @@ def test_a_new_head_is_trained_first_and_so_is_a_contrastive_network() -> None:
     assert TrainingJob.of(classifier("new"), benchmark(), TINY_STEP, 0).initial.method == CrossEntropy(RECIPE)
     contrastive = CSI(replace(RECIPE, warmup_epochs=0), tuning=FineTuning(epochs=1))
     assert TrainingJob.of(classifier("kept"), benchmark(), contrastive, 0).initial is not None
-
-
-def from_files(folder: Path) -> Benchmark:
-    """The toy benchmark with its ID images as PNG files."""
-    made = benchmark()
-    splits = {}
-    for name, images in (("id_train", made.id_train), ("id_val", made.id_val)):
-        files = [folder / name / f"{index}.png" for index in range(len(images))]
-        (folder / name).mkdir(parents=True)
-        for index, file in enumerate(files):
-            Image.fromarray(images.items[index]).save(file)
-        splits[name] = replace(images, items=FileItems(files))
-    return benchmark(**splits)
-
-
-def test_image_files_give_the_weights_of_arrays(tmp_path):
-    sources = {"files": from_files(tmp_path / "images"), "arrays": benchmark()}
-    done = [get_or_train(backbone(), made, CONFIG, Setting(tmp_path / name)) for name, made in sources.items()]
-    found, expected = (load_file(one.checkpoint.weights) for one in done)
-    assert all(torch.equal(found[name], expected[name]) for name in expected)

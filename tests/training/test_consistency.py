@@ -10,11 +10,8 @@ from scipy.spatial.distance import jensenshannon
 from torch.nn import functional
 
 from openbench import _compat
-from openbench.errors import ConfigError
 from openbench.training.augment.augmentations import Augmentation, Consistency, HorizontalFlip, JensenShannon
-from openbench.training.augment.mixing import Mixup
 from openbench.training.loop._loop import train
-from openbench.training.recipe import Recipe
 
 from .training_toys import QUIET, RECIPE, ToyEntropy, ToyPrototypes, job
 
@@ -81,8 +78,3 @@ def test_it_joins_any_method_and_pulls_the_answers_together(tmp_path: Path, meth
             return float(JensenShannon(Inverted(), 1.0).loss([model(images), model(-images), model(-images)]))
 
     assert divergence(30.0) < 0.5 * divergence(0.0)
-
-
-def test_mixing_and_consistency_do_not_go_together() -> None:
-    with pytest.raises(ConfigError, match="augment"):
-        Recipe(augment=(Mixup(), JensenShannon()))

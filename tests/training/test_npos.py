@@ -114,23 +114,6 @@ def test_loss_equals_the_formula(compat: str) -> None:
     torch.testing.assert_close(model.queue, copy)
 
 
-def test_telling_outliers_moves_the_network_and_the_mlp() -> None:
-    method = replace(METHOD, compactness=0.0, dispersion=0.0)
-    model = filled(method)
-    method.loss(model, batch()).backward()
-    for part in (model.network.conv, model.decide[0], model.decide[2]):
-        assert part.weight.grad.abs().max() > 1e-6
-    assert all(p.grad.abs().max() == 0 for p in model.project.parameters())
-
-
-def test_dispersion_pulls_on_the_features_through_the_moving_prototypes() -> None:
-    method = replace(METHOD, compactness=0.0, weight=0.0)
-    model = filled(method)
-    method.loss(model, batch()).backward()
-    assert model.network.conv.weight.grad.abs().max() > 1e-6
-    assert not model.prototypes.requires_grad
-
-
 @pytest.mark.parametrize(("epoch", "seen", "drawn"), [(3, 20, False), (4, 20, True), (9, 15, False), (9, 16, True)])
 def test_outliers_begin_after_the_share_of_epochs_and_with_full_queues(epoch, seen, drawn) -> None:
     model = filled()

@@ -106,14 +106,6 @@ def test_assignment_stays_finite_where_exponentials_would_not() -> None:
     assert log_q.argmax(dim=1).tolist() == [0, 1, 0]
 
 
-def test_contrast_has_its_closed_form_for_coinciding_and_orthogonal_prototypes() -> None:
-    # c orthogonal directions, each held by `count` prototypes: products are 1 within a class and 0 between classes.
-    c, count = 4, 3
-    prototypes = torch.eye(c, 5)[:, None].expand(c, count, 5)
-    expected = np.log((count - 1) * np.exp(2.0) + (c - 1) * count) - 2.0
-    assert float(prototype_contrast(prototypes)) == pytest.approx(expected, rel=1e-6)
-
-
 def test_a_lone_prototype_per_class_is_pushed_from_the_others_alone() -> None:
     prototypes = torch.eye(3, 4)[:, None]
     assert float(prototype_contrast(prototypes)) == pytest.approx(np.log(2.0), rel=1e-6)
@@ -126,17 +118,6 @@ def test_prototypes_of_classes_that_are_not_in_the_batch_stay() -> None:
     METHOD.loss(model, replace(given, labels=torch.zeros(12, dtype=torch.int64)))
     torch.testing.assert_close(model.prototypes[1:], before[1:])
     assert not torch.allclose(model.prototypes[0], before[0])
-
-
-def test_contrast_pulls_on_the_features_through_the_moving_prototypes() -> None:
-    model, given = model_of(), batch()
-    gradients = []
-    for weight in (0.0, 5.0):
-        method, fresh = replace(METHOD, weight=weight), model_of()
-        method.loss(fresh, given).backward()
-        gradients.append(fresh.network.conv.weight.grad)
-    assert (gradients[0] - gradients[1]).abs().max() > 1e-5
-    assert model.network.conv.weight.grad is None
 
 
 def test_likelihood_takes_the_moved_prototypes_as_fixed() -> None:

@@ -2,7 +2,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image, ImageOps
 
 from openbench.errors import DataError
@@ -18,8 +17,6 @@ from openbench.training.augment.pixmix import (
     random_system,
 )
 from openbench.training.augment.reading import PictureFolder
-
-from .training_toys import draws
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -80,29 +77,6 @@ def test_strengths_have_their_means() -> None:
     assert b.mean() == pytest.approx(0, abs=0.01)
     assert np.abs(b).mean() == pytest.approx(1 / 4, abs=0.01)
     assert ((a > 1) == (b < 0)).all()
-
-
-def test_images_without_a_mix_or_an_operation_stay_as_they_are(image: np.ndarray) -> None:
-    """(1/2)·1/(k + 1) of the images: no operation first, then none of 0 to k mixes."""
-    kind = PixMix(rounds=1)
-    pictures = fractals(2, 12, 0)
-    source = rng(1)
-    same = np.mean([np.array_equal(kind.mixed(image, pictures, source), image) for _ in range(2000)])
-    # A few operations at low levels change nothing either.
-    assert 0.25 - 0.03 < same < 0.40
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_one_and_three_channels_are_kept(channels: int) -> None:
-    images = torch.randint(0, 256, (6, 10, 10, channels), generator=draws(9)).to(torch.uint8)
-    assert PixMix(drawn=3)(images, draws(1)).shape == images.shape
-
-
-def test_an_operation_of_level_zero_changes_little_and_of_a_high_level_much(image: np.ndarray) -> None:
-    smooth = np.asarray(Image.fromarray(image[:3, :3]).resize((64, 64), Image.Resampling.BICUBIC))
-    assert [name for name in OPERATIONS if np.array_equal(operated(smooth, name, 0.9), smooth)] == []
-    levelled = set(OPERATIONS) - {"autocontrast", "equalize", "posterize"}
-    assert [name for name in levelled if not np.array_equal(operated(smooth, name, 0.0), smooth)] == []
 
 
 def test_operations_are_those_of_their_names(image: np.ndarray) -> None:

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from openbench import progress
 from openbench.core.runtime import Runtime
@@ -48,22 +47,8 @@ def test_curve_reads_back_from_csv_as_it_was() -> None:
     assert back == ROWS
 
 
-def test_picture_of_the_curve_is_an_image_and_shows_the_numbers() -> None:
-    content = as_png(ROWS, "toy", 2)
-    assert Image.open(io.BytesIO(content)).format == "PNG"
-    assert as_png([ROWS[0], EpochRow(2, 10, 1 / 3, 1.4, 0.25, 1000.0, 0.2)], "toy", 2) != content
-
-
 def test_a_training_leaves_the_picture_of_its_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "as_png", as_png)  # elsewhere trainings are spared it
     made = job()
     done = train(made, tmp_path, QUIET)
     assert (tmp_path / "curve.png").read_bytes() == as_png(done.curve, str(made), done.best["epoch"])
-
-
-def test_training_reports_on_stderr_and_leaves_stdout_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train(job(), tmp_path, Runtime(device="cpu"))
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "train toy on toys with ToyEntropy, seed 0: 20 of 20 steps, epoch 4" in err
-    assert len((tmp_path / "curve.csv").read_text().splitlines()) == 5

@@ -3,7 +3,10 @@ from itertools import pairwise
 import pytest
 import torch
 
-from openbench.training.augment.augmentations import RandomCrop
+from openbench.errors import ConfigError
+from openbench.training.augment.augmentations import HorizontalFlip, JensenShannon, RandomCrop
+from openbench.training.augment.mixing import CutMix, Mixup
+from openbench.training.augment.reading import RandomResizedCrop
 from openbench.training.recipe import Recipe
 
 
@@ -32,3 +35,23 @@ def test_a_left_over_image_makes_no_batch_of_its_own(images: int, steps: int) ->
 
 def test_augmentations_from_a_yaml_list_make_the_same_recipe_as_a_tuple() -> None:
     assert Recipe(augment=[RandomCrop(4)]) == Recipe(augment=(RandomCrop(4),))
+
+
+@pytest.mark.parametrize(
+    "augment",
+    [
+        (HorizontalFlip(), RandomResizedCrop()),
+        (Mixup(), HorizontalFlip()),
+        (Mixup(), CutMix()),
+        (Mixup(), JensenShannon()),
+    ],
+)
+def test_a_reading_comes_first_and_one_mixing_or_consistency_last(augment: tuple[object, ...]) -> None:
+    with pytest.raises(ConfigError, match="the first may be a Reading, the last a Mixing or a Consistency"):
+        Recipe(augment=augment)
+    recipe = Recipe(augment=(RandomResizedCrop(), HorizontalFlip(), Mixup()))
+    assert (recipe.reading, recipe.augmentations, recipe.mixing) == (
+        RandomResizedCrop(),
+        (HorizontalFlip(),),
+        Mixup(),
+    )

@@ -61,13 +61,13 @@ def test_training_killed_in_an_epoch_ends_in_the_same_bits(tmp_path: Path) -> No
     assert (folder / "curve.csv").read_text().count("\n") == 5
 
 
-@pytest.mark.parametrize(("method", "epochs"), [(ToyEntropy, 1), (ToyPrototypes, 3)])
+@pytest.mark.parametrize(("method", "epochs"), [(ToyEntropy(), 1), (ToyPrototypes(replace(RECIPE, ema=0.9)), 3)])
 def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
-    tmp_path: Path, method: type[TrainingMethod], epochs: int
+    tmp_path: Path, method: TrainingMethod, epochs: int
 ) -> None:
-    through = train(job(method()), tmp_path / "through", QUIET)
-    train_until_killed(job(method()), tmp_path / "cut", epochs)
-    resumed = train(job(method()), tmp_path / "cut", QUIET)
+    through = train(job(method), tmp_path / "through", QUIET)
+    train_until_killed(job(method), tmp_path / "cut", epochs)
+    resumed = train(job(method), tmp_path / "cut", QUIET)
     assert resumed.resumed_after == epochs
     assert resumed.files == through.files
     assert resumed.best["epoch"] == through.best["epoch"]
