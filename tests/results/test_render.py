@@ -200,11 +200,3 @@ def test_the_terminal_gives_the_width(monkeypatch):
     assert to_console(methods_of(*SETTINGS)) == to_console(methods_of(*SETTINGS), 80)
     monkeypatch.setenv("COLUMNS", "160")
     assert to_console(methods_of(*SETTINGS)) == to_console(methods_of(*SETTINGS), 160)
-
-
-def test_in_a_notebook_a_table_is_text_all_the_same(monkeypatch):
-    table = Table("title", (Column("set"),), (("near",),))
-    expected = to_console(table, 80)
-    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    assert to_console(table, 80) == expected
-    assert "near" in expected
