@@ -10,34 +10,21 @@ from collections import OrderedDict
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 from openbench._compat import prepare_torchvision
-from openbench.core.features import FeatureSet, Head
+from openbench.core.features import Head
 
 BATCH = 4096  # rows scored at a time
 VALIDATION = 50_000  # at most so many samples are fitted on as ID validation
 Step = Callable[[], object]
 
 
-class Arrays(Protocol):
-    """What is fitted on and scored, with the classifier."""
-
-    @property
-    def train(self) -> FeatureSet: ...  # noqa: D102
-
-    @property
-    def test(self) -> FeatureSet: ...  # noqa: D102
-
-    @property
-    def head(self) -> Head: ...  # noqa: D102
-
-
-def peers(name: str, data: Arrays) -> dict[str, tuple[Step, Step]]:
+def peers(name: str, data: Any) -> dict[str, tuple[Step, Step]]:
     """Return fit and score of every library installed that has the method `name`, by the library's name."""
     found = {}
     for library, made in (("pytorch-ood", _pytorch_ood), ("oodeel", _oodeel), ("PyOD", _pyod)):
@@ -70,7 +57,7 @@ def _linear(head: Head) -> nn.Linear:
     return layer.requires_grad_(False)
 
 
-def _pytorch_ood(name: str, data: Arrays) -> tuple[Step, Step] | None:
+def _pytorch_ood(name: str, data: Any) -> tuple[Step, Step] | None:
     prepare_torchvision()
     theirs = _imported("pytorch_ood.detector")
     if theirs is None:
@@ -124,7 +111,7 @@ def _pytorch_ood(name: str, data: Arrays) -> tuple[Step, Step] | None:
     return None
 
 
-def _oodeel(name: str, data: Arrays) -> tuple[Step, Step] | None:
+def _oodeel(name: str, data: Any) -> tuple[Step, Step] | None:
     theirs = _imported("oodeel.methods")
     made: dict[str, Callable[[], Any]] = {} if theirs is None else {
         "knn": lambda: theirs.DKNN(nearest=50),
@@ -145,7 +132,7 @@ def _oodeel(name: str, data: Arrays) -> tuple[Step, Step] | None:
     )
 
 
-def _pyod(name: str, data: Arrays) -> tuple[Step, Step] | None:
+def _pyod(name: str, data: Any) -> tuple[Step, Step] | None:
     theirs = _imported("pyod.models")
     if theirs is None or name not in ("copod", "ecod"):
         return None

@@ -22,50 +22,27 @@ ROOT = Path(__file__).resolve().parents[1]
 CSV, PAGE = ROOT / "results" / "libraries.csv", ROOT / "docs" / "do" / "other_libraries.md"
 BEGIN, END = "<!-- begin: results/libraries.csv -->\n", "<!-- end -->\n"
 MODULES = {"pytorch_ood": "pytorch_ood.detector", "openood": "openood.postprocessors", "oodeel": "oodeel.methods"}
-# Method, hyper-parameters here, then detector and arguments in each library.
-DETECTORS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
-    "msp": {
-        "openbench": ("msp", {}),
-        "pytorch_ood": ("MaxSoftmax", {}),
-        "openood": ("BasePostprocessor", {}),
-        "oodeel": ("MLS", {"output_activation": "softmax"}),
-    },
-    "energy": {
-        "openbench": ("energy", {}),
-        "pytorch_ood": ("EnergyBased", {}),
-        "openood": ("EBOPostprocessor", {"temperature": 1}),
-        "oodeel": ("Energy", {}),
-    },
-    "knn": {
-        "openbench": ("knn", {"k": 50}),
-        "pytorch_ood": ("KNN", {"k": 50}),
-        "openood": ("KNNPostprocessor", {"K": 50}),
-        "oodeel": ("DKNN", {"nearest": 50}),
-    },
-    "mds": {
-        "openbench": ("mds", {}),
-        "pytorch_ood": ("Mahalanobis", {}),
-        "openood": ("MDSPostprocessor", {}),
-        "oodeel": ("Mahalanobis", {"eps": 0.0}),
-    },
-    "vim": {
-        "openbench": ("vim", {"dim": 32}),
-        "pytorch_ood": ("ViM", {"d": 32}),
-        "openood": ("VIMPostprocessor", {"dim": 32}),
-        "oodeel": ("VIM", {"princ_dims": 32, "pca_origin": "pseudo"}),
-    },
-    "react": {
-        "openbench": ("react", {"percentile": 90.0}),
-        "pytorch_ood": ("ReAct", {"percentile": 0.9}),
-        "openood": ("ReactPostprocessor", {"percentile": 90}),
-        "oodeel": ("Energy", {"use_react": True, "react_quantile": 0.9}),
-    },
-    "odin": {
-        "openbench": ("odin", {"temperature": 1000.0, "epsilon": 0.0014}),
-        "pytorch_ood": ("ODIN", {"temperature": 1000.0, "eps": 0.0014, "norm_std": [0.2470, 0.2435, 0.2616]}),
-        "openood": ("ODINPostprocessor", {"temperature": 1000.0, "noise": 0.0014}),
-        "oodeel": ("ODIN", {"temperature": 1000.0, "eps": 0.0014}),
-    },
+LIBRARIES = ("openbench", *MODULES)
+# Method → detector and arguments, in the order of the libraries.
+DETECTORS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
+    "msp": (("msp", {}), ("MaxSoftmax", {}), ("BasePostprocessor", {}), ("MLS", {"output_activation": "softmax"})),
+    "energy": (("energy", {}), ("EnergyBased", {}), ("EBOPostprocessor", {"temperature": 1}), ("Energy", {})),
+    "knn": (("knn", {"k": 50}), ("KNN", {"k": 50}), ("KNNPostprocessor", {"K": 50}), ("DKNN", {"nearest": 50})),
+    "mds": (("mds", {}), ("Mahalanobis", {}), ("MDSPostprocessor", {}), ("Mahalanobis", {"eps": 0.0})),
+    "vim": (
+        *(("vim", {"dim": 32}), ("ViM", {"d": 32}), ("VIMPostprocessor", {"dim": 32})),
+        ("VIM", {"princ_dims": 32, "pca_origin": "pseudo"}),
+    ),
+    "react": (
+        *(("react", {"percentile": 90.0}), ("ReAct", {"percentile": 0.9}), ("ReactPostprocessor", {"percentile": 90})),
+        ("Energy", {"use_react": True, "react_quantile": 0.9}),
+    ),
+    "odin": (
+        ("odin", {"temperature": 1000.0, "epsilon": 0.0014}),
+        ("ODIN", {"temperature": 1000.0, "eps": 0.0014, "norm_std": [0.2470, 0.2435, 0.2616]}),
+        ("ODINPostprocessor", {"temperature": 1000.0, "noise": 0.0014}),
+        ("ODIN", {"temperature": 1000.0, "eps": 0.0014}),
+    ),
 }
 SETS = ("id.test", "near.cifar100", "near.tin", "far.mnist", "far.texture")
 
@@ -99,8 +76,10 @@ def measured(libraries: list[str], images: int) -> pd.DataFrame:
         for name, detectors in DETECTORS.items():
             if name == "odin":  # whose passes are counted beyond those that extract features, and not reused
                 evaluated("msp", ob.method("msp"), live, Path(folder) / "openbench")
-            for library in ("openbench", *libraries):
-                chosen, limits = method(library, *detectors[library]), live if name == "odin" else []
+            for library, (detector, arguments) in zip(LIBRARIES, detectors, strict=True):
+                if library not in ("openbench", *libraries):
+                    continue
+                chosen, limits = method(library, detector, arguments), live if name == "odin" else []
                 result = evaluated(name, chosen, limits, Path(folder) / library)
                 record = result.record
                 scored = sum(found["n"] for key, found in record.counts.items() if "_train/" not in key)
@@ -108,7 +87,7 @@ def measured(libraries: list[str], images: int) -> pd.DataFrame:
                     {
                         "method": name,
                         "library": library,
-                        "detector": detectors[library][0],
+                        "detector": detector,
                         "version": {"openbench": ob.__version__, **record.provenance["libraries"]}.get(library, ""),
                         "near": 100 * float(result.metrics["near"]["auroc"]),
                         "far": 100 * float(result.metrics["far"]["auroc"]),

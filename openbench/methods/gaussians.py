@@ -11,13 +11,14 @@ from torch import Tensor
 from openbench.config.constraints import Count, NonNegative, Positive, Seed
 from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
 from openbench.errors import MethodError, NotApplicableError
-from openbench.methods._bases import NearestMean, to_means
 from openbench.methods._stats import (
     FIT_BATCH,
+    NearestMean,
     drawn,
     moments,
     plain_features,
     row_normalise,
+    to_means,
     training,
     unit_features,
     whitening,

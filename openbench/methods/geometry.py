@@ -1,7 +1,7 @@
 """Features against class means, weights and decision boundaries."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -12,6 +12,8 @@ from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_ro
 from openbench.errors import MethodError
 from openbench.methods._stats import BLOCK, class_means, classifier, mean_feature, predictions, row_normalise, training
 
+NEEDS = Request(fields=frozenset({Field.FEATURES, Field.LOGITS}), fit_on=Role.ID_TRAIN, head=True)
+WITH_LABELS = replace(NEEDS, fields=NEEDS.fields | {Field.LABELS})
 _FEW = 64  # classes up to which products with all patterns take less time than copying the predicted ones
 Metric = Literal["inner_product", "euclidean", "cosine"]
 _SMALLEST_NORM = 1e-12
@@ -101,9 +103,7 @@ class CORE(Method):
     ResNet-20 other readings move AUROC by up to half a point (`scripts/core_readings.py`).
     """
 
-    needs: ClassVar[Request] = Request(
-        fields=frozenset({Field.FEATURES, Field.LOGITS, Field.LABELS}), fit_on=Role.ID_TRAIN, head=True
-    )
+    needs: ClassVar[Request] = WITH_LABELS
     reference: ClassVar[str] = "Yang et al., 2026, arXiv 2603.18290"
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
@@ -167,9 +167,7 @@ class CADRef(Method):
     at least 1e-6, below which the quotient would change its sign.
     """
 
-    needs: ClassVar[Request] = Request(
-        fields=frozenset({Field.FEATURES, Field.LOGITS}), fit_on=Role.ID_TRAIN, head=True
-    )
+    needs: ClassVar[Request] = NEEDS
     reference: ClassVar[str] = "Ling et al., CVPR 2025, arXiv 2503.00325"
 
     decoupled: bool = True
@@ -217,9 +215,7 @@ class NCI(Method):
     arXiv 2311.01479.
     """
 
-    needs: ClassVar[Request] = Request(
-        fields=frozenset({Field.FEATURES, Field.LOGITS}), fit_on=Role.ID_TRAIN, head=True
-    )
+    needs: ClassVar[Request] = NEEDS
     reference: ClassVar[str] = "Liu & Qin, CVPR 2025, arXiv 2311.01479"
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"alpha"})
@@ -264,9 +260,7 @@ class FDBD(Method):
     and count as zero.
     """
 
-    needs: ClassVar[Request] = Request(
-        fields=frozenset({Field.FEATURES, Field.LOGITS}), fit_on=Role.ID_TRAIN, head=True
-    )
+    needs: ClassVar[Request] = NEEDS
     reference: ClassVar[str] = "Liu & Qin, ICML 2024, arXiv 2312.11536"
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"distance"})
@@ -313,9 +307,7 @@ class ORA(Method):
     Classes without training samples have no mean and do not enter μ.
     """
 
-    needs: ClassVar[Request] = Request(
-        fields=frozenset({Field.FEATURES, Field.LOGITS, Field.LABELS}), fit_on=Role.ID_TRAIN, head=True
-    )
+    needs: ClassVar[Request] = WITH_LABELS
     reference: ClassVar[str] = "Demirel et al., NeurIPS 2025, arXiv 2410.04525"
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"aggregation"})

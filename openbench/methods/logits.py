@@ -14,8 +14,15 @@ from torch.nn import functional
 from openbench.config.constraints import Count, Positive
 from openbench.core import FeatureSet, Field, Head, Method, Request, Role
 from openbench.errors import MethodError
-from openbench.methods._bases import SoftmaxMethod
-from openbench.methods._stats import log_softmax, max_softmax, ranks_in_class, softmax, sorted_rows, training
+from openbench.methods._stats import (
+    SoftmaxMethod,
+    log_softmax,
+    max_softmax,
+    ranks_in_class,
+    softmax,
+    sorted_rows,
+    training,
+)
 
 _LEAST = torch.finfo(torch.float64).min
 _ROWS = 1024  # whose temporaries stay near the processor with ImageNet's classes
@@ -33,7 +40,6 @@ class MLS(Method):
     arXiv 1911.11132.
     """
 
-    needs: ClassVar[Request] = Request()
     reference: ClassVar[str] = "Hendrycks et al., ICML 2022, arXiv 1911.11132"
 
     def score(self, x: FeatureSet) -> Tensor:
@@ -56,7 +62,6 @@ class Energy(Method):
     Reference: Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020, arXiv 2010.03759.
     """
 
-    needs: ClassVar[Request] = Request()
     reference: ClassVar[str] = "Liu et al., NeurIPS 2020, arXiv 2010.03759"
 
     temperature: Positive = 1.0
@@ -79,7 +84,6 @@ class Entropy(Method):
     0 log 0 = 0 (pytorch-ood: NaN), and sums are made in float64, in which entropies near 0 keep their order.
     """
 
-    needs: ClassVar[Request] = Request()
     reference: ClassVar[str] = "Chan et al., ICCV 2021, arXiv 2012.06575"
 
     def score(self, x: FeatureSet) -> Tensor:
@@ -106,7 +110,6 @@ class GEN(Method):
     Reference: Liu et al., GEN: Pushing the Limits of Softmax-Based Out-of-Distribution Detection, CVPR 2023.
     """
 
-    needs: ClassVar[Request] = Request()
     reference: ClassVar[str] = "Liu et al., CVPR 2023"
 
     gamma: Positive = 0.1

@@ -26,8 +26,7 @@ from openbench.core import (
 )
 from openbench.core.search import SearchContext, Trial, Tuned, best_trial, grid, with_params
 from openbench.errors import MethodError, NotApplicableError
-from openbench.methods._bases import to_means
-from openbench.methods._stats import max_softmax, moments, predictions, training, true_labels, whitening
+from openbench.methods._stats import max_softmax, moments, predictions, to_means, training, true_labels, whitening
 from openbench.metrics.curve import auroc
 
 Form = Literal["paper", "openood"]

@@ -11,8 +11,7 @@ from openbench.config.constraints import Count, Seed, Share
 from openbench.core import FeatureSet, Field, Head, Method, Mixing, Request, Role
 from openbench.core.features import DEFAULT_BATCH
 from openbench.methods._bank import Bank
-from openbench.methods._bases import NearestMean
-from openbench.methods._stats import moments, row_normalise, sorted_rows, training
+from openbench.methods._stats import NearestMean, moments, row_normalise, sorted_rows, training
 
 _AT_ONCE = 1 << 28  # values sorted at a time, 1 GiB
 SHARES = (0.25, 0.5, 0.75)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from openbench.core import FeatureSet, Method, Request
+from openbench.core import FeatureSet, Method
 from openbench.methods._stats import log_odds_against_top, log_odds_by_class, max_softmax, of_log_odds
 
 
@@ -29,7 +29,6 @@ class MSP(Method):
     Networks, ICLR 2017, arXiv 1610.02136.
     """
 
-    needs: ClassVar[Request] = Request()
     reference: ClassVar[str] = "Hendrycks & Gimpel, ICLR 2017, arXiv 1610.02136"
 
     version: ClassVar[int] = 2  # exact: log odds

@@ -11,9 +11,9 @@ from torch import Tensor
 from openbench.config.constraints import Count, NonNegative, Percentage, Percentile, Positive, Seed, Share
 from openbench.core import FeatureSet, Field, Head, HeadMethod, Method, Perturb, Request, Role, by_rows
 from openbench.errors import MethodError
-from openbench.methods._bases import SoftmaxMethod
 from openbench.methods._stats import (
     BLOCK,
+    SoftmaxMethod,
     class_means,
     classifier,
     drawn,

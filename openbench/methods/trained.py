@@ -10,8 +10,7 @@ from torch import Tensor
 from openbench.config.constraints import Count, Decay, NonNegative, Seed
 from openbench.core import FeatureSet, Field, Head, Method, Request
 from openbench.errors import MethodError
-from openbench.methods._bases import SoftmaxMethod
-from openbench.methods._stats import classifier, max_softmax
+from openbench.methods._stats import SoftmaxMethod, classifier, max_softmax
 
 Uncertainty = Literal["msp", "entropy", "disagreement"]
 _TURNS = 4
