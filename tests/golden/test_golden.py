@@ -71,38 +71,12 @@ def test_values_for_the_lowest_versions_are_read_with_these_alone(torch, lowest,
     assert golden.read_for_here("Mine") == (stored if lowest else None)
 
 
-def stored_cases():
-    """Name, what is stored, its values and tolerances as numbers; of the cases that give numbers."""
-    for name in ENTRIES:
-        for case, was in (golden.read(name) or {"cases": {}})["cases"].items():
-            if "values" in was:
-                values, tolerances = (golden.numbers(was[key]) for key in ("values", "tolerances"))
-                # Read once, and not for each change.
-                yield f"{name} {case}", {**was, "values": values, "tolerances": tolerances}, values, tolerances
-
-
-def test_a_change_of_ten_tolerances_in_any_number_is_noticed():
-    """Every second number at a time, up and down: as many have to be told of as moved, and that one where one did."""
-    missed, seen = [], 0
-    for name, was, values, tolerances in stored_cases():
-        finite = np.flatnonzero(np.isfinite(values))
-        for some in (finite[::2], finite[1::2], finite[:1], finite[-1:]):
-            for sign in (10, -10):
-                moved = values.copy()
-                moved[some] += sign * tolerances[some]
-                seen += len(some)
-                told = golden.difference(moved, was)
-                if not told.startswith(f"{len(some)} of {len(values)} numbers moved; " if len(some) else ""):
-                    missed.append(f"{name}: {told}")
-                if len(some) == 1 and f"number {some[0]} is" not in told:
-                    missed.append(f"{name} {some[0]}")
-    assert missed == []
-    assert seen > 10_000
-
-
-def test_a_change_within_the_tolerance_is_none():
-    for name, was, values, tolerances in stored_cases():
-        assert not golden.difference(values + np.where(np.isfinite(values), 0.9 * tolerances, 0.0), was), name
+def test_a_change_beyond_the_tolerance_of_its_number_is_noticed():
+    was = {"version": 1, "values": [1.0, 2.0, 3.0], "tolerances": [0.1, 0.1, 0.5]}
+    assert not golden.difference(np.array([1.09, 1.91, 3.4]), was)
+    assert golden.difference(np.array([1.0, 2.2, 3.4]), was).startswith("1 of 3 numbers moved; number 1 is 2.2, was 2")
+    assert golden.difference(np.array([0.8, 2.0, 4.5]), was).startswith("2 of 3 numbers moved; number 2 is 4.5")
+    assert golden.difference(np.array([1.0, 2.0]), was) == "gives 2 numbers, where there were 3"
 
 
 # Results that jump where rounding puts a sample into another bin or a grey level below, and a discriminator after two
@@ -112,7 +86,9 @@ JUMPING = ("OpenGAN opengan plain", "NAC nac bins=50", "WeiPer weiper bins=20", 
 
 def test_tolerances_are_small_beside_what_they_hold():
     loose = []
-    for name, _, values, tolerances in stored_cases():
+    cases = ((f"{name} {case}", was) for name in ENTRIES for case, was in golden.read(name)["cases"].items())
+    for name, was in cases:
+        values, tolerances = (golden.numbers(was.get(key, ())) for key in ("values", "tolerances"))
         kept = np.isfinite(values)
         size = float(np.abs(values[kept]).max()) if kept.any() else 0.0
         allowed = 0.03 if name.endswith(JUMPING) else 1e-3
