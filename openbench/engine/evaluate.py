@@ -201,15 +201,8 @@ def class_scores(method: Method, split: Split, scoring: Scoring) -> NDArray[np.f
     """
     if isinstance(method, Composite | LiveMethod) or type(method).class_scores is Method.class_scores:
         return None  # without reading a column
-    where, parts = f"class_scores on {split.name} ({split.role})", []
     x = scoring.features(split, method.request.unmixed).on(scoring.device)
-    for rows in declared(x, method.request).batches(scoring.batch):
-        scores = method.class_scores(rows.without_labels())
-        if scores is None or scores.ndim != 2 or len(scores) != len(rows):
-            shape = None if scores is None else tuple(scores.shape)
-            raise MethodError(f"{type(method).__name__}.{where}: shape {shape} — ({len(rows)}, c) expected")
-        parts.append(scores.detach().to("cpu", torch.float32))
-    return _checked(method, torch.cat(parts).numpy(), where)
+    return _in_batches(method, "class_scores", x, scoring.batch, f"{split.name} ({split.role})")
 
 
 def score(method: Method, x: FeatureSet, batch: int, where: str) -> NDArray[np.float32]:
@@ -218,15 +211,19 @@ def score(method: Method, x: FeatureSet, batch: int, where: str) -> NDArray[np.f
     Raises:
         MethodError: a score is NaN, or the method returned another shape; the message names the method and the split.
     """
-    parts = []
+    return _in_batches(method, "score", x, batch, where)
+
+
+def _in_batches(method: Method, name: str, x: FeatureSet, batch: int, where: str) -> NDArray[np.float32]:
+    parts, axes = [], {"score": 1, "class_scores": 2}[name]
     for rows in declared(x, method.request).without_labels().batches(batch):
-        scores = method.score(rows)
-        if scores.shape != (len(rows),):
-            raise MethodError(
-                f"{type(method).__name__}.score on {where}: shape {tuple(scores.shape)} — ({len(rows)},) expected"
-            )
+        scores = getattr(method, name)(rows)
+        shape = () if scores is None else tuple(scores.shape)
+        if len(shape) != axes or shape[0] != len(rows):
+            expected = f"({len(rows)},{' c' * (axes - 1)})"
+            raise MethodError(f"{type(method).__name__}.{name} on {where}: shape {shape} — {expected} expected")
         parts.append(scores.detach().to("cpu", torch.float32))
-    return _checked(method, torch.cat(parts).numpy(), f"score on {where}")
+    return _checked(method, torch.cat(parts).numpy(), f"{name} on {where}")
 
 
 def _checked(method: Method, scores: NDArray[np.float32], where: str) -> NDArray[np.float32]:

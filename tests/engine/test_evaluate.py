@@ -10,10 +10,13 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Mixing, Perturb, Request, Role
-from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
+from openbench.engine.evaluate import Fitting, Scoring, fit, for_layers, score_split
 from openbench.engine.tune import TestSplits
 from openbench.features.extract import column_of
 from openbench.methods.double_score import DoubleScore
+from openbench.methods.knn import KNN
+from openbench.methods.maps import Gram, RankFeat
+from openbench.methods.msp import MSP
 
 from .toy import split, toy
 
@@ -132,3 +135,22 @@ def test_a_composite_learns_from_its_fitted_parts_scores_of_id_validation():
     mean, std = 10 * scores.mean(), 10 * scores.std()
     found = score_split(method, split("f", Role.FAR), Scoring(source, CPU, 3))
     np.testing.assert_allclose(found, 2 * (scores - mean) / std, rtol=1e-6)
+
+
+THREE = ("stage1", "stage2", "stage3", "confidence")
+
+
+def test_every_stage_means_those_that_the_backbone_has():
+    found = for_layers(Gram(powers=3), THREE)
+    assert found.params() == {**Gram(powers=3).params(), "layers": ["stage1", "stage2", "stage3"]}
+    assert found.request.layers == ("stage1", "stage2", "stage3")
+
+
+def test_parts_of_a_composite_are_looked_into():
+    found = for_layers(DoubleScore(MSP(), Gram(), mu=2.0), THREE)
+    assert (found.mu, found.ood.layers, found.risk) == (2.0, ["stage1", "stage2", "stage3"], MSP())
+
+
+def test_named_layers_and_methods_that_read_none_stay():
+    for method in (Gram(["stage4"]), KNN(7), RankFeat()):
+        assert for_layers(method, THREE) is method

@@ -41,13 +41,6 @@ def test_a_method_that_is_fitted_names_itself_and_why_it_needs_them(root, config
         run_config(config("knn.KNN"), runtime)
 
 
-def test_missing_test_images_are_named(root, config, runtime):
-    for file in (root / "test").iterdir():
-        file.unlink()
-    with pytest.raises(DataError, match=r"1 of 4 data sets is missing or incomplete: id\.test\n"):
-        run_config(config("msp.MSP"), runtime)
-
-
 def test_other_training_images_under_the_same_names_are_another_run_of_a_method_that_reads_them(root, config, runtime):
     before = {name: run_config(config(name), runtime).record.run_id for name in ("msp.MSP", "knn.KNN")}
     Pillow.fromarray(np.zeros((16, 16, 3), np.uint8)).save(root / "train/n0/0.png")

@@ -20,7 +20,6 @@ from openbench.engine.provenance import TrainingInfo, describe_backbone
 from openbench.engine.run import RunSpec, plain_params
 from openbench.errors import RecordError
 from openbench.methods.double_score import DoubleScore
-from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
 from openbench.metrics.suite import MetricOptions
 from openbench.results.records.store import RecordStore
@@ -109,13 +108,6 @@ def test_a_class_that_the_method_has_not_met_fits_no_image(monkeypatch, three_cl
     np.testing.assert_allclose(
         values[Role.ID_TEST]["class_probabilities"], [[0.7, 0.2, 0.0], [0.2, 0.6, 0.0]], atol=1e-7
     )
-
-
-def test_class_scores_that_are_not_made_of_probabilities_have_none(monkeypatch, three_classes):
-    monkeypatch.setattr(engine, "class_scores", lambda *_: np.zeros((2, 3), np.float32))
-    assert engine._class_values(KNN(), three_classes, None)[Role.ID_VAL]["class_probabilities"] is None
-    monkeypatch.setattr(engine, "class_scores", lambda *_: None)
-    assert engine._class_values(MSP(), three_classes, None) == {}
 
 
 def test_a_record_counts_the_passes_of_its_own_run_only(tmp_path):

@@ -69,10 +69,11 @@ class Martingale(Checked):
         """
         values = np.asarray(p, dtype=np.float64)[..., None]
         of_powers, of_jumps = np.split(capital.log_staked, [POWERS.size], axis=-1)
-        of_jumps = _jumped(of_jumps, self.jump)
         staked, t = self.reserve(capital.images) - self.reserve(capital.images + 1), capital.images + 1
         on_mixture = {"mixture": 1.0, "both": 0.5, "jumper": 0.0}[self.bets]
+        whole = np.logaddexp.reduce(of_jumps, axis=-1, keepdims=True)
         with np.errstate(divide="ignore"):
+            of_jumps = np.logaddexp(of_jumps + np.log1p(-self.jump), whole + np.log(self.jump / _SIDES.size))
             of_powers = np.logaddexp(of_powers, np.log(staked * on_mixture * SHARES))
             of_jumps = np.logaddexp(of_jumps, np.log(staked * (1 - on_mixture) / _SIDES.size))
         of_powers = of_powers + np.log(POWERS) + (POWERS - 1) * np.log(values)
@@ -101,16 +102,6 @@ class Capital:
 
     log_staked: Floats
     images: int
-
-
-def _jumped(log_capital: Floats, jump: float) -> Floats:
-    """Return log capitals (…, 3) after a share of each was moved to all of them in equal parts."""
-    if jump == 0:
-        return log_capital
-    total = np.logaddexp.reduce(log_capital, axis=-1, keepdims=True)
-    with np.errstate(divide="ignore"):
-        stays = log_capital + np.log1p(-jump) if jump < 1 else np.full_like(log_capital, -np.inf)
-    return np.asarray(np.logaddexp(stays, total + math.log(jump / _SIDES.size)))
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,17 @@
-"""What is said when a record is shown instead of being computed."""
+"""What a record says of the making of its numbers, and what is said when it is shown instead of being computed."""
 
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from openbench.core.record import ResultRecord
-from openbench.engine.provenance import record_notes, reused_outcome
+from openbench.core.request import Role
+from openbench.core.scores import SetScores
+from openbench.engine import provenance
+from openbench.engine.provenance import WARNINGS, Clock, record_notes, reused_outcome, score_warnings
 from openbench.results.records.store import RecordStore
 from tests.results.records import make_record
 
@@ -60,3 +66,43 @@ def test_reused_features_are_named_in_one_line_unless_this_process_made_them(tmp
 )
 def test_code_that_is_not_shipped_is_named_above_the_table(tmp_path, made, said):
     assert reused_outcome(record(**made), Path("x"), RecordStore(tmp_path)).notes[1].startswith(said)
+
+
+def test_time_counts_for_the_innermost_stage_alone_until_its_error(monkeypatch):
+    # Stands still until it is told to pass: on a busy machine the real one passes anyhow.
+    clock, time = Clock(), SimpleNamespace(now=100.0, perf_counter=lambda: time.now)
+    monkeypatch.setattr(provenance, "time", time)
+    with clock.stage("outer"):
+        time.now += 2
+        with clock.stage("inner"):
+            time.now += 6
+        time.now += 3
+        with suppress(ValueError), clock.stage("inner"):
+            time.now += 1
+            raise ValueError
+    time.now += 5
+    assert clock.seconds == {"outer": 5, "inner": 7}
+    assert clock.peak_mib["inner"] > 0
+
+
+def split(scores, role=Role.FAR, name="cars"):
+    n = len(scores)
+    return SetScores.of_split(name, role, np.array(scores, dtype=np.float32), np.zeros(n, int), np.zeros(n, int))
+
+
+@pytest.mark.parametrize("value", [0.25, np.inf])
+def test_equal_scores_of_all_sets_are_said_once(value):
+    (said,) = score_warnings("method 'msp'", [split([value] * 3), split([value] * 2)])[WARNINGS]
+    assert f"method 'msp' gives all 5 images of all sets the score {value:g}" in said
+    assert "AUROC is 50" in said
+
+
+def test_equal_scores_of_one_set_are_said_with_its_name():
+    assert score_warnings("method 'msp'", [split([0, 1]), split([1, 2, 1]), split([5])]) == {}
+    (said,) = score_warnings("method 'msp'", [split([1, 2]), split([3, 3, 3], Role.NEAR, "fish")])[WARNINGS]
+    assert "all 3 images of near fish the score 3" in said
+
+
+def test_infinite_scores_are_counted():
+    (said,) = score_warnings("method 'knn'", [split([1, 2]), split([3, np.inf, -np.inf])])[WARNINGS]
+    assert "method 'knn': 2 of 3 scores of far cars are infinite" in said
