@@ -2,11 +2,10 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Any
 
 from openbench.api.methods import as_node
-from openbench.config.constraints import Checked, OneOf
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.core.search import ChosenMethod, with_params
@@ -17,33 +16,18 @@ from openbench.detect.network import learns_from
 from openbench.detect.saved import check_savable, licences
 from openbench.engine import prepare
 from openbench.engine.evaluate import CachedFeatures
-from openbench.errors import ConfigError
+from openbench.errors import ConfigError, check_choice
 from openbench.results.records.store import RecordStore
 
 logger = logging.getLogger(__name__)
 
-_SPLITS = ("id_test", "id_val")
-
-
-@dataclass(frozen=True)
-class CalibrationPlan(Checked):
-    """The calibration of a detector on a benchmark.
-
-    Args:
-        terms: of the guarantee.
-        calibration: the ID split: `id_test`, which nothing has learnt from, or `id_val`.
-        network: saved as `weights` or `onnx`.
-    """
-
-    named = "fit"
-
-    terms: Terms
-    calibration: Annotated[str, OneOf(_SPLITS)] = "id_test"
-    network: Annotated[str, OneOf(("weights", "onnx"))] = "weights"
-
 
 def fit_on_benchmark(
-    config: Mapping[str, Any], runtime: Mapping[str, Any], plan: CalibrationPlan
+    config: Mapping[str, Any],
+    runtime: Mapping[str, Any],
+    terms: Terms,
+    calibration: str = "id_test",
+    network: str = "weights",
 ) -> tuple[Detector, dict[str, float]]:
     """Return a calibrated detector, and the share called OOD of each ID split that neither fit nor calibration saw.
 
@@ -52,23 +36,27 @@ def fit_on_benchmark(
     Args:
         config: the scientific nodes.
         runtime: the runtime node.
-        plan: of the calibration.
+        terms: of the guarantee.
+        calibration: the ID split to calibrate on: `id_test`, which nothing has learnt from, or `id_val`.
+        network: how it will be saved, as `weights` or `onnx`.
 
     Raises:
         ConfigError: calibration on ID validation of a method that was tuned on it or is fitted on it.
         NotApplicableError: a method or a network that cannot be saved; nothing is computed then.
         OpenbenchError: as `run`.
     """
+    check_choice("fit.calibration", calibration, ("id_test", "id_val"))
+    check_choice("fit.network", network, ("weights", "onnx"))
     setting = Runtime.from_config(runtime)
     unfitted = prepare.build_method(config["method"])
     refuse_unsavable(unfitted.method)
     spec = prepare.prepare(config, setting, method=unfitted)
-    check_savable(spec.backbone, plan.network)
+    check_savable(spec.backbone, network)
     existing = RecordStore(setting.records).find(spec.run_id)
     tuned = dict(existing[0].tuned) if existing else {}
     method = with_params(spec.method, tuned) if tuned else spec.method
     fitted_on = learns_from(method)
-    if plan.calibration == "id_val" and (tuned or Role.ID_VAL in fitted_on):
+    if calibration == "id_val" and (tuned or Role.ID_VAL in fitted_on):
         why = "was tuned on it" if tuned else "is fitted on it"
         raise ConfigError(
             f"calibration=id_val: method '{spec.method_name}' {why}, so scores of new images would be larger — use "
@@ -82,7 +70,7 @@ def fit_on_benchmark(
     detector.about = {
         "benchmark": benchmark.name,
         "benchmark_digest": benchmark.digest,
-        "calibrated_on": plan.calibration,
+        "calibrated_on": calibration,
         "weights_sha256": spec.backbone.weights_sha256,
         "method_reference": type(spec.method).reference,
         "licences": licences(spec.config["backbone"], benchmark.id_test.name),
@@ -93,8 +81,8 @@ def fit_on_benchmark(
     train = benchmark.id_train if Role.ID_TRAIN in fitted_on else benchmark.id_val if Role.ID_VAL in fitted_on else None
     detector.fit(train, benchmark.id_val if Role.ID_VAL in fitted_on else None, features=source)
     splits = {"id_test": benchmark.id_test, "id_val": benchmark.id_val}
-    logger.info(f"calibration: {len(splits[plan.calibration]):,} images of {plan.calibration}")
-    detector.calibrate(splits.pop(plan.calibration), **asdict(plan.terms))
+    logger.info(f"calibration: {len(splits[calibration]):,} images of {calibration}")
+    detector.calibrate(splits.pop(calibration), **asdict(terms))
     seen = tuned or Role.ID_VAL in fitted_on
     unseen = {name: split for name, split in splits.items() if not (seen and name == "id_val")}
     return detector, {name: float(detector.predict(split.items).is_ood.mean()) for name, split in unseen.items()}

@@ -84,14 +84,13 @@ def fit(words: tuple[str, ...], config_dir: Path | None) -> int:
     writable(out, "out")
     from openbench.compose.composed import composed
     from openbench.detect.calibration import Terms
-    from openbench.detect.from_benchmark import CalibrationPlan, fit_on_benchmark
+    from openbench.detect.from_benchmark import fit_on_benchmark
     from openbench.results.escape import console, console_lines
 
     terms = Terms(**{key: settings.pop(key) for key in _TERMS if key in settings})
-    held = CalibrationPlan(terms, **settings)
     job = composed("run", overrides, config_dir)
-    detector, measured = fit_on_benchmark(job.config, job.runtime, held)
-    digest = detector.save(out, held.network)
+    detector, measured = fit_on_benchmark(job.config, job.runtime, terms, **settings)
+    digest = detector.save(out, settings.get("network", "weights"))
     openbench.load_detector(out)  # one that cannot be loaded is of no use
     print(console_lines(detector.promise))
     for name, share in measured.items():
