@@ -174,23 +174,22 @@ def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
 
 def lacking(backbone: Backbone, method: Method) -> list[str]:
     """Return, in words, what a method reads that a backbone does not have, whatever its classes."""
-    return list(dict.fromkeys(part for leaf in leaves(method) for part in _lacking(backbone, leaf, leaf.request)))
-
-
-def _lacking(backbone: Backbone, method: Method, request: Request) -> list[str]:
-    features = request.head or bool(request.fields & {Field.FEATURES, Field.PERTURBED})
-    maps = backbone.has_network and backbone.layers
-    parts = {
-        "features": features and not backbone.has_features,
-        "the head": request.head and not backbone.has_head,
-        "features of patches": Field.PATCHES in request.fields and not backbone.has_patches,
-        "corrupted images": request.corruption is not None and not backbone.has_network,
-        "mixed images": request.mixing is not None and not backbone.has_network,
-        "maps of its layers": Field.MAPS in request.fields and not maps,
-        "images": isinstance(method, LiveMethod) and not backbone.runs_live,
-        "input gradients": (request.perturb or request.second_pass) and not backbone.differentiable,
-    }
-    return [part for part, missing in parts.items() if missing]
+    found: dict[str, object] = {}
+    for leaf in leaves(method):
+        request = leaf.request
+        features = request.head or bool(request.fields & {Field.FEATURES, Field.PERTURBED})
+        parts = {
+            "features": features and not backbone.has_features,
+            "the head": request.head and not backbone.has_head,
+            "features of patches": Field.PATCHES in request.fields and not backbone.has_patches,
+            "corrupted images": request.corruption is not None and not backbone.has_network,
+            "mixed images": request.mixing is not None and not backbone.has_network,
+            "maps of its layers": Field.MAPS in request.fields and not (backbone.has_network and backbone.layers),
+            "images": isinstance(leaf, LiveMethod) and not backbone.runs_live,
+            "input gradients": (request.perturb or request.second_pass) and not backbone.differentiable,
+        }
+        found |= {part: None for part, missing in parts.items() if missing}
+    return list(found)
 
 
 def tells_apart(backbone: Backbone, benchmark: Benchmark) -> bool:

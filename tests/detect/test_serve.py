@@ -226,8 +226,11 @@ def test_what_cannot_be_answered_is_refused_without_repeating_it(server, name):
     assert not any(part in text for part in ("script", "passwd", "Error", "/work", "openbench", "0x"))
 
 
-def test_an_answer_that_takes_too_long_is_given_up(tmp_path):
-    with Server(tmp_path / "note", replace(LIMITS, answer_s=0.05)) as made:
+def test_a_slow_upload_and_an_answer_that_takes_too_long_are_given_up(tmp_path):
+    head = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/png\r\nContent-Length: 100\r\n\r\n"
+    with Server(tmp_path / "note", replace(LIMITS, upload_s=1.0, answer_s=0.05)) as made:
+        assert made.raw(head, b"a").split(b" ")[1] == b"408"
+        assert made.raw(b"\x16\x03\x01 nonsense\r\n\r\n").split(b" ")[1] == b"400"
         found, answer = made.ask("POST", "/predict", encoded(SLOW))
         assert (found, answer["error"]["code"]) == (503, "too_slow")
         assert made.stop()[0] == 0
@@ -247,14 +250,6 @@ def test_a_body_without_a_declared_length_is_cut_off(server):
     head = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/png\r\nTransfer-Encoding: chunked\r\n\r\n"
     chunk = b"4000\r\n" + bytes(0x4000) + b"\r\n"
     assert b" 413 " in server.raw(head, *[chunk] * 8).split(b"\r\n")[0]
-
-
-def test_a_slow_upload_is_given_up(tmp_path):
-    head = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/png\r\nContent-Length: 100\r\n\r\n"
-    with Server(tmp_path / "note", replace(LIMITS, upload_s=1.0)) as made:
-        assert made.raw(head, b"a").split(b" ")[1] == b"408"
-        assert made.raw(b"\x16\x03\x01 nonsense\r\n\r\n").split(b" ")[1] == b"400"
-        assert made.stop()[0] == 0
 
 
 def samples(text):

@@ -91,18 +91,13 @@ def test_a_hyper_parameter_that_came_later_is_written_down_where_it_is_not_as_be
     assert plain_params(both)["ood"] == f"{name}(k=7, late=False)"
 
 
-@pytest.fixture
-def three_classes() -> SimpleNamespace:
+def test_a_class_that_the_method_has_not_met_fits_no_image(monkeypatch):
     some = {"name": "some", "unread": False, "labels": np.arange(3)}
     splits = {role: SimpleNamespace(role=Role(role), **some) for role in ("id_val", "id_test")}
     benchmark = SimpleNamespace(name="toy", classes=("a", "b", "c"), **splits)
-    return SimpleNamespace(benchmark=benchmark, metrics=MetricOptions())
-
-
-def test_a_class_that_the_method_has_not_met_fits_no_image(monkeypatch, three_classes):
     p = np.array([[0.7, 0.2], [0.2, 0.6]], np.float32)
     monkeypatch.setattr(engine, "class_scores", lambda *_: 1 - p)
-    values = engine._class_values(MSP(), three_classes, None)
+    values = engine._class_values(MSP(), SimpleNamespace(benchmark=benchmark, metrics=MetricOptions()), None)
     assert set(values) == {Role.ID_VAL, Role.ID_TEST}
     np.testing.assert_allclose(values[Role.ID_TEST]["class_scores"], [[0.3, 0.8, np.inf], [0.8, 0.4, np.inf]])
     np.testing.assert_allclose(

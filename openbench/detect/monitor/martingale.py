@@ -148,11 +148,6 @@ class ScoreCells:
         return int(self.counts.sum())
 
     @property
-    def tied(self) -> bool:
-        """Whether two calibration scores are equal."""
-        return bool((self.counts > 1).any())
-
-    @property
     def digest(self) -> str:
         """The identity of this calibration."""
         return bytes_sha256(self.counts.tobytes() + self.values.tobytes())[:16]
@@ -184,9 +179,9 @@ class ScoreCells:
                 the image's score equals them or is smaller.
         """
         values, n = np.asarray(p, dtype=np.float64), self.n
-        if self.tied:
+        if tied := int((self.counts > 1).sum()):
             raise DataError(
-                f"p-values are ambiguous: {int((self.counts > 1).sum())} scores occur more than once among the {n} "
+                f"p-values are ambiguous: {tied} scores occur more than once among the {n} "
                 "calibration scores — give scores: update_scores(scores), or the column `score`"
             )
         ranks = values * (n + 1)
