@@ -3,6 +3,7 @@
 import itertools
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -69,18 +70,10 @@ def test_capital_neither_overflows_nor_runs_dry():
 
 def ends_of(cells, calibration_cells, stream):
     """The interval in which each p-value lies, by OnlineRanks and by counting; as exact fractions."""
-
-    class Draw:
-        def __init__(self, value):
-            self.value = value
-
-        def random(self):
-            return 1.0 - self.value
-
     ends = []
     for draw in (0.0, 1.0):
         ranks = OnlineRanks(cells)
-        ranks.random = Draw(draw)
+        ranks.random = SimpleNamespace(random=lambda draw=draw: 1.0 - draw)
         ends.append([ranks.next(cell) for cell in stream])
     seen, counted = list(calibration_cells), []
     for cell in stream:

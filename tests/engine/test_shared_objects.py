@@ -1,5 +1,7 @@
 """What jobs of a sweep share: opened and loaded once, and no number or name in a record differs for it."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from openbench.core.runtime import Runtime
@@ -13,20 +15,10 @@ from ..prepared import run_config  # noqa: TID252 — the tests are no package
 @pytest.fixture
 def counted(monkeypatch):
     """How often a benchmark was opened and a backbone made ready."""
-    counts = {"load_benchmark": 0, "ready_backbone": 0}
-
-    def counting(name):
-        original = getattr(prepare, name)
-
-        def call(*arguments, **named):
-            counts[name] += 1
-            return original(*arguments, **named)
-
+    calls = {name: Mock(wraps=getattr(prepare, name)) for name in ("load_benchmark", "ready_backbone")}
+    for name, call in calls.items():
         monkeypatch.setattr(prepare, name, call)
-
-    for name in counts:
-        counting(name)
-    return counts
+    return lambda: tuple(call.call_count for call in calls.values())
 
 
 METHODS = ("msp.MSP", "energy.Energy", "mls.MLS")
@@ -36,7 +28,7 @@ def test_jobs_open_the_benchmark_and_load_the_network_once(config, runtime, coun
     shared = SharedObjects()
     for method in METHODS:
         run_config(config(method), runtime, shared=shared)
-    assert counted == {"load_benchmark": 1, "ready_backbone": 1}
+    assert counted() == (1, 1)
 
 
 def test_records_are_those_of_jobs_that_share_nothing(config, tmp_path, runtime):
@@ -65,20 +57,20 @@ def test_another_training_set_benchmark_seed_or_runtime_is_not_taken_for_the_sam
     run_config(config("msp.MSP"), runtime, shared=shared)
     renamed = {**config("msp.MSP")["benchmark"], "name": "other"}
     run_config(config("msp.MSP", benchmark=renamed), runtime, shared=shared)
-    assert counted == {"load_benchmark": 2, "ready_backbone": 2}
+    assert counted() == (2, 2)
     run_config(config("msp.MSP", seed=2), runtime, shared=shared)
-    assert counted == {"load_benchmark": 2, "ready_backbone": 3}
+    assert counted() == (2, 3)
     run_config(config("msp.MSP", seed=2), {**runtime, "batch_size": 5}, shared=shared)
-    assert counted == {"load_benchmark": 2, "ready_backbone": 4}
+    assert counted() == (2, 4)
 
 
 def test_a_method_that_runs_the_network_itself_has_one_of_its_own(config, runtime, counted):
     shared = SharedObjects()
     run_config(config("msp.MSP"), runtime, shared=shared)
     run_config(config("rankfeat.RankFeat"), runtime, shared=shared)
-    assert counted == {"load_benchmark": 1, "ready_backbone": 2}
+    assert counted() == (1, 2)
     run_config(config("mls.MLS"), runtime, shared=shared)
-    assert counted == {"load_benchmark": 1, "ready_backbone": 2}
+    assert counted() == (1, 2)
 
 
 @pytest.mark.parametrize(("reused", "policy", "made"), [("", "auto", 2), ("0.1, today", "auto", 1), ("x", "force", 2)])
@@ -93,7 +85,7 @@ def test_weights_that_were_trained_now_are_not_kept(config, runtime, monkeypatch
     shared, how = SharedObjects(), Runtime.from_config({**runtime, "train": policy})
     for _ in range(2):
         prepare.prepare(config("msp.MSP"), how, shared=shared)
-    assert counted["ready_backbone"] == made
+    assert counted()[1] == made
 
 
 def test_two_benchmarks_are_kept_at_most():
