@@ -34,7 +34,7 @@ def check_benchmark(benchmark: object) -> str:
     """
     if not isinstance(benchmark, str) or not is_part(benchmark):
         raise ConfigError(
-            f"benchmark is {benchmark!r} — pass a name; your own FOLDER/benchmark/NAME.yaml needs config_dir='FOLDER'"
+            f"benchmark is {benchmark!r} — pass a name, for FOLDER/benchmark/NAME.yaml with config_dir='FOLDER'"
         )
     return benchmark
 
@@ -59,9 +59,7 @@ def words_of(overrides: Any) -> list[str]:
     for text in overrides:
         key = text.lstrip("+~").partition("=")[0]
         if key in (*_ARGUMENTS, *_RUNTIME):
-            raise ConfigError(
-                f"overrides has '{text}' — use the argument of the call; set single keys, e.g. runtime.workers=4"
-            )
+            raise ConfigError(f"overrides has '{text}' — use the argument of the call, or runtime.workers=4 alone")
     return list(overrides)
 
 

@@ -194,9 +194,7 @@ class _Call:
 def _images_of(benchmark: Benchmark) -> ImageTask:
     """The images of a benchmark on which a model is tried."""
     if benchmark.columns is not None:
-        raise ConfigError(
-            f"benchmark '{benchmark.name}' has rows of a table, not images — evaluate features with evaluate_features"
-        )
+        raise ConfigError(f"benchmark '{benchmark.name}' has rows, not images — use evaluate_features")
     return ImageTask(benchmark.id_test, benchmark.classes, benchmark.preprocess)
 
 
@@ -204,9 +202,7 @@ def _refuse_options(model: str, options: ModelOptions) -> None:
     """Refuse options of a model that a config describes."""
     for key in ("preprocess", "features", "head", "name"):
         if getattr(options, key) is not None:
-            raise ConfigError(
-                f"{key} is given for '{model}', whose config has it — leave it out, or overrides=['backbone.{key}=…']"
-            )
+            raise ConfigError(f"{key} is given for '{model}', whose config has it — leave it out, or override it")
 
 
 def _models(model: object, weights: object) -> Mapping[str, tuple[Any, Any]] | None:

@@ -64,9 +64,7 @@ def named_methods(methods: object) -> tuple[tuple[str, Any], ...]:
         if not isinstance(value, str):
             _check_values(_instance(value))
         if name in dict(pairs[:number]):
-            raise ConfigError(
-                f"methods names '{name}' twice — give a mapping from distinct names: {{'{name}': …, '{name}_2': …}}"
-            )
+            raise ConfigError(f"methods names '{name}' twice — pass a mapping: {{'{name}': …, '{name}_2': …}}")
     return pairs
 
 
@@ -344,9 +342,7 @@ def _fitted(method: Method, arrays: _Arrays, validation: _Arrays | None) -> Meth
     """A method fitted on arrays; a composite's parts one by one."""
     if isinstance(method, Composite):
         if validation is None:
-            raise NotApplicableError(
-                f"method '{arrays.name}' weighs its parts on ID validation — pass val=(X_val, y_val) to fit"
-            )
+            raise NotApplicableError(f"method '{arrays.name}' weighs its parts on ID validation — pass val=(X, y)")
         return method.fit_parts(
             lambda part: _fitted(part, arrays, validation), lambda part: torch.from_numpy(_scores(part, validation))
         )

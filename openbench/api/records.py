@@ -65,9 +65,7 @@ def records(folder: str | Path | None = None, metrics: str | Sequence[str] = "ra
     if not isinstance(metrics, str | list | tuple):
         raise RecordError(f"metrics is a {type(metrics).__name__} — pass a family of metrics or a list of keys")
     if isinstance(metrics, str) and metrics not in (known := (*FAMILIES, _ALL)):
-        raise RecordError(
-            f"metrics '{metrics}' not found{did_you_mean(metrics, known)} — allowed: {', '.join(known)}, or keys"
-        )
+        raise RecordError(f"metrics '{metrics}' not found{did_you_mean(metrics, known)} — allowed: {', '.join(known)}")
     store = _store(folder)
     errors: list[RecordError] = []
     chosen = cache(lambda key: _is_chosen(metrics, key))
@@ -167,9 +165,7 @@ def load(run: str | Path, folder: str | Path | None = None) -> Result:
 def _store(folder: str | Path | None) -> RecordStore:
     root = paths.results_dir() if folder is None else path_of(folder, "folder")
     if not root.is_dir():
-        raise RecordError(
-            f"results folder '{root}' not found — pass the folder that has `records`, or set OPENBENCH_RESULTS"
-        )
+        raise RecordError(f"results folder '{root}' not found — name one with `records`, or set OPENBENCH_RESULTS")
     return RecordStore(root)
 
 

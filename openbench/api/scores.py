@@ -111,9 +111,7 @@ def _probabilities(value: ArrayLike, n: int, where: str) -> NDArray[np.float64]:
     if rows.ndim != 2 or len(rows) != n:
         raise DataError(f"probabilities of {where} have shape {rows.shape} — allowed: ({n}, c)")
     if not (rows >= 0).all() or not (np.abs(rows.sum(axis=1) - 1) <= _SUM).all():
-        raise DataError(
-            f"probabilities of {where} have rows that are negative, NaN or do not sum to 1 — pass softmax(logits)"
-        )
+        raise DataError(f"probabilities of {where} are negative, NaN or do not sum to 1 — pass softmax(logits)")
     return rows
 
 

@@ -75,13 +75,9 @@ def _check_training(columns: Mapping[str, Tensor], where: str) -> None:
         if not math.isfinite(reached):
             _refuse_not_finite(name, column, where)
         if reached > LARGEST:
-            raise MethodError(
-                f"{where}: training {name} reach {reached:.3g}, allowed: {LARGEST:g} — check the network's outputs"
-            )
+            raise MethodError(f"{where}: training {name} reach {reached:.3g}, allowed: {LARGEST:g} — check the network")
     if columns and all(_is_one_row(column) for column in columns.values()):
-        raise MethodError(
-            f"{where}: all rows of training {' and '.join(sorted(columns))} are equal — check the network's outputs"
-        )
+        raise MethodError(f"{where}: all training {' and '.join(sorted(columns))} are equal — check the network")
 
 
 def _is_one_row(column: Tensor) -> bool:
@@ -102,9 +98,7 @@ def _check_labels(train: FeatureSet, head: Head | None, where: str) -> None:
     else:
         classes, of = MOST_CLASSES, "classes"
     if int(labels.max()) >= classes:
-        raise MethodError(
-            f"{where}: label {int(labels.max())} — allowed: {of}, 0 to {classes - 1}, as in the network's training"
-        )
+        raise MethodError(f"{where}: label {int(labels.max())} — allowed: {of}, 0 to {classes - 1}, as in training")
 
 
 def _check_rows(x: FeatureSet, where: str) -> None:

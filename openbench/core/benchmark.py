@@ -76,13 +76,9 @@ class Split:
     def __post_init__(self) -> None:
         """Check that the columns belong together and the split is not empty."""
         if not len(self.items) == len(self.labels) == len(self.keys):
-            raise DataError(
-                f"split '{self.name}' ({self.role}): items, labels and keys differ in number — one of each per image"
-            )
+            raise DataError(f"split '{self.name}' ({self.role}): items, labels, keys — one of each per image expected")
         if len(self.items) == 0 and not self.unread:
-            raise DataError(
-                f"split '{self.name}' ({self.role}) is empty — at least one image is needed; drop it by name"
-            )
+            raise DataError(f"split '{self.name}' ({self.role}) is empty — at least one image is needed, or drop it")
 
     def __len__(self) -> int:
         return len(self.items)
@@ -251,9 +247,7 @@ def check_distinct(classes: Sequence[str], where: str) -> None:
     count = Counter(map(canonical, classes))
     twice = sorted({name for name in classes if count[canonical(name)] > 1 and canonical(name)})
     if twice:
-        raise DataError(
-            f"{where}: several classes have the name {', '.join(map(repr, twice[:5]))} — rename or merge them"
-        )
+        raise DataError(f"{where}: several classes have the name {', '.join(map(repr, twice[:5]))} — rename them")
 
 
 class Array(Protocol):

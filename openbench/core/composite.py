@@ -90,9 +90,7 @@ class Composite(Method):
         second_passes = {request.second_pass for request in requests} - {None}
         inputs = {(request.perturb, request.corruption) for request in requests}
         if len(pools) > 1 or len(second_passes) > 1 or len(inputs) > 1:
-            raise MethodError(
-                f"{type(self).__name__}.score: its parts read different inputs or poolings — run it through the engine"
-            )
+            raise MethodError(f"{type(self).__name__}.score: its parts read different inputs — run it in the engine")
         return self.combine({name: part.score(x) for name, part in self.fitted_parts.items()})
 
 

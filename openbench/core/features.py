@@ -89,9 +89,7 @@ class FeatureSet:
     def map(self, layer: str) -> Tensor:
         """The reduced map of `layer`, float32, first axis n."""
         if layer not in self.maps:
-            raise FieldError(
-                f"maps of '{layer}' read but not declared — declared: {sorted(self.maps)}; add it to needs"
-            )
+            raise FieldError(f"maps of '{layer}' read but not declared — add it to needs, as {sorted(self.maps)}")
         return self.maps[layer]
 
     def batches(self, size: int = DEFAULT_BATCH) -> Iterator["FeatureSet"]:

@@ -208,13 +208,9 @@ class Request:
     def __post_init__(self) -> None:
         """Check that texts and mixed images are declared as a whole."""
         if (Field.TEXT in self.fields) != bool(self.texts) or (self.texts and not self.head):
-            raise FieldError(
-                f"Request: texts={self.texts}, head={self.head} — embeddings need the field 'text', corpora and head"
-            )
+            raise FieldError(f"Request: texts={self.texts}, head={self.head} — text needs field, corpora and head")
         if (Field.MIXED in self.fields) != (self.mixing is not None):
-            raise FieldError(
-                f"Request: mixing={self.mixing} — mixed images need both, the field 'mixed' and mixing=Mixing()"
-            )
+            raise FieldError(f"Request: mixing={self.mixing} — mixed images need both, field and Mixing()")
 
     @property
     def unmixed(self) -> "Request":

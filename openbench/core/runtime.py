@@ -97,9 +97,7 @@ class Runtime(Checked):
         size = int(os.environ["WORLD_SIZE"]) if joined else 1
         count = self.shards or size
         if self.shard is None and count < size:
-            raise ConfigError(
-                f"runtime.shards is {count}, and torchrun started {size} processes — leave it out, or start fewer"
-            )
+            raise ConfigError(f"runtime.shards is {count}, and torchrun started {size} processes — leave it out")
         first = self.shard if self.shard is not None else int(os.environ["RANK"]) if joined else 0
         if first >= count:
             raise ConfigError(f"runtime.shard is {first} — allowed: 0 to {count - 1}, as runtime.shards is {count}")

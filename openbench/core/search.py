@@ -133,7 +133,5 @@ def best_trial(method: Method, trials: Sequence[Trial]) -> Trial:
     """
     feasible = [t for t in trials if "auroc" in t]
     if not feasible:
-        raise MethodError(
-            f"{type(method).__name__}: no setting in `_space_` is feasible ({trials[0]['infeasible']}) — use tune=none"
-        )
+        raise MethodError(f"{type(method).__name__}: no setting in `_space_` is feasible: {trials[0]['infeasible']}")
     return max(feasible, key=lambda t: t["auroc"])  # max keeps the first of equals

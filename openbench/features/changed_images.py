@@ -121,9 +121,7 @@ def check_recipes(split: Split, recipes: Sequence[Recipe]) -> None:
     if split.unread:
         raise ConfigError("tune=synthetic: there are no ID validation images — use tune=none")
     if split.items[0].ndim == 1 and set(recipes) != {"mixture"}:
-        raise ConfigError(
-            f"tune=synthetic: recipes {', '.join(recipes)} for rows of numbers — allowed: tune.recipes=[mixture]"
-        )
+        raise ConfigError(f"tune.recipes is {', '.join(recipes)} for rows of numbers — allowed: tune.recipes=[mixture]")
 
 
 def synthetic(split: Split, recipes: Sequence[Recipe], seed: int, preprocess: Preprocess) -> Split:

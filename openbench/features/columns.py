@@ -54,9 +54,7 @@ def read_by(request: Request) -> tuple[Column, ...]:
         FieldError: maps asked for without layers, or layers without maps.
     """
     if (Field.MAPS in request.fields) != bool(request.layers):
-        raise FieldError(
-            f"Request: layers {list(request.layers)} — maps need both, the field 'maps' and layers=('stage4', …)"
-        )
+        raise FieldError(f"Request: layers {list(request.layers)} — maps need both, the field 'maps' and layers")
     known = (Field.FEATURES, Field.LOGITS, Field.PATCHES)
     plain = [Column(f, perturb=request.perturb) for f in known if f in request.fields]
     return (*plain, *(Column(Field.MAPS, layer, request.pool, request.perturb) for layer in request.layers))
@@ -69,9 +67,7 @@ def separated(request: Request) -> tuple[Request, Request | None]:
         FieldError: the field without the step, or the step without the field.
     """
     if (Field.PERTURBED in request.fields) != (request.second_pass is not None):
-        raise FieldError(
-            f"Request: second_pass={request.second_pass} — perturbed features need both, the field and a step"
-        )
+        raise FieldError(f"Request: second_pass={request.second_pass} — need both, the field 'perturbed' and a step")
     if request.second_pass is None:
         return request, None
     others = (request.fields - {Field.PERTURBED}) or frozenset({Field.FEATURES})

@@ -178,9 +178,7 @@ def score_rows(method: LiveMethod, backbone: Backbone, split: Split, halving: Ba
         missing = scores.isnan()
         if bool(missing.any()):
             first = split.keys[at][int(missing.int().argmax())]
-            raise MethodError(
-                f"{where}: {int(missing.sum())} of {len(images)} scores of a batch are NaN, first '{first}'"
-            )
+            raise MethodError(f"{where}: {int(missing.sum())} of {len(images)} scores are NaN, first '{first}'")
         return {name: scores.detach().to("cpu", torch.float32).contiguous().numpy()}
 
     return halving.of(split, backbone, rows)

@@ -124,7 +124,5 @@ def _rows(corpus: Corpus, prompts: Sequence[Sequence[str]], first: int) -> Tenso
     bad = ~rows.isfinite().all(dim=1)
     if bool(bad.any()):
         word = corpus.words[first + int(bad.int().argmax())]
-        raise DataError(
-            f"texts '{corpus.texts.words}': the embedding of {word!r} is NaN or infinite — check the weights"
-        )
+        raise DataError(f"texts '{corpus.texts.words}': the embedding of {word!r} is NaN or infinite — check weights")
     return rows

@@ -72,9 +72,7 @@ def _factory(method: type[Method] | Method) -> tuple[Callable[[], Any], type[Met
     """
     cls = method if isinstance(method, type) else type(method)
     if not issubclass(cls, Method):
-        raise MethodError(
-            f"check_method: {cls.__name__} is not a Method — pass a class derived from openbench.core.method.Method"
-        )
+        raise MethodError(f"check_method: {cls.__name__} is not a Method — derive it from openbench.core.Method")
     if not is_dataclass(cls):
         raise MethodError(f"{cls.__name__} is not a dataclass — write @dataclass above the class")
     if not isinstance(method, type):

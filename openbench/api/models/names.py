@@ -106,7 +106,7 @@ def _transformers(name: str) -> Any:
         import transformers
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"package 'transformers' is not installed, '{name}' needs it — {pip_install('transformers')}"
+            f"package 'transformers' for '{name}' is not installed — {pip_install('transformers')}"
         ) from error
     return transformers
 
@@ -118,9 +118,7 @@ def check_is_no_weights(model: object) -> None:
         ConfigError: it is one.
     """
     if isinstance(model, str | Path) and Path(model).suffix in (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".th"):
-        raise ConfigError(
-            f"model '{model}' is a file of weights, not a network — pass a network, or a backbone's name and weights"
-        )
+        raise ConfigError(f"model '{model}' is a file of weights, not a network — load it into a network and pass that")
 
 
 Files = Mapping[str, str | Path]

@@ -164,15 +164,11 @@ def failing_on(images: Tensor, name: str) -> Iterator[None]:
 def _check_head(head: Head, features: Tensor, logits: Tensor, name: str) -> None:
     c, d = logits.shape[1], features.shape[1]
     if tuple(head.weight.shape) != (c, d):
-        raise ConfigError(
-            f"model '{name}': head has W {tuple(head.weight.shape)}, not {(c, d)} as for {c} logits of {d} features"
-        )
+        raise ConfigError(f"model '{name}': head has W {tuple(head.weight.shape)} — {(c, d)} expected, of {c} logits")
     difference = features.float().cpu() @ head.weight.T + head.bias - logits.float().cpu()
     off, scale = float(difference.abs().max()), float(logits.abs().max()) + 1.0
     if not off <= 1e-3 * scale:
-        raise ConfigError(
-            f"model '{name}': W·features + b is up to {off:.3g} off the logits — give the head of these features"
-        )
+        raise ConfigError(f"model '{name}': W·features + b is up to {off:.3g} off the logits — give their own head")
 
 
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
@@ -200,9 +196,7 @@ def onnx_reader(
     inputs = session.get_inputs()
     if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].type not in _DTYPES:
         signature = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
-        raise ConfigError(
-            f"model '{name}' takes {signature}, not images (n, channels, h, w) alone — export the classifier alone"
-        )
+        raise ConfigError(f"model '{name}' takes {signature}, not images (n, channels, h, w) alone — export it again")
     outputs = _onnx_outputs(session, name, features, classes)
     dtype, n = _DTYPES[inputs[0].type], inputs[0].shape[0]
     fixed = n if isinstance(n, int) else None  # the batch size that the file was exported for
@@ -231,7 +225,7 @@ def onnx_session(model: Path | bytes, device: torch.device) -> Any:
         import onnxruntime
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"package 'onnxruntime' is not installed, and an ONNX file needs it — {pip_install('onnx')}"
+            f"package 'onnxruntime' is not installed, ONNX files need it — {pip_install('onnx')}"
         ) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()

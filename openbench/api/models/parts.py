@@ -121,7 +121,7 @@ def flat(features: Tensor, name: str, where: str) -> Tensor:
     if features.ndim == 2:
         return features
     raise ConfigError(
-        f"model '{name}': module '{where}' returns {tuple(features.shape)} — name one with (n, d) or maps (n, d, h, w)"
+        f"model '{name}': module '{where}' returns {tuple(features.shape)} — (n, d) or maps (n, d, h, w) expected"
     )
 
 
@@ -175,7 +175,7 @@ def _check_linear(module: nn.Module, linear: Mapping[str, object], head: str, na
         return
     kind = type(module.get_submodule(head)).__name__
     raise ConfigError(
-        f"model '{name}': head '{head}' is {kind} — name an nn.Linear; candidates: {_listed(module, linear)}"
+        f"model '{name}': head '{head}' is {kind} — name an nn.Linear, candidates: {_listed(module, linear)}"
     )
 
 
