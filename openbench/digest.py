@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-_CHUNK = 1 << 20
 _BLOCK = 1 << 22
 # Metadata key of a dataclass field that is left out of digests while it has its default: digests from before the field
 # was added stay valid.
@@ -39,12 +38,9 @@ def generator_of(*parts: Any) -> np.random.Generator:
 
 
 def file_sha256(path: str | Path) -> str:
-    """Return the SHA-256 of a file's bytes as 64 hex digits, read in chunks of 1 MiB."""
-    hasher = hashlib.sha256()
+    """Return the SHA-256 of a file's bytes as 64 hex digits."""
     with open(path, "rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            hasher.update(chunk)
-    return hasher.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def bytes_sha256(content: bytes) -> str:
