@@ -17,13 +17,7 @@ from openbench.core.live import LiveMethod
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
-from openbench.source import (
-    changed_since_loaded,
-    foreign_code,
-    foreign_sources,
-    loaded_sha256,
-    unknown_sources,
-)
+from openbench.source import changed_since_loaded, foreign_code, foreign_sources, loaded_sha256, unknown_sources
 
 METHOD = """
 from dataclasses import dataclass

@@ -7,15 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from openbench.api.arguments import (
-    check_benchmark,
-    check_model_name,
-    check_reaches,
-    head_of,
-    path_of,
-    plain,
-    words_of,
-)
+from openbench.api.arguments import check_benchmark, check_model_name, check_reaches, head_of, path_of, plain, words_of
 from openbench.api.methods import chosen_method, named_methods
 from openbench.api.models.names import check_is_no_weights, config_words, files_of, is_name, loaded, with_weights
 from openbench.api.models.wrap import ImageTask, ModelOptions, WrappedModel, name_of, wrap

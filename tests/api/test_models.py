@@ -105,10 +105,7 @@ def test_two_layers_that_may_be_the_classifier_are_listed():
         ({"head": "fcs"}, "has no module 'fcs'; did you mean 'fc'.*its parts: conv, avgpool, fc"),
         ({"head": "conv"}, "head 'conv' is Conv2d.*name an nn.Linear.*candidates: 'fc' 7 → 5"),
         ({"features": "pool"}, "has no module 'pool'; did you mean 'avgpool'"),
-        (
-            {"head": (np.zeros((5, 3)), np.zeros(5))},
-            r"has the classifier 'fc' — leave head=\(W, b\) out",
-        ),
+        ({"head": (np.zeros((5, 3)), np.zeros(5))}, r"has the classifier 'fc' — leave head=\(W, b\) out"),
         ({"head": ("W", "b")}, "head: W is a str .* allowed: an array of numbers"),
         ({"head": (np.zeros((5, 3)), np.zeros(4))}, r"head: b has shape \(4,\) — allowed: \(5,\)"),
     ],

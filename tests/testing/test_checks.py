@@ -297,10 +297,7 @@ BUGS: dict[str, dict[type[Method], str]] = {
         WRONG["GlobalPython"]: "global random state",
         SeedsGlobally: "global random state",
     },
-    "check_pickles": {
-        Unpicklable: "cannot be pickled",
-        PicklesRounded: "after pickling",
-    },
+    "check_pickles": {Unpicklable: "cannot be pickled", PicklesRounded: "after pickling"},
     "check_separates_planted_clusters": {WRONG["Swapped"]: "sign", WRONG["Blind"]: "0.500"},
 }
 

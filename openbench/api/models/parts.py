@@ -53,13 +53,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def find_parts(
-    module: nn.Module,
-    images: Tensor,
-    name: str,
-    classes: int,
-    *,
-    features: str | None = None,
-    head: str | None = None,
+    module: nn.Module, images: Tensor, name: str, classes: int, *, features: str | None = None, head: str | None = None
 ) -> NetworkParts:
     """Return where the classifier, the features and the stages of a module are.
 
