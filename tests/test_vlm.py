@@ -64,6 +64,13 @@ def test_the_words_enter_the_record_and_its_id(run, tmp_path):
     assert other.method["texts"][0] == classes
 
 
+def test_the_words_of_a_method_that_scores_streams_enter_its_id(run, tmp_path):
+    chosen = ["method=adaneg", "method.adjectives=null", "method.leave_out=[]", "method._stream_.orders=2"]
+    first = run(*chosen, f"method.nouns={words(tmp_path, 40)}")
+    assert [(texts["words"], texts["count"]) for texts in first.method["texts"]] == [("classes", 6), ("mine.txt", 40)]
+    assert run(*chosen, f"method.nouns={words(tmp_path, 41)}").run_id != first.run_id
+
+
 def test_words_that_a_search_tries_enter_the_id_too(tmp_path, monkeypatch):
     """The list that is chosen stays as it is, and another one that is tried changes: the choice may be another."""
     monkeypatch.chdir(tmp_path)
