@@ -11,8 +11,7 @@ from openbench import paths
 from openbench.api.arguments import path_of
 from openbench.api.result import Result
 from openbench.core.names import ATTACKED, FULL_SPECTRUM
-from openbench.core.record import ResultRecord, Value
-from openbench.core.scores import SetScores
+from openbench.core.record import Value
 from openbench.errors import CacheError, RecordError, did_you_mean, listed
 from openbench.results.frame import ID, Run, runs
 from openbench.results.records.settings import is_per_set
@@ -156,10 +155,18 @@ def load(run: str | Path, folder: str | Path | None = None) -> Result:
         record = load_file(path)
     else:
         record, path = _store(folder).look_up(str(run))
+    if is_per_set(record):
+        note = "no scores: each OOD set has its own hyper-parameters, and so its own ID scores"
+        return Result(record, (), path, (note,))
     # Four folders above the record: records/BENCHMARK/BACKBONE/METHOD.
-    roots = path.absolute().parents[4:5]
-    scores, notes, problems = _scores(record, [root / PUBLISHED for root in roots])
-    return Result(record, scores, path, notes, problems)
+    published, cached = [root / PUBLISHED for root in path.absolute().parents[4:5]], paths.cache_dir() / "scores"
+    store = first_with(record.run_id, (*published, cached))
+    if store is None:
+        return Result(record, (), path, (f"no scores per image in '{cached}' — run it again to compute them",))
+    try:
+        return Result(record, tuple(store.read(record.run_id)), path)
+    except CacheError as error:
+        return Result(record, (), path, (), (f"WARNING: no scores per image: {error}",))
 
 
 def _store(folder: str | Path | None) -> RecordStore:
@@ -167,20 +174,3 @@ def _store(folder: str | Path | None) -> RecordStore:
     if not root.is_dir():
         raise RecordError(f"results folder '{root}' not found — name one with `records`, or set OPENBENCH_RESULTS")
     return RecordStore(root)
-
-
-def _scores(
-    record: ResultRecord, published: Sequence[Path]
-) -> tuple[tuple[SetScores, ...], tuple[str, ...], tuple[str, ...]]:
-    """The scores of a run from beside its record or the cache; else the reason, as a note or a warning."""
-    if is_per_set(record):
-        return (), ("no scores: each OOD set has its own hyper-parameters, and so its own ID scores",), ()
-    cached = paths.cache_dir() / "scores"
-    store = first_with(record.run_id, (*published, cached))
-    if store is None:
-        return (), (f"no scores per image in '{cached}' — run it again to compute them",), ()
-    try:
-        scores = tuple(store.read(record.run_id))
-    except CacheError as error:
-        return (), (), (f"WARNING: no scores per image: {error}",)
-    return scores, (), ()

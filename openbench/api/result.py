@@ -81,16 +81,16 @@ class Result:
         """
         import pandas as pd
 
-        scores = scores_of(self)
         names, reason = names_of(self.record)
-        table = pd.concat([_rows(s, names.get((str(s.role), s.name), [])) for s in scores], ignore_index=True)
-        table = table.astype({"set": "category", "role": "category"})
-        listed = {f"{s.role}/{s.name}": (len(names.get((str(s.role), s.name), [])), len(s.scores)) for s in scores}
-        table.attrs["unnamed"] = {
-            key: reason or f"the benchmark has {n} images of this set, and {scored} were scored"
-            for key, (n, scored) in listed.items()
-            if n != scored
-        }
+        tables, unnamed = [], {}
+        for s in scores_of(self):
+            known = names.get((str(s.role), s.name), [])
+            tables.append(_rows(s, known))
+            if len(known) != len(s.scores):
+                few = f"the benchmark has {len(known)} images of this set, and {len(s.scores)} were scored"
+                unnamed[f"{s.role}/{s.name}"] = reason or few
+        table = pd.concat(tables, ignore_index=True).astype({"set": "category", "role": "category"})
+        table.attrs["unnamed"] = unnamed
         return table
 
     def compare(self, other: "Result", level: float = 0.95) -> "DataFrame":

@@ -88,7 +88,9 @@ def find_parts(
     pick, output = _logits(returned, name, classes, len(images))
     linear = {n: c for n, c in calls.items() if isinstance(module.get_submodule(n), nn.Linear) and c[1].ndim == 2}
     if head:
-        _check_linear(module, linear, head, name)
+        if head not in linear:
+            kind, listed = type(module.get_submodule(head)).__name__, _listed(module, linear)
+            raise ConfigError(f"model '{name}': head '{head}' is {kind} — name an nn.Linear, candidates: {listed}")
         ends_in = _ending(linear[head][1], output) or ""
     else:
         head, ends_in = _find_head(module, linear, output, name, classes)
@@ -161,16 +163,6 @@ def _logits(returned: Any, name: str, classes: int, n: int) -> tuple[str | int |
     if len(logits) != n:
         raise ConfigError(f"model '{name}' returns {len(logits)} rows for {n} images — return a row for each image")
     return pick, logits
-
-
-def _check_linear(module: nn.Module, linear: Mapping[str, object], head: str, name: str) -> None:
-    """Check that the classifier that the user names is a linear layer that is given features."""
-    if head in linear:
-        return
-    kind = type(module.get_submodule(head)).__name__
-    raise ConfigError(
-        f"model '{name}': head '{head}' is {kind} — name an nn.Linear, candidates: {_listed(module, linear)}"
-    )
 
 
 def _find_head(
