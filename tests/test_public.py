@@ -20,8 +20,7 @@ from openbench.errors import ConfigError
 from openbench.methods.gradients import GODIN
 from openbench.methods.knn import KNN
 from openbench.public import modules_defining, name_of, public, public_name
-from openbench.training.augment.augmentations import Augmentation, Consistency
-from openbench.training.augment.mixing import Mixing
+from openbench.training.augment.augmentations import Augmentation, Consistency, Mixing
 from openbench.training.augment.reading import Reading
 from openbench.training.base import TrainingMethod
 

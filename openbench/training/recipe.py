@@ -9,8 +9,7 @@ from annotated_types import Ge
 
 from openbench.config.constraints import Checked, Count, Decay, Fraction, NonNegative, Positive
 from openbench.digest import OMIT_IF_DEFAULT
-from openbench.training.augment.augmentations import Augmentation, Consistency
-from openbench.training.augment.mixing import Mixing
+from openbench.training.augment.augmentations import Augmentation, Consistency, Mixing
 from openbench.training.augment.reading import Reading
 
 TrainPrecision = Literal["fp32", "tf32", "bf16", "fp16"]

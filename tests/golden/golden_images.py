@@ -32,13 +32,16 @@ from openbench.training.augment.augmentations import (
     Augmentation,
     AugMix,
     Consistency,
+    CutMix,
     Cutout,
     HorizontalFlip,
     JensenShannon,
+    Mixing,
+    Mixup,
     RandAugment,
     RandomCrop,
+    RegMixup,
 )
-from openbench.training.augment.mixing import CutMix, Mixing, Mixup, RegMixup
 from openbench.training.augment.pixmix import PixMix, fractals
 from openbench.training.augment.reading import PictureFolder, PreparedVersions, RandomResizedCrop, Reading
 

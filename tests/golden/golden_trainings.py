@@ -31,8 +31,7 @@ from openbench.errors import ConfigError
 from openbench.training import _job as jobs
 from openbench.training._images import ImageSet
 from openbench.training._job import TrainingJob
-from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
-from openbench.training.augment.mixing import RegMixup
+from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop, RegMixup
 from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod
 from openbench.training.loop._loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy

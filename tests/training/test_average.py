@@ -7,8 +7,7 @@ from safetensors.torch import load_file
 
 from openbench.digest import digest
 from openbench.training.loop import _loop as loop
-from openbench.training.loop._loop import accuracy_of, train
-from openbench.training.loop._session import EMA
+from openbench.training.loop._loop import EMA, accuracy_of, train
 
 from .training_toys import QUIET, RECIPE, ToyEntropy, ToyNet, job
 

@@ -7,8 +7,7 @@ import torch
 from scipy.stats import beta, kstest
 
 from openbench.errors import ConfigError
-from openbench.training.augment.augmentations import HorizontalFlip
-from openbench.training.augment.mixing import CutMix, Mixing, Mixup, RegMixup, draw_share
+from openbench.training.augment.augmentations import CutMix, HorizontalFlip, Mixing, Mixup, RegMixup, draw_share
 from openbench.training.base import Batch, TrainingMethod
 from openbench.training.loop._loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy

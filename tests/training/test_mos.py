@@ -9,7 +9,7 @@ from scipy.special import log_softmax
 from torch import nn
 
 from openbench.errors import ConfigError
-from openbench.training.augment.mixing import blend, draw_share
+from openbench.training.augment.augmentations import blend, draw_share
 from openbench.training.base import features_and_logits
 from openbench.training.loop.weights import evaluated
 from openbench.training.methods.cross_entropy import FineTuning

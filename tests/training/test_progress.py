@@ -8,8 +8,7 @@ import pytest
 from openbench import progress
 from openbench.core.runtime import Runtime
 from openbench.training.loop import _loop as loop
-from openbench.training.loop._loop import train
-from openbench.training.loop._progress import EpochRow, as_csv, as_png
+from openbench.training.loop._loop import EpochRow, as_csv, as_png, train
 
 from .training_toys import QUIET, job
 

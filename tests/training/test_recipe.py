@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from openbench.errors import ConfigError
-from openbench.training.augment.augmentations import HorizontalFlip, JensenShannon, RandomCrop
-from openbench.training.augment.mixing import CutMix, Mixup
+from openbench.training.augment.augmentations import CutMix, HorizontalFlip, JensenShannon, Mixup, RandomCrop
 from openbench.training.augment.reading import RandomResizedCrop
 from openbench.training.recipe import Recipe
 

@@ -1,5 +1,6 @@
 """PixMix: images added to and multiplied by pictures of rich structure, such as fractals drawn here."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated
@@ -52,32 +53,25 @@ def operated(image: Pixels, name: str, level: float, sign: int = 1) -> Pixels:
         Hendrycks et al., AugMix, arXiv:1912.02781, and the authors' code, with the same ranges and whole numbers.
     """
     picture = Pillow.fromarray(image if image.shape[2] == 3 else image[..., 0])
-    if name == "autocontrast":
-        changed = ImageOps.autocontrast(picture)
-    elif name == "equalize":
-        changed = ImageOps.equalize(picture)
-    elif name == "posterize":
-        changed = ImageOps.posterize(picture, 4 - int(level * 4))
-    elif name == "solarize":
-        changed = ImageOps.solarize(picture, 256 - int(level * 256))
-    elif name == "rotate":
-        changed = picture.rotate(sign * int(level * 30), resample=Pillow.Resampling.BILINEAR)
-    else:
-        matrix = _matrix(name, level * sign, picture.size)
-        changed = picture.transform(picture.size, Pillow.Transform.AFFINE, matrix, resample=Pillow.Resampling.BILINEAR)
-    pixels = np.asarray(changed)
+    bilinear, amount, turn = Pillow.Resampling.BILINEAR, sign * level, sign * int(level * 30)
+
+    def affine(*matrix: float) -> Pillow.Image:
+        """The picture by the map that takes a point of the result back to it."""
+        return picture.transform(picture.size, Pillow.Transform.AFFINE, matrix, resample=bilinear)
+
+    operations: dict[str, Callable[[], Pillow.Image]] = {
+        "autocontrast": lambda: ImageOps.autocontrast(picture),
+        "equalize": lambda: ImageOps.equalize(picture),
+        "posterize": lambda: ImageOps.posterize(picture, 4 - int(level * 4)),
+        "solarize": lambda: ImageOps.solarize(picture, 256 - int(level * 256)),
+        "rotate": lambda: picture.rotate(turn, resample=bilinear),
+        "shear_x": lambda: affine(1.0, 0.3 * amount, 0.0, 0.0, 1.0, 0.0),
+        "shear_y": lambda: affine(1.0, 0.0, 0.0, 0.3 * amount, 1.0, 0.0),
+        "translate_x": lambda: affine(1.0, 0.0, float(int(amount * picture.width / 3)), 0.0, 1.0, 0.0),
+        "translate_y": lambda: affine(1.0, 0.0, 0.0, 0.0, 1.0, float(int(amount * picture.height / 3))),
+    }
+    pixels = np.asarray(operations[name]())
     return pixels if image.shape[2] == 3 else pixels[..., None]
-
-
-def _matrix(name: str, amount: float, size: tuple[int, int]) -> tuple[float, float, float, float, float, float]:
-    """The affine map by which Pillow takes a point of the result back to the image."""
-    width, height = size
-    return {
-        "shear_x": (1.0, 0.3 * amount, 0.0, 0.0, 1.0, 0.0),
-        "shear_y": (1.0, 0.0, 0.0, 0.3 * amount, 1.0, 0.0),
-        "translate_x": (1.0, 0.0, float(int(amount * width / 3)), 0.0, 1.0, 0.0),
-        "translate_y": (1.0, 0.0, 0.0, 0.0, 1.0, float(int(amount * height / 3))),
-    }[name]
 
 
 def chaos_game(

@@ -25,8 +25,7 @@ from openbench.storage.files import only_one
 from openbench.training._job import TrainingJob
 from openbench.training.augment.reading import picture_folders
 from openbench.training.base import EvalModel, TrainingMethod
-from openbench.training.loop._loop import FINISHED, train
-from openbench.training.loop._session import EXTRAS, SUFFIX
+from openbench.training.loop._loop import EXTRAS, FINISHED, SUFFIX, train
 from openbench.training.loop.distributed import ALONE, Team, team
 
 logger = logging.getLogger(__name__)

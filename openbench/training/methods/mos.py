@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from openbench.config.constraints import Count, NonNegative
 from openbench.errors import ConfigError
-from openbench.training.augment.mixing import blend, draw_share
+from openbench.training.augment.augmentations import blend, draw_share
 from openbench.training.base import (
     Batch,
     Compat,

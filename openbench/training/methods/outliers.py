@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from openbench.config.constraints import Count, NonNegative, Positive, Probability
 from openbench.training._images import ImageSet
-from openbench.training.augment.mixing import box, draw_share
+from openbench.training.augment.augmentations import box, draw_share
 from openbench.training.base import (
     Batch,
     Compat,
