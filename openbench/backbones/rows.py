@@ -135,17 +135,24 @@ class FeatureFile(Rows):
     `head/bias` (c,).
     """
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(self, name: str, path: str | None = None) -> None:
         """Open a file.
 
         Args:
-            name: how it is called in records.
-            path: an `.npz`, or a folder of `.npy` files.
+            name: how it is called in records, e.g. the network that made the features.
+            path: an `.npz`, or a folder of `.npy` files; absolute, or below the working folder or a data root.
 
         Raises:
-            DataError: it cannot be read, or its arrays do not fit together.
+            ConfigError: no path.
+            DataError: nothing is there, it cannot be read, or its arrays do not fit together.
         """
-        self.path, self._arrays = path, open_arrays(path)
+        if path is None:
+            raise ConfigError(
+                f"backbone '{name}' needs a file with features: backbone.path=FILE.npz (python -m openbench show "
+                "backbone features describes it)"
+            )
+        self.path = file = find_file(path, f"backbone '{name}': path", DataError)
+        self._arrays = open_arrays(file)
         self._sets = [key.removesuffix(f"/{FEATURES}") for key in self._arrays if key.endswith(f"/{FEATURES}")]
         features = [self._arrays[f"{where}/{FEATURES}"] for where in self._sets]
         logits = [self._arrays[key] for where in self._sets if (key := f"{where}/{LOGITS}") in self._arrays]
@@ -153,12 +160,12 @@ class FeatureFile(Rows):
         if not (features and rows and _alike(features) and _alike(logits)):
             shapes = [f"`{key}` {array.dtype} {array.shape}" for key, array in self._arrays.items()]
             raise DataError(
-                f"'{path}': found {listed(shapes, most=8) or 'nothing'} — needed are numbers, `id_test/features` (n, "
+                f"'{file}': found {listed(shapes, most=8) or 'nothing'} — needed are numbers, `id_test/features` (n, "
                 "d) for each set and, for all or none, `id_test/logits` (n, c): see `show backbone features`"
             )
         d, c = features[0].shape[1], logits[0].shape[1] if logits else 0
-        super().__init__(name, d, logits=c, head=head_in(path, d, c) if "head/weight" in self._arrays else None)
-        self.digest = digest({"rows": self.digest, "file": arrays_digest(path)})
+        super().__init__(name, d, logits=c, head=head_in(file, d, c) if "head/weight" in self._arrays else None)
+        self.digest = digest({"rows": self.digest, "file": arrays_digest(file)})
 
     def items_of(self, split: Split) -> RowItems:
         """Return the rows of a split, in the order of its images.
@@ -243,25 +250,6 @@ class ArrayFeatures(Rows):
                 raise DataError(f"'{path}' has no array `weight` (c, {columns - logits}) — write it with `bias` (c,)")
         super().__init__(name, columns - logits, logits=logits, head=linear)
         self.head_to_fit = kind
-
-
-def features(name: str, path: str | None = None) -> FeatureFile:
-    """Return features in a file as a backbone.
-
-    Args:
-        name: how it is called in records, e.g. the network that made the features.
-        path: an `.npz`, or a folder of `.npy` files; absolute, or below the working folder or a data root.
-
-    Raises:
-        ConfigError: no path.
-        DataError: nothing is there, or its arrays do not fit together.
-    """
-    if path is None:
-        raise ConfigError(
-            f"backbone '{name}' needs a file with features: backbone.path=FILE.npz (python -m openbench show backbone "
-            "features describes it)"
-        )
-    return FeatureFile(name, find_file(path, f"backbone '{name}': path", DataError))
 
 
 def head_in(path: Path, d: int, c: int = 0) -> Head | None:

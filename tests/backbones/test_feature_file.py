@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from openbench.backbones.rows import FeatureFile, features
+from openbench.backbones.rows import FeatureFile
 from openbench.core.benchmark import RowItems, Split
 from openbench.core.request import Role
 from openbench.errors import ConfigError, DataError
@@ -21,7 +21,7 @@ def split(name="cifar100", role=Role.NEAR, keys=KEYS, labels=None):
 
 def saved(tmp_path, arrays, kind=np.savez):
     kind(tmp_path / "f.npz", **{"near/cifar100/features": X, **arrays})
-    return FeatureFile("features", tmp_path / "f.npz")
+    return FeatureFile("features", str(tmp_path / "f.npz"))
 
 
 @pytest.mark.parametrize("kind", [np.savez, np.savez_compressed])
@@ -75,21 +75,21 @@ def test_a_set_that_is_not_there_and_a_wrong_order_are_noticed(tmp_path):
 def test_files_that_are_no_arrays_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"needs a file with features: backbone.path"):
-        features("features")
+        FeatureFile("features")
     with pytest.raises(DataError, match=r"'gone.npz' not found .searched: 'gone.npz', "):
-        features("features", "gone.npz")
+        FeatureFile("features", "gone.npz")
     (tmp_path / "f.npz").write_bytes(b"no zip")
     with pytest.raises(DataError, match=r"f.npz' cannot be read .* — write numbers with numpy"):
-        features("features", "f.npz")
+        FeatureFile("features", "f.npz")
     np.savez("f.npz", a=X)
     with pytest.raises(DataError, match=r"found `a` float32 .* needed are numbers, `id_test/features`"):
-        features("features", "f.npz")
+        FeatureFile("features", "f.npz")
     np.savez("f.npz", **{"id_test/features": np.array([{}], dtype=object)})
     with pytest.raises(DataError, match="cannot be read"):
-        features("features", "f.npz")
+        FeatureFile("features", "f.npz")
     whole = (tmp_path / "f.npz").read_bytes()
     np.savez("f.npz", **{"id_test/features": X})
     whole = (tmp_path / "f.npz").read_bytes()
     (tmp_path / "f.npz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match="cannot be read"):
-        features("features", "f.npz")
+        FeatureFile("features", "f.npz")
