@@ -22,7 +22,7 @@ from openbench.errors import ConfigError
 from openbench.features.store import FeatureStore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
-from openbench.training._job import TrainingJob
+from openbench.training.base import TrainingJob
 from openbench.training.loop.weights import build_training
 
 ROOT = Path(openbench.__file__).parent.parent

@@ -16,7 +16,7 @@ from openbench.engine.prepare import build_method
 from openbench.engine.provenance import TrainingInfo
 from openbench.engine.run import RunSpec
 from openbench.features.store import FeatureStore
-from openbench.training._job import TrainingJob
+from openbench.training.base import TrainingJob
 from openbench.training.loop.weights import build_training
 
 CODE = Path(__file__).with_name("own_code.py")

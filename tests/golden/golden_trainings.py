@@ -28,11 +28,10 @@ from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.data.sources.items import ArrayItems
 from openbench.errors import ConfigError
-from openbench.training import _job as jobs
+from openbench.training import base as jobs
 from openbench.training._images import ImageSet
-from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop, RegMixup
-from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod
+from openbench.training.base import Batch, StepInfo, TrainingData, TrainingJob, TrainingMethod
 from openbench.training.loop._loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from openbench.core.runtime import Runtime
-from openbench.training._job import TrainingJob
+from openbench.training.base import TrainingJob
 from openbench.training.loop import _loop as loop
 from openbench.training.loop._loop import train
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import torch
 
-from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import HorizontalFlip, JensenShannon, Mixup, RegMixup
 from openbench.training.augment.reading import RandomResizedCrop
+from openbench.training.base import TrainingJob
 from openbench.training.loop import _loop as loop, weights
 from openbench.training.loop._loop import train
 from openbench.training.loop.distributed import team

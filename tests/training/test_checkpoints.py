@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from openbench.backbones.network import Ensemble, NetworkBackbone, ensemble, finetuned
 from openbench.core.request import Request, Role
 from openbench.errors import CheckpointError, ConfigError, DataError
-from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.augment.reading import PictureFolder
+from openbench.training.base import TrainingJob
 from openbench.training.loop.weights import Trained, find_checkpoint, folder_of, get_or_train
 from openbench.training.methods.contrastive import CSI
 from openbench.training.methods.cross_entropy import ISH, CrossEntropy, FineTuning

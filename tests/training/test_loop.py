@@ -13,9 +13,8 @@ from openbench.core.benchmark import Split
 from openbench.core.request import Request, Role
 from openbench.data.loading import batches
 from openbench.errors import ConfigError, MethodError, TrainingError
-from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import Mixed, Mixing, RandomCrop
-from openbench.training.base import Batch
+from openbench.training.base import Batch, TrainingJob
 from openbench.training.loop._loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe

@@ -18,12 +18,11 @@ from openbench import paths
 from openbench.config.build import build, target_of
 from openbench.config.shipped import shipped
 from openbench.core.request import Field, Request
-from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import (
     HorizontalFlip,
     RandomCrop,
 )
-from openbench.training.base import Batch, Selection, StepInfo, TrainingMethod
+from openbench.training.base import Batch, Selection, StepInfo, TrainingJob, TrainingMethod
 from openbench.training.loop._loop import train
 from openbench.training.loop.weights import Checkpoint, evaluated, find_checkpoint, folder_of
 from openbench.training.recipe import Recipe

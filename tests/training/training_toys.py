@@ -20,9 +20,8 @@ from openbench.core.request import Field, Request, Role
 from openbench.core.runtime import Runtime
 from openbench.data.sources.items import ArrayItems
 from openbench.training._images import ImageSet
-from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
-from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod, features_and_logits
+from openbench.training.base import Batch, StepInfo, TrainingData, TrainingJob, TrainingMethod, features_and_logits
 from openbench.training.loop.weights import Checkpoint, obtain
 from openbench.training.recipe import Recipe
 

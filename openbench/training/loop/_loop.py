@@ -30,9 +30,8 @@ from openbench.storage.checksum import DamagedError, read_sealed, stated, write_
 from openbench.storage.files import write_whole
 from openbench.storage.plain_json import readable
 from openbench.training._images import ImageSet
-from openbench.training._job import TrainingJob
 from openbench.training.augment.augmentations import Mixing
-from openbench.training.base import Batch, StepInfo, TrainingData, TrainingMethod
+from openbench.training.base import Batch, StepInfo, TrainingData, TrainingJob, TrainingMethod
 from openbench.training.loop.distributed import ALONE, BatchNorm, Team, sync_batch_norm
 
 if TYPE_CHECKING:

@@ -22,9 +22,8 @@ from openbench.digest import file_sha256
 from openbench.errors import CheckpointError, ConfigError
 from openbench.storage.checksum import DamagedError, read_stated
 from openbench.storage.files import only_one
-from openbench.training._job import TrainingJob
 from openbench.training.augment.reading import picture_folders
-from openbench.training.base import EvalModel, TrainingMethod
+from openbench.training.base import EvalModel, TrainingJob, TrainingMethod
 from openbench.training.loop._loop import EXTRAS, FINISHED, SUFFIX, train
 from openbench.training.loop.distributed import ALONE, Team, team
 
