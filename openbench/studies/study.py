@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from openbench.config.constraints import Count, Probability, check_value
 from openbench.config.folders import config_folders, read_config
-from openbench.errors import ConfigError, available, check_choice, check_known, did_you_mean
+from openbench.errors import ConfigError, check_choice, check_known, did_you_mean, not_found
 from openbench.metrics.keys import bounds, higher_is_better
 from openbench.results.tables.render import Kind
 
@@ -363,10 +363,7 @@ def study(name: str, config_dir: Path | None = None) -> Study:
         return read_study(Path(name), Path(name).stem)
     known = names(config_dir)
     if name not in known:
-        same = [f"'{path}'" for path in known if path.rpartition("/")[2] == name]
-        hint = f"; did you mean {' or '.join(same)}?" if same else did_you_mean(name, known)
-        raise ConfigError(
-            f"study '{name}' not found in configs/study{hint} — available: {available(known, name)} (python -m "
-            "openbench list study), or a file of your own that ends in .yaml"
-        )
+        alike = [path for path in known if path.rpartition("/")[2] == name]
+        what = f"study '{name}' not found in configs/study, and a file of your own ends in .yaml"
+        raise ConfigError(not_found(what, name, alike or known, "list study"))
     return read_study(known[name], name)
