@@ -4,7 +4,7 @@ A column is a way of choosing (`tune=…`), and one of them the oracle, whose tr
 every OOD set: from these come the best setting of each set and what is lost by the choice for another one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeVar
@@ -15,7 +15,7 @@ from openbench.core.record import ResultRecord
 from openbench.results import escape
 from openbench.results.plots import COLOURS, finish, panels, saved
 from openbench.results.tables.render import Cell as TableCell, Column, Table
-from openbench.results.tables.views import GROUPS
+from openbench.results.tables.views import GROUPS, members_of
 from openbench.studies.cells import Grid, without
 from openbench.studies.study import Study
 
@@ -65,10 +65,12 @@ class Tuning:
         by_id = {record.run_id: record for record in records}
         self._title, self._notes = study.title, (*without(grid), *study.about)
         self._ways = [column.name for column in study.columns]
+        members = members_of(records[0]) if records else {}
+        sets = [name for group in GROUPS for name in members.get(group, ())]
         self._methods = []
         for line in grid:
             ways = {c.column.name: [by_id[run.run_id] for run in c.records.values()] for c in line if c.records}
-            self._methods.append(_method(line[0].row.name, ways, self._ways[-1]))
+            self._methods.append(_method(line[0].row.name, ways, self._ways[-1], sets))
         self._complete = [m for m in self._methods if m.best and all(way in m.auroc for way in self._ways)]
 
     def tables(self) -> list[Table]:
@@ -139,23 +141,16 @@ class Tuning:
         return saved(figure, "png")
 
 
-def _method(name: str, ways: Mapping[str, Sequence[ResultRecord]], oracle: str) -> _Method:
-    auroc = {way: _mean([dict(_aurocs(record)) for record in records]) for way, records in ways.items()}
+def _method(name: str, ways: Mapping[str, Sequence[ResultRecord]], oracle: str, sets: Sequence[str]) -> _Method:
+    auroc = {
+        way: _mean([{key: r.metrics[key]["auroc"] for key in (*sets, *GROUPS) if key in r.metrics} for r in records])
+        for way, records in ways.items()
+    }
     tried = [[t["sets"] for t in record.trials if "sets" in t] for record in ways.get(oracle, ())]
-    sets = [s for s in auroc.get(oracle, {}) if s not in GROUPS]
     if not tried or not all(tried):
-        return _Method(name, auroc, {s: auroc[oracle][s] for s in sets}, {})
+        return _Method(name, auroc, {s: auroc[oracle][s] for s in sets if oracle in auroc}, {})
     cross = _mean([{(a, b): max(t, key=lambda one: one[a])[b] for a in sets for b in sets} for t in tried])
     return _Method(name, auroc, {s: cross[s, s] for s in sets}, cross)
-
-
-def _aurocs(record: ResultRecord) -> Iterator[tuple[str, float]]:
-    """Yield the AUROC of each near and far set, and of these groups."""
-    splits = [key.partition("/")[::2] for key in record.counts]
-    sets = [name for group in GROUPS for role, name in splits if role == group]
-    for name in (*sets, *GROUPS):
-        if name in record.metrics:
-            yield name, float(record.metrics[name]["auroc"])
 
 
 def _rounded(difference: float) -> float:

@@ -60,17 +60,9 @@ def run(method: str, seed: int, near: float, far: float = 0.95, **changes: Any) 
 
 def numbers(near: float, far: float) -> dict[str, dict[str, Any]]:
     """Metrics of the sets of digits, with an interval of ±1 % around each group's AUROC."""
-    found = metrics(near, far)
-    eight, nine = (found.pop(name) for name in ("a", "b"))
-    patches = found.pop("c")
-    return {
-        "eight": eight,
-        "nine": nine,
-        "patches": patches,
-        "noise": patches,
-        **found,
-        "far": {**found["far"], "n_sets": 2},
-    }
+    found, names = metrics(near, far), {"a": ("eight",), "b": ("nine",), "c": ("patches", "noise")}
+    renamed = {name: values for key, values in found.items() for name in names.get(key, (key,))}
+    return {**renamed, "far": {**found["far"], "n_sets": 2}}
 
 
 def drawn(method: str, draw: int, near: float) -> ResultRecord:

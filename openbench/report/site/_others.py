@@ -13,7 +13,7 @@ from openbench.results.leaderboard.tabular import COLUMNS, METRICS, SOURCE
 from openbench.results.leaderboard.trainings import COLUMNS as RUN_COLUMNS, comparison
 from openbench.results.records.settings import NONE
 from openbench.results.tables.frames import read_frame
-from openbench.results.tables.render import Column, Estimate, Table, cell_text, with_best
+from openbench.results.tables.render import Cell, Column, Estimate, Table, cell_text, with_best
 
 _AUTC = tuple(f"{group}.{key}" for group in ("near", "far") for key in ("autc", "aufpr", "aufnr"))
 _PRINTED = Column("", "percent")
@@ -215,14 +215,13 @@ def table_of(board: Plain) -> Table:
     rows = []
     for row in board["rows"]:
         rank = None if row["rank"] is None else f"{row['rank']}=" if row["tied"] else row["rank"]
-        rows.append((rank, *(row[key] for key in texts), *map(_estimate, row["values"])))
+        rows.append((rank, *(row[key] for key in texts), *map(_cell, row["values"])))
     ranked = sum(row["rank"] is not None for row in board["rows"])
     return with_best(Table(board["title"], columns, tuple(rows), notes=(board["about"],)), ranked)
 
 
-def _estimate(value: Any) -> Estimate | str | None:
-    if isinstance(value, str):
-        return value  # `unable`: there is no number
-    if isinstance(value, list):
-        return Estimate(value[0], std=value[1]) if len(value) == 2 else Estimate(*value)
-    return None if value is None else Estimate(value)
+def _cell(value: Any) -> Cell:
+    """What `value_of` made a number, a text or nothing of."""
+    if not isinstance(value, list):
+        return value
+    return Estimate(value[0], std=value[1]) if len(value) == 2 else Estimate(*value)
