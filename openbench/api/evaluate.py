@@ -105,12 +105,10 @@ def evaluate(
     with messages(runtime["progress"]):
         if models is None:
             return call.results(model, weights, options)
-        return ModelResults(
-            {
-                key: call.results(one, file, replace(options, name=None if is_name(one) else key))
-                for key, (one, file) in models.items()
-            }
-        )
+        found = ModelResults()
+        for key, (one, file) in models.items():
+            found[key] = call.results(one, file, replace(options, name=None if is_name(one) else key))
+        return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -127,16 +127,8 @@ def result_of(sets: Sequence[SetScores], options: MetricOptions, name: str) -> R
     warnings = (*score_warnings(f"'{name}'", sets).get(WARNINGS, ()), *sign_warning(f"'{name}'", sets, values))
     content = [{key: value for key, value in vars(s).items() if value is not None} for s in sets]
     config = {"metrics": asdict(options)}
-    record = ResultRecord(
-        run_id=digest({"scores": content, **config}),
-        config=config,
-        benchmark={"name": name, "digest": digest(content), "pristine": True, "deviations": []},
-        backbone={},
-        method={"name": name},
-        tuned={},
-        trials=[],
-        metrics=values,
-        header=describe(options),
-        counts={f"{s.role}/{s.name}": {"n": len(s.scores), "expected": len(s.scores)} for s in sets},
-    )
+    run_id, header, method = digest({"scores": content, **config}), describe(options), {"name": name}
+    benchmark = {"name": name, "digest": digest(content), "pristine": True, "deviations": []}
+    counts = {f"{s.role}/{s.name}": {"n": len(s.scores), "expected": len(s.scores)} for s in sets}
+    record = ResultRecord(run_id, config, benchmark, {}, method, {}, [], values, header, counts)
     return Result(record, tuple(sets), warnings=warnings)

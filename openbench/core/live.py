@@ -119,10 +119,5 @@ class LiveMethod(Method):
             raise NotFittedError(f"{kind.__name__}: scored before it was fitted — call engine.evaluate.fit first")
         # The version identifies code that is shipped and committed; other code is identified by its source.
         made_from = {"sources": foreign_sources(self), "uncommitted": uncommitted(__name__, parts=(self,))}
-        return {
-            "method": name_of(kind),
-            "version": kind.version,
-            "params": self.params(),
-            "fitted_on": self.fitted_on_,
-            **{key: files for key, files in made_from.items() if files},
-        }
+        named = {"method": name_of(kind), "version": kind.version, "params": self.params()}
+        return {**named, "fitted_on": self.fitted_on_, **{key: files for key, files in made_from.items() if files}}

@@ -399,19 +399,10 @@ class RunIdentity:
         if isinstance(config.get("training"), Mapping):
             # The recipe says what the augmentation is; its name adds nothing.
             config["training"] = {key: node for key, node in config["training"].items() if key != AUGMENT}
-        content: dict[str, Any] = {
-            "config": config,
-            "method": [self.method, self.version],
-            "benchmark": self.benchmark,
-            "backbone": self.backbone,
-        }
-        some = {
-            "images": self.images,
-            "outliers": self.outliers,
-            SOURCES: self.sources,
-            UNCOMMITTED: self.uncommitted,
-            "texts": list(self.texts),
-        }
+        content: dict[str, Any] = {"config": config, "method": [self.method, self.version]}
+        content |= {"benchmark": self.benchmark, "backbone": self.backbone}
+        some: dict[str, Any] = {"images": self.images, "outliers": self.outliers, "texts": list(self.texts)}
+        some |= {SOURCES: self.sources, UNCOMMITTED: self.uncommitted}
         return digest(content | {key: value for key, value in some.items() if value})
 
 

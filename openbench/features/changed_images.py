@@ -1,6 +1,6 @@
 """Splits whose images are changed when they are read: corrupted, mixed with others, or made into synthetic OOD."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -55,12 +55,13 @@ def corrupted(split: Split, corruption: Corruption, preprocess: Preprocess) -> S
         return corrupt(image, corruption.kind, corruption.severity, generator_of(corruption, split.keys[index]))
 
     raised = {} if Corruption.version == 1 else {"version": Corruption.version}
-    return replace(
-        split,
-        items=_Changed(len(split), make),
-        digest=digest({"of": split.digest, "corruption": corruption, "crop": crop, **raised}),
-        as_stored=True,
-    )
+    return _changed(split, make, {"corruption": corruption, "crop": crop, **raised})
+
+
+def _changed(split: Split, make: Callable[[int], Image], how: Mapping[str, object]) -> Split:
+    """A split with other images; its digest says how they are made."""
+    content = digest({"of": split.digest, **how})
+    return replace(split, items=_Changed(len(split), make), digest=content, as_stored=True)
 
 
 def _crop_of(split: Split, preprocess: Preprocess) -> Preprocess | None:
@@ -93,12 +94,7 @@ def mixed(split: Split, others: Split, mixing: Mixing, preprocess: Preprocess) -
         return _mixture(_cropped(split.items[index], first), other, share)
 
     crops = first and (first, second)
-    return replace(
-        split,
-        items=_Changed(len(split), make),
-        digest=digest({"of": split.digest, "with": others.digest, "mixing": mixing, "crops": crops}),
-        as_stored=True,
-    )
+    return _changed(split, make, {"with": others.digest, "mixing": mixing, "crops": crops})
 
 
 def _mixture(image: Image, other: Image, share: float) -> Image:

@@ -38,7 +38,8 @@ logger = logging.getLogger(__name__)
 PORTIONS = "portions"  # the folder of their files
 _PORTION = 1024  # images; at least a batch
 _AT_ONCE = 4096  # rows that a fitted head classifies
-RowsOf = Callable[[Split, tuple[str, ...]], Iterator[NamedRows]]  # a pass over some images for some columns
+Names = tuple[str, ...]  # of columns
+RowsOf = Callable[[Split, Names], Iterator[NamedRows]]  # a pass over some images for some columns
 
 WHOLE = Sharding()
 
@@ -192,9 +193,8 @@ class FeatureStore:
         columns: dict[Field, Tensor] = {c.field: tensor for c, tensor in tensors.items() if c.field != Field.MAPS}
         if Field.LABELS in request.fields:
             columns[Field.LABELS] = torch.from_numpy(split.labels.copy())
-        return FeatureSet(
-            columns | perturbed, {c.layer: tensor for c, tensor in tensors.items() if c.field == Field.MAPS}
-        )
+        maps = {c.layer: tensor for c, tensor in tensors.items() if c.field == Field.MAPS}
+        return FeatureSet(columns | perturbed, maps)
 
     def _with_logits(self, backbone: Backbone, network: Backbone, split: Split, request: Request) -> FeatureSet:
         """Return the columns of a network, and the logits of a head that was fitted on its features."""
@@ -300,14 +300,7 @@ class FeatureStore:
         return self._ensure(backbone, split, read, tuple(yielded), rows, wait=wait)
 
     def _ensure(
-        self,
-        backbone: Backbone,
-        split: Split,
-        read: tuple[str, ...],
-        yielded: tuple[str, ...],
-        rows: RowsOf,
-        *,
-        wait: bool = True,
+        self, backbone: Backbone, split: Split, read: Names, yielded: Names, rows: RowsOf, *, wait: bool = True
     ) -> int:
         """Compute columns unless those that are read are complete.
 
@@ -371,11 +364,5 @@ class FeatureStore:
 
 def _about(backbone: Backbone, split: Split) -> dict[str, str]:
     """Return the facts in a column's sidecar that are for human readers."""
-    return {
-        "backbone": backbone.name,
-        "architecture": backbone.architecture,
-        "split": split.name,
-        "role": str(split.role),
-        "package": __version__,
-        "made": made_now(),
-    }
+    of = {"backbone": backbone.name, "architecture": backbone.architecture, "split": split.name}
+    return of | {"role": str(split.role), "package": __version__, "made": made_now()}

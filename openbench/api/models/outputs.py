@@ -87,16 +87,9 @@ class OutputsBackbone(Backbone):
     @property
     def digest(self) -> str:  # type: ignore[override]
         """Covers architecture, weights, preprocessing, and the head if one is known."""
-        head = self._head
-        return digest(
-            {
-                "outputs": OUTPUTS_VERSION,
-                "architecture": self.architecture,
-                "weights": self.weights_sha256,
-                "preprocess": self.preprocess,
-                **({} if head is None else {"head": [head.weight.numpy(), head.bias.numpy()]}),
-            }
-        )
+        head = {} if self._head is None else {"head": [self._head.weight.numpy(), self._head.bias.numpy()]}
+        model = {"outputs": OUTPUTS_VERSION, "architecture": self.architecture, "weights": self.weights_sha256}
+        return digest({**model, "preprocess": self.preprocess, **head})
 
     @property
     def head(self) -> Head:

@@ -228,8 +228,7 @@ def range_warnings(images: Tensor, preprocess: Preprocess, module: nn.Module | N
     largest = float(images.abs().max())
     if largest > _LARGEST:
         return (
-            f"images reach {largest:.0f} after preprocess, where normalised pixels lie within about ±3 — scale pixels "
-            "to [0, 1], as ToTensor() does",
+            f"images reach {largest:.0f} after preprocess, where normalised pixels lie within about ±3 — scale them",
         )
     norms = (part for part in ([] if module is None else module.modules()) if isinstance(part, nn.BatchNorm2d))
     norm = next(norms, None)
@@ -247,7 +246,5 @@ def range_warnings(images: Tensor, preprocess: Preprocess, module: nn.Module | N
     spread = float((inputs[0].transpose(0, 1).flatten(1).std(dim=1) / std).median())
     if off <= _FAR and 1 / _FAR < spread < _FAR:
         return ()
-    return (
-        f"images do not look like the training images of the network: in its first batch norm they lie {off:.1f} "
-        f"standard deviations away and spread {spread:.2g} times as wide — check mean and std of preprocess",
-    )
+    where = f"in its first batch norm they lie {off:.1f} deviations away and are {spread:.2g} times as wide"
+    return (f"images are unlike the network's training images: {where} — check mean and std of preprocess",)

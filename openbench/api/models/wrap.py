@@ -216,10 +216,8 @@ def _probed(
     rows = backbone.probe.rows.get("logits")
     classified = rows is not None and rows.shape[1] > 1 and backbone.classifies
     if classified and (rows >= 0).all() and np.abs(rows.sum(axis=1) - 1).max() < _PROBABILITY:
-        warnings += (
-            f"model '{backbone.name}' returns probabilities (its rows sum to 1) where logits are expected: energies, "
-            "maximum logits and temperatures of them mean nothing — return the inputs of the softmax",
-        )
+        told = "returns probabilities (its rows sum to 1) where logits are expected — return the inputs of the softmax"
+        warnings += (f"model '{backbone.name}' {told}",)
     return WrappedModel(backbone, _node(backbone, kind, backbone.name), notes, warnings)
 
 
