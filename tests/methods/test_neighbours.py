@@ -26,29 +26,10 @@ def brute(bank, k: int) -> NearestNeighbors:
     return NearestNeighbors(n_neighbors=k, algorithm="brute").fit(np.asarray(bank, dtype=np.float64))
 
 
-# All of the samples are as many neighbours as there can be; few samples show that as well as many.
-BANK_SIZES = [(1, 600), (7, 600), (240, 240)]
-
-
 def in_small_blocks(monkeypatch) -> None:
     monkeypatch.setattr(_bank, "_BANK_CHUNK", 37)
     monkeypatch.setattr(_bank, "_QUERY_CHUNK", 11)
     monkeypatch.setattr(_bank, "_ENTRIES", 1000)
-
-
-@pytest.mark.parametrize(("k", "n"), BANK_SIZES)
-@pytest.mark.parametrize("unit", [True, False])
-def test_bank_distances_equal_sklearns(unit, k, n, monkeypatch):
-    data = problem("signed", n)
-    bank, queries = f(data.train), f(data.test)
-    if unit:
-        bank = bank / np.linalg.norm(bank, axis=1, keepdims=True)
-    expected = brute(bank, k).kneighbors(queries)[0][:, -1] ** 2
-    found = Bank(data.train.features, unit).kth_squared_distance(data.test.features, k)
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
-    in_small_blocks(monkeypatch)
-    in_blocks = Bank(data.train.features, unit).kth_squared_distance(data.test.features, k)
-    torch.testing.assert_close(in_blocks, found, rtol=1e-4, atol=1e-6)
 
 
 def test_bank_a_zero_vector_in_a_bank_of_directions_is_at_distance_one():
@@ -114,7 +95,7 @@ def test_bank_the_largest_of_few_groups_are_the_largest_of_all(columns, digits):
 
 problem_once = cache(problem)
 # All training samples are as many neighbours as there can be; few samples show that as well as many.
-KNN_SIZES = [(1, 600), (50, 600), (240, 240)]
+SIZES = [(1, 600), (50, 600), (240, 240)]
 
 
 @cache
@@ -124,11 +105,21 @@ def knn_by_sklearn(kind: str, k: int, n: int, normalise: bool = True) -> np.ndar
     return NearestNeighbors(n_neighbors=k, algorithm="kd_tree").fit(train).kneighbors(test)[0][:, -1] ** 2
 
 
-@pytest.mark.parametrize("index", ["exact", "faiss_flat"])
-@pytest.mark.parametrize(("k", "n"), KNN_SIZES)
+@pytest.mark.parametrize(
+    ("index", "normalise"),
+    [("exact", True), ("faiss_flat", True), ("exact", False), ("faiss_flat", False), ("ivf", False)],
+)
+@pytest.mark.parametrize(("k", "n"), SIZES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_knn_equals_sklearn(kind, k, n, index):
-    assert_equal(scores(KNN(k, index=index), problem_once(kind, n)), knn_by_sklearn(kind, k, n))
+def test_knn_equals_sklearn(kind, k, n, index, normalise):
+    found = scores(KNN(k, index=index, probes=24, normalise=normalise), problem_once(kind, n))
+    assert_equal(found, knn_by_sklearn(kind, k, n, normalise))
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_knn_blocks_leave_no_trace(normalise, monkeypatch):
+    in_small_blocks(monkeypatch)
+    assert_equal(scores(KNN(50, normalise=normalise), problem()), knn_by_sklearn("rectified", 50, 600, normalise))
 
 
 def test_knn_distance_of_near_duplicates_keeps_its_digits():
@@ -160,14 +151,6 @@ def test_knn_a_zero_feature_is_at_distance_one_from_every_direction(index):
     zero = given(features=torch.zeros(3, 24))
     found = KNN(10, index=index).fit(data.train, None).score(zero)
     torch.testing.assert_close(found, torch.ones(3))
-
-
-@pytest.mark.parametrize("index", ["exact", "faiss_flat", "ivf"])
-@pytest.mark.parametrize(("k", "n"), KNN_SIZES)
-@pytest.mark.parametrize("kind", ["rectified", "signed", "dead"])
-def test_knn_without_normalisation_equals_sklearn_on_the_features_themselves(kind, k, n, index):
-    found = scores(KNN(k, index=index, probes=24, normalise=False), problem_once(kind, n))
-    assert_equal(found, knn_by_sklearn(kind, k, n, normalise=False))
 
 
 def test_knn_a_common_offset_costs_no_digits():
@@ -238,17 +221,11 @@ def test_nnguide_the_first_samples_up_to_a_whole_batch_equal_loops(kind, alpha, 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_nnguide_a_balanced_bank_holds_equally_many_of_each_class(seed):
     data = problem(n=600)
-    chosen = bank_of(NNGuide(k=100, alpha=0.01, seed=seed), data)
-    counts = np.bincount(y(data.train)[chosen], minlength=6)
-    assert len(chosen) == len(np.unique(chosen)) == 100
-    assert counts[3] == 0  # it has no samples
-    assert set(counts[[0, 1, 2, 4, 5]]) == {20}
-
-
-def test_nnguide_guidance_of_the_balanced_bank_equals_loops():
-    data = problem()
-    method = NNGuide(20, 0.1)
-    assert_equal(scores(method, data), nnguide_by_loops(data, bank_of(method, data), 20))
+    method = NNGuide(k=100, alpha=0.01, seed=seed)
+    chosen = bank_of(method, data)
+    assert np.bincount(y(data.train)[chosen], minlength=6).tolist() == [20, 20, 20, 0, 20, 20]
+    assert len(np.unique(chosen)) == 100
+    assert_equal(scores(method, data), nnguide_by_loops(data, chosen, 100))
 
 
 def relation_by_loops(data, power: float, threshold: float) -> np.ndarray:
@@ -261,25 +238,18 @@ def relation_by_loops(data, power: float, threshold: float) -> np.ndarray:
     return np.array(result)
 
 
-@pytest.mark.parametrize("power", [0, 1, 2, 8])
+@pytest.mark.parametrize(("power", "threshold"), [*((p, 0.03) for p in (0, 1, 2, 8)), (1, 0.0), (1, 0.5)])
 @pytest.mark.parametrize("kind", ["rectified", "signed", "hot", "two_classes", "dead"])
-def test_relation_equals_one_sample_at_a_time(kind, power):
+def test_relation_equals_one_sample_at_a_time(kind, power, threshold):
     data = problem(kind)
+    expected = relation_by_loops(data, power, threshold)
     # One relation within float32 of the threshold may fall on either side of it.
-    np.testing.assert_allclose(
-        scores(Relation(power), data), relation_by_loops(data, power, 0.03), rtol=1e-5, atol=1.01 * 0.03**power
-    )
+    apart = 1.01 * threshold**power + 1e-5
+    np.testing.assert_allclose(scores(Relation(power, threshold), data), expected, rtol=1e-5, atol=apart)
 
 
 def test_relation_blocks_of_bank_and_queries_leave_no_trace(monkeypatch):
     assert_blocks_leave_no_trace(Relation(), problem(), monkeypatch, _BANK_CHUNK=37, _QUERY_CHUNK=11)
-
-
-@pytest.mark.parametrize("threshold", [0.0, 0.5])
-def test_relation_relations_up_to_the_threshold_count_as_none(threshold):
-    data = problem()
-    found = scores(Relation(1.0, threshold), data)
-    np.testing.assert_allclose(found, relation_by_loops(data, 1.0, threshold), rtol=1e-5, atol=1.01 * threshold + 1e-5)
 
 
 CFOOD_KINDS = ["rectified", "signed", "dead", "two_classes"]
