@@ -31,7 +31,6 @@ import tempfile
 import time
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -134,35 +133,23 @@ def kind_of(name: str, method: Method) -> str:
     return MAPS if any(asked.layers for asked in requests) else CACHED
 
 
-@dataclass(frozen=True)
-class Spent:
-    """What the command took whose records are read.
-
-    Args:
-        processor: seconds, user and system.
-        clock: seconds.
-        one_pass: processor seconds of a pass over all images.
-        images: of the benchmark.
-    """
-
-    processor: float
-    clock: float
-    one_pass: float
-    images: int
-
-    def row(self, title: str, jobs: int | str, clock: float) -> str:
-        """Return a line of the table for so many seconds of the clock."""
-        seconds = clock * self.processor / self.clock
-        return f"| {title} | {jobs} | {seconds:,.0f} | {seconds / self.one_pass:.2f} |"
-
-
-def table_of(records: Sequence[Mapping[str, Any]], spent: Spent) -> list[str]:
+def table_of(
+    records: Sequence[Mapping[str, Any]], processor: float, clock: float, one_pass: float, images: int
+) -> list[str]:
     """Return the lines of a Markdown table: where the seconds of a sweep went, and how many passes of all images.
 
     Args:
         records: of the sweep, plain.
-        spent: what all of it took.
+        processor: seconds that all of it took, user and system.
+        clock: seconds that it took.
+        one_pass: processor seconds of a pass over all images.
+        images: of the benchmark.
     """
+
+    def row(title: str, jobs: int | str, seconds: float) -> str:
+        seconds *= processor / clock
+        return f"| {title} | {jobs} | {seconds:,.0f} | {seconds / one_pass:.2f} |"
+
     kinds: dict[str, list[float]] = {kind: [] for kind in (CACHED, MAPS, MORE, LEARNT)}
     longest: list[tuple[float, str]] = []
     for record in records:
@@ -174,14 +161,14 @@ def table_of(records: Sequence[Mapping[str, Any]], spent: Spent) -> list[str]:
         sum(record["provenance"]["seconds"].get(stage, 0.0) for record in records) for stage in ("features", "metrics")
     )
     passed = sum(record["provenance"]["passes"] for record in records)
-    beside = spent.clock - network - metrics - sum(map(sum, kinds.values()))
+    beside = clock - network - metrics - sum(map(sum, kinds.values()))
     lines = ["| | methods | seconds | in passes |", "| --- | ---: | ---: | ---: |"]
-    lines += [spent.row("a pass over all images", "", spent.one_pass * spent.clock / spent.processor)]
-    lines += [spent.row(f"the network: {passed:,} images, {passed / spent.images:.1f} × all", "", network)]
-    lines += [spent.row(kind, len(own), sum(own)) for kind, own in kinds.items()]
-    lines += [spent.row("metrics", "", metrics), spent.row("all else", "", beside)]
-    lines += [spent.row("the command", len(records), spent.clock)]
-    most = ", ".join(f"`{name}` {own * spent.processor / spent.clock:,.0f}" for own, name in sorted(longest)[:-9:-1])
+    lines += [row("a pass over all images", "", one_pass * clock / processor)]
+    lines += [row(f"the network: {passed:,} images, {passed / images:.1f} × all", "", network)]
+    lines += [row(kind, len(own), sum(own)) for kind, own in kinds.items()]
+    lines += [row("metrics", "", metrics), row("all else", "", beside)]
+    lines += [row("the command", len(records), clock)]
+    most = ", ".join(f"`{name}` {own * processor / clock:,.0f}" for own, name in sorted(longest)[:-9:-1])
     return [*lines, "", f"Longest, beside the network: {most} s."]
 
 
@@ -226,7 +213,7 @@ def main() -> None:
         print(timed(shared, methods, one_pass))
     else:
         records = [json.loads(file.read_text()) for file in sorted(options.records.glob("records/*/*/*/*.json"))]
-        print(*table_of(records, Spent(options.processor, options.clock, one_pass, whole)), sep="\n")
+        print(*table_of(records, options.processor, options.clock, one_pass, whole), sep="\n")
     theirs = sum(openood_images(name, images) for name in OPENOOD)
     print(
         f"{whole:,} images; a pass takes {one_pass:.0f} processor seconds\n"

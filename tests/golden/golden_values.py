@@ -23,7 +23,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -171,21 +171,11 @@ def story(entry: Entry, found: Iterable[Difference], stored: Stored | None) -> s
     return "\n".join([*lines, f"if that is meant, run: {COMMAND} {entry.name}"])
 
 
-def made_with() -> dict[str, str]:
-    """What values were computed with."""
-    return {**_installed(), "processor": platform.machine()}
-
-
 @cache
-def _installed() -> Mapping[str, str]:
-    """The versions of the libraries: parsing what an installer wrote of each takes longer than most cases."""
-    found = {}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name).partition("+")[0]
-        except PackageNotFoundError:
-            continue
-    return found
+def made_with() -> dict[str, str]:
+    """Versions of what computes, and the processor."""
+    installed = {found.name.lower(): found.version.partition("+")[0] for found in distributions()}
+    return {name: installed[name] for name in LIBRARIES if name in installed} | {"processor": platform.machine()}
 
 
 def accepted(entry: Entry, stored: Stored | None, anyway: bool = False) -> Stored:
