@@ -30,15 +30,22 @@ from .problems import (
 )
 
 
+def energy(data: Problem, features: np.ndarray) -> np.ndarray:
+    return -logsumexp(features @ data.weight.T + data.bias, axis=1)
+
+
+def quantiles(x: FeatureSet, *percentiles: float) -> np.ndarray:
+    # alphap = betap = 1 is the definition with linear interpolation between order statistics.
+    return mquantiles(f(x).ravel(), np.array(percentiles) / 100, alphap=1, betap=1)
+
+
 @pytest.mark.parametrize("percentile", [0, 85, 90, 99, 100])
 @pytest.mark.parametrize("kind", KINDS)
 def test_react_equals_clipping_by_hand(kind, percentile):
     data = problem(kind)
-    # alphap = betap = 1 is the definition with linear interpolation between order statistics.
-    [threshold] = mquantiles(f(data.val).ravel(), [percentile / 100], alphap=1, betap=1)
+    [threshold] = quantiles(data.val, percentile)
     clipped = np.where(f(data.test) > threshold, threshold, f(data.test))
-    expected = -logsumexp(clipped @ data.weight.T + data.bias, axis=1)
-    assert_equal(scores(ReAct(percentile), data), expected)
+    assert_equal(scores(ReAct(percentile), data), energy(data, clipped))
 
 
 @pytest.mark.parametrize("below", ["lift", "zero"])
@@ -46,13 +53,11 @@ def test_react_equals_clipping_by_hand(kind, percentile):
 @pytest.mark.parametrize("kind", KINDS)
 def test_vra_equals_clipping_by_hand(kind, high, low, below):
     data = problem(kind)
-    # alphap = betap = 1 is the definition with linear interpolation between order statistics.
-    t_low, t_high = mquantiles(f(data.val).ravel(), [low / 100, high / 100], alphap=1, betap=1)
+    t_low, t_high = quantiles(data.val, low, high)
     features = f(data.test)
     clipped = np.where(features > t_high, t_high, features)
     clipped[features < t_low] = t_low if below == "lift" else 0
-    expected = -logsumexp(clipped @ data.weight.T + data.bias, axis=1)
-    assert_equal(scores(VRA(high, low, below), data), expected)
+    assert_equal(scores(VRA(high, low, below), data), energy(data, clipped))
 
 
 def one_by_one(features: np.ndarray, percentile: float, variant: str) -> np.ndarray:
@@ -61,11 +66,11 @@ def one_by_one(features: np.ndarray, percentile: float, variant: str) -> np.ndar
     removed = int(np.round(d * percentile / 100))  # halves to even, as Python and NumPy round
     for i, row in enumerate(features):
         kept = np.argsort(row)[removed:]
-        if variant == "b":
-            shaped[i, kept] = row.sum() / len(kept)
+        factor = np.exp(row.sum() / row[kept].sum()) if variant in ("s", "scale") else 1
+        if variant == "scale":
+            shaped[i] = factor * row
         else:
-            factor = np.exp(row.sum() / row[kept].sum()) if variant == "s" else 1
-            shaped[i, kept] = factor * row[kept]
+            shaped[i, kept] = row.sum() / len(kept) if variant == "b" else factor * row[kept]
     return shaped
 
 
@@ -74,8 +79,7 @@ def one_by_one(features: np.ndarray, percentile: float, variant: str) -> np.ndar
 @pytest.mark.parametrize("kind", ["rectified", "signed", "hot", "two_classes", "many_classes"])
 def test_ash_equals_shaping_sample_by_sample(kind, percentile, variant):
     data = problem(kind)
-    shaped = one_by_one(f(data.test), percentile, variant)
-    expected = -logsumexp(shaped @ data.weight.T + data.bias, axis=1)
+    expected = energy(data, one_by_one(f(data.test), percentile, variant))
     ordered = np.sort(f(data.test), axis=1)
     cut = int(np.round(24 * percentile / 100))
     # Which of equal entries (zeros) B fills is anybody's choice; S divides sums that nearly cancel if signed.
@@ -102,12 +106,7 @@ def test_ash_halves_of_the_kept_count_round_to_even():
 @pytest.mark.parametrize("kind", ["rectified", "hot", "two_classes", "many_classes", "dead"])
 def test_scale_equals_scaling_sample_by_sample(kind, percentile):
     data = problem(kind)
-    scaled = []
-    for row in f(data.test):
-        kept = np.sort(row)[int(np.round(24 * percentile / 100)) :]
-        scaled.append(row * np.exp(row.sum() / kept.sum()))
-    expected = -logsumexp(np.array(scaled) @ data.weight.T + data.bias, axis=1)
-    assert_equal(scores(SCALE(percentile), data), expected)
+    assert_equal(scores(SCALE(percentile), data), energy(data, one_by_one(f(data.test), percentile, "scale")))
 
 
 @pytest.mark.parametrize("shift", [-10.0, -3.0, -1.0, 0.0])
