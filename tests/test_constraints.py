@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pytest
 from annotated_types import Ge, Interval, MinLen, MultipleOf, Unit
-from pydantic import Field
 
 from openbench.config.constraints import (
     Decay,
@@ -87,7 +86,6 @@ def test_a_value_of_another_kind_does_not(annotation, value):
         (Decay, "a number ≥ 0 and < 1"),
         (Share, "a number > 0 and ≤ 1"),
         (Annotated[int, Ge(4), MultipleOf(2)], "a whole number ≥ 4, a multiple of 2"),
-        (Annotated[int, Field(ge=1)], "a whole number ≥ 1"),
         (Annotated[str, MinLen(1)], "text (not empty)"),
         (Annotated[float, Interval(gt=0), Unit("in pixels")], "a number > 0 (in pixels)"),
     ],

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -28,9 +29,10 @@ class Command(click.Command):
         ]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Call the function with as many messages as the flags ask for."""
-        quiet, verbose = ctx.params.pop("quiet"), ctx.params.pop("verbose")
-        with verbosity("debug" if verbose else "warning" if quiet else None):
+        """Call the function with `args`, what was typed, and with as many messages as the flags ask for."""
+        args = Namespace(**ctx.params)
+        ctx.params = {"args": args}
+        with verbosity("debug" if args.verbose else "warning" if args.quiet else None):
             return super().invoke(ctx)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -88,6 +90,12 @@ def fields_of(cls: type, **types: Any) -> Callable[[Function], Function]:
         return command
 
     return options
+
+
+def chosen(args: Namespace, cls: type) -> dict[str, Any]:
+    """Return the values of the options of `fields_of` that were typed."""
+    typed = {field.name: getattr(args, field.name) for field in fields(cls)}
+    return {name: value for name, value in typed.items() if value is not None}
 
 
 def _list_of(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:

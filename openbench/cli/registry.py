@@ -7,6 +7,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from openbench.config.build import build, target_of
+from openbench.config.constraints import Checked, described, hints_of
 from openbench.config.folders import Folder, config_folders, read_config
 from openbench.config.shipped import shipped
 from openbench.errors import ConfigError, OpenbenchError, not_found
@@ -19,8 +21,6 @@ _PROGRAM = "python -m openbench"
 
 def parameters_of(made_by: Callable[..., Any]) -> dict[str, tuple[str, str]]:
     """Return {name: (default as text, empty if there is none; what its annotation allows, in words)} of a class."""
-    from openbench.config.constraints import described, hints_of
-
     hints, parameters = hints_of(made_by), {}
     for name, parameter in inspect.signature(made_by).parameters.items():
         default = "" if parameter.default is parameter.empty else repr(parameter.default)
@@ -94,8 +94,6 @@ class Entry:
         Raises:
             ConfigError: the file names no class, or it cannot be imported.
         """
-        from openbench.config.build import target_of
-
         target = self.node().get(TARGET)
         if not isinstance(target, str):
             raise ConfigError(f"{self.path}: no `{TARGET}` — every method names its class, e.g. package.module.Class")
@@ -112,8 +110,6 @@ class Entry:
         Raises:
             ConfigError: the file names no class, or it cannot be imported.
         """
-        from openbench.config.build import build, target_of
-        from openbench.config.constraints import Checked
         from openbench.core.composite import leaves
         from openbench.engine.compatibility import Requirements
 

@@ -3,9 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
-
 from openbench.compose.config import HYDRA, RUNTIME, compose, scientific
 from openbench.compose.sweep import parse
 from openbench.config.overrides import OUTLIERS, choices, command_line
@@ -41,7 +38,7 @@ def again(record: ResultRecord, config_dir: Path | None = None) -> dict[str, Any
         raise RecordError(f"record {record.run_id} {problem}")
     try:
         nodes = scientific(compose("run", record.overrides, config_dir), choices(record.config))
-    except (HydraException, OmegaConfBaseException, ConfigError):
+    except ConfigError:
         nodes = {}
     nodes = {key: node for key, node in nodes.items() if key != OUTLIERS or key in record.config}
     if digest(public(nodes)) != digest(record.config):

@@ -7,8 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from openbench.compose.config import HYDRA, RUNTIME, compose_with_hydra, runtime, scientific
-from openbench.compose.errors import Typed, explained
+from openbench.compose.config import HYDRA, RUNTIME, compose, runtime, scientific
 from openbench.compose.sweep import parse
 from openbench.config.build import target_of
 from openbench.config.overrides import NAME, OUTLIER_SET, OUTLIERS, choices as choices_of, word, words_of
@@ -45,8 +44,7 @@ def composed(command: str, overrides: Sequence[str], config_dir: Path | None = N
         ConfigError: anything about the overrides or the config files.
         NotApplicableError: a key that nothing would read.
     """
-    with explained(Typed(command, list(overrides), config_dir)):
-        cfg = compose_with_hydra(command, overrides, config_dir)
+    cfg = compose(command, overrides, config_dir)
     return nodes(command, cfg, cfg.hydra.runtime.choices, overrides)
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from openbench.compose.config import compose_with_hydra, plain, scientific
-from openbench.compose.errors import Typed, explained
+from openbench.compose.config import compose, plain, scientific
 from openbench.config.overrides import NAME
 from openbench.config.shipped import shipped
 from openbench.errors import ConfigError
@@ -73,8 +72,7 @@ def method_node(name: str, words: tuple[str, ...], data: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _hydra(words: tuple[str, ...], config_dir: Path | None) -> DictConfig:
-    with explained(Typed("run", words, config_dir)):
-        return compose_with_hydra("run", words, config_dir)
+    return compose("run", words, config_dir)
 
 
 def _set(cfg: DictConfig, words: Sequence[str]) -> None:

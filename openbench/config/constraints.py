@@ -7,7 +7,7 @@ dataclass. Values are checked and kept as they were given: nothing is converted.
 import inspect
 import types
 from collections import abc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache, wraps
 from numbers import Integral
@@ -155,7 +155,7 @@ def described(annotation: Any) -> str:
     """What an annotation allows, in words: `a whole number ≥ 1, or auto`."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _constrained(parts[0], list(_flat(parts[1:])))
+        return _constrained(parts[0], [part for part in parts[1:] if is_dataclass(part)])
     if origin is Literal:
         return ", ".join(map(str, parts))
     if origin in (Union, types.UnionType):
@@ -195,15 +195,6 @@ def _constrained(kind: Any, constraints: list[Any]) -> str:
     words += f", a multiple of {limits['multiple_of']}" if "multiple_of" in limits else ""
     words += " (not empty)" if limits.get("min_length") else ""
     return words + (f" ({limits['unit']})" if "unit" in limits else "")
-
-
-def _flat(metadata: Iterable[Any]) -> Iterator[Any]:
-    """The constraints in an annotation's metadata, with those of a pydantic `Field`."""
-    for part in metadata:
-        if hasattr(part, "metadata"):
-            yield from _flat(part.metadata)
-        elif is_dataclass(part):
-            yield part
 
 
 def _shown(value: Any) -> str:

@@ -41,12 +41,6 @@ TOY_FILES = {
 }
 
 
-class Setting(dict[str, Any]):
-    """A runtime node of which nothing is checked."""
-
-    on_existing = "verify"
-
-
 @dataclass
 class Engine:
     """Remembers what it was asked for; a method named in `broken` fails the way a user's mistake does."""
@@ -121,10 +115,11 @@ def engine(configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> En
     """The stand-in engine, with cache, results and working directory in an empty place."""
     fake = Engine(broken={})
     stand_ins = {
-        "prepare": {"prepare": fake.prepare, "SharedObjects": object},
+        "prepare": {
+            **{"prepare": fake.prepare, "SharedObjects": object},
+            **{"train": fake.train, "extract": fake.extract, "check": fake.check},
+        },
         "run": {"run": fake.run},
-        "jobs": {"train": fake.train, "extract": fake.extract, "check": fake.check},
-        "runtime": {"Runtime": types.SimpleNamespace(from_config=Setting)},
     }
     for name, functions in stand_ins.items():
         module = types.ModuleType(f"openbench.engine.{name}")

@@ -100,11 +100,6 @@ def test_the_image_on_which_two_runs_disagree_most_is_named(compare):
     assert line.split() == ["c", "far", "image", "7", "99.5", "0.5"]
 
 
-def test_the_same_scores_do_not_differ(compare):
-    _, said = compare([(record("knn"), scores(1)), (record("msp"), scores(1))], "--format", "csv", "--images", "0")
-    assert {(float(row["difference [interval]"]), float(row["p"])) for row in first_table(said.out)} == {(0.0, 1.0)}
-
-
 @pytest.mark.parametrize(
     ("other", "sets", "why"),
     [

@@ -171,15 +171,6 @@ def test_verify_finds_the_same_picture_saved_anew(here, photos, capsys):
     assert "look alike" not in capsys.readouterr().out
 
 
-def test_verify_fails_on_an_image_that_is_on_two_sides(here, photos, capsys):
-    assert new() == 0
-    listed = (here / "mine" / "lists" / "mine" / "id.test.csv").read_text().splitlines()[1].partition(",")[0]
-    eight = sorted((photos / "eights").iterdir())[0]
-    eight.write_bytes((photos / "digits" / listed).read_bytes())
-    assert main(["data", "verify", "mine", "--config-dir", "mine"]) == 1
-    assert "share 1 identical images" in capsys.readouterr().out
-
-
 def test_stats_writes_a_sheet_per_split(here, photos, capsys, monkeypatch):
     monkeypatch.setattr(contact_sheet, "_ROWS", 1)  # what is on a sheet is tested where it is drawn
     assert new() == 0

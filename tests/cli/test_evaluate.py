@@ -1,5 +1,6 @@
 import csv
 import io
+import re
 
 import numpy as np
 import pandas as pd
@@ -7,6 +8,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from openbench.__main__ import main
+from openbench.metrics import MetricOptions, evaluate
 from openbench.results.scores.formats import read_sets
 
 from .conftest import QUICK, numbers
@@ -55,12 +57,22 @@ def test_correctness_comes_from_predictions_or_the_column_correct_or_is_not_inve
     assert "auroc" in values["near"]
 
 
-def test_options_reach_the_metrics(tmp_path):
+OPTIONS = [
+    "--delta", "0.1", "--correction", "dkwm", "--prior", "0.4", "--tpr", "0.7", "--fpr", "0.3", "--precision", "0.6",
+    "--recall", "0.5", "--autc-scaling", "pair", "--autc-weight", "0.3", "--fdr", "0.2", "--ccr-fprs", "0.1,0.25",
+    "--alphas", "0.1,0.2", "--confidence", "0.9", "--cost-reject-id", "0.3", "--cost-accept-ood", "0.9",
+    "--cost-reject-ood", "0.1",
+]  # fmt: skip
+
+
+def test_every_option_reaches_the_metrics(tmp_path):
     file = saved(frame(), tmp_path, ".csv")
-    assert "conformal_auroc" in numbers(file)["near"]
+    risks = {"prior": 0.4, "tpr": 0.7, "fpr": 0.3, "precision": 0.6, "recall": 0.5, "ccr_fprs": (0.1, 0.25)}
+    costs = {"cost_reject_id": 0.3, "cost_accept_ood": 0.9, "cost_reject_ood": 0.1}
+    rest = {"autc_scaling": "pair", "autc_weight": 0.3, "fdr": 0.2, "alphas": (0.1, 0.2), "confidence": 0.9}
+    options = MetricOptions(replicates=0, delta=0.1, correction="dkwm", **risks, **costs, **rest)
+    assert numbers(file, *OPTIONS) == evaluate(read_sets(file), options)
     assert "conformal_auroc" not in numbers(file, "--families", "ranking")["near"]
-    loose = numbers(file, "--delta", "0.5")["near"]["conformal_auroc"]
-    assert loose > numbers(file, "--delta", "0.01")["near"]["conformal_auroc"]
 
 
 def test_explain_prints_every_convention(tmp_path, capsys):
@@ -158,3 +170,34 @@ def test_each_row_of_several_tables_in_csv_says_which_table_it_is_of(tmp_path, c
     titles = [{row["table"] for row in table} for table in tables]
     assert [len(title) for title in titles] == [1] * len(tables)
     assert len(set.union(*titles)) == len(tables) > 3
+
+
+def printed(table, tmp_path, capsys, *options):
+    assert main(["evaluate", str(saved(table, tmp_path, ".csv")), *options]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_thresholds_are_printed_with_their_values(tmp_path, capsys):
+    table = frame()
+    text = printed(table, tmp_path, capsys, "--view", "threshold")
+    found = {name: float(value) for name, value in re.findall(r"(95tnr|val) = (\S+) \(", text)}
+    ids, val, ood = (table.score[table.role == role].to_numpy() for role in ("id_test", "id_val", "ood_val"))
+    assert found["95tnr"] == pytest.approx(min(t for t in ids if np.mean(ids <= t) >= 0.95), rel=1e-5)
+    gaps = [abs(np.mean(val > t) - np.mean(ood <= t)) for t in (found["val"] + 1e-5, *val, *ood)]
+    assert gaps[0] == min(gaps)
+    assert "95tnr =" not in printed(table, tmp_path, capsys)  # in the overview
+
+
+def test_what_the_threshold_of_validation_needs_is_named(tmp_path, capsys):
+    table = frame()
+    text = printed(table[table.role != "ood_val"], tmp_path, capsys, "--view", "threshold")
+    assert "val: needs the roles id_val and ood_val" in text
+
+
+@pytest.mark.parametrize("view", ["ranking", "threshold"])
+def test_tables_of_both_id_sides_are_told_apart(tmp_path, capsys, view):
+    table = frame()
+    shifted = table[table.role == "id_test"].assign(role="csid", set="s")
+    text = printed(pd.concat([table, shifted]), tmp_path, capsys, "--view", view)
+    assert f"{view} · scores.csv" in text
+    assert f"{view} · full spectrum · scores.csv" in text

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from openbench.__main__ import main
-from openbench.cli.commands.evaluate import benchmark_of
+from openbench.cli.commands.data import benchmark_config
 from openbench.engine.given import Listed
 from openbench.results.leaderboard.ranking import NOT_RUN, boards_in
 from openbench.results.records.store import RecordStore
@@ -18,7 +18,7 @@ QUICK = ["+benchmark=digits", "metrics.families=[ranking]", "metrics.replicates=
 
 @pytest.fixture(scope="module")
 def listed():
-    return Listed.of(benchmark_of(["+benchmark=digits"])[1])
+    return Listed.of(benchmark_config(["digits"]))
 
 
 @pytest.fixture
@@ -79,11 +79,6 @@ def test_images_that_are_named_are_brought_into_the_order_of_the_lists(given, ta
     assert [record.run_id for record in again] == [first.run_id]
 
 
-def test_images_that_are_not_named_say_so(given, table):
-    _, _, (record,) = given(table.drop(columns="image"))
-    assert record.config["scores"]["images"] == "not named"
-
-
 def test_an_image_that_the_lists_do_not_have_is_refused(given, table):
     table.loc[3, "image"] = "other.png"
     code, said, records = given(table)
@@ -134,14 +129,6 @@ def test_seeds_of_a_name_are_one_row_with_their_mean(given, table, tmp_path, cap
     near = row.values["near auroc"]
     assert (near.value, near.std) == pytest.approx((np.mean(list(values.values())), np.std(list(values.values()))))
     assert main(["verify", records[0].run_id, "--results", str(tmp_path / "results")]) == 0
-
-
-def test_scores_of_a_name_without_seeds_stand_by_themselves(given, table, tmp_path):
-    given(table)
-    given(table.assign(score=-table.score))
-    (board,) = boards_in(RecordStore(tmp_path / "results"), pytest.fail)
-    assert [len(row.runs) for row in board.unranked] == [1, 1]
-    assert len({row.settings for row in board.unranked}) == 2
 
 
 def test_other_scores_beside_the_record_are_found_out(given, table, tmp_path, capsys):

@@ -14,22 +14,19 @@ from openbench import paths
 from openbench.cli import registry
 from openbench.cli.app import carry_out
 from openbench.cli.commands.listing import overview, usage
-from openbench.cli.registry import entry, method_facts, year_of
+from openbench.cli.registry import entry
 from openbench.compose.config import compose, plain
-from openbench.config.build import target_of
 from openbench.config.shipped import shipped
 from openbench.core.method import HeadMethod
 from openbench.core.record import ResultRecord
 from openbench.core.request import Field, Request, Role
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.errors import ConfigError, RecordError
-from openbench.methods.msp import MSP
 from openbench.results.records.store import RecordStore
 from openbench.results.tables.frames import frame_of
 from tests.results.records import make_record
 
 ROOT = Path(__file__).parents[2]
-METHODS = sorted((paths.config_dir() / "method").glob("*.yaml"), key=lambda p: p.stem)
 
 
 def main(words: list[str]) -> int:
@@ -118,12 +115,6 @@ def test_a_method_is_listed_with_what_it_reads(name, needs):
     assert entry("method", "rankfeat").needs().startswith("images")
 
 
-def test_what_reads_text_is_the_same_for_the_site_and_for_a_recommendation():
-    facts = method_facts()
-    assert [name for name, fact in facts.items() if (fact.reads == "text") != ("text" in fact.needs)] == []
-    assert (facts["mcm"].reads, facts["gl_mcm"].reads, facts["knn"].reads) == ("text", "text", "features")
-
-
 def test_a_method_that_cannot_be_made_alone_is_listed_with_what_its_class_reads(toys):
     (toys / "method" / "ours.yaml").write_text("_target_: listed_toys.Ours\nalpha: ${seed}\n")
     assert entry("method", "ours", toys).needs() == "features; stage4 (gram); fit on id_val"
@@ -136,16 +127,6 @@ def test_a_method_is_shown_with_what_its_hyper_parameters_take(capsys, monkeypat
     assert ["hyper-parameter", "default", "allowed", "searched on validation"] in cells
     assert ["k", "50", "a whole number ≥ 1", "50, 100, 200, 500, 1000"] in cells
     assert ["index", "exact", "exact, faiss_flat, ivf, hnsw"] in cells
-
-
-def test_a_method_is_shown_with_its_formula_and_every_searched_value(capsys):
-    absent = []
-    for file in METHODS[::7]:
-        text, config = shown(capsys, "method", file.stem), yaml.safe_load(file.read_text())
-        cls = target_of({"_target_": config["_target_"]}, file.stem)
-        wanted = (cls.__doc__.split("\n")[0], cls.reference, *(config.get("_space_") or {}))
-        absent += [f"{file.stem}: {part}" for part in wanted if part not in text]
-    assert absent == []
 
 
 def test_a_users_methods_stand_beside_ours(toys, capsys, monkeypatch):
@@ -165,12 +146,6 @@ def test_a_users_methods_stand_beside_ours(toys, capsys, monkeypatch):
     assert shown(capsys, "tune", "none", "--config-dir", str(toys)).endswith("tune=none\n")
 
 
-def test_the_year_comes_from_the_reference():
-    assert year_of(Ours.reference) == "2024"
-    assert year_of(MSP.reference) == "2017"
-    assert year_of("") == ""
-
-
 def test_an_unknown_group_or_name_offers_the_nearest(toys):
     with pytest.raises(ConfigError, match="group 'methods' not found in configs; did you mean 'method'"):
         main(["methods"])
@@ -180,12 +155,7 @@ def test_an_unknown_group_or_name_offers_the_nearest(toys):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [
-        ("_target_: nowhere.Thing\n", "`_target_: nowhere.Thing` cannot be imported"),
-        ("_target_: listed_toys.Base0\n", "has no 'Base0'; did you mean 'Base'"),
-        ("k: 1\n", "no `_target_`"),
-        ("k: [1\n", "not valid YAML"),
-    ],
+    [("_target_: listed_toys.Base0\n", "has no 'Base0'; did you mean 'Base'"), ("k: 1\n", "no `_target_`")],
 )
 def test_a_method_file_that_names_no_class_is_an_error_that_names_it(toys, text, said):
     (toys / "method" / "ours.yaml").write_text(text)
@@ -200,12 +170,6 @@ def test_a_benchmark_is_shown_with_its_comments_and_what_its_defaults_bring_in(c
     resolved = yaml.safe_load(text.split("# ----- with all that its defaults bring in -----\n")[1])
     assert resolved["near"]["eight"]["manifest"] == "digits/eight"
     assert resolved["near"]["eight"]["sources"]["installed"]["_target_"].startswith("openbench.")
-
-
-def test_a_file_that_says_all_is_shown_once(capsys):
-    text = shown(capsys, "tune", "none")
-    assert "with all that its defaults bring in" not in text
-    assert text.count("strategy: none") == 1
 
 
 def test_the_first_and_the_last_of_a_group_can_be_shown(capsys):

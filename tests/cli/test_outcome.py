@@ -70,15 +70,6 @@ def test_an_error_of_many_jobs_has_its_details_once(engine, capsys):
     assert "failed, exit 2, jobs 1-3: set 'tin' not found — searched 2 places\n  ./here" in err
 
 
-def test_the_closing_lines_count_every_job(sweep):
-    for job, status in enumerate(("written", "failed", "failed", "written", "failed", NOT_ENDED)):
-        ended(sweep, job, status)
-    assert sweep.summary().splitlines() == [
-        "failed, exit 2, jobs 2-3, 5: failed it",
-        f"sweep: 9 jobs, 2 done, 3 failed, 1 not ended, 3 not run; the same command goes on ({sweep.folder})",
-    ]
-
-
 def test_an_interrupted_sweep_ends_in_what_is_missing(engine, capsys):
     engine.broken["msp"] = KeyboardInterrupt()
     assert main(["run", "-m", "+benchmark=digits", "method=knn,msp", "seed=0,1,2"]) == 130

@@ -61,13 +61,6 @@ def test_methods_and_other_groups_of_a_package_are_found(engine, install):
     assert config["method"] == {"_target_": "openbench.methods.knn.KNN", "k": 9, "_name_": "theirs"}
 
 
-def test_sweeps_find_methods_of_packages(engine, install):
-    install()
-    assert main(["run", "-m", "+benchmark=digits", "method=theirs,msp"]) == 0
-    assert main(["run", "-m", "+benchmark=digits", "method=glob(the*)"]) == 0
-    assert [config["method"]["_name_"] for _, config, _ in engine.asked] == ["theirs", "msp", "theirs"]
-
-
 def test_python_studies_and_the_tab_key_find_names_of_packages(install):
     files = {"method/theirs.yaml": "defaults: [knn]\nk: 7\n", "study/sub/table.yaml": "title: t\n"}
     folder = install(files=files)
@@ -121,13 +114,6 @@ def test_a_name_that_two_have_is_an_error_that_names_both(name, owners, engine, 
     for find in (ob.method, study):
         with pytest.raises(ConfigError, match="is the name of several configs"):
             find("msp")
-
-
-def test_a_typed_folder_may_not_have_names_of_a_package(engine, install, tmp_path, capsys):
-    install()
-    write(tmp_path / "own/method/theirs.yaml", METHOD)
-    assert main(["run", "+benchmark=digits", "--config-dir", str(tmp_path / "own")]) == 2
-    assert f"several configs, from theirs 1.2 and from {tmp_path / 'own'} — " in capsys.readouterr().err
 
 
 def test_a_package_that_is_not_there_is_one_line(engine, install, capsys):

@@ -3,9 +3,11 @@
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from openbench.__main__ import main
+from openbench.report import run_page
 from openbench.results.checks import read_checks
 from openbench.results.records.store import RecordStore, digest_of, load
 from openbench.results.scores.stored import ScoreStore
@@ -97,12 +99,30 @@ def test_scores_that_are_not_those_of_the_record_are_not_copied(made, folder, tm
     assert not (folder / "scores").exists()
 
 
-def test_a_record_without_kept_scores_is_named(folder, tmp_path, capsys):
-    run_id = next(folder.rglob("*.json")).stem
-    assert main(["publish", run_id, "--results", str(folder), "--cache", str(tmp_path)]) == 2
-    assert f"scores of run {run_id} not found" in capsys.readouterr().err
-
-
 def test_without_published_scores_the_command_that_makes_them_is_given(folder, capsys):
     assert main(["verify", "--scores", "all", "--results", str(folder)]) == 2
     assert "python -m openbench publish all" in capsys.readouterr().err
+
+
+def report(made, *words):
+    return main(["report", "latest", "--results", str(made / "results"), "--cache", str(made / "cache"), *words])
+
+
+def test_the_images_flagged_first_in_a_report_are_those_with_the_largest_scores(made, tmp_path):
+    assert report(made, "--out", str(tmp_path / "run.html"), "--images", "2") == 0
+    page = (tmp_path / "run.html").read_text()
+    record, _ = RecordStore(made / "results").look_up("latest")
+    ids = next(s for s in ScoreStore(made / "cache/scores").read(record.run_id) if s.role == "id_test")
+    sheet = page[page.index("ID test flagged first") : page.index("(near) accepted first")]
+    assert sheet.count("<img") == 2
+    assert "<svg" in page
+    assert all(f"{score:.4g} ·" in sheet for score in np.sort(ids.scores)[-2:])
+    assert "digits/" in sheet
+
+
+def test_a_page_that_cannot_be_written_is_an_error(made, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(run_page, "run_page", lambda *_: "drawn elsewhere")
+    (tmp_path / "file").write_text("")
+    for out in ("file/run.html", "."):
+        assert report(made, "--out", str(tmp_path / out), "--images", "0") == 2
+        assert "cannot be written" in capsys.readouterr().err

@@ -1,4 +1,3 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,16 +29,6 @@ def test_published_scorer_is_what_typing_its_name_gives() -> None:
             assert nodes(f"training={training}", "+scorer=published")["method"] == typed
 
 
-def test_t2fnorm_is_scored_without_ties() -> None:
-    assert published_scorer({"_target_": "openbench.training.methods.cross_entropy.T2FNorm"})["exact"] is True
-
-
 def test_a_training_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"is not an openbench\.training\.base\.TrainingMethod"):
         published_scorer({"_target_": "openbench.training.recipe.Recipe"})
-
-
-def test_a_scorer_without_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openbench.training.methods.cross_entropy.CrossEntropy.scorer", "nobody")
-    with pytest.raises(ConfigError, match="'nobody', which configs/method lacks"):
-        published_scorer({"_target_": "openbench.training.methods.cross_entropy.CrossEntropy"})

@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from openbench import __version__
 from openbench.__main__ import main
 from openbench.cli.app import COMMANDS, app
 from openbench.errors import DataError, MethodError, NotApplicableError
@@ -158,11 +157,6 @@ def test_top_level_help_loads_no_library_but_click():
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert set(out.splitlines()[-1].split()) == {"loaded:", "click", "openbench"}
     assert all(f"\n  {name} " in out for name in COMMANDS)
-
-
-def test_version(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"openbench {__version__}\n"
 
 
 @pytest.mark.parametrize("sweep", [[], ["-m"]])

@@ -91,10 +91,7 @@ def test_what_larger_scores_mean_is_asked_for_unless_the_array_is_openoods(tmp_p
         ({"conf": None}, "has no array 'conf' (OpenOOD) or 'scores', found: pred, label"),
         ({"pred": np.zeros(3)}, "'pred' has 3 values and 'conf' 40"),
         ({"conf": np.full(40, np.nan)}, "and 40 NaN"),
-        ({"conf": np.zeros((40, 2))}, "has the shape (40, 2)"),
-        ({"conf": np.array(["a"] * 40)}, "the type <U1"),
         ({"conf": np.array([{}] * 40)}, "(Object arrays cannot be loaded when allow_pickle=False) — write numbers"),
-        ({"label": np.full(40, 0.5)}, "label or pred is no class index"),
         ({"label": np.zeros(40, int)}, "40 of 40 labels of the far set 'mnist' are not negative, which means ID"),
         ({"scores": np.zeros(40)}, "has the arrays conf and scores"),
     ],
@@ -166,18 +163,6 @@ def test_files_with_both_sides_share_the_id_scores_or_are_refused(tmp_path):
     np.savez(tmp_path / "b.npz", scores=rng.normal(size=30), labels=labels)
     with pytest.raises(DataError, match="two sets id_test/id_test with other scores"):
         read_scores(tmp_path, meaning, pytest.fail)
-
-
-def test_an_npy_holds_the_scores_of_a_set(tmp_path):
-    np.save(tmp_path / "near.npy", np.arange(3))
-    (found,) = read_scores(tmp_path, Meaning("id", {"near.npy": ("near", "x")}), pytest.fail)
-    assert (found.role, found.name, found.scores.tolist()) == ("near", "x", [0, -1, -2])
-
-
-def test_a_file_that_set_names_must_be_there(tmp_path, capsys):
-    folder = saved(tmp_path / "scores", arrays())
-    assert main(["evaluate", str(folder), "--set", "near=cifar10.np"]) == 2
-    assert "did you mean 'cifar10.npz'?" in capsys.readouterr().err
 
 
 def test_columns_may_name_the_images(tmp_path):

@@ -104,18 +104,6 @@ CHEATS = {
         1,
         "states near.oscr, which its scores and its options of metrics do not give",
     ),
-    "a number within what another processor may give": (
-        lambda r: replace(
-            r, metrics={**r.metrics, "a": {**r.metrics["a"], "fpr@val": r.metrics["a"]["fpr@val"] - 0.01}}
-        ),
-        1,
-        "scores give another number: metrics.a.fpr@val",
-    ),
-    "fewer images": (
-        lambda r: record_of(scores(1), counts={**r.counts, "near/a": {"n": 59, "expected": 59}}),
-        1,
-        "counts 59 images in near/a, its scores 60",
-    ),
 }
 
 

@@ -92,4 +92,5 @@ def composed_whole():
 @lru_cache(maxsize=256)
 def _composed(*overrides):
     """Once in a process."""
-    return OmegaConf.to_container(compose("run", overrides), resolve=True)
+    cfg = compose("run", overrides)
+    return OmegaConf.to_container(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"]), resolve=True)

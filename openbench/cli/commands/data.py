@@ -2,9 +2,10 @@
 
 import logging
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,15 +13,19 @@ from openbench import paths
 from openbench.cli import options, registry
 from openbench.cli.output import note, print_tables
 from openbench.cli.process import FAILED, OK
+from openbench.compose.composed import composed
+from openbench.compose.sweep import options as entries
+from openbench.config.shipped import shipped
+from openbench.data import download
+from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.build import advice, open_benchmark, survey
+from openbench.data.download import DataSource
+from openbench.data.weights import Weights, are_missing, released_weights
 from openbench.errors import ConfigError, DataError, not_found
 from openbench.results.tables.render import Column, Table
 
 if TYPE_CHECKING:
-    from openbench.data.benchmark_config import BenchmarkConfig
-    from openbench.data.build import SetStatus
-    from openbench.data.download import DataSource
     from openbench.data.own.benchmark import OwnBenchmark, OwnSet
-    from openbench.data.weights import Weights
 
 logger = logging.getLogger(__name__)
 
@@ -51,55 +56,46 @@ def data() -> None:
 @click.argument("words", nargs=-1, metavar="[BENCHMARK…]")
 @options.table_format()
 @options.config_dir
-def list_data(words: tuple[str, ...], form: str, config_dir: Path | None) -> int:
+def list_data(args: Namespace) -> int:
     """List data sets, or what a benchmark needs.
 
     For a benchmark: where its data are searched, and what is missing.
 
     BENCHMARK is a benchmark, with KEY=VALUE overrides, a data set, or backbone=NAME.
     """
-    from openbench.data.build import survey
-    from openbench.data.download import data_sources
-
-    sources = data_sources()
-    if not words:
-        print_tables([_sources_table(sources)], form)
-        return OK
-    backbone, words = _backbone(words)
+    backbone, words = _backbone(args.words)
     if backbone:
-        return _list_weights(backbone, config_dir, benchmark_config(words, config_dir) if words else None, form)
-    if _is_source(words, config_dir, sources):
-        print(_how(sources[words[0]]))
-        return OK
-    config = benchmark_config(words, config_dir)
-    return _print_survey(config, survey(config), sources, form)
+        return _list_weights(backbone, words, args.config_dir, args.form)
+    if not words:
+        print_tables([_sources_table()], args.form)
+    elif _is_source(words, args.config_dir):
+        print(_how(download.data_sources()[words[0]]))
+    else:
+        return _print_survey(benchmark_config(words, args.config_dir), args.form)
+    return OK
 
 
 @data.command
 @click.argument("words", nargs=-1, required=True, metavar="BENCHMARK…")
 @options.config_dir
 @options.file_option("--root", "DIR", "folder to download to (default: OPENBENCH_DATA, else ./data)")
-def prepare(words: tuple[str, ...], config_dir: Path | None, root: Path | None) -> int:
+def prepare(args: Namespace) -> int:
     """Download what may be downloaded, and say how to get the rest.
 
     BENCHMARK is a benchmark, with KEY=VALUE overrides, a data set, or backbone=NAME.
     """
-    from openbench.data.build import survey
-    from openbench.data.download import data_sources
-
-    roots = paths.data_roots()
-    root = root.expanduser() if root else next((one for one in roots if one.is_dir()), roots[0])
-    backbone, words = _backbone(words)
-    code = _prepare_weights(backbone, config_dir, root) if backbone else OK
+    roots, sources = paths.data_roots(), download.data_sources()
+    root = args.root.expanduser() if args.root else next((one for one in roots if one.is_dir()), roots[0])
+    backbone, words = _backbone(args.words)
+    code = _prepare_weights(backbone, args.config_dir, root) if backbone else OK
     if not words:
         return code
-    sources = data_sources()
-    if _is_source(words, config_dir, sources):
+    if _is_source(words, args.config_dir):
         return _prepare_source(sources[words[0]], root) or code
-    config = benchmark_config(words, config_dir)
+    config = benchmark_config(words, args.config_dir)
     missing = dict.fromkeys(status.name for status in survey(config) if status.missing)
     failed = [name for name in missing if name in sources and not _fetch(sources[name], root)]
-    return _print_survey(config, survey(config), sources, "console") or (FAILED if failed else code)
+    return _print_survey(config) or (FAILED if failed else code)
 
 
 @data.command
@@ -107,25 +103,24 @@ def prepare(words: tuple[str, ...], config_dir: Path | None, root: Path | None) 
 @options.config_dir
 @click.option("--fast", is_flag=True, help="leave out the search for similar images")
 @click.option("--show", type=int, default=20, metavar="N", help="similar pairs to print (default: 20)")
-def verify(words: tuple[str, ...], config_dir: Path | None, fast: bool, show: int) -> int:
+def verify(args: Namespace) -> int:
     """Check counts, hashes, classes and duplicates."""
-    from openbench.data.build import open_benchmark
     from openbench.data.checking.lookalikes import lookalikes
     from openbench.data.checking.verify import verify_node
     from openbench.data.dataset import readable_fingerprint
 
-    config = benchmark_config(words, config_dir)
+    config = benchmark_config(args.words, args.config_dir)
     report = verify_node(config)
     print(report)
     verdict = report.verdict
-    if not (report.missing or fast):
+    if not (report.missing or args.fast):
         pairs = lookalikes(open_benchmark(config, sampled=readable_fingerprint))
         # Identical images are in the report already.
         print(f"  {len(pairs)} pairs look alike in splits that must be disjoint" + (":" if pairs else ""))
-        for pair in pairs[:show]:
+        for pair in pairs[: args.show]:
             print(f"    {pair}")
-        if len(pairs) > show:
-            print(f"    and {len(pairs) - show} more (--show {len(pairs)})")
+        if len(pairs) > args.show:
+            print(f"    and {len(pairs) - args.show} more (--show {len(pairs)})")
         verdict += f"; look-alikes to be judged by eye: {len(pairs):,}" * bool(pairs)
     print(verdict)
     return OK if report.ok else FAILED
@@ -135,13 +130,12 @@ def verify(words: tuple[str, ...], config_dir: Path | None, fast: bool, show: in
 @click.argument("words", nargs=-1, required=True, metavar="BENCHMARK…")
 @options.config_dir
 @click.option("--to", type=options.FILE, default=Path("sheets"), metavar="DIR", help="folder (default: ./sheets)")
-def stats(words: tuple[str, ...], config_dir: Path | None, to: Path) -> int:
+def stats(args: Namespace) -> int:
     """Print statistics and draw a contact sheet of each split."""
-    from openbench.data.build import open_benchmark
     from openbench.data.checking.contact_sheet import draw, stats_of, table_line
 
-    benchmark = open_benchmark(benchmark_config(words, config_dir))
-    folder = to / benchmark.name
+    benchmark = open_benchmark(benchmark_config(args.words, args.config_dir))
+    folder = args.to / benchmark.name
     folder.mkdir(parents=True, exist_ok=True)
     for split in benchmark.splits():
         if split.items[0].ndim == 1:
@@ -191,22 +185,7 @@ class _New(options.Command):
 @click.option("--epochs", type=click.IntRange(1), metavar="N", help="epochs of training (default: the config's)")
 @click.option("--seed", type=click.IntRange(0), default=0, help="seed of the split (default: 0)")
 @options.file_option("--to", "DIR", "config folder to write to (default: ./NAME)")
-def new(
-    *,
-    name: str,
-    whole: str | None,
-    ood_val: str | None,
-    seed: int,
-    to: Path | None,
-    near: tuple[str, ...],
-    far: tuple[str, ...],
-    csid: tuple[str, ...],
-    features: tuple[str, ...],
-    labels: tuple[str, ...],
-    logits: tuple[str, ...],
-    head: Path | None,
-    **settings: Any,
-) -> int:
+def new(args: Namespace) -> int:
     """Write a benchmark of your own images, or of features of anything.
 
     It goes into a config folder, and the command that runs it is printed.
@@ -229,64 +208,60 @@ def new(
     An .npz and a .safetensors file may have `labels` beside `features`, a .parquet file a column `label`: whole numbers
     from 0, or names. Without --logits and --head, a linear head is fitted on the training features.
     """
-    from openbench.compose.sweep import options as entries
-    from openbench.data.own.benchmark import PARTS, OwnBenchmark, command, read_set, write
+    from openbench.data.own.benchmark import OwnBenchmark, command, read_set, write
 
-    parts = {part: settings.pop(part) for part in PARTS}
-    images = [whole, *parts.values(), ood_val, *near, *far, *csid, settings["corruptions"] or None]
-    if features:
-        if any(images):
+    folder = args.to or Path(args.name)
+    groups = {"near": args.near, "far": args.far, "csid": args.csid}
+    if args.features:
+        if any((args.whole, args.train, args.val, args.test, args.ood_val, *groups.values(), args.corruptions)):
             raise ConfigError("--features and images exclude each other — give OOD features as near.NAME=FILE")
-        return _new_of_features(name, to or Path(name), seed, (features, labels, logits), head)
-    if labels or logits or head:
+        return _new_of_features(args, folder)
+    if args.labels or args.logits or args.head:
         raise ConfigError(
             "--labels, --logits and --head belong to features — give --features train=FILE id_test=FILE …"
         )
-    if (backbone := settings["backbone"]) not in (backbones := entries("backbone")):
-        raise ConfigError(not_found(f"backbone '{backbone}'", backbone, backbones, "list backbone"))
+    if args.backbone not in (backbones := entries("backbone")):
+        raise ConfigError(not_found(f"backbone '{args.backbone}'", args.backbone, backbones, "list backbone"))
     ood = {}
-    for group, places in (("near", near), ("far", far), ("csid", csid)):
-        for place in places:
-            title, path = _named(place)
-            if title in _GROUPS or f"{group}.{title}" in ood:
-                why = "is that of a group in results" if title in _GROUPS else "occurs twice"
-                raise ConfigError(f"--{group}: the name '{title}' {why} — name the set: --{group} NAME={path}")
-            ood[f"{group}.{title}"] = read_set(path)
-    if ood_val:
-        ood["ood_val"] = read_set(ood_val)
-    id_sets = _id_sets(whole, parts, seed)
-    benchmark = OwnBenchmark(name=name, id_sets=id_sets, ood=ood, **settings)
-    folder = to or Path(name)
+    for group, place in [(group, place) for group, places in groups.items() for place in places]:
+        title, path = _named(place)
+        if title in _GROUPS or f"{group}.{title}" in ood:
+            why = "is that of a group in results" if title in _GROUPS else "occurs twice"
+            raise ConfigError(f"--{group}: the name '{title}' {why} — name the set: --{group} NAME={path}")
+        ood[f"{group}.{title}"] = read_set(path)
+    if args.ood_val:
+        ood["ood_val"] = read_set(args.ood_val)
+    benchmark = OwnBenchmark(
+        args.name, _id_sets(args), ood, args.corruptions, args.backbone, side=args.side, epochs=args.epochs
+    )
     for file in write(benchmark, folder):
         print(f"wrote {file}")
     print("\n".join(f"  {where}: {len(images.rows)} images" for where, images in benchmark.sets.items()))
     print(f"\nverify: {command(benchmark, folder, 'check')}")
-    for line in _first_runs(benchmark, command(benchmark, folder)):
-        print(line, flush=True)
+    print("\n".join(_first_runs(benchmark, command(benchmark, folder))), flush=True)
     return OK
 
 
-def _new_of_features(
-    name: str, folder: Path, seed: int, given: tuple[Sequence[str], Sequence[str], Sequence[str]], head: Path | None
-) -> int:
+def _new_of_features(args: Namespace, folder: Path) -> int:
     """Write a benchmark of features, and say what comes next."""
     from openbench.backbones.rows import ArrayFeatures
     from openbench.data.own.benchmark import command
     from openbench.data.own.features import FeatureFiles
 
-    features, labels, logits = map(_by_set, given)
-    files = FeatureFiles(features, labels, logits, head)
-    benchmark = files.benchmark(name, seed)
-    if head is not None:
-        classifier = ArrayFeatures(name, files.columns, head=str(head))
+    files = FeatureFiles(_by_set(args.features), _by_set(args.labels), _by_set(args.logits), args.head)
+    benchmark = files.benchmark(args.name, args.seed)
+    if args.head is not None:
+        classifier = ArrayFeatures(args.name, files.columns, head=str(args.head))
         if classifier.num_classes != (c := len(benchmark.classes)):
-            raise DataError(f"head '{head}' has {classifier.num_classes} classes, train has {c} — the same expected")
+            raise DataError(
+                f"head '{args.head}' has {classifier.num_classes} classes, train has {c} — the same expected"
+            )
     for file in files.write(benchmark, folder):
         print(f"wrote {file}")
     print("\n".join(f"  {where}: {len(rows.rows):,} rows" for where, rows in benchmark.sets.items()))
     print("\n".join(files.remarks(benchmark)))
     run = command(benchmark, folder)
-    print(f"\nverify: python -m openbench data verify {name} --config-dir {shlex.quote(str(folder))}")
+    print(f"\nverify: python -m openbench data verify {args.name} --config-dir {shlex.quote(str(folder))}")
     print(f"run:    {run} method=knn\nsweep:  {run.replace('openbench run', 'openbench run -m')} 'method=glob(*)'")
     print("board:  python -m openbench leaderboard", flush=True)
     return OK
@@ -312,27 +287,21 @@ def _first_runs(benchmark: "OwnBenchmark", run: str) -> Iterator[str]:
         benchmark: as written.
         run: the command that runs it.
     """
-    from openbench.config.shipped import shipped
-    from openbench.data.weights import are_missing
-
     ready = (name for name in _PRETRAINED if not are_missing(shipped("backbone", name) or {}))
-    name = next(ready, _PRETRAINED[0])
-    yield f"quick:  {run} backbone={name} backbone.head=linear_probe method=knn"
+    yield f"quick:  {run} backbone={next(ready, _PRETRAINED[0])} backbone.head=linear_probe method=knn"
     if benchmark.backbone != _SMALL:
         epochs = max(5, min(100, 10_000 // len(benchmark.id_sets["train"].rows)))
         yield f"train:  {run} backbone={_SMALL} training.recipe.epochs={epochs}"
     yield f"run:    {run}"
 
 
-def _is_source(words: Sequence[str], config_dir: Path | None, sources: Mapping[str, "DataSource"]) -> bool:
+def _is_source(words: Sequence[str], config_dir: Path | None) -> bool:
     """Whether the only word is the name of a data set, and not of a benchmark.
 
     Raises:
         ConfigError: it is the name of neither.
     """
-    from openbench.compose.sweep import options as entries
-
-    word, benchmarks = words[0], entries("benchmark", config_dir)
+    word, benchmarks, sources = words[0], entries("benchmark", config_dir), download.data_sources()
     if len(words) > 1 or "=" in word or word.startswith("~") or word in benchmarks:
         return False
     if word not in sources:
@@ -341,8 +310,8 @@ def _is_source(words: Sequence[str], config_dir: Path | None, sources: Mapping[s
     return True
 
 
-def benchmark_config(words: Sequence[str], config_dir: Path | None) -> "BenchmarkConfig":
-    """Return the benchmark that words on the command line mean, its config parsed.
+def benchmark_config(words: Sequence[str], config_dir: Path | None = None) -> BenchmarkConfig:
+    """Return the benchmark that words on the command line mean, its config parsed; its images need not be here.
 
     Args:
         words: a benchmark's name, or `+benchmark=NAME`, and overrides such as `benchmark.incomplete=allow`.
@@ -351,32 +320,27 @@ def benchmark_config(words: Sequence[str], config_dir: Path | None) -> "Benchmar
     Raises:
         ConfigError: no such benchmark, or an override that Hydra refuses.
     """
-    from openbench.cli.commands.evaluate import benchmark_of
-    from openbench.compose.sweep import options as entries
-
     benchmarks = entries("benchmark", config_dir)
     for word in words:
         if "=" not in word and not word.startswith("~") and word not in benchmarks:
             raise ConfigError(not_found(f"benchmark '{word}'", word, benchmarks, "list benchmark"))
     overrides = [f"+benchmark={word}" if word in benchmarks else word for word in words]
-    return benchmark_of(overrides, config_dir, "check")[1]
+    return BenchmarkConfig.parse(composed("check", overrides, config_dir).config["benchmark"])
 
 
-def _fetch(source: "DataSource", root: Path) -> bool:
+def _fetch(source: DataSource, root: Path) -> bool:
     """Download every file of a source, and return whether all succeeded."""
-    from openbench.data.download import prepare_file
-
     complete = True
     for file in source.files:
         try:
-            logger.info(prepare_file(file, root))
+            logger.info(download.prepare_file(file, root))
         except DataError as error:  # the other files are downloaded all the same
             complete = False
             logger.error(f"error: {error}")
     return complete
 
 
-def _prepare_source(source: "DataSource", root: Path) -> int:
+def _prepare_source(source: DataSource, root: Path) -> int:
     """Download a source, or say how to get it by hand."""
     if not source.files or not _fetch(source, root):
         print(_how(source))
@@ -385,39 +349,35 @@ def _prepare_source(source: "DataSource", root: Path) -> int:
     return OK
 
 
-def _sources_table(sources: Mapping[str, "DataSource"]) -> Table:
+def _sources_table() -> Table:
     """All data sets."""
     roots = paths.data_roots()
-    rows = ((s.name, s.title, _megabytes(s), _state(s, roots), s.licence) for s in sources.values())
+    rows = tuple((s.name, s.title, _megabytes(s), _state(s), s.licence) for s in download.data_sources().values())
     columns = tuple(map(Column, ("data set", "title", "download", "state", "licence")))
     notes = (
         "state: of what openbench downloads; `data list BENCHMARK` also finds other layouts and files you got by hand",
         "searched: " + ", ".join(str(root.absolute()) for root in roots),
     )
-    return Table("Data sets", columns, tuple(rows), notes=notes)
+    return Table("Data sets", columns, rows, notes=notes)
 
 
-def _state(source: "DataSource", roots: tuple[Path, ...]) -> str:
+def _state(source: DataSource) -> str:
     """How much of a data set's download is there; a dash for one that comes by hand."""
-    absent, files = len(source.missing(roots)), len(source.files)
+    absent, files = len(source.missing(paths.data_roots())), len(source.files)
     if not files:
         return "–"
     return "there" if not absent else "not downloaded" if absent == files else f"{files - absent} of {files} files"
 
 
-def _print_survey(
-    config: "BenchmarkConfig", statuses: Sequence["SetStatus"], sources: Mapping[str, "DataSource"], form: str
-) -> int:
+def _print_survey(config: BenchmarkConfig, form: str = "console") -> int:
     """Print a row per set, then what is missing and how to get it: each data set's instructions and each place once."""
-    from openbench.data.build import advice
-
-    rows = []
+    statuses, sources, rows = survey(config), download.data_sources(), []
     for status in statuses:
         source = sources.get(status.name)
         licence = source.licence if source else "comes with openbench, or your own"
         state = "complete" if not status.missing else "incomplete" if status.found else "missing"
-        download = _megabytes(source) if source else "–"
-        rows.append((status.path, status.name, status.found, status.expected, state, download, licence))
+        size = _megabytes(source) if source else "–"
+        rows.append((status.path, status.name, status.found, status.expected, state, size, licence))
     titles = ("set", "data set", "found", "listed", "state", "download", "licence")
     columns = tuple(Column(title, "count" if title in ("found", "listed") else "text") for title in titles)
     print_tables([Table(f"Data of benchmark {config.name}", columns, tuple(rows))], form)
@@ -431,7 +391,7 @@ def _print_survey(
     return FAILED if gaps else OK
 
 
-def _how(source: "DataSource", benchmark: str | None = None) -> str:
+def _how(source: DataSource, benchmark: str = "") -> str:
     """What a source is, and how to get it."""
     lines = [f"{source.title} · licence: {source.licence} · {source.page}"]
     if source.files:
@@ -439,12 +399,10 @@ def _how(source: "DataSource", benchmark: str | None = None) -> str:
         lines += [f"  {file.urls[0]} → {file.gives}" for file in source.files]
     if source.by_hand:
         lines.append(f"by hand: {source.by_hand} (below the folder that OPENBENCH_DATA names, or ./data)")
-    if source.note:
-        lines.append(source.note)
-    return "\n".join(lines)
+    return "\n".join([*lines, source.note] if source.note else lines)
 
 
-def _megabytes(source: "DataSource") -> str:
+def _megabytes(source: DataSource) -> str:
     if not source.files:
         return "by hand"
     return "size unknown" if source.size is None else f"{source.size / 1e6:.0f} MB"
@@ -462,23 +420,20 @@ def _backbone(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return "".join(names), tuple(word for word in words if not word.startswith(_BACKBONE))
 
 
-def _weights_of(name: str, config_dir: Path | None) -> "tuple[Weights | None, dict[str, Path | None]]":
-    """The released weights of a backbone, and where each file that its yaml names is, None if not in a data root.
+def _weights_of(name: str, config_dir: Path | None) -> tuple[Weights | None, str]:
+    """The released weights of a backbone, and the file that its yaml names, empty for a library's.
 
     Raises:
         ConfigError: no such backbone.
     """
-    from openbench.data.weights import released_weights
-
-    config = registry.entry("backbone", name, config_dir).config()
+    file = str(registry.entry("backbone", name, config_dir).config().get("weights") or "")
     weights = released_weights().get(name)
     if weights is None:
         print(
             f"backbone '{name}' has no released weights: it is trained on the benchmark, reads features, or takes the "
             "model that you name"
         )
-    file = str(config.get("weights") or "")
-    return weights, {file: _located(file)} if "/" in file else {}
+    return weights, file * ("/" in file)
 
 
 def _located(file: str) -> Path | None:
@@ -486,35 +441,36 @@ def _located(file: str) -> Path | None:
     return next((place for place in paths.places(file) if place.is_file()), None)
 
 
-def _list_weights(name: str, config_dir: Path | None, benchmark: "BenchmarkConfig | None", form: str) -> int:
+def _list_weights(name: str, words: Sequence[str], config_dir: Path | None, form: str) -> int:
     """Print where weights come from, whether they are there and, for a benchmark, which OOD classes were labelled."""
-    weights, files = _weights_of(name, config_dir)
+    weights, file = _weights_of(name, config_dir)
     if weights is None:
         return OK
     note(_how(weights.source), form)
     note(f"trained on: {weights.pretraining.images} · labels: {weights.pretraining.labels}", form)
-    for file, path in (files | {file.gives: _located(file.gives) for file in weights.source.files}).items():
-        note(f"{file}: {f'is there, {path}' if path else 'not found in the data roots'}", form)
-    if benchmark is not None:
-        print_tables([_seen_table(name, weights, benchmark)], form)
+    for needed in filter(None, dict.fromkeys([file, *(file.gives for file in weights.source.files)])):
+        path = _located(needed)
+        note(f"{needed}: {f'is there, {path}' if path else 'not found in the data roots'}", form)
+    if words:
+        print_tables([_seen_table(name, weights, benchmark_config(words, config_dir))], form)
     return OK
 
 
 def _prepare_weights(name: str, config_dir: Path | None, root: Path) -> int:
     """Download weights that may be downloaded; say of others how to get them."""
-    weights, files = _weights_of(name, config_dir)
+    weights, file = _weights_of(name, config_dir)
     if weights is None:
         return OK
-    if path := next(filter(None, files.values()), None):
+    if file and (path := _located(file)):
         print(f"{path}: is there")
         return OK
     code = _prepare_source(weights.source, root)
-    if files and code == OK:
+    if file and code == OK:
         print(weights.source.note)
     return code
 
 
-def _seen_table(name: str, weights: "Weights", benchmark: "BenchmarkConfig") -> Table:
+def _seen_table(name: str, weights: Weights, benchmark: BenchmarkConfig) -> Table:
     """For each OOD set of a benchmark, how many of its classes were among the labels of the pre-training."""
     rows = []
     for entry in benchmark.sets:
@@ -526,14 +482,14 @@ def _seen_table(name: str, weights: "Weights", benchmark: "BenchmarkConfig") -> 
     return Table(title, columns, tuple(rows), notes=("Classes are compared by their names, not by their images.",))
 
 
-def _id_sets(whole: str | None, parts: dict[str, str | None], seed: int) -> dict[str, "OwnSet"]:
+def _id_sets(args: Namespace) -> dict[str, "OwnSet"]:
     """The ID images by split: of one folder, or of three."""
-    from openbench.data.own.benchmark import read_id, read_set
+    from openbench.data.own.benchmark import PARTS, read_id, read_set
 
-    places = {part: path for part, path in parts.items() if path}
-    if whole and not places:
-        return read_id(whole, seed)
-    if whole or len(places) < len(parts):
+    places = {part: path for part in PARTS if (path := getattr(args, part))}
+    if args.whole and not places:
+        return read_id(args.whole, args.seed)
+    if args.whole or len(places) < len(PARTS):
         raise ConfigError("ID images — give either --id, or all of --train, --val and --test")
     return {part: read_set(path) for part, path in places.items()}
 

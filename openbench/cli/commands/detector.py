@@ -5,8 +5,9 @@ import io
 import json
 import logging
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +29,9 @@ from openbench.detect.serve.images import ServerLimits
 from openbench.digest import file_sha256
 from openbench.errors import ConfigError, DataError, NotApplicableError, pip_install
 from openbench.paths import writable
+from openbench.results.escape import console, console_lines, csv_row
 from openbench.storage.files import replacing, write_whole
+from openbench.storage.yaml_file import parse_yaml
 
 if TYPE_CHECKING:
     from openbench.detect.detector import Detector
@@ -48,7 +51,7 @@ _LOCAL = ("127.0.0.1", "::1", "localhost")
 @click.command(cls=options.Command)
 @click.argument("words", nargs=-1, required=True, metavar="KEY=VALUE…")
 @options.config_dir
-def fit(words: tuple[str, ...], config_dir: Path | None) -> int:
+def fit(args: Namespace) -> int:
     """Fit a method on a benchmark's ID images, calibrate it on held-out ones, and write a detector.
 
     KEY=VALUE are the overrides of `run` (+benchmark=NAME backbone=NAME method=NAME …), and
@@ -67,10 +70,12 @@ def fit(words: tuple[str, ...], config_dir: Path | None) -> int:
       python -m openbench fit +benchmark=cifar10 backbone=resnet20_cifar10 method=knn alpha=0.05 out=detector/
       python -m openbench score detector/ photos/ camera.jpg > scores.parquet
     """
-    from openbench.storage.yaml_file import parse_yaml
+    from openbench.compose.composed import composed
+    from openbench.detect.calibration import Terms
+    from openbench.detect.from_benchmark import fit_on_benchmark
 
     settings, overrides = dict[str, Any](), list[str]()
-    for word in words:
+    for word in args.words:
         key, sign, value = word.partition("=")
         if sign and key in _KEYS:
             settings[key] = value if key == "out" else parse_yaml(value, f"'{word}'")
@@ -82,13 +87,8 @@ def fit(words: tuple[str, ...], config_dir: Path | None) -> int:
     if out.exists():
         raise ConfigError(f"out='{out}' exists — delete it, or give another path")
     writable(out, "out")
-    from openbench.compose.composed import composed
-    from openbench.detect.calibration import Terms
-    from openbench.detect.from_benchmark import fit_on_benchmark
-    from openbench.results.escape import console, console_lines
-
     terms = Terms(**{key: settings.pop(key) for key in _TERMS if key in settings})
-    job = composed("run", overrides, config_dir)
+    job = composed("run", overrides, args.config_dir)
     detector, measured = fit_on_benchmark(job.config, job.runtime, terms, **settings)
     digest = detector.save(out, settings.get("network", "weights"))
     openbench.load_detector(out)  # one that cannot be loaded is of no use
@@ -111,16 +111,7 @@ def fit(words: tuple[str, ...], config_dir: Path | None) -> int:
 @click.option("--group", metavar="NAME", help="group of all these images, for a detector calibrated with groups")
 @click.option("--digest", metavar="SHA256", help="digest that the detector must have, as printed by `fit`")
 @click.option("--device", default="cpu", help="cpu, cuda or auto (default: cpu)")
-def score(
-    *,
-    detector: Path,
-    images: tuple[Path, ...],
-    form: str | None,
-    out: Path | None,
-    group: str | None,
-    digest: str | None,
-    device: str,
-) -> int:
+def score(args: Namespace) -> int:
     """Score image files with a detector: score, p-values, decision, class and prediction set of each.
 
     DETECTOR is the folder or .zip that `fit` wrote, IMAGE an image file or a folder, which is searched with all its
@@ -130,21 +121,21 @@ def score(
       python -m openbench score detector/ photos/ camera.jpg > scores.parquet
       python -m openbench score detector.zip photos/ --out scores.csv
     """
-    form = form or _format_of(out)
-    files = list(_images(images))
-    if out is not None and not out.resolve().parent.is_dir():
-        raise DataError(f"--out '{out}': its folder does not exist — make it first")
-    loaded = _of_images(detector, device=device, digest=digest)
-    batches = (files[start : start + loaded.batch_size] for start in range(0, len(files), loaded.batch_size))
-    rows = [row for batch in batches for row in _rows(loaded, batch, group)]
+    form = args.form or _format_of(args.out)
+    files = list(_images(args.images))
+    if args.out is not None and not args.out.resolve().parent.is_dir():
+        raise DataError(f"--out '{args.out}': its folder does not exist — make it first")
+    detector = _of_images(args.detector, device=args.device, digest=args.digest)
+    starts = range(0, len(files), detector.batch_size)
+    rows = [row for at in starts for row in _rows(detector, files[at : at + detector.batch_size], args.group)]
     content = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}[form](rows)
-    if out is None:
+    if args.out is None:
         sys.stdout.buffer.write(content)
     else:
-        write_whole(out, content)
+        write_whole(args.out, content)
     failed, flagged = sum(bool(row["error"]) for row in rows), sum(bool(row["is_ood"]) for row in rows)
     more = f", {failed} could not be read" if failed else ""
-    print(f"{len(rows)} images, {flagged} called OOD at α = {loaded.alpha:g}{more}", file=sys.stderr)
+    print(f"{len(rows)} images, {flagged} called OOD at α = {detector.alpha:g}{more}", file=sys.stderr)
     return FAILED if failed else OK
 
 
@@ -156,16 +147,7 @@ def score(
 @options.file_option("--plot", "FILE", "draw the evidence over time: .png, .svg or .pdf")
 @click.option("--json", "as_json", is_flag=True, help="print one line of JSON instead of words")
 @options.fields_of(MonitorRules, bets=click.Choice(get_args(Bets)))
-def monitor(
-    *,
-    detector: Path,
-    scores: tuple[Path, ...],
-    state: Path | None,
-    reset: bool,
-    plot: Path | None,
-    as_json: bool,
-    **rules: Any,
-) -> int:
+def monitor(args: Namespace) -> int:
     """Watch a stream of scores for a change, with a bound on false alarms over the whole stream.
 
     DETECTOR is a saved detector, or a table with the scores of ID images. SCORES are tables (.csv, .jsonl, .parquet)
@@ -186,26 +168,29 @@ def monitor(
       python -m openbench monitor detector/ today.csv --state monitor.state --json || notify
       python -m openbench monitor calibration.csv scores.csv --level 0.001 --bets mixture
     """
-    form = picture_format(plot)
-    calibration = _calibration(detector)
-    tables = [(numbers(path, "score"), file_sha256(path)) for path in scores]
-    with _locked(state):
-        watched = _load_or_begin(state, calibration, {key: value for key, value in rules.items() if value is not None})
-        if reset:
+    form = picture_format(args.plot)
+    calibration = _calibration(args.detector)
+    tables = [(numbers(path, "score"), file_sha256(path)) for path in args.scores]
+    if args.state is not None and args.state.is_dir():
+        raise ConfigError(f"--state {args.state} is a folder — give the name of a file in it")
+    # So that two calls do not continue from the same state.
+    with FileLock(args.state.with_name(f".{args.state.name}.lock")) if args.state else nullcontext():
+        watched = _load_or_begin(args.state, calibration, options.chosen(args, MonitorRules))
+        if args.reset:
             watched.reset()
-        for path, (values, digest) in zip(scores, tables, strict=True):
+        for path, (values, digest) in zip(args.scores, tables, strict=True):
             try:
                 watched.note_table(digest)
             except DataError as error:
                 raise DataError(f"'{path}': {error}") from None
             watched.update_scores(values)
-        if plot is not None:  # before these tables count as read
-            with writing(plot, "--plot"), replacing(plot) as stream:
+        if args.plot is not None:  # before these tables count as read
+            with writing(args.plot, "--plot"), replacing(args.plot) as stream:
                 watched.plot().savefig(stream, format=form, dpi=150)
-        if state is not None:
-            with writing(state, "--state"):
-                watched.save(state)
-    print(json.dumps(watched.status()) if as_json else _in_words(watched))
+        if args.state is not None:
+            with writing(args.state, "--state"):
+                watched.save(args.state)
+    print(json.dumps(watched.status()) if args.as_json else _in_words(watched))
     return ALARM if watched.alarm else OK
 
 
@@ -216,7 +201,7 @@ def monitor(
     "--port", type=click.IntRange(0, 65535), default=8000, metavar="N", help="0 takes a free one (default: 8000)"
 )
 @options.fields_of(ServerLimits)
-def serve(detector: Path, host: str, port: int, **limits: Any) -> int:
+def serve(args: Namespace) -> int:
     """Answer HTTP requests with the predictions of a saved detector.
 
     POST /predict   one image as the body, or several as the files of a form; JPEG, PNG, WEBP or BMP
@@ -233,25 +218,25 @@ def serve(detector: Path, host: str, port: int, **limits: Any) -> int:
       curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:8000/predict
       curl -F a=@one.png -F b=@two.png http://127.0.0.1:8000/predict
     """
-    limit = ServerLimits(**{key: value for key, value in limits.items() if value is not None})
+    limits = ServerLimits(**options.chosen(args, ServerLimits))
     missing = [name for name in _LIBRARIES if find_spec(name) is None]
     if missing:
         raise ConfigError(f"serve needs {', '.join(missing)}, which is not installed — {pip_install('serve')}")
     from openbench.detect.serve import app
 
-    loaded = _of_images(detector)
+    detector = _of_images(args.detector)
 
     def predict(images: Sequence[Any]) -> list[dict[str, Any]]:
-        return loaded.predict(list(images)).rows()
+        return detector.predict(list(images)).rows()
 
     try:
         predict([np.zeros((8, 8, 3), np.uint8)])  # loads lazily imported parts before the first request
     except DataError as error:
-        raise ConfigError(f"detector '{detector}' cannot score a single image: {error}") from error
-    about = {"promise": loaded.promise, "alpha": loaded.alpha, "classes": list(loaded.class_names)}
-    if host not in _LOCAL:
-        logger.warning(f"{host} can be reached from other machines, without encryption and without a password")
-    app.serve(predict, about, limit, (host, port))
+        raise ConfigError(f"detector '{args.detector}' cannot score a single image: {error}") from error
+    about = {"promise": detector.promise, "alpha": detector.alpha, "classes": list(detector.class_names)}
+    if args.host not in _LOCAL:
+        logger.warning(f"{args.host} can be reached from other machines, without encryption and without a password")
+    app.serve(predict, about, limits, (args.host, args.port))
     return OK
 
 
@@ -292,26 +277,22 @@ def _rows(detector: Any, files: Sequence[Path], group: str | None) -> list[dict[
         except DataError as error:
             errors[file] = str(error).partition(" — get the file again")[0]
     predictions = detector.predict(list(images.values()), groups=group).rows() if images else []
-    by_file = dict(zip(images, predictions, strict=True))
-    empty = dict.fromkeys(_COLUMNS[1:-1])
-    return [{"image": str(file), **by_file.get(file, empty), "error": errors.get(file)} for file in files]
+    rows = dict(zip(images, predictions, strict=True)) | dict.fromkeys(errors, dict.fromkeys(_COLUMNS[1:-1]))
+    return [{"image": str(file), **rows[file], "error": errors.get(file)} for file in files]
 
 
 def _csv(rows: list[dict[str, Any]]) -> bytes:
-    from openbench.results.escape import csv_row
-
     stream = io.StringIO(newline="")
     writer = csv.writer(stream)
     writer.writerow(_COLUMNS)
     for row in rows:
-        classes = row["prediction_set"]
-        cells = {**row, "prediction_set": None if classes is None else " ".join(map(str, classes))}
-        writer.writerow(csv_row("" if cells[name] is None else cells[name] for name in _COLUMNS))
+        cells = {**row, "prediction_set": " ".join(map(str, row["prediction_set"] or ()))}
+        writer.writerow(csv_row(cells.values()))
     return stream.getvalue().encode("utf-8", "backslashreplace")
 
 
 def _jsonl(rows: list[dict[str, Any]]) -> bytes:
-    return "".join(json.dumps({name: row[name] for name in _COLUMNS}) + "\n" for row in rows).encode()
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
 def _parquet(rows: list[dict[str, Any]]) -> bytes:
@@ -389,12 +370,3 @@ def _load_or_begin(state: Path | None, calibration: NDArray[np.float64], rules: 
             "another file"
         )
     return monitor
-
-
-def _locked(state: Path | None) -> AbstractContextManager[object]:
-    """A lock on a state, so that two calls do not continue from the same one."""
-    if state is None:
-        return nullcontext()
-    if state.is_dir():
-        raise ConfigError(f"--state {state} is a folder — give the name of a file in it")
-    return FileLock(state.with_name(f".{state.name}.lock"))

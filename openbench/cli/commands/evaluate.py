@@ -2,27 +2,27 @@
 
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from openbench.api.result import Result
 from openbench.api.scores import result_of
 from openbench.cli import options
+from openbench.cli.commands.data import benchmark_config
 from openbench.cli.output import left_out, note, print_tables, write_json
 from openbench.core.scores import SetScores
+from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.errors import ConfigError, did_you_mean
 from openbench.metrics.suite import ROLES, MetricOptions, fixed_thresholds
 from openbench.results.escape import console
 from openbench.results.scores.formats import Meaning, read_scores
 from openbench.results.tables.render import Table
 from openbench.results.tables.views import SIDES, VIEWS, explained, run_tables
-
-if TYPE_CHECKING:
-    from openbench.data.benchmark_config import BenchmarkConfig
 
 ALL = "all"
 _FIRST = ("id_test", "csid", "near", "far", "ood_val", "id_val")  # a file named as two sets of a benchmark is the first
@@ -67,34 +67,7 @@ def meaning_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return larger(of_sets(command))
 
 
-def benchmark_of(
-    words: Sequence[str], config_dir: Path | None = None, command: str = "run"
-) -> "tuple[dict[str, Any], BenchmarkConfig]":
-    """Return the node of a benchmark, plain and parsed; its images need not be here.
-
-    Args:
-        words: overrides, among them `+benchmark=NAME`.
-        config_dir: the user's folder of group files.
-        command: run or check.
-
-    Raises:
-        ConfigError: no such benchmark, or an override that does not fit.
-    """
-    from openbench.compose.config import compose, no_benchmark, plain
-    from openbench.compose.errors import Typed, explained
-    from openbench.data.benchmark_config import BenchmarkConfig
-
-    with explained(Typed(command, words, config_dir)):
-        composed = compose(command, words, config_dir)
-        if "benchmark" not in composed:
-            raise no_benchmark(command, config_dir)
-        node = plain(composed, "benchmark")
-    if not isinstance(node, dict):
-        raise ConfigError(f"benchmark is not chosen, found {node!r} (python -m openbench list benchmark)")
-    return node, BenchmarkConfig.parse(node)
-
-
-def roles_of(benchmark: "BenchmarkConfig") -> dict[str, str]:
+def roles_of(benchmark: BenchmarkConfig) -> dict[str, str]:
     """Return {set: role} of the sets of a benchmark that can have scores."""
     named = [(str(s.role), s.path.partition(".")[2]) for s in benchmark.sets if str(s.role) in _FIRST[1:4]]
     named += [(str(s.role), str(s.node.get("name"))) for s in benchmark.sets if str(s.role) in _FIRST and not s.member]
@@ -110,18 +83,7 @@ def roles_of(benchmark: "BenchmarkConfig") -> dict[str, str]:
 @options.table_format()
 @click.option("--explain", is_flag=True, help="also print every convention that the numbers depend on")
 @options.fields_of(MetricOptions, fpr=_rates)
-def evaluate(
-    *,
-    scores: Path,
-    benchmark: str | None,
-    files: Sequence[tuple[str, tuple[str, str]]],
-    larger_is: str | None,
-    json: Path | None,
-    view: str,
-    form: str,
-    explain: bool,
-    **metric_options: Any,
-) -> int:
+def evaluate(args: Namespace) -> int:
     """Compute every metric of a file of scores, or of a folder of them, and print the tables.
 
     SCORES is a .csv or .parquet with a row per scored image and the columns score (larger = more OOD), set, role
@@ -142,24 +104,24 @@ def evaluate(
       python -m openbench evaluate scores.parquet --json metrics.json
       python -m openbench evaluate scores.csv --families ranking,conformal --delta 0.01 --correction simes
     """
-    if json is not None and json.exists() and scores.exists() and json.samefile(scores):
-        raise ConfigError(f"--json {json} would overwrite the scores — choose another file")
-    chosen = MetricOptions(**{name: value for name, value in metric_options.items() if value is not None})
-    roles = roles_of(benchmark_of([f"+benchmark={benchmark}"])[1]) if benchmark else {}
-    meaning = Meaning(larger_is or "", dict(files), roles, benchmark or "")
+    if args.json is not None and args.json.exists() and args.scores.exists() and args.json.samefile(args.scores):
+        raise ConfigError(f"--json {args.json} would overwrite the scores — choose another file")
+    chosen = MetricOptions(**options.chosen(args, MetricOptions))
+    roles = roles_of(benchmark_config([f"+benchmark={args.benchmark}"])) if args.benchmark else {}
+    meaning = Meaning(args.larger_is or "", dict(args.files), roles, args.benchmark or "")
     with left_out() as lost:
-        sets = read_scores(scores, meaning, lost.append if os.path.isdir(scores) else raised)
-    result = result_of(sets, chosen, scores.name)
-    tables = [table for one in (SCORE_VIEWS if view == ALL else (view,)) for table in _tables(result, one)]
+        sets = read_scores(args.scores, meaning, lost.append if os.path.isdir(args.scores) else raised)
+    result = result_of(sets, chosen, args.scores.name)
+    tables = [table for one in (SCORE_VIEWS if args.view == ALL else (args.view,)) for table in _tables(result, one)]
     for line in result.warnings:
         print(console(line), file=sys.stderr)
     if not tables:
-        print(f"view '{view}' is empty: the file or the families do not yield it", file=sys.stderr)
-    print_tables(tables, form)
-    if explain:
-        note(explained(result.record.header), form)
-    if json is not None:
-        write_json(result.metrics, json)
+        print(f"view '{args.view}' is empty: the file or the families do not yield it", file=sys.stderr)
+    print_tables(tables, args.form)
+    if args.explain:
+        note(explained(result.record.header), args.form)
+    if args.json is not None:
+        write_json(result.metrics, args.json)
     return lost.code
 
 

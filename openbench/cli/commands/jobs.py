@@ -1,28 +1,27 @@
 """The jobs that Hydra composes: `run`, `train`, `extract` and `check`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from openbench.cli.hydra.app import Call, HydraCommand
 from openbench.cli.hydra.outcome import FAILED_STATUS, Outcome
+from openbench.cli.output import group_auroc, headline, print_tables
 from openbench.cli.process import FAILED, OK
-
-if TYPE_CHECKING:
-    from openbench.core.record import ResultRecord
+from openbench.core.record import ResultRecord
+from openbench.core.runtime import Runtime
+from openbench.engine.provenance import WARNINGS
+from openbench.metrics.curve import auroc
+from openbench.results.escape import console_lines
+from openbench.results.records.store import RecordStore
+from openbench.results.scores.stored import ScoreStore
+from openbench.results.tables.views import run_tables
 
 
 def score_benchmark(call: Call) -> Outcome:
     """Run, then print warnings, notes, the overview table and the path of the record; in a sweep one line instead."""
-    from openbench.cli.output import group_auroc, headline, print_tables
-    from openbench.core.runtime import Runtime
     from openbench.engine.prepare import prepare
-    from openbench.engine.provenance import WARNINGS
     from openbench.engine.run import run
-    from openbench.results.escape import console_lines
-    from openbench.results.records.store import RecordStore
-    from openbench.results.tables.views import run_tables
 
     setting = Runtime.from_config(call.runtime)
     if setting.on_existing != "verify":
@@ -42,11 +41,8 @@ def score_benchmark(call: Call) -> Outcome:
     return Outcome(OK, line, outcome.status, group_auroc(outcome.record), objective=objective)
 
 
-def _validation_auroc(record: "ResultRecord", scores: Path) -> float | None:
+def _validation_auroc(record: ResultRecord, scores: Path) -> float | None:
     """The AUROC of ID val against OOD val from the scores of a run; None if the benchmark has no OOD val."""
-    from openbench.metrics.curve import auroc
-    from openbench.results.scores.stored import ScoreStore
-
     sets = ScoreStore(scores).read(record.run_id)
     sides = [[s.scores for s in sets if s.role == role] for role in ("id_val", "ood_val")]
     return float(auroc(*map(np.concatenate, sides))) if all(sides) else None

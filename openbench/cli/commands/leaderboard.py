@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -16,8 +17,10 @@ from openbench import paths
 from openbench.cli import options
 from openbench.cli.output import note, print_tables, say_left_out
 from openbench.cli.process import FAILED, OK, writing
+from openbench.cli.registry import method_facts
 from openbench.config.shipped import merged, names, shipped
 from openbench.core.benchmark import canonical
+from openbench.data.dataset import SetConfig
 from openbench.data.weights import Weights, released_weights
 from openbench.errors import ConfigError, OpenbenchError, RecordError, available, did_you_mean, not_found
 from openbench.public import TARGET, public
@@ -26,7 +29,6 @@ from openbench.results.leaderboard import matrix
 from openbench.results.leaderboard.across import ACROSS, COST, across, across_csv, costs, needed
 from openbench.results.leaderboard.pages import (
     FOLDER,
-    GeneratedPages,
     PublishedBoard,
     generate,
     outdated,
@@ -38,6 +40,7 @@ from openbench.results.leaderboard.pages import (
 )
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_in
 from openbench.results.records.store import OnError, RecordStore
+from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Table
 from openbench.results.tables.views import GROUPS, explained, without_repeats
@@ -76,42 +79,17 @@ def _condition(text: str) -> tuple[str, tuple[str, ...]]:
     "--view", type=click.Choice([_BOARD, *ACROSS, COST, *_MATRICES]), help=f"print these numbers (default: {_BOARD})"
 )
 @click.option(
-    "--benchmark",
-    "benchmarks",
-    type=options.names,
-    default="",
-    metavar="NAME,…",
-    help="only these; * allowed",
+    "--benchmark", "benchmarks", type=options.names, default="", metavar="NAME,…", help="only these; * allowed"
 )
 @click.option(
-    "--where",
-    type=_condition,
-    multiple=True,
-    metavar="KEY=VALUE,…",
-    help=f"print only these: {', '.join(_ATTRIBUTES)}",
+    "--where", type=_condition, multiple=True, metavar="KEY=VALUE,…", help=f"print only these: {', '.join(_ATTRIBUTES)}"
 )
 @click.option("--of", type=options.names, default="", metavar="SET,…", help="groups or sets (default: near,far)")
 @click.option("--metric", default="auroc", metavar="KEY", help=f"of --view {', '.join(_MATRICES)} (default: auroc)")
 @click.option("--columns", type=options.names, default="", metavar="NAME,…", help="only these columns, in this order")
 @options.table_format(None)
 @click.option("--explain", is_flag=True, help="also print every convention that the numbers depend on")
-def leaderboard(
-    *,
-    results: Path,
-    plots: bool,
-    check: bool,
-    site: Path | None,
-    reports: bool,
-    published: bool,
-    view: str | None,
-    benchmarks: tuple[str, ...],
-    where: tuple[tuple[str, tuple[str, ...]], ...],
-    of: tuple[str, ...],
-    metric: str,
-    columns: tuple[str, ...],
-    form: str | None,
-    explain: bool,
-) -> int:
+def leaderboard(args: Namespace) -> int:
     """Make the tables of results/leaderboard from the records; without new records nothing changes.
 
     With --view, --benchmark, --where, --of, --columns or --format tables are printed instead. --of takes near, far,
@@ -130,33 +108,36 @@ def leaderboard(
       python -m openbench leaderboard --view cost --benchmark cifar10_32px
       python -m openbench leaderboard --site site
     """
+    results: Path = args.results
     if not results.is_dir():
         raise RecordError(
             f"results folder '{results}' not found — give one with --results DIR or OPENBENCH_RESULTS; "
             "`python -m openbench run` makes it"
         )
-    if reports and site is None:
+    if args.reports and args.site is None:
         raise ConfigError("--reports needs --site — the pages of runs are part of the site: --site DIR")
-    if site is not None:
-        return _site(results, site, reports=reports)
-    if published:
-        return _published(results, benchmarks, columns, form)
-    if view or benchmarks or where or form or of or columns:
-        unreadable: list[RecordError] = []
-        found = _chosen(_boards(results, view or _BOARD, metric, unreadable.append), benchmarks, where)
-        tables = _tables(found, view or _BOARD, of, metric, form or "console")
-        _print([_selected(table, columns, form) for table in _with_columns(tables, columns)], form or "console")
-        if explain:
-            for header in sorted({header for board in found for header in board.headers}):
-                note(explained(header), form or "console")
-        return _notices(found, unreadable)
+    if args.site is not None:
+        return _site(results, args.site, reports=args.reports)
+    if any((args.published, args.view, args.benchmarks, args.where, args.form, args.of, args.columns)):
+        return _show(args)
     made = generate(results, class_overlap)
-    code = _check(results, made) if check else _write(results, made, plots=plots)
-    return _notices(made.boards, made.unreadable) or code
+    if args.check:
+        changed = outdated(results, made.files)
+    else:
+        with writing(results, "--results"):
+            changed = write(results, made.files)
+    for path in changed:
+        print(f"{'outdated:' if args.check else 'wrote' if path in made.files else 'removed'} {path}")
+    if not changed:
+        print("up to date")
+    elif args.check:
+        print("run `python -m openbench leaderboard` and commit what it changes")
+    if args.plots and not args.check:
+        _draw(results, made.boards)
+    return _notices(made.boards, made.unreadable) or (FAILED if args.check and changed else OK)
 
 
 def _site(results: Path, folder: Path, *, reports: bool) -> int:
-    from openbench.cli.registry import method_facts
     from openbench.cli.reproduce import command
     from openbench.report.site.write import write_site
 
@@ -165,39 +146,27 @@ def _site(results: Path, folder: Path, *, reports: bool) -> int:
     return _notices((), unreadable)
 
 
-def _published(results: Path, benchmarks: Sequence[str], columns: Sequence[str], form: str | None) -> int:
-    """Print the published results of some benchmarks."""
+def _show(args: Namespace) -> int:
+    """Print tables of published results, or of a view of the boards; nothing is written."""
     unreadable: list[RecordError] = []
-    found = published_boards(results / "reference", boards_in(RecordStore(results), unreadable.append))
-    tables = [board.table for board in _of(found, benchmarks, "the published results")]
-    _print([_selected(table, columns, form) for table in _with_columns(tables, columns)], form or "console")
-    return _notices((), unreadable)
-
-
-def _check(results: Path, made: GeneratedPages) -> int:
-    stale = outdated(results, made.files)
-    for path in stale:
-        print(f"outdated: {path}")
-    print("up to date" if not stale else "run `python -m openbench leaderboard` and commit what it changes")
-    return FAILED if stale else OK
-
-
-def _write(results: Path, made: GeneratedPages, *, plots: bool) -> int:
-    with writing(results, "--results"):
-        changed = write(results, made.files)
-    for path in changed:
-        print(f"{'wrote' if path in made.files else 'removed'} {path}")
-    if not changed:
-        print("up to date")
-    if plots:
-        _draw(results, made.boards)
-    return OK
+    form, view, boards = args.form or "console", args.view or _BOARD, []
+    if args.published:
+        found = published_boards(args.results / "reference", boards_in(RecordStore(args.results), unreadable.append))
+        tables = [board.table for board in _of(found, args.benchmarks, "the published results")]
+    else:
+        boards = _chosen(_boards(args.results, view, args.metric, unreadable.append), args.benchmarks, args.where)
+        tables = _tables(boards, view, args.of, args.metric, form)
+    tables = _selected(tables, args.columns, form)
+    if not any(table.rows for table in tables):
+        print("nothing to show: the records have none of these numbers", file=sys.stderr)
+    print_tables(without_repeats(tables) if form == "console" else tables, form)
+    for header in sorted({header for board in boards for header in board.headers}) if args.explain else ():
+        note(explained(header), form)
+    return _notices(boards, unreadable)
 
 
 def _draw(results: Path, boards: Sequence[Board]) -> None:
-    from openbench.cli.registry import method_facts
     from openbench.results.leaderboard.plots import draw_boards
-    from openbench.results.scores.recompute import PUBLISHED
 
     families = {name: facts.reads for name, facts in method_facts().items()}
     with writing(results, "--results"):
@@ -234,24 +203,21 @@ def _tables(found: Sequence[Board], view: str, of: Sequence[str], metric: str, f
             note(console(f"{one.title}: {one.summary()} {one.details()}") + "\n", form)
         return [table for one in made for table in matrix.tables(one)]
     if view == COST:
-        from openbench.cli.registry import method_facts
-
         return costs(found, {name: facts.fitted_on for name, facts in method_facts().items()})
     if form in ("csv", "json"):
         return [raw(list(found)) if view == _BOARD else across_csv(found, view, of)]
-    if view == _BOARD:
-        return [table for board in found for table in _board_tables(board)]
-    return across(found, view, of)
+    if view != _BOARD:
+        return across(found, view, of)
+    return [
+        make(board)
+        for board in found
+        for make, rows in ((ranked_table, board.ranked), (unranked_table, board.unranked))
+        if rows
+    ]
 
 
-def _print(tables: Sequence[Table], form: str) -> None:
-    if not tables or not any(table.rows for table in tables):
-        print("nothing to show: the records have none of these numbers", file=sys.stderr)
-    print_tables(without_repeats(tables) if form == "console" else tables, form)
-
-
-def _with_columns(tables: Sequence[Table], names: Sequence[str]) -> Sequence[Table]:
-    """The tables that have one of some columns; all without names.
+def _selected(tables: Sequence[Table], names: Sequence[str], form: str) -> list[Table]:
+    """The tables that have one of some columns, with these; for LaTeX without a choice, with so few that they fit.
 
     Raises:
         ConfigError: no table has a column of that name.
@@ -262,13 +228,13 @@ def _with_columns(tables: Sequence[Table], names: Sequence[str]) -> Sequence[Tab
             titles = dict.fromkeys(re.sub(" [↑↓]", "", text) for text in known.values() if text)
             hint = did_you_mean(_key(name), known)
             raise ConfigError(f"--columns: '{name}' not found{hint} — available: {available(titles, name)}")
-    return [table for table in tables if not names or _places(table, names)]
+    if names:
+        return [table.with_columns(places) for table in tables if (places := _places(table, names))]
+    return [_narrow(table) for table in tables] if form == "latex" else list(tables)
 
 
-def _selected(table: Table, names: Sequence[str], form: str | None) -> Table:
-    """The table with the chosen columns; for LaTeX without a choice, with so few that it fits a page."""
-    if names or form != "latex":
-        return table.with_columns(_places(table, names)) if names else table
+def _narrow(table: Table) -> Table:
+    """The table with so few columns that it fits a page."""
     cells = list(zip(*table.rows, strict=True))
     places = list(enumerate(table.columns))
     ranks = [at for at, column in places if column.title == "rank" and table.notes]
@@ -286,10 +252,6 @@ def _places(table: Table, names: Sequence[str]) -> list[int]:
 def _key(text: str) -> str:
     """A column's name as it is compared, e.g. `near_auroc` for `near AUROC ↑`."""
     return re.sub(r"[ _-]+", "_", re.sub(" [↑↓]", "", text)).casefold()
-
-
-def _board_tables(board: Board) -> list[Table]:
-    return [ranked_table(board)] * bool(board.ranked) + [unranked_table(board)] * bool(board.unranked)
 
 
 def _chosen(
@@ -385,15 +347,13 @@ def _ood_classes(benchmark: str) -> tuple[tuple[str, ...], ...]:
     The yaml files are merged without Hydra, whose composition takes a third of a second; benchmarks whose sets are
     made by a collection or a draw are left out.
     """
-    from openbench.data.dataset import SetConfig
-
-    files = shipped("benchmark", benchmark) if benchmark in names("benchmark") else None
+    files = (shipped("benchmark", benchmark) if benchmark in names("benchmark") else None) or {}
     listings = []
     try:
         for group in GROUPS:
             prefix = f"benchmark.{group}."
-            sets = {key.removeprefix(prefix): node for key, node in (files or {}).items() if key.startswith(prefix)}
-            sets = merged(sets, (files or {}).get("benchmark", {}).get(group) or {})
+            sets = {key.removeprefix(prefix): node for key, node in files.items() if key.startswith(prefix)}
+            sets = merged(sets, files.get("benchmark", {}).get(group) or {})
             listings += [SetConfig.from_node(node, f"{prefix}{key}").listing() for key, node in sets.items()]
     except OpenbenchError:
         return ()

@@ -5,6 +5,7 @@ import logging
 import math
 import re
 import shlex
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,10 @@ def _complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) 
 @click.argument("group", required=False, metavar="[GROUP]", shell_complete=_complete_group)
 @options.config_dir
 @options.table_format()
-def list_groups(group: str | None, config_dir: Path | None, form: str) -> int:
+def list_groups(args: Namespace) -> int:
     """List what can be chosen: the groups, or the entries of one, e.g. method, benchmark, backbone."""
-    print_tables([overview(config_dir) if group is None else group_table(group, config_dir)], form)
+    table = overview(args.config_dir) if args.group is None else group_table(args.group, args.config_dir)
+    print_tables([table], args.form)
     return OK
 
 
@@ -75,17 +77,7 @@ def list_groups(group: str | None, config_dir: Path | None, form: str) -> int:
 @click.option("--revision", default="", metavar="HASH", help="eval-results: the commit of that data set")
 @click.option("--source", default="", metavar="URL", help="eval-results: logs of the run, or a paper")
 @click.option("--user", default="", metavar="NAME", help="eval-results: whose result it is on the Hub")
-def show(
-    *,
-    group: str,
-    name: str,
-    config_dir: Path | None,
-    form: str,
-    results: Path,
-    view: str,
-    explain: bool,
-    **hub: str,
-) -> int:
+def show(args: Namespace) -> int:
     """Show one method, benchmark, backbone, … or one record in full.
 
     GROUP is one of `list`, and NAME one of its entries; or GROUP is `record`, and NAME a run id, its beginning, or
@@ -97,20 +89,21 @@ def show(
       python -m openbench show record latest --view all
       python -m openbench show record 36e6c0 --format eval-results --dataset my-org/cifar10-ood > knn.yaml
     """
-    if group == RECORD:
-        record, _ = RecordStore(results).look_up(name)
-        if form in (EVAL_RESULTS, LATEX_ROW):
-            print(eval_results(record, **hub) if form == EVAL_RESULTS else latex_row(record), end="")
-            return OK
-        tables = [table for one in (VIEWS if view == "all" else (view,)) for table in run_tables(record, one)]
-        parts = rendered(tables, form)
-        parts += [f"{explained(record.header)}\n"] * explain
-        parts += [f"{_origin(record, config_dir, results)}\n"] * (form == "console")
-        print("\n".join(parts), end="")
+    if args.group == RECORD:
+        record, _ = RecordStore(args.results).look_up(args.name)
+        if args.form == EVAL_RESULTS:
+            print(eval_results(record, args.dataset, args.revision, args.source, args.user), end="")
+        elif args.form == LATEX_ROW:
+            print(latex_row(record), end="")
+        else:
+            views = VIEWS if args.view == "all" else (args.view,)
+            parts = rendered([table for view in views for table in run_tables(record, view)], args.form)
+            parts += [f"{explained(record.header)}\n"] * args.explain
+            parts += [f"{_origin(record, args.config_dir, args.results)}\n"] * (args.form == "console")
+            print("\n".join(parts), end="")
         return OK
-    entry = registry.entry(group, name, config_dir)
-    text = method_text if entry.group == "method" else config_text
-    print(text(entry, config_dir), end="")
+    entry = registry.entry(args.group, args.name, args.config_dir)
+    print((method_text if entry.group == "method" else config_text)(entry, args.config_dir), end="")
     return OK
 
 
@@ -204,11 +197,8 @@ def config_text(entry: Entry, config_dir: Path | None) -> str:
 
 def resolve(entry: Entry, config_dir: Path | None) -> str:
     """Return the node that Hydra composes for an entry, as YAML; empty if the file alone already says it."""
-    if entry.group in ("dataset", "study"):
-        return (
-            ""  # a data set is complete only inside a benchmark, which chooses its images; a study is none of Hydra's
-        )
-    from hydra.errors import HydraException
+    if entry.group in ("dataset", "study"):  # complete only in a benchmark, which chooses the images; not Hydra's
+        return ""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -220,7 +210,7 @@ def resolve(entry: Entry, config_dir: Path | None) -> str:
         node = OmegaConf.select(composed, entry.group)
         text = OmegaConf.to_yaml(node, resolve=True).rstrip("\n")
         same = OmegaConf.to_container(node, resolve=True) == entry.config()
-    except (HydraException, OmegaConfBaseException, ConfigError, ValueError) as error:
+    except (ConfigError, OmegaConfBaseException, ValueError) as error:
         return "# cannot be completed here: " + re.sub(r"\s+", " ", str(error))
     return "" if same else text
 

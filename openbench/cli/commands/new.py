@@ -4,6 +4,7 @@ import importlib.util
 import keyword
 import re
 import shlex
+from argparse import Namespace
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,13 +12,16 @@ from string import Template
 from typing import Any
 
 import click
+import yaml
 
 from openbench.cli import options
 from openbench.cli.process import OK, writing
-from openbench.compose.sweep import options as entries
+from openbench.compose.sweep import jobs, options as entries, swept_keys
 from openbench.config.overrides import command_line, is_name
 from openbench.errors import ConfigError
 from openbench.storage.files import creating, write_whole
+from openbench.studies.runs import key_of
+from openbench.studies.study import study as study_of
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 _COLUMNS = "near.auroc,far.auroc,id.accuracy"  # of a study
@@ -66,7 +70,7 @@ def _kind_command(kind: str) -> click.Command:
     @click.command(kind, cls=options.Command)
     @click.argument("name", metavar="NAME")
     @click.option("--dir", "folder", type=options.FILE, default=Path(), metavar="DIR", help="where to (default: here)")
-    def write(name: str, folder: Path) -> int:
+    def write(args: Namespace) -> int:
         """Write a KIND; NAME is what users type: lower-case letters, digits and underscores.
 
         Three files that run as they are:
@@ -75,7 +79,7 @@ def _kind_command(kind: str) -> click.Command:
           DIR/test_NAME.py            its tests
         and, of a data set, DIR/mine/lists/NAME.csv: the list of its images.
         """
-        return _new(kind, name, folder.expanduser())
+        return _new(kind, args.name, args.folder.expanduser())
 
     write.help = (write.help or "").replace("KIND", kind)
     return write
@@ -88,16 +92,16 @@ for _kind in KINDS:
 @new.command("package", cls=options.Command)
 @click.argument("name", metavar="NAME")
 @click.option("--dir", "folder", type=options.FILE, default=Path(), metavar="DIR", help="where to (default: here)")
-def new_package(name: str, folder: Path) -> int:
+def new_package(args: Namespace) -> int:
     """Write a pip package with a method, which `method=NAME` finds from any folder once it is installed.
 
     NAME is the package's: lower-case letters, digits, dashes and underscores. In the module and the method, dashes are
     underscores. DIR/NAME has the method, its config and tests, pyproject.toml, README.md and a workflow of GitHub.
     """
-    module, home = name.replace("-", "_"), folder.expanduser() / name
-    _check_name("method", module, folder.expanduser())
-    listed = "python -m openbench list method"
-    words = {**_words(module), "package": name, "module": f"{module}.{module}", "listed": listed}
+    folder, module = args.folder.expanduser(), args.name.replace("-", "_")
+    _check_name("method", module, folder)
+    home, listed = folder / args.name, "python -m openbench list method"
+    words = {**_words(module), "package": args.name, "module": f"{module}.{module}", "listed": listed}
     _write({home / path.replace("NAME", module): _filled(source, words) for source, path in _PACKAGE.items()})
     place = shlex.quote(str(home))
     print(f"\nfirst: pip install -e {place}\ntest:  python -m pytest {place}")
@@ -112,17 +116,14 @@ def new_package(name: str, folder: Path) -> int:
 @click.option("-m", "--multirun", is_flag=True, help="may be given, as for `run`")
 @click.option("--columns", type=options.names, default=_COLUMNS, metavar="SET.METRIC,…", help=f"default: {_COLUMNS}")
 @options.config_dir
-def new_study(
-    *, file: Path, overrides: tuple[str, ...], multirun: bool, columns: tuple[str, ...], config_dir: Path | None
-) -> int:
+def new_study(args: Namespace) -> int:
     """Write a study whose runs are those of a sweep: KEY=VALUE as `run -m` takes them, e.g. method=knn,msp."""
-    from openbench.studies.study import study as study_of
-
+    file: Path = args.file
     if file.suffix != ".yaml" or file.exists():
         raise ConfigError(
             f"'{file}' {'exists' if file.exists() else 'does not end in .yaml'} — allowed: a new file, NAME.yaml"
         )
-    text, command = _draft(file, overrides, columns, config_dir)
+    text, command = _draft(file, args.overrides, args.columns, args.config_dir)
     with writing(file), creating(file) as stream:
         stream.write(text.encode())
     try:
@@ -225,11 +226,6 @@ def _draft(path: Path, overrides: Sequence[str], columns: Sequence[str], config_
         columns: SET.METRIC of each.
         config_dir: the user's folder of group files.
     """
-    import yaml
-
-    from openbench.compose.sweep import jobs, swept_keys
-    from openbench.studies.runs import key_of
-
     every, swept = jobs(overrides, config_dir), swept_keys(overrides, config_dir)
     named = [{key_of(word): word for word in job} for job in every]
     if not named or _BENCHMARK not in named[0]:
@@ -260,8 +256,6 @@ def _draft(path: Path, overrides: Sequence[str], columns: Sequence[str], config_
 
 def _name(word: str) -> str:
     """What a row is called: the file of a group, or `key=value` of anything else."""
-    from openbench.studies.runs import key_of
-
     return _value(word) if "." not in key_of(word) else word.lstrip("+")
 
 

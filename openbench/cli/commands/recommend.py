@@ -1,7 +1,7 @@
 """`recommend`: the methods of a benchmark that may be the best within limits, from its records."""
 
+from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -22,7 +22,7 @@ _KEYS = (_BENCHMARK, "backbone", "training", "latency_ms", "memory_mb", "needs")
 @options.table_format()
 @options.json_file
 @options.results
-def recommend(words: tuple[str, ...], form: str, json: Path | None, results: Path) -> int:
+def recommend(args: Namespace) -> int:
     """Recommend methods, from the records of a benchmark and what they cost.
 
       +benchmark=NAME   the benchmark whose records are read; required
@@ -41,17 +41,17 @@ def recommend(words: tuple[str, ...], form: str, json: Path | None, results: Pat
     """
     from openbench.detect import recommend as advising  # which loads PyTorch
 
-    limits = _limits(words)
+    limits = _limits(args.words)
     with left_out() as lost:
-        advice = advising.recommend(**limits, folder=results, on_error=lost.append)
-    if form == "console":
+        advice = advising.recommend(**limits, folder=args.results, on_error=lost.append)
+    if args.form == "console":
         for one in advice:
             print(console(str(one)) + "\n")
-            print_tables(one.tables(), form)
+            print_tables(one.tables())
     else:
-        print_tables([table for one in advice for table in one.tables()], form)
-    if json is not None:
-        write_json([one.values() for one in advice], json)
+        print_tables([table for one in advice for table in one.tables()], args.form)
+    if args.json is not None:
+        write_json([one.values() for one in advice], args.json)
     return lost.code
 
 

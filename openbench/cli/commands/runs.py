@@ -3,6 +3,7 @@
 import base64
 import io
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,21 +11,27 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
+from openbench.api.result import names_of, opened
 from openbench.cli import options
-from openbench.cli.output import LeftOut, left_out, picture_format, print_tables
+from openbench.cli.output import left_out, picture_format, print_tables
 from openbench.cli.process import OK, writing
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, ConfigError, OpenbenchError
+from openbench.metrics.curve import check_rate
+from openbench.results.comparisons import rejection
+from openbench.results.comparisons.rejection import contenders, rejection_tables
+from openbench.results.comparisons.thresholds import GroupedScores, group_table, scored_runs, summary_tables
 from openbench.results.records.settings import given_of
 from openbench.results.records.store import RecordStore
+from openbench.results.scores.formats import read_sets
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore, first_with
+from openbench.results.tables.published import rebench_figures, rejection_figures
 from openbench.storage.files import replacing, write_whole
 
 if TYPE_CHECKING:
     from openbench.report.run_page import Sheet
-    from openbench.results.comparisons.thresholds import GroupedScores
 
 _SIDE = 192  # pixels of a picture's longer side, at most
 _SCORE_FILES = (".csv", ".parquet")
@@ -36,7 +43,7 @@ _SCORE_FILES = (".csv", ".parquet")
 @click.option("--images", type=int, default=12, metavar="N", help="images on each contact sheet; 0 for none")
 @options.results
 @options.cache
-def report(run_id: str, out: Path | None, images: int, results: Path, cache: Path) -> int:
+def report(args: Namespace) -> int:
     """Write one run as an HTML page with its tables and pictures.
 
     RUN_ID is a record, the beginning of its id, or `latest`. The page holds the run's settings and tables and, if its
@@ -47,17 +54,16 @@ def report(run_id: str, out: Path | None, images: int, results: Path, cache: Pat
       python -m openbench report latest
       python -m openbench report 36e6c0dc2b0d35da --out knn.html --images 0
     """
-    record, _ = RecordStore(results).look_up(run_id)
     from openbench.cli.reproduce import command
     from openbench.report.run_page import run_page
 
-    stored = first_with(record.run_id, (results / PUBLISHED, cache / "scores"))
+    record, _ = RecordStore(args.results).look_up(args.run_id)
+    stored = first_with(record.run_id, _folders(args))
     sets = stored.read_whole(record.run_id) if stored else []
-    sheets, classes, why = _contact_sheets(record, sets, images)
-    page = run_page(record, sets, sheets, classes, command(record))
-    path = out or Path(f"{record.method['name']}-{record.benchmark['name']}-{record.run_id[:8]}.html")
+    sheets, classes, why = _contact_sheets(record, sets, args.images)
+    path = args.out or Path(f"{record.method['name']}-{record.benchmark['name']}-{record.run_id[:8]}.html")
     with writing(path, "--out"):
-        write_whole(path, page.encode())
+        write_whole(path, run_page(record, sets, sheets, classes, command(record)).encode())
     if why:
         print(why)
     print(f"wrote {path}")
@@ -72,9 +78,7 @@ def report(run_id: str, out: Path | None, images: int, results: Path, cache: Pat
 @options.table_format()
 @options.results
 @options.cache
-def compare(
-    *, run_ids: tuple[str, ...], plots: Path | None, images: int, level: float, form: str, results: Path, cache: Path
-) -> int:
+def compare(args: Namespace) -> int:
     """Compare runs on the same images: differences with intervals, configs, images.
 
     RUN_ID is a record, or the beginning of its id. Each run is compared with the first by DeLong's paired test on the
@@ -87,32 +91,29 @@ def compare(
     """
     from openbench.results.comparisons.runs import compared, config_table, difference_table, disagreement_table
 
-    if len(run_ids) < 2:
-        raise ConfigError(f"compare: found {len(run_ids)} run — two or more are needed")
-    picture = picture_format(plots, "--plots")
-    store = RecordStore(results)
-    records = [store.look_up(run_id)[0] for run_id in run_ids]
+    if len(args.run_ids) < 2:
+        raise ConfigError(f"compare: found {len(args.run_ids)} run — two or more are needed")
+    picture = picture_format(args.plots, "--plots")
+    store = RecordStore(args.results)
+    records = [store.look_up(run_id)[0] for run_id in args.run_ids]
     if len({record.run_id for record in records}) < len(records):
         raise ConfigError("compare: the same run is named twice — name different runs")
-    folders = results / PUBLISHED, cache / "scores"
-    runs = compared([(record, _scores(record.run_id, folders)) for record in records])
+    runs = compared([(record, _scores(record.run_id, _folders(args))) for record in records])
     first, *others = runs
-    tables = [difference_table(first, other, level) for other in others]
+    tables = [difference_table(first, other, args.level) for other in others]
     tables.append(config_table([run for run in runs if not given_of(run.record)]))
-    if images:
-        from openbench.api.result import names_of
-
+    if args.images:
         keys = names_of(first.record)[0]  # empty where the images are not here
         ordered = [other for other in others if first.ordered and other.ordered]
-        tables += [disagreement_table(first, other, images, keys) for other in ordered]
-    print_tables([table for table in tables if table.rows], form)
-    if plots is not None:
+        tables += [disagreement_table(first, other, args.images, keys) for other in ordered]
+    print_tables([table for table in tables if table.rows], args.form)
+    if args.plots is not None:
         from openbench.results.plots import roc, save
 
         figure = roc({run.name: run.scores for run in runs})
-        with writing(plots, "--plots"), replacing(plots) as stream:
+        with writing(args.plots, "--plots"), replacing(args.plots) as stream:
             save(figure, stream, picture)
-        print(f"drew {plots}", file=sys.stderr)
+        print(f"drew {args.plots}", file=sys.stderr)
     return OK
 
 
@@ -122,7 +123,7 @@ def compare(
 @options.table_format()
 @options.results
 @options.cache
-def thresholds(*, words: tuple[str, ...], groups: bool, form: str, results: Path, cache: Path) -> int:
+def thresholds(args: Namespace) -> int:
     """Compare the best thresholds of a method over groups of ID and OOD data.
 
     NAME is the beginning of benchmarks' names, or a file of scores for each group. The threshold of a group is the one
@@ -136,20 +137,16 @@ def thresholds(*, words: tuple[str, ...], groups: bool, form: str, results: Path
       python -m openbench thresholds rebench_case3 --groups
       python -m openbench thresholds a_against_b.csv a_against_c.csv
     """
-    from openbench.results.comparisons.thresholds import group_table, scored_runs, summary_tables
-    from openbench.results.tables.published import rebench_figures
-
-    files = [Path(word) for word in words if word.endswith(_SCORE_FILES)]
-    prefixes = [word for word in words if not word.endswith(_SCORE_FILES)]
+    files = [Path(word) for word in args.words if word.endswith(_SCORE_FILES)]
+    prefixes = [word for word in args.words if not word.endswith(_SCORE_FILES)]
     methods = [_of_files(files)] if files else []
-    lost = LeftOut()
-    if prefixes:
-        scores = ScoreStore(cache / "scores")
-        with left_out() as lost:
-            methods += scored_runs(RecordStore(results).readable(lost.append), scores, prefixes, lost.append)
-    tables = summary_tables(methods, rebench_figures(results / "reference"))
-    tables += [group_table(method) for method in methods] if groups else []
-    print_tables(tables, form)
+    with left_out() as lost:
+        if prefixes:
+            records = RecordStore(args.results).readable(lost.append)
+            methods += scored_runs(records, ScoreStore(args.cache / "scores"), prefixes, lost.append)
+    tables = summary_tables(methods, rebench_figures(args.results / "reference"))
+    tables += [group_table(method) for method in methods] if args.groups else []
+    print_tables(tables, args.form)
     return lost.code
 
 
@@ -161,16 +158,7 @@ def thresholds(*, words: tuple[str, ...], groups: bool, form: str, results: Path
 @options.table_format()
 @options.results
 @options.cache
-def risk(
-    *,
-    benchmark: str,
-    methods: tuple[str, ...],
-    tpr: float,
-    double: tuple[str, ...],
-    form: str,
-    results: Path,
-    cache: Path,
-) -> int:
+def risk(args: Namespace) -> int:
     """Compare methods by their selective risk at a common TPR and FPR.
 
     For each OOD set, ρ_max is the largest share of OOD that one of the methods accepts when it accepts 80 % of ID. The
@@ -182,28 +170,29 @@ def risk(
       python -m openbench risk cifar10_rejection
       python -m openbench risk cifar10_rejection --methods msp,mls,odin,knn,vim --double msp+knn --double msp+vim
     """
-    from openbench.metrics.curve import check_rate
-    from openbench.results.comparisons.rejection import compare, contenders, rejection_tables
-    from openbench.results.tables.published import rejection_figures
-
-    check_rate(tpr, "--tpr")
-    doubles = [_double(text) for text in double]
-    scores = ScoreStore(cache / "scores")
+    check_rate(args.tpr, "--tpr")
+    doubles = [_double(text) for text in args.double]
+    scores = ScoreStore(args.cache / "scores")
     with left_out() as lost:
-        records = RecordStore(results).readable(lost.append)
-        contending = contenders(records, scores, benchmark, list(methods), lost.append)
-    figures = rejection_figures(results / "reference")
-    published = {key[1:]: figure for key, figure in figures.items() if key[0] == benchmark}
+        records = RecordStore(args.results).readable(lost.append)
+        contending = contenders(records, scores, args.benchmark, list(args.methods), lost.append)
+    figures = rejection_figures(args.results / "reference")
+    published = {key[1:]: figure for key, figure in figures.items() if key[0] == args.benchmark}
     tables = []
     for digest, rows in contending.items():
         version = f" ({digest[:8]})" if len(contending) > 1 else ""
-        compared = compare(rows, tpr, doubles)
-        tables += rejection_tables(f"{benchmark}{version}", compared, published, rows[0].deviations)
-    print_tables(tables, form)
+        risks = rejection.compare(rows, args.tpr, doubles)
+        tables += rejection_tables(f"{args.benchmark}{version}", risks, published, rows[0].deviations)
+    print_tables(tables, args.form)
     return lost.code
 
 
-def _scores(run_id: str, folders: tuple[Path, ...]) -> "list[SetScores]":
+def _folders(args: Namespace) -> tuple[Path, Path]:
+    """Where the scores of runs are: those that were published, then the cache."""
+    return args.results / PUBLISHED, args.cache / "scores"
+
+
+def _scores(run_id: str, folders: tuple[Path, ...]) -> list[SetScores]:
     store = first_with(run_id, folders)
     if store is None:
         raise CacheError(
@@ -213,11 +202,8 @@ def _scores(run_id: str, folders: tuple[Path, ...]) -> "list[SetScores]":
     return store.read(run_id)
 
 
-def _of_files(files: list[Path]) -> "GroupedScores":
+def _of_files(files: list[Path]) -> GroupedScores:
     """Files of scores as `evaluate` reads them, a group each: `id_test` is ID, near and far are OOD."""
-    from openbench.results.comparisons.thresholds import GroupedScores
-    from openbench.results.scores.formats import read_sets
-
     groups = {}
     for file in files:
         sets = read_sets(file)
@@ -253,7 +239,6 @@ def _contact_sheets(
         sets: its scores.
         most: images on each sheet.
     """
-    from openbench.api.result import opened
     from openbench.report.run_page import Picture, Sheet
 
     if not sets or most < 1:

@@ -1,5 +1,6 @@
 """`sweep status`: how far sweeps are."""
 
+from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def sweep() -> None:
 @click.argument("folder", required=False, metavar="[FOLDER]")
 @options.table_format()
 @options.cache
-def status(folder: str | None, form: str, cache: Path) -> int:
+def status(args: Namespace) -> int:
     """Show which jobs of a sweep are done, running or failed, and why; without FOLDER, list the latest sweeps.
 
     FOLDER is that of a sweep, or its name in the list. `not ended`: the job runs, or its process was killed. `not run`:
@@ -35,17 +36,17 @@ def status(folder: str | None, form: str, cache: Path) -> int:
       python -m openbench sweep status
       python -m openbench sweep status 2026-11-22T17-27-38-123456-16617
     """
-    sweeps = cache / "sweeps"
-    if folder is None:
-        print_tables([_overview(sweeps)], form)
+    sweeps = args.cache / "sweeps"
+    if args.folder is None:
+        print_tables([_overview(sweeps)], args.form)
         return OK
-    path = Path(folder)
+    path = Path(args.folder)
     one = Sweep.read(path if (path / PLAN).is_file() else sweeps / path)
     outcomes = one.outcomes()
-    print_tables([one.table()], form)
-    note(one.summary(), form)
+    print_tables([one.table()], args.form)
+    note(one.summary(), args.form)
     if any(outcome.status in MISSING for outcome in outcomes):
-        note(f"to run the missing jobs: {command_line(one.command, ['-m', *one.words])}", form)
+        note(f"to run the missing jobs: {command_line(one.command, ['-m', *one.words])}", args.form)
     return FAILED if any(outcome.code for outcome in outcomes) else OK
 
 

@@ -2,28 +2,30 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from openbench.checkout import made_now
 from openbench.cli import options
-from openbench.cli.output import LeftOut, left_out, note, print_tables
+from openbench.cli.output import LeftOut, headline, left_out, note, print_tables
 from openbench.cli.process import BAD_INPUT, FAILED, OK
 from openbench.core.names import is_part
-from openbench.errors import ConfigError, NotReproducedError, OpenbenchError, RecordError, listed
+from openbench.core.record import ResultRecord
+from openbench.errors import ConfigError, NotReproducedError, OpenbenchError, listed
 from openbench.progress import messages
+from openbench.public import foreign_targets
+from openbench.results.checks import Check, MadeFrom, write_check
 from openbench.results.escape import console, console_lines
-from openbench.results.scores.recompute import PUBLISHED
+from openbench.results.records.store import RecordStore, digest_of
+from openbench.results.scores.recompute import PUBLISHED, Recomputed, recompute
+from openbench.results.scores.stored import ScoreStore
+from openbench.results.submissions import KnownRecords, check_submission, counted
 from openbench.results.tables.render import Column, Table
-
-if TYPE_CHECKING:
-    from openbench.core.record import ResultRecord
-    from openbench.results.checks import MadeFrom
-    from openbench.results.records.store import OnError, RecordStore
-    from openbench.results.scores.recompute import Recomputed
-    from openbench.results.scores.stored import ScoreStore
 
 ALL = "all"
 _MOST_THREADS = 1024
@@ -35,11 +37,11 @@ class Outcomes:
     """The outcomes of checks: a line each on a terminal as they come, else one table at the end.
 
     Args:
-        form: of tables.
+        args: of the command.
     """
 
-    def __init__(self, form: str) -> None:
-        self.form = form
+    def __init__(self, args: Namespace) -> None:
+        self.args = args
         self.rows: list[tuple[str, str, str, str]] = []
 
     def add(self, run_id: str, method: str, outcome: str, *details: str) -> None:
@@ -47,15 +49,23 @@ class Outcomes:
         self.rows.append((run_id, method, outcome, "; ".join(details)))
         self.note("\n  ".join(map(console, (f"{run_id} {method}: {details[0]}", *details[1:]))))
 
+    def save(self, record: ResultRecord, made_from: MadeFrom, *, reproduces: bool, details: str) -> None:
+        """Save an outcome where the site reads it, if the user asked for that."""
+        if self.args.keep:
+            results, utc = self.args.results, datetime.now(UTC).isoformat(timespec="seconds")
+            scores = ScoreStore(results / PUBLISHED).state(record.run_id) if made_from == "scores" else ""
+            check = Check(record.run_id, digest_of(record), made_from, reproduces, details, made_now(), utc, scores)
+            print(f"saved in {write_check(results, check)}", file=sys.stderr)
+
     def note(self, text: str) -> None:
         """Print lines for people."""
-        note(text, self.form)
+        note(text, self.args.form)
 
     def end(self, title: str) -> None:
         """Print the table."""
-        if self.form != "console":
+        if self.args.form != "console":
             columns = tuple(map(Column, ("record", "method", "outcome", "details")))
-            print_tables([Table(title, columns, tuple(self.rows))], self.form)
+            print_tables([Table(title, columns, tuple(self.rows))], self.args.form)
 
 
 @click.command(cls=options.Command)
@@ -67,17 +77,7 @@ class Outcomes:
 @options.table_format()
 @options.results
 @options.config_dir
-def verify(
-    *,
-    words: tuple[str, ...],
-    scores: bool,
-    images: bool,
-    keep: bool,
-    submission: Path | None,
-    form: str,
-    results: Path,
-    config_dir: Path | None,
-) -> int:
+def verify(args: Namespace) -> int:
     """Compute records again, from their published scores or from the images, and compare.
 
     RUN_ID is a record, the beginning of its id, or `all`; runtime.KEY=VALUE is allowed too. Run ids are the names of
@@ -99,32 +99,29 @@ def verify(
       python -m openbench verify 36e6c0dc2b0d35da runtime.device=cpu --results my_results
       python -m openbench verify --submission mine
     """
-    if submission is not None:
-        return _check_submission(submission, results, form)
-    overrides = [word for word in words if "=" in word]
-    run_ids = [word for word in words if "=" not in word]
-    others = " ".join(["--images"] * images + overrides)
+    outcomes = Outcomes(args)
+    if args.submission is not None:
+        return _check_submission(args.submission, args.results, outcomes)
+    overrides = [word for word in args.words if "=" in word]
+    run_ids = [word for word in args.words if "=" not in word]
+    others = " ".join(["--images"] * args.images + overrides)
     if not run_ids:
         raise ConfigError("no run id — type: python -m openbench verify RUN_ID")
-    if (others and (scores or ALL in run_ids)) or (ALL in run_ids and len(run_ids) > 1):
+    if (others and (args.scores or ALL in run_ids)) or (ALL in run_ids and len(run_ids) > 1):
         raise ConfigError(
             f"`{ALL}` and --scores read published scores only, found {others or 'run ids'} beside them — allowed: run "
             f"ids with --scores, or `{ALL}`"
         )
-    from_scores = [r for r in run_ids if scores or r == ALL or (not others and _has_scores(r, results))]
-    outcomes, code = Outcomes(form), OK
-    if from_scores:
-        code = _verify_scores(results, from_scores, keep, outcomes)
-        if not scores:
-            again = from_scores[0] if len(from_scores) == 1 and from_scores != [ALL] else "RUN_ID"
-            outcomes.note(
-                f"computed from published scores; from the images: python -m openbench verify --images {again}"
-            )
+    from_scores = [r for r in run_ids if args.scores or r == ALL or (not others and _has_scores(r, args.results))]
+    code = _verify_scores(args.results, from_scores, outcomes) if from_scores else OK
+    if from_scores and not args.scores:
+        again = from_scores[0] if len(from_scores) == 1 and from_scores != [ALL] else "RUN_ID"
+        outcomes.note(f"computed from published scores; from the images: python -m openbench verify --images {again}")
     from_images = [run_id for run_id in run_ids if run_id not in from_scores]
-    node = _runtime(overrides, results, config_dir) if from_images else {}
+    node = _runtime(overrides, args.results, args.config_dir) if from_images else {}
     for run_id in from_images:
         try:
-            code = max(code, _verify_images(run_id, config_dir, node, keep, outcomes))
+            code = max(code, _verify_images(run_id, args.config_dir, node, outcomes))
         except OpenbenchError as error:  # the others are verified all the same
             print(f"error: {console_lines(str(error))}", file=sys.stderr, flush=True)
             code = BAD_INPUT
@@ -136,7 +133,7 @@ def verify(
 @click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID…")
 @options.results
 @options.cache
-def publish(run_ids: tuple[str, ...], results: Path, cache: Path) -> int:
+def publish(args: Namespace) -> int:
     """Copy the cached scores of records to results/scores, if they give the records' metrics.
 
     RUN_ID is a record, the beginning of its id, or `all`. `python -m openbench verify RUN_ID` makes the same check for
@@ -146,90 +143,84 @@ def publish(run_ids: tuple[str, ...], results: Path, cache: Path) -> int:
       python -m openbench publish all
       python -m openbench publish 36e6c0dc2b0d35da --cache /scratch/openbench
     """
-    from openbench.results.records.store import RecordStore
-    from openbench.results.scores.stored import ScoreStore
+    cached, published = ScoreStore(args.cache / "scores"), ScoreStore(args.results / PUBLISHED)
+    wrong = copied = 0
 
-    cached, published, wrong, copied = ScoreStore(cache / "scores"), ScoreStore(results / PUBLISHED), 0, 0
+    def is_new(run_id: str) -> bool:
+        return cached.path(run_id).is_file() and not published.path(run_id).is_file()
+
     with left_out() as lost:
-        for record in _chosen(RecordStore(results), run_ids, lost.append):
-            done, here = published.path(record.run_id).is_file(), cached.path(record.run_id).is_file()
-            if run_ids == (ALL,) and (done or not here):
-                continue
-            recomputed = _recomputed(record, cached, lost)
-            if recomputed is not None and recomputed.agrees:
+        for record, recomputed in _recomputed(args.results, args.run_ids, cached, lost, is_new):
+            if recomputed.agrees:
                 published.write(record.run_id, cached.read_whole(record.run_id))
                 copied += 1
-            elif recomputed is not None:
+            else:
                 wrong += 1
                 print(console(f"{record.run_id} {record.method['name']}: {_differences(recomputed)}"))
-    print(f"copied the scores of {copied} records to {results / PUBLISHED}")
+    print(f"copied the scores of {copied} records to {args.results / PUBLISHED}")
     return (FAILED if wrong else OK) or lost.code
 
 
-def _recomputed(record: "ResultRecord", scores: "ScoreStore", lost: LeftOut) -> "Recomputed | None":
-    """A record's metrics from its scores, compared; None, with the error in `lost`, where they cannot be computed."""
-    from openbench.results.scores.recompute import recompute
+def _recomputed(
+    results: Path, run_ids: Sequence[str], scores: ScoreStore, lost: LeftOut, wanted: Callable[[str], bool]
+) -> Iterator[tuple[ResultRecord, Recomputed]]:
+    """Yield records with their metrics computed from their scores; what cannot be computed is left out.
 
-    try:
-        return recompute(record, scores.read_whole(record.run_id))
-    except OpenbenchError as error:
-        lost.append(error)
-        return None
+    Args:
+        results: the folder of the records.
+        run_ids: which; of `all`, those that are wanted.
+        scores: where theirs are.
+        lost: receives errors.
+        wanted: a condition on a run id.
+    """
+    for record in _chosen(RecordStore(results), run_ids, lost):
+        if [*run_ids] != [ALL] or wanted(record.run_id):
+            try:
+                recomputed = recompute(record, scores.read_whole(record.run_id))
+            except OpenbenchError as error:
+                lost.append(error)
+            else:
+                yield record, recomputed
 
 
-def _differences(found: "Recomputed") -> str:
+def _chosen(records: RecordStore, run_ids: Sequence[str], lost: LeftOut) -> Iterator[ResultRecord]:
+    """Yield the records that are named, or every one for `all`."""
+    if [*run_ids] == [ALL]:
+        yield from records.readable(lost.append)
+        return
+    for name in run_ids:
+        try:
+            yield records.look_up(name)[0]
+        except OpenbenchError as error:
+            lost.append(error)
+
+
+def _differences(found: Recomputed) -> str:
     """The first numbers in which a record is not what its scores say."""
     return f"not what its scores say: {listed(found.different, 3, '; ', '; ')}"
 
 
-def _verify_scores(results: Path, run_ids: Sequence[str], keep: bool, outcomes: Outcomes) -> int:
+def _verify_scores(results: Path, run_ids: Sequence[str], outcomes: Outcomes) -> int:
     """Compute the metrics of records from their published scores; the exit code is 1 if any differs.
 
     Raises:
         ConfigError: no record that is named has scores here.
     """
-    from openbench.results.records.store import RecordStore
-    from openbench.results.scores.stored import ScoreStore
-
-    published, wrong, checked = ScoreStore(results / PUBLISHED), 0, 0
+    published, agree = ScoreStore(results / PUBLISHED), list[bool]()
     with left_out() as lost:
-        for record in _chosen(RecordStore(results), run_ids, lost.append):
-            if [*run_ids] == [ALL] and not published.path(record.run_id).is_file():
-                continue
-            recomputed = _recomputed(record, published, lost)
-            if recomputed is None:
-                continue
-            checked += 1
-            wrong += not recomputed.agrees
-            if keep:
-                _save_check(results, record, "scores", reproduces=recomputed.agrees, details=str(recomputed))
-            details = str(recomputed) if recomputed.agrees else _differences(recomputed)
-            outcomes.add(record.run_id, record.method["name"], "verified" if recomputed.agrees else _DIFFERS, details)
-    if not checked and not lost:
+        for record, found in _recomputed(results, run_ids, published, lost, lambda r: published.path(r).is_file()):
+            agree.append(found.agrees)
+            outcomes.save(record, "scores", reproduces=found.agrees, details=str(found))
+            verdict = ("verified", str(found)) if found.agrees else (_DIFFERS, _differences(found))
+            outcomes.add(record.run_id, record.method["name"], *verdict)
+    if not agree and not lost:
         raise ConfigError(
             f"no scores in '{results / PUBLISHED}', which come with published records — put those of your own runs "
             "there: python -m openbench publish all"
         )
-    outcomes.note(f"{checked - wrong} of {checked} records are what their scores say")
-    return (FAILED if wrong else OK) or lost.code
-
-
-def _chosen(records: "RecordStore", run_ids: Sequence[str], on_error: "OnError") -> Iterator["ResultRecord"]:
-    """Yield the records that are named, or every one for `all`.
-
-    Raises:
-        RecordError: the only one that is named does not exist; of several, `on_error` receives the error.
-    """
-    if [*run_ids] == [ALL]:
-        yield from records.readable(on_error)
-        return
-    for name in run_ids:
-        try:
-            yield records.look_up(name)[0]
-        except RecordError as error:
-            if len(run_ids) == 1:
-                raise
-            on_error(error)
+    if agree:
+        outcomes.note(f"{sum(agree)} of {len(agree)} records are what their scores say")
+    return (OK if all(agree) else FAILED) or lost.code
 
 
 def _has_scores(run_id: str, results: Path) -> bool:
@@ -241,35 +232,14 @@ def _has_scores(run_id: str, results: Path) -> bool:
     return len(names) == 1 and (results / PUBLISHED / f"{names.pop()}.parquet").is_file()
 
 
-def _save_check(
-    results: Path, record: "ResultRecord", made_from: "MadeFrom", *, reproduces: bool, details: str
-) -> None:
-    """Save the outcome of a check where the site reads it."""
-    from datetime import UTC, datetime
-
-    from openbench.checkout import made_now
-    from openbench.results.checks import Check, write_check
-    from openbench.results.records.store import digest_of
-    from openbench.results.scores.stored import ScoreStore
-
-    utc = datetime.now(UTC).isoformat(timespec="seconds")
-    scores = ScoreStore(results / PUBLISHED).state(record.run_id) if made_from == "scores" else ""
-    check = Check(record.run_id, digest_of(record), made_from, reproduces, details, made_now(), utc, scores)
-    print(f"saved in {write_check(results, check)}", file=sys.stderr)
-
-
-def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], keep: bool, outcomes: Outcomes) -> int:
+def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], outcomes: Outcomes) -> int:
     """Compute a record from its images; the exit code is 1 if its numbers differ."""
-    from openbench.cli.output import headline
     from openbench.cli.reproduce import again
     from openbench.core.runtime import Runtime
     from openbench.engine.prepare import prepare
     from openbench.engine.run import verify
-    from openbench.public import foreign_targets
-    from openbench.results.records.store import RecordStore
 
-    results = Path(node["results"])
-    existing = RecordStore(results).look_up(run_id)
+    existing = RecordStore(Path(node["results"])).look_up(run_id)
     record = existing[0]
     config = again(record, config_dir)
     for target in foreign_targets(config):
@@ -286,8 +256,8 @@ def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], k
     else:
         status, details, code = outcome.status, "; ".join(outcome.notes), OK
     outcomes.add(record.run_id, record.method["name"], status, f"{status}, {details}")
-    if keep:  # `compared` is one more training, which has other numbers
-        _save_check(results, record, "images", reproduces=status == "verified", details=f"{status}: {details}")
+    # `compared` is one more training, which has other numbers.
+    outcomes.save(record, "images", reproduces=status == "verified", details=f"{status}: {details}")
     return code
 
 
@@ -307,22 +277,16 @@ def _runtime(overrides: list[str], results: Path, config_dir: Path | None) -> di
         ConfigError: an override of anything else, which the record decides.
     """
     from openbench.compose.config import compose, runtime
-    from openbench.compose.errors import Typed, explained
 
     for word in overrides:
         if not word.lstrip("+~").startswith("runtime"):
             raise ConfigError(f"`verify` takes its config from the record — found {word}, allowed: runtime.KEY=VALUE")
-    with explained(Typed("run", overrides, config_dir)):
-        node = runtime(compose("run", overrides, config_dir))
-    return node | {"results": str(results), "on_existing": "verify"}
+    return runtime(compose("run", overrides, config_dir)) | {"results": str(results), "on_existing": "verify"}
 
 
-def _check_submission(folder: Path, results: Path, form: str) -> int:
+def _check_submission(folder: Path, results: Path, outcomes: Outcomes) -> int:
     """Check results that are to be submitted; the exit code is 1 if any of them is refused."""
-    from openbench.results.submissions import KnownRecords, check_submission, counted
-
     checked = check_submission(folder, KnownRecords.of(results))
-    outcomes = Outcomes(form)
     for one in checked:
         heading = f"{_VERDICTS[one.verdict]}; {one.numbers} numbers computed again from its scores"
         reasons = [*(f"refused: {why}" for why in one.refused), *(f"apart: {why}" for why in one.apart)]

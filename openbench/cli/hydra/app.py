@@ -6,13 +6,13 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import hydra
@@ -24,18 +24,8 @@ from openbench.cli import options
 from openbench.cli.hydra.outcome import FAILED_STATUS, MISSING, NOT_APPLICABLE, NOT_ENDED, PLAN, Outcome, Sweep
 from openbench.cli.process import BAD_INPUT, FAILED, OK, message_of
 from openbench.compose.composed import Composed, composed, nodes
-from openbench.compose.config import VERSION_BASE, compose_with_hydra, no_benchmark
-from openbench.compose.errors import Typed, explained
-from openbench.compose.sweep import (
-    deferred,
-    jobs,
-    label,
-    parse,
-    sharded,
-    swept_keys,
-    with_folders,
-    without_streams,
-)
+from openbench.compose.config import VERSION_BASE, compose, explained, no_benchmark
+from openbench.compose.sweep import deferred, jobs, label, parse, sharded, swept_keys, with_folders, without_streams
 from openbench.config.folders import config_folders
 from openbench.config.overrides import command_line, quoted
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
@@ -97,20 +87,20 @@ class HydraCommand:
         @click.option("-h", "--help", is_flag=True)
         @click.option("--hydra-help", is_flag=True)
         @click.option("--resolve", is_flag=True)
-        def run(overrides: tuple[str, ...], config_dir: Path | None, multirun: bool, **flags: Any) -> int:
-            typed = Typed(self.name, overrides, config_dir)
-            self._refuse_unused(typed)
-            if any(flags[name] for name in ("cfg", "info", "help", "hydra_help")):
-                words = [*overrides, *["-m"] * multirun]
-                for name, value in flags.items():
+        def run(args: Namespace) -> int:
+            self._refuse_unused(args)
+            if args.cfg or args.info or args.help or args.hydra_help:
+                words = [*args.overrides, *["-m"] * args.multirun]
+                for name in ("cfg", "info", "help", "hydra_help", "resolve"):
+                    value = getattr(args, name)
                     words += [f"--{name.replace('_', '-')}", *[value] * (value is not True)] if value else []
-                self._hydra(typed, words)
+                self._hydra(args, words)
                 return OK
-            if not any(word.startswith(("+", "benchmark=")) for word in overrides):
-                raise no_benchmark(self.name, config_dir)
-            if multirun:
-                return self._sweep(typed)
-            job = composed(self.name, overrides, config_dir)
+            if not any(word.startswith(("+", "benchmark=")) for word in args.overrides):
+                raise no_benchmark(self.name, args.config_dir)
+            if args.multirun:
+                return self._sweep(args)
+            job = composed(self.name, args.overrides, args.config_dir)
             return self._act(Call(job.config, job.runtime, job.overrides)).code
 
         return run
@@ -121,25 +111,24 @@ class HydraCommand:
             logger.debug(f"as typed in full: {command_line(self.name, call.overrides)}")
             return self.act(call)
 
-    def _sweep(self, typed: Typed) -> int:
+    def _sweep(self, args: Namespace) -> int:
         """Run a sweep, whose jobs leave their outcomes in its folder, and print how they ended."""
-        folder = _folder(typed)
-        words = sharded(typed.overrides) if self.divided else list(typed.overrides)
-        words, streams = without_streams(words, typed.config_dir)
+        folder, config_dir = _folder(self.name, args.overrides, args.config_dir), args.config_dir
+        words = sharded(args.overrides) if self.divided else list(args.overrides)
+        words, streams = without_streams(words, config_dir)
         if streams:
             logger.info(f"skipped: {', '.join(streams)}, which score a stream of images: name them to run them")
-        whole = replace(typed, overrides=words)
-        optimised, params = _sweeper(whole)
+        optimised, params = _sweeper(self.name, words, config_dir)
         every = [*params, *words]
-        swept = swept_keys(every, typed.config_dir)
-        labels = [] if optimised else [label(job, swept) for job in jobs(every, typed.config_dir)]
+        swept = swept_keys(every, config_dir)
+        labels = [] if optimised else [label(job, swept) for job in jobs(every, config_dir)]
         if not (labels or optimised):
-            raise ConfigError(f"no job to run — the sweep in {' '.join(typed.overrides)} names nothing that exists")
-        sweep = Sweep(folder, self.name, typed.overrides, swept, labels)
+            raise ConfigError(f"no job to run — the sweep in {' '.join(args.overrides)} names nothing that exists")
+        sweep = Sweep(folder, self.name, args.overrides, swept, labels)
         sweep.write()
         argv = [*(words if optimised else deferred(words)), f"hydra.sweep.dir={quoted(str(folder))}", "-m"]
         try:
-            self._hydra(whole, argv)
+            self._hydra(Namespace(overrides=words, config_dir=config_dir), argv)
         except (OpenbenchError, OSError):
             raise
         except Exception as error:  # of the launcher, which has lost a process
@@ -186,17 +175,21 @@ class HydraCommand:
         replace(outcome, job=number, label=begun.label, seconds=seconds).write(folder)
         return math.nan if outcome.objective is None else outcome.objective
 
-    def _hydra(self, typed: Typed, argv: list[str]) -> None:
+    def _hydra(self, args: Namespace, argv: list[str]) -> None:
         """Call `hydra.main`, whose errors then come out as ours."""
         main = hydra.main(version_base=VERSION_BASE, config_path=str(paths.config_dir()), config_name=self.name)
-        words = with_folders(argv, [added.path for added in config_folders(typed.config_dir)[1:]])
-        # By default Hydra prints an error itself and exits; with this variable it lets the exception through.
-        with _arguments(f"python -m openbench {self.name}", words), explained(typed):
-            os.environ["HYDRA_FULL_ERROR"] = "1"
-            main(self.job)()
+        words = with_folders(argv, [added.path for added in config_folders(args.config_dir)[1:]])
+        # Hydra reads no other arguments. By default it prints an error itself and exits, but for this variable.
+        before, sys.argv = sys.argv, [f"python -m openbench {self.name}", *words]
+        os.environ["HYDRA_FULL_ERROR"] = "1"
+        try:
+            with explained(self.name, args.overrides, args.config_dir):
+                main(self.job)()
+        finally:
+            sys.argv = before
 
-    def _refuse_unused(self, typed: Typed) -> None:
-        for override in parse(typed.overrides):
+    def _refuse_unused(self, args: Namespace) -> None:
+        for override in parse(args.overrides):
             node = override.key_or_group.split(".")[0]
             if node in self.unused:
                 raise ConfigError(
@@ -205,11 +198,10 @@ class HydraCommand:
                 )
 
 
-def _sweeper(typed: Typed) -> tuple[bool, list[str]]:
+def _sweeper(command: str, overrides: Sequence[str], config_dir: Path | None) -> tuple[bool, list[str]]:
     """Whether a sweeper chooses the jobs one after the other, and the overrides to sweep over that a config names."""
-    common = [o.input_line or "" for o in parse(deferred(typed.overrides)) if not o.is_sweep_override()]
-    with explained(typed):
-        node = compose_with_hydra(typed.command, common, typed.config_dir).hydra
+    common = [o.input_line or "" for o in parse(deferred(overrides)) if not o.is_sweep_override()]
+    node = compose(command, common, config_dir).hydra
     if str(node.sweeper.get("direction")).endswith("minimize"):
         raise ConfigError("jobs return the AUROC on validation data — add hydra.sweeper.direction=maximize")
     params = [f"{key}={value}" for key, value in (node.sweeper.get("params") or {}).items()]
@@ -246,25 +238,13 @@ def _close(sweep: Sweep) -> None:
         print(sweep.summary(), file=sys.stderr, flush=True)
 
 
-def _folder(typed: Typed) -> Path:
+def _folder(command: str, overrides: Sequence[str], config_dir: Path | None) -> Path:
     """The folder of a sweep: that of `hydra.sweep.dir`, else a new one in the cache, which launchers share."""
-    values = {override.key_or_group: override for override in parse(typed.overrides)}
+    values = {override.key_or_group: override for override in parse(overrides)}
     if place := values.get("hydra.sweep.dir"):
-        with explained(typed):  # it may hold references, such as `${now:%H-%M}`
-            composed_dir = compose_with_hydra(typed.command, [place.input_line or ""], typed.config_dir).hydra.sweep.dir
-        return Path(composed_dir).absolute()
+        # It may hold references, such as `${now:%H-%M}`.
+        return Path(compose(command, [place.input_line or ""], config_dir).hydra.sweep.dir).absolute()
     cache = paths.cache_dir()
     if "runtime.cache" in values and (folder := values["runtime.cache"].value()) is not None:
         cache = paths.writable(Path(str(folder)).expanduser(), "runtime.cache")
     return cache / "sweeps" / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S-%f}-{os.getpid()}"
-
-
-@contextmanager
-def _arguments(program: str, argv: list[str]) -> Iterator[None]:
-    """Within the block, have these be the arguments of the program: Hydra reads no others."""
-    before = sys.argv
-    sys.argv = [program, *argv]
-    try:
-        yield
-    finally:
-        sys.argv = before

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from openbench.cli.process import FAILED, OK
@@ -154,11 +155,7 @@ class Sweep:
 
 def numbers(jobs: Sequence[int]) -> str:
     """Numbers of jobs in words: `job 3`, `jobs 1-4, 7`."""
-    parts: list[str] = []
-    for job in jobs:
-        first, _, last = parts[-1].partition("-") if parts else ("", "", "")
-        if parts and int(last or first) == job - 1:
-            parts[-1] = f"{first}-{job}"
-        else:
-            parts.append(str(job))
+    # Of consecutive numbers, number - place is the same.
+    runs = [[job for _, job in run] for _, run in groupby(enumerate(jobs), lambda pair: pair[1] - pair[0])]
+    parts = (f"{first}-{last[-1]}" if last else str(first) for first, *last in runs)
     return f"job{'s' * (len(jobs) > 1)} {', '.join(parts)}"
