@@ -114,13 +114,8 @@ def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def engine(configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """The stand-in engine, with cache, results and working directory in an empty place."""
     fake = Engine(broken={})
-    stand_ins = {
-        "prepare": {
-            **{"prepare": fake.prepare, "SharedObjects": object},
-            **{"train": fake.train, "extract": fake.extract, "check": fake.check},
-        },
-        "run": {"run": fake.run},
-    }
+    jobs = {"train": fake.train, "extract": fake.extract, "check": fake.check}
+    stand_ins = {"prepare": {"prepare": fake.prepare, "SharedObjects": object, **jobs}, "run": {"run": fake.run}}
     for name, functions in stand_ins.items():
         module = types.ModuleType(f"openbench.engine.{name}")
         vars(module).update(functions)

@@ -9,7 +9,6 @@ from openbench.cli.hydra.outcome import FAILED_STATUS, Outcome
 from openbench.cli.output import group_auroc, headline, print_tables
 from openbench.cli.process import FAILED, OK
 from openbench.core.record import ResultRecord
-from openbench.core.runtime import Runtime
 from openbench.engine.provenance import WARNINGS
 from openbench.metrics.curve import auroc
 from openbench.results.escape import console_lines
@@ -20,6 +19,7 @@ from openbench.results.tables.views import run_tables
 
 def score_benchmark(call: Call) -> Outcome:
     """Run, then print warnings, notes, the overview table and the path of the record; in a sweep one line instead."""
+    from openbench.core.runtime import Runtime
     from openbench.engine.prepare import prepare
     from openbench.engine.run import run
 
