@@ -71,7 +71,15 @@ def test_a_truncated_file_is_refused(net: nn.Module, tmp_path: Path, suffix: str
 
 
 @pytest.mark.parametrize(
-    "content", [{"a": 1}, {}, 3, {"state_dict": {"a": torch.ones(1), "b": "text"}}, {0: torch.zeros(1)}]
+    "content",
+    [
+        {"a": 1},
+        {},
+        3,
+        {"state_dict": {"a": torch.ones(1), "b": "text"}},
+        {0: torch.zeros(1)},
+        {"a": torch.ones(1) * 1j},
+    ],
 )
 def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: object) -> None:
     torch.save(content, tmp_path / "w.pt")
@@ -79,31 +87,25 @@ def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: object) -> No
         read_weights(tmp_path / "w.pt")
 
 
-def test_missing_unknown_and_misshapen_keys_are_all_named(net: nn.Module) -> None:
-    state = dict(net.state_dict())
-    state["extra"] = state.pop("0.bias")
-    state["3.weight"] = torch.zeros(7, 4)
-    with pytest.raises(CheckpointError) as caught:
-        apply_weights(net, state, "'w.pt'")
-    text = str(caught.value)
-    assert "1 missing: 0.bias" in text
-    assert "1 unknown: extra" in text
-    assert "3.weight (7, 4) in the file, (2, 4) in the network" in text
-
-
-def test_a_refused_state_dict_changes_nothing(net: nn.Module) -> None:
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"3.weight": torch.zeros(7, 4)},
+            r"1 of another shape: 3\.weight \(7, 4\) in the file, \(2, 4\)",
+        ),
+        ({"3.bias": torch.tensor([float("nan"), 0.0])}, r"1 not finite: 3\.bias"),
+        ({"3.bias": torch.tensor([1e300, 0.0], dtype=torch.float64)}, r"1 not finite: 3\.bias"),
+        ({"3.bias": torch.tensor([1, 2])}, r"1 not of floating point: 3\.bias"),
+        ({"extra": torch.zeros(1), "0.bias": None}, r"1 missing: 0\.bias; 1 unknown: extra"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named_and_change_nothing(net: nn.Module, changes, words: str) -> None:
     before = {k: v.clone() for k, v in net.state_dict().items()}
-    bad = {k: v + 1 for k, v in before.items()} | {"3.weight": torch.zeros(7, 4)}
-    with pytest.raises(CheckpointError):
-        apply_weights(net, bad, "'w'")
+    bad = {k: v for k, v in ({k: v + 1 for k, v in before.items()} | changes).items() if v is not None}
+    with pytest.raises(CheckpointError, match=words):
+        apply_weights(net, bad, "'w.pt'")
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
-
-
-def test_weights_that_are_not_finite_are_refused(net: nn.Module) -> None:
-    state = dict(net.state_dict())
-    state["3.bias"] = torch.tensor([float("nan"), 0.0])
-    with pytest.raises(CheckpointError, match=r"1 not finite: 3\.bias"):
-        apply_weights(net, state, "'w'")
 
 
 def test_half_precision_files_and_absent_counters_fit(net: nn.Module) -> None:
@@ -127,14 +129,6 @@ def test_weights_are_searched_in_the_data_roots(tmp_path: Path, monkeypatch: pyt
     assert find_weights("weights/net.safetensors") == tmp_path / "b/weights/net.safetensors"
     with pytest.raises(CheckpointError, match=r"did you mean 'net\.safetensors'.*a/weights/nett.*OPENBENCH_DATA"):
         find_weights("weights/nett.safetensors")
-
-
-@pytest.mark.parametrize("kind", [torch.complex64, torch.int64, torch.float64])
-def test_weights_of_another_kind_are_refused_by_name(kind: torch.dtype, tmp_path: Path) -> None:
-    net, path = nn.Linear(3, 2), tmp_path / "w.pt"
-    torch.save({"weight": torch.full((2, 3), 1e300, dtype=torch.float64).to(kind), "bias": net.bias.detach()}, path)
-    with pytest.raises(CheckpointError, match=r"weight|w\.pt"):
-        apply_weights(net, read_weights(path), f"'{path}'")
 
 
 def safetensors_file(header: bytes, body: bytes = b"", length: int | None = None) -> bytes:

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from filelock import FileLock
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -194,16 +193,6 @@ def test_a_changed_digit_in_what_a_checkpoint_says_of_itself_is_noticed(tmp_path
     path.write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
     with pytest.raises(CheckpointError, match=r"has changed since it was written.*train=force"):
         get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path))
-
-
-def test_a_training_that_another_process_does_is_waited_for(tmp_path: Path) -> None:
-    made = job()
-    other = FileLock(tmp_path / f"{made.digest}.lock")
-    other.acquire()
-
-    with logged(lambda text: other.release()) as said:
-        assert trained(made, tmp_path).weights.is_file()
-    assert said[0] == f"checkpoint of {made}: another process trains it, waiting"
 
 
 def test_never_refuses_what_is_not_trained(tmp_path: Path) -> None:

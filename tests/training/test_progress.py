@@ -1,16 +1,19 @@
 import csv
 import io
 import re
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from openbench import progress
 from openbench.core.runtime import Runtime
+from openbench.errors import ConfigError
 from openbench.training.loop import _loop as loop
 from openbench.training.loop._loop import EpochRow, as_csv, as_png, train
 
-from .training_toys import QUIET, job
+from .training_toys import QUIET, job, train_until_killed
 
 ROWS = [EpochRow(1, 5, 0.1, 1.5, 0.25, 900.0, 0.3), EpochRow(2, 10, 1 / 3, 0.75, 0.625, 1000.0, 0.2)]
 
@@ -51,3 +54,24 @@ def test_a_training_leaves_the_picture_of_its_curve(tmp_path: Path, monkeypatch:
     made = job()
     done = train(made, tmp_path, QUIET)
     assert (tmp_path / "curve.png").read_bytes() == as_png(done.curve, str(made), done.best["epoch"])
+
+
+WATCHED = replace(QUIET, tensorboard=True)
+
+
+def test_tensorboard_shows_the_curve_of_a_training_that_was_killed_too(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train_until_killed(job(), tmp_path, 2, WATCHED)
+    done = train(job(), tmp_path, WATCHED)
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    for name in ("loss", "val_accuracy"):
+        found = [(event.step, event.value) for event in events.Scalars(name)]
+        assert found == [(row.step, pytest.approx(getattr(row, name))) for row in done.curve]
+    assert train(job(), tmp_path / "unwatched", QUIET).files == done.files
+
+
+def test_missing_tensorboard_is_said_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ConfigError, match=r"pip install .*\[tensorboard\]'"):
+        train(job(), tmp_path, WATCHED)

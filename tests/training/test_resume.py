@@ -16,8 +16,17 @@ from openbench.training.loop.weights import find_checkpoint
 from ..forked import Forked  # noqa: TID252 — the tests are no package
 from ..logged import logged  # noqa: TID252 — the tests are no package
 from . import training_toys
-from .killing import KilledError, train_until_killed
-from .training_toys import METHODS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job, trained
+from .training_toys import (
+    METHODS,
+    QUIET,
+    RECIPE,
+    KilledError,
+    ToyEntropy,
+    ToyPrototypes,
+    job,
+    train_until_killed,
+    trained,
+)
 
 
 def start(method: str, root: Path, number: int = 0, **environment: str) -> Forked:

@@ -1,7 +1,10 @@
 """One training in two processes: torchrun and gloo on this machine's CPU."""
 
+import os
 import socket
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -9,15 +12,47 @@ from safetensors.torch import load_file
 
 from openbench.core.runtime import under_torchrun
 from openbench.errors import ConfigError
-from openbench.training.loop import distributed
+from openbench.training.augment.augmentations import HorizontalFlip, JensenShannon, Mixup, RegMixup
+from openbench.training.augment.reading import RandomResizedCrop
+from openbench.training.base import TrainingJob
+from openbench.training.loop import distributed, weights
 from openbench.training.loop._loop import train
 from openbench.training.loop.distributed import Team, require_one_process, team
 from openbench.training.loop.weights import obtain
+from openbench.training.recipe import Recipe
 
 from ..forked import Forked  # noqa: TID252 — the tests are no package
-from . import team_toys
-from .team_toys import RECIPES, shared_job
-from .training_toys import QUIET, Setting, ToyEntropy, job
+from . import training_toys
+from .training_toys import QUIET, Setting, ToyEntropy, after_epochs, backbone, benchmark, job
+
+
+@dataclass(frozen=True)
+class Apart(ToyEntropy):
+    """Cross-entropy that may be shared out; mixed labels too."""
+
+    separable: ClassVar[bool] = True
+    mixes: ClassVar[bool] = True
+
+    def loss(self, model, batch):
+        return batch.cross_entropy(model(batch.images))
+
+
+RECIPE = replace(training_toys.RECIPE, epochs=2)
+READ = RandomResizedCrop((0.5, 1.0))
+# 70 images in batches of 16 leave 6: shares of 8 and 8, then of 3 and 3; batches of 15 leave 10 and share 7 and 8.
+RECIPES: dict[str, Recipe] = {
+    "uneven": replace(RECIPE, batch_size=15, clip=0.5, ema=0.9),
+    "mixup": replace(RECIPE, augment=(*RECIPE.augment, Mixup(1.0))),
+    "regmixup": replace(RECIPE, augment=(*RECIPE.augment, RegMixup(1.0))),
+    # Read as needed: each process decodes its own share, unless images are mixed.
+    "streamed": replace(RECIPE, augment=(READ, HorizontalFlip(), JensenShannon(HorizontalFlip(1.0), 1.0))),
+    "streamed mixup": replace(RECIPE, augment=(READ, HorizontalFlip(), Mixup(1.0))),
+}
+
+
+def shared_job(name: str) -> TrainingJob:
+    """A job without dropout, which every process would draw for itself."""
+    return TrainingJob.of(backbone(dropout=0.0), benchmark(), Apart(RECIPES[name]), 0)
 
 
 def assert_same_weights(one: Path, other: Path) -> None:
@@ -26,16 +61,23 @@ def assert_same_weights(one: Path, other: Path) -> None:
         torch.testing.assert_close(value, theirs[name], rtol=1e-4, atol=1e-5)
 
 
-def two_forked(folder: Path, *arguments: str) -> list[tuple[int, str]]:
-    """Run team_toys in two copies of this process, told what torchrun tells its own; how they ended."""
+def two_forked(folder: Path, *names: str, killed_after: int = 0) -> list[tuple[int, str]]:
+    """Get checkpoints in two copies of this process, told what torchrun tells its own; how they ended."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}
 
+    def told(*arguments) -> None:
+        print(f"resumed after {train(*arguments).resumed_after}\n", end="", flush=True)
+
     def act() -> None:
         team.cache_clear()
-        team_toys.main(*arguments)
+        torch.set_num_threads(1)
+        weights.train, together = told, team("cpu")
+        with after_epochs(killed_after, lambda: os._exit(9)):
+            for name in names:
+                obtain(shared_job(name), Setting(folder), team=together)
 
     processes = [Forked(act, folder / f"{rank}.said", RANK=str(rank), LOCAL_RANK=str(rank), **place) for rank in (0, 1)]
     first = processes[0].ended()
@@ -44,30 +86,24 @@ def two_forked(folder: Path, *arguments: str) -> list[tuple[int, str]]:
     return [first, processes[1].ended()]
 
 
-def assert_trained_as_alone(name: str, root: Path) -> None:
-    made = shared_job(name)
-    alone = train(made, root / name, QUIET)
-    folder = root / "two" / made.digest
-    assert_same_weights(folder / "last.safetensors", root / name / "last.safetensors")
-    losses = [float(line.split(",")[3]) for line in (folder / "curve.csv").read_text().splitlines()[1:]]
-    assert losses == pytest.approx([row.loss for row in alone.curve], rel=1e-5)
-
-
 def test_two_processes_give_the_weights_of_one(tmp_path: Path) -> None:
-    names = [name for name in RECIPES if name != "plain"]
-    done = two_forked(tmp_path, str(tmp_path / "two"), "0", *names)
+    done = two_forked(tmp_path, *RECIPES)
     assert [code for code, _ in done] == [0, 0], done
-    assert [said.count("resumed after 0") for _, said in done] == [len(names)] * 2
-    for name in names:
-        assert_trained_as_alone(name, tmp_path)
+    assert [said.count("resumed after 0") for _, said in done] == [len(RECIPES)] * 2
+    for name in RECIPES:
+        made = shared_job(name)
+        folder, alone = tmp_path / made.digest, train(made, tmp_path / name, QUIET)
+        assert_same_weights(folder / "last.safetensors", tmp_path / name / "last.safetensors")
+        losses = [float(line.split(",")[3]) for line in (folder / "curve.csv").read_text().splitlines()[1:]]
+        assert losses == pytest.approx([row.loss for row in alone.curve], rel=1e-5)
 
 
 def test_two_processes_go_on_after_a_kill_and_only_one_writes(tmp_path: Path) -> None:
     made = shared_job("uneven")
     train(made, tmp_path / "alone", QUIET)
-    killed, _ = two_forked(tmp_path, str(tmp_path), "1", "uneven")
+    killed, _ = two_forked(tmp_path, "uneven", killed_after=1)
     assert killed[0] == 9, killed
-    done = two_forked(tmp_path, str(tmp_path), "0", "uneven")
+    done = two_forked(tmp_path, "uneven")
     assert [code for code, _ in done] == [0, 0], done
     assert [said.count("resumed after 1") for _, said in done] == [1, 1]
     folder = tmp_path / made.digest

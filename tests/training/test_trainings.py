@@ -27,8 +27,7 @@ from openbench.training.loop._loop import train
 from openbench.training.loop.weights import Checkpoint, evaluated, find_checkpoint, folder_of
 from openbench.training.recipe import Recipe
 
-from .killing import train_until_killed
-from .training_toys import CLASSES, FEATURES, QUIET, backbone, job, sets, trained
+from .training_toys import CLASSES, FEATURES, QUIET, backbone, job, sets, train_until_killed, trained
 
 NAMES = sorted(file.stem for file in (paths.config_dir() / "training").glob("*.yaml"))
 RECIPE = Recipe(epochs=4, batch_size=16, lr=0.1, augment=(RandomCrop(1), HorizontalFlip()))

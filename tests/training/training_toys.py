@@ -2,11 +2,14 @@
 
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -22,6 +25,7 @@ from openbench.data.sources.items import ArrayItems
 from openbench.training._images import ImageSet
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.base import Batch, StepInfo, TrainingData, TrainingJob, TrainingMethod, features_and_logits
+from openbench.training.loop import _loop as loop
 from openbench.training.loop.weights import Checkpoint, obtain
 from openbench.training.recipe import Recipe
 
@@ -165,6 +169,38 @@ class ToyPrototypes(TrainingMethod):
         outlying = model(batch.outliers)
         flat = (outlying.logsumexp(1) - outlying.mean(1)).mean()
         return functional.cross_entropy(logits, batch.labels) + 0.1 * pull + 0.5 * flat
+
+
+class KilledError(Exception):
+    """Stands for a process that ends between two epochs."""
+
+
+@contextmanager
+def after_epochs(epochs: int, end: Callable[[], object]) -> Iterator[None]:
+    """End what trains once some epochs are on disk; 0: never."""
+    write, count = loop.write_whole, [0]
+
+    def counted(path: Path, content: bytes) -> None:
+        write(path, content)
+        count[0] += path.name == "curve.csv"
+        if count[0] == epochs and path.name == "curve.csv":
+            end()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "write_whole", counted)
+        yield
+
+
+def train_until_killed(
+    made: TrainingJob, folder: Path, epochs: int, settings: Runtime = QUIET, start: Path | None = None
+) -> None:
+    """Train until some epochs are on disk, then end as a kill would: nothing is cleaned up."""
+
+    def killed() -> None:
+        raise KilledError
+
+    with after_epochs(epochs, killed), pytest.raises(KilledError):
+        loop.train(made, folder, settings, start)
 
 
 def draws(seed: int = 3) -> torch.Generator:
