@@ -76,8 +76,7 @@ def group_delong_variance(curves: Sequence[PooledCurve]) -> float:
 def _check_shared(curves: Sequence[PooledCurve]) -> None:
     if not curves or len({curve.n for curve in curves}) > 1:
         raise MetricError(
-            f"the interval of a group needs curves that share one ID set (found sizes {[c.n for c in curves]}) — build "
-            "every curve from the same ID scores"
+            f"the interval of a group needs curves that share one ID set (found sizes {[c.n for c in curves]})"
         )
 
 
@@ -252,8 +251,7 @@ def paired_delong(
     sizes = [(np.size(ids), *map(np.size, oods)) for ids, oods in (first, second)]
     if sizes[0] != sizes[1] or not first[1]:
         raise MetricError(
-            f"a paired comparison needs two scores of the same images (found {sizes[0]} and {sizes[1]} scores of ID "
-            "and of each OOD set) — score the same images in the same order"
+            f"a paired comparison needs two scores of the same images (found {sizes[0]} and {sizes[1]} of them)"
         )
     ids = [as_scores(scores, "ID scores") for scores, _ in (first, second)]
     of_id, variance, sets = np.zeros(ids[0].size), 0.0, len(first[1])

@@ -111,8 +111,7 @@ class MetricOptions(Checked):
         for name in names:
             if "" not in rates and name not in rates:
                 raise MetricError(
-                    f"metrics.fpr has no rate for the set '{name}'{did_you_mean(name, rates)} (found "
-                    f"{', '.join(rates)}) — give one for every near and far set, or a single number for all"
+                    f"metrics.fpr has no rate for the set '{name}'{did_you_mean(name, rates)}, found {', '.join(rates)}"
                 )
 
     @property

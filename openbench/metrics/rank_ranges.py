@@ -180,14 +180,11 @@ def moderated(variances: Floats, freedom: int) -> tuple[Floats, float]:
     spread = float(np.var(e, ddof=1)) - float(polygamma(1, d / 2))
     if spread <= 0:
         return np.where(positive, np.exp(e.mean()), 0.0), np.inf
-    prior = 2.0 * _inverse_trigamma(spread)
+    # The inverse of trigamma, which falls from infinity to zero.
+    log = brentq(lambda log: float(polygamma(1, np.exp(log))) - spread, -18.0, 18.0, xtol=1e-12)
+    prior = 2.0 * float(np.exp(log))
     common = float(np.exp(e.mean() + digamma(prior / 2) - np.log(prior / 2)))
     return np.where(positive, (prior * common + d * variances) / (prior + d), 0.0), prior + d
-
-
-def _inverse_trigamma(value: float) -> float:
-    """The x > 0 with trigamma(x) = value: trigamma falls from infinity to zero."""
-    return float(np.exp(brentq(lambda log: float(polygamma(1, np.exp(log))) - value, -18.0, 18.0, xtol=1e-12)))
 
 
 def holm(p: ArrayLike, level: float) -> NDArray[np.bool_]:
@@ -245,8 +242,7 @@ def _check_sizes(methods: Sequence[Sequence[NetworkScores]]) -> None:
     if not sizes or not sizes[0] or len(sizes[0][0]) < 2 or any(other != sizes[0] for other in sizes):
         different = " and ".join(sorted({str(one) for one in sizes})[:2])
         raise MetricError(
-            f"ranks need scores of the same images by the same networks from every method (found the sizes "
-            f"{different or 'of nothing'}) — score the same images in the same order"
+            f"ranks need scores of the same images by the same networks from every method (found {different or 0})"
         )
 
 
@@ -285,8 +281,7 @@ def mean_ranks(values: ArrayLike, level: float = 0.95) -> MeanRanks:
     table = np.asarray(values, dtype=np.float64)
     if table.ndim != 2 or min(table.shape) < 2 or np.isnan(table).any():
         raise MetricError(
-            f"mean ranks need a number for each method on each set, at least two of both (found shape {table.shape}"
-            f"{' with NaN' if np.isnan(table).any() else ''})"
+            f"mean ranks need a number for each method on each set, at least two of both (found shape {table.shape})"
         )
     k, n = table.shape
     ranks = rankdata(-table, axis=0).mean(axis=1)

@@ -11,44 +11,16 @@ import numpy as np
 from openbench.core.names import ATTACKED, FULL_SPECTRUM
 from openbench.core.scores import SetScores
 from openbench.digest import digest
-from openbench.errors import MetricError, did_you_mean
+from openbench.errors import MetricError, not_found
 from openbench.metrics.calibration import calibration
+from openbench.metrics.conformal import prediction_sets
 from openbench.metrics.conformal.corrections import correction_table
 from openbench.metrics.conformal.p_values import conformal_auroc, conformal_fpr95, discoveries
-from openbench.metrics.conformal.prediction_sets import (
-    OWN,
-    Nonconformity,
-    SortedClasses,
-    given_split,
-    over_splits,
-    probabilities_from,
-)
 from openbench.metrics.curve import Floats, PooledCurve, as_scores
-from openbench.metrics.intervals import (
-    ConfidenceInterval,
-    bootstrap,
-    delong,
-    group_delong_variance,
-    normal_interval,
-)
+from openbench.metrics.intervals import ConfidenceInterval, bootstrap, delong, group_delong_variance, normal_interval
 from openbench.metrics.keys import higher_is_better, rate_label
 from openbench.metrics.options import FAMILIES, MetricOptions, describe
-from openbench.metrics.selective.risk import (
-    UNABLE,
-    Constraint,
-    PrecisionRecall,
-    SelectiveCurve,
-    TprFpr,
-    augrc,
-    aurc,
-    ccr_at_fpr,
-    excess_aurc,
-    least_cost,
-    least_risk,
-    oscr,
-    oscr_selective,
-    running_loss,
-)
+from openbench.metrics.selective import risk
 from openbench.metrics.threshold import (
     balanced_threshold,
     choose_scale,
@@ -122,7 +94,7 @@ class Pair:
 def ranking_family(pair: Pair, setting: Setting) -> Values:
     """Return the ranking metrics of a pair."""
     threshold = pair.curve.best_f1.threshold  # JSON and tables cannot hold infinity
-    return {**pair.curve.ranking(), "f1_threshold": threshold if np.isfinite(threshold) else UNABLE}
+    return {**pair.curve.ranking(), "f1_threshold": threshold if np.isfinite(threshold) else risk.UNABLE}
 
 
 def threshold_family(pair: Pair, setting: Setting) -> Values:
@@ -133,7 +105,7 @@ def threshold_family(pair: Pair, setting: Setting) -> Values:
         values: Values = {**threshold_areas(setting.scores, pair.ood, scale, o.autc_weight)._asdict()}
     except MetricError:
         # Constant or infinite scores: AUTC is undefined, the other metrics are not.
-        values = dict.fromkeys(("autc", "aufpr", "aufnr"), UNABLE)
+        values = dict.fromkeys(("autc", "aufpr", "aufnr"), risk.UNABLE)
     for name, threshold in {"test": balanced_threshold(pair.curve), **setting.thresholds}.items():
         values[f"fpr@{name}"], values[f"fnr@{name}"] = pair.curve.rates(pair.curve.at(threshold))
     return values
@@ -143,21 +115,21 @@ def selective_family(pair: Pair, setting: Setting) -> Values:
     """Return the reject-option metrics of a pair; nothing if ID correctness is unknown."""
     if setting.cumulated is None:
         return {}
-    o, curve = setting.options, SelectiveCurve(pair.curve, setting.cumulated)
-    constraints: dict[str, Constraint] = {
-        f"risk@prec{o.precision:g},rec{o.recall:g}": PrecisionRecall(o.precision, o.recall, o.prior)
+    o, curve = setting.options, risk.SelectiveCurve(pair.curve, setting.cumulated)
+    constraints: dict[str, risk.Constraint] = {
+        f"risk@prec{o.precision:g},rec{o.recall:g}": risk.PrecisionRecall(o.precision, o.recall, o.prior)
     }
     # Pooled sets have no common rate where rates are given by set.
     if (most := o.fpr_of(pair.name)) is not None:
-        constraints = {f"risk@tpr{o.tpr:g},fpr{o.fpr_label}": TprFpr(o.tpr, most), **constraints}
-    points = {key: least_risk(curve, constraint) for key, constraint in constraints.items()}
+        constraints = {f"risk@tpr{o.tpr:g},fpr{o.fpr_label}": risk.TprFpr(o.tpr, most), **constraints}
+    points = {key: risk.least_risk(curve, constraint) for key, constraint in constraints.items()}
     costs = (o.cost_reject_id, o.cost_accept_ood, o.cost_reject_ood)
     return {
         **{key: point if isinstance(point, str) else point.value for key, point in points.items()},
-        "cost": least_cost(curve, *costs, o.prior).value,
-        "oscr": oscr(curve),
-        "oscr_selective": oscr_selective(curve),
-        **{f"ccr@fpr{rate_label(fpr)}": ccr_at_fpr(curve, fpr) for fpr in o.ccr_fprs},
+        "cost": risk.least_cost(curve, *costs, o.prior).value,
+        "oscr": risk.oscr(curve),
+        "oscr_selective": risk.oscr_selective(curve),
+        **{f"ccr@fpr{rate_label(fpr)}": risk.ccr_at_fpr(curve, fpr) for fpr in o.ccr_fprs},
     }
 
 
@@ -254,10 +226,7 @@ def _checked(sets: Sequence[SetScores]) -> dict[str, list[SetScores]]:
         if other != s.name:
             raise MetricError(f"set names {other!a} and {s.name!a} look alike — spell the name of a set in one way")
         if s.role not in by_role:
-            raise MetricError(
-                f"role '{s.role}' of set '{s.name}' not found{did_you_mean(s.role, ROLES)} — choose from "
-                f"{', '.join(ROLES)}"
-            )
+            raise MetricError(not_found(f"role '{s.role}' of set '{s.name}'", s.role, ROLES))
         as_scores(s.scores, f"scores of {s.role} set '{s.name}'")
         by_role[s.role].append(s)
     if len(by_role["id_test"]) != 1 or not (by_role["near"] or by_role["far"]):
@@ -269,9 +238,7 @@ def _checked(sets: Sequence[SetScores]) -> dict[str, list[SetScores]]:
             if name in _RESERVED or name.startswith((FULL_SPECTRUM, ATTACKED)):
                 raise MetricError(f"set name '{name}' is taken by a group of results — rename the set")
             if name in used[:at]:
-                raise MetricError(
-                    f"set name '{name}' is used twice among near and far sets — give each set its own name"
-                )
+                raise MetricError(f"set name '{name}' is used twice among near and far sets")
     return by_role
 
 
@@ -288,8 +255,7 @@ def _losses(side: Iterable[SetScores]) -> Floats | None:
         correct = np.asarray(s.correct, dtype=np.float64)
         if correct.shape != np.shape(s.scores) or not np.isin(correct, (0.0, 1.0)).all():
             raise MetricError(
-                f"`correct` of set '{s.name}' must be 0 or 1, one per score (found shape {correct.shape} for "
-                f"{np.size(s.scores)} scores) — pass prediction == label"
+                f"`correct` of set '{s.name}' must be 0 or 1, one per score (found shape {correct.shape})"
             )
         parts.append(1.0 - correct)
     return np.concatenate(parts)
@@ -306,7 +272,7 @@ def _setting(by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...], o
         scores=scores,
         losses=losses,
         ordered=scores[order],
-        cumulated=None if losses is None else running_loss(scores, losses, order),
+        cumulated=None if losses is None else risk.running_loss(scores, losses, order),
         benchmark=(scores, *(_floats(s) for group in GROUPS for s in by_role[group])),
         validation=(*id_val, *ood_val),
         id_val=np.concatenate(id_val) if id_val else None,
@@ -367,7 +333,7 @@ def group_means(members: Sequence[Mapping[str, float | int | str]]) -> Values:
     for key in members[0]:
         if not key.startswith(("n_", "pooled_", "f1_threshold")) and not key.endswith(("_low", "_high")):
             column = [member[key] for member in members]
-            means[key] = UNABLE if UNABLE in column else float(np.mean(np.asarray(column, dtype=np.float64)))
+            means[key] = risk.UNABLE if risk.UNABLE in column else float(np.mean(np.asarray(column, dtype=np.float64)))
     return means
 
 
@@ -392,8 +358,8 @@ def _id_values(by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...],
     if losses is not None:
         values["accuracy"] = float(1.0 - losses.mean())
         if "selective" in setting.options.families:
-            values["aurc"], values["e-aurc"] = aurc(scores, losses), excess_aurc(scores, losses)
-            values["augrc"] = augrc(scores, losses)
+            values["aurc"], values["e-aurc"] = risk.aurc(scores, losses), risk.excess_aurc(scores, losses)
+            values["augrc"] = risk.augrc(scores, losses)
     val_losses = _losses(by_role["id_val"]) if by_role["id_val"] else None
     if val_losses is not None:
         values["id_val_accuracy"] = float(1.0 - val_losses.mean())
@@ -410,7 +376,7 @@ def _stability(thresholds: list[float], setting: Setting) -> Values:
     try:
         spread = threshold_stability(thresholds, setting.scores)
     except MetricError:
-        return {"f1_threshold_std": UNABLE, "f1_threshold_range": UNABLE}
+        return {"f1_threshold_std": risk.UNABLE, "f1_threshold_range": risk.UNABLE}
     return {"f1_threshold_std": spread.std, "f1_threshold_range": spread.range}
 
 
@@ -421,7 +387,8 @@ def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, 
     validation and test. The values are cached: the methods of a sweep share class probabilities.
     """
     values: Values = {}
-    for source in ("probabilities", *(("class_scores", "class_probabilities") if OWN in options.set_kinds else ())):
+    own = ("class_scores", "class_probabilities") if prediction_sets.OWN in options.set_kinds else ()
+    for source in ("probabilities", *own):
         parts = [_joined(sets, source) for sets in (calibration, side)]
         if parts[0] is None or parts[1] is None:
             continue
@@ -454,7 +421,7 @@ def _calibration_values(side: tuple[SetScores, ...], options: MetricOptions) -> 
 
 
 def _set_metrics(
-    kinds: Iterable[tuple[str, SortedClasses]], size: int, id_sets: int, options: MetricOptions
+    kinds: Iterable[tuple[str, prediction_sets.SortedClasses]], size: int, id_sets: int, options: MetricOptions
 ) -> Mapping[str, float | int | str]:
     """Return the set metrics of each kind.
 
@@ -466,7 +433,7 @@ def _set_metrics(
     """
     values: Values = {}
     for key, classes in kinds:
-        split = given_split(size, classes.labels.size - size, options.seed)
+        split = prediction_sets.given_split(size, classes.labels.size - size, options.seed)
         for alpha, report in zip(options.alphas, classes.reports(split, options.alphas), strict=True):
             values |= {
                 f"{key}_coverage@{alpha:g}": report.coverage,
@@ -475,7 +442,7 @@ def _set_metrics(
                 f"{key}_worst_class@{alpha:g}": report.worst_class_coverage,
             }
         if options.set_splits and id_sets == 1:
-            reports = over_splits(classes, size, options.alphas, options.set_splits, options.seed)
+            reports = prediction_sets.over_splits(classes, size, options.alphas, options.set_splits, options.seed)
             values["n_set_splits"] = options.set_splits
             for alpha, summary in zip(options.alphas, reports, strict=True):
                 values |= {f"{key}_{name}@{alpha:g}": value for name, value in summary._asdict().items()}
@@ -484,15 +451,16 @@ def _set_metrics(
 
 def _kinds(
     source: str, columns: np.ndarray, labels: np.ndarray, options: MetricOptions
-) -> Iterator[tuple[str, SortedClasses]]:
+) -> Iterator[tuple[str, prediction_sets.SortedClasses]]:
     """Yield for each kind its name in keys, and its scores from the columns (n, c) of a source."""
     if source == "class_scores":
-        yield OWN, SortedClasses.of_scores(columns, labels)
+        yield prediction_sets.OWN, prediction_sets.SortedClasses.of_scores(columns, labels)
         return
-    chosen = [kind for kind in options.set_kinds if kind != OWN]
-    misfits = [Nonconformity(kind, options.raps_penalty, options.raps_k_reg) for kind in chosen]
-    prefix = f"{OWN}_" if source == "class_probabilities" else ""
-    for kind, classes in zip(chosen, SortedClasses.of_probabilities(columns, labels, misfits), strict=True):
+    chosen = [kind for kind in options.set_kinds if kind != prediction_sets.OWN]
+    misfits = [prediction_sets.Nonconformity(kind, options.raps_penalty, options.raps_k_reg) for kind in chosen]
+    prefix = f"{prediction_sets.OWN}_" if source == "class_probabilities" else ""
+    made = prediction_sets.SortedClasses.of_probabilities(columns, labels, misfits)
+    for kind, classes in zip(chosen, made, strict=True):
         yield prefix + kind, classes
 
 
@@ -507,6 +475,6 @@ def _joined(sets: Sequence[SetScores], column: str) -> tuple[np.ndarray, np.ndar
 
 def _column(s: SetScores, column: str) -> np.ndarray | None:
     if column == "class_probabilities" and s.class_probabilities is None and s.class_scores is not None:
-        return probabilities_from(s.class_scores)
+        return prediction_sets.probabilities_from(s.class_scores)
     values: np.ndarray | None = getattr(s, column)
     return values

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from openbench.errors import MetricError, did_you_mean
+from openbench.errors import MetricError, not_found
 from openbench.metrics.curve import Floats, PooledCurve, check_rate, least_count
 
 Scaling = Literal["benchmark", "pair", "validation", "none"]
@@ -37,10 +37,7 @@ class Scale:
         low = min(float(scores.min()) for scores in score_sets)
         high = max(float(scores.max()) for scores in score_sets)
         if not np.isfinite(high - low) or high == low:
-            raise MetricError(
-                f"AUTC scaling needs a finite, non-constant range of scores (found {low} to {high}) — drop the "
-                "'threshold' family or change the score"
-            )
+            raise MetricError(f"AUTC scaling needs a finite, non-constant range of scores (found {low} to {high})")
         return cls(low, high)
 
     def __call__(self, scores: ScoreOrScores) -> ScoreOrScores:
@@ -79,9 +76,7 @@ def choose_scale(
         MetricError: an unknown name, no scores to scale by, or a range without an affine map.
     """
     if scaling not in SCALINGS:
-        raise MetricError(
-            f"AUTC scaling '{scaling}' not found{did_you_mean(scaling, SCALINGS)} — choose from {', '.join(SCALINGS)}"
-        )
+        raise MetricError(not_found(f"AUTC scaling '{scaling}'", scaling, SCALINGS))
     if scaling == "none":
         return Scale()
     sources = {"pair": pair, "benchmark": benchmark, "validation": validation}[scaling]
@@ -163,8 +158,7 @@ def threshold_stability(thresholds: Sequence[float], id_scores: Floats) -> Stabi
         unit = float(np.std(id_scores))
     if not (np.isfinite(unit) and unit > 0 and np.isfinite(thresholds).all()):
         raise MetricError(
-            "threshold stability needs finite thresholds, and ID scores with a positive, finite standard deviation "
-            f"(found {unit})"
+            f"threshold stability needs finite thresholds, and ID scores of a finite deviation > 0 (found {unit})"
         )
     return Stability(float(np.std(thresholds)) / unit, float(np.ptp(thresholds)) / unit)
 

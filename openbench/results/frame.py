@@ -26,14 +26,7 @@ from openbench.core.request import Role
 from openbench.digest import bytes_sha256, digest
 from openbench.errors import OpenbenchError, RecordError, listed
 from openbench.results.leaderboard.consistency import inconsistencies
-from openbench.results.records.settings import (
-    augmentation_of,
-    given_of,
-    hyper_parameters,
-    not_default,
-    outliers_of,
-    training_of,
-)
+from openbench.results.records import settings
 from openbench.results.records.store import OnError, RecordStore, ignore
 from openbench.results.tables.views import members_of, tuned_by
 from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
@@ -177,14 +170,18 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
     trained = record.backbone.get("training")
     # Released weights were not trained by openbench, whatever the config says.
     nodes = {name: config.get(name) if trained or name != "training" else None for name in NODES}
-    training, augment, outliers = training_of(record), augmentation_of(record), outliers_of(record)
+    training, augment, outliers = (
+        settings.training_of(record),
+        settings.augmentation_of(record),
+        settings.outliers_of(record),
+    )
     name, backbone = str(record.method.get("name")), str(record.backbone.get("name"))
     version, params = int(record.method.get("version", 0)), record.method.get("params") or {}
     sources, uncommitted = provenance.get(SOURCES) or {}, provenance.get(UNCOMMITTED) or {}
     metrics, strategy = config.get("metrics"), (config.get("tune") or {}).get("strategy", "none")
     numbers = {of: {k: v for k, v in values.items() if keep(of, k)} for of, values in record.metrics.items()}
     attack = [config[ATTACK]] if ATTACK in config else []
-    given = [given_of(record)] if given_of(record) and config.get("seed") is None else []
+    given = [settings.given_of(record)] if settings.given_of(record) and config.get("seed") is None else []
     digests = [_digest(node) for node in nodes.values()]
     shared = {**nodes, "scores": given[0][:_SHOWN]} if given else nodes
     return Run(
@@ -197,17 +194,17 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
         method=name,
         version=version,
         params=params,
-        written=hyper_parameters(params),
-        chosen=not_default(nodes["method"] or {}, params, record.tuned),
+        written=settings.hyper_parameters(params),
+        chosen=settings.not_default(nodes["method"] or {}, params, record.tuned),
         tuned=record.tuned,
         tuned_on=tuned_by(strategy) if record.tuned else "",
-        given=given_of(record),
+        given=settings.given_of(record),
         strategy=strategy,
         training=training,
         augment=augment,
         outliers=outliers,
         backbone=backbone,
-        network=str(record.backbone.get("digest") or given_of(record) or None),
+        network=str(record.backbone.get("digest") or settings.given_of(record) or None),
         seed=config.get("seed"),
         level=float((metrics or {}).get("confidence", 0.95)),
         nodes={k: node for k, node in shared.items() if k != "training" or node is not None},

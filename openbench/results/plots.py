@@ -560,18 +560,12 @@ def critical_difference(
     """
     ranking = mean_ranks(values, level)
     best = [int(at) for at in np.argsort(ranking.ranks, kind="stable")][:_RANKS]
-    places = {method: place for place, method in enumerate(best)}
     figure, (axes,) = panels(1, (6.4, 1.3 + 0.22 * len(best)))
     ranks = ranking.ranks[best]
     axes.plot(ranks, range(len(best)), "o", color=COLOURS[0], markersize=4)
-    joined: list[list[int]] = []
-    for group in bars(ranking):
-        inside = [places[method] for method in group if method in places]
-        if len(inside) > 1 and not (joined and set(inside) <= set(joined[-1])):
-            joined.append(inside)
     right = float(ranks.max()) + 0.5
     step = 0.03 * (float(ranks.max() - ranks.min()) + 1)
-    for number, group in enumerate(joined):
+    for number, group in enumerate(bars(ranking._replace(ranks=ranks))):
         axes.plot([right + step * number] * 2, [group[0] - 0.2, group[-1] + 0.2], color=COLOURS[1], linewidth=2.5)
     most = "" if len(best) == len(ranking.ranks) else f", the best {len(best)} of {len(ranking.ranks)}"
     friedman = f"Friedman p = {ranking.p:.2g}" if ranking.p >= 1e-4 else "Friedman p < 0.0001"

@@ -144,16 +144,12 @@ def differing_counts(expected: Mapping[str, int], sets: Sequence[SetScores]) -> 
     """
     counts = {f"{s.role}/{s.name}": len(s.scores) for s in sets}
     tested = {key for key in expected if key.startswith(_TESTED)}
-    refused = [f"no scores of {key}, which the benchmark tests on" for key in sorted(tested - counts.keys())]
-    refused += [
-        f"scores of {key}, which is not a set of the benchmark" for key in sorted(counts.keys() - expected.keys())
+    foreign, other = sorted(counts.keys() - expected.keys()), [k for k, n in counts.items() if expected.get(k, n) != n]
+    return [
+        *(f"no scores of {key}, which the benchmark tests on" for key in sorted(tested - counts.keys())),
+        *(f"scores of {key}, which is not a set of the benchmark" for key in foreign),
+        *(f"{counts[key]} scores of {key}, which has {expected[key]} images" for key in other),
     ]
-    refused += [
-        f"{n} scores of {key}, which has {expected[key]} images"
-        for key, n in counts.items()
-        if expected.get(key, n) != n
-    ]
-    return refused
 
 
 def _checked(record: ResultRecord, store: ScoreStore, known: KnownRecords) -> RecordVerdict:

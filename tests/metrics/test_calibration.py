@@ -109,13 +109,6 @@ def test_a_confidence_at_an_edge_belongs_to_the_bin_below():
     assert equal_width(np.array([0.2, 0.21, 0.6, 0.61, 1.0])).tolist() == [2, 3, 8, 9, 14]
 
 
-def test_nothing_depends_on_the_order_of_the_images():
-    p, labels = sample(200)
-    order = np.random.default_rng(1).permutation(200)
-    first, second = calibration(p, labels, replicates=20), calibration(p[order], labels[order], replicates=20)
-    assert first == pytest.approx(second, abs=1e-12)
-
-
 @pytest.mark.parametrize("labels", [[-1], [2], []])
 def test_labels_that_are_no_classes_are_an_error(labels):
     with pytest.raises(MetricError, match="must be classes from 0 to 1"):

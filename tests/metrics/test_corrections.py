@@ -9,12 +9,7 @@ from scipy.stats import beta, binom, ksone
 
 from openbench.errors import MetricError
 from openbench.metrics.conformal import corrections
-from openbench.metrics.conformal.corrections import (
-    CORRECTIONS,
-    calibrate,
-    correction_table,
-    crossing_probability,
-)
+from openbench.metrics.conformal.corrections import CORRECTIONS, calibrate, correction_table, crossing_probability
 
 VALID = ("simes", "dkwm", "monte_carlo", "equal_local_level")
 LEVELS = (0.01, 0.05, 0.1)

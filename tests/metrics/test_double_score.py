@@ -87,10 +87,7 @@ def test_the_second_score_is_absent_at_weight_zero_even_if_infinite():
 
 @pytest.mark.parametrize(
     ("pair", "mu", "message"),
-    [
-        (ScorePair([1.0], [1.0, 2.0]), 1.0, "differ in length"),
-        (ScorePair([1.0], [1.0]), -0.5, "μ must be finite"),
-    ],
+    [(ScorePair([1.0], [1.0, 2.0]), 1.0, "differ in length"), (ScorePair([1.0], [1.0]), -0.5, "μ must be finite")],
 )
 def test_bad_pairs_are_refused(pair, mu, message):
     with pytest.raises(MetricError, match=message):

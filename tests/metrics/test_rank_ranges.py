@@ -134,13 +134,6 @@ def test_methods_share_a_group_if_and_only_if_they_are_not_apart(share):
     assert all(found)
 
 
-def test_close_methods_that_surely_differ_do_not_double_the_groups_each():
-    apart = np.zeros((40, 40), dtype=bool)
-    for twin in range(0, 40, 2):
-        apart[twin, twin + 1] = apart[twin + 1, twin] = True
-    assert len(set().union(*groups_of(apart, np.arange(40.0)))) <= 40
-
-
 def test_groups_are_numbered_from_the_best_method_on():
     apart = np.array([[0, 0, 1, 1], [0, 0, 0, 1], [1, 0, 0, 1], [1, 1, 1, 0]], dtype=bool)
     assert groups_of(apart, np.array([0.9, 0.8, 0.7, 0.1])) == [(0,), (0, 1), (1,), (2,)]

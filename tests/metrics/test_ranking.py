@@ -105,11 +105,6 @@ def test_float32_neighbours_are_not_merged():
     assert auroc(np.array([low]), np.array([high])) == 1.0
 
 
-def test_large_scores_are_not_squashed():
-    # A sigmoid in float32 turns these into ties.
-    assert auroc(np.arange(100.0, 200), np.arange(150.0, 250)) == pytest.approx(0.875)
-
-
 @pytest.mark.parametrize(
     ("a", "b", "message"),
     [

@@ -31,11 +31,6 @@ def _elsewhere(path, text):
     (folder / f"{json.loads(text)['run_id']}.json").write_text(text)
 
 
-def _too_high(path, text):
-    path.rmdir() if path.is_dir() else None
-    (path.parents[2] / NAME).write_text(text)
-
-
 def _circle(path, text):
     (path.parents[1] / "circle").symlink_to("circle")
 
@@ -46,7 +41,6 @@ KINDS = {
     "pipe": (lambda path, text: os.mkfifo(path), "found a pipe or a device"),
     "folder in a circle": (_circle, "the folder cannot be read"),
     "copy in another folder": (_elsewhere, "the record inside belongs in 'toy/tiny/knn'"),
-    "too high": (_too_high, "not in the place of a record"),
     "strange name": (
         lambda path, text: path.with_name("a b\x1b.json").write_text(text),
         "not in the place of a record",

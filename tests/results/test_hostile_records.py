@@ -43,16 +43,10 @@ BAD = {
     "name of a file elsewhere": (changed("config.method._name_", "../x"), "key 'config.method._name_'"),
     "text in a number": (changed("metrics.near.auroc", "0.9"), "is '0.9' — allowed: a finite number"),
     "number of many digits": (TEXT.replace('"bad"', "9" * 5000), "not valid JSON"),
-    "AUROC above one": (
-        changed("metrics.c.auroc", 1.2),
-        "key 'metrics.c.auroc' of the record is 1.2 — allowed: a",
-    ),
+    "AUROC above one": (changed("metrics.c.auroc", 1.2), "key 'metrics.c.auroc' of the record is 1.2 — allowed: a"),
     "nothing counted": (changed("metrics.id.n_id", 0), "a whole number of at least 1"),
     "interval beside": (changed("metrics.near.auroc_low", 0.905), "is [0.905, 0.91] for 0.9 — allowed: an interval"),
-    "interval turned": (
-        changed("metrics.near.auroc_high", 0.85),
-        "is 0.89 above 0.85 — allowed: the lower end first",
-    ),
+    "interval turned": (changed("metrics.near.auroc_high", 0.85), "is 0.89 above 0.85 — allowed: the lower end first"),
     "drawn interval": (
         changed("metrics.a", {"auroc": 0.9, "fpr95": 0.9, "fpr95_low": 0.1, "fpr95_high": 0.2}),
         "the interval of 'a.fpr95' in the record is [0.1, 0.2] for 0.9",

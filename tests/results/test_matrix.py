@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from openbench.errors import ConfigError, RecordError
+from openbench.errors import ConfigError
 from openbench.metrics.rank_ranges import kendall_taus
 from openbench.results.leaderboard.matrix import matrices, needed, packed_boards, table_csv, tables
 from openbench.results.leaderboard.plots import accuracy_picture
@@ -168,14 +168,6 @@ def test_packed_records_are_those_that_were_written_and_a_bad_one_is_left_out(tm
     assert sorted(one.run_id for one in packed(path, errors.append)) == sorted(one.run_id for one in made[1:])
     assert len(errors) == 3
     assert sum(len(row.runs) for board in packed_boards(tmp_path, errors.append) for row in board.ranked) == 11
-
-
-def test_packed_records_that_are_not_parquet_are_an_error(tmp_path):
-    assert packed_boards(tmp_path, pytest.fail) == []
-    path = pack_of(tmp_path, [])
-    path.write_text("text")
-    with pytest.raises(RecordError, match="packed records cannot be read"):
-        packed_boards(tmp_path, pytest.fail)
 
 
 def test_settings_that_differ_are_named_and_those_that_were_tuned_per_network_are_not():

@@ -12,11 +12,7 @@ from openbench.core.scores import SetScores
 from openbench.errors import RecordError
 from openbench.metrics.selective.double_score import DEFAULT_MUS
 from openbench.metrics.selective.risk import SelectiveCurve, oscr_selective
-from openbench.results.comparisons.rejection import (
-    compare,
-    contenders,
-    rejection_tables,
-)
+from openbench.results.comparisons.rejection import compare, contenders, rejection_tables
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore, per_set_name
 from openbench.results.tables.published import RejectionFigure

@@ -137,8 +137,7 @@ def test_runs_survive_their_csv(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [(("near,", "nearly,"), "found the columns"), (("0.8,", "much,"), "a number is expected")],
+    ("change", "message"), [(("near,", "nearly,"), "found the columns"), (("0.8,", "much,"), "a number is expected")]
 )
 def test_a_csv_that_cannot_be_read_is_named(tmp_path, change, message):
     write_frame(runs_of([record("vos", near=0.8)]), tmp_path / "runs.csv", COLUMNS)

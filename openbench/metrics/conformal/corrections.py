@@ -11,7 +11,7 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import betaincinv, gammaln
 
-from openbench.errors import MetricError, did_you_mean
+from openbench.errors import MetricError, not_found
 from openbench.metrics.curve import Floats, check_rate
 
 _SMALL = 1000  # beyond this size the search starts from the level at n/8, which takes a twentieth of the time
@@ -61,10 +61,7 @@ def asymptotic_constant(n: int, delta: float) -> float:
 
 def _refuse_small(n: int, correction: str) -> None:
     if n < 16:
-        raise MetricError(
-            f"correction '{correction}' needs n ≥ 16, where log log log n is positive (found n = {n}) — use "
-            "'monte_carlo' or 'equal_local_level'"
-        )
+        raise MetricError(f"correction '{correction}' needs n ≥ 16 (found n = {n}) — use 'monte_carlo'")
 
 
 def _asymptotic(n: int, delta: float) -> Floats:
@@ -181,10 +178,7 @@ def correction_table(n: int, delta: float, correction: str = "monte_carlo") -> F
     """
     check_rate(delta, "δ", closed=False)
     if correction not in _FORMULAS:
-        raise MetricError(
-            f"correction '{correction}' not found{did_you_mean(correction, CORRECTIONS)} — choose from "
-            f"{', '.join(CORRECTIONS)}"
-        )
+        raise MetricError(not_found(f"correction '{correction}'", correction, CORRECTIONS))
     if n < 1:
         raise MetricError(f"a correction needs at least one calibration score — found n = {n}")
     return _table(int(n), float(delta), correction)
@@ -228,8 +222,7 @@ def crossing_probability(bounds: Floats) -> float:
     b = np.asarray(bounds, dtype=np.float64)
     if b.size == 0 or not (b[0] >= 0 and np.all(np.diff(b) >= 0)):
         raise MetricError(
-            f"crossing probability needs (n,) non-decreasing bounds ≥ 0 (the {b.size} values are not) — pass b_1 … b_n "
-            "in order"
+            f"crossing probability needs non-decreasing bounds ≥ 0, b_1 … b_n (the {b.size} values are not)"
         )
     n, binding = b.size, int(np.searchsorted(b, 1.0))
     if binding == 0:
@@ -376,8 +369,7 @@ def calibrate(boundary: Callable[[float], Floats], delta: float, start: float, c
             unsafe = (x, y)
         x = _next(x, y, safe, unsafe)
     raise MetricError(
-        f"no boundary is crossed with probability {delta} (of {_MAX_STEPS} levels, the last {level:.3g} spends "
-        f"{spent:.3g}) — use another correction"
+        f"no boundary is crossed with probability {delta} (the last: {spent:.3g}) — use another correction"
     )
 
 

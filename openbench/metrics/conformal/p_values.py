@@ -35,8 +35,7 @@ def p_values(calibration: ArrayLike, scores: ArrayLike, table: Floats | None = N
 def _of_size(table: Floats, n: int) -> Floats:
     if table.shape != (n + 1,):
         raise MetricError(
-            f"the correction table was made for n = {table.size - 1}, but there are {n} calibration scores — make it "
-            "with correction_table(n, …)"
+            f"the correction table was made for n = {table.size - 1}, but there are {n} calibration scores"
         )
     return table
 
@@ -215,8 +214,7 @@ def conditional_size(alpha: float, delta: float, correction: str) -> int:
         low, high = high + 1, high * 2
         if high > _MAX_SIZE:
             raise MetricError(
-                f"correction '{correction}' at δ = {delta:g} does not reach α = {alpha:g} with {_MAX_SIZE:,} "
-                "calibration scores — choose a larger α, or 'monte_carlo'"
+                f"'{correction}' does not reach α = {alpha:g} at δ = {delta:g} with {_MAX_SIZE:,} scores — enlarge α"
             )
     while low < high:
         middle = (low + high) // 2

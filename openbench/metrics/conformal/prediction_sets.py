@@ -77,8 +77,7 @@ def distributions(probabilities: ArrayLike) -> Floats:
     off = np.abs(p.sum(axis=1) - 1.0)
     if not (np.all(p >= 0) and np.all(off < 1e-3)):
         raise MetricError(
-            f"probabilities are not distributions (smallest entry {p.min()}, row sums off by up to {off.max():.3g}) — "
-            "apply a softmax to logits first"
+            f"probabilities are not distributions (sums off by {off.max():.3g}) — apply a softmax to logits first"
         )
     return p
 
@@ -95,8 +94,7 @@ def class_conditional(scores: ArrayLike) -> Floats:
     s = np.asarray(scores, dtype=np.float64)
     if s.ndim != 2 or s.size == 0 or np.isnan(s).any():
         raise MetricError(
-            f"class scores must have shape (n, c), one row per image, without NaN — found {s.shape}, "
-            f"{int(np.isnan(s).sum())} NaN"
+            f"class scores must have shape (n, c), without NaN — found {s.shape}, {int(np.isnan(s).sum())} NaN"
         )
     return s
 
@@ -127,8 +125,7 @@ def checked_labels(labels: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int6
     y = np.asarray(labels)
     if y.shape != shape[:1] or y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= shape[1]:
         raise MetricError(
-            f"labels do not fit the class scores (shape {y.shape}, dtype {y.dtype} for scores of shape {shape}) — pass "
-            f"one integer in 0 … {shape[1] - 1} per row"
+            f"labels do not fit the class scores (shape {y.shape}, {y.dtype}) — allowed: integers in 0 … {shape[1] - 1}"
         )
     return y.astype(np.int64)
 

@@ -9,16 +9,7 @@ from numpy.typing import ArrayLike
 
 from openbench.errors import MetricError
 from openbench.metrics.curve import Floats, PooledCurve, as_scores, check_rate, least_count
-from openbench.metrics.selective.risk import (
-    UNABLE,
-    Constraint,
-    OperatingPoint,
-    SelectiveCurve,
-    TprFpr,
-    Unable,
-    accuracy_steps,
-    least_risk,
-)
+from openbench.metrics.selective import risk
 
 DEFAULT_MUS: tuple[float, ...] = (0.0, *(float(mu) for mu in np.logspace(-3, 3, 121)))  # 20 per decade
 
@@ -52,10 +43,7 @@ class Standard:
             with np.errstate(invalid="ignore"):
                 mean, std = float(scores.mean()), float(scores.std())
             if not (np.isfinite(mean) and np.isfinite(std) and std > 0):
-                raise MetricError(
-                    f"{name} score cannot be standardised: mean {mean}, standard deviation {std} on ID validation — "
-                    "use another score"
-                )
+                raise MetricError(f"{name} score cannot be standardised: mean {mean}, deviation {std} on ID validation")
             moments += [mean, std]
         return cls(*moments)
 
@@ -133,14 +121,14 @@ class Weighing(NamedTuple):
 
     mu: float
     auroc: float
-    point: OperatingPoint | Unable
+    point: risk.OperatingPoint | risk.Unable
 
 
 def weighings(
     sets: tuple[ScorePair, ScorePair],
     losses: ArrayLike,
     standard: Standard,
-    constraint: Constraint,
+    constraint: risk.Constraint,
     mus: Sequence[float],
 ) -> list[Weighing]:
     """Return the least selective risk over all thresholds for each μ.
@@ -159,20 +147,20 @@ def weighings(
         arXiv 2307.05199, where (μ, λ) are chosen on test data.
     """
     curves = ((mu, _weighed(sets, losses, standard, mu)) for mu in mus)
-    return [Weighing(mu, curve.pair.auroc(), least_risk(curve, constraint)) for mu, curve in curves]
+    return [Weighing(mu, curve.pair.auroc(), risk.least_risk(curve, constraint)) for mu, curve in curves]
 
 
-def best_weighing(candidates: Sequence[Weighing]) -> Weighing | Unable:
+def best_weighing(candidates: Sequence[Weighing]) -> Weighing | risk.Unable:
     """Return the weighing of least risk, or `unable` if none is feasible.
 
     Ties go to the largest AUROC, then to the smallest μ: an accurate classifier makes no mistake among the most certain
     inputs, so its risk is 0 for many weights.
     """
     feasible = [(w.point.value, -w.auroc, w.mu, w) for w in candidates if not isinstance(w.point, str)]
-    return min(feasible)[-1] if feasible else UNABLE
+    return min(feasible)[-1] if feasible else risk.UNABLE
 
 
-def common_constraint(sets: tuple[ScorePair, ScorePair], tpr: float) -> TprFpr:
+def common_constraint(sets: tuple[ScorePair, ScorePair], tpr: float) -> risk.TprFpr:
     """Return φ ≥ tpr with the larger share of OOD that either score alone accepts there as ρ_max: both can meet it.
 
     Args:
@@ -186,7 +174,7 @@ def common_constraint(sets: tuple[ScorePair, ScorePair], tpr: float) -> TprFpr:
     """
     check_rate(tpr, "minimal TPR")
     curves = [PooledCurve.of(ids, ood) for ids, ood in zip(*sets, strict=True)]
-    return TprFpr(tpr, max(curve.fpr_at_tpr_id_positive(tpr) for curve in curves))
+    return risk.TprFpr(tpr, max(curve.fpr_at_tpr_id_positive(tpr) for curve in curves))
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,12 +225,14 @@ def envelope(
     )
 
 
-def _weighed(sets: tuple[ScorePair, ScorePair], losses: ArrayLike, standard: Standard, mu: float) -> SelectiveCurve:
+def _weighed(
+    sets: tuple[ScorePair, ScorePair], losses: ArrayLike, standard: Standard, mu: float
+) -> risk.SelectiveCurve:
     ids, ood = (combine(pair, standard, mu) for pair in sets)
-    return SelectiveCurve.of(ids, losses, ood)
+    return risk.SelectiveCurve.of(ids, losses, ood)
 
 
-def _curves(curve: SelectiveCurve) -> tuple[Floats, Floats, Floats]:
+def _curves(curve: risk.SelectiveCurve) -> tuple[Floats, Floats, Floats]:
     """Return FPR (n,) at k ID inputs accepted, mean FPR (n,) while the k-th joins, and accuracy (m,)."""
     pair = curve.pair
     kth = np.arange(1, pair.n + 1)
@@ -251,5 +241,5 @@ def _curves(curve: SelectiveCurve) -> tuple[Floats, Floats, Floats]:
     # Inside a tie FPR rises linearly with TPR; its mean over the step of one ID input is its value at the middle.
     part = (kth - 0.5 - ids[entry - 1]) / (ids[entry] - ids[entry - 1])
     joining = (ood[entry - 1] + part * (ood[entry] - ood[entry - 1])) / pair.m
-    accuracy = np.concatenate([np.repeat(mean, counts) for counts, mean in accuracy_steps(curve)])
+    accuracy = np.concatenate([np.repeat(mean, counts) for counts, mean in risk.accuracy_steps(curve)])
     return ood[entry] / pair.m, joining, accuracy

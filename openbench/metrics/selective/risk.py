@@ -159,11 +159,7 @@ def _stretches(where: slice | Counts) -> Iterator[slice | Counts]:
 
 
 def least_cost(
-    curve: SelectiveCurve,
-    reject_id: float = 0.5,
-    accept_ood: float = 1.0,
-    reject_ood: float = 0.0,
-    prior: float = 0.25,
+    curve: SelectiveCurve, reject_id: float = 0.5, accept_ood: float = 1.0, reject_ood: float = 0.0, prior: float = 0.25
 ) -> OperatingPoint:
     """Return min over λ of (1−π)[Σ e_i c_i / n + ε1(1−φ)] + π[ε2 ρ + ε3(1−ρ)]; a wrong class costs its loss e_i.
 

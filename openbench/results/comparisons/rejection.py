@@ -10,15 +10,7 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, RecordError, did_you_mean
 from openbench.metrics.curve import Floats
-from openbench.metrics.selective.double_score import (
-    DEFAULT_MUS,
-    ScorePair,
-    Standard,
-    best_weighing,
-    envelope,
-    two_thresholds,
-    weighings,
-)
+from openbench.metrics.selective import double_score
 from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, Unable, least_risk, oscr_selective
 from openbench.results.comparisons.runs import OnLost, RowKey, by_row, refuse
 from openbench.results.records.settings import is_per_set, strategy_of
@@ -197,7 +189,9 @@ def _compare(
     for row, curve, share in zip(rows, curves, shares, strict=True):
         s, point = row.sets[name], least_risk(curve, bound)
         areas = (curve.pair.auroc(), oscr_selective(curve))
-        joint = two_thresholds((ScorePair(s.id_test, s.id_test), ScorePair(s.ood, s.ood)), s.losses)
+        joint = double_score.two_thresholds(
+            (double_score.ScorePair(s.id_test, s.id_test), double_score.ScorePair(s.ood, s.ood)), s.losses
+        )
         results.append(
             RejectionRow(
                 row.who, row.in_sample, share, point if isinstance(point, str) else point.value, *areas, *joint
@@ -211,16 +205,16 @@ def _double(risk: Contender, ood: Contender, name: str, bound: TprFpr) -> Reject
     """The double score of two runs at the best weight of every operating point, in units of ID validation."""
     who = risk.who._replace(method=f"{risk.who.method}+{ood.who.method}", params="best weight of every point")
     r, g = risk.sets[name], ood.sets[name]
-    sets = ScorePair(r.id_test, g.id_test), ScorePair(r.ood, g.ood)
-    standard = Standard.of(ScorePair(r.id_val, g.id_val))
-    best = best_weighing(weighings(sets, r.losses, standard, bound, DEFAULT_MUS))
-    around = envelope(sets, r.losses, standard)
+    sets = double_score.ScorePair(r.id_test, g.id_test), double_score.ScorePair(r.ood, g.ood)
+    standard = double_score.Standard.of(double_score.ScorePair(r.id_val, g.id_val))
+    best = double_score.best_weighing(double_score.weighings(sets, r.losses, standard, bound, double_score.DEFAULT_MUS))
+    around = double_score.envelope(sets, r.losses, standard)
     point = best if isinstance(best, str) else best.point
     numbers = (
         point if isinstance(point, str) else point.value,
         around.auroc,
         around.oscr_selective,
-        *two_thresholds(sets, r.losses),
+        *double_score.two_thresholds(sets, r.losses),
     )
     return RejectionRow(who, True, around.fpr_at_tpr(bound.tpr), *numbers)
 
@@ -254,8 +248,7 @@ def _contender(who: RowKey, record: ResultRecord, scores: ScoreStore) -> Contend
 def _selective_scores(record: ResultRecord, splits: Sequence[SetScores], name: str) -> SelectiveScores:
     if "accuracy" not in record.metrics.get("id", {}):
         raise RecordError(
-            f"benchmark '{record.benchmark.get('name')}' has one class, so no prediction can be wrong — a selective "
-            "risk needs a classifier"
+            f"benchmark '{record.benchmark.get('name')}' has one class, so no prediction can be wrong: there is no risk"
         )
     by_role = {split.role: split for split in splits if split.role in (Role.ID_TEST, Role.ID_VAL)}
     (ood,) = (s for s in splits if s.role in (Role.NEAR, Role.FAR) and s.name == name)

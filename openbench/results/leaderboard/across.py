@@ -10,31 +10,12 @@ from typing import NamedTuple
 from openbench.errors import ConfigError, check_choice, not_found
 from openbench.metrics.conformal.prediction_sets import KINDS, OWN
 from openbench.results.frame import Keep, Run
-from openbench.results.leaderboard.pages import (
-    WHO,
-    caption,
-    distinguishing_columns,
-    facts,
-    heading,
-    reason_marks,
-    row_columns,
-)
+from openbench.results.leaderboard import pages
 from openbench.results.leaderboard.ranking import Board
+from openbench.results.tables import views
 from openbench.results.tables.render import Cell, Column, Estimate, Table, with_best
-from openbench.results.tables.views import (
-    FAMILIES,
-    GROUPS,
-    conventions,
-    id_keys,
-    is_column,
-    key_order,
-    metric_column,
-    not_recorded,
-    shown_in,
-    without_end,
-)
 
-ACROSS = ("overview", *FAMILIES, "intervals", "prediction_sets", "id", "other")
+ACROSS = ("overview", *views.FAMILIES, "intervals", "prediction_sets", "id", "other")
 COST = "cost"
 SETS = "sets"
 POOLED = "pooled_"
@@ -77,10 +58,10 @@ def needed(view: str) -> Keep:
 
     @cache
     def of_view(key: str) -> bool:
-        names = {name.removeprefix(POOLED) for name in (key, without_end(key))}
+        names = {name.removeprefix(POOLED) for name in (key, views.without_end(key))}
         if view in ("overview", "intervals"):
             return view == "intervals" or not names.isdisjoint(_OVERVIEW)
-        return any(shown_in(name, view) for name in names)
+        return any(views.shown_in(name, view) for name in names)
 
     def keep(name: str, key: str) -> bool:
         of_id = name.rpartition("/")[2] == ID
@@ -108,12 +89,12 @@ def across_csv(boards: Iterable[Board], view: str, of: Sequence[str] = ()) -> Ta
     """Return all that `across` shows as one table for programs: fractions, with run ids; arguments as there."""
     sections = _sections(boards, view, of)
     titles = list(dict.fromkeys(number.column.key for section in sections for number in section.numbers))
-    about = (*WHO, "tuned", "not_ranked_because", "run_ids")
+    about = (*pages.WHO, "tuned", "not_ranked_because", "run_ids")
     rows: list[tuple[Cell, ...]] = []
     for board, of_section, numbers in sections:
         known = {number.column.key: number for number in numbers}
         for rank, _, row in board.placed:
-            cells = (board.benchmark, board.digest, board.side, of_section, rank, *facts(row, about))
+            cells = (board.benchmark, board.digest, board.side, of_section, rank, *pages.facts(row, about))
             ordered = (known.get(title) for title in titles)
             rows.append((*cells, *(None if number is None else row.value(number.of, number.key) for number in ordered)))
     return Table(view, Column.of("benchmark", "digest", "id_side", "of", "rank", *about, *titles), tuple(rows))
@@ -134,7 +115,7 @@ def check_names(boards: Sequence[Board], of: Iterable[str]) -> None:
     Raises:
         ConfigError: none has.
     """
-    known = {name for board in boards for name in (*_names(board), *(f"{POOLED}{g}" for g in GROUPS), SETS)}
+    known = {name for board in boards for name in (*_names(board), *(f"{POOLED}{g}" for g in views.GROUPS), SETS)}
     for name in of:
         if name not in known:
             raise ConfigError(not_found(f"--of: '{name}'", name, sorted(known)))
@@ -143,15 +124,15 @@ def check_names(boards: Sequence[Board], of: Iterable[str]) -> None:
 def _names(board: Board) -> list[str]:
     """The groups and sets of a board: near, its sets, far, its sets."""
     members = [run.members for row in board.rows for run in row.members]
-    sets = {group: sorted({name for m in members for name in m.get(group, ())}) for group in GROUPS}
-    return [name for group in GROUPS if sets[group] for name in (group, *sets[group])]
+    sets = {group: sorted({name for m in members for name in m.get(group, ())}) for group in views.GROUPS}
+    return [name for group in views.GROUPS if sets[group] for name in (group, *sets[group])]
 
 
 def chosen(board: Board, of: Sequence[str], default: Sequence[str]) -> list[str]:
     """Return the groups, sets and pooled groups of a board that `--of` names; `default` if it names none."""
     names = _names(board)
-    pooled = [f"{POOLED}{group}" for group in GROUPS if group in names and f"{POOLED}{group}" in of]
-    return [n for n in names if (n in of or (SETS in of and n not in GROUPS) if of else n in default)] + pooled
+    pooled = [f"{POOLED}{group}" for group in views.GROUPS if group in names and f"{POOLED}{group}" in of]
+    return [n for n in names if (n in of or (SETS in of and n not in views.GROUPS) if of else n in default)] + pooled
 
 
 def _overview(board: Board, of: Sequence[str]) -> list[Section]:
@@ -164,24 +145,28 @@ def _overview(board: Board, of: Sequence[str]) -> list[Section]:
 
 def _by_name(board: Board, view: str, of: Sequence[str]) -> list[Section]:
     sections = []
-    for name in chosen(board, of, GROUPS):
+    for name in chosen(board, of, views.GROUPS):
         prefix = POOLED if name.startswith(POOLED) else ""
         group = name.removeprefix(prefix)
         measured = {k.removeprefix(prefix) for k in _keys(board, group) if k.startswith(POOLED) == bool(prefix)}
-        keys = sorted((k for k in measured if is_column(k, view, measured)), key=lambda k: key_order(view, k))
-        sections.append(Section(board, name, tuple(Number(metric_column(k), group, prefix + k) for k in keys)))
+        keys = sorted(
+            (k for k in measured if views.is_column(k, view, measured)), key=lambda k: views.key_order(view, k)
+        )
+        sections.append(Section(board, name, tuple(Number(views.metric_column(k), group, prefix + k) for k in keys)))
     return sections
 
 
 def _of_id(board: Board, of: Sequence[str]) -> list[Section]:
-    return [Section(board, ID, tuple(Number(metric_column(key), ID, key) for key in id_keys(_keys(board, ID))))]
+    return [
+        Section(board, ID, tuple(Number(views.metric_column(key), ID, key) for key in views.id_keys(_keys(board, ID))))
+    ]
 
 
 def _of_prediction_sets(board: Board, of: Sequence[str]) -> list[Section]:
     kinds: dict[str, list[Number]] = {}
-    for key in sorted(_keys(board, ID), key=lambda key: key_order("prediction_sets", key)):
+    for key in sorted(_keys(board, ID), key=lambda key: views.key_order("prediction_sets", key)):
         if match := _PREDICTION_SET.fullmatch(key):
-            kinds.setdefault(match.group(1), []).append(Number(metric_column(key), ID, key))
+            kinds.setdefault(match.group(1), []).append(Number(views.metric_column(key), ID, key))
     return [Section(board, kind, tuple(numbers)) for kind, numbers in kinds.items()]
 
 
@@ -191,8 +176,8 @@ def _keys(board: Board, name: str) -> set[str]:
 
 def _table(section: Section, view: str) -> Table:
     """A section for readers: rows show only what distinguishes them, and intervals only if a view is about them."""
-    rows, marks = section.board.rows, reason_marks(section.board)
-    titles, known = distinguishing_columns(rows), row_columns(rows)
+    rows, marks = section.board.rows, pages.reason_marks(section.board)
+    titles, known = pages.distinguishing_columns(rows), pages.row_columns(rows)
     grid = [[row.value(number.of, number.key) for number in section.numbers] for row in rows]
     if view not in ("overview", "intervals"):
         grid = [[replace(v, low=None, high=None) if isinstance(v, Estimate) else v for v in line] for line in grid]
@@ -202,11 +187,13 @@ def _table(section: Section, view: str) -> Table:
         cells.append((place, *(getattr(row, name) for name in titles.values()), *line))
     columns = (Column("rank", "count"), *map(Column, titles), *(number.column for number in section.numbers))
     common = [getattr(row, n) for row in rows[:1] for t, n in known.items() if n in _COMMON and t not in titles]
-    title = " · ".join((view, *([section.about] * (section.about != view)), heading(section.board), *common))
+    title = " · ".join((view, *([section.about] * (section.about != view)), pages.heading(section.board), *common))
     notes = tuple(f"{mark} not ranked: {reason}" for reason, mark in marks.items())
-    notes += not_recorded([number.key for number in section.numbers]) if view == ID else ()
+    notes += views.not_recorded([number.key for number in section.numbers]) if view == ID else ()
     about = section.about[:-2] if view == "overview" else f"{view.replace('_', ' ')} ({section.about})"
-    table = Table(title, columns, tuple(cells), _header(section, grid), notes, caption=caption(section.board, about))
+    table = Table(
+        title, columns, tuple(cells), _header(section, grid), notes, caption=pages.caption(section.board, about)
+    )
     return with_best(table, len(section.board.ranked))
 
 
@@ -215,7 +202,7 @@ def _header(section: Section, grid: Sequence[Sequence[Estimate | str | None]]) -
     keys = [number.key for number in section.numbers]
     pairs = [pair for line in grid for pair in zip(keys, line, strict=True)]
     bounded = {key for key, value in pairs if isinstance(value, Estimate) and value.low is not None}
-    lines = sorted({conventions(header, keys, bounded) for header in section.board.headers})
+    lines = sorted({views.conventions(header, keys, bounded) for header in section.board.headers})
     return " · ".join(line for line in lines if line)
 
 
@@ -251,7 +238,7 @@ def costs(boards: Iterable[Board], fitted_on: Mapping[str, Iterable[str]]) -> li
         rows = [_cost(name, runs, fitted_on) for name, runs in members.items()]
         rows.sort(key=lambda row: (-int(row[-1]), str(row[0])))
         rows.append(_cost(_EVERY, [run for runs in members.values() for run in runs], fitted_on))
-        tables.append(Table(f"{COST} · {heading(board)}", _COSTS, tuple(rows), notes=_COST_NOTES))
+        tables.append(Table(f"{COST} · {pages.heading(board)}", _COSTS, tuple(rows), notes=_COST_NOTES))
     return tables
 
 
@@ -263,5 +250,5 @@ def _cost(name: str, runs: Sequence[Run], fitted_on: Mapping[str, Iterable[str]]
 
 def _passes_without_cache(run: Run, fitted_on: Iterable[str]) -> int:
     n = Counter(run.sizes)
-    fit, tested = sum(n[role] for role in fitted_on), sum(n[role] for role in (*GROUPS, *2 * ("id_test", "csid")))
+    fit, tested = sum(n[role] for role in fitted_on), sum(n[role] for role in (*views.GROUPS, *2 * ("id_test", "csid")))
     return max(fit + run.trials * (n["id_val"] + n["ood_val"]) + tested, run.passes or 0)

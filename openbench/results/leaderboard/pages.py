@@ -11,18 +11,8 @@ from openbench.results.frame import runs
 from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards_of
 from openbench.results.records.settings import NONE, RELEASED
 from openbench.results.records.store import RecordStore
+from openbench.results.tables import render
 from openbench.results.tables.published import SOURCES, Figure, Setup, load_published, published_name, published_rows
-from openbench.results.tables.render import (
-    Cell,
-    Column,
-    Estimate,
-    Link,
-    Table,
-    cell_text,
-    to_csv,
-    to_markdown,
-    with_best,
-)
 from openbench.results.tables.views import conventions, stream_table
 from openbench.storage.files import write_whole
 
@@ -86,7 +76,7 @@ def leaderboard(
     files = {"README.md": _index(by_benchmark, sorted(unreadable))}
     for name, members in by_benchmark.items():
         files[f"{name}.md"] = _page(name, members, published or {}, seen)
-        files[f"{name}.csv"] = to_csv(raw(members))
+        files[f"{name}.csv"] = render.to_csv(raw(members))
     return files
 
 
@@ -125,7 +115,7 @@ def generate(results: Path, seen: Seen = lambda benchmark, backbone: "") -> Gene
     errors = [str(error).replace(f"{results}/", "") for error in unreadable]
     texts = leaderboard(boards, load_published(results / "reference"), errors, seen)
     if streams := [records.read(records.folder / run.file) for run in every if run.stream]:
-        tables = [to_markdown(stream_table(record)) for record in streams]
+        tables = [render.to_markdown(stream_table(record)) for record in streams]
         texts["streams.md"] = "\n".join([MARK, "", _OF_STREAMS, "", *tables])
         texts["README.md"] += "\nApart, without ranks: [methods that learn from images they have scored](streams.md).\n"
     return GeneratedPages({results / FOLDER / name: text for name, text in texts.items()}, boards, unreadable)
@@ -163,17 +153,17 @@ def _leftovers(results: Path, files: Mapping[Path, str]) -> list[Path]:
 
 
 def _index(by_benchmark: Mapping[str, list[Board]], unreadable: Sequence[str]) -> str:
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[render.Cell, ...]] = []
     for name, boards in sorted(by_benchmark.items()):
         for board in boards:
             best = board.ranked[0] if board.ranked else None
             first = (best.method, best.values.get("near auroc")) if best else (None, None)
             side = "full spectrum" if board.full_spectrum else "standard"
             counts = (len(board.ranked), len(board.unranked))
-            rows.append((Link(name, f"{name}.md"), side, board.digest, *counts, *first))
-    columns = Column.of("benchmark", "ID side", "digest", ("ranked", "count"), ("not ranked", "count"))
-    columns += Column.of("best near AUROC by", ("near AUROC ↑", "percent"))
-    listed = to_markdown(Table("By benchmark", columns, tuple(rows))) if rows else "No records yet.\n"
+            rows.append((render.Link(name, f"{name}.md"), side, board.digest, *counts, *first))
+    columns = render.Column.of("benchmark", "ID side", "digest", ("ranked", "count"), ("not ranked", "count"))
+    columns += render.Column.of("best near AUROC by", ("near AUROC ↑", "percent"))
+    listed = render.to_markdown(render.Table("By benchmark", columns, tuple(rows))) if rows else "No records yet.\n"
     parts = [MARK, "# Leaderboard", _EXPLAINED, listed]
     if unreadable:
         left_out = "".join(f"- {markdown(error)}\n" for error in unreadable)
@@ -194,7 +184,7 @@ def _page(name: str, boards: list[Board], published: Figures, seen: Seen) -> str
         tables = [_with_seen(ranked, board, board.ranked, seen)] if board.ranked else []
         unranked = unranked_table(board)
         tables += [_with_seen(replace(unranked, notes=()), board, board.unranked, seen)] if board.unranked else []
-        parts += [to_markdown(table).rstrip("\n") for table in tables]
+        parts += [render.to_markdown(table).rstrip("\n") for table in tables]
         parts += ["\n".join(f"- {markdown(note)}" for note in unranked.notes)] * bool(unranked.notes)
         sources = "; ".join(f"[{mark}] {SOURCES[source]}" for source, mark in cited.items())
         parts += [f"Published: {sources}."] * bool(cited)
@@ -229,7 +219,7 @@ def caption(board: Board, about: str) -> str:
 _WHO = {"method": "method", "training": "training"}
 _OPTIONAL = {"augmentation": "augment", "outliers": "outliers"}
 _HOW = {"backbone": "backbone", "hyper-parameters": "settings", "tuned": "tuned"}
-_MEASURED = Column.of(*((title, "percent") for title in _TITLES), ("runs", "count"), ("networks", "count"))
+_MEASURED = render.Column.of(*((title, "percent") for title in _TITLES), ("runs", "count"), ("networks", "count"))
 
 
 def row_columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -248,23 +238,23 @@ def distinguishing_columns(rows: Sequence[Row]) -> dict[str, str]:
     return columns
 
 
-def _measured(row: Row) -> tuple[Cell, ...]:
+def _measured(row: Row) -> tuple[render.Cell, ...]:
     return (*(row.values.get(key) for key in VALUES), len(row.runs), row.networks)
 
 
-def ranked_table(board: Board) -> Table:
+def ranked_table(board: Board) -> render.Table:
     """Return the ranking of one board, ties marked by `=`."""
     who = row_columns(board.ranked)
-    columns = (Column("rank", "count"), *map(Column, who), *_MEASURED)
+    columns = (render.Column("rank", "count"), *map(render.Column, who), *_MEASURED)
     rows = tuple(
         (f"{rank}=" if tied else rank, *(getattr(row, name) for name in who.values()), *_measured(row))
         for rank, tied, row in board.placed
         if rank
     )
-    return with_best(Table(heading(board), columns, rows, caption=caption(board, "near and far AUROC")))
+    return render.with_best(render.Table(heading(board), columns, rows, caption=caption(board, "near and far AUROC")))
 
 
-def _ranked(board: Board, published: Figures) -> tuple[Table, dict[str, int]]:
+def _ranked(board: Board, published: Figures) -> tuple[render.Table, dict[str, int]]:
     """The ranking with published figures at its right, and {source: mark} of those cited."""
     name = published_name(board.benchmark, full_spectrum=board.full_spectrum)
     setups = [Setup(name, r.training, r.backbone, r.method, r.augment) for r in board.ranked]
@@ -274,18 +264,18 @@ def _ranked(board: Board, published: Figures) -> tuple[Table, dict[str, int]]:
     table = ranked_table(board)
     if not cited:
         return table, cited
-    columns = (*table.columns, Column("published near"), Column("published far"))
+    columns = (*table.columns, render.Column("published near"), render.Column("published far"))
     rows = tuple((*cells, *_quoted(figure, cited)) for cells, figure in zip(table.rows, figures, strict=True))
     return replace(table, columns=columns, rows=rows), cited
 
 
-def _with_seen(table: Table, board: Board, rows: Sequence[Row], seen: Seen) -> Table:
+def _with_seen(table: render.Table, board: Board, rows: Sequence[Row], seen: Seen) -> render.Table:
     """The table with the OOD classes that each row's network was trained on, if any is known."""
     overlaps = [_met(board.benchmark, row, seen) for row in rows]
     if not any(overlaps):
         return table
     cells = tuple((*line, overlap or None) for line, overlap in zip(table.rows, overlaps, strict=True))
-    return replace(table, columns=(*table.columns, Column(_SEEN)), rows=cells)
+    return replace(table, columns=(*table.columns, render.Column(_SEEN)), rows=cells)
 
 
 def _met(benchmark: str, row: Row, seen: Seen) -> str:
@@ -298,15 +288,15 @@ def _quoted(figure: Figure | None, cited: Mapping[str, int]) -> tuple[str | None
     """Near and far as published, with the mark of their source."""
     if figure is None:
         return None, None
-    column, mark = Column("", "percent"), cited[figure.source]
-    near, far = (None if v is None else f"{cell_text(v, column)} [{mark}]" for v in (figure.near, figure.far))
+    column, mark = render.Column("", "percent"), cited[figure.source]
+    near, far = (None if v is None else f"{render.cell_text(v, column)} [{mark}]" for v in (figure.near, figure.far))
     return near, far
 
 
-def unranked_table(board: Board) -> Table:
+def unranked_table(board: Board) -> render.Table:
     """Return the rows that are not ranked; notes say why, since most rows share their reasons."""
     marks, who = reason_marks(board), row_columns(board.unranked)
-    columns = (*map(Column, who), *_MEASURED, Column("not ranked because"))
+    columns = (*map(render.Column, who), *_MEASURED, render.Column("not ranked because"))
     rows = tuple(
         (*(getattr(row, name) for name in who.values()), *_measured(row), " ".join(marks[r] for r in row.reasons))
         for row in board.unranked
@@ -315,7 +305,7 @@ def unranked_table(board: Board) -> Table:
     headings = {} if given is None else {0: "Run here", given: GIVEN_HEADING}
     notes = tuple(f"{mark} {reason}" for reason, mark in marks.items())
     words, title = caption(board, "runs that are not ranked"), f"Not ranked · {heading(board)}"
-    return Table(title, columns, rows, notes=notes, headings=headings, caption=words)
+    return render.Table(title, columns, rows, notes=notes, headings=headings, caption=words)
 
 
 def reason_marks(board: Board) -> dict[str, str]:
@@ -333,7 +323,7 @@ def letters(index: int) -> str:
 WHO = ("method", "version", "training", "augment", "outliers", "backbone", "hyper_parameters")
 
 
-def raw(boards: list[Board]) -> Table:
+def raw(boards: list[Board]) -> render.Table:
     """Everything on the page for programs: fractions, not rounded, with run ids."""
     who, end = (*WHO, "not_default", "tuned"), ("not_ranked_because", "run_ids")
     measured = (*(key.replace(" ", "_") for key in VALUES), "runs", "networks")
@@ -342,10 +332,10 @@ def raw(boards: list[Board]) -> Table:
         for board in boards
         for rank, _, row in board.placed
     )
-    return Table("raw", Column.of("digest", "id_side", "rank", *who, *measured, *end), rows)
+    return render.Table("raw", render.Column.of("digest", "id_side", "rank", *who, *measured, *end), rows)
 
 
-def facts(row: Row, titles: Iterable[str]) -> list[Cell]:
+def facts(row: Row, titles: Iterable[str]) -> list[render.Cell]:
     """Return what a row has in columns for programs."""
     joined = {"not_ranked_because": "; ".join(row.reasons), "run_ids": " ".join(row.runs)}
     known = {**vars(row), "hyper_parameters": row.params, "not_default": row.settings, **joined}
@@ -356,7 +346,7 @@ def facts(row: Row, titles: Iterable[str]) -> list[Cell]:
 
 TITLE = "published, not verified here"
 MEASURED, GIVEN = "measured here", "scores given, code not run"
-COLUMNS = Column.of(
+COLUMNS = render.Column.of(
     *("method", "training", "augment", "outliers", "backbone"),
     *(("near AUROC ↑", "percent"), ("far AUROC ↑", "percent"), ("ID accuracy ↑", "percent"), "source"),
 )
@@ -374,7 +364,7 @@ class PublishedBoard:
     """
 
     benchmark: str
-    table: Table
+    table: render.Table
     runs: tuple[tuple[str, ...], ...]
     reasons: tuple[tuple[str, ...], ...]
 
@@ -391,7 +381,7 @@ def published_boards(folder: Path, boards: Iterable[Board]) -> list[PublishedBoa
     Raises:
         RecordError: a reference file cannot be read.
     """
-    measured: dict[str, list[tuple[tuple[Cell, ...], tuple[str, ...], tuple[str, ...]]]] = {}
+    measured: dict[str, list[tuple[tuple[render.Cell, ...], tuple[str, ...], tuple[str, ...]]]] = {}
     for board in boards:
         rows = measured.setdefault(published_name(board.benchmark, full_spectrum=board.full_spectrum), [])
         for row in board.rows:
@@ -404,15 +394,15 @@ def published_boards(folder: Path, boards: Iterable[Board]) -> list[PublishedBoa
         if len(ours) < len(printed):
             every = sorted([*ours, *((_cells(*pair), (), ()) for pair in printed)], key=lambda row: _order(row[0]))
             cells, runs, reasons = zip(*every, strict=True)
-            found.append(PublishedBoard(name, Table(f"{name}: {TITLE}", COLUMNS, cells), runs, reasons))
+            found.append(PublishedBoard(name, render.Table(f"{name}: {TITLE}", COLUMNS, cells), runs, reasons))
     return found
 
 
-def _cells(setup: Setup, figure: Figure) -> tuple[Cell, ...]:
+def _cells(setup: Setup, figure: Figure) -> tuple[render.Cell, ...]:
     about = (setup.method, setup.training, setup.augment, figure.outliers, setup.backbone)
     return (*about, figure.near, figure.far, figure.accuracy, SOURCES[figure.source])
 
 
-def _order(cells: tuple[Cell, ...]) -> tuple[float | str, ...]:
-    near, far = (-cell.value if isinstance(cell, Estimate) else 0.0 for cell in cells[5:7])
+def _order(cells: tuple[render.Cell, ...]) -> tuple[float | str, ...]:
+    near, far = (-cell.value if isinstance(cell, render.Estimate) else 0.0 for cell in cells[5:7])
     return (near, far, *map(str, cells))

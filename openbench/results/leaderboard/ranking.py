@@ -211,7 +211,7 @@ def _one_per_network(runs: Sequence[Run]) -> list[Run]:
 
 def _row(runs: Sequence[Run], side: str, newest: Mapping[str, int], replaced: Mapping[str, str]) -> Row:
     first = runs[0]
-    settings = sorted({run.written for run in runs}, key=_natural)
+    settings, by_oracle = sorted({run.written for run in runs}, key=_natural), first.strategy.startswith("oracle")
     values = {f"{g} {key}": mean_over(runs, f"{side}{g}", key) for key in ("auroc", "fpr95") for g in GROUPS}
     values["accuracy"] = mean_over(runs, f"{side}id", "accuracy")
     about = ("method", "version", "training", "augment", "outliers", "backbone")
@@ -219,7 +219,8 @@ def _row(runs: Sequence[Run], side: str, newest: Mapping[str, int], replaced: Ma
         **{name: getattr(first, name) for name in about},
         params=" | ".join(settings),
         settings=over_runs([run.chosen for run in runs]) or ("default" if first.params else "none"),
-        tuned=_tuned(first),
+        # A method with nothing to tune was not tuned.
+        tuned="no" if first.strategy == "none" or not (first.tuned or by_oracle) else first.strategy,
         runs=tuple(run.run_id for run in runs),
         networks=len({run.network for run in runs}),
         values=values,
@@ -298,12 +299,6 @@ def deviation(numbers: Sequence[float]) -> float:
     n = len(whole)
     squares = n * sum(number * number for number in whole) - sum(whole) ** 2
     return isqrt(squares << _BITS) / (n * unit << _BITS // 2)
-
-
-def _tuned(run: Run) -> str:
-    """Whether hyper-parameters were chosen on validation; a method with nothing to tune was not tuned."""
-    unused = not run.tuned and not run.strategy.startswith("oracle")
-    return "no" if run.strategy == "none" or unused else run.strategy
 
 
 def _number(value: Estimate | str | None) -> float:

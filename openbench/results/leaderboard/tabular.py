@@ -69,10 +69,7 @@ def gaps(records: Iterable[ResultRecord], figures: Mapping[Cell, float]) -> "Dat
             rows += [(*about, key, node["draw"], float(value)) for key, value in known.items()]
     runs = pd.DataFrame(rows, columns=[*_CELL, "draw", "value"])
     for table, method, _, draw, _ in runs[runs.duplicated([*_CELL, "draw"])].itertuples(index=False):
-        raise RecordError(
-            f"{table}, draw {draw}: two records of method '{method}' — their settings differ; "
-            "compare the folders of one sweep"
-        )
+        raise RecordError(f"{table}, draw {draw}: two records of method '{method}' — compare the folders of one sweep")
     drawn = runs.groupby(_CELL)["value"]
     table = pd.DataFrame({"ours": drawn.mean(), "std": drawn.std(ddof=0), "draws": drawn.size()})
     table["published"] = pd.Series(figures, dtype="float64").reindex(table.index)

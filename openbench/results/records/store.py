@@ -154,8 +154,7 @@ class RecordStore:
         return list(_files(self.folder, _LEVELS, on_error))
 
     def __iter__(self) -> Iterator[ResultRecord]:
-        for path in self.paths():
-            yield self.read(path)
+        return map(self.read, self.paths())
 
     def readable(self, on_error: OnError) -> Iterator[ResultRecord]:
         """Yield every record, and call `on_error` for each file that is not a record."""
@@ -190,8 +189,7 @@ class RecordStore:
         record = load(path)
         if (place := self.path(record)) != path:
             raise RecordError(
-                f"{path}: the record inside belongs in '{place.parent.relative_to(self.folder)}' — move it there, or "
-                "delete the copy"
+                f"{path}: the record inside belongs in '{place.parent.relative_to(self.folder)}' — move it there"
             )
         return record
 
@@ -249,21 +247,17 @@ def _load(path: Path, text: str) -> ResultRecord:
         raise RecordError(f"{path}: not a result record but a JSON {type(data).__name__} — an object is expected")
     stated = data.pop(STATED, None)
     record = ResultRecord.from_dict(data, str(path))
-    if stated is not None and not _states(text, stated):
-        raise RecordError(
-            f"{path}: the record has changed since it was written (the SHA-256 in it is another) — "
-            "restore the file, or delete it and repeat the run"
-        )
+    # The line that states the digest is no part of what it is of.
+    if stated is not None and bytes_sha256(text.replace(f'\n "{STATED}": "{stated}",\n', "\n", 1).encode()) != stated:
+        raise RecordError(f"{path}: the record has changed since it was written — restore the file, or repeat the run")
     check_numbers(record, str(path))
     if stated is None:
         raise RecordError(
-            f"{path}: key '{STATED}', the SHA-256 of its content, is missing — restore the file, "
-            "or delete it and repeat the run"
+            f"{path}: key '{STATED}', the SHA-256 of its content, is missing — restore the file, or repeat the run"
         )
     if record.run_id != path.stem:
         raise RecordError(
-            f"{path}: the record inside has run_id {record.run_id!r} — a record's file is named by its run_id: "
-            "restore it from where it was copied"
+            f"{path}: the record inside has run_id {record.run_id!r} — restore it from where it was copied"
         )
     return record
 
@@ -314,12 +308,6 @@ def _text(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise RecordError(f"{path}: the record cannot be read ({reason}) — restore it or repeat the run") from error
-
-
-def _states(text: str, stated: object) -> bool:
-    """Whether the text of a record's file, without the line that states it, has a digest."""
-    line = f'\n "{STATED}": "{stated}",\n'
-    return bytes_sha256(text.replace(line, "\n", 1).encode()) == stated
 
 
 def _creation_time(path: Path) -> tuple[str, int]:

@@ -68,8 +68,7 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores]) -> Recomputed:
     """
     if is_per_set(record):
         raise RecordError(
-            f"record {record.run_id} has hyper-parameters per OOD set, hence scores of the ID side for each — "
-            "compute it again from the images: python -m openbench verify"
+            f"record {record.run_id} has ID scores for each OOD set — compute it again: python -m openbench verify"
         )
     counts = {f"{s.role}/{s.name}": len(s.scores) for s in sets}
     for key in sorted(counts.keys() | {key for key in record.counts if key.startswith(SCORED)}):
@@ -88,8 +87,7 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores]) -> Recomputed:
         lacking = [key for key in values if key not in found and (by_class or not _NEEDS_CLASSES.fullmatch(key))]
         if lacking:
             raise RecordError(
-                f"record {record.run_id} states {name}.{lacking[0]}, which its scores and its options of metrics "
-                "do not give"
+                f"record {record.run_id} states {name}.{lacking[0]}, which its scores and its options do not give"
             )
         if shared := [key for key in found if key in values]:
             old[name], new[name] = ({key: of[key] for key in shared} for of in (values, found))

@@ -77,8 +77,7 @@ class ScoreStore:
         names = [(s.role, s.name) for s in scores]
         if not names or len(set(names)) < len(names):
             raise CacheError(
-                f"scores of run {run_id} have the sets {[f'{r}/{n}' for r, n in names]} — "
-                "allowed: at least one, each role and name once"
+                f"scores of run {run_id} have {len(names)} sets — allowed: at least one, each role and name once"
             )
         path, table = self.path(run_id), _table(run_id, scores)
         sets, fields = _with_numbers(scores)
