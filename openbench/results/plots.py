@@ -120,11 +120,9 @@ def lines() -> Iterator[dict[str, Any]]:
 def finish(axes: Axes, place: str | None = "best", title: str | None = None) -> None:
     """Place the legend in a corner of the axes."""
     if place is not None:
-        look: Any = {"loc": place, "fontsize": 7.5, "title_fontsize": 7.5, "edgecolor": "none", "framealpha": 0.8}
-        legend = axes.legend(title=title, alignment="left", **look)
-        legend.get_frame().set_facecolor(GROUND)
-        for text in (*legend.get_texts(), legend.get_title()):
-            text.set_color(INK)
+        look: Any = {"fontsize": 7.5, "title_fontsize": 7.5, "edgecolor": "none", "framealpha": 0.8, "labelcolor": INK}
+        legend = axes.legend(title=title, loc=place, alignment="left", facecolor=GROUND, **look)
+        legend.get_title().set_color(INK)
 
 
 def thinned(x: Floats, y: Floats, most: int = 600) -> tuple[Floats, Floats]:
@@ -575,7 +573,6 @@ def critical_difference(
     )
     axes.set_yticks(range(len(best)), [shortened(names[at]) for at in best], fontsize=7.5, color=INK)
     axes.set(xlabel="mean rank (1 = best)", ylim=(len(best) - 0.5, -0.5))
-    finish(axes, None)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Records of code that has changed since: kept, said to be superseded, and not ranked."""
+"""Records of code that has changed since: not ranked; and hyper-parameters as tables show them."""
 
 import pytest
 
@@ -7,6 +7,7 @@ from openbench.core.record import ResultRecord
 from openbench.results.frame import superseding
 from openbench.results.leaderboard.pages import generate, write
 from openbench.results.leaderboard.ranking import boards
+from openbench.results.records.settings import not_default, over_runs
 from openbench.results.records.store import RecordStore
 
 from .records import make_record, named
@@ -83,3 +84,35 @@ def test_the_page_and_the_record_say_so(tmp_path, capsys):
     for one, said in ((old, f"superseded by {new.run_id}: {why}"), (new, f"supersedes: {old.run_id} ({why})")):
         assert carry_out(["show", "record", one.run_id, "--results", str(tmp_path)]) == 0
         assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ([{"k": 50}], "k=50"),
+        ([{"k": 50}, {"k": 50}], "k=50"),
+        ([{"k": 20}, {"k": 100}, {"k": 50}], "k=20…100 (3 seeds)"),
+        ([{"form": "a", "k": 1}, {"form": "b", "k": 1}], "form=a/b, k=1 (2 seeds)"),
+        ([{"w": [0.1234567, 2.5]}, {"w": [0.7654321, 3.25]}], "w: 2 choices (2 seeds)"),
+        ([{}, {}], ""),
+    ],
+)
+def test_choices_of_several_seeds_become_a_range_or_a_count(chosen, expected):
+    assert over_runs(chosen) == expected
+
+
+def test_only_what_was_tuned_or_set_otherwise_than_the_config_file_is_shown():
+    # configs/method/knn.yaml: k 50, index exact, probes 16.
+    node = {"_name_": "knn", "_target_": "t", "_space_": {"k": [1]}, "k": 50, "index": "hnsw", "probes": 16}
+    params = {"k": 50, "index": "hnsw", "probes": 16, "later": None}
+    assert not_default(node, params, {}) == {"index": "hnsw"}
+    assert not_default(node, params, {"k": 50}) == {"index": "hnsw", "k": 50}
+    assert not_default({**node, "later": 3}, {**params, "later": 3}, {}) == {"index": "hnsw", "later": 3}
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"), [(1, {}), (1.0, {}), (2, {"temperature": 2}), (True, {"temperature": True})]
+)
+def test_a_default_that_is_typed_as_a_whole_number_is_the_default(typed, shown):
+    # configs/method/energy.yaml: temperature 1.0.
+    assert not_default({"_name_": "energy", "temperature": typed}, {"temperature": typed}, {}) == shown

@@ -15,10 +15,10 @@ from openbench.digest import digest
 from openbench.errors import ConfigError
 from openbench.metrics.keys import higher_is_better
 from openbench.metrics.rank_ranges import MeanRanks, kendall_taus, mean_ranks
-from openbench.results.frame import Keep, run_of
+from openbench.results.frame import Keep
 from openbench.results.leaderboard.across import ID, POOLED, check_names, chosen
 from openbench.results.leaderboard.pages import caption, letters
-from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards_of
+from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards
 from openbench.results.records.settings import NONE
 from openbench.results.records.store import OnError, packed
 from openbench.results.tables.render import Cell, Column, Table, with_best
@@ -232,8 +232,7 @@ def packed_boards(results: Path, on_error: OnError, keep: Keep = board_keys) -> 
     Raises:
         RecordError: the file cannot be read.
     """
-    wanted: Keep = lambda name, key: keep(name, key) or board_keys(name, key)  # noqa: E731
-    return boards_of(run_of(one, wanted) for one in packed(results / "trainings" / "records.parquet", on_error))
+    return boards(packed(results / "trainings" / "records.parquet", on_error), keep)
 
 
 def matrices(boards: Iterable[Board], view: str, of: Sequence[str] = (), metric: str = "auroc") -> list[Matrix]:

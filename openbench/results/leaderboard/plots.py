@@ -15,7 +15,7 @@ from openbench.results.escape import plot as plain
 from openbench.results.leaderboard.matrix import Matrix
 from openbench.results.leaderboard.ranking import Board, Row
 from openbench.results.leaderboard.separable import ranges_of
-from openbench.results.plots import COLOURS, INK, finish, lines, panels, save, shortened
+from openbench.results.plots import COLOURS, INK, lines, panels, save, shortened
 from openbench.results.records.settings import NONE
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Estimate
@@ -89,8 +89,6 @@ def board_picture(board: Board, families: Families = NONE_KNOWN, ranges: Ranges 
         side = "full spectrum" if board.full_spectrum else "standard"
         subtitle = ", ".join(part for part in (side, note) if part)
         figure.suptitle(plain(f"{board.benchmark} ({subtitle})"), fontsize=11, color=INK)
-        for axes in every:
-            finish(axes, None)
         _list(every[-1], rows, groups[0], families, ranges)
         if len(groups) > 1:
             _scatter(every[0], rows, families)
@@ -236,6 +234,5 @@ def accuracy_picture(matrix: Matrix) -> Figure:
     others = f"; grey: the other {k - len(COLOURS)}, of which the worst tenth lies below" * (k > len(COLOURS))
     axes.set_title(plain(f"lines: best mean ranks{others}"), fontsize=8.5, loc="left")
     axes.set(xlabel="ID accuracy of the network (%)", ylabel=plain(f"{matrix.name} (%)"))
-    finish(axes, None)
     figure.legend(loc="outside lower left", ncols=3, fontsize=8, frameon=False)
     return figure
