@@ -120,8 +120,8 @@ def lines() -> Iterator[dict[str, Any]]:
 def finish(axes: Axes, place: str | None = "best", title: str | None = None) -> None:
     """Place the legend in a corner of the axes."""
     if place is not None:
-        look: Any = {"fontsize": 7.5, "title_fontsize": 7.5, "edgecolor": "none", "framealpha": 0.8, "labelcolor": INK}
-        legend = axes.legend(title=title, loc=place, alignment="left", facecolor=GROUND, **look)
+        look: Any = {"loc": place, "fontsize": 7.5, "title_fontsize": 7.5, "edgecolor": "none", "framealpha": 0.8}
+        legend = axes.legend(title=title, alignment="left", facecolor=GROUND, labelcolor=INK, **look)
         legend.get_title().set_color(INK)
 
 

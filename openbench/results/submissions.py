@@ -114,8 +114,7 @@ def check_submission(folder: Path, known: KnownRecords) -> list[RecordVerdict]:
     records = list(RecordStore(folder).readable(unreadable.append))
     if not records and not unreadable:
         raise RecordError(
-            f"'{folder}' holds no records/<benchmark>/<backbone>/<method>/*.json — give a results folder as `run` "
-            "writes it, with the scores that `publish` puts there"
+            f"'{folder}' holds no records — give a results folder as `run` writes it, with its published scores"
         )
     store = ScoreStore(folder / PUBLISHED)
     checked = [_checked(record, store, known) for record in records]

@@ -95,8 +95,7 @@ def comparison(runs: "DataFrame", benchmark: str) -> Table:
     base = next((group for (score, _), group in plain.items() if score == BASELINE_SCORE), None)
     if base is None:
         raise RecordError(
-            f"benchmark '{benchmark}': no run of training '{BASELINE}' with method '{BASELINE_SCORE}', with which "
-            f"the others are compared — make it: python -m openbench run +benchmark={benchmark} training={BASELINE}"
+            f"no run to compare with — make it: python -m openbench run +benchmark={benchmark} training={BASELINE}"
         )
     order = sorted(groups, key=lambda key: (key[0] != BASELINE, -groups[key]["near"].mean(), key))
     rows: list[tuple[Cell, ...]] = []

@@ -41,8 +41,7 @@ def eval_results(record: ResultRecord, dataset: str, revision: str = "", source:
     """
     if not _HUB_ID.fullmatch(dataset):
         raise ConfigError(
-            f"--format {EVAL_RESULTS}: the benchmark's data set on the Hub is {dataset or 'missing'} — name it: "
-            "--dataset ORG/NAME"
+            f"--format {EVAL_RESULTS}: the data set on the Hub is {dataset or 'missing'} — name it: --dataset ORG/NAME"
         )
     if user and not source:
         raise ConfigError(f"--user {user} needs the address of the result — add --source URL")

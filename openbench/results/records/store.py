@@ -134,9 +134,7 @@ class RecordStore:
             fitting = [path for path in files if path.stem == name] or [p for p in files if p.stem.startswith(name)]
         if len(fitting) > 1:
             shown = listed((f"{p.stem} ({'/'.join(p.parent.parts[-3:])})" for p in fitting), _SHOWN)
-            raise RecordError(
-                f"{len(fitting)} records in '{self.root}' begin with '{name}': {shown} — type more of its digits"
-            )
+            raise RecordError(f"{len(fitting)} records in '{self.root}' begin with '{name}': {shown} — type more of it")
         if not fitting:
             hint = did_you_mean(name, [path.stem for path in files])
             raise RecordError(

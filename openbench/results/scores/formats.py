@@ -149,8 +149,7 @@ def _arrays(file: Path, meaning: Meaning) -> tuple[SetScores, bool]:
     for column, array in arrays.items():
         if len(array) != len(scores):
             raise DataError(
-                f"{file}: '{named[column][0]}' has {len(array):,} values and '{named['scores'][0]}' {len(scores):,} — "
-                "one of each is needed for every sample"
+                f"{file}: '{named[column][0]}' has {len(array):,} values and '{named['scores'][0]}' {len(scores):,}"
             )
     return SetScores(
         name,
@@ -423,9 +422,7 @@ def _known(names: list[str], path: Path) -> Iterator[tuple[str, "pa.DataType"]]:
             )
     classes = [name for name in names if _is_probability(name)]
     if {*classes} != {f"p_{k}" for k in range(len(classes))}:
-        raise DataError(
-            f"{path}: the probability columns must be p_0 … p_{{c-1}} without a gap — found {', '.join(classes)}"
-        )
+        raise DataError(f"{path}: the columns must be p_0 … p_{{c-1}} without a gap — found {', '.join(classes)}")
     for name in (*_REQUIRED, *_OPTIONAL, *classes):
         if names.count(name) > 1:
             raise DataError(f"{path} has the column '{name}' {names.count(name)} times — keep one column of each name")
