@@ -121,7 +121,8 @@ def finish(axes: Axes, place: str | None = "best", title: str | None = None) -> 
     """Place the legend in a corner of the axes."""
     if place is not None:
         look: Any = {"loc": place, "fontsize": 7.5, "title_fontsize": 7.5, "edgecolor": "none", "framealpha": 0.8}
-        legend = axes.legend(title=title, alignment="left", facecolor=GROUND, labelcolor=INK, **look)
+        look |= {"alignment": "left", "facecolor": GROUND, "labelcolor": INK}
+        legend = axes.legend(title=title, **look)
         legend.get_title().set_color(INK)
 
 

@@ -190,7 +190,8 @@ def _vector(file: Path, key: str, found: Mapping[str, Any]) -> NDArray[Any]:
     missing = int(np.isnan(array).sum()) if array.dtype.kind == "f" else 0
     if array.dtype.kind not in kinds or missing or array.ndim != 1 or not array.size:
         raise DataError(
-            f"{file}: '{key}' has shape {array.shape}, type {array.dtype}, {missing:,} NaN — allowed: (n,) numbers"
+            f"{file}: '{key}' has the shape {array.shape}, the type {array.dtype} and {missing:,} NaN — allowed: (n,), "
+            "a number for each sample"
         )
     return array
 
@@ -401,7 +402,10 @@ def _probabilities(name: str, role: str, rows: _Rows) -> NDArray[np.float64] | N
     bad = np.abs(sums - 1.0) > _SUM
     if bad.any():
         first = int(bad.argmax())
-        raise DataError(f"{rows.where(first)}: {names[0]} … {names[-1]} have a sum of {sums[first]:.6g} — allowed: 1")
+        raise DataError(
+            f"{rows.where(first)}: {names[0]} … {names[-1]} have a sum of {sums[first]:.6g} — allowed: class "
+            "probabilities, which sum to 1"
+        )
     return probabilities
 
 
