@@ -311,11 +311,8 @@ def _figure(study: Study, every: _FigureLines, row: Row, column: Column) -> Publ
     check_known((*match, value, *([std] if std else [])), every[0][1], f"{where}: file '{source.file}'")
     lines = [line for line in every if all(line[1][key] == text for key, text in match.items())]
     if len({(texts[value], texts.get(std, "")) for _, texts in lines}) > 1:
-        keys = ", ".join(f"{key} {text}" for key, text in match.items())
-        raise ConfigError(
-            f"{where}: {row.path}, {column.path}: {len(lines)} lines of '{source.file}' have {keys} — name another "
-            "column of the file in `published` of the row or the column"
-        )
+        what = f"{row.path}, {column.path}: {len(lines)} lines of '{source.file}' have {match}"
+        raise ConfigError(f"{where}: {what} — name another column of the file in `published`")
     if not lines or lines[0][1][value] in _NOTHING:
         return None
     place, texts = lines[0]

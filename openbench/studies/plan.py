@@ -158,18 +158,12 @@ def _row(part: Progress) -> tuple[str | int, ...]:
 
 def _notes(study: Study, parts: Sequence[Progress], needs: Mapping[str, Sequence[str]], free: int) -> Iterator[str]:
     if any(part.missing for part in parts):
-        yield (
-            "estimated from the seconds and images of records of the same benchmark and method; not known where there "
-            "is no record; the trainings themselves are not counted, since records do not say how long theirs took"
-        )
+        yield "estimated from records of the same benchmark and method; without the time that trainings take"
         yield f"free in the cache: {decimal(free)}"
     for part in parts:
         if part.partial:
-            yield (
-                f"{part.benchmark}: {len(part.partial)} of the runs to do are there, but on another state of the "
-                "benchmark (parts or other images of its data); --allow incomplete counts those of the state that most "
-                "runs have"
-            )
+            there = f"{len(part.partial)} of the runs to do are there, but on part or other images of its data"
+            yield f"{part.benchmark}: {there}; --allow incomplete counts those of the state that most runs have"
         for reason, count in Counter(run.refused for run in part.refused).items():
             yield f"{part.benchmark}: {count} run{'s' * (count > 1)} cannot be made: {reason}"
         yield from (f"{part.benchmark} lacks {line}" for line in needs.get(part.benchmark, ()))

@@ -111,10 +111,7 @@ def planned_run(words: Sequence[str], where: str, config_dir: Path | None = None
     scientific = tuple(word for word in words if not key_of(word).startswith((RUNTIME, HYDRA, _INCOMPLETE)))
     chosen = {key_of(word): word.partition("=")[2] for word in scientific if "." not in key_of(word)}
     if "benchmark" not in chosen:
-        raise ConfigError(
-            f"{where}: names no benchmark ({', '.join(words) or 'no overrides'}) — add one to the `run` of the study, "
-            "of the row or of the column, e.g. +benchmark=digits"
-        )
+        raise ConfigError(f"{where}: names no benchmark — add one to a `run` of the study, e.g. +benchmark=digits")
     values = tuple(word for word in scientific if _is_of_benchmark(word) and word[0] != "~")
     others = tuple(word for word in scientific if key_of(word).partition(".")[0] in ("backbone", "dataset@benchmark"))
     try:

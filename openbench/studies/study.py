@@ -327,9 +327,7 @@ def _chosen(lines: Sequence[_Line], patterns: tuple[str, ...], option: str) -> t
     known = list(dict.fromkeys(place for line in lines for place in line.places if place))
     for pattern in patterns:
         if not any(fnmatchcase(place, pattern) for place in known):
-            raise ConfigError(
-                f"{option} '{pattern}' matches nothing{did_you_mean(pattern, known)} — available: {', '.join(known)}"
-            )
+            raise ConfigError(not_found(f"{option} '{pattern}'", pattern, known))
     return tuple(
         line for line in lines if not patterns or any(fnmatchcase(n, p) for n in line.places for p in patterns)
     )
