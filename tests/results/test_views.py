@@ -8,7 +8,7 @@ import pytest
 from openbench.errors import ConfigError
 from openbench.results.records.settings import hyper_parameters
 from openbench.results.tables.render import Estimate, to_console, to_csv
-from openbench.results.tables.views import VIEWS, explained, family_of, kind_of, metric_column, run_table, run_tables
+from openbench.results.tables.views import VIEWS, explained, family_of, kind_of, metric_column, run_tables
 
 from .records import full_record, make_record
 
@@ -105,7 +105,7 @@ def test_the_threshold_view_has_the_layout_of_the_autc_paper(record):
 
 
 def test_the_overview_shows_groups_before_their_sets_with_interval_and_both_sides(record):
-    table = run_table(record)
+    table = run_tables(record)[0]
     assert [row[0].strip() for row in table.rows] == ["near", "a", "far", "c"]
     titles = [column.title for column in table.columns]
     assert [row[titles.index("role")] for row in table.rows] == ["mean", "near", "mean", "far"]
@@ -147,9 +147,9 @@ def test_chosen_hyper_parameters_are_shown():
     record = make_record(
         tuned={"k": 10}, trials=[{"params": {"k": 10}, "auroc": 0.8}, {"params": {"k": 1}, "infeasible": "no"}]
     )
-    assert "tuned on validation: k=10" in run_table(record).title
+    assert "tuned on validation: k=10" in run_tables(record)[0].title
     oracle = replace(record, config={"seed": 0, "tune": {"strategy": "oracle"}})
-    assert "tuned on test data (oracle): k=10" in run_table(oracle).title
+    assert "tuned on test data (oracle): k=10" in run_tables(oracle)[0].title
     (trials,) = run_tables(record, "trials")
     assert [c.title for c in trials.columns] == ["hyper-parameters", "validation AUROC ↑", "chosen", "infeasible"]
     assert trials.texts() == [["k=10", "80.00", "yes", ""], ["k=1", "unable", "", "no"]]
@@ -190,7 +190,7 @@ def test_a_benchmark_that_is_not_pristine_lists_its_deviations_under_every_table
     for view in ("overview", "ranking", "counts"):
         for table in run_tables(record, view):
             assert "tin: dropped; a (near): 3 of 5" in table.notes[0]
-    assert run_table(make_record()).notes == ()
+    assert run_tables(make_record())[0].notes == ()
 
 
 def test_the_selective_view_shows_both_oscr_and_says_which_is_which(record):
@@ -261,4 +261,4 @@ def test_accuracy_over_validation_and_test_is_that_of_the_pooled_images():
     counts = {"id_val/x": {"n": 1000, "expected": 1000}, "id_test/x": {"n": 9000, "expected": 9000}}
     values = {**record.metrics["id"], "accuracy": 8261 / 9000, "id_val_accuracy": 912 / 1000}
     record = replace(record, counts=counts, metrics={**record.metrics, "id": values})
-    assert "91.73 % (with validation, n = 10000)" in run_table(record).title
+    assert "91.73 % (with validation, n = 10000)" in run_tables(record)[0].title

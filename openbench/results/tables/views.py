@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, pstdev
 from typing import Any
@@ -56,8 +56,8 @@ _TUNED_ON = {
 }
 
 
-def run_table(record: ResultRecord) -> Table:
-    """Return the overview of a run: AUROC and FPR@95 with intervals, AUPR per set and group, on both ID sides."""
+def _overview(record: ResultRecord) -> Iterator[Table]:
+    """The overview of a run: AUROC and FPR@95 with intervals, AUPR per set and group, on both ID sides."""
     sides = [side for side in SIDES if any((side + name) in record.metrics for name in names_of(record))]
     columns = [*Column.of("set", "role", ("n", "count"))]
     for side in sides:
@@ -73,7 +73,7 @@ def run_table(record: ResultRecord) -> Table:
             cells += [estimate(values, "auroc"), estimate(values, "fpr95")]
             cells += [] if side else [values.get("aupr_in"), values.get("aupr_out")]
         rows.append(tuple(cells))
-    return Table(_title(record), tuple(columns), tuple(rows), record.header, deviation_notes(record))
+    yield Table(_title(record), tuple(columns), tuple(rows), record.header, deviation_notes(record))
 
 
 def stream_table(record: ResultRecord) -> Table:
@@ -121,15 +121,9 @@ def run_tables(record: ResultRecord, view: str = "overview") -> list[Table]:
     check_choice("view", view, VIEWS)
     if view == "overview" and is_stream(record.metrics):
         return [stream_table(record)]
-    special: Mapping[str, Callable[[ResultRecord], Iterable[Table]]] = {
-        "overview": lambda record: [run_table(record)],
-        "trials": _trials,
-        "counts": _counts,
-        "id": _id,
-        "prediction_sets": _prediction_sets,
-    }
+    own = {"overview": _overview, "trials": _trials, "counts": _counts, "id": _id, "prediction_sets": _prediction_sets}
     families = (table for side in SIDES for table in _family(record, side, view))
-    tables = special[view](record) if view in special else families
+    tables = own[view](record) if view in own else families
     return without_repeats(_with_conventions(table, view) for table in tables)
 
 
