@@ -66,7 +66,7 @@ def _overview(record: ResultRecord) -> Iterator[Table]:
         columns += [Column(title, "percent") for title in titles]
     rows = []
     for name in names_of(record):
-        cells: list[Cell] = [name if name in GROUPS else f"{MEMBER}{name}", role_of(record, name)]
+        cells: list[Cell] = [name if name in GROUPS else f"{MEMBER}{name}", role_in(members_of(record), name)]
         cells.append(record.metrics.get(name, {}).get("n_ood"))
         for side in sides:
             values = record.metrics.get(side + name, {})
@@ -87,7 +87,9 @@ def stream_table(record: ResultRecord) -> Table:
     for name in ordered(over, members_of(record)):
         counts = (_from_to([values.get(key) for values in over[name]]) for key in ("n_id", "n_ood"))
         numbers = (_over_orders([values.get(key) for values in over[name]]) for key in titles)
-        rows.append((name if name in GROUPS else f"{MEMBER}{name}", role_of(record, name), *counts, *numbers))
+        rows.append(
+            (name if name in GROUPS else f"{MEMBER}{name}", role_in(members_of(record), name), *counts, *numbers)
+        )
     columns = [*map(Column, ("set", "role", "ID images", "OOD images"))]
     columns += [Column(title, "percent") for title in titles.values()]
     plan = record.method.get("stream")
@@ -203,13 +205,8 @@ def members_of(record: ResultRecord) -> Members:
     return members
 
 
-def role_of(record: ResultRecord, name: str) -> str:
-    """Return the role of a set, `mean` for a group of sets, – for what else was measured."""
-    return role_in(members_of(record), name)
-
-
 def role_in(members: Members, name: str) -> str:
-    """Return the role of a set among those of each role, as `role_of` does."""
+    """Return the role of a set, `mean` for a group of sets, – for what else was measured."""
     if name in GROUPS:
         return "mean"
     roles = ((group, role) for group in GROUPS for role in (group, f"{group}_attacked"))
@@ -257,7 +254,9 @@ def _family(record: ResultRecord, side: str, view: str) -> Iterator[Table]:
     for name in names_of(record):
         values = record.metrics.get(side + name, {})
         pooled = {k.removeprefix("pooled_"): v for k, v in values.items() if k.startswith("pooled_")}
-        rows.append((name, role_of(record, name), {k: v for k, v in values.items() if not k.startswith("pooled_")}))
+        rows.append(
+            (name, role_in(members_of(record), name), {k: v for k, v in values.items() if not k.startswith("pooled_")})
+        )
         rows += [(name, "pooled", pooled)] if pooled else []
     measured = {key for _, _, values in rows for key in values}
     keys = [key for key in measured if is_column(key, view, measured)]
