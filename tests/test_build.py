@@ -26,10 +26,8 @@ PART = f"{__name__}.Part"
 
 
 def test_nested_nodes_are_built():
-    whole = build(
-        {"_target_": WHOLE, "name": "x", "part": {"_target_": PART, "size": 3}, "parts": [{"_target_": PART}]}
-    )
-    assert whole == Whole("x", Part(3), [Part(1)])
+    node = {"_target_": WHOLE, "name": "x", "part": {"_target_": PART, "size": 3}, "parts": [{"_target_": PART}]}
+    assert build(node) == Whole("x", Part(3), [Part(1)])
 
 
 def test_extra_values_reach_nodes_within():

@@ -167,10 +167,8 @@ def test_a_network_that_came_out_otherwise_is_compared_and_no_record_is_written(
     before = {path: path.read_bytes() for path in (here / "results").rglob("*.json")}
     try:
         run = ["run", *SHORT, "method=knn", "runtime.on_existing=verify"]
-        for command, end in (
-            (["verify", other], f"{other} knn: compared, "),
-            (run, f"compared {path.with_name(other)}"),
-        ):
+        ends = f"{other} knn: compared, ", f"compared {path.with_name(other)}"
+        for command, end in zip((["verify", other], run), ends, strict=True):
             assert main(command) == 0
             out = capsys.readouterr().out
             assert "not the same network: weights " in out

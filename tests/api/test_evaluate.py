@@ -133,9 +133,7 @@ def test_the_epochs_of_a_training_are_files_of_weights(evaluate, tmp_path):
 
 
 def test_a_wrong_number_of_classes_is_refused_where_the_method_reads_them(evaluate, tmp_path):
-    with pytest.raises(
-        NotApplicableError, match=r"method 'msp' reads logits.*'small' has 10 output classes.*'digits' has 6"
-    ):
+    with pytest.raises(NotApplicableError, match=r"'msp' reads logits.*'small' has 10 output.*'digits' has 6"):
         evaluate(small(classes=10), ["knn", "msp"])
     assert not files(tmp_path)  # the first of the two was not run
     # Its features are those of the network with as many classes as there are: both draw them first.
@@ -195,9 +193,8 @@ def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
     scaled = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.3] * 3, [0.3] * 3)])
     found = evaluate(small(), preprocess=scaled)["msp"]
     assert "ToDtype(scale=True)" in found.record.backbone["preprocess"]["own"]["text"]
-    assert found.record.metrics["eight"]["auroc"] == pytest.approx(
-        evaluate(small())["msp"].metrics["eight"]["auroc"], abs=1e-3
-    )
+    expected = evaluate(small())["msp"].metrics["eight"]["auroc"]
+    assert found.metrics["eight"]["auroc"] == pytest.approx(expected, abs=1e-3)
     assert plain(evaluate(small(), preprocess=scaled)["msp"]) == plain(found)
 
 

@@ -171,14 +171,12 @@ def test_nothing_of_the_size_of_the_features_is_kept_in_memory(tmp_path):
     rows = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float16, (n, d))
     for start in range(0, n, 10_000):
         rows[start : start + 10_000] = RNG.normal(size=(10_000, d))
-    sets = {"train": None, "id_val": None, "far": None, "near": {"far": RNG.normal(size=(10, d)) + 3}}
+    sets = {"train": None, "id_val": None, "far": None, "near": {"x": RNG.normal(size=(10, d)) + 3}}
     head = RNG.normal(size=(2, d)), np.zeros(2)
     given = np.load(tmp_path / "x.npy", mmap_mode="r")
     tracemalloc.start()
     try:
-        evaluated(
-            **{**sets, "near": {"x": sets["near"]["far"]}}, id_test=given, head=head, metrics={"families": ["ranking"]}
-        )
+        evaluated(**sets, id_test=given, head=head, metrics={"families": ["ranking"]})
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -1,5 +1,6 @@
 """The user's model as a backbone: where its parts are, what identifies it, what is refused and warned of."""
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -92,9 +93,7 @@ def test_what_holds_no_logits_is_refused_with_what_it_holds():
 
 
 def test_two_layers_that_may_be_the_classifier_are_listed():
-    with pytest.raises(
-        ConfigError, match=r"no nn.Linear makes its output \(12, 5\) alone \(candidates: 'dist' 7 → 5, 'fc' 7 → 5"
-    ):
+    with pytest.raises(ConfigError, match=r"makes its output \(12, 5\) alone \(candidates: 'dist' 7 → 5, 'fc' 7 → 5"):
         wrapped(TwoHeads())
     assert wrapped(TwoHeads(), head="fc").backbone.num_classes == CLASSES
 
@@ -128,9 +127,7 @@ def test_other_named_features_are_averaged_over_positions_and_have_no_head():
     with torch.no_grad():
         torch.testing.assert_close(found.outputs(images(), BOTH).features, model.conv(images()).mean(dim=(2, 3)))
     refuse_missing_parts(found, KNN(), "knn")
-    with pytest.raises(
-        NotApplicableError, match="method 'vim' reads the head, but backbone 'small' has features and logits only"
-    ):
+    with pytest.raises(NotApplicableError, match="'vim' reads the head, but backbone 'small' has features and logits"):
         refuse_missing_parts(found, ViM(), "vim")
 
 
@@ -171,17 +168,12 @@ def test_a_softmax_at_the_end_is_taken_off_and_told():
     model = Softmaxed()
     found = wrapped(model)
     torch.testing.assert_close(found.backbone.outputs(images(), BOTH).logits, outputs_of(model, images())[1])
-    assert (
-        "ends in softmax: its outputs are probabilities, so the outputs of its last linear layer 'fc'"
-        in found.warnings[0]
-    )
+    assert re.search("ends in softmax: .* the outputs of its last linear layer 'fc'", found.warnings[0])
 
 
 def test_probabilities_of_a_function_are_told():
     model = Softmaxed().eval()
-    assert (
-        "returns probabilities (its rows sum to 1) where logits are expected" in wrapped(lambda x: model(x)).warnings[0]
-    )
+    assert "returns probabilities (its rows sum to 1)" in wrapped(lambda x: model(x)).warnings[0]
     assert wrapped(lambda x: Small.forward(model, x)).warnings == ()
 
 
@@ -243,9 +235,7 @@ def test_functions_give_logits_or_features_and_logits():
     both = wrapped(lambda x: (model.pooled(x), model(x)), head=(model.fc.weight, model.fc.bias)).backbone
     check_outputs(both, model)
     refuse_missing_parts(both, ViM(), "vim")
-    with pytest.raises(
-        NotApplicableError, match="method 'knn' reads features, but backbone 'logits_alone' has logits only"
-    ):
+    with pytest.raises(NotApplicableError, match="'knn' reads features, but backbone 'logits_alone' has logits"):
         refuse_missing_parts(wrapped(lambda x: model(x), name="logits_alone").backbone, KNN(), "knn")
 
 
@@ -286,13 +276,8 @@ def test_outputs_that_are_not_finite_are_refused():
 
 def test_images_that_were_not_scaled_are_told():
     transforms = _compat.library("torchvision.transforms")
-    raw = transforms.Compose(
-        [transforms.Resize(SIDE), transforms.CenterCrop(SIDE), transforms.PILToTensor(), torch.Tensor.float]
-    )
-    assert (
-        "images reach 255 after preprocess, where normalised pixels lie within about ±3"
-        in wrapped(Small(), raw).warnings[0]
-    )
+    steps = [transforms.Resize(SIDE), transforms.CenterCrop(SIDE), transforms.PILToTensor(), torch.Tensor.float]
+    assert "images reach 255 after preprocess" in wrapped(Small(), transforms.Compose(steps)).warnings[0]
 
 
 def test_images_unlike_those_of_the_first_batch_norm_are_told():

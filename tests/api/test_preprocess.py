@@ -122,9 +122,8 @@ def test_a_transform_without_resizing_leaves_the_size_to_the_benchmark():
 
 
 def test_mean_and_std_of_what_is_run_as_it_is_are_measured():
-    whole = v2.Compose(
-        [v2.Resize(8), v2.CenterCrop(8), v2.ToImage(), FLOATS, v2.Normalize([0.4, 0.5, 0.6], [0.2, 0.25, 0.5])]
-    )
+    normalise = v2.Normalize([0.4, 0.5, 0.6], [0.2, 0.25, 0.5])
+    whole = v2.Compose([v2.Resize(8), v2.CenterCrop(8), v2.ToImage(), FLOATS, normalise])
     found = prepared(whole, BENCHMARK).preprocess
     assert found.mean == pytest.approx((0.4, 0.5, 0.6), abs=1e-5)
     assert found.std == pytest.approx((0.2, 0.25, 0.5), abs=1e-5)

@@ -144,9 +144,8 @@ def test_another_benchmark_with_the_same_images_does_not_reuse_them(evaluate, ga
     gain(-3.0)
     fewer = [word.replace("id.test.limit=80", "id.test.limit=60") for word in DIGITS]
     second = evaluate(small(kind=ReadsGlobal), overrides=fewer)
-    fresh = evaluate(
-        small(kind=ReadsGlobal), overrides=fewer, cache=tmp_path / "fresh", results=tmp_path / "fresh results"
-    )
+    folders = {"cache": tmp_path / "fresh", "results": tmp_path / "fresh results"}
+    fresh = evaluate(small(kind=ReadsGlobal), overrides=fewer, **folders)
     assert near(second) == near(fresh)
 
 

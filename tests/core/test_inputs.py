@@ -25,7 +25,7 @@ def features(n=20, **changes):
         ({"features": np.zeros((20, 4), np.float32)}, r"'features' is a numpy\.ndarray — pass a torch\.Tensor of"),
         (
             {"features": torch.zeros(20, 4).double()},
-            r"'features' is torch\.float64 — pass tensor\.to\(torch\.float32\)",
+            r"'features' is torch\.float64 — pass tensor\.to",
         ),
         ({"labels": torch.zeros(20)}, r"'labels' is torch\.float32 — pass tensor\.to\(torch\.int64\)"),
         ({"labels": torch.zeros(5, 1, dtype=torch.int64)}, r"'labels' has the shape \(5, 1\) — \(n,\) expected"),

@@ -127,9 +127,8 @@ def test_a_request_asks_for_logits_unless_told_and_its_later_fields_do_not_renam
 )
 def test_predictions_are_correct_where_something_is_classified(role, predictions, correct):
     n = len(predictions)
-    found = SetScores.of_split(
-        "x", role, np.zeros(n, np.float32), np.array([0, 0, 1][:n]), np.array(predictions, np.int64)
-    )
+    labels, predictions = np.array([0, 0, 1][:n]), np.array(predictions, np.int64)
+    found = SetScores.of_split("x", role, np.zeros(n, np.float32), labels, predictions)
     assert (found.correct if correct is None else found.correct.tolist()) == correct
 
 

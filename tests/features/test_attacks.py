@@ -69,9 +69,8 @@ def test_attacked_images_stay_in_the_ball_whatever_the_batches(norm, epsilon, mo
     backbone, split = toy_backbone(), toy_split(12)
     loss = partial(cross_entropy, backbone)
     first = attacked(store, backbone, split, attack, loss=loss, target="ce")
-    again = attacked(
-        FeatureStore(tmp_path / "b", batch_size=12, progress=False), backbone, split, attack, loss=loss, target="ce"
-    )
+    whole = FeatureStore(tmp_path / "b", batch_size=12, progress=False)
+    again = attacked(whole, backbone, split, attack, loss=loss, target="ce")
     change = (pixels_of(first).astype(float) - pixels_of(split)).reshape(12, -1)
     size = np.abs(change).max(axis=1) if norm == "linf" else np.linalg.norm(change, axis=1)
     assert size.min() > 2

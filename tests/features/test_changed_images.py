@@ -96,10 +96,8 @@ def test_a_copy_is_resized_as_its_clean_image_is(as_stored: bool, side: int) -> 
 
 
 def test_a_transform_of_ones_own_takes_its_crop_once_of_a_whole_corrupted_image() -> None:
-    split, preprocess = (
-        replace(toy_split(3), items=WHOLE),
-        OwnPreprocess(4, 4, own=OwnTransform("centre", "1", "RGB", centre)),
-    )
+    split = replace(toy_split(3), items=WHOLE)
+    preprocess = OwnPreprocess(4, 4, own=OwnTransform("centre", "1", "RGB", centre))
     copies = corrupted(split, Corruption("brightness", 2), preprocess)
     (found,) = batches(copies, preprocess, 3)
     brighter = [corrupt(image, "brightness", 2, np.random.default_rng(0)) for image in split.items]  # draws nothing

@@ -95,9 +95,8 @@ def test_every_fault_is_told_at_once():
     assert text.startswith(f"Distance fails 4 of {len(all_checks())} checks:")
     for what in ("learnt attributes without a final", "fit or score changed hyper-parameters", "fit must return self"):
         assert what in text
-    assert (
-        len(re.findall(r"^  \d+\. ", text, re.M)) == 4
-    )  # what fails because `fit` returns nothing is no fault of its own
+    # What fails because `fit` returns nothing is no fault of its own.
+    assert len(re.findall(r"^  \d+\. ", text, re.M)) == 4
     assert "AUROC 0.001 on planted clusters — at least 0.8 expected; the sign may be swapped" in text
 
 
