@@ -217,19 +217,16 @@ def _measured(black: NDArray[np.float32], white: NDArray[np.float32]) -> tuple[t
     return tuple(rounded[0]), tuple(rounded[1])
 
 
-def range_warnings(images: Tensor, preprocess: Preprocess, module: nn.Module | None) -> tuple[str, ...]:
+def range_warnings(images: Tensor, module: nn.Module | None) -> tuple[str, ...]:
     """Return warnings about images that are not in the range of the training images.
 
     Args:
         images: of ID test, preprocessed, on the network's device.
-        preprocess: that made them.
         module: the network, whose first batch norm has the statistics of its training; None = not known.
     """
     largest = float(images.abs().max())
     if largest > _LARGEST:
-        return (
-            f"images reach {largest:.0f} after preprocess, where normalised pixels lie within about ±3 — scale them",
-        )
+        return (f"images reach {largest:.0f} after preprocess, where normalised pixels lie within ±3 — scale them",)
     norms = (part for part in ([] if module is None else module.modules()) if isinstance(part, nn.BatchNorm2d))
     norm = next(norms, None)
     # A running mean of zeros is that of a network which was not trained.

@@ -161,7 +161,7 @@ def _wrap_module(model: nn.Module, options: ModelOptions, task: ImageTask) -> Wr
     given, named_head = (None, options.head) if isinstance(options.head, str) else (options.head, None)
     classes, tried = len(task.classes), images.to(dtype_of(module))
     parts = find_parts(module, tried, name, classes, features=options.features, head=named_head)
-    warnings = range_warnings(images, transform.preprocess, module)
+    warnings = range_warnings(images, module)
     if parts.ends_in:
         warnings = (
             f"model '{name}' ends in {parts.ends_in}: its outputs are probabilities, so the outputs of its last linear "
@@ -204,8 +204,7 @@ def _wrap_outputs(model: Any, options: ModelOptions, task: ImageTask) -> Wrapped
     backbone = OutputsBackbone(
         name, architecture, read, transform, images, head=options.head, model=function, weights_sha256=sha256
     )
-    warnings = range_warnings(images, transform.preprocess, None)
-    return _probed(backbone, Path if is_file else type(model), notes, warnings, task)
+    return _probed(backbone, Path if is_file else type(model), notes, range_warnings(images, None), task)
 
 
 def _probed(
