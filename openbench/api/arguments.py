@@ -59,7 +59,7 @@ def words_of(overrides: Any) -> list[str]:
     for text in overrides:
         key = text.lstrip("+~").partition("=")[0]
         if key in (*_ARGUMENTS, *_RUNTIME):
-            raise ConfigError(f"overrides has '{text}' — use the argument of the call, or runtime.workers=4 alone")
+            raise ConfigError(f"overrides has '{text}' — use the argument of the call for it")
     return list(overrides)
 
 

@@ -251,7 +251,7 @@ def test_a_step_by_the_gradient_of_a_function_is_that_of_the_module():
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (lambda x: x, r"returns \(12, 3, 16, 16\) for 12 images — return tensors: logits \(n, c\)"),
+        (lambda x: x, r"returns \(12, 3, 16, 16\) for 12 images — return logits \(n, c\), or"),
         (7, "model is a int — pass"),
         (nn.Conv2d(1, 3, 3), r"model 'conv2d' fails on images \(12, 3, 16, 16\) \(RuntimeError.*.*one number each"),
         (nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (16, -1))), "'sequential' returns 16 rows for 12 images"),

@@ -235,7 +235,9 @@ def _read_function(function: Callable[[Tensor], Any], name: str, images: Tensor)
     parts = tuple(logits) if isinstance(logits, tuple | list) else (logits,)
     if not 1 <= len(parts) <= 2 or not all(isinstance(p, Tensor) and p.ndim == 2 and len(p) == n for p in parts):
         shapes = ", ".join(f"{tuple(p.shape)}" if isinstance(p, Tensor) else type(p).__name__ for p in parts)
-        raise ConfigError(f"model '{name}' returns {shapes} for {n} images — return tensors: logits (n, c), or both")
+        raise ConfigError(
+            f"model '{name}' returns {shapes} for {n} images — return logits (n, c), or (features, logits)"
+        )
     return parts[-1], parts[0] if len(parts) == 2 else None
 
 
