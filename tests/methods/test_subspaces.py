@@ -1,5 +1,7 @@
 """Principal subspaces, against scikit-learn and singular value decompositions."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -7,25 +9,24 @@ from scipy.special import logsumexp, softmax
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler, normalize
 
-from openbench.core.features import Head
+from openbench.core.features import FeatureSet, Head
 from openbench.errors import MethodError
 from openbench.methods.subspaces import KPCA, NECO, PNML, Residual, ViM
 
 from .problems import KINDS, Problem, assert_equal, changed, f, given, problem, scores, unit, z
 
 
-def by_svd(data: Problem, dim: int) -> np.ndarray:
-    """The principal subspace from the singular vectors of the shifted features, the residual by subtraction."""
+def outside(data: Problem, x: FeatureSet, dim: int) -> Callable[[np.ndarray], np.ndarray]:
+    """The length of the part of features outside the `dim` first directions of a singular value decomposition."""
     u = np.linalg.lstsq(data.weight, -data.bias, rcond=1e-5)[0]
-    _, _, directions = np.linalg.svd(f(data.train) - u, full_matrices=True)
-    principal = directions[:dim].T
+    principal = np.linalg.svd(f(x) - u)[2][:dim].T
+    return lambda features: np.linalg.norm((features - u) - (features - u) @ principal @ principal.T, axis=1)
 
-    def residual(features: np.ndarray) -> np.ndarray:
-        shifted = features - u
-        return np.linalg.norm(shifted - shifted @ principal @ principal.T, axis=1)
 
-    alpha = z(data.train).max(axis=1).mean() / residual(f(data.train)).mean()
-    return alpha * residual(f(data.test)) - logsumexp(z(data.test), axis=1)
+def by_svd(data: Problem, dim: int) -> np.ndarray:
+    length = outside(data, data.train, dim)
+    alpha = z(data.train).max(axis=1).mean() / length(f(data.train)).mean()
+    return alpha * length(f(data.test)) - logsumexp(z(data.test), axis=1)
 
 
 @pytest.mark.parametrize("dim", [1, 12, 19])
@@ -77,10 +78,7 @@ def test_vim_features_of_lower_rank_than_the_subspace_are_an_error():
 @pytest.mark.parametrize("kind", KINDS)
 def test_residual_equals_what_a_singular_value_decomposition_leaves(kind, dim):
     data = problem(kind)
-    u = np.linalg.lstsq(data.weight, -data.bias, rcond=1e-5)[0]
-    principal = np.linalg.svd(f(data.val) - u)[2][:dim].T
-    shifted = f(data.test) - u
-    assert_equal(scores(Residual(dim), data), np.linalg.norm(shifted - shifted @ principal @ principal.T, axis=1))
+    assert_equal(scores(Residual(dim), data), outside(data, data.val, dim)(f(data.test)))
 
 
 @pytest.mark.parametrize(("d", "kept"), [(24, 12), (700, 350), (1100, 588)])
