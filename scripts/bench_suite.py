@@ -23,10 +23,7 @@ to `--clock` (real).
 """
 
 import argparse
-import contextlib
-import io
 import json
-import sys
 import tempfile
 import time
 import types
@@ -34,9 +31,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench_sweep import METHOD, swept  # beside this script
+from bench_sweep import METHOD, carried_out, swept  # beside this script
 
-from openbench.__main__ import main as openbench
 from openbench.backbones.base import Backbone
 from openbench.compose.composed import composed
 from openbench.core.benchmark import Benchmark
@@ -174,10 +170,7 @@ def table_of(
 
 def timed(shared: list[str], methods: list[str], one_pass: float) -> str:
     """Extract what the methods read, time their sweep, and return what it took in words."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        failed = openbench(["extract", *shared, "method=knn", "runtime.progress=false"])
-    if failed:
-        sys.exit(failed)
+    carried_out(["extract", *shared, "method=knn", "runtime.progress=false"])
     clock.time = types.SimpleNamespace(perf_counter=time.process_time)  # type: ignore[attr-defined]
     with tempfile.TemporaryDirectory() as place:
         taken, stages = swept([*shared, *methods], Path(place))

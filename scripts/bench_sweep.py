@@ -23,6 +23,14 @@ from openbench.engine import provenance as clock
 METHOD = ("tune", "fit", "score", "features")
 
 
+def carried_out(words: list[str]) -> None:
+    """Carry out a command without what it prints."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = openbench(words)
+    if code:
+        raise SystemExit(code)
+
+
 def swept(arguments: list[str], folder: Path) -> tuple[float, list[dict[str, float]]]:
     """Carry out a sweep; return its processor seconds and those of the stages of each record."""
     start = time.process_time()

@@ -7,8 +7,6 @@ The first word names precisions, separated by commas; the rest is a sweep, as af
 its own into the cache; records go to a temporary folder. Seconds are processor time of a single thread.
 """
 
-import contextlib
-import io
 import json
 import sys
 import tempfile
@@ -16,17 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from openbench.__main__ import main as openbench
+from bench_sweep import carried_out  # beside this script
 
 GROUPS = ("near", "far")
-
-
-def carried_out(words: list[str]) -> None:
-    """Give a command, whose table is not printed; this script ends with it where it fails, as it has said why."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        code = openbench(words)
-    if code:
-        raise SystemExit(code)
 
 
 def areas(way: str, arguments: list[str], folder: Path) -> dict[str, dict[str, float]]:

@@ -5,8 +5,6 @@
 The words are those of a run. Each reading is a run of its own; records go to a temporary folder.
 """
 
-import contextlib
-import io
 import json
 import sys
 import tempfile
@@ -15,9 +13,9 @@ from pathlib import Path
 from typing import Self
 
 import torch
+from bench_sweep import carried_out  # beside this script
 from torch import Tensor
 
-from openbench.__main__ import main as openbench
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.methods._stats import classifier, training
@@ -72,23 +70,19 @@ READINGS = {
 }
 
 
-def main() -> int:
+def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(__doc__)
-        return 0
+        return
     print("| reading | near AUROC | far AUROC |\n| --- | ---: | ---: |")
     for name, target in READINGS.items():
         with tempfile.TemporaryDirectory() as place:
             given = ["method=core", f"method._target_={target}", f"runtime.results={place}", "runtime.progress=false"]
-            with contextlib.redirect_stdout(io.StringIO()):
-                code = openbench(["run", *sys.argv[1:], *given])
-            if code:
-                return code
+            carried_out(["run", *sys.argv[1:], *given])
             (file,) = Path(place, "records").rglob("*.json")
             metrics = json.loads(file.read_text())["metrics"]
         print(f"| {name} | " + " | ".join(f"{100 * metrics[group]['auroc']:.2f}" for group in ("near", "far")) + " |")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
