@@ -268,7 +268,7 @@ def read_study(path: Path, name: str) -> Study:
         name: what users type for it.
 
     Raises:
-        ConfigError: not a mapping, an unknown or missing key, a value of another kind, or a name twice.
+        ConfigError: not a mapping, an unknown or missing key, or a value of another kind.
     """
     node, where = read_config(path), f"study '{name}'"
     check_value(node, dict, where)
@@ -303,10 +303,6 @@ def _described(error: ValidationError, where: str) -> str:
 def _check(study: Study, where: str) -> None:
     """Check what the keys of a study say of one another."""
     check_known(study.options.model_fields_set, _OPTIONS[study.layout], f"{where}: options")
-    for kind, lines in (("rows", study.rows), ("columns", study.columns)):
-        names = [line.path for line in lines]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ConfigError(f"{where}: {kind}: {', '.join(twice)} twice — allowed: each name once")
     for column in study.columns:
         at = f"{where}: columns.{column.path}"
         if study.layout in ("grid", "mixture") and not (column.set and column.key):
