@@ -358,6 +358,6 @@ def study(name: str, config_dir: Path | None = None) -> Study:
     known = names(config_dir)
     if name not in known:
         alike = [path for path in known if path.rpartition("/")[2] == name]
-        what = f"study '{name}' not found in configs/study, and a file of your own ends in .yaml"
+        what = f"study '{name}' not found in configs/study (a file of your own ends in .yaml)"
         raise ConfigError(not_found(what, name, alike or known, "list study"))
     return read_study(known[name], name)
