@@ -188,7 +188,7 @@ def _path(status: SetStatus) -> str:
 def _hashes(split: Split) -> tuple[list[str | None], list[str]]:
     """A hash per image, None for unreadable ones and for rows of a table; and a message for each unreadable one."""
     if isinstance(split.items, FeatureItems):  # every row was read when they were hashed
-        return [content.hex() for content in split.items.hashes()], []
+        return [row.tobytes().hex() for row in split.items.contents[split.items.rows]], []
     hashes: list[str | None] = []
     unreadable = []
     for index in range(len(split)):
@@ -290,10 +290,8 @@ def _places(items: Items) -> Mapping[object, int]:
     if isinstance(items, ArrayItems):
         start = items.pixels.__array_interface__["data"][0]
         return {(start, int(row)): position for position, row in enumerate(np.asarray(items.rows))}
-    if isinstance(items, FeatureItems):
-        return {content: position for position, content in enumerate(items.hashes())}
-    if isinstance(items, EncodedItems):
-        return {items.contents[row].tobytes(): position for position, row in enumerate(items.rows)}
+    if isinstance(items, FeatureItems | EncodedItems):
+        return {content.tobytes(): position for position, content in enumerate(items.contents[items.rows])}
     if not isinstance(items, FileItems):
         return {}
     real = {folder: os.path.realpath(folder) for folder in set(map(os.path.dirname, items.files))}

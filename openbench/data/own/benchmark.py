@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import math
 import shlex
 from collections import defaultdict
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from openbench import paths
 from openbench.config.overrides import is_name
@@ -80,7 +81,7 @@ class OwnBenchmark:
             if not is_name(name):
                 raise ConfigError(f"{what} name '{name}' is read by yaml as a number or another value — choose another")
         if not any(where.startswith(("near.", "far.")) for where in self.ood):
-            raise ConfigError("no OOD test set — give at least one: --near NAME=PATH or --far NAME=PATH")
+            raise ConfigError("no OOD test set — give at least one, near or far: NAME=PATH")
         classes, train = self.classes, self.id_sets["train"].at
         if len(classes) < 2 and not self.one_class:
             raise DataError(f"'{train}' has the classes {list(classes)} — at least two are needed")
@@ -166,43 +167,56 @@ def split(whole: OwnSet, shares: Sequence[float], seed: int) -> list[OwnSet]:
 
 def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
     """Write a benchmark of images as `write_files` does; return the files."""
-    mean, std = mean_and_std(benchmark)
+    (mean, std), side = mean_and_std(benchmark), benchmark.side
     header = [
-        command(benchmark, folder),
         f"{sum(len(s.rows) for s in benchmark.id_sets.values())} ID images of {len(benchmark.classes)} classes; "
         f"the lists in lists/{benchmark.name}/*.csv, beside this folder, name the images of each split.",
+        "The mean and the deviation are those of the training images after resizing.",
     ]
-    defaults = [f"/dataset@benchmark.{where}: own" for where in benchmark.sets]
-    defaults += ["/dataset@benchmark.csid.corrupted: id_corrupted"] * benchmark.corruptions
-    defaults += ["_self_", f"override /backbone: {benchmark.backbone}"]
+    defaults: list[Any] = [{f"/dataset@benchmark.{where}": "own"} for where in benchmark.sets]
+    defaults += [{"/dataset@benchmark.csid.corrupted": "id_corrupted"}] * benchmark.corruptions
+    defaults += ["_self_", {"override /backbone": benchmark.backbone}]
     sources = {where: {"own": {"path": str(images.at)}} for where, images in benchmark.sets.items()}
-    rest = ["  preprocess:", f"    resize: {benchmark.side}", f"    crop: {benchmark.side}"]
-    rest += ["    # Of the training images after resizing.", f"    mean: {mean}", f"    std: {std}"]
-    if benchmark.epochs is not None:
-        rest += ["", f"training: {{recipe: {{epochs: {benchmark.epochs}}}}}"]
-    return write_files(benchmark, folder, (header, defaults, rest), sources)
+    rest = {"training": {"recipe": {"epochs": benchmark.epochs}}} if benchmark.epochs is not None else {}
+    preprocess = {"resize": side, "crop": side, "mean": mean, "std": std}
+    return write_files(benchmark, folder, header, sources, {"defaults": defaults, "preprocess": preprocess, **rest})
 
 
 def write_files(
     benchmark: OwnBenchmark,
     folder: Path,
-    lines: tuple[Sequence[str], Sequence[str], Sequence[str]],
+    header: Sequence[str],
     sources: Mapping[str, Mapping[str, Any]],
+    rest: Mapping[str, Any],
 ) -> list[Path]:
     """Write `folder/benchmark/NAME.yaml` and `folder/lists/NAME/*.csv`; return the files.
 
     Args:
         benchmark: names the classes and the samples of each set.
         folder: a config folder, new or not.
-        lines: of the yaml file: the comment on top, the defaults list, and what follows the sets.
+        header: the comment on top of the yaml file, below its command.
         sources: what each set's config overrides in `sources`.
+        rest: of the yaml file: `defaults`, the `preprocess` of the benchmark, and what follows the benchmark.
 
     Raises:
         ConfigError: another file is there, or the folder cannot be written.
     """
-    files = {_list(benchmark, folder, where): _as_csv(own.rows) for where, own in benchmark.sets.items()}
-    files[folder / "benchmark" / f"{benchmark.name}.yaml"] = _as_yaml(benchmark, folder, lines, sources)
+    rest, name = dict(rest), benchmark.name
+    declared = [*benchmark.ood, *(["csid.corrupted"] if benchmark.corruptions else [])]
+    node: dict[str, Any] = {"name": name, "classes": [*benchmark.classes], "declared": declared, "incomplete": "error"}
+    files: dict[Path, str] = {}
+    for where, own in benchmark.sets.items():
+        group, _, title = where.rpartition(".")
+        path = folder / "lists" / name / f"{where}.csv"
+        files[path] = _as_csv(own.rows)
+        of_set = {"manifest": str(path.resolve()), "sources": sources[where]}
+        within = node.setdefault(group, {}) if group else node
+        within[title] = {"name": name if group == "id" else title, **of_set}
+    node["preprocess"] = rest.pop("preprocess")
+    lines = ["# @package _global_", "#", *(f"# {line}" for line in (command(benchmark, folder), *header)), ""]
     try:
+        text = OmegaConf.to_yaml({"defaults": rest.pop("defaults"), "benchmark": node, **rest})
+        files[folder / "benchmark" / f"{name}.yaml"] = "\n".join(lines) + text
         for file, text in files.items():
             if file.exists() and file.read_bytes() != text.encode():
                 raise ConfigError(
@@ -210,10 +224,10 @@ def write_files(
                 )
         for file, text in files.items():
             write_whole(file, text.encode())
-    except OSError as error:
+    except (OSError, OmegaConfBaseException) as error:
         raise ConfigError(
-            f"benchmark '{benchmark.name}' cannot be written to '{folder}' ({error.strerror or error}) — make room, or "
-            "choose another folder: --to DIR"
+            f"benchmark '{name}' cannot be written to '{folder}' ({getattr(error, 'strerror', '') or error}) — make "
+            "room, or choose another folder: --to DIR"
         ) from error
     return list(files)
 
@@ -239,44 +253,5 @@ def command(benchmark: OwnBenchmark, folder: Path, name: str = "run") -> str:
 
 def _as_csv(rows: Iterable[Row]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["path", "label"])
-    writer.writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows([("path", "label"), *rows])
     return text.getvalue()
-
-
-def _list(benchmark: OwnBenchmark, folder: Path, where: str) -> Path:
-    return folder / "lists" / benchmark.name / f"{where}.csv"
-
-
-def _as_yaml(
-    benchmark: OwnBenchmark,
-    folder: Path,
-    lines: tuple[Sequence[str], Sequence[str], Sequence[str]],
-    sources: Mapping[str, Mapping[str, Any]],
-) -> str:
-    """The yaml file. Names are written as JSON, which is YAML and quotes what YAML would read as another value."""
-    header, defaults, rest = lines
-    declared = [*benchmark.ood, *(["csid.corrupted"] if benchmark.corruptions else [])]
-    text = ["# @package _global_", "#", *(f"# {line}" for line in header)]
-    text += ["defaults:", *(f"  - {line}" for line in defaults)]
-    text += ["", "benchmark:", f"  name: {_json(benchmark.name)}", f"  classes: {_json(list(benchmark.classes))}"]
-    text += [f"  declared: [{', '.join(declared)}]", "  incomplete: error"]
-    group = ""
-    for where in benchmark.sets:
-        inside, _, name = where.rpartition(".")
-        text += [f"  {inside}:"] if inside != group and inside else []
-        group = inside
-        title = benchmark.name if group == "id" else name
-        manifest = _json(str(_list(benchmark, folder, where).resolve()))
-        of_source = ", ".join(
-            f"{key}: {{{', '.join(f'{part}: {_json(value)}' for part, value in keys.items())}}}"
-            for key, keys in sources[where].items()
-        )
-        value = f"{{name: {_json(title)}, manifest: {manifest}, sources: {{{of_source}}}}}"
-        text.append(f"{'    ' if group else '  '}{name}: {value}")
-    return "\n".join([*text, *rest]) + "\n"
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)

@@ -1,9 +1,8 @@
 """Features of anything as data sets and as a benchmark: rows of `.npy`, `.npz`, `.parquet` and `.safetensors` files."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from openbench import paths
 from openbench.core.benchmark import RowItems
 from openbench.core.request import Role
-from openbench.data.own.benchmark import OwnBenchmark, OwnSet, command, split, write_files
+from openbench.data.own.benchmark import OwnBenchmark, OwnSet, split, write_files
 from openbench.data.own.images import NO_CLASS, Contents, contents_of, state_of
 from openbench.data.sources.base import FoundImages, Source
 from openbench.digest import bytes_sha256
@@ -40,11 +39,6 @@ class FeatureItems(RowItems):
     """
 
     contents: Contents = field(kw_only=True)
-
-    def hashes(self) -> list[bytes]:
-        """Return the SHA-256 of each item."""
-        rows = range(len(self)) if self.rows is None else self.rows
-        return [self.contents[row].tobytes() for row in rows]
 
 
 @dataclass(frozen=True)
@@ -75,20 +69,18 @@ class FeatureRows(Source):
         """
         if not place.is_file():
             return None
-        files, features = self._files(place), array_in(place, FEATURES)
-        contents = hashed(place, features)
-        parts = (features, logits_for(features, files)) if self.logits else (features,)
+        files = self._files(place)
+        parts, contents = rows_in(files)
         numbers = np.array([int(key) if key.isdigit() else -1 for key in keys], dtype=np.int64)
-        present = (numbers >= 0) & (numbers < len(features))
+        present = (numbers >= 0) & (numbers < len(contents))
         return FoundImages(FeatureItems(parts, numbers[present], contents=contents), present, files)
 
     def changed(self) -> list[str]:
         """Return a message for each file that is not as it was when the benchmark was written."""
         place = next((p for p in self.places(paths.data_roots()) if p.is_file()), None)
-        files = self._files(place) if place else ()
         return [
             f"'{file}' has changed since the benchmark was written (SHA-256 {found}, {expected} in the yaml)"
-            for file, expected in zip(files, self.sha256, strict=False)
+            for file, expected in zip(self._files(place) if place else (), self.sha256, strict=False)
             if (found := sha256_of(file)) != expected
         ]
 
@@ -133,24 +125,19 @@ def _arrays(path: Path, state: str) -> dict[str, Array]:
 
 def _columns(path: Path) -> dict[str, Array]:
     """The label column of a table, and its features: a column of lists, or all other columns side by side."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    import pandas as pd
 
-    table = pq.read_table(path, memory_map=True).combine_chunks()
-    columns = {name: table[name].combine_chunks() for name in table.column_names}
-    arrays = {name: np.asarray(columns.pop(name).to_pylist()) for name in LABELS if name in columns}
-    for name, column in columns.items():
-        if column.null_count:
-            raise ValueError(f"column '{name}' has {column.null_count} empty cells")
-        if isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
-            lengths = np.unique(pa.compute.list_value_length(column))
-            if len(lengths) > 1:
-                raise ValueError(f"the lists in column '{name}' have between {lengths[0]} and {lengths[-1]} numbers")
-            arrays[name] = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
-    flat = {name: column.to_numpy(zero_copy_only=False) for name, column in columns.items() if name not in arrays}
-    if flat and not arrays.keys() & {*FEATURES, *LOGITS}:
-        arrays[FEATURES[0]] = np.column_stack(list(flat.values()))
-    return arrays
+    table = pd.read_parquet(path)
+    if empty := [name for name, column in table.items() if column.isna().any()]:
+        raise ValueError(f"column '{empty[0]}' has empty cells")
+    arrays = {name: np.asarray(table.pop(name).tolist()) for name in LABELS if name in table}
+    lists = {
+        str(name): np.stack(column.tolist()) for name, column in table.items() if isinstance(column[0], np.ndarray)
+    }
+    flat = [column.to_numpy() for name, column in table.items() if name not in lists]
+    if flat and not lists.keys() & {*FEATURES, *LOGITS}:
+        lists[FEATURES[0]] = np.column_stack(flat)
+    return arrays | lists
 
 
 def array_in(path: Path, names: Sequence[str]) -> Array:
@@ -171,26 +158,21 @@ def array_in(path: Path, names: Sequence[str]) -> Array:
     return array
 
 
-def logits_for(features: Array, files: Sequence[Path]) -> Array:
-    """Return the logits of the second file, one row for each row of the features in the first.
+def rows_in(files: Sequence[Path]) -> tuple[tuple[Array, ...], Contents]:
+    """Return the features in the first file and the logits in a second one, and the SHA-256 of each row of features.
+
+    The hashes, (n, 32) uint8 of rows as float32, are cached until the file changes.
 
     Raises:
-        DataError: another number of rows, or NaN or infinity.
+        DataError: another number of logits, or NaN or infinity.
     """
-    logits = array_in(files[1], LOGITS)
-    if len(logits) != len(features):
-        raise DataError(f"'{files[0]}' has {len(features):,} rows, its logits '{files[1]}' {len(logits):,}")
-    hashed(files[1], logits)
-    return logits
-
-
-def hashed(path: Path, rows: Array) -> Contents:
-    """Return the SHA-256 (n, 32) uint8 of each row as float32; they are cached until the file changes.
-
-    Raises:
-        DataError: NaN or infinity.
-    """
-    return contents_of([path], len(rows), lambda: _hashes(path, rows))
+    parts = tuple(array_in(file, names) for file, names in zip(files, (FEATURES, LOGITS), strict=False))
+    if len(parts[-1]) != len(parts[0]):
+        raise DataError(f"'{files[0]}' has {len(parts[0]):,} rows, its logits '{files[1]}' {len(parts[1]):,}")
+    hashes = [
+        contents_of([file], len(rows), partial(_hashes, file, rows)) for file, rows in zip(files, parts, strict=True)
+    ]
+    return parts, hashes[0]
 
 
 def _hashes(path: Path, array: Array) -> Iterator[str]:
@@ -233,8 +215,6 @@ class FeatureFiles:
                 raise ConfigError(f"--features: set '{where}' not found{hint} — choose from {', '.join(known)}")
         if lacking := [where for where in ("train", "id_test") if where not in self.features]:
             raise ConfigError(f"--features: {' and '.join(lacking)} missing — give {lacking[0]}=FILE")
-        if not any(where.startswith(("near.", "far.")) for where in self.features):
-            raise ConfigError("--features: no OOD test set — give at least one, near.NAME=FILE or far.NAME=FILE")
         check_known(self.labels, (where for where in self.features if role_of(where).is_id), "--labels")
         check_known(self.logits, self.features, "--logits")
         if self.logits and (lacking := [where for where in self.features if where not in self.logits]):
@@ -250,56 +230,55 @@ class FeatureFiles:
         Raises:
             DataError: files that do not fit together, NaN or infinity, or labels that are not classes.
         """
-        arrays = {where: array_in(path, FEATURES) for where, path in self.features.items()}
-        for where, array in arrays.items():
-            if array.shape[1] != (d := self.columns):
-                raise DataError(
-                    f"{self._file(where)} has {array.shape[1]} columns, {self._file('train')} has {d} — give features "
-                    "of one network"
-                )
-            hashed(self.features[where], array)
-        labels = {where: self._labels(where, len(arrays[where])) for where in arrays if role_of(where).is_id}
+        parts = {where: rows_in(self._files(where))[0] for where in self.features}
+        labels = {where: self._labels(where, len(rows)) for where, (rows, *_) in parts.items() if role_of(where).is_id}
         given = [where for where, of_set in labels.items() if of_set is not None]
         if given and (lacking := [where for where in labels if where not in given]):
             raise DataError(f"{lacking[0]} has no labels, {given[0]} has — give --labels {lacking[0]}=FILE")
         if not given and (self.logits or self.head):
             raise ConfigError("--logits and --head need the classes of ID rows — give --labels train=FILE id_test=FILE")
-        names = _names(labels, self._file("train"))
+        names, columns = _names(labels, self._shown("train")), [array.shape[1] for array in parts["train"]]
+        for where, arrays in parts.items():
+            if (found := [array.shape[1] for array in arrays]) != columns:
+                raise DataError(
+                    f"{self._shown(where)} has {listed(found)} columns, {self._shown('train')} has {listed(columns)} — "
+                    "give features and logits of one network"
+                )
+        if self.logits and columns[1] != (c := len(set(names["train"]))):
+            raise DataError(f"logits '{self.logits['train']}' have {columns[1]} columns for {c} classes of train")
         sets = {}
-        for where in sorted(arrays, key=lambda where: list(Role).index(role_of(where))):
+        for where in sorted(parts, key=lambda where: list(Role).index(role_of(where))):
             unknown = ONE_CLASS if role_of(where).is_id else NO_CLASS
-            of_rows = names.get(where) or [unknown] * len(arrays[where])
+            of_rows = names.get(where) or [unknown] * len(parts[where][0])
             rows = tuple((f"{row:06d}", of_row) for row, of_row in enumerate(of_rows))
             sets[where] = OwnSet(self.features[where].resolve(), rows)
-        for where, path in self.logits.items():
-            logits = logits_for(arrays[where], (self.features[where], path))
-            if logits.shape[1] != (c := len(set(names["train"]))):
-                raise DataError(f"{where}: logits '{path}' have {logits.shape[1]} columns for {c} classes of train")
         if "id_val" not in sets:
             sets["train"], sets["id_val"] = split(sets["train"], (1 - _VAL, _VAL), seed)
-        parts = {"train": sets.pop("train"), "val": sets.pop("id_val"), "test": sets.pop("id_test")}
-        return OwnBenchmark(name=name, id_sets=parts, ood=sets, one_class=not given)
+        id_sets = {"train": sets.pop("train"), "val": sets.pop("id_val"), "test": sets.pop("id_test")}
+        return OwnBenchmark(name=name, id_sets=id_sets, ood=sets, one_class=not given)
 
     @property
     def columns(self) -> int:
         """The number of features."""
         return int(array_in(self.features["train"], FEATURES).shape[1])
 
-    def _file(self, where: str) -> str:
+    def _shown(self, where: str) -> str:
         return f"{where} '{self.features[where]}'"
+
+    def _files(self, where: str) -> tuple[Path, ...]:
+        return tuple(files[where] for files in (self.features, self.logits) if where in files)
 
     def _labels(self, where: str, rows: int) -> Array | None:
         """The labels (n,) of a set, if there are any."""
         path = self.labels.get(where)
         arrays = arrays_in(path or self.features[where])
-        found = next((arrays[name] for name in LABELS if name in arrays), None)
-        if path and found is None and len(arrays) == 1:
-            found = next(iter(arrays.values()))
+        names = (*LABELS, *(arrays if path and len(arrays) == 1 else ()))
+        found = next((arrays[name] for name in names if name in arrays), None)
         if path and found is None:
             raise DataError(f"'{path}' has the arrays {', '.join(arrays)} — name the labels `labels`")
         if found is not None and (found.shape != (rows,) or found.dtype.kind not in "iuU"):
             raise DataError(
-                f"{self._file(where)} has {rows:,} rows, and labels {found.dtype} {found.shape} — allowed: (n,) whole "
+                f"{self._shown(where)} has {rows:,} rows, and labels {found.dtype} {found.shape} — allowed: (n,) whole "
                 "numbers from 0, or names of classes"
             )
         return found
@@ -311,32 +290,30 @@ class FeatureFiles:
             benchmark: with its sets' rows.
             folder: a config folder, new or not.
         """
+        logits = {self.features[where].resolve(): file.resolve() for where, file in self.logits.items()}
         sources = {}
-        cut = {"id.train": "train", "id.test": "id_test", "id.val": "id_val" if "id_val" in self.features else "train"}
         for where, of_set in benchmark.sets.items():
-            files = {"path": of_set.at}
-            if logits := self.logits.get(cut.get(where, where)):
-                files["logits"] = logits.resolve()
+            files = {"path": of_set.at} | ({"logits": logits[of_set.at]} if logits else {})
             sha256s = [sha256_of(file) for file in files.values()]
             sources[where] = {"features": {**{key: str(file) for key, file in files.items()}, "sha256": sha256s}}
         rows = sum(len(part.rows) for part in benchmark.id_sets.values())
         header = [
-            command(benchmark, folder),
             f"{rows:,} ID rows; lists/{benchmark.name}/*.csv, beside this folder, name the class of each row.",
             *self.remarks(benchmark),
         ]
-        defaults = [f"/dataset@benchmark.{where}: array_features" for where in benchmark.sets]
-        defaults += ["_self_", "override /backbone: array_features", "override /method: knn"]
-        defaults += [] if "ood_val" in benchmark.ood else ["override /tune: none"]
+        defaults: list[Any] = [{f"/dataset@benchmark.{where}": "array_features"} for where in benchmark.sets]
+        defaults += ["_self_", {"override /backbone": "array_features"}, {"override /method": "knn"}]
+        defaults += [] if "ood_val" in benchmark.ood else [{"override /tune": "none"}]
         fitted = None if self.logits or benchmark.one_class else "linear_probe"
-        rest = [
-            "  preprocess: {resize: 1, crop: 1, mean: [0.0], std: [1.0], interpolation: nearest}  # of images only",
-            "",
-            "backbone:",
-            f"  logits: {len(benchmark.classes) if self.logits else 0}  # columns beside the features",
-            f"  head: {json.dumps(str(self.head.resolve()) if self.head else fitted)}",
-        ]
-        return write_files(benchmark, folder, (header, defaults, rest), sources)
+        rest = {
+            "defaults": defaults,
+            "preprocess": {"resize": 1, "crop": 1, "mean": [0.0], "std": [1.0], "interpolation": "nearest"},
+            "backbone": {
+                "logits": len(benchmark.classes) if self.logits else 0,
+                "head": str(self.head.resolve()) if self.head else fitted,
+            },
+        }
+        return write_files(benchmark, folder, header, sources, rest)
 
     def remarks(self, benchmark: OwnBenchmark) -> list[str]:
         """Return a line for each thing that was not given, on what happens without it."""
