@@ -6,7 +6,7 @@ classes of one set into known and unknown ones.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -54,13 +54,13 @@ class SetNode:
         return SetConfig.from_node(self.node, f"benchmark.{self.path}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Node:
-    """The keys of a `benchmark` node whose collection is expanded."""
+    """The keys of a `benchmark` node whose collection is expanded; see `BenchmarkConfig.parse`."""
 
     name: str
     id: Mapping[str, _Set]
-    preprocess: Mapping[str, Any]
+    preprocess: Preprocess
     declared: Sequence[str]
     classes: str | _Names | Mapping[str, str | _Names] = ()
     openset: Mapping[str, Any] | None = None
@@ -77,15 +77,7 @@ class _Node:
     protocol: str = ""
     draw: Seed = 0
 
-    def __post_init__(self) -> None:
-        """Check that the ID classes and the ID sets are named."""
-        if bool(self.classes) == bool(self.openset):
-            raise ConfigError("benchmark: give either `classes` or `openset`, not both")
-        check_known(self.id, _ID, "benchmark.id")
-        if missing := [f"id.{part}" for part in _ID if not self.id.get(part)]:
-            raise ConfigError(f"benchmark: missing {', '.join(missing)}, which every benchmark has")
-
-    def sets(self) -> Iterator[SetNode]:
+    def nodes(self) -> Iterator[SetNode]:
         """Yield the sets in the order of roles."""
         for part, role in _ID.items():
             for name, entry in self.id[part].get("joined", {"": self.id[part]}).items():
@@ -99,34 +91,20 @@ class _Node:
 
 
 @dataclass(frozen=True, eq=False)
-class BenchmarkConfig:
+class BenchmarkConfig(_Node):
     """A parsed `benchmark` node.
 
     Args:
-        name: name of the benchmark.
         typed: what users type after `+benchmark=`.
         sets: every set, in the order of roles.
-        classes: the ID classes in label order.
+        class_names: the ID classes in label order.
         members: where several ID sets are joined, the classes of each.
-        preprocess: how images become input.
-        declared: paths of all sets that make up the benchmark.
-        disjoint: pairs of roles whose classes must not meet.
-        known_overlap: class names for which the published lists break that promise.
-        known_id_overlap: ID classes that the published OOD test lists have too.
-        incomplete: what happens if sets are missing.
     """
 
-    name: str
-    typed: str
-    sets: tuple[SetNode, ...]
-    classes: tuple[str, ...]
-    members: Mapping[str, tuple[str, ...]]
-    preprocess: Preprocess
-    declared: tuple[str, ...]
-    disjoint: tuple[tuple[Role, Role], ...]
-    known_overlap: tuple[str, ...]
-    known_id_overlap: tuple[str, ...]
-    incomplete: Incomplete
+    typed: str = field(kw_only=True)
+    sets: tuple[SetNode, ...] = field(kw_only=True)
+    class_names: tuple[str, ...] = field(kw_only=True)
+    members: Mapping[str, tuple[str, ...]] = field(kw_only=True)
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> "BenchmarkConfig":
@@ -143,8 +121,16 @@ class BenchmarkConfig:
         Raises:
             ConfigError: an unknown or missing key, or a value of another kind.
         """
-        node = from_node(_Node, {k: v for k, v in arranged(raw).items() if v is not None}, "benchmark")
-        sets, members = tuple(node.sets()), dict[str, tuple[str, ...]]()
+        keys = {key: value for key, value in arranged(raw).items() if value is not None}
+        if "preprocess" in keys:
+            keys["preprocess"] = from_node(Preprocess, keys["preprocess"], "benchmark.preprocess")
+        node = from_node(_Node, keys, "benchmark")
+        if bool(node.classes) == bool(node.openset):
+            raise ConfigError("benchmark: give either `classes` or `openset`, not both")
+        check_known(node.id, _ID, "benchmark.id")
+        if missing := [f"id.{part}" for part in _ID if not node.id.get(part)]:
+            raise ConfigError(f"benchmark: missing {', '.join(missing)}, which every benchmark has")
+        sets, members = tuple(node.nodes()), dict[str, tuple[str, ...]]()
         if node.openset:
             parts = class_split(node.openset)
             sets, classes = tuple(_with_classes(entry, parts) for entry in sets), parts["known"]
@@ -153,19 +139,7 @@ class BenchmarkConfig:
             classes = tuple(name for names in joined_classes(members).values() for name in names)
         else:
             classes = _class_names(node.classes)
-        return cls(
-            name=node.name,
-            typed=typed(raw),
-            sets=sets,
-            classes=classes,
-            members=members,
-            preprocess=from_node(Preprocess, node.preprocess, "benchmark.preprocess"),
-            declared=tuple(node.declared),
-            disjoint=tuple((Role(first), Role(second)) for first, second in node.disjoint),
-            known_overlap=tuple(node.known_overlap),
-            known_id_overlap=tuple(node.known_id_overlap),
-            incomplete=node.incomplete,
-        )
+        return cls(**vars(node), typed=typed(raw), sets=sets, class_names=classes, members=members)
 
     @property
     def defined(self) -> frozenset[str]:

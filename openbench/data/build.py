@@ -1,10 +1,8 @@
 """Building a Benchmark from its config node: search and join its sets, and report missing ones."""
 
 import os
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from openbench import paths
-from openbench.core.benchmark import Benchmark, Image, Items, Split
+from openbench.core.benchmark import Benchmark, Split
 from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig, SetNode, joined_classes
 from openbench.data.dataset import (
@@ -95,25 +93,15 @@ def open_benchmark(
         DataError: sets are missing or incomplete, all of them in one message, or one is unreadable.
         LeakageError: two sets share classes, and must not.
     """
-    classes, dropped = config.classes, config.removed
+    classes, dropped = config.class_names, config.removed
     splits: dict[str, Split] = {}
     members: dict[str, dict[str, Split]] = {}
     configs = {entry.path: entry.config() for entry in config.sets}
     places = {entry.path: _locate(entry.path, configs[entry.path], reader) for entry in config.sets}
-    statuses = [
-        _status(entry, configs[entry.path], located)
-        for entry in config.sets
-        if (located := places[entry.path]) is not None
-    ]
-    gaps = [status for status in statuses if status.missing]
-    if config.incomplete == "allow":
-        gaps = [gap for gap in gaps if not gap.found and gap.path.startswith("id.")]
-    if gaps:
-        texts = [
-            missing_sets(gaps, len(places), config.typed, reader or "", backbone=backbone, python=python)
-            for python in (False, True)
-        ]
-        raise MissingSetsError(*texts)
+    statuses = [_status(entry, configs[entry.path], at) for entry in config.sets if (at := places[entry.path])]
+    if gaps := fatal(statuses, config):
+        of_benchmark = (gaps, len(places), config.typed, reader or "")
+        raise MissingSetsError(*(missing_sets(*of_benchmark, backbone=backbone, python=p) for p in (False, True)))
     for entry in config.sets:
         path, role, member, located = entry.path, entry.role, entry.member, places[entry.path]
         if located is None:
@@ -130,25 +118,23 @@ def open_benchmark(
                 added = () if path in config.defined else ("not part of the benchmark as defined",)
                 splits[path] = replace(split, deviations=(*split.deviations, *added))
     splits |= {path: join(parts, joined_classes(config.members)) for path, parts in members.items()}
-    groups = {
-        group: {path.partition(".")[2]: split for path, split in splits.items() if path.startswith(f"{group}.")}
+    near, far, csid = (
+        {path.partition(".")[2]: split for path, split in splits.items() if path.startswith(f"{group}.")}
         for group in ("near", "far", "csid")
-    }
+    )
     return Benchmark(
-        name=config.name,
-        classes=classes,
-        id_train=splits["id.train"],
-        id_val=splits["id.val"],
-        id_test=splits["id.test"],
-        near=groups["near"],
-        far=groups["far"],
-        csid=groups["csid"],
-        ood_val=splits.get("ood_val"),
-        ood_train=splits.get("ood_train"),
-        preprocess=config.preprocess,
-        disjoint=config.disjoint,
-        known_overlap=config.known_overlap,
-        known_id_overlap=config.known_id_overlap,
+        config.name,
+        classes,
+        *(splits["id.train"], splits["id.val"], splits["id.test"]),
+        near,
+        far,
+        config.preprocess,
+        csid,
+        splits.get("ood_val"),
+        splits.get("ood_train"),
+        disjoint=tuple((Role(first), Role(second)) for first, second in config.disjoint),
+        known_overlap=tuple(config.known_overlap),
+        known_id_overlap=tuple(config.known_id_overlap),
         dropped=tuple(dropped),
     )
 
@@ -164,6 +150,12 @@ def _locate(path: str, config: SetConfig, reader: str | None) -> Located | None:
 
 def _status(entry: SetNode, config: SetConfig, located: Located) -> SetStatus:
     return SetStatus(entry.path, config.name, entry.role, located.count, located.expected, located.searched)
+
+
+def fatal(statuses: Iterable[SetStatus], config: BenchmarkConfig) -> list[SetStatus]:
+    """Return the incomplete sets; of a benchmark that may be incomplete, the ID sets without any image."""
+    allowed = config.incomplete == "allow"
+    return [s for s in statuses if s.missing and not (allowed and (s.found or not s.path.startswith("id.")))]
 
 
 def survey(benchmark: BenchmarkConfig) -> list[SetStatus]:
@@ -247,26 +239,6 @@ def _places(places: Iterable[Path]) -> list[str]:
     return [*lines, *(["searched:"] if others else []), *(f"  {place}" for place in others)]
 
 
-@dataclass(frozen=True, eq=False)
-class JoinedItems:
-    """The images of several sets, one set after another."""
-
-    parts: Sequence[Items]
-
-    @cached_property
-    def _ends(self) -> list[int]:
-        return list(accumulate(len(part) for part in self.parts))
-
-    def __len__(self) -> int:
-        return self._ends[-1]
-
-    def __getitem__(self, index: int) -> Image:
-        if not 0 <= index < len(self):
-            raise IndexError(f"image {index} of {len(self)}")
-        part = bisect_right(self._ends, index)
-        return self.parts[part][index - (self._ends[part - 1] if part else 0)]
-
-
 def join(parts: Mapping[str, Split], classes: Mapping[str, Sequence[str]]) -> Split:
     """Return several ID splits of one role as one split, whose labels count through all classes.
 
@@ -277,17 +249,19 @@ def join(parts: Mapping[str, Split], classes: Mapping[str, Sequence[str]]) -> Sp
     Raises:
         DataError: no split for a set, or splits that reach the network in different ways.
     """
-    lacking = [name for name in classes if name not in parts]
-    if lacking:
+    from torch.utils.data import ConcatDataset
+
+    if lacking := [name for name in classes if name not in parts]:
         raise DataError(f"joined ID sets: {', '.join(lacking)} has classes and no images")
     splits = [parts[name] for name in classes]
+    items: list[Any] = [split.items for split in splits]
     if len({split.as_stored for split in splits}) > 1:
         raise DataError("joined ID sets: `as_stored` is true for some and false for others — set it alike")
     starts = [0, *accumulate(len(names) for names in classes.values())]
     return replace(
         splits[0],
         name="+".join(split.name for split in splits),
-        items=JoinedItems([split.items for split in splits]),
+        items=ConcatDataset(items),
         labels=np.concatenate([split.labels + start for split, start in zip(splits, starts, strict=False)]),
         keys=[key for split in splits for key in split.keys],
         classes=tuple(name for names in classes.values() for name in names),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openbench import paths
-from openbench.config.build import build
-from openbench.config.constraints import Checked, Count, Seed, check_value, check_values, hints_of
+from openbench.config.build import build, from_node
+from openbench.config.constraints import Count, Seed, check_value
 from openbench.core.benchmark import Items, RowItems, Split
 from openbench.core.request import Role
 from openbench.data.manifests import FolderRule, Manifest, load_classes, load_manifest, load_rule
@@ -21,7 +21,7 @@ from openbench.data.sources.base import FoundImages, Source, raised_versions
 from openbench.data.sources.items import FileItems, spaced
 from openbench.data.tabular import is_table_part, table_part
 from openbench.digest import array_sha256, digest
-from openbench.errors import ConfigError, DataError, check_known
+from openbench.errors import ConfigError, DataError
 from openbench.source import foreign_sources
 
 Incomplete = Literal["error", "allow"]
@@ -31,7 +31,7 @@ DigestOf = Literal["images", "list"]
 
 
 @dataclass(frozen=True)
-class SetConfig(Checked):
+class SetConfig:
     """A data set's config node.
 
     Args:
@@ -67,7 +67,6 @@ class SetConfig(Checked):
         Raises:
             ConfigError: an unknown key, a missing one, or a source that cannot be built.
         """
-        check_known(node, [f.name for f in fields(cls)], where)
         for key in ("name", "manifest", "sources"):
             if not node.get(key):
                 raise ConfigError(
@@ -76,8 +75,7 @@ class SetConfig(Checked):
                 )
         check_value(node["sources"], Mapping[str, Mapping[str, Any]], f"{where}.sources")
         sources = {name: build(source, f"{where}.sources.{name}", Source) for name, source in node["sources"].items()}
-        check_values({**node, "sources": sources}, hints_of(cls), where)
-        return cls(**{**node, "sources": sources})
+        return from_node(cls, {**node, "sources": sources}, where)
 
     def listing(self) -> Manifest | FolderRule:
         """Return the manifest or rule of the set, limited to the classes in `keep`.

@@ -3,9 +3,7 @@
 import logging
 import shutil
 import sys
-import tarfile
 import time
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -84,7 +82,7 @@ class RemoteFile(Checked):
                 return f"'{name}' is missing"
             if pooch.file_hash(str(target / name), "md5") != published:
                 return f"'{name}' is not the published file"
-        return "" if target.is_dir() and any(target.iterdir()) else "it is empty"
+        return "" if target.is_dir() and any(target.iterdir()) else f"folder '{target.name}' is empty or missing"
 
 
 @dataclass(frozen=True)
@@ -240,19 +238,11 @@ def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
     folder.mkdir()
     try:
-        if file.unpack == "zip":
-            with zipfile.ZipFile(archive) as pack:
-                pack.extractall(folder)
-        else:
-            with tarfile.open(archive) as pack:
-                pack.extractall(folder, filter="data")
+        shutil.unpack_archive(archive, folder, file.unpack, filter="data" if file.unpack == "tar" else None)
         member = folder / file.member
-        problem = file.problem(member) if member.is_dir() else f"it has no folder '{file.member}'"
-        if problem:
-            raise DataError(f"archive '{archive}': {problem} — delete it, and run this again")
+        if problem := file.problem(member):
+            raise ValueError(problem)
         member.replace(target)
-    except DataError:
-        raise
     except Exception as error:  # a damaged archive raises any kind of error
         raise DataError(
             f"archive '{archive}' cannot be unpacked ({error}) — delete it, or make room, and run this again"

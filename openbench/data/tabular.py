@@ -10,17 +10,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from openbench import paths
-from openbench.config.constraints import Count, Seed
+from openbench.config.constraints import Count, OneOf, Seed
 from openbench.core.benchmark import RowItems
 from openbench.data.manifests import Manifest
 from openbench.data.sources.archives import read_npz
 from openbench.data.sources.base import FoundImages, Source, names_below
-from openbench.errors import ConfigError, DataError, did_you_mean
+from openbench.errors import DataError, did_you_mean
 from openbench.storage.files import read_regular
 
 FOLDER = "adbench"
@@ -190,18 +191,10 @@ class TableFile(Source):
     """
 
     table: str
-    protocol: str = "adbench"
+    protocol: Annotated[str, OneOf(tuple(PROTOCOLS))] = "adbench"
     draw: Seed = 1
     at: Sequence[str] = ("adbench/Classical", "ADBench/adbench/datasets/Classical", "Classical")
     deviation: str = ""
-
-    def __post_init__(self) -> None:
-        """Check the protocol's name."""
-        if self.protocol not in PROTOCOLS:
-            raise ConfigError(
-                f"benchmark.protocol '{self.protocol}' not found{did_you_mean(self.protocol, PROTOCOLS)} — choose from "
-                f"{', '.join(PROTOCOLS)}"
-            )
 
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """All rows, if the table is there."""

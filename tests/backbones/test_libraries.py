@@ -194,14 +194,6 @@ def test_errors_name_what_would_work(make: Callable[[], object], text: str) -> N
     assert text in str(caught.value)
 
 
-def test_patch_tokens_are_laid_out_row_by_row_after_the_class_token() -> None:
-    tokens = torch.arange(10.0).view(1, 10, 1)
-    grid = Anatomy("head", layout="tokens", prefix_tokens=1).as_map(tokens)
-    assert grid[0, 0].tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
-    first = Anatomy("head", layout="tokens_first", prefix_tokens=1).as_map(tokens.transpose(0, 1))
-    assert torch.equal(first, grid)
-
-
 def test_maps_are_read_before_a_later_layer_overwrites_them() -> None:
 
     net = nn.Sequential(
@@ -292,10 +284,3 @@ def test_tokens_that_a_transformer_lacks_are_refused():
         made("vit_base_patch16_siglip_224", "cls", 2)
     with pytest.raises(ConfigError, match="the model has 3 blocks, 4 are needed"):
         made("vit_base_patch16_224", "cls_last4", 3)
-
-
-def test_maps_are_read_as_without_tokens(tmp_path):
-    torch.save(made().initialise(1).module().state_dict(), tmp_path / "vit.pt")
-    maps = Request(fields=frozenset({Field.MAPS}), layers=("stage2",))
-    plain, chosen = (made(tokens=t, weights=str(tmp_path / "vit.pt")) for t in (None, "cls"))
-    assert torch.equal(plain.outputs(NOISE, maps).maps["stage2"], chosen.outputs(NOISE, maps).maps["stage2"])

@@ -1,11 +1,9 @@
 """The uniform surface over a module: state kept, passes counted, digests, passes in 16 bits, networks to train on."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from openbench.backbones.anatomy import Anatomy, choose_stages
@@ -14,7 +12,7 @@ from openbench.backbones.network import NetworkBackbone, finetuned
 from openbench.backbones.rows import Identity
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request
-from openbench.errors import CheckpointError, ConfigError
+from openbench.errors import ConfigError
 
 PREPROCESS = Preprocess(8, 8)
 IMAGES = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -33,21 +31,6 @@ def released(seed: int = 5, **changes: object) -> NetworkBackbone:
 @pytest.fixture
 def backbone() -> NetworkBackbone:
     return released(0)
-
-
-def test_untrained_backbone_has_no_digest() -> None:
-    with pytest.raises(CheckpointError, match=r"random weights.*openbench train"):
-        _ = untrained().digest
-
-
-def test_loading_a_file_makes_it_trained(tmp_path: Path) -> None:
-    source = untrained().initialise(5)
-    path = tmp_path / "w.safetensors"
-    save_file({k: v.contiguous() for k, v in source.module().state_dict().items()}, path)
-    loaded = untrained().load(path)
-    x = torch.randn(2, 3, 8, 8)
-    assert loaded.trained
-    torch.testing.assert_close(loaded.outputs(x, Request()).logits, source.outputs(x, Request()).logits)
 
 
 def test_digest_changes_with_what_it_covers(backbone: NetworkBackbone) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from openbench.backbones.heads.prompts import PromptLearning, background_entropy, learnt_prompts
+from openbench.backbones.heads.prompts import PromptLearning, learnt_prompts
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import ConfigError, NotApplicableError
@@ -35,22 +35,6 @@ def test_vectors_of_a_words_token_give_the_embedding_of_the_text():
     tower.tokenizer = own
     with pytest.raises(ConfigError, match=r"22 vectors and the class name .* exceed its 24 tokens"):
         tower.embed_context(torch.zeros(22, tower.width))
-
-
-@pytest.mark.parametrize("top", [1, 2])
-def test_the_entropy_is_that_of_patches_whose_likely_classes_lack_the_label(top):
-    generator = torch.Generator().manual_seed(0)
-    logits, labels = 3 * torch.randn(5, 7, 4, generator=generator), torch.tensor([0, 1, 2, 3, 0])
-    entropies = []
-    for image, label in zip(logits.double().numpy(), labels.tolist(), strict=True):
-        for patch in image:
-            p = np.exp(patch) / np.exp(patch).sum()
-            if label not in np.argsort(-p)[:top]:
-                entropies.append(-(p * np.log(p + 1e-5)).sum())
-    assert 0 < len(entropies) < 35
-    assert float(background_entropy(logits, labels, top)) == pytest.approx(np.mean(entropies), rel=1e-5)
-    certain = 9 * functional.one_hot(labels, 4)[:, None].float()
-    assert float(background_entropy(certain, labels, top)) == 0
 
 
 @dataclass

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights
@@ -56,18 +55,6 @@ def test_pickled_code_is_refused_and_does_not_run(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot be read as tensors alone"):
         read_weights(tmp_path / "w.pt")
     assert not flag.exists()
-
-
-@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-def test_a_truncated_file_is_refused(net: nn.Module, tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"w{suffix}"
-    if suffix == ".pt":
-        torch.save(net.state_dict(), path)
-    else:
-        save_file(net.state_dict(), path)
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        read_weights(path)
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_the_first_and_the_last_of_a_group_can_be_shown(capsys):
 @cache
 def classes_with(*words: str) -> int:
     """How many classes the benchmark of a command line has; most backbones share one of a few."""
-    return len(BenchmarkConfig.parse(plain(compose("run", list(words)), "benchmark")).classes)
+    return len(BenchmarkConfig.parse(plain(compose("run", list(words)), "benchmark")).class_names)
 
 
 def test_the_command_shown_for_a_backbone_is_one_of_a_benchmark_it_fits():

@@ -10,11 +10,10 @@ from openbench.core.request import Role
 from openbench.data.build import build_benchmark
 from openbench.data.dataset import SetConfig, locate, split_of
 from openbench.data.manifests import load_classes
-from openbench.data.sources import imagenet_c
 from openbench.data.sources.base import ImageFolder
 from openbench.data.sources.corruptions import CommonCorruptions, Corrupted, corrupted
 from openbench.data.sources.embedded import SklearnDigits
-from openbench.data.sources.imagenet_c import KINDS, PARAMETERS, corrupt, frost_layer, plasma
+from openbench.data.sources.imagenet_c import KINDS, PARAMETERS, corrupt, frost_layer
 
 from .conftest import noisy, write_image
 
@@ -86,21 +85,6 @@ def test_another_seed_and_another_key_draw_otherwise_after_the_geometry(source):
     assert sized.apply(np.full((40, 60, 3), 9, np.uint8), "a").shape == (10, 10, 3)
 
 
-def test_every_kind_and_severity_is_drawn_about_equally_often(source, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(
-        "openbench.data.sources.corruptions.corrupt",
-        lambda image, kind, severity, rng: drawn.append((kind, severity)),
-    )
-    for number in range(3000):
-        source.apply(np.zeros((4, 4), np.uint8), f"key {number}")
-    for kind in KINDS:
-        assert 150 < sum(k == kind for k, _ in drawn) < 250
-    for severity in range(1, 6):
-        assert 500 < sum(s == severity for _, s in drawn) < 700
-    assert len(set(drawn)) == 75
-
-
 def test_only_what_the_clean_source_has_is_there(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path))
     write_image(tmp_path / "pets" / "a.png", noisy((32, 32, 3)))
@@ -138,40 +122,23 @@ def test_any_benchmark_gains_a_csid_set_from_the_command_line(composed):
     assert not benchmark.pristine
 
 
-SIZES = [(8, 8), (33, 47), (96, 64)]
-
-
-def picture(height, width, channels=3, seed=0):
+def picture(height, width, channels):
     """A smooth picture with some detail, uint8."""
-    rng = np.random.default_rng(seed)
-    rough = rng.random((height, width, channels))
+    rough = np.random.default_rng(0).random((height, width, channels))
     smooth = ndimage.gaussian_filter(rough, (2, 2, 0)) * 4 - 1.5 + 0.2 * rough
     image = (np.clip(smooth, 0.05, 0.95) * 255).astype(np.uint8)
     return image if channels == 3 else image[..., 0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", [(8, 8, 1), (33, 47, 3), (96, 64, 3)], ids=str)
 def test_shape_and_type_stay_and_the_input_is_not_written_to(kind, size):
-    for channels in (1, 3):
-        image = picture(*size, channels)
-        kept = image.copy()
-        moved = corrupt(image, kind, 4, np.random.default_rng(0))
-        assert (moved.shape, moved.dtype) == (image.shape, np.uint8)
-        assert np.array_equal(image, kept)
-        assert not np.array_equal(moved, image)
-
-
-# Elastic transform is left out: its published parameters trade displacement against roughness.
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "elastic_transform"])
-def test_the_last_severity_moves_an_image_further_than_the_first(kind):
-    image = picture(32, 32)
-    moved = {
-        severity: [corrupt(image, kind, severity, np.random.default_rng(draw)).astype(float) for draw in range(4)]
-        for severity in (1, 5)
-    }
-    first, last = (np.mean([(one - image) ** 2 for one in drawn]) for drawn in moved.values())
-    assert last > first
+    image = picture(*size)
+    kept = image.copy()
+    moved = corrupt(image, kind, 4, np.random.default_rng(0))
+    assert (moved.shape, moved.dtype) == (image.shape, np.uint8)
+    assert np.array_equal(image, kept)
+    assert not np.array_equal(moved, image)
 
 
 def test_small_images_get_the_parameters_published_for_small_images():
@@ -179,25 +146,6 @@ def test_small_images_get_the_parameters_published_for_small_images():
     for side, row in ((84, 0), (85, 1)):
         moved = corrupt(np.full((side, side, 3), 127, np.uint8), "gaussian_noise", 2, np.random.default_rng(0)) / 255
         assert moved.std() == pytest.approx(PARAMETERS["gaussian_noise"][row][1], rel=0.03)
-
-
-@pytest.mark.parametrize("radius", [4, 10])  # the filter grows with radii above 8, which small images never have
-def test_defocus_spreads_a_point_into_a_disk(radius):
-    x = np.zeros((41, 41, 1))
-    x[20, 20] = 1.0
-    spread = imagenet_c.defocus_blur(x, (radius, 0.01), np.random.default_rng(0))[..., 0]
-    inside = np.hypot(*(np.mgrid[:41, :41] - 20)) <= radius
-    assert spread[inside] == pytest.approx(1 / inside.sum())
-    assert np.abs(spread[~inside]).max() < 1e-12
-
-
-@pytest.mark.parametrize("side", [5, 32, 100])
-def test_a_plasma_spans_the_unit_interval_and_is_smoother_the_faster_its_roughness_falls(side):
-    heights = plasma(side, 2.0, np.random.default_rng(0))
-    assert heights.shape[0] >= side
-    assert (heights.min(), heights.max()) == (0.0, 1.0)
-    rough, smooth = (plasma(128, decay, np.random.default_rng(0)) for decay in (1.2, 3.0))
-    assert np.abs(np.diff(rough)).mean() > 2 * np.abs(np.diff(smooth)).mean()
 
 
 def test_frost_has_the_brightness_of_the_photographs_and_differs_from_draw_to_draw():

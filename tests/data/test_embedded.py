@@ -22,19 +22,6 @@ def test_every_digit_belongs_to_one_split_and_its_class_is_its_target():
     assert all(str(targets[row]) == name for row, name in rows.items())
 
 
-def test_the_split_of_digits_is_the_seeded_one_it_says_it_is():
-    targets = load_digits().target
-    rng = np.random.default_rng(0)
-    expected = {"train": set(), "val": set(), "test": set()}
-    for digit in range(6):
-        rows = rng.permutation(np.flatnonzero(targets == digit))
-        half, rest = round(0.5 * len(rows)), round(0.6 * len(rows))
-        for name, part in zip(expected, np.split(rows, [half, rest]), strict=True):
-            expected[name] |= set(part.tolist())
-    for name, rows in expected.items():
-        assert {int(key.split("/")[-1]) for key in load_manifest(f"digits/{name}").keys} == rows
-
-
 def test_digits_are_scikit_learns_spread_over_eight_bits():
     keys = load_manifest("digits/test").keys
     rows = [int(key.split("/")[-1]) for key in keys]

@@ -74,18 +74,6 @@ def test_a_limit_keeps_a_seeded_subset_in_order_and_is_recorded(pets):
     assert open_split({**pets, "limit": 3}, Role.FAR).digest == some.digest
 
 
-def test_incomplete_allow_keeps_what_is_there_and_records_it(pets, root):
-    whole = open_split(pets, Role.FAR)
-    (root / "pets/cat/1.png").unlink()
-    split = open_split(pets, Role.ID_TEST, ("cat", "dog"), "allow")
-    assert split.deviations == ("5 of 6 images found",)
-    assert split.expected == 6
-    assert split.keys == [k for k in whole.keys if not k.endswith("cat/1.png")]
-    assert split.labels.tolist() == [0, 0, 1, 1, 1]
-    np.testing.assert_array_equal(split.items[1], noisy((8, 8, 3), 2))
-    assert split.digest != whole.digest
-
-
 @pytest.mark.parametrize(
     ("expected", "deviations"),
     [

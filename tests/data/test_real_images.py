@@ -2,8 +2,6 @@
 
 import gzip
 import os
-import pickle
-import re
 
 import numpy as np
 import pytest
@@ -13,16 +11,6 @@ from openbench.data.build import build_benchmark
 from openbench.data.checking.verify import verify_benchmark
 from openbench.data.dataset import SetConfig, locate
 from openbench.data.manifests import load_classes, load_manifest
-from openbench.data.sources.archives import CifarPickles, IdxFiles
-
-CIFAR100 = {
-    "folder": "cifar-100-python",
-    "train": ["train"],
-    "test": ["test"],
-    "label_key": "fine_labels",
-    "meta": "meta",
-    "names_key": "fine_label_names",
-}
 
 
 @pytest.fixture
@@ -33,47 +21,6 @@ def present(real_data):
         return real_data / name
 
     return path
-
-
-def by_hand(*paths):
-    contents = [pickle.loads(path.read_bytes(), encoding="bytes") for path in paths]
-    data = np.concatenate([c[b"data"] for c in contents])
-    labels = np.concatenate([c.get(b"labels", c.get(b"fine_labels")) for c in contents])
-    # The planes of red, green and blue follow each other.
-    return np.stack([data[:, :1024], data[:, 1024:2048], data[:, 2048:]], axis=-1).reshape(-1, 32, 32, 3), labels
-
-
-@pytest.mark.parametrize(
-    ("source", "name", "files"),
-    [
-        (CifarPickles(), "cifar10/val", ["test_batch"]),
-        (CifarPickles(), "cifar10/test", ["test_batch"]),
-        (CifarPickles(), "cifar10/train", [f"data_batch_{i}" for i in range(1, 6)]),
-        (CifarPickles(**CIFAR100), "cifar100/near_cifar10", ["test"]),
-    ],
-)
-def test_a_cifar_key_is_the_nth_of_its_class(source, name, files, present):
-    folder, manifest = present(source.folder), load_manifest(name)
-    pixels, labels = by_hand(*(folder / file for file in files))
-    classes = pickle.loads((folder / source.meta).read_bytes(), encoding="latin1")[source.names_key]
-    found = source.find(folder, manifest.keys)
-    assert found.present.all()
-    for position in range(0, len(manifest), 97):
-        class_name, number = re.fullmatch(r".*/([^/]+)/(\d+)\.png", manifest.keys[position]).groups()
-        row = np.flatnonzero(labels == classes.index(class_name))[int(number) - 1]
-        np.testing.assert_array_equal(found.items[position], pixels[row])
-
-
-def test_mnist_test_keys_are_rows_and_every_label_agrees(present):
-    folder = present("MNIST/raw")
-    raw = gzip.decompress((folder / "t10k-images-idx3-ubyte.gz").read_bytes())
-    pixels = np.frombuffer(raw[16:], np.uint8).reshape(-1, 28, 28)
-    keys = [key for key in load_manifest("mnist/all").keys if key.startswith("mnist/test/")]
-    found = IdxFiles(at=["MNIST/raw"]).find(folder, keys)
-    assert found.count == len(keys) == 10_000
-    for position in range(0, 10_000, 97):
-        row = int(re.fullmatch(r".*_(\d+)\.jpg", keys[position])[1])
-        np.testing.assert_array_equal(found.items[position], pixels[row])
 
 
 def test_cifar10_has_no_image_on_two_sides_but_the_known_one(composed, present):

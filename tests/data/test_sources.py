@@ -81,16 +81,6 @@ class Evil:
         return os.system, (f"touch {self.path}",)
 
 
-def test_arrays_lists_text_and_bytes_are_read(tmp_path):
-    path = tmp_path / "p"
-    content = {"data": np.arange(6, dtype=np.uint8).reshape(2, 3), "labels": [1, 2], "names": ["a"], "raw": b"\xff"}
-    for protocol in (2, 4, 5):
-        path.write_bytes(pickle.dumps(content, protocol=protocol))
-        found = load_pickle(path)
-        np.testing.assert_array_equal(found["data"], content["data"])
-        assert found["labels"] == [1, 2]
-
-
 def test_a_pickle_that_would_run_code_is_refused_before_it_does(tmp_path):
     path, trace = tmp_path / "p", tmp_path / "trace"
     path.write_bytes(pickle.dumps({"data": Evil(trace)}, protocol=2))

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch.utils.data import ConcatDataset
 
 from openbench.core.benchmark import Benchmark
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig
-from openbench.data.build import JoinedItems
 from openbench.data.checking import verify
 from openbench.data.checking.verify import refuse_same_images, verify_benchmark, verify_node
 from openbench.data.own.images import EncodedItems
@@ -226,7 +226,7 @@ def test_images_of_equal_bytes_are_the_same_where_their_digests_are_known(items)
 
 
 def test_images_of_joined_sets_and_outliers_are_looked_at_too():
-    joined = JoinedItems([rows(0), rows(1, 2)])
+    joined = ConcatDataset([rows(0), rows(1, 2)])
     with pytest.raises(LeakageError, match=r"id_train train and far far have 1 image in common, e\.g\. 'far/1.png'"):
         refuse_same_images(beside(joined, rows(3), rows(4), rows(5, 2)))
     shown = replace(beside(rows(0), rows(2), rows(3), rows(5)), ood_train=split_of(rows(5), Role.OOD_TRAIN, "o"))

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from openbench.backbones.libraries.presets import (
     fetching,
     stages,
 )
-from openbench.backbones.libraries.zero_shot import OpenClipText, ZeroShotBackbone, no_tower, tokenised, without_no
+from openbench.backbones.libraries.zero_shot import OpenClipText, ZeroShotBackbone, no_tower, without_no
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.constraints import Count
 from openbench.core.preprocess import Preprocess
@@ -138,25 +139,21 @@ def open_clip_model(
         if head is not None:
             raise ConfigError(f"{where}: head={head} is fitted on features, and weights is null — name weights")
         return backbone
-    tokenizer = _tokenizer(model)
-    prompts = [[template.format(label.replace("_", " ")) for template in chosen] for label in names]
-    weight, bias = text_head(whole, tokenizer, prompts)
+    text = OpenClipText(whole, _tokenizer(model), model, names, tuple(chosen))
+    weight, bias = text_head(text)
     visual = {f"visual.{key}": value for key, value in whole.visual.state_dict().items()}
     backbone.load_state({**visual, "head.weight": weight, "head.bias": bias}, f"of open_clip's '{model}'")
-    towers: dict[Tower, Any] = {"text": whole}
+    towers: dict[Tower, OpenClipText] = {"text": text}
     if second_tower:
-        towers["no"] = no_tower(whole, second_tower, f"'{source}', its `no` tower")
-    return backbone.with_texts({k: OpenClipText(m, tokenizer, model, names, tuple(chosen)) for k, m in towers.items()})
+        towers["no"] = replace(text, model=no_tower(whole, second_tower, f"'{source}', its `no` tower"))
+    return backbone.with_texts(towers)
 
 
-@torch.no_grad()
-def text_head(model: Any, tokenizer: Any, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+def text_head(text: OpenClipText) -> tuple[Tensor, Tensor]:
     """Return weight (c, d) and bias (c,) of the zero-shot head: exp(logit scale) × unit mean prompt embeddings.
 
     Args:
-        model: open_clip's, with weights.
-        tokenizer: the model's.
-        prompts: per class, its prompts.
+        text: the model's text side, with its classes and templates.
 
     Raises:
         ConfigError: a prompt that is longer than the model's context.
@@ -165,13 +162,9 @@ def text_head(model: Any, tokenizer: Any, prompts: Sequence[Sequence[str]]) -> t
         Radford et al.: Learning transferable visual models from natural language supervision, ICML 2021,
         arXiv:2103.00020.
     """
-    model.eval()
-    rows = []
-    for texts in prompts:
-        embedded = functional.normalize(model.encode_text(tokenised(tokenizer, texts)).float(), dim=-1)
-        rows.append(functional.normalize(embedded.mean(dim=0), dim=-1))
-    weight = torch.stack(rows) * model.logit_scale.exp()
-    shift = getattr(model, "logit_bias", None)
+    prompts = [[template.format(name.replace("_", " ")) for template in text.templates] for name in text.classes]
+    rows = [functional.normalize(text.embed(of_class).mean(dim=0), dim=-1) for of_class in prompts]
+    weight, shift = torch.stack(rows) * text.model.logit_scale.detach().exp(), getattr(text.model, "logit_bias", None)
     return weight, torch.zeros(len(rows)) if shift is None else shift.detach().float().expand(len(rows)).clone()
 
 

@@ -7,15 +7,15 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, combinations, product
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 
-from openbench.core.benchmark import Benchmark, Image, Items, Split, must_differ
+from openbench.core.benchmark import Benchmark, Image, Split, must_differ
 from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig
-from openbench.data.build import JoinedItems, SetStatus, advice, open_benchmark, survey, with_outliers
+from openbench.data.build import SetStatus, advice, fatal, open_benchmark, survey, with_outliers
 from openbench.data.dataset import SetConfig, readable_fingerprint
 from openbench.data.manifests import Manifest, known_pairs
 from openbench.data.own.features import FeatureItems, FeatureRows
@@ -144,15 +144,12 @@ def verify_node(config: BenchmarkConfig, outliers: Mapping[str, Any] | None = No
         LeakageError: two sets share classes, and must not.
     """
     statuses = survey(config)
-    gaps = [status for status in statuses if status.missing]
-    allowed = config.incomplete == "allow"
-    fatal = [status for status in gaps if not allowed or (status.path.startswith("id.") and not status.found)]
-    if fatal:
+    if gaps := fatal(statuses, config):
         return CheckReport(
             config.name,
             tuple(SplitCheck(_path(status), status.found, status.expected) for status in statuses),
-            missing=tuple(map(str, fatal)),
-            advice=tuple(advice(fatal, config.typed)),
+            missing=tuple(map(str, gaps)),
+            advice=tuple(advice(gaps, config.typed)),
         )
     benchmark = open_benchmark(config, sampled=readable_fingerprint)
     return verify_benchmark(benchmark if outliers is None else with_outliers(benchmark, outliers))
@@ -281,11 +278,12 @@ def _leak(name: str, sides: tuple[Split, Split], shared: Sequence[str]) -> Leaka
     )
 
 
-def _places(items: Items) -> Mapping[object, int]:
+def _places(items: Any) -> Mapping[object, int]:
     """The position of each image by its file, row or bytes; empty for other items."""
-    if isinstance(items, JoinedItems):
-        starts = accumulate((len(part) for part in items.parts), initial=0)
-        parts = zip(starts, map(_places, items.parts), strict=False)
+    from torch.utils.data import ConcatDataset
+
+    if isinstance(items, ConcatDataset):  # joined ID sets
+        parts = zip((0, *items.cumulative_sizes), map(_places, items.datasets), strict=False)
         return {place: start + position for start, places in parts for place, position in places.items()}
     if isinstance(items, ArrayItems):
         start = items.pixels.__array_interface__["data"][0]

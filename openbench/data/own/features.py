@@ -169,9 +169,7 @@ def rows_in(files: Sequence[Path]) -> tuple[tuple[Array, ...], Contents]:
     parts = tuple(array_in(file, names) for file, names in zip(files, (FEATURES, LOGITS), strict=False))
     if len(parts[-1]) != len(parts[0]):
         raise DataError(f"'{files[0]}' has {len(parts[0]):,} rows, its logits '{files[1]}' {len(parts[1]):,}")
-    hashes = [
-        contents_of([file], len(rows), partial(_hashes, file, rows)) for file, rows in zip(files, parts, strict=True)
-    ]
+    hashes = [contents_of([file], partial(_hashes, file, rows)) for file, rows in zip(files, parts, strict=True)]
     return parts, hashes[0]
 
 

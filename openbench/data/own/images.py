@@ -61,7 +61,7 @@ class OwnImages(Source):
             return replace(rows_found(pixels, _rows(labels, keys)), files=(place,))
         if place.is_dir() and is_arrow(place):
             column, labels, files = arrow(place)
-            contents = contents_of(files, len(column), lambda: (bytes_sha256(_content(cell)) for cell in column))
+            contents = contents_of(files, lambda: (bytes_sha256(_content(cell)) for cell in column))
             rows = _rows(labels, keys)
             return FoundImages(EncodedItems(column, rows[rows >= 0], place, contents), rows >= 0, files)
         images = ImageFolder().find(place.parent if place.is_file() else place, keys)
@@ -158,19 +158,17 @@ def read_list(path: Path) -> Iterator[Row]:
         columns = [name.strip() for name in next(reader, [])]
         if "path" not in columns:
             raise DataError(f"'{path}' line {comments + 1}: the columns are {columns} — write path,label or path")
-        of_key, of_label = columns.index("path"), columns.index("label") if "label" in columns else None
         line_of: dict[str, int] = {}
         for row in filter(None, reader):
             where = f"'{path}' line {comments + reader.line_num}"
-            if len(row) != len(columns):
+            entry = dict(zip(columns, map(str.strip, row), strict=False))
+            key, label = entry.get("path"), entry.get("label", NO_CLASS)
+            if len(row) != len(columns) or not (key and label):
                 raise DataError(
-                    f"{where}: {len(row)} values for {len(columns)} columns — put quotes around a path with a comma"
+                    f"{where}: {row} for the columns {columns} — write path and label, `-` for no class, and quotes "
+                    "around a path with a comma"
                 )
-            key, label = row[of_key].strip(), NO_CLASS if of_label is None else row[of_label].strip()
-            if not key or not label:
-                raise DataError(f"{where}: path {key!r}, label {label!r} — write both, and `-` for no class")
-            _check_text(key, where)
-            _check_text(label, where)
+            _check_text(f"{key},{label}", where)
             if line_of.setdefault(key, reader.line_num) != reader.line_num:
                 raise DataError(f"{where}: '{key}' is on line {comments + line_of[key]} already — list each image once")
             yield key, label
@@ -196,7 +194,16 @@ def _npz(path: Path, state: str) -> tuple[NDArray[np.uint8], list[str]]:
     if pixels is None:
         raise DataError(f"'{path}' has no images — write them with numpy.savez(path, images=..., labels=...)")
     pixels = _as_images(pixels, path)
-    return pixels, [NO_CLASS] * len(pixels) if labels is None else _classes(labels, names, len(pixels), path)
+    count = len(pixels)
+    if labels is None:
+        return pixels, [NO_CLASS] * count
+    if labels.shape not in ((count,), (count, 1)) or labels.dtype.kind not in "iuU":
+        raise DataError(
+            f"'{path}': labels are {labels.dtype} {labels.shape} for {count} images — write one whole number or text "
+            "per image"
+        )
+    known = None if names is None or labels.dtype.kind == "U" else np.atleast_1d(names).tolist()
+    return pixels, _named(labels.reshape(-1).tolist(), known, f"'{path}'")
 
 
 def _as_images(pixels: NDArray[Any], path: Path) -> NDArray[np.uint8]:
@@ -212,23 +219,15 @@ def _as_images(pixels: NDArray[Any], path: Path) -> NDArray[np.uint8]:
     return pixels[..., 0] if pixels.ndim == 4 and pixels.shape[3] == 1 else pixels
 
 
-def _classes(labels: NDArray[Any], names: NDArray[Any] | None, count: int, path: Path) -> list[str]:
-    """The class of each image as text."""
-    if labels.shape not in ((count,), (count, 1)) or labels.dtype.kind not in "iuU":
-        raise DataError(
-            f"'{path}': labels are {labels.dtype} {labels.shape} for {count} images — write one whole number or text "
-            "per image"
-        )
-    values = labels.reshape(-1).tolist()
-    if names is None:
-        return list(map(str, values))
-    classes = list(map(str, np.atleast_1d(names).tolist()))
-    check_distinct(classes, f"'{path}'")
-    if labels.dtype.kind == "U":
-        return values
-    if values and not 0 <= min(values) <= max(values) < len(classes):
-        raise DataError(f"'{path}': labels from {min(values)} to {max(values)}, but {len(classes)} class names")
-    return [classes[value] for value in values]
+def _named(labels: Sequence[Any], names: Sequence[object] | None, where: str) -> list[str]:
+    """The class of each image as text: its label, or the name that has this number."""
+    if not names:
+        return list(map(str, labels))
+    classes = list(map(str, names))
+    check_distinct(classes, where)
+    if unknown := set(labels) - set(range(len(classes))):
+        raise DataError(f"{where}: label {min(unknown)!r} has none of the {len(classes)} class names — name each class")
+    return [classes[label] for label in labels]
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,16 +302,12 @@ def _arrow(files: tuple[Path, ...], state: str) -> tuple[Any, list[str]]:
     label = next((name for name in ("label", "labels", "fine_label") if name in table.column_names), None)
     if label is None:
         return table[images[0]], [NO_CLASS] * len(table)
-    values, names = table[label].to_pylist(), features[label].get("names")
-    check_distinct([str(name) for name in names or ()], f"'{files[0].parent}'")
-    if names and not set(values) <= set(range(len(names))):
-        raise ValueError(f"column '{label}' has labels without a class name")
-    return table[images[0]], [str(names[value] if names else value) for value in values]
+    return table[images[0]], _named(
+        table[label].to_pylist(), features[label].get("names"), f"'{files[0].parent}', column '{label}'"
+    )
 
 
-def contents_of(
-    files: Sequence[Path | str], count: int | None = None, read: Callable[[], Iterable[str]] | None = None
-) -> Contents:
+def contents_of(files: Sequence[Path | str], read: Callable[[], Iterable[str]] | None = None) -> Contents:
     """Return the SHA-256 of each file, or of each image in files with many images, (n, 32) uint8.
 
     A file is read when it is new in its place, and again when the file system reports a change: its size, a time stamp,
@@ -320,19 +315,15 @@ def contents_of(
 
     Args:
         files: all files of the images.
-        count: number of images in them; None = each file is one.
-        read: returns the SHA-256 of each image, for files with many images.
+        read: returns the SHA-256 of each image, for files with many images; None = each file is one.
 
     Raises:
         DataError: a file cannot be read.
     """
-    rows = len(files) if count is None else count
     try:
         cached = paths.cache_dir() / "contents" / f"{state_of(files)}{'-rows' if read else ''}"
         with suppress(FileNotFoundError, DamagedError):
-            contents = np.frombuffer(read_sealed(cached), dtype=np.uint8)
-            if contents.size == 32 * rows:
-                return contents.reshape(-1, 32)
+            return np.frombuffer(read_sealed(cached), dtype=np.uint8).reshape(-1, 32)
         joined = b"".join(map(bytes.fromhex, read() if read else map(file_sha256, files)))
     except OSError as error:
         raise DataError(f"'{error.filename}' cannot be read ({error.strerror}) — get the file again") from error

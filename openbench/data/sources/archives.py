@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import math
 import pickle
 import re
 import zlib
@@ -222,21 +221,16 @@ def _idx_file(folder: Path, name: str) -> Path | None:
 
 
 @lru_cache(maxsize=_CACHED)
-def _idx(path: Path, axes_expected: int) -> NDArray[np.uint8]:
+def _idx(path: Path, axes: int) -> NDArray[np.uint8]:
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
             raw = stream.read()
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"'{path}' cannot be unpacked ({error}) — get the file again") from error
-    # Two zero bytes, the type (8 = uint8), the number of axes, then the axes as big-endian int32.
-    axes = raw[3] if len(raw) >= 4 and raw[:3] == b"\x00\x00\x08" else 0
-    shape = tuple(np.frombuffer(raw, ">i4", axes, 4).tolist()) if 4 + 4 * axes <= len(raw) else ()
-    if axes != axes_expected or min(shape, default=-1) < 0 or len(raw) - 4 - 4 * axes != math.prod(shape):
-        raise DataError(
-            f"'{path}' is not a complete idx file of bytes with {axes_expected} axes: it has {len(raw)} bytes, axes "
-            f"{shape} — get it again"
-        )
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape)
+        # Two zero bytes, the type (8 = uint8), the number of axes, then the axes as big-endian numbers of 32 bits.
+        if raw[:4] != bytes((0, 0, 8, axes)):
+            raise ValueError(f"it does not hold bytes along {axes} axes")
+        return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(np.frombuffer(raw, ">u4", axes, 4).tolist())
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise DataError(f"'{path}' is not a complete idx file ({error}) — get it again") from error
 
 
 @lru_cache(maxsize=_CACHED)
