@@ -135,9 +135,7 @@ def load_listing(name: str) -> Manifest | FolderRule:
     Raises:
         DataError: no such thing, or one that cannot be read.
     """
-    if is_table_part(name):
-        return table_part(name)
-    return load_rule(name) or load_manifest(name)
+    return table_part(name) if is_table_part(name) else load_rule(name) or load_manifest(name)
 
 
 def locate(config: SetConfig) -> Located:
@@ -249,8 +247,6 @@ def unread_split(config: SetConfig, role: Role, classes: Sequence[str]) -> Split
         role: an ID role.
         classes: ID class names in label order.
     """
-    listing = config.listing()
-    listed = len(listing) if isinstance(listing, Manifest) else listing.size
     return Split(
         name=config.name,
         role=role,
@@ -259,7 +255,7 @@ def unread_split(config: SetConfig, role: Role, classes: Sequence[str]) -> Split
         keys=(),
         classes=tuple(classes),
         digest=config.identity(),
-        expected=listed or 0,
+        expected=config.listing().size or 0,
         deviations=tuple(_derived(config)),
         identity=config.identity(),
         unread=True,

@@ -47,6 +47,11 @@ class Manifest:
     def __len__(self) -> int:
         return len(self.keys)
 
+    @property
+    def size(self) -> int:
+        """Number of images."""
+        return len(self.keys)
+
     @cached_property
     def digest(self) -> str:
         """Covers keys, classes and order; not comments, ranges or line breaks."""
@@ -314,7 +319,14 @@ def load_words(name: str, without: Sequence[str] = ()) -> tuple[str, ...]:
     Raises:
         DataError: no such list, one that cannot be read or has no words, or an unknown section.
     """
-    path = _word_file(name)
+    known = {file.stem: file for file in sorted((paths.manifest_dir() / "words").glob("*.txt"))}
+    places = paths.places(name)
+    path = known.get(name) or next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise DataError(
+            f"word list '{name}' not found{did_you_mean(name, list(known))} in {', '.join(map(str, places))} — "
+            f"choose from {', '.join(known)}, or name a text file with one word a line"
+        )
     sections: dict[str, list[str]] = {"": []}
     section = ""
     for line in _lines(path, comments=""):
@@ -333,15 +345,3 @@ def load_words(name: str, without: Sequence[str] = ()) -> tuple[str, ...]:
     if not words:
         raise DataError(f"word list '{name}' has no words — write at least one a line in '{path}'")
     return words
-
-
-def _word_file(name: str) -> Path:
-    known = {path.stem: path for path in sorted((paths.manifest_dir() / "words").glob("*.txt"))}
-    places = paths.places(name)
-    file = known.get(name) or next((place for place in places if place.is_file()), None)
-    if file is None:
-        raise DataError(
-            f"word list '{name}' not found{did_you_mean(name, list(known))} in {', '.join(map(str, places))} — "
-            f"choose from {', '.join(known)}, or name a text file with one word a line"
-        )
-    return file

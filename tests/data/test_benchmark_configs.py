@@ -7,7 +7,6 @@ import torch
 from openbench.core.benchmark import canonical
 from openbench.data.benchmark_config import BenchmarkConfig, arranged, class_split
 from openbench.data.build import build_benchmark
-from openbench.data.dataset import SetConfig
 from openbench.data.loading import batches
 from openbench.data.manifests import load_classes, load_manifest
 from openbench.errors import ConfigError, DataError
@@ -42,8 +41,7 @@ def test_the_classes_of_a_benchmark_meet_only_where_it_says_so(name, composed):
     """Without any data: the lists alone must keep what `build_benchmark` would check."""
     node = composed(f"+benchmark={name}")
     names = {
-        s.path: {canonical(c) for c in SetConfig.from_node(s.node, s.path).listing().class_names()}
-        for s in BenchmarkConfig.parse(node).sets
+        s.path: {canonical(c) for c in s.config().listing().class_names()} for s in BenchmarkConfig.parse(node).sets
     }
     own = {canonical(c) for c in BenchmarkConfig.parse(node).class_names}
     tested = [path for path in names if path.startswith(("near.", "far."))]

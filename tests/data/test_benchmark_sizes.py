@@ -3,21 +3,18 @@
 import pytest
 
 from openbench.data.benchmark_config import BenchmarkConfig
-from openbench.data.dataset import SetConfig, load_listing
-from openbench.data.manifests import FolderRule, load_classes
+from openbench.data.dataset import load_listing
+from openbench.data.manifests import load_classes
 
 CIFAR_FAR = {"far.mnist": 70_000, "far.svhn": 26_032, "far.texture": 5_640}
 CIFAR_ID = {"id.train": 50_000, "id.val": 1_000, "id.test": 9_000}
 IMAGENET_OOD = {
-    "ood_val": 1_763,
-    "near.ssb_hard": 49_000,
-    "near.ninco": 5_879,
-    "far.inaturalist": 10_000,
-    "far.textures": 5_160,
-    "far.openimage_o": 15_869,
-}
-IMAGENET1K = {"id.train": 1_281_167, "id.val": 5_000, "id.test": 45_000, **IMAGENET_OOD}
+    "ood_val": 1_763, "near.ssb_hard": 49_000, "near.ninco": 5_879,
+    "far.inaturalist": 10_000, "far.textures": 5_160, "far.openimage_o": 15_869,
+}  # fmt: skip
 IMAGENET1K_ID = {"id.train": 1_281_167, "id.val": 5_000, "id.test": 45_000}
+IMAGENET1K = {**IMAGENET1K_ID, **IMAGENET_OOD}
+IMAGENET1K_FS = {**IMAGENET1K, "csid.imagenet_v2": 10_000, "csid.imagenet_c": 10_000, "csid.imagenet_r": 30_000}
 MOS = {"far.inaturalist": 10_000, "far.sun": 10_000, "far.places": 10_000, "far.textures": 5_640}
 CLASSIC = {
     "far.svhn": 26_032, "far.texture": 5_640, "far.lsun_crop": 10_000, "far.lsun_resize": 10_000, "far.isun": 8_925,
@@ -26,6 +23,9 @@ IMAGENET200 = {"id.train": None, "id.val": 1_000, "id.test": 9_000, **IMAGENET_O
 CIFAR10 = {
     **CIFAR_ID, "ood_val": 1_000, "near.cifar100": 9_000, "near.tin": 7_793, **CIFAR_FAR, "far.places365": 35_195,
 }  # fmt: skip
+FAR_32PX = {"far.mnist": 10_000, "far.notmnist": 10_000, "far.texture": 1_200}
+CIFAR10_32PX = {**CIFAR_ID, "ood_val": 900, "near.cifar100": 9_000, "near.tin": 7_793, **FAR_32PX}
+SPURIOUS = {"far.svhn": 26_032, "far.lsun_resize": 10_000, "far.isun": 8_925}
 SIZES = {
     "cifar10": CIFAR10,
     "cifar10_fs": {**CIFAR10, "csid.cifar10c": 10_000},
@@ -33,24 +33,15 @@ SIZES = {
         **CIFAR_ID, "ood_val": 972, "near.cifar10": 10_000, "near.tin": 6_526, **CIFAR_FAR, "far.places365": 33_773,
     },
     "imagenet1k": IMAGENET1K,
-    "imagenet1k_fs": {**IMAGENET1K, "csid.imagenet_v2": 10_000, "csid.imagenet_c": 10_000, "csid.imagenet_r": 30_000},
+    "imagenet1k_fs": IMAGENET1K_FS,
     "imagenet200": IMAGENET200,
     "imagenet200_fs": {**IMAGENET200, "csid.imagenet_v2": 2_000, "csid.imagenet_c": 2_000, "csid.imagenet_r": 30_000},
     "cifar10_rejection": {
         **CIFAR_ID, "ood_val": 1_000, "near.cifar100": 9_000, "near.tin": 7_793, "far.mnist": 10_000,
     },
-    "cifar10_32px": {
-        **CIFAR_ID, "ood_val": 900, "near.cifar100": 9_000, "near.tin": 7_793,
-        "far.mnist": 10_000, "far.notmnist": 10_000, "far.texture": 1_200,
-    },
-    "cifar100_32px": {
-        **CIFAR_ID, "ood_val": 972, "near.cifar10": 10_000, "near.tin": 6_526,
-        "far.mnist": 10_000, "far.notmnist": 10_000, "far.texture": 1_200,
-    },
-    "cifar10_32px_fs": {
-        **CIFAR_ID, "csid.cifar10c_drawn": 10_000, "ood_val": 900, "near.cifar100": 9_000, "near.tin": 7_793,
-        "far.mnist": 10_000, "far.notmnist": 10_000, "far.texture": 1_200,
-    },
+    "cifar10_32px": CIFAR10_32PX,
+    "cifar100_32px": {**CIFAR_ID, "ood_val": 972, "near.cifar10": 10_000, "near.tin": 6_526, **FAR_32PX},
+    "cifar10_32px_fs": {**CIFAR10_32PX, "csid.cifar10c_drawn": 10_000},
     "cifar10_autc": {**CIFAR_ID, "ood_val": 9_000, "near.tin": 7_793, "far.svhn": 26_032, "far.lsun": 10_000},
     "mnist": {
         "id.train": 55_000, "id.val": 5_000, "id.test": 10_000,
@@ -68,20 +59,11 @@ SIZES = {
     "imagenet_x": {"id.train": None, "id.val": 2_500, "id.test": 22_500, "near.other_classes": 22_500},
     "imagenet1k_ood": {**IMAGENET1K_ID, "near.imagenet_ood": 31_802},
     "imagenet1k_o": {**IMAGENET1K_ID, "near.imagenet_o": 2_000},
-    "imagenet1k_fs_es": {
-        **IMAGENET1K,
-        "csid.imagenet_v2": 10_000, "csid.imagenet_c": 10_000, "csid.imagenet_r": 30_000, "csid.imagenet_es": 64_000,
-    },
+    "imagenet1k_fs_es": {**IMAGENET1K_FS, "csid.imagenet_es": 64_000},
     "cifar10_classic": {**CIFAR_ID, **CLASSIC, "far.places365": 35_195},  # of which 10 000 are drawn
     "cifar100_classic": {**CIFAR_ID, **CLASSIC, "far.places365": 33_773},
-    "celeba_hair": {
-        "id.train": 9_468, "id.val": 2_368, "id.test": 2_960, "near.bald": 3_351,
-        "far.svhn": 26_032, "far.lsun_resize": 10_000, "far.isun": 8_925,
-    },
-    "waterbirds": {
-        "id.train": 4_795, "id.val": 1_199, "id.test": 5_794, "near.scenes": 10_000,
-        "far.svhn": 26_032, "far.lsun_resize": 10_000, "far.isun": 8_925,
-    },
+    "celeba_hair": {"id.train": 9_468, "id.val": 2_368, "id.test": 2_960, "near.bald": 3_351, **SPURIOUS},
+    "waterbirds": {"id.train": 4_795, "id.val": 1_199, "id.test": 5_794, "near.scenes": 10_000, **SPURIOUS},
     "midog": {
         "id.train": 1_896, "id.val": 181, "id.test": 251, "ood_val": 414,
         "csid.scanner_1b": 2_956, "csid.scanner_1c": 2_946,
@@ -105,8 +87,7 @@ SIZES = {
 def test_a_benchmark_has_the_sets_and_sizes_of_its_paper(name, composed):
     sizes = {}
     for entry in BenchmarkConfig.parse(composed(f"+benchmark={name}")).sets:
-        listing = SetConfig.from_node(entry.node, entry.path).listing()
-        sizes[entry.path] = listing.size if isinstance(listing, FolderRule) else len(listing)
+        sizes[entry.path] = entry.config().listing().size
     assert sizes == SIZES[name]
 
 

@@ -10,7 +10,6 @@ from openbench.core.benchmark import Split, canonical
 from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig, Collection
 from openbench.data.build import build_benchmark, join, survey
-from openbench.data.dataset import SetConfig
 from openbench.data.manifests import load_rule
 from openbench.errors import ConfigError, DataError, LeakageError
 from openbench.paths import config_dir
@@ -40,10 +39,7 @@ def test_classes_of_every_group_meet_in_sandals_only(name, composed):
         chosen = {**node, "group": group}
         own = BenchmarkConfig.parse(chosen).class_names
         assert len({canonical(c) for c in own}) == len(own)
-        shown = {
-            s.path: SetConfig.from_node(s.node, s.path).listing().class_names()
-            for s in BenchmarkConfig.parse(chosen).sets
-        }
+        shown = {s.path: s.config().listing().class_names() for s in BenchmarkConfig.parse(chosen).sets}
         far = {canonical(c) for path, classes in shown.items() if path.startswith("far.") for c in classes}
         apart = {"tiny_imagenet", "fashion_mnist"} & {p.rpartition(".")[2] for p in shown if p.startswith("far.")}
         both = len(apart) == 1 and "tiny_imagenet" in group and "fashion_mnist" in group

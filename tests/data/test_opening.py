@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
 
-from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data import dataset
-from openbench.data.loading import batches
 from openbench.errors import ConfigError, DataError
 
 from .conftest import noisy, write_image
@@ -101,16 +99,6 @@ def test_the_first_complete_source_is_used_else_the_fullest_and_never_a_mixture(
     for i in range(6):
         write_image(root / f"part/pets/{'cat' if i < 3 else 'dog'}/{i}.png", noisy((8, 8, 3), 50 + i))
     assert open_split(pets, Role.FAR).deviations == ("copied",)
-
-
-def test_a_corrupt_image_past_the_fingerprint_is_named_when_it_is_read(root, manifest):
-    for i in range(65):
-        write_image(root / f"many/{i}.png", noisy((8, 8, 3), i))
-    (root / "many/1.png").write_bytes(b"cut off")
-    node = {"name": "many", "manifest": manifest("many/{n}.png", **{"-": range(65)}), "sources": FOLDER}
-    split = open_split(node, Role.FAR)
-    with pytest.raises(DataError, match=r"split 'many' \(far\), image 'many/1\.png': .*cannot be read"):
-        list(batches(split, Preprocess(8, 8), 16))
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,9 @@ def test_a_csv_names_pictures_relative_to_itself_and_keeps_its_order(photos):
     ("text", "message"),
     [
         ("file,label\na.png,cat\n", "line 1: the columns are"),
-        ("path,label\na.png,cat\nb.png\n", "line 3: 1 values for 2 columns"),
-        ("path,label\na.png,cat\n,cat\n", "line 3: path ''"),
-        ("path,label\na.png,\n", "line 2: path 'a.png', label ''"),
+        ("path,label\na.png,cat\nb.png\n", r"line 3: \['b.png'\] for the columns"),
+        ("path,label\na.png,cat\n,cat\n", r"line 3: \['', 'cat'\] for the columns"),
+        ("path,label\na.png,\n", r"line 2: \['a.png', ''\] for the columns"),
         ("path,label\na.png,cat\nb.png,cat\na.png,dog\n", "line 4: 'a.png' is on line 2 already"),
         ("path,label\n", "has no images"),
     ],
@@ -154,7 +154,7 @@ def test_an_image_changed_inside_an_arrow_file_after_its_digest_was_taken_is_an_
 
 def test_an_arrow_folder_with_a_label_without_a_name_is_refused(tmp_path):
     write_arrow(tmp_path / "ds", [encoded(noisy((4, 4, 3)))], [-1], ["cat"])
-    with pytest.raises(DataError, match="column 'label' has labels without a class name"):
+    with pytest.raises(DataError, match="column 'label': label -1 has none of the 1 class names"):
         opened(tmp_path / "ds", ("cat",))
 
 

@@ -154,16 +154,6 @@ def test_gaps_that_the_config_allows_are_deviations_and_the_rest_is_compared(nod
     assert [(s.first, s.second) for s in report.shared] == [("id_test/pets", "far/cars")]
 
 
-def test_broken_images_do_not_end_the_check(node, root):  # noqa: F811
-    """Also where they are among those whose pixels enter the digest, as all of so small a set are."""
-    for path in ("birds/0.png", "birds/1.png", "birds/2.png", "birds/3.png", "pets/10.png"):
-        (root / path).write_bytes(b"broken")
-    report = verify_node(BenchmarkConfig.parse(node))
-    broken = {s.where: len(s.unreadable) for s in report.splits if s.unreadable}
-    assert broken == {"id_test/pets": 1, "near/birds": 4}
-    assert report.verdict == "problems: 5 unreadable images (6 sets, 24 images)"
-
-
 PIXELS = np.arange(40 * 4, dtype=np.uint8).reshape(40, 2, 2)
 
 

@@ -388,12 +388,4 @@ def _ridges(heights: Pixels) -> Pixels:
     return 1.0 - np.abs(centred) / np.abs(centred).max()
 
 
-_FUNCTIONS: dict[str, Callable[..., Pixels]] = {
-    function.__name__: function
-    for function in (
-        *(gaussian_noise, shot_noise, impulse_noise),
-        *(defocus_blur, glass_blur, motion_blur, zoom_blur),
-        *(snow, frost, fog, brightness),
-        *(contrast, elastic_transform, pixelate, jpeg_compression),
-    )
-}
+_FUNCTIONS: dict[str, Callable[..., Pixels]] = {kind: globals()[kind] for kind in KINDS}  # named alike
