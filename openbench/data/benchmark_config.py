@@ -19,7 +19,7 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.dataset import Incomplete, SetConfig
 from openbench.data.manifests import load_classes
-from openbench.errors import ConfigError, available, check_known, did_you_mean
+from openbench.errors import ConfigError, check_known, not_found
 
 _ID = {"train": Role.ID_TRAIN, "val": Role.ID_VAL, "test": Role.ID_TEST}
 _SINGLE = {"ood_train": Role.OOD_TRAIN, "ood_val": Role.OOD_VAL}
@@ -254,9 +254,7 @@ def arranged(node: Mapping[str, Any]) -> Mapping[str, Any]:
     collection = from_node(Collection, node["collection"], "benchmark.collection")
     groups, group = collection.groups(), str(node.get("group"))
     if group not in groups:
-        raise ConfigError(
-            f"benchmark.group '{group}' not found{did_you_mean(group, groups)} — allowed: {available(groups, group)}"
-        )
+        raise ConfigError(not_found(f"benchmark.group '{group}'", group, groups))
     inside, outside = groups[group]
     if absent := [name for name in inside if name not in collection.sets]:
         raise ConfigError(f"benchmark.group: ID set {', '.join(absent)} was dropped — choose a group without it as ID")

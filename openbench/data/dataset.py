@@ -89,10 +89,7 @@ class SetConfig:
         classes = load_classes(self.keep) if isinstance(self.keep, str) else self.keep
         lacking = sorted(set(classes) - set(whole.class_names()))
         if lacking:
-            raise DataError(
-                f"data set '{self.name}': manifest '{self.manifest}' has no images of the classes {lacking} — "
-                "leave them out of `keep`"
-            )
+            raise DataError(f"manifest '{self.manifest}' has no images of the classes {lacking} — change `keep`")
         return whole.only(classes)
 
     def identity(self) -> str:

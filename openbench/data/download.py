@@ -145,10 +145,7 @@ def fetch(file: RemoteFile, target: Path) -> None:
             part.replace(target)
             return
         failures.append(f"\n  {url}: {problem}")
-    raise DataError(
-        f"'{target.name}' could not be downloaded:{''.join(failures)}\ntry again later (the download is resumed), or "
-        f"get the file by other means and put it at {target}"
-    )
+    raise DataError(f"'{target.name}' could not be downloaded:{''.join(failures)}\ntry again, or put it at {target}")
 
 
 def _from_mirror(url: str, file: RemoteFile, part: Path) -> str:
@@ -244,8 +241,6 @@ def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
             raise ValueError(problem)
         member.replace(target)
     except Exception as error:  # a damaged archive raises any kind of error
-        raise DataError(
-            f"archive '{archive}' cannot be unpacked ({error}) — delete it, or make room, and run this again"
-        ) from error
+        raise DataError(f"archive '{archive}' cannot be unpacked ({error}) — delete it, or make room") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -19,7 +19,7 @@ from openbench.config.folders import config_folders
 from openbench.core.benchmark import check_distinct
 from openbench.data.own.images import Row, own_path, read_list, read_rows
 from openbench.digest import OMIT_IF_DEFAULT, digest
-from openbench.errors import DataError, did_you_mean
+from openbench.errors import DataError, not_found
 from openbench.storage.files import read_regular
 
 UNNAMED = "-"
@@ -163,10 +163,7 @@ class FolderRule:
 
     def _check_count(self, images: int, count: int | None, where: str) -> None:
         if count is not None and images > count:
-            raise DataError(
-                f"rule '{self.name}': {images} images ending in '{self.suffix}' in {where}, {count} are published — "
-                "remove what does not belong there"
-            )
+            raise DataError(f"{self.name}: {images} images ending in '{self.suffix}' in {where}, {count} are published")
 
     def _keys_in(self, folder: str, names_in: Callable[[str], Iterable[str]]) -> list[str]:
         inside = self.key.rpartition("/")[0].format(folder=folder)
@@ -213,10 +210,7 @@ def load_manifest(name: str) -> Manifest:
     path = own_path(name)
     if path is None:
         known = sorted(p.relative_to(folder).as_posix().removesuffix(LIST) for p in folder.rglob(f"*{LIST}"))
-        raise DataError(
-            f"manifest '{name}' not found in {folder}{did_you_mean(name, known)} — name a list there without `{LIST}`, "
-            "or your own: a .csv with the columns path,label, an .npz, or a folder of images"
-        )
+        raise DataError(not_found(f"manifest '{name}' (a list, .csv, .npz or folder of images)", name, known))
     return _manifest(name, read_rows(path))  # not cached: images may be added between two calls
 
 
@@ -250,10 +244,7 @@ def _rule(path: Path, name: str, part: str) -> FolderRule:
     values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     spans, within = values.pop("parts", {"": _WHOLE}), values.pop("within", [])
     if part not in spans:
-        raise DataError(
-            f"rule '{name}' has no part '{part}'{did_you_mean(part, spans)} — name one of "
-            f"{', '.join(filter(None, spans)) or 'none'} after a slash"
-        )
+        raise DataError(not_found(f"part '{part}' of rule '{name}'", part, filter(None, spans)))
     folders, classes = load_classes(values.pop("folders")), load_classes(values.pop("classes"))
     return FolderRule(
         name=name,
@@ -323,10 +314,7 @@ def load_words(name: str, without: Sequence[str] = ()) -> tuple[str, ...]:
     places = paths.places(name)
     path = known.get(name) or next((place for place in places if place.is_file()), None)
     if path is None:
-        raise DataError(
-            f"word list '{name}' not found{did_you_mean(name, list(known))} in {', '.join(map(str, places))} — "
-            f"choose from {', '.join(known)}, or name a text file with one word a line"
-        )
+        raise DataError(not_found(f"word list '{name}'", name, known))
     sections: dict[str, list[str]] = {"": []}
     section = ""
     for line in _lines(path, comments=""):
@@ -336,10 +324,7 @@ def load_words(name: str, without: Sequence[str] = ()) -> tuple[str, ...]:
         elif not line.startswith("#"):
             sections[section].append(line)
     if unknown := [section for section in without if section not in sections]:
-        raise DataError(
-            f"word list '{name}' has no section {unknown[0]!r}{did_you_mean(unknown[0], list(sections))} — choose from "
-            f"{', '.join(filter(None, sections)) or 'none: it is not divided'}"
-        )
+        raise DataError(not_found(f"section '{unknown[0]}' of word list '{name}'", unknown[0], filter(None, sections)))
     chosen = (words for section, words in sections.items() if section not in without)
     words = tuple(dict.fromkeys(word for words in chosen for word in words))
     if not words:

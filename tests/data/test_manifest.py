@@ -97,7 +97,9 @@ def test_a_users_file_may_be_named_by_its_place_below_a_data_root(tmp_path, monk
 def test_errors_name_the_lists_and_sections(tmp_path):
     with pytest.raises(DataError, match=r"'wordnet_noun' not found; did you mean 'wordnet_nouns'\?"):
         load_words("wordnet_noun")
-    with pytest.raises(DataError, match=r"no section 'animals'; did you mean 'animal'\?"):
+    with pytest.raises(
+        DataError, match=r"section 'animals' of word list 'wordnet_nouns' not found; did you mean 'animal'\?"
+    ):
         load_words("wordnet_nouns", ("animals",))
     (tmp_path / "empty.txt").write_text("# nothing\n")
     with pytest.raises(DataError, match="has no words"):

@@ -121,10 +121,7 @@ def anatomy(module: nn.Module, prefix: str = "") -> Anatomy:
     head = module.get_classifier()  # type: ignore[operator]
     names = {id(part): name for name, part in module.named_modules()}
     if not isinstance(head, nn.Linear | nn.Identity):
-        raise ConfigError(
-            f"timm's {type(module).__name__}: its classifier is {type(head).__name__}, not one nn.Linear — choose a "
-            "model with logits = W·features + b"
-        )
+        raise ConfigError(f"timm's {type(module).__name__}: its classifier is {type(head).__name__}, not one nn.Linear")
     return Anatomy(names[id(head)], *stages(module, prefix))
 
 

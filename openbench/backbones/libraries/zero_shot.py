@@ -231,10 +231,7 @@ def tokenised(tokenizer: Any, prompts: Sequence[str]) -> Tensor:
     tokens, cut = tokens_and_cut(tokenizer, prompts)
     if cut is not None:
         prompt = prompts[cut] if len(prompts[cut]) <= _SHOWN else f"{prompts[cut][:_SHOWN]}…"
-        raise ConfigError(
-            f"prompt {prompt!r} is too long for the text tower, which reads {tokens.shape[1]} tokens, start and end "
-            "among them — shorten the template, or the class name or word in it"
-        )
+        raise ConfigError(f"prompt {prompt!r} is too long for the text tower ({tokens.shape[1]} tokens) — shorten it")
     return tokens
 
 

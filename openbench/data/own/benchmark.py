@@ -94,10 +94,7 @@ class OwnBenchmark:
         for where, images in self.ood.items():
             shared = sorted(set(images.classes) & set(classes))
             if shared and where not in shifted:
-                raise LeakageError(
-                    f"{where} '{images.at}' and ID share the classes {shared[:5]} — remove these images, or rename the "
-                    "folders if they are other classes"
-                )
+                raise LeakageError(f"{where} '{images.at}' and ID share the classes {shared[:5]} — remove them")
 
     @property
     def sets(self) -> dict[str, OwnSet]:
@@ -154,9 +151,7 @@ def split(whole: OwnSet, shares: Sequence[float], seed: int) -> list[OwnSet]:
     for label in sorted(of_class):
         positions = np.array(of_class[label])
         if len(positions) < len(shares):
-            raise DataError(
-                f"'{whole.at}': class '{label}' has {len(positions)} images — each of the {len(shares)} parts needs one"
-            )
+            raise DataError(f"'{whole.at}': class '{label}' has {len(positions)} images for {len(shares)} parts")
         # Each class has its own generator: adding a class does not change the others.
         order = np.random.default_rng([seed, *label.encode()]).permutation(positions)
         sizes = [max(1, math.floor(len(order) * share)) for share in shares[1:]]
@@ -219,9 +214,7 @@ def write_files(
         files[folder / "benchmark" / f"{name}.yaml"] = "\n".join(lines) + text
         for file, text in files.items():
             if file.exists() and file.read_bytes() != text.encode():
-                raise ConfigError(
-                    f"'{file}' exists, so nothing was written — delete it, or choose another name or folder"
-                )
+                raise ConfigError(f"'{file}' exists, so nothing was written — delete it, or choose another name")
         for file, text in files.items():
             write_whole(file, text.encode())
     except (OSError, OmegaConfBaseException) as error:

@@ -181,10 +181,7 @@ def _hashes(path: Path, array: Array) -> Iterator[str]:
         bad += (start + np.flatnonzero(~np.isfinite(rows).all(axis=1))).tolist()
         yield from (bytes_sha256(row.tobytes()) for row in rows)
     if bad:
-        raise DataError(
-            f"'{path}' has NaN or infinity in {len(bad):,} of {len(array):,} rows, the first is row {bad[0]} — write "
-            "finite numbers (float32), or leave these rows out"
-        )
+        raise DataError(f"'{path}' has NaN or infinity in {len(bad)} of {len(array)} rows, the first is row {bad[0]}")
 
 
 @dataclass(frozen=True)
@@ -345,8 +342,6 @@ def _names(labels: Mapping[str, Array | None], where: str) -> dict[str, list[str
         classes = np.unique(train)
         if not np.array_equal(classes, np.arange(len(classes))):
             found = listed(classes, 8)
-            raise DataError(
-                f"{where} has the labels {found} — number the classes 0, 1, 2, … without gaps, or name them"
-            )
+            raise DataError(f"{where} has the labels {found} — number the classes 0, 1, 2, … without gaps")
         width = len(str(classes[-1]))
     return {key: [str(name).rjust(width, "0") for name in of.tolist()] for key, of in labels.items() if of is not None}

@@ -104,10 +104,7 @@ def read_rows(path: Path) -> list[Row]:
     else:
         rows = _folder_rows(path)
     if not rows:
-        raise DataError(
-            f"'{path}' has no images — name a folder with a subfolder per class ({', '.join(sorted(SUFFIXES))}), a "
-            ".csv with the columns path and label, an .npz with images and labels, or a folder of Hugging Face"
-        )
+        raise DataError(f"'{path}' has no images — name a folder of images, a .csv, an .npz or a save_to_disk folder")
     return rows
 
 
@@ -164,10 +161,7 @@ def read_list(path: Path) -> Iterator[Row]:
             entry = dict(zip(columns, map(str.strip, row), strict=False))
             key, label = entry.get("path"), entry.get("label", NO_CLASS)
             if len(row) != len(columns) or not (key and label):
-                raise DataError(
-                    f"{where}: {row} for the columns {columns} — write path and label, `-` for no class, and quotes "
-                    "around a path with a comma"
-                )
+                raise DataError(f"{where}: {row} for the columns {columns} — write both, and quotes around commas")
             _check_text(f"{key},{label}", where)
             if line_of.setdefault(key, reader.line_num) != reader.line_num:
                 raise DataError(f"{where}: '{key}' is on line {comments + line_of[key]} already — list each image once")
@@ -198,10 +192,7 @@ def _npz(path: Path, state: str) -> tuple[NDArray[np.uint8], list[str]]:
     if labels is None:
         return pixels, [NO_CLASS] * count
     if labels.shape not in ((count,), (count, 1)) or labels.dtype.kind not in "iuU":
-        raise DataError(
-            f"'{path}': labels are {labels.dtype} {labels.shape} for {count} images — write one whole number or text "
-            "per image"
-        )
+        raise DataError(f"'{path}': labels are {labels.dtype} {labels.shape} for {count} images — write one per image")
     known = None if names is None or labels.dtype.kind == "U" else np.atleast_1d(names).tolist()
     return pixels, _named(labels.reshape(-1).tolist(), known, f"'{path}'")
 
@@ -212,10 +203,7 @@ def _as_images(pixels: NDArray[Any], path: Path) -> NDArray[np.uint8]:
         pixels = pixels.transpose(0, 2, 3, 1)
     colour = pixels.ndim == 4 and pixels.shape[3] in (1, 3)
     if dtype != np.uint8 or 0 in shape[1:] or not (pixels.ndim == 3 or colour):
-        raise DataError(
-            f"'{path}': images are {dtype} {shape} — write uint8 (n, h, w) or (n, h, w, 3); for values in [0, 1] save "
-            "(255 * x).round().astype('uint8')"
-        )
+        raise DataError(f"'{path}': images are {dtype} {shape} — write uint8 (n, h, w) or (n, h, w, 3)")
     return pixels[..., 0] if pixels.ndim == 4 and pixels.shape[3] == 1 else pixels
 
 
@@ -257,9 +245,7 @@ class EncodedItems:
         try:
             return pixels_of(content)
         except UNREADABLE as error:
-            raise DataError(
-                f"'{self.folder}': image {row} cannot be read ({error}) — write the folder again"
-            ) from error
+            raise DataError(f"'{self.folder}': image {row} cannot be read ({error}) — write it again") from error
 
 
 def _content(cell: Any) -> bytes:
@@ -296,9 +282,7 @@ def _arrow(files: tuple[Path, ...], state: str) -> tuple[Any, list[str]]:
     table = pa.concat_tables([pa.ipc.open_stream(pa.memory_map(str(file))).read_all() for file in files[1:]])
     images = [name for name, feature in features.items() if feature.get("_type") == "Image"]
     if len(images) != 1 or not pa.types.is_struct(table[images[0]].type):
-        raise ValueError(
-            f"it has the columns {', '.join(features)}, not one of type Image with the bytes of each image"
-        )
+        raise ValueError(f"it has the columns {', '.join(features)}, not one of type Image with its bytes")
     label = next((name for name in ("label", "labels", "fine_label") if name in table.column_names), None)
     if label is None:
         return table[images[0]], [NO_CLASS] * len(table)

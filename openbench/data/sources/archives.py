@@ -206,10 +206,7 @@ def _cifar(files: tuple[Path, ...], label_key: str) -> tuple[NDArray[np.uint8], 
         values: Any = content.get(label_key)
         known = isinstance(values, list) and all(type(label) is int and label >= 0 for label in values)
         if not known or not isinstance(rows, np.ndarray) or (rows.dtype, rows.shape) != (np.uint8, (len(values), 3072)):
-            raise DataError(
-                f"pickle '{path}': `data` is not uint8 (n, 3072), or `{label_key}` not n whole numbers ≥ 0 — get the "
-                "file again"
-            )
+            raise DataError(f"'{path}': `data` is not uint8 (n, 3072), or `{label_key}` not n numbers — get it again")
         pixels.append(rows.reshape(-1, 3, 32, 32))
         labels.append(np.asarray(values, dtype=np.int64))
     # A view: the bytes stay planar, as they are in the file.
@@ -274,10 +271,7 @@ def load_pickle(path: Path) -> dict[str, Any]:
     try:
         content = _Restricted(io.BytesIO(path.read_bytes()), encoding="latin1").load()
     except Exception as error:  # a damaged pickle can fail in any way
-        raise DataError(
-            f"pickle '{path}' refused ({error or type(error).__name__}): only dicts, lists, text, numbers and arrays "
-            "are allowed — get the original file again"
-        ) from error
+        raise DataError(f"pickle '{path}' refused ({error or type(error).__name__}) — get it again") from error
     if not isinstance(content, dict):
         raise DataError(f"pickle '{path}' holds a {type(content).__name__}, not a dict — get the file again")
     return content

@@ -147,9 +147,7 @@ def pixels_of(image: bytes) -> Image:
     """
     with Pillow.open(io.BytesIO(image), formats=FORMATS) as picture:
         if picture.mode.startswith(DEEP):
-            raise ValueError(
-                f"its pixels have more than 8 bits (mode {picture.mode}), scale them to 0…255 and save as 8-bit grey"
-            )
+            raise ValueError(f"more than 8 bits (mode {picture.mode}), scale it to 0…255 and save 8-bit grey")
         return np.asarray(picture if picture.mode == "L" else picture.convert("RGB"))
 
 

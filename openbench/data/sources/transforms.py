@@ -139,12 +139,9 @@ def stack(images: Sequence[NDArray[Any]]) -> NDArray[Any]:
         DataError: an image that is neither (h, w) nor (h, w, 3), or images that a transform leaves at several sizes.
     """
     if images[0].dtype != np.uint8:
-        sizes = sorted({image.shape for image in images})
+        sizes = {image.shape for image in images}
         if len(sizes) > 1:
-            raise DataError(
-                f"preprocess returns tensors of {len(sizes)} shapes, e.g. {sizes[0]} and {sizes[-1]} — add Resize and "
-                "CenterCrop to it"
-            )
+            raise DataError(f"preprocess returns tensors of {len(sizes)} shapes — add Resize and CenterCrop to it")
         return np.stack(images)
     for image in images:
         if image.ndim == 3 and image.shape[2] != 3:
