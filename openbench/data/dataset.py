@@ -209,7 +209,7 @@ def split_of(
     if isinstance(items, FileItems):
         # Images that are decoded later must equal those in the digest.
         pixels = {position: array_sha256(image) for position, image in sample.items()}
-        items = replace(items, contents=contents, pixels=pixels)
+        items = replace(items, contents=contents if items.contents is None else items.contents, pixels=pixels)
     content: dict[str, Any] = {
         "keys": keys,
         "classes": names,

@@ -144,7 +144,7 @@ def test_an_image_changed_inside_an_arrow_file_after_its_digest_was_taken_is_an_
             with open(file, "r+b") as stream:
                 stream.seek(place)
                 stream.write(other)
-    with pytest.raises(DataError, match="image 1 has changed since this run first read it"):
+    with pytest.raises(DataError, match="image 1' has changed since this run first read it"):
         split.items[1]
     assert np.array_equal(split.items[2], noisy((4, 4, 3), 2))
     again = opened(tmp_path / "ds", ("cat",))

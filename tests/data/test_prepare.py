@@ -63,8 +63,11 @@ def visible(root):
 
 
 @pytest.mark.parametrize(("make", "unpack"), [(tar_of, "tar"), (zip_of, "zip")])
-def test_an_archive_becomes_its_folder_and_nothing_else(offered, tmp_path, make, unpack):
-    prepare_file(offered(make(FILES), unpack), tmp_path)
+def test_an_archive_becomes_its_folder_and_nothing_else_once(offered, server, tmp_path, make, unpack):
+    file = offered(make(FILES), unpack)
+    prepare_file(file, tmp_path)
+    assert "is there" in prepare_file(file, tmp_path)
+    assert len(server.asked) == 1
     assert visible(tmp_path) == ["my/set/deep/two.bin", "my/set/one.bin"]
     assert (tmp_path / "my/set/one.bin").read_bytes() == FILES["set/one.bin"]
     assert [p.name for p in (tmp_path / download.DOWNLOADS).iterdir()] == ["pack.tar.gz.lock"]
@@ -73,13 +76,6 @@ def test_an_archive_becomes_its_folder_and_nothing_else(offered, tmp_path, make,
 def test_a_single_file_is_put_where_it_belongs(offered, tmp_path):
     prepare_file(offered(b"content", None, gives="raw/images.gz"), tmp_path)
     assert (tmp_path / "raw/images.gz").read_bytes() == b"content"
-
-
-def test_what_is_there_is_not_fetched_again(offered, server, tmp_path):
-    file = offered(tar_of(FILES))
-    prepare_file(file, tmp_path)
-    assert "is there" in prepare_file(file, tmp_path)
-    assert len(server.asked) == 1
 
 
 def test_a_folder_that_somebody_left_half_filled_is_neither_trusted_nor_touched(offered, server, tmp_path):
@@ -177,11 +173,6 @@ def get(tmp_path, waits, server):
     call.target = target
     call.part = target.with_name("a.bin.part")
     return call
-
-
-def test_a_file_arrives_whole_and_leaves_nothing_beside_it(server, get):
-    assert get(server.url("/a.bin"), size=len(BODY), md5=MD5).read_bytes() == BODY
-    assert [p.name for p in get.target.parent.iterdir()] == ["a.bin"]
 
 
 def test_after_a_drop_only_the_rest_is_asked_for(server, get):

@@ -19,7 +19,6 @@ from openbench.data.build import SetStatus, advice, fatal, open_benchmark, surve
 from openbench.data.dataset import SetConfig, readable_fingerprint
 from openbench.data.manifests import Manifest, known_pairs
 from openbench.data.own.features import FeatureItems, FeatureRows
-from openbench.data.own.images import EncodedItems
 from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.digest import array_sha256
 from openbench.errors import DataError, LeakageError, listed
@@ -288,7 +287,7 @@ def _places(items: Any) -> Mapping[object, int]:
     if isinstance(items, ArrayItems):
         start = items.pixels.__array_interface__["data"][0]
         return {(start, int(row)): position for position, row in enumerate(np.asarray(items.rows))}
-    if isinstance(items, FeatureItems | EncodedItems):
+    if isinstance(items, FeatureItems):
         return {content.tobytes(): position for position, content in enumerate(items.contents[items.rows])}
     if not isinstance(items, FileItems):
         return {}

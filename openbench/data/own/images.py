@@ -6,7 +6,7 @@ import lzma
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from openbench import paths
 from openbench.config.folders import config_folders
-from openbench.core.benchmark import Image, check_distinct
+from openbench.core.benchmark import check_distinct
 from openbench.data.sources.archives import read_npz
 from openbench.data.sources.base import FoundImages, ImageFolder, Source, rows_found
-from openbench.data.sources.items import UNREADABLE, FileItems, pixels_of
+from openbench.data.sources.items import FileItems
 from openbench.digest import bytes_sha256, digest, file_sha256
 from openbench.errors import DataError
 from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
@@ -63,7 +63,9 @@ class OwnImages(Source):
             column, labels, files = arrow(place)
             contents = contents_of(files, lambda: (bytes_sha256(_content(cell)) for cell in column))
             rows = _rows(labels, keys)
-            return FoundImages(EncodedItems(column, rows[rows >= 0], place, contents), rows >= 0, files)
+            chosen = rows[rows >= 0]
+            names = [f"{place}, image {row}" for row in chosen]
+            return FoundImages(EncodedItems(names, contents[chosen], column=column, rows=chosen), rows >= 0, files)
         images = ImageFolder().find(place.parent if place.is_file() else place, keys)
         return replace(images, files=images.items.files) if images and isinstance(images.items, FileItems) else images
 
@@ -219,33 +221,20 @@ def _named(labels: Sequence[Any], names: Sequence[object] | None, where: str) ->
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedItems:
-    """Images as compressed files inside an Arrow table.
+class EncodedItems(FileItems):
+    """Images as compressed files inside an Arrow table; in place of a path, the number of its row.
 
     Args:
-        column: chunked array of `{bytes, path}`.
+        column: chunked array of `{bytes, path}`, memory-mapped.
         rows: (n,) which rows, in manifest order.
-        folder: its folder, for messages.
-        contents: (N, 32) uint8, the SHA-256 of each row's compressed image.
     """
 
-    column: Any
-    rows: NDArray[np.int64]
-    folder: Path
-    contents: NDArray[np.uint8]
+    column: Any = None
+    rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Image:
-        row = int(self.rows[index])
-        content = _content(self.column[row])
-        if bytes_sha256(content) != self.contents[row].tobytes().hex():
-            raise DataError(f"'{self.folder}': image {row} has changed since this run first read it — run it again")
-        try:
-            return pixels_of(content)
-        except UNREADABLE as error:
-            raise DataError(f"'{self.folder}': image {row} cannot be read ({error}) — write it again") from error
+    def read(self, index: int) -> bytes:
+        """Return the bytes of a compressed image."""
+        return _content(self.column[int(self.rows[index])])
 
 
 def _content(cell: Any) -> bytes:

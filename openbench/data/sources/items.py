@@ -85,14 +85,17 @@ class FileItems:
         return len(self.files)
 
     def __getitem__(self, index: int) -> Image:
-        path = Path(self.files[index])
-        content = read_bytes(path)
+        path, content = Path(self.files[index]), self.read(index)
         image = decode(path, content)
         if (self.contents is not None and bytes_sha256(content) != self.contents[index].tobytes().hex()) or (
             index in self.pixels and array_sha256(image) != self.pixels[index]
         ):
             raise DataError(f"image '{path}' has changed since this run first read it — run the command again")
         return image
+
+    def read(self, index: int) -> bytes:
+        """Return the bytes of an image's file."""
+        return read_bytes(Path(self.files[index]))
 
 
 def read_bytes(path: Path) -> bytes:
