@@ -13,15 +13,7 @@ from openbench import paths
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig, SetNode, joined_classes
-from openbench.data.dataset import (
-    Fingerprint,
-    Located,
-    SetConfig,
-    fingerprint,
-    locate,
-    split_of,
-    unread_split,
-)
+from openbench.data.dataset import Fingerprint, Located, SetConfig, fingerprint, locate, split_of, unread_split
 from openbench.digest import digest
 from openbench.errors import DataError, LeakageError, MissingSetsError
 

@@ -37,10 +37,7 @@ def test_rows_stand_in_order_or_are_found_by_name(tmp_path, kind):
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        (
-            {"near/cifar100/features": X[:3]},
-            r"`near/cifar100/features` has 3 rows for 4 images .* or `.*names`",
-        ),
+        ({"near/cifar100/features": X[:3]}, r"`near/cifar100/features` has 3 rows for 4 images .* or `.*names`"),
         ({"near/cifar100/names": np.array(["a", "b", "c", "d"])}, r"lacks 4 of the set's 4 images, 'test/0.png', "),
         ({"near/cifar100/names": np.array(["a"] * 4)}, "has 1 different names"),
         ({"near/cifar100/logits": X[:2]}, r"found .*`near/cifar100/logits` float32 \(2, 3\) — needed are numbers"),

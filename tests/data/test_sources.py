@@ -62,8 +62,7 @@ def test_svhn_numbers_count_from_one_and_ten_means_zero(root):
 
 
 @pytest.mark.parametrize(
-    ("options", "path"),
-    [({}, "a/b/1.png"), ({"strip": "a/"}, "b/1.png"), ({"flat": True}, "1.png")],
+    ("options", "path"), [({}, "a/b/1.png"), ({"strip": "a/"}, "b/1.png"), ({"flat": True}, "1.png")]
 )
 def test_a_folder_holds_files_at_their_key_or_less_a_prefix_or_flat(root, options, path):
     pixels = noisy((4, 5, 3))

@@ -18,13 +18,7 @@ from openbench.backbones.base import HeadKind, PromptKind
 from openbench.backbones.checkpoints import apply_weights, find_file, read_weights
 from openbench.backbones.device import Precision
 from openbench.backbones.heads.prompts import PromptLearning
-from openbench.backbones.libraries.presets import (
-    chosen_preprocess,
-    chosen_weights,
-    crop_preprocess,
-    fetching,
-    stages,
-)
+from openbench.backbones.libraries.presets import chosen_preprocess, chosen_weights, crop_preprocess, fetching, stages
 from openbench.backbones.libraries.zero_shot import OpenClipText, ZeroShotBackbone, no_tower, without_no
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.constraints import Count
