@@ -105,12 +105,9 @@ class FolderRule:
         """Number of images; None if it is not known, e.g. for a part of folders that differ in size."""
         if self.count is None or self.span == _WHOLE:
             return self.count
-        if self.counts:
-            return sum(last - first for first, last in map(self._bounds, self.counts))
-        if self.count % len(self.folders):
-            return None
-        first, last = self._bounds(self.count // len(self.folders))
-        return len(self.folders) * (last - first)
+        share, rest = divmod(self.count, len(self.folders))
+        counts = self.counts or (() if rest else (share,) * len(self.folders))
+        return sum(last - first for first, last in map(self._bounds, counts)) if counts else None
 
     def only(self, classes: Iterable[str]) -> "FolderRule":
         """The rule for some of the classes."""
@@ -142,24 +139,19 @@ class FolderRule:
         Raises:
             DataError: there are more images than the rule counts.
         """
-        keys: list[str] = []
-        classes: list[str] = []
-        empty = total = 0
-        counts = self.counts or (None,) * len(self.folders)
-        for folder, class_name, count in zip(self.folders, self.classes, counts, strict=True):
-            images = self._keys_in(folder, names_in)
+        found = [self._keys_in(folder, names_in) for folder in self.folders]
+        for folder, images, count in zip(self.folders, found, self.counts, strict=False):
             self._check_count(len(images), count, f"'{folder}'")
-            total += len(images)
-            part = self._part(images)
-            keys += part
-            classes += [class_name] * len(part)
-            empty += not part
+        total = sum(map(len, found))
         self._check_count(total, self.count, "its folders")
-        missing = max(empty, 0 if self.count is None else self.count - total)
+        parts = [self._part(images) for images in found]
+        missing = max(parts.count([]), 0 if self.count is None else self.count - total)
         if self.part_of is not None:
-            manifest, expected = self.part_of.expand(names_in)
-            missing = max(missing, expected - len(manifest))
-        return Manifest(self.name, tuple(keys), tuple(classes)), self.size or len(keys) + missing
+            whole, expected = self.part_of.expand(names_in)
+            missing = max(missing, expected - len(whole))
+        keys = tuple(key for part in parts for key in part)
+        classes = tuple(name for name, part in zip(self.classes, parts, strict=True) for _ in part)
+        return Manifest(self.name, keys, classes), self.size or len(keys) + missing
 
     def _check_count(self, images: int, count: int | None, where: str) -> None:
         if count is not None and images > count:

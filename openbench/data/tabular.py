@@ -6,7 +6,7 @@ key says whether it is an anomaly and its number among its kind in file order: `
 
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from openbench.config.constraints import Count, OneOf, Seed
 from openbench.core.benchmark import RowItems
 from openbench.data.manifests import Manifest
 from openbench.data.sources.archives import read_npz
-from openbench.data.sources.base import FoundImages, Source, names_below
+from openbench.data.sources.base import FoundImages, Source
 from openbench.errors import DataError, did_you_mean
 from openbench.storage.files import read_regular
 
@@ -262,10 +262,6 @@ class HashedTexts(Source):
     at: Sequence[str] = (".",)
     columns: Count = 1024
     deviation: str = ""
-
-    def names_in(self, place: Path, folder: str) -> Iterable[str]:
-        """The file names in a folder of keys; hidden files do not belong to the set."""
-        return (name for name in names_below(place / folder) if not name.startswith("."))
 
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """The rows of the texts that are there."""

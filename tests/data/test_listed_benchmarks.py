@@ -37,11 +37,7 @@ CLASSIC = {
     "far.lsun_resize": ["LSUN_resize/0.png"],
     "far.isun": ["iSUN/iSUN_patches/000.jpeg", "iSUN/iSUN_patches/001.jpeg"],
 }
-SPURIOUS = {
-    "far.svhn": CLASSIC["far.svhn"],
-    "far.lsun_resize": CLASSIC["far.lsun_resize"],
-    "far.isun": CLASSIC["far.isun"],
-}
+SPURIOUS = {path: CLASSIC[path] for path in ("far.svhn", "far.lsun_resize", "far.isun")}
 FACE = "celeba/img_align_celeba/{:06d}.jpg"
 CROP = "midog/{}.tiff"
 NINCO = "NINCO/NINCO_popular_datasets_subsamples/{}"

@@ -62,8 +62,8 @@ class Source(Checked, ABC):
         """
 
     def names_in(self, place: Path, folder: str) -> Iterable[str]:
-        """Return the file names in a folder of keys, for sets that are given by a rule."""
-        return ()
+        """Return the file names in a folder of keys, without hidden files, for sets that are given by a rule."""
+        return (name for name in names_below(place / folder) if not name.startswith("."))
 
 
 def raised_versions(source: Source) -> dict[str, int]:
@@ -126,8 +126,7 @@ class ImageFolder(Source):
 
     def names_in(self, place: Path, folder: str) -> Iterable[str]:
         """Return the file names in a folder of keys, without hidden files."""
-        below = place if self.flat else place / folder.removeprefix(self.strip)
-        return (name for name in names_below(below) if not name.startswith("."))
+        return super().names_in(place, "" if self.flat else folder.removeprefix(self.strip))
 
 
 @dataclass(frozen=True)
