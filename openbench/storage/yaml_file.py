@@ -33,8 +33,22 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag.removeprefix(_TAG) in ("bool", "null", "merge")]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that Hydra or YAML 1.1 reads as another value."""
+
+
 for _name, _pattern in _NUMBERS.items():
-    _Loader.add_implicit_resolver(_TAG + _name, re.compile(_pattern, re.VERBOSE), list("-+0123456789."))
+    for _of in (_Loader, _Dumper):
+        _of.add_implicit_resolver(_TAG + _name, re.compile(_pattern, re.VERBOSE), list("-+0123456789."))
+
+
+def yaml_text(value: Any) -> str:
+    """Return plain values as YAML, short lists and mappings on one line."""
+    return str(
+        yaml.dump(value, Dumper=_Dumper, allow_unicode=True, sort_keys=False, default_flow_style=None, width=120)
+    )
 
 
 def read_yaml(path: Path) -> Any:

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from openbench import paths
 from openbench.config.overrides import is_name
@@ -23,6 +21,7 @@ from openbench.data.sources.items import spaced
 from openbench.data.sources.transforms import channel_statistics, cropped
 from openbench.errors import ConfigError, DataError, LeakageError
 from openbench.storage.files import write_whole
+from openbench.storage.yaml_file import yaml_text
 
 PARTS = ("train", "val", "test")
 SHARES = (0.6, 0.1, 0.3)
@@ -209,18 +208,18 @@ def write_files(
         within[title] = {"name": name if group == "id" else title, **of_set}
     node["preprocess"] = rest.pop("preprocess")
     lines = ["# @package _global_", "#", *(f"# {line}" for line in (command(benchmark, folder), *header)), ""]
+    text = yaml_text({"defaults": rest.pop("defaults"), "benchmark": node, **rest})
+    files[folder / "benchmark" / f"{name}.yaml"] = "\n".join(lines) + text
     try:
-        text = OmegaConf.to_yaml({"defaults": rest.pop("defaults"), "benchmark": node, **rest})
-        files[folder / "benchmark" / f"{name}.yaml"] = "\n".join(lines) + text
         for file, text in files.items():
             if file.exists() and file.read_bytes() != text.encode():
                 raise ConfigError(f"'{file}' exists, so nothing was written — delete it, or choose another name")
         for file, text in files.items():
             write_whole(file, text.encode())
-    except (OSError, OmegaConfBaseException) as error:
+    except OSError as error:
         raise ConfigError(
-            f"benchmark '{name}' cannot be written to '{folder}' ({getattr(error, 'strerror', '') or error}) — make "
-            "room, or choose another folder: --to DIR"
+            f"benchmark '{name}' cannot be written to '{folder}' ({error.strerror or error}) — "
+            "make room, or choose another folder: --to DIR"
         ) from error
     return list(files)
 
