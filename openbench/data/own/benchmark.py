@@ -167,21 +167,23 @@ def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
         f"the lists in lists/{benchmark.name}/*.csv, beside this folder, name the images of each split.",
         "The mean and the deviation are those of the training images after resizing.",
     ]
-    defaults: list[Any] = [{f"/dataset@benchmark.{where}": "own"} for where in benchmark.sets]
-    defaults += [{"/dataset@benchmark.csid.corrupted": "id_corrupted"}] * benchmark.corruptions
-    defaults += ["_self_", {"override /backbone": benchmark.backbone}]
+    defaults = [f"/dataset@benchmark.{where}: own" for where in benchmark.sets]
+    defaults += ["/dataset@benchmark.csid.corrupted: id_corrupted"] * benchmark.corruptions
+    defaults += ["_self_", f"override /backbone: {benchmark.backbone}"]
     sources = {where: {"own": {"path": str(images.at)}} for where, images in benchmark.sets.items()}
     rest = {"training": {"recipe": {"epochs": benchmark.epochs}}} if benchmark.epochs is not None else {}
     preprocess = {"resize": side, "crop": side, "mean": mean, "std": std}
-    return write_files(benchmark, folder, header, sources, {"defaults": defaults, "preprocess": preprocess, **rest})
+    return write_files(benchmark, folder, header, defaults, sources, preprocess, **rest)
 
 
 def write_files(
     benchmark: OwnBenchmark,
     folder: Path,
     header: Sequence[str],
+    defaults: Sequence[str],
     sources: Mapping[str, Mapping[str, Any]],
-    rest: Mapping[str, Any],
+    preprocess: Mapping[str, Any],
+    **rest: Any,
 ) -> list[Path]:
     """Write `folder/benchmark/NAME.yaml` and `folder/lists/NAME/*.csv`; return the files.
 
@@ -189,13 +191,15 @@ def write_files(
         benchmark: names the classes and the samples of each set.
         folder: a config folder, new or not.
         header: the comment on top of the yaml file, below its command.
+        defaults: the entries of its defaults list.
         sources: what each set's config overrides in `sources`.
-        rest: of the yaml file: `defaults`, the `preprocess` of the benchmark, and what follows the benchmark.
+        preprocess: of the benchmark.
+        **rest: the nodes beside the benchmark's.
 
     Raises:
         ConfigError: another file is there, or the folder cannot be written.
     """
-    rest, name = dict(rest), benchmark.name
+    name = benchmark.name
     declared = [*benchmark.ood, *(["csid.corrupted"] if benchmark.corruptions else [])]
     node: dict[str, Any] = {"name": name, "classes": [*benchmark.classes], "declared": declared, "incomplete": "error"}
     files: dict[Path, str] = {}
@@ -206,10 +210,10 @@ def write_files(
         of_set = {"manifest": str(path.resolve()), "sources": sources[where]}
         within = node.setdefault(group, {}) if group else node
         within[title] = {"name": name if group == "id" else title, **of_set}
-    node["preprocess"] = rest.pop("preprocess")
-    lines = ["# @package _global_", "#", *(f"# {line}" for line in (command(benchmark, folder), *header)), ""]
-    text = yaml_text({"defaults": rest.pop("defaults"), "benchmark": node, **rest})
-    files[folder / "benchmark" / f"{name}.yaml"] = "\n".join(lines) + text
+    lines = ["# @package _global_", "#", *(f"# {line}" for line in (command(benchmark, folder), *header))]
+    lines += ["defaults:", *(f"  - {line}" for line in defaults), ""]
+    text = yaml_text({"benchmark": {**node, "preprocess": preprocess}, **rest})
+    files[folder / "benchmark" / f"{name}.yaml"] = "\n".join([*lines, text])
     try:
         for file, text in files.items():
             if file.exists() and file.read_bytes() != text.encode():

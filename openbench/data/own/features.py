@@ -296,19 +296,14 @@ class FeatureFiles:
             f"{rows:,} ID rows; lists/{benchmark.name}/*.csv, beside this folder, name the class of each row.",
             *self.remarks(benchmark),
         ]
-        defaults: list[Any] = [{f"/dataset@benchmark.{where}": "array_features"} for where in benchmark.sets]
-        defaults += ["_self_", {"override /backbone": "array_features"}, {"override /method": "knn"}]
-        defaults += [] if "ood_val" in benchmark.ood else [{"override /tune": "none"}]
+        defaults = [f"/dataset@benchmark.{where}: array_features" for where in benchmark.sets]
+        defaults += ["_self_", "override /backbone: array_features", "override /method: knn"]
+        defaults += [] if "ood_val" in benchmark.ood else ["override /tune: none"]
         fitted = None if self.logits or benchmark.one_class else "linear_probe"
-        rest = {
-            "defaults": defaults,
-            "preprocess": {"resize": 1, "crop": 1, "mean": [0.0], "std": [1.0], "interpolation": "nearest"},
-            "backbone": {
-                "logits": len(benchmark.classes) if self.logits else 0,
-                "head": str(self.head.resolve()) if self.head else fitted,
-            },
-        }
-        return write_files(benchmark, folder, header, sources, rest)
+        preprocess = {"resize": 1, "crop": 1, "mean": [0.0], "std": [1.0], "interpolation": "nearest"}
+        columns, head = len(benchmark.classes) if self.logits else 0, str(self.head.resolve()) if self.head else fitted
+        backbone = {"logits": columns, "head": head}
+        return write_files(benchmark, folder, header, defaults, sources, preprocess, backbone=backbone)
 
     def remarks(self, benchmark: OwnBenchmark) -> list[str]:
         """Return a line for each thing that was not given, on what happens without it."""
