@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from PIL import Image as Pillow
 
-from openbench import paths
 from openbench.core.request import Role
 from openbench.data.manifests import load_manifest
 from openbench.data.own.images import read_rows
@@ -190,16 +189,6 @@ def test_an_image_replaced_after_its_digest_was_taken_is_an_error_not_a_number(p
     with pytest.raises(DataError, match=r"dog/1\.PNG' has changed since this run first read it"):
         split.items[position]
     assert np.array_equal(opened(folder).items[position], noisy((4, 4, 3), 77))
-
-
-def test_what_is_known_of_files_is_not_taken_from_an_altered_note(photos):
-    folder, _ = photos
-    expected = opened(folder).digest
-    (note,) = (paths.cache_dir() / "contents").iterdir()
-    content = bytearray(note.read_bytes())
-    content[-1] ^= 1
-    note.write_bytes(content)
-    assert opened(folder).digest == expected
 
 
 def test_links_to_folders_are_followed_once(photos):
