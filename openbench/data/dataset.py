@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from openbench import paths
 from openbench.config.build import build, from_node
-from openbench.config.constraints import Count, Seed, check_value
+from openbench.config.constraints import Checked, Count, Seed, check_value
 from openbench.core.benchmark import Items, RowItems, Split
 from openbench.core.request import Role
 from openbench.data.manifests import FolderRule, Manifest, load_classes, load_manifest, load_rule
@@ -31,7 +31,7 @@ DigestOf = Literal["images", "list"]
 
 
 @dataclass(frozen=True)
-class SetConfig:
+class SetConfig(Checked):
     """A data set's config node.
 
     Args:
