@@ -173,7 +173,7 @@ def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
     sources = {where: {"own": {"path": str(images.at)}} for where, images in benchmark.sets.items()}
     rest = {"training": {"recipe": {"epochs": benchmark.epochs}}} if benchmark.epochs is not None else {}
     preprocess = {"resize": side, "crop": side, "mean": mean, "std": std}
-    return write_files(benchmark, folder, header, defaults, sources, preprocess, **rest)
+    return write_files(benchmark, folder, header, defaults, sources, preprocess=preprocess, **rest)
 
 
 def write_files(
@@ -182,6 +182,7 @@ def write_files(
     header: Sequence[str],
     defaults: Sequence[str],
     sources: Mapping[str, Mapping[str, Any]],
+    *,
     preprocess: Mapping[str, Any],
     **rest: Any,
 ) -> list[Path]:

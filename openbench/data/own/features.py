@@ -303,7 +303,7 @@ class FeatureFiles:
         preprocess = {"resize": 1, "crop": 1, "mean": [0.0], "std": [1.0], "interpolation": "nearest"}
         columns, head = len(benchmark.classes) if self.logits else 0, str(self.head.resolve()) if self.head else fitted
         backbone = {"logits": columns, "head": head}
-        return write_files(benchmark, folder, header, defaults, sources, preprocess, backbone=backbone)
+        return write_files(benchmark, folder, header, defaults, sources, preprocess=preprocess, backbone=backbone)
 
     def remarks(self, benchmark: OwnBenchmark) -> list[str]:
         """Return a line for each thing that was not given, on what happens without it."""
