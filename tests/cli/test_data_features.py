@@ -145,7 +145,7 @@ def test_a_row_that_is_id_and_ood_is_refused(capsys):
         ({"train": "absent.npz"}, "'absent.npz' not found"),
         ({"nera_in_third": "near.npy"}, "set 'nera.third' not found — choose from train, id_val"),
         ({"id_test": ""}, "--features: id_test missing — give id_test=FILE"),
-        ({"near_in_third": "", "far_in_noise": ""}, "no OOD test set — give at least one, near.NAME=FILE"),
+        ({"near_in_third": "", "far_in_noise": ""}, "no OOD test set — give at least one, near or far"),
     ],
 )
 def test_bad_arrays_are_one_message_and_nothing_is_written(changes, text, capsys):
