@@ -63,6 +63,7 @@ def test_no_benchmark_lists_them_and_gives_a_command(engine, capsys, command, wo
         (["benchmark=digits"], "'benchmark' is added with a plus sign — write +benchmark=NAME"),
         (["+benchmark=digits", "-m", "--cfg", "job"], "--multirun"),
         (["--help", "method=knm"], "did you mean 'knn'"),
+        (["+benchmark=digits", "--experimental-rerun=config.pickle"], "No such option '--experimental-rerun'"),
     ],
 )
 def test_words_that_do_not_fit_together(engine, capsys, words, expected):
