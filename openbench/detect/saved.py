@@ -1,6 +1,5 @@
 """Detectors on disk: one JSON, one safetensors file and perhaps an ONNX graph, each with its digest. Nothing is run."""
 
-import json
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -49,11 +48,11 @@ from openbench.detect.detector import Detector
 from openbench.detect.network import check_fits, network_of
 from openbench.digest import bytes_sha256
 from openbench.engine.evaluate import for_layers
-from openbench.errors import CheckpointError, ConfigError, NotApplicableError, OpenbenchError, check_choice
+from openbench.errors import CheckpointError, ConfigError, NotApplicableError, OpenbenchError, RecordError, check_choice
 from openbench.public import TARGET, targets
 from openbench.storage.checksum import KEY, stated
 from openbench.storage.files import creating, write_whole
-from openbench.storage.plain_json import plain
+from openbench.storage.plain_json import loads, plain
 
 MANIFEST, TENSORS, ONNX = "detector.json", "tensors.safetensors", "network.onnx"
 VERSION = 2
@@ -266,7 +265,7 @@ def _read_files(path: Path, digest: str | None) -> tuple[DetectorManifest, Tenso
 
 def _manifest(whole: bytes, where: str) -> DetectorManifest:
     try:
-        content = json.loads(whole)
+        content = loads(whole.decode(), where)
         if content.pop(KEY, None) is None or whole != stated(content):
             raise CheckpointError(f"{where} has changed since the detector was saved — make the detector again")
         return DetectorManifest(**content)
@@ -276,7 +275,7 @@ def _manifest(whole: bytes, where: str) -> DetectorManifest:
         raise CheckpointError(
             f"{where} of {made_by}: key '{key}' is {found}: {first['msg']} — fit and calibrate the detector again"
         ) from None
-    except (ValueError, AttributeError, TypeError) as error:  # not JSON, or not an object
+    except (RecordError, ValueError, AttributeError, TypeError) as error:  # not JSON, or not an object
         raise CheckpointError(f"{where} cannot be read: {error} — copy the detector again") from error
 
 

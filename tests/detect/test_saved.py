@@ -212,7 +212,8 @@ def test_a_part_that_is_damaged_or_missing_is_refused(saved, tmp_path, name):
     copy = Path(shutil.copytree(saved[1], tmp_path / "copy"))
     whole = (copy / name).read_bytes()
     place = len(whole) // 3
-    for content in (whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :], whole[:-1], None):
+    damaged = (whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :], whole[:-1], b"[" * 10**6)
+    for content in (*damaged, b'{"a": NaN, "content_sha256": "a"}', None):
         (copy / name).unlink() if content is None else (copy / name).write_bytes(content)
         with pytest.raises(CheckpointError, match=name):
             load_detector(copy)
