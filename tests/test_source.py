@@ -158,6 +158,16 @@ def test_a_file_that_was_edited_before_the_first_look_is_not_taken_for_the_code_
     assert foreign_sources(mine.Mine())["own_method"] == sha256(mine.__file__)
 
 
+def test_what_was_replaced_in_memory_is_other_code(project, monkeypatch):
+    mine = project({"own_method.py": EDITED, "own_helper.py": HELPER})
+    before = foreign_sources(mine.Mine())
+    for part, name in ((mine.Mine, "score"), (mine.own_helper, "turned")):
+        with monkeypatch.context() as patch:
+            patch.setattr(part, name, lambda *arguments: -arguments[-1])
+            assert foreign_sources(mine.Mine()) != before
+    assert foreign_sources(mine.Mine()) == before
+
+
 def test_a_class_of_ours_whose_score_was_replaced_is_not_as_shipped(monkeypatch):
     score = MSP.score
     monkeypatch.setattr(MSP, "score", lambda self, x: -score(self, x))

@@ -202,6 +202,8 @@ def _models(model: object, weights: object) -> Mapping[str, tuple[Any, Any]] | N
         models = {key: (model, file) for key, file in files.items()}
     elif isinstance(model, Mapping):
         models = {str(key): (one, weights) for key, one in model.items()}
+        if len(models) < len(model):
+            raise ConfigError(f"two models have one name ({', '.join(models)}) — give them distinct names")
     elif isinstance(model, list | tuple):
         for one in model:
             name = one if isinstance(one, str) else name_of(one)

@@ -215,6 +215,7 @@ def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
         ({"model": "resnet20_cifar10"}, "preprocess is given for 'resnet20_cifar10', whose config has it"),
         ({"model": "weights.pt"}, "is a file of weights, not a network"),
         ({"model": []}, "model is an empty list"),
+        ({"model": {1: small(), "1": small()}}, "two models have one name"),
         ({"model": [small(), small()], "name": "x"}, "one name for 2 models"),
         ({"model": lambda x: x, "weights": "a.pt"}, "weights are given for a function"),
     ],
