@@ -219,6 +219,11 @@ class FeatureFile(Rows):
             )
 
 
+def features(name: str, path: str | None = None) -> FeatureFile:
+    """Return `FeatureFile(name, path)`; configs and records have this function's name."""
+    return FeatureFile(name, path)
+
+
 class ArrayFeatures(Rows):
     """The features, and perhaps logits, that a benchmark has in place of images; see `data.own.features`."""
 

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from openbench.backbones.base import Backbone
 from openbench.backbones.rows import FeatureFile
+from openbench.config.build import build
 from openbench.core.benchmark import RowItems, Split
 from openbench.core.request import Role
 from openbench.errors import ConfigError, DataError
@@ -22,6 +24,12 @@ def split(name="cifar100", role=Role.NEAR, keys=KEYS, labels=None):
 def saved(tmp_path, arrays, kind=np.savez):
     kind(tmp_path / "f.npz", **{"near/cifar100/features": X, **arrays})
     return FeatureFile("features", str(tmp_path / "f.npz"))
+
+
+@pytest.mark.parametrize("target", ["features", "openbench.backbones.feature_file.features"])
+def test_configs_and_records_of_an_earlier_version_go_on_working(tmp_path, target):
+    path = str(saved(tmp_path, {}).path)
+    assert isinstance(build({"_target_": target, "name": "features", "path": path}, "backbone", Backbone), FeatureFile)
 
 
 @pytest.mark.parametrize("kind", [np.savez, np.savez_compressed])
