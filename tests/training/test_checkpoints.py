@@ -173,6 +173,12 @@ def test_force_trains_anew_what_is_there(tmp_path: Path) -> None:
     assert "training again" in said[0]
 
 
+def test_a_training_that_leaves_no_checkpoint_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openbench.training.loop.weights.train", lambda *_: None)
+    with pytest.raises(CheckpointError, match="seed 5 left no finished checkpoint in"):
+        get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path))
+
+
 def test_the_folder_says_what_is_trained_and_what_came_out(tmp_path: Path) -> None:
     found = get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path))
     folder = next(tmp_path.glob("*/job.json")).parent

@@ -89,7 +89,7 @@ def obtain(job: TrainingJob, runtime: Runtime, *, force: bool = False, team: Tea
         team: the processes that train together; the first one looks, locks and writes for all.
 
     Raises:
-        CheckpointError: a finished checkpoint was altered.
+        CheckpointError: a finished checkpoint was altered, or the training left none.
         ConfigError: the loss cannot be computed from a share of the batch in each of several processes.
         OSError: the folder cannot be written.
     """
@@ -105,13 +105,17 @@ def obtain(job: TrainingJob, runtime: Runtime, *, force: bool = False, team: Tea
     with lock if team.leads else nullcontext():
         if force and team.leads:
             shutil.rmtree(folder, ignore_errors=True)
-        while (checkpoint := team.broadcast(find_checkpoint(job, root) if team.leads else None)) is None:
+        checkpoint = team.broadcast(find_checkpoint(job, root) if team.leads else None)
+        if checkpoint is None:
             initial = None if job.initial is None else obtain(job.initial, runtime, team=team).weights
             if team.leads:
                 size = f"{job.method.schedule.epochs} epochs of {len(job.id_train):,} images"
                 device = team.device(runtime.device)
                 logger.info(f"{job}: training{' again' * force} for {size} on {device} — {folder}")
             train(job, folder, runtime, initial, team)
+            checkpoint = team.broadcast(find_checkpoint(job, root) if team.leads else None)
+    if checkpoint is None:
+        raise CheckpointError(f"training {job} left no finished checkpoint in '{folder}'")
     return checkpoint
 
 
