@@ -195,3 +195,15 @@ def test_another_run_of_the_same_setting_stands_for_trained_weights_only(monkeyp
     store.write(released)
     with pytest.raises(RecordError, match="no record of this run in"):
         recorded(store, spec_of(released, run_id="e" * 16, training=None))
+
+
+def test_a_bad_record_stands_in_nobodys_way_and_is_named(monkeypatch, runtime):
+    store, old = RecordStore(runtime.records), record(0)
+    store.path(old).with_name("bad.json").write_text("{}")
+    assert verified(monkeypatch, runtime, spec_of(old), replace(old, provenance=HERE)).status == "verified"
+    other = record(0, run_id="e" * 16, backbone={**old.backbone, "digest": "here"})
+    found = verified(monkeypatch, runtime, spec_of(old, run_id="e" * 16), other)
+    assert "skipped, not records: " in found.notes[0]
+    assert "within the intervals of 3 recorded seeds" in found.notes[-1]
+    with pytest.raises(RecordError, match=r"with other settings; skipped, not records: .*bad\.json"):
+        recorded(store, spec_of(old, run_id="e" * 16, training=None))

@@ -64,6 +64,19 @@ def test_an_edited_file_is_not_taken_for_scores(tmp_path, column):
         ScoreStore(tmp_path).read("run")
 
 
+def test_no_flipped_byte_of_the_file_changes_a_score(tmp_path):
+    store, noticed = ScoreStore(tmp_path), 0
+    path = store.write("run", split_scores())
+    whole, read = path.read_bytes(), repr(store.read("run"))
+    for at in range(0, len(whole), 23):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        try:
+            assert repr(store.read("run")) == read, at
+        except CacheError:
+            noticed += 1
+    assert noticed > len(whole) / 46
+
+
 def test_two_splits_of_one_name_and_role_are_refused(tmp_path):
     split = split_scores()[0]
     with pytest.raises(CacheError, match="each role and name once"):

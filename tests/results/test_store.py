@@ -5,6 +5,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +43,21 @@ def test_a_second_writer_is_refused_and_changes_nothing(tmp_path):
         store.write(replace(record, header="other"))
     assert store.paths()[0].read_bytes() == before
     assert [p.name for p in store.paths()[0].parent.iterdir()] == [f"{record.run_id}.json"]
+
+
+def test_of_several_writers_at_once_exactly_one_wins_and_its_text_is_whole(tmp_path):
+    store, start = RecordStore(tmp_path), threading.Barrier(6)
+
+    def write(number):
+        start.wait()
+        try:
+            store.write(make_record(run_id="0" * 16, header=f"{number}" * 100_000))
+        except RecordError:
+            return ""
+        return f"{number}" * 100_000
+
+    with ThreadPoolExecutor(6) as pool:
+        assert "".join(pool.map(write, range(6))) == store.find("0" * 16)[0].header
 
 
 def test_what_a_killed_writer_leaves_is_no_record_and_does_not_stand_in_the_way(tmp_path):
@@ -135,6 +152,16 @@ def test_the_latest_record_is_the_one_made_last_whenever_its_file_was_copied(tmp
     for run_id, utc in (("b", "2025-01-01"), ("a", "2026-05-05"), ("c", "2025-12-31")):
         store.write(make_record(run_id=run_id, provenance={"utc": f"{utc}T00:00:00+00:00"}))
     assert store.look_up("latest")[0].run_id == "a"
+
+
+def test_no_flipped_byte_of_a_record_is_read(tmp_path):
+    store = RecordStore(tmp_path)
+    path = store.write(make_record())
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 3):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x02]) + whole[at + 1 :])
+        with pytest.raises(RecordError):
+            list(store)
 
 
 def test_a_record_that_does_not_state_its_digest_is_refused(tmp_path):
