@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import false_discovery_control
 
 from openbench.core.scores import SetScores
 from openbench.errors import MetricError
@@ -131,9 +132,12 @@ def test_id_values(results):
     assert values["accuracy"] == pytest.approx(ID.correct.mean())
     assert values["id_val_accuracy"] == pytest.approx(ID_VAL.correct.mean())
     assert values["aurc"] == pytest.approx(aurc(ID.scores, 1.0 - ID.correct))
+    least = np.mean(np.cumsum(np.sort(1.0 - ID.correct)) / np.arange(1, 201))
+    assert values["e-aurc"] == pytest.approx(values["aurc"] - least)
     assert values["augrc"] == augrc(ID.scores, 1.0 - ID.correct)
     assert 0 <= values["lac_coverage@0.1"] <= 1
     thresholds = [results[name]["f1_threshold"] for name in ("cifar100", "tin", "mnist")]
+    assert values["f1_threshold_std"] == pytest.approx(np.std(thresholds) / ID.scores.astype(float).std())
     assert values["f1_threshold_range"] == pytest.approx(np.ptp(thresholds) / ID.scores.astype(float).std())
 
 
@@ -253,3 +257,51 @@ def test_fixed_thresholds_are_those_read_off_the_scores_by_hand():
     found = fixed_thresholds([ids, *validation, C100])
     assert found["95tnr"] == 94.0
     assert 4.0 <= found["val"] < 7.0  # where neither rate has an error
+
+
+def test_each_option_reaches_the_number_that_it_is_of():
+    prices = {"cost_reject_id": 0.3, "cost_accept_ood": 0.9, "cost_reject_ood": 0.1, "prior": 0.4}
+    rates = {
+        "precision": 0.6,
+        "recall": 0.5,
+        "ccr_fprs": (0.25,),
+        "fdr": 0.2,
+        "autc_scaling": "pair",
+        "autc_weight": 0.3,
+    }
+    got = evaluate(SETS, MetricOptions(replicates=0, delta=0.1, correction="dkwm", **prices, **rates))
+    a, val, n = ID.scores.astype(float), ID_VAL.scores.astype(float), 200
+    for s in (C100, TIN, MNIST):
+        b, found, cuts = s.scores.astype(float), got[s.name], oracle.thresholds(ID.scores, s.scores).astype(float)
+        phi, rho, loss = (
+            np.array([np.sum(w * (x <= t)) / len(x) for t in cuts]) for x, w in ((a, 1), (b, 1), (a, ~ID.correct))
+        )
+        with np.errstate(invalid="ignore"):
+            allowed = (phi >= 0.5) & (0.6 * phi / (0.6 * phi + 0.4 * rho) >= 0.6)
+        low, high = cuts[1], cuts[-1]
+        aufpr, aufnr = np.clip(a - low, 0, None).mean() / (high - low), np.clip(high - b, 0, None).mean() / (high - low)
+        bound = np.append(np.minimum(1, np.arange(1, n + 1) / n + math.sqrt(math.log(20) / (2 * n))), 1.0)
+        flagged = np.array([np.sum(a > t) for t in cuts])
+        p = [(1 + np.sum(val >= x)) / 121 for x in np.append(a, b)]
+        out = false_discovery_control(p) <= 0.2
+        at95 = np.sort(a)[189]
+        assert found == pytest.approx(
+            found
+            | {
+                "risk@prec0.6,rec0.5": (loss[allowed] / phi[allowed]).min(),
+                "cost": (0.6 * (loss + 0.3 * (1 - phi)) + 0.4 * (0.9 * rho + 0.1 * (1 - rho))).min(),
+                "ccr@fpr0.25": (phi - loss)[rho <= 0.25].max(),
+                "oscr": np.mean((b[:, None] > a) * ID.correct),
+                "oscr_selective": np.mean([ID.correct[a < t].mean() if (a < t).any() else 0.0 for t in b]),
+                "aufpr": aufpr,
+                "aufnr": aufnr,
+                "autc": 0.3 * aufpr + 0.7 * aufnr,
+                "fpr@95tnr": np.mean(a > at95),
+                "fnr@95tnr": np.mean(b <= at95),
+                "conformal_auroc": np.trapezoid((1 - rho)[::-1], bound[flagged][::-1]),
+                "conformal_fpr95": bound[min(flagged[1 - rho >= 0.95])],
+                "bh_power@0.2": out[n:].mean(),
+                "bh_fdp@0.2": out[:n].sum() / max(1, out.sum()),
+            },
+            abs=1e-12,
+        )
