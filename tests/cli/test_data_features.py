@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -173,7 +174,7 @@ def test_images_and_features_do_not_mix(capsys):
     assert "--features and images exclude each other" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("form", ["npy", "npz", "parquet", "columns.parquet", "half.safetensors"])
+@pytest.mark.parametrize("form", ["npy", "npz", "parquet", "columns.parquet", "filtered.parquet", "half.safetensors"])
 def test_every_format_gives_the_same_rows(form, tmp_path):
     rows, file = np.arange(24, dtype=np.float32).reshape(8, 3), tmp_path / f"x.{form}"
     if form == "npy":
@@ -185,6 +186,8 @@ def test_every_format_gives_the_same_rows(form, tmp_path):
         pq.write_table(pa.table({"features": lists, "label": list("abcdabcd")}), file)
     elif form == "columns.parquet":
         pq.write_table(pa.table({**{f"c{i}": rows[:, i] for i in range(3)}, "label": list("abcdabcd")}), file)
+    elif form == "filtered.parquet":  # the rows of a larger table, which have an index
+        pd.DataFrame({"features": list(np.vstack([rows, rows]))})[8:].to_parquet(file)
     else:
         save_file({"features": torch.from_numpy(rows).bfloat16()}, file)
     np.testing.assert_array_equal(array_in(file, ("features",)), rows)

@@ -125,15 +125,14 @@ def _arrays(path: Path, state: str) -> dict[str, Array]:
 
 def _columns(path: Path) -> dict[str, Array]:
     """The label column of a table, and its features: a column of lists, or all other columns side by side."""
-    import pandas as pd
+    import pyarrow.parquet as pq
 
-    table = pd.read_parquet(path)
+    table = pq.read_table(path).to_pandas(ignore_metadata=True)  # of pandas' own, which make a column its index
     if empty := [name for name, column in table.items() if column.isna().any()]:
         raise ValueError(f"column '{empty[0]}' has empty cells")
     arrays = {name: np.asarray(table.pop(name).tolist()) for name in LABELS if name in table}
-    lists = {
-        str(name): np.stack(column.tolist()) for name, column in table.items() if isinstance(column[0], np.ndarray)
-    }
+    kinds = {name: next(iter(column), None) for name, column in table.items()}
+    lists = {name: np.stack(table[name].tolist()) for name, cell in kinds.items() if isinstance(cell, np.ndarray)}
     flat = [column.to_numpy() for name, column in table.items() if name not in lists]
     if flat and not lists.keys() & {*FEATURES, *LOGITS}:
         lists[FEATURES[0]] = np.column_stack(flat)
