@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from enum import Enum
 from typing import Any, Self
 
 import numpy as np
@@ -30,13 +31,11 @@ from openbench.errors import (
     MethodError,
     NotApplicableError,
     NotFittedError,
-    RecordError,
     check_known,
     did_you_mean,
 )
 from openbench.methods.libraries import LibraryDetector, is_detector, wrapped
 from openbench.public import TARGET, name_of
-from openbench.storage.plain_json import plain
 
 Validation = tuple[Any, Any]
 
@@ -151,13 +150,19 @@ def _check_values(method: Method) -> None:
     for name, value in method.params().items():
         if isinstance(value, Method):
             _check_values(value)
-            continue
-        try:
-            plain(value)
-        except RecordError as error:
+        elif not _is_plain(value):
             raise ConfigError(
                 f"{type(method).__name__}.{name} is a {type(value).__name__} — allowed: numbers, texts, lists, mappings"
-            ) from error
+            )
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a record can hold it; there, numbers that are not finite are text."""
+    if type(value) in (list, tuple, set, frozenset):
+        return all(map(_is_plain, value))  # type: ignore[call-overload]
+    if type(value) is dict:
+        return all(type(key) is str and _is_plain(child) for key, child in value.items())
+    return type(value) in (type(None), bool, int, float, str) or isinstance(value, Enum | np.generic)
 
 
 def _not_a_method(value: object) -> ConfigError:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import openbench as ob
 from openbench.errors import ConfigError
@@ -149,9 +150,13 @@ def test_an_attribute_of_an_object_that_is_no_field_is_refused():
             ob.evaluate_features(train=TRAIN, id_test=TEST, near={"beside": NEAR}, methods=[method])
 
 
-@pytest.mark.parametrize("value", [np.ma.array([1, 2], mask=[0, 1]), np.array([None]), [lambda x: x]])
+@pytest.mark.parametrize(
+    "value", [np.ma.array([1, 2], mask=[0, 1]), np.array([None]), torch.tensor(3.0), [lambda x: x]]
+)
 def test_a_hyper_parameter_that_is_not_plainly_a_value_is_refused_before_anything_is_computed(evaluate, mine, value):
     module = mine("table: object = None")
     with pytest.raises(ConfigError, match=r"Mine\.table is a \w+ — allowed: numbers"):
         evaluate(module.Mine(k=3, table=value))
     assert evaluate(module.Mine(k=3, table={"a": [1, 2.5]}))[0].path is not None
+    unrecorded = module.Mine(k=3, table={"a": [np.inf, {2}]})
+    assert ob.evaluate_features(train=TRAIN, id_test=TEST, near={"beside": NEAR}, methods=[unrecorded])
