@@ -4,6 +4,7 @@ import logging
 import shutil
 import sys
 import time
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -235,7 +236,11 @@ def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
     folder.mkdir()
     try:
-        shutil.unpack_archive(archive, folder, file.unpack, filter="data" if file.unpack == "tar" else None)
+        if file.unpack == "zip":
+            with zipfile.ZipFile(archive) as pack:
+                pack.extractall(folder)  # with shutil, names such as `a..b.png` would be left out in silence
+        else:
+            shutil.unpack_archive(archive, folder, file.unpack, filter="data")
         member = folder / file.member
         if problem := file.problem(member):
             raise ValueError(problem)

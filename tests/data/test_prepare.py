@@ -64,11 +64,11 @@ def visible(root):
 
 @pytest.mark.parametrize(("make", "unpack"), [(tar_of, "tar"), (zip_of, "zip")])
 def test_an_archive_becomes_its_folder_and_nothing_else_once(offered, server, tmp_path, make, unpack):
-    file = offered(make(FILES), unpack)
+    file = offered(make(FILES | {"set/deep/two..dots.bin": b"3"}), unpack)
     prepare_file(file, tmp_path)
     assert "is there" in prepare_file(file, tmp_path)
     assert len(server.asked) == 1
-    assert visible(tmp_path) == ["my/set/deep/two.bin", "my/set/one.bin"]
+    assert visible(tmp_path) == ["my/set/deep/two..dots.bin", "my/set/deep/two.bin", "my/set/one.bin"]
     assert (tmp_path / "my/set/one.bin").read_bytes() == FILES["set/one.bin"]
     assert [p.name for p in (tmp_path / download.DOWNLOADS).iterdir()] == ["pack.tar.gz.lock"]
 
