@@ -67,6 +67,9 @@ def test_a_record_that_is_not_there_does_not_keep_others_from_being_verified(mad
     said = capsys.readouterr()
     assert "2 of 2 records are what their scores say" in said.out
     assert "record '0000' not found" in said.err
+    assert main(["publish", "0000", "--results", str(folder)]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
     assert main(["verify", "--images", "0000", "1111", "--results", str(folder)]) == 2
     said = capsys.readouterr()
     assert [f"record '{name}' not found" in said.err for name in ("0000", "1111")] == [True, True]

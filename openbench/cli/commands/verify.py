@@ -184,7 +184,11 @@ def _recomputed(
 
 
 def _chosen(records: RecordStore, run_ids: Sequence[str], lost: LeftOut) -> Iterator[ResultRecord]:
-    """Yield the records that are named, or every one for `all`."""
+    """Yield the records that are named, or every one for `all`.
+
+    Raises:
+        OpenbenchError: the only one that is named does not exist; of several, `lost` receives the error.
+    """
     if [*run_ids] == [ALL]:
         yield from records.readable(lost.append)
         return
@@ -192,6 +196,8 @@ def _chosen(records: RecordStore, run_ids: Sequence[str], lost: LeftOut) -> Iter
         try:
             yield records.look_up(name)[0]
         except OpenbenchError as error:
+            if len(run_ids) == 1:
+                raise
             lost.append(error)
 
 
