@@ -1,9 +1,10 @@
-"""Values of every kind under every key of every config group: taken, or a plain error.
+"""Values of every kind under every key of every config group: the right kind is taken, another is a plain error.
 
 A sample of them by default; all of them, in some minutes, with OPENBENCH_TEST_VALUES=all.
 """
 
 import copy
+import functools
 import math
 import os
 import random
@@ -36,6 +37,7 @@ GROUPS = (
     *("metrics", "tune", "runtime"),
 )
 HUGE = 10**30
+TAKE_MORE = {"dim", "components", "severity", "fpr", "resize", "clip"}  # keys of numbers and of other kinds
 VALUES = (None, True, -1, 0, 1.5, 1e300, math.nan, math.inf, -math.inf, "text", "", "a\0b", [], {}, [1], [None], HUGE)
 FILES = 5  # of each group, among which values are drawn
 SAMPLED = {"method": 400, "training": 200, "augment": 100, "dataset": 200, "outliers": 50, "benchmark": 10}
@@ -135,17 +137,33 @@ def every(group: str) -> list[tuple[str, Any, tuple[Any, ...], Any]]:
     return found
 
 
+def is_wrong(value: Any, shown: Any, key: Any) -> bool:
+    """Whether a value cannot be meant where the yaml shows another, whatever the key is."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return True
+    if isinstance(shown, bool) or isinstance(value, bool):
+        return shown is not None and type(value) is not type(shown)
+    if isinstance(shown, int | float):
+        return isinstance(value, str | list | dict) and key not in TAKE_MORE
+    return isinstance(shown, str | list | dict) and isinstance(value, int | float) and key not in TAKE_MORE
+
+
 def faults(group: str, cases: list[tuple[str, Any, tuple[Any, ...], Any]]) -> list[str]:
-    """The values that end in an exception that is not ours."""
+    """What was taken of the wrong kind, or ended in an exception that is not ours."""
     found = []
     for name, node, path, value in cases:
+        what = f"{group}={name} {'.'.join(map(str, path))}={str(value)[:20]!r}"
         try:
             made(group, name, replaced(node, path, value))
         except OpenbenchError:
             continue
         except Exception as error:
-            what = f"{group}={name} {'.'.join(map(str, path))}={str(value)[:20]!r}"
             found.append(f"{what}: {type(error).__name__}: {str(error)[:80]}")
+        else:
+            key = next(part for part in reversed(path) if isinstance(part, str))
+            shown = functools.reduce(lambda inner, part: inner[part], path, node)
+            if "options" not in path[:-1] and is_wrong(value, shown, key):  # a library's own are its own
+                found.append(f"{what}: taken")
     return found
 
 
