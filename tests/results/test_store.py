@@ -36,6 +36,18 @@ def test_a_run_that_was_never_recorded_is_not_found(tmp_path):
     assert store.find("*") is None
 
 
+def test_copies_in_hidden_folders_and_behind_do_not_hide_a_record(tmp_path):
+    store = RecordStore(tmp_path)
+    path = store.write(make_record())
+    for folder in (".old/tiny/knn", "toy/tiny/z"):
+        (store.folder / folder).mkdir(parents=True)
+        (store.folder / folder / path.name).write_bytes(path.read_bytes())
+    assert store.find(path.stem) == (make_record(), path)
+    path.unlink()
+    (store.folder / "toy/tiny/z" / path.name).unlink()
+    assert store.find(path.stem) is None
+
+
 def test_a_second_writer_is_refused_and_changes_nothing(tmp_path):
     record, store = make_record(), RecordStore(tmp_path)
     before = store.write(record).read_bytes()

@@ -115,7 +115,8 @@ class RecordStore:
         Raises:
             RecordError: the file is there but is not a record.
         """
-        path = next(self.folder.glob(f"*/*/*/{run_id}.json"), None) if is_part(run_id) else None
+        places = self.folder.glob(f"[!.]*/[!.]*/[!.]*/{run_id}.json") if is_part(run_id) else ()
+        path = min(places, default=None)
         return None if path is None else (self.read(path), path)
 
     def look_up(self, name: str) -> tuple[ResultRecord, Path]:
