@@ -481,9 +481,10 @@ def _class_of(path: str) -> type:
             warnings.simplefilter("ignore")  # of the library's own imports
             _compat.prepare_torchvision()
             found = getattr(importlib.import_module(module or path), name, None)
-    except ImportError as error:
+    except (ImportError, ValueError, TypeError) as error:  # an empty path, or one that begins with a dot
         library = _LIBRARIES.get(path.partition(".")[0])
-        if library is not None and f"{module}.".startswith(f"{error.name}."):
+        absent = isinstance(error, ImportError) and f"{module}.".startswith(f"{error.name}.")
+        if library is not None and absent:
             raise NotApplicableError(f"'{path}': {error} — {library.install}") from error
         raise ConfigError(f"method.detector: '{path}' cannot be imported — {error}") from error
     if not inspect.isclass(found):

@@ -283,6 +283,8 @@ def test_a_detector_is_identified_by_source_and_version_and_is_foreign_in_a_reco
 BAD = {
     "pytorch_ood.detector.KNM": "has no class 'KNM'; did you mean 'KNN'",
     "nowhere.Detector": "'nowhere.Detector' cannot be imported",
+    "": "'' cannot be imported",
+    ".KNN": "'.KNN' cannot be imported",
     "collections.OrderedDict": "is not a detector of pytorch-ood, OpenOOD or oodeel",
     "pytorch_ood.api.Detector": "has no `predict`",
     "pytorch_ood.detector.ViM": "missing 1 required positional argument: 'd'",
