@@ -42,13 +42,7 @@ _SIGNS = {
 }  # fmt: skip
 _NAMES = """alpha beta gamma delta varepsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon
 varphi chi psi omega"""
-_GREEK = dict(
-    zip(
-        "αβγδεζηθικλμνξπρστυφχψω",
-        _NAMES.split(),
-        strict=True,
-    )
-)
+_GREEK = dict(zip("αβγδεζηθικλμνξπρστυφχψω", _NAMES.split(), strict=True))
 _OPENING, _CLOSING = "([{", ")]}"
 _LITTLE_WORDS = frozenset(["in", "by", "of", "or", "at", "to", "if", "is", "as", "no", "on", "an"])
 _MARKS = "[\u0302\u0303\u0304\u0307\u030c]"

@@ -40,12 +40,7 @@ def index(entries: list[Entry]) -> str:
     parts = []
     for family, title in FAMILIES.items():
         rows = [
-            (
-                f"[{entry.name}]({entry.name}.md)",
-                sentence(entry.about()[1]),
-                entry.about()[0],
-                _needs(entry),
-            )
+            (f"[{entry.name}]({entry.name}.md)", sentence(entry.about()[1]), entry.about()[0], _needs(entry))
             for entry in entries
             if _family(facts.get(entry.name)) == family
         ]

@@ -39,15 +39,7 @@ from openbench.core.streaming import StreamingMethod, StreamPlan
 from openbench.digest import digest, still_as_before
 from openbench.engine._verify import check_weights, recorded, verdict
 from openbench.engine.compatibility import tells_apart
-from openbench.engine.evaluate import (
-    CachedFeatures,
-    Fitting,
-    Scoring,
-    class_scores,
-    fit,
-    score_splits,
-    score_streams,
-)
+from openbench.engine.evaluate import CachedFeatures, Fitting, Scoring, class_scores, fit, score_splits, score_streams
 from openbench.engine.probe import ask_method, same_scores
 from openbench.engine.provenance import (
     WARNINGS,

@@ -163,10 +163,7 @@ class Moments:
 
 
 def moments(
-    train: FeatureSet,
-    where: str,
-    vectors: Callable[[FeatureSet], Tensor] = plain_features,
-    by_class: bool = True,
+    train: FeatureSet, where: str, vectors: Callable[[FeatureSet], Tensor] = plain_features, by_class: bool = True
 ) -> Moments:
     """Return the moments of a split in one streaming pass in float64.
 

@@ -347,11 +347,7 @@ def fold_rates(scores: ArrayLike) -> tuple[Floats, rv_frozen]:
 KINDS: Mapping[str, Callable[[Sequence[ScoredRun]], Chart]] = {
     "oscr": partial(_selective, key="oscr", area=oscr, height=_ccr, label="CCR (ID accepted and right)"),
     "oscr_selective": partial(
-        _selective,
-        key="oscr_selective",
-        area=oscr_selective,
-        height=_accuracy,
-        label="accuracy of the accepted ID",
+        _selective, key="oscr_selective", area=oscr_selective, height=_accuracy, label="accuracy of the accepted ID"
     ),
     "conformal": _conformal,
     "corrections": _corrections,

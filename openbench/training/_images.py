@@ -74,10 +74,7 @@ class ImageSet:
         return self._batch(self._pool.map(self._plainly, rows.tolist()))
 
     def epoch(
-        self,
-        batches: Sequence[Tensor],
-        generator: torch.Generator,
-        share: Callable[[int], slice] | None = None,
+        self, batches: Sequence[Tensor], generator: torch.Generator, share: Callable[[int], slice] | None = None
     ) -> Iterator[Tensor]:
         """Return the images of each batch in turn, (b, h, w, channels) uint8; some batches are read ahead.
 

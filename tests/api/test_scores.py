@@ -83,11 +83,7 @@ def test_arrays_of_other_libraries_are_the_same_scores():
 @pytest.mark.parametrize(
     ("ids", "ood", "said"),
     [
-        (
-            [np.inf, np.inf],
-            [np.inf],
-            "WARNING: 'scores' gives all 3 images of all sets the score inf",
-        ),
+        ([np.inf, np.inf], [np.inf], "WARNING: 'scores' gives all 3 images of all sets the score inf"),
         ([0.0, np.inf], [1.0], "WARNING: 'scores': 1 of 2 scores of id_test id_test are infinite"),
     ],
 )

@@ -77,10 +77,7 @@ def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: object) -> No
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"3.weight": torch.zeros(7, 4)},
-            r"1 of another shape: 3\.weight \(7, 4\) in the file, \(2, 4\)",
-        ),
+        ({"3.weight": torch.zeros(7, 4)}, r"1 of another shape: 3\.weight \(7, 4\) in the file, \(2, 4\)"),
         ({"3.bias": torch.tensor([float("nan"), 0.0])}, r"1 not finite: 3\.bias"),
         ({"3.bias": torch.tensor([1e300, 0.0], dtype=torch.float64)}, r"1 not finite: 3\.bias"),
         ({"3.bias": torch.tensor([1, 2])}, r"1 not of floating point: 3\.bias"),

@@ -83,10 +83,7 @@ def test_class_names_are_compared_without_case_and_punctuation():
     [
         ({"classes": ()}, "no ID class"),
         ({"near": {}, "far": {}}, "no OOD test set left"),
-        (
-            {"id_test": split("pets", Role.ID_TEST, ("cat", "dog"), [0, 1, 2, 1])},
-            "from 0 to 2 — allowed: 0 to 1",
-        ),
+        ({"id_test": split("pets", Role.ID_TEST, ("cat", "dog"), [0, 1, 2, 1])}, "from 0 to 2 — allowed: 0 to 1"),
         ({"far": {"cars": split("cars", Role.FAR, ("van",), [-1, -1, 0, -1])}}, "allowed: -1 to -1"),
     ],
 )

@@ -23,10 +23,7 @@ def features(n=20, **changes):
         ({}, "none at all"),
         ({"features": torch.zeros(3, 2), "logits": torch.zeros(2, 2)}, "different length"),
         ({"features": np.zeros((20, 4), np.float32)}, r"'features' is a numpy\.ndarray — pass a torch\.Tensor of"),
-        (
-            {"features": torch.zeros(20, 4).double()},
-            r"'features' is torch\.float64 — pass tensor\.to",
-        ),
+        ({"features": torch.zeros(20, 4).double()}, r"'features' is torch\.float64 — pass tensor\.to"),
         ({"labels": torch.zeros(20)}, r"'labels' is torch\.float32 — pass tensor\.to\(torch\.int64\)"),
         ({"labels": torch.zeros(5, 1, dtype=torch.int64)}, r"'labels' has the shape \(5, 1\) — \(n,\) expected"),
         ({"features": torch.zeros(20)}, r"'features' has the shape \(20,\) — \(n, d\) with d ≥ 1"),

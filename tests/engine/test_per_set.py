@@ -105,10 +105,7 @@ def test_what_all_choices_cost_is_added_up(joined):
     assert (joined.provenance["peak_mib"], joined.provenance["passes"]) == ({"score": 9}, 21)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "space"),
-    [("oracle_per_set", SPACE), ("oracle", SPACE), ("oracle_per_set", {})],
-)
+@pytest.mark.parametrize(("strategy", "space"), [("oracle_per_set", SPACE), ("oracle", SPACE), ("oracle_per_set", {})])
 def test_each_set_keeps_scores_of_its_own_where_each_has_its_own_choice(monkeypatch, tmp_path, strategy, space):
     def alone(spec, runtime):
         tests = spec.benchmark.test_splits()

@@ -132,10 +132,7 @@ def test_with_one_seed_recorded_the_numbers_are_set_side_by_side(monkeypatch, tm
     assert "no other seed is recorded" in found.notes[-1]
 
 
-@pytest.mark.parametrize(
-    ("libraries", "same"),
-    [({"torch": "2", "pillow": "1"}, True), ({"torch": "3"}, False)],
-)
+@pytest.mark.parametrize(("libraries", "same"), [({"torch": "2", "pillow": "1"}, True), ({"torch": "3"}, False)])
 def test_other_weights_from_the_same_processor_point_at_the_training(monkeypatch, runtime, libraries, same):
     old = record(8, provenance=HERE)
     RecordStore(runtime.records).write(old)

@@ -50,10 +50,7 @@ def failures(make: Callable[[], Method]) -> dict[str, Exception]:
     return found
 
 
-@pytest.mark.parametrize(
-    "variant",
-    [pytest.param(case, id=label(case)) for case in variants()],
-)
+@pytest.mark.parametrize("variant", [pytest.param(case, id=label(case)) for case in variants()])
 def test_method_keeps_the_contract(variant):
     """All checks in one case, since a case of its own for each costs as much as the check."""
     name, change = variant
@@ -71,8 +68,7 @@ def test_method_keeps_the_contract(variant):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [name for name, node in NODES.items() if name not in COMPOSITES and target_of(node).read_by_score],
+    "name", [name for name, node in NODES.items() if name not in COMPOSITES and target_of(node).read_by_score]
 )
 def test_fit_does_not_read_what_is_declared_for_the_score_alone(name):
     node, data = node_of(name), planted()

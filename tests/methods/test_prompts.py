@@ -11,16 +11,7 @@ from openbench.core.features import Head
 from openbench.core.request import CLASSES
 from openbench.errors import FieldError, MethodError
 from openbench.methods import prompts
-from openbench.methods.prompts import (
-    CLIPN,
-    CSP,
-    EOE,
-    GLMCM,
-    MCM,
-    AdaNeg,
-    NegLabel,
-    ZeroShot,
-)
+from openbench.methods.prompts import CLIPN, CSP, EOE, GLMCM, MCM, AdaNeg, NegLabel, ZeroShot
 
 from .problems import KINDS, assert_equal, f, fitted_on_texts, given, problem, scores, unit, worded
 

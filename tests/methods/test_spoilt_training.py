@@ -76,10 +76,7 @@ REFUSED = {
     "1e30": (at_row_7(1e30), r"training \w+ reach 1e\+30, allowed: 1e\+15"),
     "no rows": (lambda x: x[:0], "the training set has no rows"),
     "one row": (lambda x: x[:1], "all training .* are equal"),
-    "equal rows": (
-        lambda x: each(x, lambda c: c[:1].expand(c.shape).contiguous()),
-        "all training .* are equal",
-    ),
+    "equal rows": (lambda x: each(x, lambda c: c[:1].expand(c.shape).contiguous()), "all training .* are equal"),
     "zeros": (lambda x: each(x, torch.zeros_like), "all training .* are equal"),
     "label -1": (labelled(-1), "label -1 — allowed: classes from 0"),
     "label 10⁹": (labelled(10**9), "label 1000000000 — allowed: "),

@@ -41,10 +41,7 @@ def test_vim_rows_of_the_head_that_sum_to_zero_do_not_invert_noise():
     data = problem()
     weight = data.head.weight - data.head.weight.mean(dim=0)
     head = Head(weight, data.head.bias)
-    centred = Problem(
-        *(changed(x, logits=head(x.features)) for x in (data.train, data.val, data.test)),
-        head,
-    )
+    centred = Problem(*(changed(x, logits=head(x.features)) for x in (data.train, data.val, data.test)), head)
     assert np.linalg.matrix_rank(weight.double().numpy(), tol=1e-5) == 5
     assert_equal(scores(ViM(12), centred), by_svd(centred, 12))
 

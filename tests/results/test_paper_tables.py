@@ -33,8 +33,7 @@ def test_the_rebenchmark_tables_are_read_in_our_names():
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
-    [("New,1", r"training 'New' is not in paper_names\.csv"), ("MSP,x", "found 'x' — allowed")],
+    ("row", "said"), [("New,1", r"training 'New' is not in paper_names\.csv"), ("MSP,x", "found 'x' — allowed")]
 )
 def test_what_cannot_be_read_is_named_with_its_line(tmp_path, row, said):
     assert (rejection_figures(tmp_path), rebench_figures(tmp_path)) == ({}, {})

@@ -69,12 +69,7 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "reweightood": {"recipe.batch_size": 512, "recipe.weight_decay": 1e-4, "recipe.warmup_epochs": 10, "m_b": 5},
     "rotpred": {"recipe.batch_size": (128, 128, 256, 64)},
-    "supcon": {
-        "recipe.lr": 0.5,
-        "recipe.batch_size": 512,
-        "recipe.warmup_epochs": 10,
-        "recipe.weight_decay": 1e-4,
-    },
+    "supcon": {"recipe.lr": 0.5, "recipe.batch_size": 512, "recipe.warmup_epochs": 10, "recipe.weight_decay": 1e-4},
     "t2fnorm": {"temperature": (0.1, 0.1, 0.1, 0.05)},
     "udg": {"purity": 0.8, "dims": 256, "groups": 1000, "outlier_weight": 0.5, "group_weight": 0.1},
     "vos": {"weight": 0.1},

@@ -49,8 +49,4 @@ def test_a_reading_comes_first_and_one_mixing_or_consistency_last(augment: tuple
     with pytest.raises(ConfigError, match="the first may be a Reading, the last a Mixing or a Consistency"):
         Recipe(augment=augment)
     recipe = Recipe(augment=(RandomResizedCrop(), HorizontalFlip(), Mixup()))
-    assert (recipe.reading, recipe.augmentations, recipe.mixing) == (
-        RandomResizedCrop(),
-        (HorizontalFlip(),),
-        Mixup(),
-    )
+    assert (recipe.reading, recipe.augmentations, recipe.mixing) == (RandomResizedCrop(), (HorizontalFlip(),), Mixup())

@@ -18,10 +18,7 @@ from openbench import paths
 from openbench.config.build import build, target_of
 from openbench.config.shipped import shipped
 from openbench.core.request import Field, Request
-from openbench.training.augment.augmentations import (
-    HorizontalFlip,
-    RandomCrop,
-)
+from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.base import Batch, Selection, StepInfo, TrainingJob, TrainingMethod
 from openbench.training.loop._loop import train
 from openbench.training.loop.weights import Checkpoint, evaluated, find_checkpoint, folder_of

@@ -183,11 +183,7 @@ class Session:
             )
         groups = [{"lr_scale": 1.0, "lr_constant": False, **group} for group in method.parameter_groups(prepared)]
         optimiser = torch.optim.SGD(
-            groups,
-            lr=recipe.lr,
-            momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
-            nesterov=recipe.nesterov,
+            groups, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov
         )
         scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
         generator = torch.Generator().manual_seed(stream(job.seed, _ORDER))
@@ -573,10 +569,7 @@ class _Loop:
 
 
 def accuracy_of(
-    model: nn.Module,
-    images: ImageSet,
-    autocast: Callable[[], AbstractContextManager[object]],
-    team: Team = ALONE,
+    model: nn.Module, images: ImageSet, autocast: Callable[[], AbstractContextManager[object]], team: Team = ALONE
 ) -> float:
     """Return the share of images whose largest logit is that of their label, in eval mode, without augmentation."""
     model.eval()
