@@ -11,7 +11,7 @@ import json
 import pkgutil
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
@@ -90,7 +90,8 @@ def checked_classes() -> list[type]:
     while waiting:
         below = waiting.pop().__subclasses__()
         waiting += below
-        found += [cls for cls in below if cls.__module__.startswith("openbench.") and not inspect.isabstract(cls)]
+        ours = [cls for cls in below if cls.__module__.startswith("openbench.") and is_dataclass(cls)]
+        found += [cls for cls in ours if not inspect.isabstract(cls)]
     return sorted(set(found), key=lambda cls: (cls.__module__, cls.__name__))
 
 

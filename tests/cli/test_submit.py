@@ -102,7 +102,7 @@ CHEATS = {
     "a number that is not computed": (
         lambda r: record_of(scores(1), metrics={**r.metrics, "near": {**r.metrics["near"], "oscr": 0.99}}),
         1,
-        "states near.oscr, which its scores and its options of metrics do not give",
+        "states near.oscr, which its scores and its options do not give",
     ),
 }
 
