@@ -27,40 +27,8 @@ Scale = Literal["log_odds", "probability"]
 Confidence = Literal["msp", "entropy"]
 
 
-class OddsMethod(Method):
-    """Odds against the top class at a temperature, of the logits at a perturbed input."""
-
-    step: ClassVar[Perturb]
-    temperature: float
-    epsilon: float
-    scale: Scale
-
-    @property
-    def request(self) -> Request:
-        """The logits at the input perturbed with this T and ε."""
-        step = replace(self.step, temperature=float(self.temperature), epsilon=float(self.epsilon))
-        return replace(self.needs, perturb=step)
-
-    def score(self, x: FeatureSet) -> Tensor:
-        """Return the scores (n,) float32; larger = more OOD."""
-        if self.scale == "probability":
-            return softmax_shortfall(x.logits, self.temperature)
-        return log_odds_against_top(x.logits, self.temperature)
-
-    def class_scores(self, x: FeatureSet) -> Tensor | None:
-        """Return the same for each class instead of the top one, (n, c) float32."""
-        if self.scale == "log_odds":
-            return log_odds_by_class(x.logits, self.temperature)
-        p = torch.softmax(x.logits.double() / self.temperature, dim=1)
-        return (1 / p.shape[1] - p).float()
-
-    def class_probabilities(self, scores: Tensor) -> Tensor | None:
-        """Return softmax(z/T), (n, c)."""
-        return of_log_odds(scores) if self.scale == "log_odds" else 1 / scores.shape[1] - scores
-
-
 @dataclass
-class ODIN(OddsMethod):
+class ODIN(Method):
     """Odds against the top class at high temperature after a gradient step on the input.
 
     score(x) = log Σ_{c≠ŷ} exp((z_c − z_ŷ)/T) − log(C − 1) with z = z(x̃), x̃ = x − ε sign(∇ₓ CE(z/T, ŷ))/σ. It is
@@ -90,9 +58,32 @@ class ODIN(OddsMethod):
     epsilon: NonNegative = 0.0014
     scale: Scale = "log_odds"
 
+    @property
+    def request(self) -> Request:
+        """The logits at the input perturbed with this T and ε."""
+        step = replace(self.step, temperature=float(self.temperature), epsilon=float(self.epsilon))
+        return replace(self.needs, perturb=step)
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        if self.scale == "probability":
+            return softmax_shortfall(x.logits, self.temperature)
+        return log_odds_against_top(x.logits, self.temperature)
+
+    def class_scores(self, x: FeatureSet) -> Tensor | None:
+        """Return the same for each class instead of the top one, (n, c) float32."""
+        if self.scale == "log_odds":
+            return log_odds_by_class(x.logits, self.temperature)
+        p = torch.softmax(x.logits.double() / self.temperature, dim=1)
+        return (1 / p.shape[1] - p).float()
+
+    def class_probabilities(self, scores: Tensor) -> Tensor | None:
+        """Return softmax(z/T), (n, c)."""
+        return of_log_odds(scores) if self.scale == "log_odds" else 1 / scores.shape[1] - scores
+
 
 @dataclass
-class IODIN(OddsMethod):
+class IODIN(ODIN):
     """Odds against the top class at high temperature after moving the most sensitive input element.
 
     score(x) = log Σ_{c≠ŷ} exp((z_c − z_ŷ)/T) − log(C − 1) with z = z(x̃); x̃ differs from x in the one element with the
@@ -117,12 +108,6 @@ class IODIN(OddsMethod):
     reference: ClassVar[str] = (
         "i-ODIN of ASCOOD: Regmi, CVPR 2026, arXiv 2411.10794, after Liang et al., ICLR 2018, arXiv 1706.02690"
     )
-
-    version: ClassVar[int] = 2  # log odds instead of probabilities
-
-    temperature: Positive = 1000.0
-    epsilon: NonNegative = 0.0014
-    scale: Scale = "log_odds"
 
 
 @dataclass

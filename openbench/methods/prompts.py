@@ -252,8 +252,27 @@ class ZeroShot(Prototyped):
         return -largest
 
 
+class NegativeOdds(NegativeLabels):
+    """The odds of negative labels against those of the classes, averaged over the groups."""
+
+    version: ClassVar[int] = 2  # log odds
+    read_by_score: ClassVar[frozenset[str]] = frozenset({"scale"})
+
+    scale: float
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Keep the embeddings of the classes, and those of the chosen words in groups."""
+        self.classes_, self.words_ = self.embedded(head)
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        classes, words = (self.learnt(name).to(x.features.device) for name in ("classes_", "words_"))
+        return negative_odds(x.features, classes, words, self.scale)
+
+
 @dataclass
-class NegLabel(WordNetLabels):
+class NegLabel(NegativeOdds, WordNetLabels):
     """The share of words far from all classes in a softmax over classes and words, averaged over groups of words.
 
     score(x) = log((1 − p)/p) with p = (1/G) Σ_g Z / (Z + Σ_{w∈g} e^{s cos(f, t_w)}), Z = Σ_c e^{s cos(f, t_c)}, over G
@@ -279,18 +298,6 @@ class NegLabel(WordNetLabels):
     """
 
     reference: ClassVar[str] = "Jiang et al., ICLR 2024, arXiv 2403.20078"
-    version: ClassVar[int] = 2  # log odds
-    read_by_score: ClassVar[frozenset[str]] = frozenset({"scale"})
-
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
-        """Keep the embeddings of the classes, and those of the chosen words in groups."""
-        self.classes_, self.words_ = self.embedded(head)
-        return self
-
-    def score(self, x: FeatureSet) -> Tensor:
-        """Return the scores (n,) float32; larger = more OOD."""
-        classes, words = (self.learnt(name).to(x.features.device) for name in ("classes_", "words_"))
-        return negative_odds(x.features, classes, words, self.scale)
 
 
 @dataclass
@@ -471,7 +478,7 @@ def _entropy(logits: Tensor) -> Tensor:
 
 
 @dataclass
-class CSP(NegativeLabels):
+class CSP(NegativeOdds):
     """NegLabel's share of negative words, with adjectives turned into the names of superclasses, as in `red object`.
 
     score(x) = log((1 − p)/p) with p = (1/G) Σ_g Z / (Z + Σ_{w∈g} e^{s cos(f, t_w)}), Z = Σ_c e^{s cos(f, t_c)}, over G
@@ -501,8 +508,6 @@ class CSP(NegativeLabels):
     """
 
     reference: ClassVar[str] = "Chen et al., NeurIPS 2024, arXiv 2410.08611"
-    version: ClassVar[int] = 2  # log odds
-    read_by_score: ClassVar[frozenset[str]] = frozenset({"scale"})
 
     nouns: str = "wordnet_nouns"
     adjectives: str = "wordnet_adjectives"
@@ -538,16 +543,6 @@ class CSP(NegativeLabels):
                 self.seed,
             ),
         )
-
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
-        """Keep the embeddings of the classes, and those of the chosen words in groups."""
-        self.classes_, self.words_ = self.embedded(head)
-        return self
-
-    def score(self, x: FeatureSet) -> Tensor:
-        """Return the scores (n,) float32; larger = more OOD."""
-        classes, words = (self.learnt(name).to(x.features.device) for name in ("classes_", "words_"))
-        return negative_odds(x.features, classes, words, self.scale)
 
 
 @dataclass
