@@ -5,12 +5,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from openbench.core import FeatureSet, Head, Method, by_rows
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
 from openbench.errors import MethodError
 
 FIT_BATCH = 4096  # rows converted to float64 at a time: few enough to stay near the processor
@@ -48,6 +49,16 @@ def drawn(train: FeatureSet, most: int | None, seed: int) -> FeatureSet:
         return train
     rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:most]
     return train[rows.sort().values]
+
+
+def on_training(*fields: Field, **rest: Any) -> Request:
+    """Return the request of a method that is fitted on ID training samples.
+
+    Args:
+        *fields: what is read of a sample.
+        **rest: other arguments of the request.
+    """
+    return Request(fields=frozenset(fields), fit_on=Role.ID_TRAIN, **rest)
 
 
 def true_labels(rows: FeatureSet) -> Tensor:
@@ -369,14 +380,37 @@ def seeded(seed: int) -> Iterator[None]:
             np.random.set_state(state)  # noqa: NPY002
 
 
-class NearestMean(Method):
+class Learning(Method):
+    """A method that learns, from training features unless `needs` names others; `fit` checks that they are there."""
+
+    needs: ClassVar[Request] = on_training(Field.FEATURES)
+
+    @abstractmethod
+    def _learn(self, train: Any, head: Any) -> None:
+        """Learn from the split of the request, a FeatureSet, and from the Head; each is None where it names none."""
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Learn from the split and the classifier that the request names; return self.
+
+        Raises:
+            MethodError: one of them is missing.
+        """
+        if self.request.fit_on is not None:
+            training(train, type(self).__name__)
+        if self.request.head:
+            classifier(head, type(self).__name__)
+        self._learn(train, head)
+        return self
+
+
+class NearestMean(Learning):
     """The squared Mahalanobis distance to the nearest class mean, one covariance shared by all classes."""
 
     @abstractmethod
     def _vectors(self, x: FeatureSet) -> Tensor:
         """The vectors (n, d) that are compared with the means."""
 
-    def _learn(self, m: Moments) -> None:
+    def _learn_means(self, m: Moments) -> None:
         """Learn class means and the shared covariance from the moments of training vectors."""
         whiten, center = whitening(m.within_covariance()), m.mean()
         self.center_ = center.float()

@@ -3,23 +3,24 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count, NonNegative, Positive, Seed
-from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
+from openbench.core import FeatureSet, Field, Head, Request, by_rows
 from openbench.errors import MethodError, NotApplicableError
 from openbench.methods._stats import (
     FIT_BATCH,
+    Learning,
     NearestMean,
     drawn,
     moments,
+    on_training,
     plain_features,
     row_normalise,
     to_means,
-    training,
     unit_features,
     whitening,
 )
@@ -48,25 +49,24 @@ class MDS(NearestMean):
     arXiv 2505.18032.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LABELS)
     reference: ClassVar[str] = (
         "Lee et al., NeurIPS 2018, arXiv 1807.03888; ++: Müller & Hein, ICML 2025, arXiv 2505.18032"
     )
 
     normalise: bool = False
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn class means and the shared covariance from training features (n, d) and labels (n,)."""
         vectors = unit_features if self.normalise else plain_features
-        self._learn(moments(training(train, "MDS"), "MDS", vectors))
-        return self
+        self._learn_means(moments(train, "MDS", vectors))
 
     def _vectors(self, x: FeatureSet) -> Tensor:
         return row_normalise(x.features) if self.normalise else x.features
 
 
 @dataclass
-class RMDS(Method):
+class RMDS(Learning):
     """Squared Mahalanobis distance to the nearest class mean, less the one to the mean of all training features.
 
     score(x) = min_c (f − μ_c)ᵀ Σ⁺ (f − μ_c) − (f − μ)ᵀ Σ₀⁺ (f − μ), Σ the biased covariance around class means, Σ₀ the
@@ -85,17 +85,17 @@ class RMDS(Method):
     Mahalanobis++: Improving OOD Detection via Feature Normalization, ICML 2025, arXiv 2505.18032.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LABELS)
     reference: ClassVar[str] = (
         "Ren et al., ICML workshop 2021, arXiv 2106.09022; ++: Müller & Hein, ICML 2025, arXiv 2505.18032"
     )
 
     normalise: bool = False
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn class means and both covariances from training features (n, d) and labels (n,), in one pass."""
         vectors = unit_features if self.normalise else plain_features
-        m = moments(training(train, "RMDS"), "RMDS", vectors)
+        m = moments(train, "RMDS", vectors)
         if int(m.present.sum()) < 2:
             raise NotApplicableError("RMDS.fit: with a single class all scores would be 0 — choose method=mds")
         within, total, center = whitening(m.within_covariance()), whitening(m.total_covariance()), m.mean()
@@ -103,7 +103,6 @@ class RMDS(Method):
         self.within_ = within.float()
         self.total_ = total.float()
         self.means_ = ((m.class_means() - center) @ within).float()
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -132,16 +131,14 @@ class ScaledMDS(NearestMean):
     Σ⁺ is a pseudo-inverse; a feature of zeros stays zero.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LABELS)
     reference: ClassVar[str] = "Janiak et al., 2025, arXiv 2510.15202"
 
     beta: NonNegative = 1.0
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn class means and the shared covariance from training features (n, d) and labels (n,)."""
-        fitted = training(train, "ScaledMDS")
-        self._learn(moments(fitted, "ScaledMDS", lambda rows: self._scaled(rows.features.double())))
-        return self
+        self._learn_means(moments(train, "ScaledMDS", lambda rows: self._scaled(rows.features.double())))
 
     def _vectors(self, x: FeatureSet) -> Tensor:
         return self._scaled(x.features)
@@ -154,7 +151,7 @@ class ScaledMDS(NearestMean):
 
 
 @dataclass
-class GMM(Method):
+class GMM(Learning):
     """Negative log-density of a mixture of Gaussians, one for each class with a covariance of its own.
 
     score(x) = −log Σ_c π_c N(f; μ_c, Σ_c + εs̄ I), π_c the share of training samples in class c, μ_c and Σ_c their mean
@@ -174,14 +171,13 @@ class GMM(Method):
     so that their scale does not matter. OpenOOD's `gmm` is another: clusters without labels, one covariance for all.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LABELS)
     reference: ClassVar[str] = "Mukhoti et al., CVPR 2023, arXiv 2102.11582"
 
     ridge: Positive = 1e-6
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn means, covariances and shares of the classes from training features (n, d) and labels (n,)."""
-        train = training(train, "GMM")
         m = moments(train, "GMM")
         ridge = self.ridge * float(m.within_covariance().diagonal().mean())
         counts, means = m.counts[m.present], m.class_means()
@@ -201,7 +197,6 @@ class GMM(Method):
         self.means_ = means.float()
         self.heights_ = torch.stack(heights) + (counts / m.n).log()
         self.present_ = m.present.cpu()
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -235,7 +230,7 @@ def _scatter(train: FeatureSet, rows: Tensor, mean: Tensor) -> Tensor:
 
 
 @dataclass
-class SSD(Method):
+class SSD(Learning):
     """Squared Mahalanobis distance to the nearest cluster of unit features, each cluster with a covariance of its own.
 
     score(x) = min_m (u − μ_m)ᵀ Σ_m⁺ (u − μ_m), u = (f̂ − f̄)/s with f̂ = f/‖f‖ and f̄, s the mean and the deviation of
@@ -257,15 +252,14 @@ class SSD(Method):
     is not here.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LABELS)
     reference: ClassVar[str] = "Sehwag et al., ICLR 2021, arXiv 2103.12051"
 
     clusters: Count | Literal["labels"] = 1
     seed: Seed = 0
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn scaling and clusters from training features (n, d), and labels (n,) where they are the clusters."""
-        train = training(train, "SSD")
         whole = moments(train, "SSD", unit_features, by_class=False)
         deviation = whole.total_covariance().diagonal().clamp(min=0).sqrt()
         self.center_ = whole.mean().float()
@@ -280,7 +274,6 @@ class SSD(Method):
             )
         self.means_ = torch.stack([mean for mean, _ in varying]).float()
         self.whiten_ = [whiten.float() for _, whiten in varying]
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

@@ -1,19 +1,17 @@
 """Features against class means, weights and decision boundaries."""
 
 import math
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from openbench.config.constraints import NonNegative
-from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
+from openbench.core import FeatureSet, Field, Head, Request, by_rows
 from openbench.errors import MethodError
-from openbench.methods._stats import BLOCK, class_means, classifier, mean_feature, predictions, row_normalise, training
+from openbench.methods._stats import BLOCK, Learning, class_means, mean_feature, on_training, predictions, row_normalise
 
-NEEDS = Request(fields=frozenset({Field.FEATURES, Field.LOGITS}), fit_on=Role.ID_TRAIN, head=True)
-WITH_LABELS = replace(NEEDS, fields=NEEDS.fields | {Field.LABELS})
 _FEW = 64  # classes up to which products with all patterns take less time than copying the predicted ones
 Metric = Literal["inner_product", "euclidean", "cosine"]
 _SMALLEST_NORM = 1e-12
@@ -22,7 +20,7 @@ _SMALLEST = 1e-12
 
 
 @dataclass
-class SHE(Method):
+class SHE(Learning):
     """Negative similarity to the stored pattern of the predicted class.
 
     score(x) = −f·m_ŷ, m_c the mean feature of correctly classified training samples of class c.
@@ -38,16 +36,13 @@ class SHE(Method):
     a class without samples that of all training samples (OpenOOD: NaN).
     """
 
-    needs: ClassVar[Request] = Request(
-        fields=frozenset({Field.FEATURES, Field.LOGITS, Field.LABELS}), fit_on=Role.ID_TRAIN
-    )
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, Field.LABELS)
     reference: ClassVar[str] = "Zhang et al., ICLR 2023"
 
     metric: Metric = "inner_product"
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Average the features (n, d) of correctly classified samples per class, from logits (n, c) and labels."""
-        train = training(train, "SHE")
         classes, d = train.logits.shape[1], train.features.shape[1]
         # Two bins per class, wrong and correct, so that each feature is added once.
         sums = torch.zeros(2 * classes, d, dtype=torch.float64, device=train.device)
@@ -61,7 +56,6 @@ class SHE(Method):
         n_correct, n_class = counts[classes:, None], (counts[:classes] + counts[classes:])[:, None]
         means = torch.where(n_class > 0, of_class / n_class, of_class.sum(dim=0) / len(train))
         self.patterns_ = torch.where(n_correct > 0, correct / n_correct, means).float()
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -83,7 +77,7 @@ class SHE(Method):
 
 
 @dataclass
-class CORE(Method):
+class CORE(Learning):
     """Energy plus how badly the part of the feature that the predicted class does not read fits that class.
 
     score(x) = −(E − μ_E)/σ_E − (s − μ_s)/σ_s, E = log Σ_c exp z_c, s = cos(r, m_ŷ), r = f − (f·ŵ)ŵ with ŵ = w_ŷ/‖w_ŷ‖,
@@ -103,12 +97,11 @@ class CORE(Method):
     ResNet-20 other readings move AUROC by up to half a point (`scripts/core_readings.py`).
     """
 
-    needs: ClassVar[Request] = WITH_LABELS
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, Field.LABELS, head=True)
     reference: ClassVar[str] = "Yang et al., 2026, arXiv 2603.18290"
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn class residuals, and the mean and deviation of both parts, from features (n, d), logits and labels."""
-        train, head = training(train, "CORE"), classifier(head, "CORE")
         directions = row_normalise(head.weight.double())
         means = class_means(train, head.num_classes).to(directions.device)
         # The mean of residuals is the residual of the mean.
@@ -126,7 +119,6 @@ class CORE(Method):
         self.center_ = first + shift.cpu()
         # A part that does not vary is left out: with one feature there is no residual.
         self.scale_ = torch.where(deviation > 0, 1 / deviation, 0.0)
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -149,7 +141,7 @@ class CORE(Method):
 
 
 @dataclass
-class CADRef(Method):
+class CADRef(Learning):
     """Relative deviation from the predicted class' mean, split by whether it raises or lowers the largest logit.
 
     score(x) = E⁺/E(z) + E⁻/Ē with E± = Σ_j max(±sign(w_ŷj)(f_j − μ_ŷj), 0) / ‖f‖₁, E(z) = log Σ_c exp z_c, Ē its mean
@@ -167,14 +159,13 @@ class CADRef(Method):
     at least 1e-6, below which the quotient would change its sign.
     """
 
-    needs: ClassVar[Request] = NEEDS
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, head=True)
     reference: ClassVar[str] = "Ling et al., CVPR 2025, arXiv 2503.00325"
 
     decoupled: bool = True
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn the means of features (n, d) per predicted class and the mean energy of logits (n, c)."""
-        train, head = training(train, "CADRef"), classifier(head, "CADRef")
         self.means_ = class_means(train, head.num_classes, predictions).float()
         self.signs_ = head.weight.sign()
         energy = sum(float(torch.logsumexp(rows.logits.double(), dim=1).sum()) for rows in train.batches())
@@ -184,7 +175,6 @@ class CADRef(Method):
                 f"CADRef.fit: the mean energy of training logits is {float(self.energy_):.3g}, which is not "
                 "positive — use decoupled=false"
             )
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -200,7 +190,7 @@ class CADRef(Method):
 
 
 @dataclass
-class NCI(Method):
+class NCI(Learning):
     """Negative projection of the predicted class' weight on the centred feature, less the feature's scaled L1 norm.
 
     score(x) = −w_ŷ·(f − f̄)/‖f − f̄‖ − α‖f‖₁, f̄ the mean training feature.
@@ -215,19 +205,17 @@ class NCI(Method):
     arXiv 2311.01479.
     """
 
-    needs: ClassVar[Request] = NEEDS
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, head=True)
     reference: ClassVar[str] = "Liu & Qin, CVPR 2025, arXiv 2311.01479"
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"alpha"})
 
     alpha: NonNegative = 1e-4
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn the mean of training features (n, d) and keep the head's weight."""
-        train, head = training(train, "NCI"), classifier(head, "NCI")
         self.mean_ = mean_feature(train).float()
         self.weight_ = head.weight.clone()
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -244,7 +232,7 @@ class NCI(Method):
 
 
 @dataclass
-class FDBD(Method):
+class FDBD(Learning):
     """Negative sum of the feature's distances to the decision boundaries, relative to its deviation from the mean.
 
     score(x) = −Σ_{c≠ŷ} |z_c − z_ŷ| / ‖w_c − w_ŷ‖ / ‖f − f̄‖, f̄ the mean training feature.
@@ -260,21 +248,19 @@ class FDBD(Method):
     and count as zero.
     """
 
-    needs: ClassVar[Request] = NEEDS
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, head=True)
     reference: ClassVar[str] = "Liu & Qin, ICML 2024, arXiv 2312.11536"
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"distance"})
 
     distance: bool = True
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn the mean feature, from training features (n, d), and the inverse distances of the head's rows."""
-        train, head = training(train, "FDBD"), classifier(head, "FDBD")
         weight = head.weight.double()
         distances = torch.cdist(weight, weight, compute_mode="donot_use_mm_for_euclid_dist")
         self.inverse_ = torch.where(distances > 0, 1 / distances, 0.0)
         self.mean_ = mean_feature(train).float()
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -287,7 +273,7 @@ class FDBD(Method):
 
 
 @dataclass
-class ORA(Method):
+class ORA(Learning):
     """Negative largest angle, seen from the mean feature, between the feature and its projections on the boundaries.
 
     score(x) = −max_c ∠(f − μ, f_c − μ)/π, f_c = f − (z_ŷ − z_c)(w_ŷ − w_c)/‖w_ŷ − w_c‖² the nearest point of the
@@ -307,23 +293,21 @@ class ORA(Method):
     Classes without training samples have no mean and do not enter μ.
     """
 
-    needs: ClassVar[Request] = WITH_LABELS
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, Field.LABELS, head=True)
     reference: ClassVar[str] = "Demirel et al., NeurIPS 2025, arXiv 2410.04525"
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"aggregation"})
 
     aggregation: Literal["max", "mean", "min"] = "max"
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn μ from training features (n, d) and labels (n,), and the distances between rows of the head."""
-        train, head = training(train, "ORA"), classifier(head, "ORA")
         weight = head.weight.double()
         means = class_means(train, head.num_classes)
         present = torch.bincount(train.labels.cpu(), minlength=head.num_classes) > 0
         self.weight_ = weight
         self.mean_ = means[present.to(means.device)].mean(dim=0)
         self.apart_ = torch.cdist(weight, weight, compute_mode="donot_use_mm_for_euclid_dist")
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

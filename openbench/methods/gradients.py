@@ -1,25 +1,26 @@
 """Scores from gradients: of the input, of the last layer, of prototypes."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
 from openbench.config.constraints import NonNegative, Positive
-from openbench.core import FeatureSet, Field, Head, LiveBackbone, LiveMethod, Method, Perturb, Request, Role
+from openbench.core import FeatureSet, Field, Head, LiveBackbone, LiveMethod, Method, Perturb, Request
 from openbench.errors import MethodError
 from openbench.methods._bank import Bank
 from openbench.methods._stats import (
     BLOCK,
+    Learning,
     class_means,
     log_odds_against_top,
     log_odds_by_class,
     of_log_odds,
+    on_training,
     softmax,
     softmax_shortfall,
-    training,
 )
 
 Form = Literal["logit", "softmax"]
@@ -268,7 +269,7 @@ class GradUncertainty(Method):
 
 
 @dataclass
-class GROOD(Method):
+class GROOD(Learning):
     """Squared distance between the sample's gradient and the nearest one of a training sample.
 
     score(x) = min_i ‖g(x) − g(x_i)‖², g(x) = π_o (f − o)/‖f − o‖, π = softmax over k of −‖f − p_k‖, p_k the class means
@@ -285,14 +286,11 @@ class GROOD(Method):
     a hundred lists).
     """
 
-    needs: ClassVar[Request] = Request(
-        fields=frozenset({Field.FEATURES, Field.LOGITS, Field.LABELS}), fit_on=Role.ID_TRAIN
-    )
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, Field.LABELS)
     reference: ClassVar[str] = "ElAraby et al., TMLR 2025, arXiv 2312.14427"
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn prototypes from features (n, d) and labels, then gradients of samples that logits (n, c) get right."""
-        train = training(train, "GROOD")
         means = class_means(train, train.logits.shape[1])
         present = torch.bincount(train.labels.cpu(), minlength=len(means)).to(means.device) > 0
         prototypes = means[present]
@@ -306,7 +304,6 @@ class GROOD(Method):
         self.bank_ = _Gradients(train.features, correct, pulls[correct], self.prototypes_[-1].cpu())
         if not len(self.bank_):
             raise MethodError(f"GROOD.fit: none of {len(train)} training samples is classified correctly")
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

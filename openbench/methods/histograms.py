@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, MultipleOf
 from torch import Tensor
 
 from openbench.config.constraints import Count, NonNegative, Positive, Seed
-from openbench.core import FeatureSet, Field, Head, Method, Request, Role
-from openbench.methods._stats import balanced_draw, classifier, max_softmax, training
+from openbench.core import FeatureSet, Field, Head, Request
+from openbench.methods._stats import Learning, balanced_draw, max_softmax, on_training
 
 _BASE = 1000.0  # of the logarithm that spaces the intervals
 _ROWS = 4096
@@ -19,7 +19,7 @@ _EPSILON, _EPSILON_PERTURBED = 0.01, 0.025  # added to densities, as in the auth
 
 
 @dataclass
-class NAC(Method):
+class NAC(Learning):
     """Negative coverage of the feature's activation states by those of training samples.
 
     score(x) = −(1/d) Σ_j min(N_j/O, 1), N_j the number of training samples whose state s_j falls in the same of M − 1
@@ -44,9 +44,7 @@ class NAC(Method):
     bounds are log_1000 of numbers spaced evenly from 1 to √1000, and their mirror image.
     """
 
-    needs: ClassVar[Request] = Request(
-        fields=frozenset({Field.FEATURES, Field.LOGITS, Field.LABELS}), fit_on=Role.ID_TRAIN, head=True
-    )
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, Field.LABELS, head=True)
     reference: ClassVar[str] = "Liu et al., ICLR 2024, arXiv 2306.02879"
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"full"})
@@ -57,9 +55,8 @@ class NAC(Method):
     samples: Count = 1000
     seed: Seed = 0
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Count states of features (n, d), with logits (n, c), in each interval over a draw balanced by labels."""
-        train, head = training(train, "NAC"), classifier(head, "NAC")
         self.weight_ = head.weight.double()
         self.bounds_ = _bounds(self.bins)
         chosen = train[balanced_draw(train.labels, self.samples, self.seed)]
@@ -68,7 +65,6 @@ class NAC(Method):
         for rows in chosen.batches(_ROWS):
             counts += torch.bincount(self._cells(rows).reshape(-1), minlength=len(counts))
         self.counts_ = counts
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -93,7 +89,7 @@ def _bounds(bins: int) -> Tensor:
 
 
 @dataclass
-class WeiPer(Method):
+class WeiPer(Learning):
     """Divergences of the sample's activations and of its perturbed logits from their densities on training samples.
 
     score(x) = D(h(f), h̄_f) + λ₁ D(h(z̃), h̄_z̃) − λ₂ (1/r) Σ_i max softmax(z̃_i), z̃_i = (W + δ‖W‖N_i) f + b, rows of N_i
@@ -123,7 +119,7 @@ class WeiPer(Method):
     smoothed, as in their code. Values outside the range of training fall into no bin.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN, head=True)
+    needs: ClassVar[Request] = on_training(Field.FEATURES, head=True)
     reference: ClassVar[str] = "Granz et al., NeurIPS 2024, arXiv 2405.17164"
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"lambda_1", "lambda_2", "smoothing", "smoothing_perturbed"})
@@ -144,9 +140,8 @@ class WeiPer(Method):
         for name in ("smoothing", "smoothing_perturbed"):
             self.require(getattr(self, name) <= self.bins, name, f"1 to {self.bins}, the number of bins")
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Draw the perturbations; learn ranges and densities on training features (n, d), in two passes."""
-        train, head = training(train, "WeiPer"), classifier(head, "WeiPer")
         generator = torch.Generator().manual_seed(self.seed)
         weight = head.weight.cpu().double()
         perturbed = torch.randn(self.repeats, *weight.shape, generator=generator, dtype=torch.float64)
@@ -161,7 +156,6 @@ class WeiPer(Method):
             size = min(len(train), self.max_train or len(train))
             drawn = train[torch.randperm(len(train), generator=generator)[:size].sort().values]
             self._learn_densities(drawn)
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

@@ -1,17 +1,17 @@
 """Distance to the k-th nearest training feature."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count
-from openbench.core import FeatureSet, Field, Head, Method, Request, Role
+from openbench.core import FeatureSet, Field, Head, Request
 from openbench.digest import OMIT_IF_DEFAULT
 from openbench.methods._bank import Bank, inverse_lengths
-from openbench.methods._stats import row_normalise, training
+from openbench.methods._stats import Learning, on_training, row_normalise
 
 Index = Literal["exact", "faiss_flat", "ivf", "hnsw"]
 Precision = Literal["float32", "float16"]
@@ -19,7 +19,7 @@ _FAISS_CHUNK = 32768  # features added to faiss' index at a time
 
 
 @dataclass
-class KNN(Method):
+class KNN(Learning):
     """Squared distance to the k-th nearest training feature on the unit sphere.
 
     score(x) = ‖f̂ − f̂₍k₎‖², f̂ = f/‖f‖, f̂₍k₎ the k-th nearest of the normalised training features.
@@ -42,7 +42,7 @@ class KNN(Method):
     Reference: Sun et al., Out-of-Distribution Detection with Deep Nearest Neighbors, ICML 2022, arXiv 2204.06507.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LABELS)
     reference: ClassVar[str] = "Sun et al., ICML 2022, arXiv 2204.06507"
 
     version: ClassVar[int] = 3  # a training feature of zeros is at distance 1 of every direction
@@ -57,9 +57,8 @@ class KNN(Method):
         """Check the hyper-parameters."""
         self.require(self.normalise or self.precision == "float32", "precision", "float32 where normalise is False")
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Keep the training features (n, d), memory-mapped as they are; or build faiss' index."""
-        train = training(train, "KNN")
         n = len(train)
         self.require(self.k <= n, "k", f"1 to {n}, the number of training samples")
         self.bank_ = train.features if self.precision == "float32" else self._halved(train)
@@ -68,7 +67,6 @@ class KNN(Method):
         self.centre_ = None if self.normalise else self.bank_.mean(dim=0).cpu()
         self.inverse_ = inverse_lengths(self.bank_) if self.normalise else None
         self.faiss_: Any = None if self.index == "exact" else self._build_faiss(train)
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

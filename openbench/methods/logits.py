@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,13 +15,14 @@ from openbench.config.constraints import Count, Positive
 from openbench.core import FeatureSet, Field, Head, Method, Request, Role
 from openbench.errors import MethodError
 from openbench.methods._stats import (
+    Learning,
     SoftmaxMethod,
     log_softmax,
     max_softmax,
+    on_training,
     ranks_in_class,
     softmax,
     sorted_rows,
-    training,
 )
 
 _LEAST = torch.finfo(torch.float64).min
@@ -136,7 +137,7 @@ class GEN(Method):
 
 
 @dataclass
-class KLM(Method):
+class KLM(Learning):
     """Divergence from the nearest class template of softmax probabilities.
 
     score(x) = min_k KL(p ‖ T_k), T_k the mean softmax of ID validation samples predicted as class k.
@@ -154,9 +155,8 @@ class KLM(Method):
     reference: ClassVar[str] = "Hendrycks et al., ICML 2022, arXiv 1911.11132"
     version: ClassVar[int] = 2  # float64 softmax
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Average the softmax of ID validation logits (n, c) per predicted class, as logarithms."""
-        train = training(train, "KLM")
         classes = train.logits.shape[1]
         largest = torch.full((classes, classes), _LEAST, dtype=torch.float64, device=train.device)
         sums, counts = torch.zeros_like(largest), torch.zeros_like(largest[:, :1])
@@ -169,7 +169,6 @@ class KLM(Method):
             counts += torch.bincount(predicted, minlength=classes)[:, None]
         one_hot = torch.eye(classes, dtype=sums.dtype, device=sums.device)
         self.log_templates_ = torch.where(counts > 0, largest + (sums / counts).log(), one_hot.log())
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -190,7 +189,7 @@ def _raised(largest: Tensor, index: Tensor, rows: Tensor) -> Tensor:
 
 
 @dataclass
-class TempScaling(SoftmaxMethod):
+class TempScaling(Learning, SoftmaxMethod):
     """Negative maximum softmax probability at the temperature that calibrates ID validation.
 
     score(x) = −max_c softmax(z/T)_c, T minimising the mean negative log-likelihood of ID validation labels.
@@ -210,15 +209,13 @@ class TempScaling(SoftmaxMethod):
 
     solver: Literal["lbfgs", "converged"] = "lbfgs"
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Find the temperature on ID validation logits (n, c) and labels (n,)."""
-        train = training(train, "TempScaling")
         solve = _lbfgs if self.solver == "lbfgs" else _converged
         temperature = solve(list(train.batches(_ROWS)), len(train))
         if not (np.isfinite(temperature) and temperature > 0):
             raise MethodError(f"TempScaling: solver={self.solver} ends at T = {temperature} — use solver=converged")
         self.temperature_ = torch.tensor(temperature, dtype=torch.float32)
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -256,7 +253,7 @@ def _converged(batches: Sequence[FeatureSet], n: int) -> float:
 
 
 @dataclass
-class OpenMax(Method):
+class OpenMax(Learning):
     """Log-odds of the unknown class, which collects what far logits lose.
 
     score(x) = u − log Σ_c exp z'_c, z'_c = z_c (1 − ω_c W_c(‖z − μ_c‖)), u = Σ_c (z_c − z'_c), ω = 1, (α−1)/α, …, 1/α
@@ -275,15 +272,14 @@ class OpenMax(Method):
     A class without a correctly classified sample is never revised (OpenOOD: an error).
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.LOGITS, Field.LABELS}), fit_on=Role.ID_TRAIN)
+    needs: ClassVar[Request] = on_training(Field.LOGITS, Field.LABELS)
     reference: ClassVar[str] = "Bendale & Boult, CVPR 2016, arXiv 1511.06233"
 
     alpha: Count = 3
     tail: Annotated[int, Ge(2)] = 20
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn mean logits and the tails of distances from training logits (n, c) and labels (n,)."""
-        train = training(train, "OpenMax")
         classes = train.logits.shape[1]
         sums = torch.zeros(classes, classes, dtype=torch.float64, device=train.device)
         counts = torch.zeros(classes, dtype=torch.int64, device=train.device)
@@ -306,7 +302,6 @@ class OpenMax(Method):
         self.start_ = tails.nan_to_num(nan=torch.inf).amin(dim=1)
         self.shape_, self.log_scale_ = _weibull(tails - self.start_[:, None])
         self.known_ = counts > 0
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

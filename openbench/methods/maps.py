@@ -21,12 +21,21 @@ from openbench.core import (
     LiveMethod,
     Method,
     Request,
-    Role,
     by_rows,
 )
 from openbench.core.search import SearchContext, Trial, Tuned, best_trial, grid, with_params
 from openbench.errors import MethodError, NotApplicableError
-from openbench.methods._stats import max_softmax, moments, predictions, to_means, training, true_labels, whitening
+from openbench.methods._stats import (
+    Learning,
+    max_softmax,
+    moments,
+    on_training,
+    predictions,
+    to_means,
+    training,
+    true_labels,
+    whitening,
+)
 from openbench.metrics.curve import auroc
 
 Form = Literal["paper", "openood"]
@@ -35,17 +44,12 @@ _ROWS = 512  # Gram rows of a deep network take 150 kB per sample
 _TINY = 1e-6  # in |bound + 1e-6|, as published
 Solver = Literal["exact", "power"]
 Distances = NDArray[np.float64]
-NEEDS = Request(
-    fields=frozenset({Field.MAPS, Field.LABELS}),
-    fit_on=Role.ID_TRAIN,
-    layers=("stage1", "stage2", "stage3", "stage4"),
-    pool="mean",
-)
+NEEDS = on_training(Field.MAPS, Field.LABELS, layers=STAGES, pool="mean")
 _REFERENCE = "Lee et al., NeurIPS 2018, arXiv 1807.03888"
 
 
 @dataclass
-class Gram(Method):
+class Gram(Learning):
     """How far row sums of Gram matrices of all orders leave the range of the predicted class, summed over layers.
 
     score(x) = (1/p̂) Σ_ℓ δ_ℓ(x)/E[δ_ℓ], δ_ℓ = Σ_{j,p} [relu(m − g) / |m| + relu(g − M) / |M|]; g_{ℓ,j,p} is the signed
@@ -71,12 +75,7 @@ class Gram(Method):
     many of these.
     """
 
-    needs: ClassVar[Request] = Request(
-        fields=frozenset({Field.MAPS, Field.LOGITS, Field.LABELS}),
-        fit_on=Role.ID_TRAIN,
-        layers=("stage1", "stage2", "stage3", "stage4"),
-        pool="gram10",
-    )
+    needs: ClassVar[Request] = on_training(Field.MAPS, Field.LOGITS, Field.LABELS, layers=STAGES, pool="gram10")
     reference: ClassVar[str] = "Sastry & Oore, ICML 2020, arXiv 1912.12510"
 
     layers: Annotated[Sequence[str], MinLen(1)] | None = None
@@ -91,9 +90,8 @@ class Gram(Method):
         layers = self.needs.layers if self.layers is None else tuple(self.layers)
         return replace(self.needs, layers=layers, pool="gram" if self.powers <= 5 else "gram10")
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn ranges per class, layer, row and order, then each layer's mean deviation over the held-out part."""
-        train = training(train, "Gram")
         held_out = _drawn(len(train), self.held_out, self.seed)
         classes = train.logits.shape[1]
         of = predictions if self.form == "paper" else true_labels
@@ -106,7 +104,6 @@ class Gram(Method):
             sums += deviations.sum(dim=0)
         # 1e-7 as published: on a layer that no held-out sample leaves, any deviation counts much, but finitely.
         self.scale_ = sums / int(held_out.sum()) + 1e-7
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

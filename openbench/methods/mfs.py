@@ -2,23 +2,23 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count, Seed, Share
-from openbench.core import FeatureSet, Field, Head, Method, Mixing, Request, Role
+from openbench.core import FeatureSet, Field, Head, Mixing, Request
 from openbench.core.features import DEFAULT_BATCH
 from openbench.methods._bank import Bank
-from openbench.methods._stats import NearestMean, moments, row_normalise, sorted_rows, training
+from openbench.methods._stats import Learning, NearestMean, moments, on_training, row_normalise, sorted_rows
 
 _AT_ONCE = 1 << 28  # values sorted at a time, 1 GiB
 SHARES = (0.25, 0.5, 0.75)
 
 
 @dataclass
-class MFS(Method):
+class MFS(Learning):
     """A distance in the features whose values change most when images are mixed with others.
 
     Training images are mixed with images of OOD validation, x̃ = λ·x + (1 − λ)·o, and the features are ordered by
@@ -26,9 +26,7 @@ class MFS(Method):
     measured in the first share of them.
     """
 
-    needs: ClassVar[Request] = Request(
-        fields=frozenset({Field.FEATURES, Field.LABELS, Field.MIXED}), fit_on=Role.ID_TRAIN, mixing=Mixing(SHARES)
-    )
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LABELS, Field.MIXED, mixing=Mixing(SHARES))
     reference: ClassVar[str] = "remic-othr/OpenMIBOOD, 2026 (authors' code); Gutbrod et al., CVPR 2025"
     version: ClassVar[int] = Mixing.version
 
@@ -49,9 +47,8 @@ class MFS(Method):
         """Whether features are brought to unit length before the choice; otherwise to the range of training."""
         return True
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Choose features from training features (n, d) and those of mixed images (n, d), and fit the distance."""
-        train = training(train, type(self).__name__)
         distances = marginal_distances(train.features, train.mixed, unit=self._unit)
         if not self._unit:
             low, high = torch.aminmax(train.features, dim=0)
@@ -60,7 +57,6 @@ class MFS(Method):
         keep = max(int(self.share * len(distances)), 1)
         self.chosen_ = torch.argsort(distances, descending=True, stable=True)[:keep].sort().values
         self._fit_distance(train)
-        return self
 
     def _rows(self, x: FeatureSet) -> Tensor:
         """The chosen features (n, k) of samples of which there are not many."""
@@ -121,7 +117,7 @@ class MFSMDS(MFS, NearestMean):
         return self.normalise
 
     def _fit_distance(self, train: FeatureSet) -> None:
-        self._learn(moments(train, type(self).__name__, self._rows))
+        self._learn_means(moments(train, type(self).__name__, self._rows))
 
     def _vectors(self, x: FeatureSet) -> Tensor:
         return self._rows(x)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -11,18 +11,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from openbench.config.constraints import Count, NonNegative, Seed, Share
-from openbench.core import FeatureSet, Field, Head, Method, Request, Role, StreamingMethod, by_rows
+from openbench.core import FeatureSet, Field, Head, Request, StreamingMethod, by_rows
 from openbench.methods._bank import Bank
 from openbench.methods._stats import (
     FIT_BATCH,
+    Learning,
     balanced_draw,
     inverse_spread,
     max_softmax,
     moments,
+    on_training,
     ranks_in_class,
     row_normalise,
     sorted_rows,
-    training,
     unit_features,
 )
 
@@ -41,7 +42,7 @@ _BLOCK = 256  # images of a stream whose turns are taken at once
 
 
 @dataclass
-class NNGuide(Method):
+class NNGuide(Learning):
     """Negative energy confidence, weighted by how near and how confident the closest training samples are.
 
     score(x) = −E(z) · mean of the k largest ⟨f̂, f̂_i⟩ E(z_i), E(z) = log Σ_c exp z_c, f̂ = f/‖f‖, i over a bank of
@@ -60,9 +61,7 @@ class NNGuide(Method):
     Reference: Park et al., Nearest Neighbor Guidance for Out-of-Distribution Detection, ICCV 2023, arXiv 2309.14888.
     """
 
-    needs: ClassVar[Request] = Request(
-        fields=frozenset({Field.FEATURES, Field.LOGITS, Field.LABELS}), fit_on=Role.ID_TRAIN
-    )
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, Field.LABELS)
     reference: ClassVar[str] = "Park et al., ICCV 2023, arXiv 2309.14888"
 
     k: Count = 100
@@ -70,13 +69,11 @@ class NNGuide(Method):
     bank: Literal["balanced", "first"] = "balanced"
     seed: Seed = 0
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Choose the bank and keep its guidance f̂_i E(z_i), (m, d)."""
-        train = training(train, "NNGuide")
         rows = train[self._chosen(train)]
         energy: Tensor = torch.logsumexp(rows.logits, dim=1, keepdim=True)
         self.guides_ = row_normalise(rows.features) * energy
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -95,7 +92,7 @@ class NNGuide(Method):
 
 
 @dataclass
-class Relation(Method):
+class Relation(Learning):
     """Negative sum of a sample's relations to all training samples.
 
     score(x) = −Σ_i [r_i > threshold] r_i^power, r_i = max(cos(f, f_i), 0) · ⟨p, p_i⟩, p = softmax(z), i over training
@@ -112,7 +109,7 @@ class Relation(Method):
     NeurIPS 2023, arXiv 2301.12321.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LOGITS}), fit_on=Role.ID_TRAIN)
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS)
     reference: ClassVar[str] = "Kim et al., NeurIPS 2023, arXiv 2301.12321"
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"power"})
@@ -120,11 +117,9 @@ class Relation(Method):
     power: NonNegative = 1.0
     threshold: NonNegative = 0.03
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Keep training features (n, d) and logits (n, c) where they are."""
-        train = training(train, "Relation")
         self.features_, self.logits_ = train.features, train.logits
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -154,7 +149,7 @@ def _unit(x: Tensor) -> Tensor:
 
 
 @dataclass
-class CFOOD(Method):
+class CFOOD(Learning):
     """Share of neighbours that references must take in before enough of them count the sample as a neighbour.
 
     score(x) = the smallest κ of a grid at which at least a share `share` of references i has ‖f̂ − f̂_i‖ ≤ the distance
@@ -175,7 +170,6 @@ class CFOOD(Method):
     `cfood`: steps of .001 to .1, of .004938 to .5, of .01 to .99; so scores tie. OpenOOD's draw is not seeded.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Angiulli et al., 2026; CFOF: Angiulli, TKDD 2020, arXiv 1901.04992"
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"share"})
@@ -184,9 +178,8 @@ class CFOOD(Method):
     share: Share = 0.01
     seed: Seed = 0
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Draw references from training features (n, d); learn the distances to their own neighbours."""
-        train = training(train, "CFOOD")
         m = int(self.alpha * len(train))
         self.require(m >= 2, "alpha", f"at least {2 / len(train):.3g} for {len(train)} samples: two references")
         drawn = torch.randperm(len(train), generator=torch.Generator().manual_seed(self.seed))[:m].sort().values
@@ -203,7 +196,6 @@ class CFOOD(Method):
             distances = sorted_rows(_squared_distances(part, self.references_, squares, self.squares_))
             radii.append(distances[:, places + 1])  # the first is to itself
         self.radii_ = torch.cat(radii)
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -225,7 +217,7 @@ def _squared_distances(a: Tensor, b: Tensor, a_squares: Tensor, b_squares: Tenso
 
 
 @dataclass
-class CombOOD(Method):
+class CombOOD(Learning):
     """Logarithm of the distance to the k-th neighbour plus the squared Mahalanobis distance of normalised features.
 
     score(x) = √d log ‖f̂ − f̂₍k₎‖² + gᵀ (Σ + I)⁻¹ g, f̂ = f/‖f‖, f̂₍k₎ the k-th nearest training sample, g the entries of f̂
@@ -244,14 +236,12 @@ class CombOOD(Method):
     instead. Exponents are kept within −16 to 18.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Rajasekaran et al., SDM 2024, arXiv 2602.07042"
 
     k: Count = 50
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn the transform and the covariance of training features (n, d), and keep them where they are."""
-        train = training(train, "CombOOD")
         self.require(self.k <= len(train), "k", f"1 to {len(train)}, the number of training samples")
         self.bank_ = Bank(train.features, unit=True)
         plain = moments(train, "CombOOD", unit_features, by_class=False)
@@ -269,7 +259,6 @@ class CombOOD(Method):
         factor = torch.linalg.cholesky(correlation + identity)
         self.mean_ = shaped.mean()
         self.whiten_ = inverse[:, None] * torch.linalg.solve_triangular(factor, identity, upper=False).T
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -408,7 +397,7 @@ class _Rows:
 
 
 @dataclass
-class OODD(StreamingMethod[Dictionary]):
+class OODD(Learning, StreamingMethod[Dictionary]):
     """Similarity to the test images that looked most OOD so far, less the one to confident training images.
 
     score(x_i) = cos_{(k₂)}(f̂_i, D_i) − cos_{(k₁)}(f̂_i, B), cos_{(k)}(f̂, S) the k-th largest cosine to the features in
@@ -432,9 +421,7 @@ class OODD(StreamingMethod[Dictionary]):
     The bank is read from the cached training features, so it may be larger than memory.
     """
 
-    needs: ClassVar[Request] = Request(
-        fields=frozenset({Field.FEATURES, Field.LOGITS, Field.LABELS}), fit_on=Role.ID_TRAIN
-    )
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, Field.LABELS)
     reference: ClassVar[str] = "Yang et al., CVPR 2025, arXiv 2503.10468"
 
     k1: Count = 5
@@ -442,15 +429,13 @@ class OODD(StreamingMethod[Dictionary]):
     share: Share = 0.5
     queue: Count = 128
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Choose the bank among training features (n, d), by logits (n, c) and labels (n,)."""
-        train = training(train, "OODD")
         confidence = torch.cat([max_softmax(rows.logits.double()) for rows in train.batches()]).cpu()
         chosen = _most_confident(confidence, train.labels.cpu(), int(self.share * len(train)))
         self.require(self.k1 <= len(chosen), "k1", f"1 to {len(chosen)}, the number of samples in the bank")
         self.bank_ = Bank(_Rows(train.features, chosen), unit=True)
         self.dim_ = train.features.shape[1]
-        return self
 
     def memory(self) -> Dictionary:
         """Return an empty dictionary."""

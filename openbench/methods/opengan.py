@@ -3,7 +3,7 @@
 import copy
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, Positive, Seed
-from openbench.core import FeatureSet, Field, Head, Method, Request, Role
+from openbench.core import FeatureSet, Head
 from openbench.errors import MethodError
-from openbench.methods._stats import training
+from openbench.methods._stats import Learning
 
 Rival = tuple[nn.Sequential, torch.optim.Optimizer]
 _INITIAL_STD, _SLOPE, _BETAS = 0.02, 0.2, (0.5, 0.999)
@@ -21,7 +21,7 @@ _DISCRIMINATOR_RATE = 1 / 1.5  # of the generator's
 
 
 @dataclass
-class OpenGAN(Method):
+class OpenGAN(Learning):
     """Minus the discriminator's logit for "real".
 
     score(x) = −D(f), D trained to tell training features from G(u), u ~ N(0, I), and G to make it fail.
@@ -52,7 +52,6 @@ class OpenGAN(Method):
     which rounds to 1 for sure features.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     learns_objects: ClassVar[str] = "networks of its own"
     reference: ClassVar[str] = "Kong & Ramanan, ICCV 2021, arXiv 2104.02939"
 
@@ -71,9 +70,8 @@ class OpenGAN(Method):
         saved = self.epoch <= self.epochs and (self.epoch % self.every == 0 or self.epoch == self.epochs)
         self.require(saved, "epoch", f"multiples of every ({self.every}) up to epochs ({self.epochs}), and that")
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Train discriminator and generator on training features (n, d)."""
-        train = training(train, "OpenGAN")
         if len(train) < 2:
             raise MethodError(f"OpenGAN.fit: batch norm needs two training features, found {len(train)}")
         generator = torch.Generator().manual_seed(self.seed)
@@ -96,7 +94,6 @@ class OpenGAN(Method):
         if not all(bool(torch.isfinite(p).all()) for p in discriminator.parameters()):
             raise MethodError("OpenGAN.fit: the discriminator holds NaN or inf — a lower lr is needed")
         self.discriminators_ = discriminators
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

@@ -5,7 +5,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Interval, MinLen
@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from openbench.config.constraints import Count, NonNegative, Positive, Probability, Seed, Share
-from openbench.core import CLASSES, FeatureSet, Field, Head, Method, Request, StreamingMethod, Texts, by_rows
+from openbench.core import CLASSES, FeatureSet, Field, Head, Request, StreamingMethod, Texts, by_rows
 from openbench.errors import MethodError
-from openbench.methods._stats import BLOCK, classifier, log_odds_against_top, row_normalise, softmax_shortfall
+from openbench.methods._stats import BLOCK, Learning, log_odds_against_top, row_normalise, softmax_shortfall
 
 FIELDS = frozenset({Field.FEATURES, Field.TEXT})
 _CELLS = 1 << 22  # cosines in memory at a time
@@ -25,7 +25,7 @@ Several = Annotated[Sequence[str], MinLen(1)]
 _WORDS = 8192  # compared at a time
 
 
-class Prompted(Method):
+class Prompted(Learning):
     """A score that reads the embeddings of prompts."""
 
     needs: ClassVar[Request] = Request(fields=FIELDS, head=True, texts=(Texts(CLASSES),))
@@ -50,12 +50,11 @@ class NegativeLabels(Prompted):
     seed: int
     nearest: float = 1.0  # words with a larger cosine to any class are taken last
 
-    def embedded(self, head: Head | None) -> tuple[Tensor, Tensor]:
+    def embedded(self, head: Head) -> tuple[Tensor, Tensor]:
         """Return the embeddings of the classes (c, d), and those of the chosen words in groups (g, k, d).
 
         What does not fill a group of the last words is left out. Fewer words than groups make groups of one word.
         """
-        head = classifier(head, type(self).__name__)
         classes, *lists = (head.text(texts) for texts in self.texts)
         classes = classes.to(head.weight.device)
         words = torch.cat([self._far_words(corpus, classes) for corpus in lists])
@@ -141,15 +140,14 @@ def cosines(features: Tensor, directions: Tensor) -> Tensor:
     return by_rows(features, directions) / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
 
 
-class Prototyped(Method):
+class Prototyped(Learning):
     """A score of cosines with the rows of the head: text embeddings for zero-shot CLIP."""
 
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), head=True)
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Keep the directions of the head's rows, (c, d)."""
-        self.prototypes_ = row_normalise(classifier(head, type(self).__name__).weight.double()).float()
-        return self
+        self.prototypes_ = row_normalise(head.weight.double()).float()
 
     def _cosines(self, vectors: Tensor) -> Tensor:
         return cosines(vectors, self.learnt("prototypes_").to(vectors.device))
@@ -260,10 +258,9 @@ class NegativeOdds(NegativeLabels):
 
     scale: float
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Keep the embeddings of the classes, and those of the chosen words in groups."""
         self.classes_, self.words_ = self.embedded(head)
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -375,12 +372,11 @@ class AdaNeg(WordNetLabels, StreamingMethod[Assigned]):
     weight: NonNegative = 0.1
     sharpness: NonNegative = 0.0
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Keep the embeddings of the classes, and those of the chosen words in groups."""
         classes, words = self.embedded(head)
         self.texts_ = torch.cat([classes, words.flatten(0, 1)])
         self.size_ = len(classes), *words.shape[:2]  # classes, groups, words of a group
-        return self
 
     def memory(self) -> Assigned:
         """Return labels without images."""
@@ -579,11 +575,9 @@ class EOE(Prompted):
         templates = tuple(self.templates)
         return Texts(CLASSES, templates=templates), Texts(self.outliers, tuple(self.leave_out), templates)
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Keep the embeddings of the classes and of the labels."""
-        head = classifier(head, "EOE")
         self.classes_, self.outliers_ = (head.text(texts).to(head.weight.device) for texts in self.texts)
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -642,11 +636,9 @@ class CLIPN(Prompted):
         templates = tuple(self.templates)
         return Texts(CLASSES, templates=templates), Texts(CLASSES, templates=templates, tower="no")
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Keep the embeddings of the classes by both towers."""
-        head = classifier(head, "CLIPN")
         self.yes_, self.no_ = (row_normalise(head.text(texts)).to(head.weight.device) for texts in self.texts)
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

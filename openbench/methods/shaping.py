@@ -1,7 +1,7 @@
 """Energies of features, weights or logits that are reshaped first."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -9,20 +9,20 @@ from annotated_types import Interval
 from torch import Tensor
 
 from openbench.config.constraints import Count, NonNegative, Percentage, Percentile, Positive, Seed, Share
-from openbench.core import FeatureSet, Field, Head, HeadMethod, Method, Perturb, Request, Role, by_rows
+from openbench.core import FeatureSet, Field, Head, HeadMethod, Perturb, Request, Role, by_rows
 from openbench.errors import MethodError
 from openbench.methods._stats import (
     BLOCK,
+    Learning,
     SoftmaxMethod,
     class_means,
-    classifier,
     drawn,
     gain,
     largest_kept,
     mean_feature,
+    on_training,
     percentiles_of_all,
     sorted_rows,
-    training,
 )
 
 Variant = Literal["a", "l"]
@@ -34,7 +34,7 @@ _LENGTH = 1000.0  # of θ, as in the authors' code; it matters to the energy alo
 
 
 @dataclass
-class ReAct(HeadMethod):
+class ReAct(Learning, HeadMethod):
     """Energy after clipping features from above at a percentile of ID validation activations.
 
     score(x) = −log Σ_c exp(W min(f, t) + b)_c, t the percentile over all samples and dimensions.
@@ -54,11 +54,11 @@ class ReAct(HeadMethod):
 
     percentile: Percentage = 90.0
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Find the threshold on ID validation features (n, d)."""
-        values = training(train, "ReAct").features
+        values = train.features
         self.threshold_ = torch.tensor(percentiles_of_all(values, (self.percentile,))[0])
-        return super().fit(None, head)
+        self.head_ = head
 
     def reshape(self, features: Tensor) -> Tensor:
         """Return min(f, t), (n, d)."""
@@ -66,7 +66,7 @@ class ReAct(HeadMethod):
 
 
 @dataclass
-class VRA(HeadMethod):
+class VRA(Learning, HeadMethod):
     """Energy after clipping features from above and from below at percentiles of ID validation activations.
 
     score(x) = −log Σ_c exp(W min(max(f, t_low), t_high) + b)_c, both thresholds over all samples and dimensions.
@@ -95,11 +95,11 @@ class VRA(HeadMethod):
         """Check the hyper-parameters."""
         self.require(self.low <= self.high, "low", f"0 to {self.high}, the upper percentile")
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Find both thresholds on ID validation features (n, d)."""
-        values = training(train, "VRA").features
+        values = train.features
         self.low_, self.high_ = torch.tensor(percentiles_of_all(values, (self.low, self.high)))
-        return super().fit(None, head)
+        self.head_ = head
 
     def reshape(self, features: Tensor) -> Tensor:
         """Return the clipped features (n, d)."""
@@ -216,7 +216,7 @@ class LTS(SoftmaxMethod):
 
 
 @dataclass
-class AdaSCALE(SoftmaxMethod):
+class AdaSCALE(Learning, SoftmaxMethod):
     """Energy after scaling as in SCALE; the less features move when unimportant pixels do, the stronger the scaling.
 
     score(x) = −log Σ_c exp(z'_c), z' = W (f e^r) + b for variant `a`, r² (W f + b) for `l`;
@@ -273,12 +273,11 @@ class AdaSCALE(SoftmaxMethod):
         """Features of the input as it is, and of the input perturbed with this share and ε."""
         return replace(self.needs, second_pass=Perturb(1.0, float(self.epsilon), "flat", float(self.share)))
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Keep the head and the sorted Q' of ID validation samples."""
-        self.head_ = classifier(head, "AdaSCALE")
-        train = drawn(training(train, "AdaSCALE"), self.samples, self.seed)
+        self.head_ = head
+        train = drawn(train, self.samples, self.seed)
         self.shifts_ = torch.cat([self._shift(rows) for rows in train.batches()]).sort().values
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -323,7 +322,7 @@ class AdaSCALE(SoftmaxMethod):
 
 
 @dataclass
-class RAS(HeadMethod):
+class RAS(Learning, HeadMethod):
     """Energy after each feature has taken the values of a fixed profile, in the order of its own values.
 
     score(x) = −log Σ_c exp(W f′ + b)_c, f′_j = m_{rank of f_j in f}, m the mean over training samples of their features
@@ -337,18 +336,17 @@ class RAS(HeadMethod):
     value; the official code leaves it to an unstable sort.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN, head=True)
+    needs: ClassVar[Request] = on_training(Field.FEATURES, head=True)
     reference: ClassVar[str] = "Guglielmo & Masana, ECCV 2026, arXiv 2604.08572"
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Average sorted training features (n, d), and keep the head."""
-        train = training(train, "RAS")
         total = torch.zeros(train.features.shape[1], dtype=torch.float64, device=train.device)
         for rows in train.batches():
             for part in torch.split(rows.features, BLOCK):
                 total += sorted_rows(part).sum(dim=0, dtype=torch.float64)
         self.profile_ = (total / len(train)).float()
-        return super().fit(None, head)
+        self.head_ = head
 
     def reshape(self, features: Tensor) -> Tensor:
         """Return the profile in the order of each row, (n, d)."""
@@ -364,7 +362,7 @@ def _order(x: Tensor) -> Tensor:
 
 
 @dataclass
-class DICE(HeadMethod):
+class DICE(Learning, HeadMethod):
     """Energy of a head that keeps only the weights which contribute most on training features.
 
     score(x) = −log Σ_c exp((W ⊙ M) f + b)_c, M = [W ⊙ f̄ > its percentile over all classes and dimensions], f̄ the mean
@@ -379,18 +377,16 @@ class DICE(HeadMethod):
     Reference: Sun & Li, DICE: Leveraging Sparsification for Out-of-Distribution Detection, ECCV 2022, arXiv 2111.09805.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN, head=True)
+    needs: ClassVar[Request] = on_training(Field.FEATURES, head=True)
     reference: ClassVar[str] = "Sun & Li, ECCV 2022, arXiv 2111.09805"
 
     percentile: Percentage = 90.0
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Find the weights that stay, from training features (n, d) and the head."""
-        train, head = training(train, "DICE"), classifier(head, "DICE")
         contribution = head.weight * mean_feature(train).to(head.weight)
         keep = contribution > percentiles_of_all(contribution, (self.percentile,))[0]
         self.head_ = Head(torch.where(keep, head.weight, 0.0), head.bias)
-        return self
 
     def reshape(self, features: Tensor) -> Tensor:
         """Return the features (n, d) as they are: it is the head that changes."""
@@ -398,7 +394,7 @@ class DICE(HeadMethod):
 
 
 @dataclass
-class LINe(HeadMethod):
+class LINe(Learning, HeadMethod):
     """Energy of clipped features with only the neurons and weights that matter for the predicted class.
 
     score(x) = −log Σ_c exp(Σ_j W_cj [|I_ŷj| W_cj > s_ŷ] [I_ŷj > t_ŷ] min(f_j, clip) + b_c), I_cj = w_cj μ_cj, μ_c the
@@ -419,9 +415,7 @@ class LINe(HeadMethod):
     for CIFAR-100. A class without training samples takes the mean of all.
     """
 
-    needs: ClassVar[Request] = Request(
-        fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN, head=True
-    )
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LABELS, head=True)
     reference: ClassVar[str] = "Ahn et al., CVPR 2023, arXiv 2303.13995"
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"clip"})
@@ -430,9 +424,8 @@ class LINe(HeadMethod):
     activation_percentile: Percentile = 10.0
     clip: Positive = 0.8
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn each class' important neurons and thresholds, from training features (n, d), labels and the head."""
-        train, head = training(train, "LINe"), classifier(head, "LINe")
         weight = head.weight.cpu()
         importance = weight * class_means(train, head.num_classes).cpu().float()
         limit = np.percentile(importance.numpy(), self.activation_percentile, axis=1, keepdims=True)
@@ -444,7 +437,7 @@ class LINe(HeadMethod):
             for part in torch.split(self.importance_, max(1, _ENTRIES // weight.numel()))
         ]
         self.thresholds_ = torch.from_numpy(np.concatenate(thresholds))
-        return super().fit(None, head)
+        self.head_ = head
 
     def reshape(self, features: Tensor) -> Tensor:
         """Return min(f, clip) with the unimportant neurons of the predicted class at 0, (n, d)."""
@@ -470,7 +463,7 @@ class LINe(HeadMethod):
 
 
 @dataclass
-class OptFS(Method):
+class OptFS(Learning):
     """Largest logit of features that are weighted by how much activations of their size add to it on training samples.
 
     score(x) = −Σ_j w_ŷj θ(f_j) f_j, θ constant on each of K intervals between the .001 and .999 quantiles of all
@@ -487,17 +480,15 @@ class OptFS(Method):
     arXiv 2402.00865. The closed form that needs no OOD sample, with predictions ŷ of the unshaped logits.
     """
 
-    needs: ClassVar[Request] = Request(
-        fields=frozenset({Field.FEATURES, Field.LOGITS}), fit_on=Role.ID_TRAIN, head=True
-    )
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, head=True)
     reference: ClassVar[str] = "Zhao et al., ICLR 2024, arXiv 2402.00865"
 
     intervals: Count = 100
     form: Literal["max_logit", "energy"] = "max_logit"
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn θ from training features (n, d), logits (n, c) and the head, in two passes."""
-        train, self.head_ = training(train, "OptFS"), classifier(head, "OptFS")
+        self.head_ = head
         low, high = _quantiles(train)
         if not low < high:
             raise MethodError(f"OptFS.fit: the .001 and .999 quantiles of training activations are both {low:.6g}")
@@ -511,7 +502,6 @@ class OptFS(Method):
         length = float(torch.linalg.vector_norm(total))
         # A head of zeros gives no gain anywhere: θ is 0 then.
         self.theta_ = (total * (_LENGTH / length if length > 0 else 0.0)).float()
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

@@ -2,33 +2,33 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
 from openbench.config.constraints import Count, Fraction, Positive, Seed
-from openbench.core import FeatureSet, Field, Head, Method, Request, Role, by_rows
+from openbench.core import FeatureSet, Field, Head, Request, Role, by_rows
 from openbench.errors import MethodError
 from openbench.methods._stats import (
     BLOCK,
-    classifier,
+    Learning,
     inverse_spread,
     moments,
+    on_training,
     row_normalise,
-    training,
     unit_features,
     whitening,
 )
 
 
-class OutsideSubspace(Method):
+class OutsideSubspace(Learning):
     """Reads the part of features outside a principal subspace."""
 
     dim: int | Literal["auto"]
 
-    def _learn(self, train: FeatureSet, head: Head, automatic: int) -> None:
+    def _learn_subspace(self, train: FeatureSet, head: Head, automatic: int) -> None:
         """Learn the origin u = −W⁺b, and the eigenvectors of Σ (f − u)(f − u)ᵀ after the `dim` largest."""
         d = head.weight.shape[1]
         dim = automatic if self.dim == "auto" else self.dim
@@ -64,20 +64,16 @@ class ViM(OutsideSubspace):
     relative cut-off of 1e-5; OpenOOD's 1e-15 inverts noise where the rows of W sum to zero.
     """
 
-    needs: ClassVar[Request] = Request(
-        fields=frozenset({Field.FEATURES, Field.LOGITS}), fit_on=Role.ID_TRAIN, head=True
-    )
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, head=True)
     reference: ClassVar[str] = "Wang et al., CVPR 2022, arXiv 2203.10807"
 
     dim: Count | Literal["auto"] = "auto"
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn origin, residual subspace and α from training features (n, d) and logits (n, c)."""
-        train, head = training(train, "ViM"), classifier(head, "ViM")
         d = head.weight.shape[1]
-        self._learn(train, head, 256 if d > 256 else d // 2)
+        self._learn_subspace(train, head, 256 if d > 256 else d // 2)
         self.alpha_ = torch.tensor(self._alpha(train))
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -119,11 +115,9 @@ class Residual(OutsideSubspace):
 
     dim: Count | Literal["auto"] = "auto"
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn origin and residual directions from ID validation features (n, d) and the head."""
-        train, head = training(train, "Residual"), classifier(head, "Residual")
-        self._learn(train, head, min(512, head.weight.shape[1] // 2))
-        return self
+        self._learn_subspace(train, head, min(512, head.weight.shape[1] // 2))
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -131,7 +125,7 @@ class Residual(OutsideSubspace):
 
 
 @dataclass
-class NECO(Method):
+class NECO(Learning):
     """Negative share of the feature's length that lies in the principal subspace of training features.
 
     score(x) = −‖P(h − h̄)‖ / ‖h‖ · max_c z_c, h = (f − f̄)/σ with mean and standard deviation of each training feature, P
@@ -153,7 +147,7 @@ class NECO(Method):
     Constant features are left out. A negative largest logit turns the order of the share, as in the paper's formula.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LOGITS}), fit_on=Role.ID_TRAIN)
+    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS)
     reference: ClassVar[str] = "Ben Ammar et al., ICLR 2024, arXiv 2310.06823"
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"max_logit"})
@@ -162,9 +156,9 @@ class NECO(Method):
     standardise: bool = True
     max_logit: bool = True
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn mean, spread and principal subspace of training features (n, d) in one pass."""
-        m = moments(training(train, "NECO"), "NECO", by_class=False)
+        m = moments(train, "NECO", by_class=False)
         mean, covariance = m.mean(), m.total_covariance()
         # Constant features stay zero, also where a test sample differs by rounding.
         scale = inverse_spread(mean, covariance)
@@ -176,7 +170,6 @@ class NECO(Method):
         self.require(1 <= dim < d, "dim", f"1 to {d - 1} for features of dimension {d}")
         self.mean_, self.scale_ = mean.float(), scale.float()
         self.principal_ = vectors[:, d - dim :].float()
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -189,7 +182,7 @@ class NECO(Method):
 
 
 @dataclass
-class KPCA(Method):
+class KPCA(Learning):
     """Reconstruction error of the mapped feature by the principal components of mapped training features.
 
     score(x) = ‖(I − U Uᵀ)(Φ(f) − Φ̄)‖, Φ̄ and U mean and first principal components over training samples, with
@@ -211,7 +204,6 @@ class KPCA(Method):
     the authors' for CIFAR-10. One direction is left out of U at least.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Fang et al., NeurIPS 2024, arXiv 2402.02949"
 
     kernel: Literal["cosine_gaussian", "cosine"] = "cosine_gaussian"
@@ -220,9 +212,8 @@ class KPCA(Method):
     components: Annotated[int, Ge(2)] | Literal["auto"] = "auto"
     seed: Seed = 0
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Draw the random features; learn mean and principal components over training features (n, d) in one pass."""
-        train = training(train, "KPCA")
         generator = torch.Generator().manual_seed(self.seed)
         d = train.features.shape[1]
         size = min(4 * d, 4096) if self.components == "auto" else self.components
@@ -234,7 +225,6 @@ class KPCA(Method):
         values, vectors = torch.linalg.eigh(m.total_covariance())  # ascending
         self.mean_ = m.mean().float()
         self.principal_ = vectors[:, len(values) - principal_count(values, self.variance) :].float()
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -254,7 +244,7 @@ class KPCA(Method):
 
 
 @dataclass
-class PNML(Method):
+class PNML(Learning):
     """How much better a last layer could do that knew the label, summed over all labels: the log of a normaliser.
 
     score(x) = log Σ_c p_c / (p_c + (1 − p_c) p_c^κ) / log C, p = softmax(W f̂ + b), f̂ = f/‖f‖, κ = g/(1 + g),
@@ -268,16 +258,15 @@ class PNML(Method):
     summed from the other classes, sure predictions keep their order.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN, head=True)
+    needs: ClassVar[Request] = on_training(Field.FEATURES, head=True)
     reference: ClassVar[str] = "Bibas et al., NeurIPS 2021, arXiv 2110.09246"
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn the second moments of unit training features (n, d), and keep the head."""
-        train, self.head_ = training(train, "PNML"), classifier(head, "PNML")
+        self.head_ = head
         m = moments(train, "PNML", unit_features, by_class=False)
         second = m.n * m.covariance_around(torch.zeros_like(m.shift))
         self.root_ = whitening(second)
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

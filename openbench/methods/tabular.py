@@ -8,7 +8,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,10 +18,10 @@ from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 
 from openbench.config.constraints import Count, Fraction, NonNegative, Positive, Seed
-from openbench.core import FeatureSet, Field, Head, Method, Request, Role
+from openbench.core import FeatureSet, Head
 from openbench.errors import MethodError, NotApplicableError, pip_install
 from openbench.methods._bank import Bank
-from openbench.methods._stats import FIT_BATCH, drawn, mean_feature, seeded, sorted_rows, training
+from openbench.methods._stats import FIT_BATCH, Learning, drawn, mean_feature, seeded, sorted_rows
 
 _SORTED_IN_MEMORY = 2**30  # training values in a sorted copy, at most: 4 GiB
 _SORTED = 2**25  # values sorted at a time
@@ -86,19 +86,16 @@ class Tails:
             yield sorted_rows(rows.to(device).T.contiguous())
 
 
-class TailMethod(Method):
+class TailMethod(Learning):
     """A score made of the tail probabilities of each feature."""
-
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
 
     @abstractmethod
     def _combined(self, left: Tensor, right: Tensor, skewed: Tensor) -> Tensor:
         """The summands (n, d) of −log of the left tail, of the right tail and of the tail on the long side."""
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Keep the training values of each feature in order, (d, n), or training features (n, d) where they are."""
-        self.tails_ = Tails.of(training(train, type(self).__name__))
-        return self
+        self.tails_ = Tails.of(train)
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -166,7 +163,7 @@ class COPOD(TailMethod):
 
 
 @dataclass
-class COF(Method):
+class COF(Learning):
     """Cost of linking a sample to its k nearest training samples, relative to what these pay for theirs.
 
     score(x) = k a(x) / Σ_j a(p_j), a(x) = Σ_j 2(k+1−j)/(k(k+1)) min_{i<j} ‖p_j − p_i‖, p_0 = x and p_1 … p_k its
@@ -187,20 +184,18 @@ class COF(Method):
     training samples and each sample is scored by itself.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Tang et al., PAKDD 2002"
 
     k: Count = 20
     max_train: Annotated[int, Ge(2)] | None = 10_000
     seed: Seed = 0
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Keep training features (n, d) and what each pays for its links, (n,)."""
-        bank = drawn(training(train, "COF"), self.max_train, self.seed).features
+        bank = drawn(train, self.max_train, self.seed).features
         self.require(self.k < len(bank), "k", f"1 to {len(bank) - 1}, one less than the training samples")
         self.bank_ = bank
         self.cost_ = self._cost(bank, Bank(bank).nearest_exactly(bank.double(), self.k, own=True))
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -227,7 +222,7 @@ class COF(Method):
 
 
 @dataclass
-class SOD(Method):
+class SOD(Learning):
     """Distance to the mean of the reference set, in the features in which that set varies little.
 
     score(x) = √( Σ_{j∈S} (f_j − μ_j)² / |S| ), S = {j : σ_j² < α mean_i σ_i²}; μ, σ² of the l training samples
@@ -250,7 +245,6 @@ class SOD(Method):
     sample is scored by itself.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Kriegel et al., PAKDD 2009"
 
     k: Count = 20
@@ -263,13 +257,12 @@ class SOD(Method):
         """Check the hyper-parameters."""
         self.require(self.l <= self.k, "l", "1 to k")
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Keep training features (n, d) and the neighbours of each, (n, k)."""
-        bank = drawn(training(train, "SOD"), self.max_train, self.seed).features
+        bank = drawn(train, self.max_train, self.seed).features
         self.require(self.k < len(bank), "k", f"1 to {len(bank) - 1}, one less than the training samples")
         self.bank_ = bank
         self.neighbours_ = Bank(bank).nearest(bank.double(), self.k, own=True).cpu()
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -302,7 +295,7 @@ def _incidence(index: Tensor, columns: int) -> csr_matrix:
 
 
 @dataclass
-class DAGMM(Method):
+class DAGMM(Learning):
     """Energy of a sample's code and reconstruction errors under a Gaussian mixture learnt together with them.
 
     score(x) = −log Σ_k φ_k N(z; μ_k, Σ_k), z = (code, ‖x−x̂‖/‖x‖, cos(x, x̂)); the loss is the mean squared error +
@@ -329,7 +322,6 @@ class DAGMM(Method):
     off in scores.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     learns_objects: ClassVar[str] = "networks of its own"
     reference: ClassVar[str] = "Zong et al., ICLR 2018"
 
@@ -342,9 +334,9 @@ class DAGMM(Method):
     batch: Annotated[int, Ge(2)] = 256
     seed: Seed = 0
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Train the networks on training features (n, d), then take the mixture's moments over all of them."""
-        whole = training(train, "DAGMM")
+        whole = train
         device = whole.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.enable_grad():
             torch.manual_seed(self.seed)
@@ -354,7 +346,6 @@ class DAGMM(Method):
         outputs = [network(rows.features.float()) for rows in whole.batches()]
         self.mixture_ = Mixture.of(*(torch.cat([f[i] for f in outputs]) for i in (0, 1)))
         self.network_ = network
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -457,7 +448,7 @@ class Mixture:
 
 
 @dataclass
-class PyOD(Method):
+class PyOD(Learning):
     """Score of a PyOD detector at that library's defaults, which ADBench's tables use.
 
     score(x) = detector.decision_function(f), the detector fitted on training features without labels.
@@ -478,7 +469,6 @@ class PyOD(Method):
     here: with PyOD's, a sample's score depends on the others in its batch.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Zhao et al., JMLR 2019, arXiv 1901.01588"
     learns_objects: ClassVar[str] = "an object of PyOD's"
     version: ClassVar[int] = 2  # at most max_train training samples
@@ -494,9 +484,9 @@ class PyOD(Method):
                 f"PyOD({self.detector!r}): the package pyod is not installed — {pip_install('pyod')}"
             )
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Fit the detector on training features (n, d)."""
-        features = _array(self._subset(training(train, "PyOD")))
+        features = _array(self._subset(train))
         # NaN scores are refused below, with a reason that a warning would not give.
         with seeded(self.seed), np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.filterwarnings("error", message="n_neighbors")  # otherwise it goes on with fewer neighbours
@@ -513,7 +503,6 @@ class PyOD(Method):
                 "omit these columns, or take another detector"
             )
         self.detector_ = detector
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from openbench.config.constraints import Count, Decay, NonNegative, Seed
 from openbench.core import FeatureSet, Field, Head, Method, Request
 from openbench.errors import MethodError
-from openbench.methods._stats import SoftmaxMethod, classifier, max_softmax
+from openbench.methods._stats import Learning, SoftmaxMethod, max_softmax
 
 Uncertainty = Literal["msp", "entropy", "disagreement"]
 _TURNS = 4
@@ -56,7 +56,7 @@ class CSI(SoftmaxMethod):
 
 
 @dataclass
-class Dropout(Method):
+class Dropout(Learning):
     """Negative maximum of the softmax probabilities, averaged over classifiers with dropped features.
 
     score(x) = −max_c (1/K) Σ_k softmax(W(m_k∘f)/(1 − p) + b)_c, m_k ∈ {0, 1}ᵈ with P(0) = p.
@@ -83,14 +83,12 @@ class Dropout(Method):
     probability: Decay = 0.5
     seed: Seed = 0
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head) -> None:
         """Keep the head and draw the masks (K, d)."""
-        head = classifier(head, "Dropout")
         generator = torch.Generator().manual_seed(self.seed)
         drawn = torch.rand(self.passes, head.weight.shape[1], generator=generator)
         self.masks_ = (drawn >= self.probability).float() / (1 - self.probability)
         self.head_ = head
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
