@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openbench.core.benchmark import RowItems, Split
-from openbench.core.preprocess import OwnPreprocess, Preprocess
-from openbench.data.sources.items import ArrayItems
-from openbench.data.sources.transforms import normalise, prepared, resized_shape, stack
+from openbench.core.preprocess import Preprocess
+from openbench.data.sources.transforms import normalise, prepared, stack
 from openbench.errors import ConfigError, DataError
 
 # Batches in flight while the network computes: one being consumed next, one being prepared.
@@ -81,8 +80,6 @@ def _crops(split: Split, preprocess: Preprocess, start: int, stop: int) -> NDArr
     items = split.items
     if isinstance(items, RowItems):
         return items.gather(start, stop)
-    if isinstance(items, ArrayItems) and not isinstance(preprocess, OwnPreprocess) and _as_stored(items, preprocess):
-        return items.gather(start, stop)
     crops = []
     for index in range(start, stop):
         try:
@@ -91,11 +88,3 @@ def _crops(split: Split, preprocess: Preprocess, start: int, stop: int) -> NDArr
         except DataError as error:
             raise DataError(f"split '{split.name}' ({split.role}), image '{split.keys[index]}': {error}") from error
     return np.stack(crops) if crops[0].ndim == 1 else stack(crops)
-
-
-def _as_stored(items: ArrayItems, preprocess: Preprocess) -> bool:
-    """Whether the stored images are already what the network takes, so that none needs any work."""
-    height, width, *channels = items.pixels.shape[1:]
-    side = preprocess.crop
-    same = height == width == side and resized_shape(height, width, preprocess.resize) == (side, side)
-    return same and (not channels or preprocess.channels == 3)

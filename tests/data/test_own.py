@@ -1,12 +1,8 @@
-import io
-import json
 import os
 import shutil
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from PIL import Image as Pillow
 
 from openbench.core.request import Role
 from openbench.data.manifests import load_manifest
@@ -38,30 +34,6 @@ def opened(path, classes=("cat", "dog"), role=Role.ID_TRAIN, manifest=None):
         "sources": {"own": {"_target_": "openbench.data.own.images.OwnImages", "path": str(path)}},
     }
     return open_split(node, role, classes)
-
-
-def write_arrow(folder, images, labels, names=None, files=1):
-    """The layout of Hugging Face's save_to_disk, written with pyarrow alone."""
-    folder.mkdir(parents=True)
-    cell = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    label = {"_type": "ClassLabel", "names": names} if names else {"_type": "Value", "dtype": "int64"}
-    features = {"image": {"_type": "Image"}, "label": label}
-    data_files = []
-    for part, rows in enumerate(np.array_split(np.arange(len(images)), files)):
-        columns = {"image": pa.array([images[i] for i in rows], cell), "label": pa.array([labels[i] for i in rows])}
-        table = pa.table(columns)
-        name = f"data-{part:05d}-of-{files:05d}.arrow"
-        with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        data_files.append({"filename": name})
-    (folder / "state.json").write_text(json.dumps({"_data_files": data_files, "_fingerprint": "0"}))
-    (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
-
-
-def encoded(pixels, kind="PNG"):
-    stream = io.BytesIO()
-    Pillow.fromarray(pixels).save(stream, kind)
-    return {"bytes": stream.getvalue(), "path": None}
 
 
 def test_a_folder_gives_its_pictures_with_the_first_subfolder_as_class(photos):
@@ -119,42 +91,6 @@ def test_channels_may_come_first_and_a_single_one_is_grey(tmp_path):
     assert np.array_equal(opened(tmp_path / "a.npz", classes=("0", "1")).items[2], pixels[2])
     np.savez(tmp_path / "b.npz", images=pixels[..., :1], labels=[0, 1, 0])
     assert opened(tmp_path / "b.npz", classes=("0", "1")).items[0].shape == (8, 9)
-
-
-@pytest.mark.parametrize("files", [1, 3])
-def test_an_arrow_folder_gives_its_rows(tmp_path, files):
-    pixels = noisy((7, 6, 5, 3))
-    labels = [0, 1, 1, 0, 0, 1, 0]
-    write_arrow(tmp_path / "hf", [encoded(p) for p in pixels], labels, ["cat", "dog"], files)
-    split = opened(tmp_path / "hf")
-    assert split.labels.tolist() == labels
-    assert all(np.array_equal(split.items[i], pixels[i]) for i in range(7))
-
-
-@pytest.mark.parametrize("files", [1, 3])
-def test_an_image_changed_inside_an_arrow_file_after_its_digest_was_taken_is_an_error_not_a_number(tmp_path, files):
-    cells = [encoded(noisy((4, 4, 3), i), "BMP") for i in range(40)]  # all of one size
-    write_arrow(tmp_path / "ds", cells, [0] * 40, ["cat"], files)
-    split = opened(tmp_path / "ds", ("cat",))
-    other = encoded(noisy((4, 4, 3), 500), "BMP")["bytes"]
-    for file in (tmp_path / "ds").glob("*.arrow"):
-        place = file.read_bytes().find(cells[1]["bytes"])
-        if place >= 0:
-            with open(file, "r+b") as stream:
-                stream.seek(place)
-                stream.write(other)
-    with pytest.raises(DataError, match="image 1' has changed since this run first read it"):
-        split.items[1]
-    assert np.array_equal(split.items[2], noisy((4, 4, 3), 2))
-    again = opened(tmp_path / "ds", ("cat",))
-    assert np.array_equal(again.items[1], noisy((4, 4, 3), 500))
-    assert again.digest != split.digest
-
-
-def test_an_arrow_folder_with_a_label_without_a_name_is_refused(tmp_path):
-    write_arrow(tmp_path / "ds", [encoded(noisy((4, 4, 3)))], [-1], ["cat"])
-    with pytest.raises(DataError, match="column 'label': label -1 has none of the 1 class names"):
-        opened(tmp_path / "ds", ("cat",))
 
 
 def test_any_image_replaced_in_place_gives_another_digest(tmp_path):

@@ -195,7 +195,6 @@ def new(args: Namespace) -> int:
       a folder with a subfolder per class    photos/cat/1.jpg; OOD images may be in the folder itself
       a .csv with the columns path, label    paths relative to the .csv; OOD images need no label
       an .npz with images and labels         images (n, h, w) or (n, h, w, 3) uint8, also as X and y; classes = names
-      a folder from save_to_disk             Hugging Face datasets, one split
 
     --id is split 60 : 10 : 30 within each class, unless it is a folder with `train` and `test` (and perhaps `val`) in
     it. The split is written to lists beside the yaml, so that images added later do not change it.

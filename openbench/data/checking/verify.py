@@ -222,8 +222,8 @@ def _shared(
 def refuse_same_images(benchmark: Benchmark) -> None:
     """Check that no image is both ID and OOD, or both tested and learnt or tuned from.
 
-    Two images are the same if they are the same file, or the same row of one array or Arrow folder; files of the user's
-    own, and rows of features, also if their bytes are equal. Nothing is decoded: `check` finds equal images in two
+    Two images are the same if they are the same file, or the same row of one array; files of the user's own, and
+    rows of features, also if their bytes are equal. Nothing is decoded: `check` finds equal images in two
     published files. For sets that nothing reads see `refuse_listed_images`.
 
     Raises:

@@ -114,7 +114,7 @@ def read_set(path: str) -> OwnSet:
     """
     place = own_path(path)
     if place is None:
-        raise DataError(f"'{path}' not found — name a folder of images, a .csv, an .npz, or a save_to_disk folder")
+        raise DataError(f"'{path}' not found — name a folder of images, a .csv or an .npz")
     return OwnSet(place.resolve(), tuple(read_rows(place.resolve())))
 
 

@@ -1,12 +1,11 @@
-"""A user's own images: a folder with a subfolder per class, a `.csv`, an `.npz`, or a folder of Hugging Face."""
+"""A user's own images: a folder with a subfolder per class, a `.csv` or an `.npz`."""
 
 import csv
-import json
 import lzma
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
@@ -21,7 +20,7 @@ from openbench.core.benchmark import check_distinct
 from openbench.data.sources.archives import read_npz
 from openbench.data.sources.base import FoundImages, ImageFolder, Source, rows_found
 from openbench.data.sources.items import FileItems
-from openbench.digest import bytes_sha256, digest, file_sha256
+from openbench.digest import digest, file_sha256
 from openbench.errors import DataError
 from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
 
@@ -36,9 +35,9 @@ _NAMES = ("classes", "names", "label_names")
 
 @dataclass(frozen=True)
 class OwnImages(Source):
-    """The user's own images: a folder of files, a `.csv` that lists files, an `.npz`, or a Hugging Face folder.
+    """The user's own images: a folder of files, a `.csv` that lists files, or an `.npz`.
 
-    Keys are paths relative to the folder (to the `.csv`'s folder), or `<class>/<number>` for arrays.
+    Keys are paths relative to the folder (to the `.csv`'s folder), or `<class>/<number>` in an `.npz`.
 
     Args:
         path: absolute, or relative to a data root or the working directory.
@@ -58,21 +57,10 @@ class OwnImages(Source):
             return None
         if place.is_file() and place.suffix != ".csv":
             pixels, labels = npz(place)
-            return replace(rows_found(pixels, _rows(labels, keys)), files=(place,))
-        if place.is_dir() and is_arrow(place):
-            column, labels, files = arrow(place)
-            contents = contents_of(files, lambda: (bytes_sha256(_content(cell)) for cell in column))
-            rows = _rows(labels, keys)
-            chosen = rows[rows >= 0]
-            names = [f"{place}, image {row}" for row in chosen]
-            return FoundImages(EncodedItems(names, contents[chosen], column=column, rows=chosen), rows >= 0, files)
+            row_of = {key: row for row, (key, _) in enumerate(numbered(labels))}
+            return rows_found(pixels, row_of, keys, (place,))
         images = ImageFolder().find(place.parent if place.is_file() else place, keys)
         return replace(images, files=images.items.files) if images and isinstance(images.items, FileItems) else images
-
-
-def _rows(labels: list[str], keys: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    row_of = {key: row for row, (key, _) in enumerate(numbered(labels))}
-    return np.array([row_of.get(key, -1) for key in keys], dtype=np.int64)
 
 
 def own_path(name: str) -> Path | None:
@@ -101,17 +89,15 @@ def read_rows(path: Path) -> list[Row]:
         rows = list(read_list(path))
     elif path.is_file():
         rows = numbered(npz(path)[1])
-    elif is_arrow(path):
-        rows = numbered(arrow(path)[1])
     else:
         rows = _folder_rows(path)
     if not rows:
-        raise DataError(f"'{path}' has no images — name a folder of images, a .csv, an .npz or a save_to_disk folder")
+        raise DataError(f"'{path}' has no images — name a folder of images, a .csv or an .npz")
     return rows
 
 
 def numbered(labels: list[str]) -> list[Row]:
-    """Return the rows of a container without file names: the key is `<class>/<number>`, numbers from 0."""
+    """Return the rows of a file without names of images: the key is `<class>/<number>`, numbers from 0."""
     return [(f"{label}/{number:06d}", label) for number, label in enumerate(labels)]
 
 
@@ -218,66 +204,6 @@ def _named(labels: Sequence[Any], names: Sequence[object] | None, where: str) ->
     if unknown := set(labels) - set(range(len(classes))):
         raise DataError(f"{where}: label {min(unknown)!r} has none of the {len(classes)} class names — name each class")
     return [classes[label] for label in labels]
-
-
-@dataclass(frozen=True, eq=False)
-class EncodedItems(FileItems):
-    """Images as compressed files inside an Arrow table; in place of a path, the number of its row.
-
-    Args:
-        column: chunked array of `{bytes, path}`, memory-mapped.
-        rows: (n,) which rows, in manifest order.
-    """
-
-    column: Any = None
-    rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    def read(self, index: int) -> bytes:
-        """Return the bytes of a compressed image."""
-        return _content(self.column[int(self.rows[index])])
-
-
-def _content(cell: Any) -> bytes:
-    """The compressed image in a cell `{bytes, path}`."""
-    return (cell.as_py() or {}).get("bytes") or b""
-
-
-def is_arrow(folder: Path) -> bool:
-    """Whether a folder is one that `save_to_disk` writes, of one data set or of several splits."""
-    return (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()
-
-
-def arrow(folder: Path) -> tuple[Any, list[str], tuple[Path, ...]]:
-    """Return the memory-mapped column of images of an Arrow folder, their classes, `-` without labels, and its files.
-
-    Raises:
-        DataError: it has several splits, no image column, or files that cannot be read.
-    """
-    try:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        files = (folder / "dataset_info.json", *(folder / entry["filename"] for entry in state["_data_files"]))
-        if state.get("_indices_data_files"):
-            raise ValueError("a selection of its rows is stored separately")
-        return *_arrow(files, state_of(files)), files
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"'{folder}' cannot be read ({error}) — write a single split with save_to_disk") from error
-
-
-@lru_cache(maxsize=8)
-def _arrow(files: tuple[Path, ...], state: str) -> tuple[Any, list[str]]:
-    import pyarrow as pa
-
-    features = json.loads(files[0].read_text(encoding="utf-8"))["features"]
-    table = pa.concat_tables([pa.ipc.open_stream(pa.memory_map(str(file))).read_all() for file in files[1:]])
-    images = [name for name, feature in features.items() if feature.get("_type") == "Image"]
-    if len(images) != 1 or not pa.types.is_struct(table[images[0]].type):
-        raise ValueError(f"it has the columns {', '.join(features)}, not one of type Image with its bytes")
-    label = next((name for name in ("label", "labels", "fine_label") if name in table.column_names), None)
-    if label is None:
-        return table[images[0]], [NO_CLASS] * len(table)
-    return table[images[0]], _named(
-        table[label].to_pylist(), features[label].get("names"), f"'{files[0].parent}', column '{label}'"
-    )
 
 
 def contents_of(files: Sequence[Path | str], read: Callable[[], Iterable[str]] | None = None) -> Contents:

@@ -3,13 +3,12 @@
 import gzip
 import io
 import pickle
-import re
 import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -74,7 +73,7 @@ class CifarPickles(Source):
         for row, label in enumerate(labels.tolist()):
             count[label] += 1
             row_of[names[label], count[label]] = row
-        return rows_found(pixels, np.array([row_of.get(_class_and_number(key), -1) for key in keys], dtype=np.int64))
+        return rows_found(pixels, row_of, map(_class_and_number, keys))
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class IdxFiles(Source):
         if not blocks:
             return None
         pixels = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-        return rows_found(pixels, np.array([row_of.get(self._image(key), -1) for key in keys], dtype=np.int64))
+        return rows_found(pixels, row_of, map(self._image, keys))
 
     def names_in(self, place: Path, folder: str) -> Iterable[str]:
         """The names of a class's images, for `<any>/<train or test>/<label>`; none for other folders."""
@@ -156,8 +155,7 @@ class NpzPack(Source):
         if not place.is_file():
             return None
         pixels, paths = _npz(place)
-        row_of = {path: row for row, path in enumerate(paths)}
-        return rows_found(pixels, np.array([row_of.get(key, -1) for key in keys], dtype=np.int64))
+        return rows_found(pixels, {path: row for row, path in enumerate(paths)}, keys)
 
 
 @dataclass(frozen=True)
@@ -181,10 +179,8 @@ class SvhnMat(Source):
         if not place.is_file():
             return None
         pixels, digits = _mat(place)
-        row_of = {(row + 1, digit): row for row, digit in enumerate(digits.tolist())}
-        matches = (re.fullmatch(r"(\d+)_(\d)", key.rpartition("/")[2].rpartition(".")[0]) for key in keys)
-        rows = [row_of.get((int(m[1]), int(m[2])), -1) if m else -1 for m in matches]
-        return rows_found(pixels, np.array(rows, dtype=np.int64))
+        row_of = {f"{row + 1}_{digit}": row for row, digit in enumerate(digits.tolist())}
+        return rows_found(pixels, row_of, (PurePath(key).stem.lstrip("0") for key in keys))
 
 
 def _part(key: str) -> str:

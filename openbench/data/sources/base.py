@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,10 +150,12 @@ class ClassFolders(Source):
         return FoundImages(FileItems(files), present) if files else None
 
 
-def rows_found(pixels: NDArray[np.uint8], rows: NDArray[np.int64]) -> FoundImages:
-    """Return the images of an array, given the row of each key, −1 for a key that it lacks."""
-    present = rows >= 0
-    return FoundImages(ArrayItems(pixels, rows[present]), present)
+def rows_found(
+    pixels: NDArray[np.uint8], row_of: Mapping[Any, int], keys: Iterable[Any], files: Sequence[Path] = ()
+) -> FoundImages:
+    """Return the images of an array that have these keys, given the row of every key that there is."""
+    rows = np.array([row_of.get(key, -1) for key in keys], dtype=np.int64)
+    return FoundImages(ArrayItems(pixels, rows[rows >= 0]), rows >= 0, files)
 
 
 def names_below(folder: Path) -> frozenset[str]:

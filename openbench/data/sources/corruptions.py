@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import compress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,8 +15,7 @@ from openbench.config.constraints import Count, OneOf, Seed
 from openbench.core.benchmark import Image
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Corruption
-from openbench.data.sources.base import FoundImages, Source, rows_found
-from openbench.data.sources.embedded import Embedded
+from openbench.data.sources.base import FoundImages, Source
 from openbench.data.sources.imagenet_c import FAMILIES, KINDS, SEVERITIES, Pixels, Rng, corrupt, gaussian_noise
 from openbench.data.sources.items import MadeItems
 from openbench.data.sources.transforms import cropped
@@ -71,14 +70,12 @@ class CommonCorruptions(Source):
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Corrupted versions of what the clean sources have there."""
         roots = paths.data_roots()
-        for source in self.of.values():
-            clean = source.find(place, keys) if place in source.places(roots) else None
-            if clean is not None:
-                return self._corrupted(clean, [key for key, there in zip(keys, clean.present, strict=True) if there])
-        return None
-
-    def _corrupted(self, clean: FoundImages, keys: Sequence[str]) -> FoundImages:
-        return FoundImages(MadeItems(len(keys), lambda at: self.apply(clean.items[at], keys[at])), clean.present)
+        places = (source.find(place, keys) for source in self.of.values() if place in source.places(roots))
+        clean = next((found for found in places if found is not None), None)
+        if clean is None:
+            return None
+        there = list(compress(keys, clean.present))
+        return FoundImages(MadeItems(len(there), lambda at: self.apply(clean.items[at], there[at])), clean.present)
 
     def apply(self, image: Image, key: str) -> Image:
         """Return the corrupted version of one image."""
@@ -163,24 +160,12 @@ class Corrupted(Source):
 
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Corrupted versions of what the clean source has."""
-        if isinstance(self.of, Embedded):
-            return _of_embedded(self, place, tuple(keys))
-        return self.found(place, keys)
-
-    def found(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
-        """Corrupted versions of what the clean source has there now."""
         clean = self.of.find(place, keys)
         if clean is None:
             return None
-        rows = np.where(clean.present, np.cumsum(clean.present) - 1, -1)
-        images = np.stack([clean.items[i] for i in range(clean.count)])
-        for row, position in enumerate(np.flatnonzero(clean.present)):
-            rng = np.random.default_rng((self.seed, int(position)))
-            images[row] = corrupted(images[row], self.kind, self.amount, rng)
-        images.setflags(write=False)
-        return rows_found(images, rows)
+        positions = np.flatnonzero(clean.present).tolist()
 
+        def make(at: int) -> Image:
+            return corrupted(clean.items[at], self.kind, self.amount, np.random.default_rng((self.seed, positions[at])))
 
-@lru_cache(maxsize=32)  # a process that opens a benchmark again does not corrupt its images again
-def _of_embedded(source: Corrupted, place: Path, keys: tuple[str, ...]) -> FoundImages | None:
-    return source.found(place, keys)
+        return FoundImages(MadeItems(len(positions), make), clean.present)

@@ -12,7 +12,8 @@ from PIL import Image as Pillow
 
 from openbench.config.constraints import Seed
 from openbench.core.benchmark import Image
-from openbench.data.sources.base import FoundImages, Source, rows_found
+from openbench.data.sources.base import FoundImages, Source
+from openbench.data.sources.items import MadeItems
 from openbench.digest import generator_of
 
 _SIDE = 8
@@ -23,19 +24,16 @@ class Embedded(Source):
 
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """All keys."""
-        return rows_found(_images(self, tuple(keys)), np.arange(len(keys), dtype=np.int64))
+
+        def make(at: int) -> Image:
+            *_, class_name, number = keys[at].split("/")
+            return self.image(class_name, int(number))
+
+        return FoundImages(MadeItems(len(keys), make), np.ones(len(keys), dtype=bool))
 
     @abstractmethod
     def image(self, class_name: str, number: int) -> Image:
         """The image (8, 8) uint8 of a class and number."""
-
-
-@lru_cache(maxsize=32)  # a process that opens a benchmark again does not draw its images again
-def _images(source: Embedded, keys: tuple[str, ...]) -> NDArray[np.uint8]:
-    parsed = [(key.split("/")[-2], int(key.rpartition("/")[2])) for key in keys]
-    pixels = np.stack([source.image(class_name, number) for class_name, number in parsed])
-    pixels.setflags(write=False)
-    return pixels
 
 
 @dataclass(frozen=True)

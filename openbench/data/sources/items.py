@@ -40,13 +40,6 @@ class ArrayItems:
     def __getitem__(self, index: int) -> Image:
         return np.ascontiguousarray(self.pixels[self.rows[index]])
 
-    def gather(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """Images [start, stop) as one array (stop − start, h, w[, 3])."""
-        rows = self.rows[start:stop]
-        if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all()):
-            return self.pixels[rows[0] : rows[-1] + 1]
-        return self.pixels[rows]
-
 
 @dataclass(frozen=True, eq=False)
 class MadeItems:
@@ -85,17 +78,14 @@ class FileItems:
         return len(self.files)
 
     def __getitem__(self, index: int) -> Image:
-        path, content = Path(self.files[index]), self.read(index)
+        path = Path(self.files[index])
+        content = read_bytes(path)
         image = decode(path, content)
         if (self.contents is not None and bytes_sha256(content) != self.contents[index].tobytes().hex()) or (
             index in self.pixels and array_sha256(image) != self.pixels[index]
         ):
             raise DataError(f"image '{path}' has changed since this run first read it — run the command again")
         return image
-
-    def read(self, index: int) -> bytes:
-        """Return the bytes of an image's file."""
-        return read_bytes(Path(self.files[index]))
 
 
 def read_bytes(path: Path) -> bytes:
