@@ -13,7 +13,7 @@ from openbench.api.result import Result
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.digest import digest
-from openbench.engine.provenance import WARNINGS, score_warnings, sign_warning
+from openbench.engine.provenance import score_warnings, sign_warning
 from openbench.errors import DataError, check_known
 from openbench.metrics.curve import as_scores
 from openbench.metrics.suite import MetricOptions, describe, evaluate
@@ -124,7 +124,7 @@ def result_of(sets: Sequence[SetScores], options: MetricOptions, name: str) -> R
         name: of the scores in tables.
     """
     values = evaluate(sets, options)
-    warnings = (*score_warnings(f"'{name}'", sets).get(WARNINGS, ()), *sign_warning(f"'{name}'", sets, values))
+    warnings = (*score_warnings(f"'{name}'", sets), *sign_warning(f"'{name}'", sets, values))
     content = [{key: value for key, value in vars(s).items() if value is not None} for s in sets]
     config = {"metrics": asdict(options)}
     run_id, header, method = digest({"scores": content, **config}), describe(options), {"name": name}

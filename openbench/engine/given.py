@@ -16,7 +16,7 @@ from openbench.core.scores import SetScores
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.manifests import Manifest
 from openbench.digest import digest
-from openbench.engine.provenance import score_warnings
+from openbench.engine.provenance import WARNINGS, score_warnings
 from openbench.errors import ConfigError, DataError, listed
 from openbench.metrics.suite import describe, evaluate
 from openbench.public import public
@@ -123,6 +123,7 @@ def given_record(
         "method": {NAME: method["name"]},
         GIVEN: {"sha256": scores_digest(sets), "images": NAMED if named else NOT_NAMED},
     }
+    warnings = score_warnings(f"'{method['name']}'", sets)
     record = ResultRecord(
         run_id="",
         config=nodes,
@@ -139,8 +140,8 @@ def given_record(
             "git_sha": commit(),
             "git_dirty": dirty(),
             "utc": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        }
-        | score_warnings(f"'{method['name']}'", sets),
+            **({WARNINGS: warnings} if warnings else {}),
+        },
         config_digest=digest(nodes),
     )
     options = options_of(record)

@@ -211,20 +211,19 @@ def describe_backbone(backbone: "Backbone", training: TrainingInfo | None, confi
     return described
 
 
-def score_warnings(source: str, scores: Sequence[SetScores], earlier: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the part of a record's provenance that warns of all-equal or infinite scores; empty if there are none.
+def score_warnings(source: str, scores: Sequence[SetScores]) -> list[str]:
+    """Return warnings of all-equal or infinite scores.
 
     Args:
         source: of the scores, e.g. `method 'knn'`.
         scores: of all splits; none of a streaming method.
-        earlier: warnings from before there were scores.
     """
     sets = [(f"{split.role} {split.name}", split.scores) for split in scores]
     pooled = np.concatenate([values for _, values in sets]) if sets else np.empty(0)
     nothing = ""
     if len(pooled) and (pooled == pooled[0]).all():
         sets, nothing = [("all sets", pooled)], ": nothing is ranked by it, so AUROC is 50 whatever the images show"
-    warnings = list(earlier)
+    warnings = []
     for where, values in sets:
         infinite = int(np.isinf(values).sum())
         if len(values) > 1 and (values == values[0]).all():
@@ -236,7 +235,7 @@ def score_warnings(source: str, scores: Sequence[SetScores], earlier: Sequence[s
                 f"WARNING: {source}: {infinite:,} of {len(values):,} scores of {where} are infinite, which makes these "
                 "images equal in every ranking"
             )
-    return {WARNINGS: warnings} if warnings else {}
+    return warnings
 
 
 def sign_warning(source: str, scores: Sequence[SetScores], values: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:

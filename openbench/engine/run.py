@@ -28,7 +28,6 @@ from openbench.core.record import (
     VARIANT,
     ResultRecord,
     RunIdentity,
-    Value,
     texts_of,
 )
 from openbench.core.request import Field, Request, Role
@@ -39,7 +38,16 @@ from openbench.core.streaming import StreamingMethod, StreamPlan
 from openbench.digest import digest, still_as_before
 from openbench.engine._verify import check_weights, recorded, verdict
 from openbench.engine.compatibility import tells_apart
-from openbench.engine.evaluate import CachedFeatures, Fitting, Scoring, class_scores, fit, score_splits, score_streams
+from openbench.engine.evaluate import (
+    CachedFeatures,
+    Fitting,
+    Metrics,
+    Scoring,
+    class_scores,
+    fit,
+    score_splits,
+    score_streams,
+)
 from openbench.engine.probe import ask_method, same_scores
 from openbench.engine.provenance import (
     WARNINGS,
@@ -258,12 +266,66 @@ def compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, dict[str, li
     Returns the record, and the scores by their name in the cache. The name is the run's id. If hyper-parameters are
     chosen per OOD set, each set has its own name, with its own scores of the ID side.
     """
-    if spec.tuning.strategy != "oracle_per_set" or not spec.space:
-        record, scores = _compute(spec, runtime)
-        return record, {spec.run_id: scores} if scores else {}
-    runs = {name: _compute(replace(spec, benchmark=single), runtime) for name, single in single_sets(spec.benchmark)}
-    joined = joined_record(spec.run_id, spec.benchmark, {name: record for name, (record, _) in runs.items()})
-    return joined, {per_set_name(spec.run_id, name): scores for name, (_, scores) in runs.items()}
+    clock, backbone, benchmark, attack = Clock(), spec.backbone, spec.benchmark, spec.attack
+    passes_before = backbone.passes
+    features = CachedFeatures.of(backbone, runtime, clock)
+    features.expect(_splits(spec))
+    per_set = spec.tuning.strategy == "oracle_per_set" and bool(spec.space)
+    parts = {
+        name: _measured(replace(spec, benchmark=part), features, runtime.score_batch)
+        for name, part in (single_sets(benchmark) if per_set else [("", benchmark)])
+    }
+    (first, *_), source = parts.values(), f"method '{spec.method_name}'"
+    tuned = first.tuned.params
+    if per_set:  # chosen values as {set: value}
+        tuned = {key: {name: part.tuned.params[key] for name, part in parts.items()} for key in tuned}
+    weights = "" if spec.training_info is None else spec.training_info.reused
+    probe = (backbone.features_from or backbone).probe
+    warnings = (warning for part in parts.values() for warning in score_warnings(source, part.scores))
+    origins = {  # besides openbench's committed code
+        SOURCES: spec.sources,
+        UNCOMMITTED: spec.uncommitted,
+        REUSED: {part: by for part, by in (("weights", weights), ("features", features.reused)) if by},
+        PROBE: probe and probe.recorded(),
+        METHOD_PROBE: ask_method(spec.method, benchmark, features) if foreign_sources(spec.method) else [],
+        WARNINGS: list(dict.fromkeys((*features.store.halving.warnings, *warnings))),
+    }
+    counted = (*benchmark.splits(), *((spec.outliers,) if spec.outliers else ()))
+    record = ResultRecord(
+        run_id=spec.run_id,
+        config=spec.scientific,
+        benchmark={
+            "name": benchmark.name,
+            "digest": benchmark.digest,
+            "pristine": benchmark.pristine and attack is None,
+            "deviations": [*benchmark.deviations, *([str(attack)] if attack else [])],
+            **({"images": spec.images} if spec.images else {}),
+        },
+        backbone=describe_backbone(backbone, spec.training_info, spec.config),
+        method={
+            "name": spec.method_name,
+            "version": version_of(first.method),
+            "reference": type(first.method).reference,
+            "params": plain_params(first.method) | tuned,
+            **({"texts": spec.texts} if spec.texts else {}),
+            **({"stream": asdict(spec.stream)} if isinstance(first.method, StreamingMethod) else {}),
+        },
+        tuned=tuned,
+        trials=[{"set": name, **t} if per_set else t for name, part in parts.items() for t in part.tuned.trials],
+        metrics=joined_metrics({name: part.metrics for name, part in parts.items()}) if per_set else first.metrics,
+        header=describe(spec.metrics) + f" · {_PER_SET}" * per_set,
+        counts={
+            f"{s.role}/{s.name}": {"n": len(s), "expected": s.expected}
+            for s in (*counted, *(split for part in parts.values() for split in part.moved))
+            if not s.unread
+        },
+        provenance=provenance(clock, backbone.device, backbone.passes - passes_before)
+        | {key: origin for key, origin in origins.items() if origin},
+        overrides=list(spec.overrides),
+        config_digest=digest(spec.scientific),
+    )
+    names = {name: per_set_name(spec.run_id, name) if per_set else spec.run_id for name in parts}
+    return record, {names[name]: part.scores for name, part in parts.items() if part.scores}
 
 
 def single_sets(benchmark: Benchmark) -> Iterator[tuple[str, Benchmark]]:
@@ -274,36 +336,9 @@ def single_sets(benchmark: Benchmark) -> Iterator[tuple[str, Benchmark]]:
         yield name, replace(benchmark, near={}, far={name: split})
 
 
-def joined_record(run_id: str, benchmark: Benchmark, records: Mapping[str, ResultRecord]) -> ResultRecord:
-    """Return one record of the runs on each set: chosen values as {set: value}, trials with their `set`.
-
-    Args:
-        run_id: of the joined record.
-        benchmark: with all sets.
-        records: each set's record, by name.
-    """
-    first = next(iter(records.values()))
-    keys = dict.fromkeys(key for record in records.values() for key in record.tuned)
-    chosen = {key: {name: record.tuned[key] for name, record in records.items()} for key in keys}
-    counts = {key: count for record in records.values() for key, count in record.counts.items()}
-    whole = {"digest": benchmark.digest, "pristine": benchmark.pristine, "deviations": list(benchmark.deviations)}
-    return replace(
-        first,
-        run_id=run_id,
-        benchmark=first.benchmark | whole,
-        method=first.method | {"params": first.method["params"] | chosen},
-        tuned=chosen,
-        trials=[{"set": name, **trial} for name, record in records.items() for trial in record.trials],
-        metrics=joined_metrics({name: record.metrics for name, record in records.items()}),
-        header=f"{first.header} · {_PER_SET}",
-        counts=counts,
-        provenance=_joined_provenance([record.provenance for record in records.values()]),
-    )
-
-
-def joined_metrics(by_set: Mapping[str, Mapping[str, dict[str, Value]]]) -> dict[str, dict[str, Value]]:
+def joined_metrics(by_set: Mapping[str, Metrics]) -> Metrics:
     """Return the metrics of each set, the means of groups, and the metrics of `id` that are the same for all sets."""
-    result: dict[str, dict[str, Value]] = {}
+    result: Metrics = {}
     for side in ("", FULL_SPECTRUM):
         parts = {name: metrics for name, metrics in by_set.items() if f"{side}{name}" in metrics}
         if not parts:
@@ -322,88 +357,38 @@ def joined_metrics(by_set: Mapping[str, Mapping[str, dict[str, Value]]]) -> dict
     return result
 
 
-def _joined_provenance(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the last part's provenance, with the time, passes and warnings of all parts, and the highest memory."""
-    stages = dict.fromkeys(stage for part in parts for stage in part["seconds"])
-    seconds = {stage: round(sum(part["seconds"].get(stage, 0.0) for part in parts), 4) for stage in stages}
-    memory = {stage: max(part["peak_mib"].get(stage, 0) for part in parts) for stage in parts[-1]["peak_mib"]}
-    warnings = list(dict.fromkeys(text for part in parts for text in part.get(WARNINGS, ())))
-    whole = {"seconds": seconds, "peak_mib": memory, "passes": sum(part["passes"] for part in parts)}
-    return parts[-1] | whole | ({WARNINGS: warnings} if warnings else {})
+@dataclass(frozen=True)
+class _Measured:
+    """A fitted method on a benchmark.
+
+    Args:
+        tuned: its search.
+        method: fitted.
+        metrics: by set and group.
+        scores: that they are computed from; none of a streaming method.
+        moved: attacked splits.
+    """
+
+    tuned: Tuned
+    method: Method
+    metrics: Metrics
+    scores: list[SetScores] = field(default_factory=list)
+    moved: list[Split] = field(default_factory=list)
 
 
-def _compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, list[SetScores]]:
-    """Tune once, fit, score and measure."""
-    clock = Clock()
-    backbone, benchmark = spec.backbone, spec.benchmark
-    device, passes_before = backbone.device, backbone.passes
-    features = CachedFeatures.of(backbone, runtime, clock)
-    features.expect(_splits(spec))
-    fitting = Fitting.of(benchmark, backbone.head)
-    scoring = Scoring(features, device, runtime.score_batch)
+def _measured(spec: RunSpec, features: CachedFeatures, batch: int) -> _Measured:
+    """Tune, fit, score and measure."""
+    benchmark, clock, device = spec.benchmark, features.clock, spec.backbone.device
+    fitting, scoring = Fitting.of(benchmark, spec.backbone.head), Scoring(features, device, batch)
     with clock.stage("tune"):
         tuned = _tune(spec, fitting, scoring)
     with clock.stage("fit"):
         method = tuned.fitted or fit(with_params(spec.method, tuned.params), fitting, features, device)
-    moved: list[Split] = []
     if isinstance(method, StreamingMethod):
         with clock.stage("score"):
-            metrics, sets = score_streams(method, spec.stream, benchmark, scoring), list[SetScores]()
-    else:
-        with clock.stage("attack"):
-            moved = _attacked(method, spec, features)
-        metrics, sets = _measured(method, spec, scoring, clock, moved)
-    weights = "" if spec.training_info is None else spec.training_info.reused
-    probe = (backbone.features_from or backbone).probe
-    origins = {  # besides openbench's committed code
-        SOURCES: spec.sources,
-        UNCOMMITTED: spec.uncommitted,
-        REUSED: {part: by for part, by in (("weights", weights), ("features", features.reused)) if by},
-        PROBE: probe and probe.recorded(),
-        METHOD_PROBE: ask_method(spec.method, benchmark, features) if foreign_sources(spec.method) else [],
-    }
-    record = ResultRecord(
-        run_id=spec.run_id,
-        config=spec.scientific,
-        benchmark={
-            "name": benchmark.name,
-            "digest": benchmark.digest,
-            "pristine": benchmark.pristine and spec.attack is None,
-            "deviations": [*benchmark.deviations, *([str(spec.attack)] if spec.attack else [])],
-            **({"images": spec.images} if spec.images else {}),
-        },
-        backbone=describe_backbone(backbone, spec.training_info, spec.config),
-        method={
-            "name": spec.method_name,
-            "version": version_of(method),
-            "reference": type(method).reference,
-            "params": plain_params(method),
-            **({"texts": spec.texts} if spec.texts else {}),
-            **({"stream": asdict(spec.stream)} if isinstance(method, StreamingMethod) else {}),
-        },
-        tuned=tuned.params,
-        trials=tuned.trials,
-        metrics=metrics,
-        header=describe(spec.metrics),
-        counts={
-            f"{s.role}/{s.name}": {"n": len(s), "expected": s.expected}
-            for s in (*benchmark.splits(), *((spec.outliers,) if spec.outliers else ()), *moved)
-            if not s.unread
-        },
-        provenance=provenance(clock, device, backbone.passes - passes_before)
-        | {key: origin for key, origin in origins.items() if origin}
-        | score_warnings(f"method '{spec.method_name}'", sets, features.store.halving.warnings),
-        overrides=list(spec.overrides),
-        config_digest=digest(spec.scientific),
-    )
-    return record, sets
-
-
-def _measured(
-    method: Method, spec: RunSpec, scoring: Scoring, clock: Clock, moved: Sequence[Split]
-) -> tuple[dict[str, dict[str, Value]], list[SetScores]]:
-    """Return the metrics of a fitted method, and the scores that they are computed from."""
-    benchmark = spec.benchmark
+            return _Measured(tuned, method, score_streams(method, spec.stream, benchmark, scoring))
+    with clock.stage("attack"):
+        moved = _attacked(method, spec, features)
     splits = tuple(s for s in (benchmark.id_val, benchmark.ood_val) if s is not None and not s.unread)
     with clock.stage("score"):
         # First, so that it refuses before all the test sets are extracted.
@@ -413,7 +398,7 @@ def _measured(
         logits = Request(fields=frozenset({Field.LOGITS}))
         # Without a classifier nothing can be right or wrong.
         labelled = _labelled(benchmark) if spec.classified else []
-        read = {split.role: scoring.features(split, logits).batches() for split in labelled}
+        read = {split.role: features(split, logits).batches() for split in labelled}
         probabilities = {
             role: np.concatenate([torch.softmax(rows.logits, dim=1).cpu().numpy() for rows in batches])
             for role, batches in read.items()
@@ -421,7 +406,7 @@ def _measured(
         sets = [
             replace(s, probabilities=probabilities.get(Role(s.role)), **by_class.get(Role(s.role), {})) for s in scores
         ]
-        return evaluate(sets, spec.metrics), sets
+        return _Measured(tuned, method, evaluate(sets, spec.metrics), sets, moved)
 
 
 def _attacked(method: Method, spec: RunSpec, features: CachedFeatures) -> list[Split]:

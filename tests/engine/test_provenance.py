@@ -11,7 +11,7 @@ from openbench.core.record import ResultRecord
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.engine import provenance
-from openbench.engine.provenance import WARNINGS, Clock, record_notes, reused_outcome, score_warnings
+from openbench.engine.provenance import Clock, record_notes, reused_outcome, score_warnings
 from openbench.results.records.store import RecordStore
 from tests.results.records import make_record
 
@@ -92,17 +92,17 @@ def split(scores, role=Role.FAR, name="cars"):
 
 @pytest.mark.parametrize("value", [0.25, np.inf])
 def test_equal_scores_of_all_sets_are_said_once(value):
-    (said,) = score_warnings("method 'msp'", [split([value] * 3), split([value] * 2)])[WARNINGS]
+    (said,) = score_warnings("method 'msp'", [split([value] * 3), split([value] * 2)])
     assert f"method 'msp' gives all 5 images of all sets the score {value:g}" in said
     assert "AUROC is 50" in said
 
 
 def test_equal_scores_of_one_set_are_said_with_its_name():
-    assert score_warnings("method 'msp'", [split([0, 1]), split([1, 2, 1]), split([5])]) == {}
-    (said,) = score_warnings("method 'msp'", [split([1, 2]), split([3, 3, 3], Role.NEAR, "fish")])[WARNINGS]
+    assert score_warnings("method 'msp'", [split([0, 1]), split([1, 2, 1]), split([5])]) == []
+    (said,) = score_warnings("method 'msp'", [split([1, 2]), split([3, 3, 3], Role.NEAR, "fish")])
     assert "all 3 images of near fish the score 3" in said
 
 
 def test_infinite_scores_are_counted():
-    (said,) = score_warnings("method 'knn'", [split([1, 2]), split([3, np.inf, -np.inf])])[WARNINGS]
+    (said,) = score_warnings("method 'knn'", [split([1, 2]), split([3, np.inf, -np.inf])])
     assert "method 'knn': 2 of 3 scores of far cars are infinite" in said
