@@ -1,14 +1,13 @@
 """Methods in the arguments of a call, and methods as estimators on arrays."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from openbench.api.arguments import ArrayLike, as_array, as_features, as_head, class_indices
 from openbench.backbones.rows import Rows
@@ -16,15 +15,16 @@ from openbench.config.build import build
 from openbench.config.folders import config_folders
 from openbench.config.overrides import NAME
 from openbench.config.shipped import named_for, shipped
+from openbench.core.benchmark import RowItems, Split
 from openbench.core.composite import Composite, leaves
 from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.names import PART, is_part
-from openbench.core.request import Field, Request
+from openbench.core.request import Field, Request, Role
 from openbench.core.search import ChosenMethod, with_params
 from openbench.core.streaming import StreamingMethod
 from openbench.engine.compatibility import lacking
-from openbench.engine.evaluate import score
+from openbench.engine.evaluate import FeatureSource, Fitting, Scoring, fit, score_split
 from openbench.errors import (
     ConfigError,
     FieldError,
@@ -38,6 +38,7 @@ from openbench.methods.libraries import LibraryDetector, is_detector, wrapped
 from openbench.public import TARGET, name_of
 
 Validation = tuple[Any, Any]
+_CPU = torch.device("cpu")
 
 
 def named_methods(methods: object) -> tuple[tuple[str, Any], ...]:
@@ -253,10 +254,20 @@ class Estimator:
             raise NotApplicableError(
                 f"method '{name}' reads {', '.join(inputs)}, and an estimator has features and logits only"
             )
-        d = _columns(X)
+        if isinstance(method, Composite) and val is None:
+            raise NotApplicableError(f"method '{name}' weighs its parts on ID validation — pass val=(X, y)")
+        train = _split(name, X, y if Field.LABELS in method.request.fields else None, logits)
+        d = as_array(X, "X").shape[1]
         linear = None if head is None else as_head(head, d)
-        validation = None if val is None else _Arrays(name, val[0], val[1], None, linear)
-        self.method_ = _fitted(method, _Arrays(name, X, y, logits, linear), validation)
+        if linear is None and any(leaf.request.head for leaf in leaves(method)):
+            raise _missing(name, "the head", "head=(W, b)")
+        fitting = Fitting(train, _split(name, *val) if val else train, Rows(name, d, head=linear).head)
+        try:
+            self.method_ = fit(method, fitting, _Columns(name, linear), _CPU)
+        except FieldError as error:
+            if y is None and Field.LABELS in method.request.fields:
+                raise _missing(name, "labels", "y, the class of each row") from error
+            raise
         self.head_, self.n_features_in_ = linear, d
         return self
 
@@ -274,10 +285,11 @@ class Estimator:
         """
         if not hasattr(self, "method_"):
             raise NotFittedError(f"{self!r}.score called before fit — call fit(X, y) first")
-        d = _columns(X)
-        if d != self.n_features_in_:
+        name = self._chosen.name
+        split = _split(name, X, None, logits)
+        if (d := as_array(X, "X").shape[1]) != self.n_features_in_:
             raise MethodError(f"{self!r}.score: X has {d} features — fit had {self.n_features_in_}")
-        return _scores(self.method_, _Arrays(self._chosen.name, X, None, logits, self.head_))
+        return score_split(self.method_, split, Scoring(_Columns(name, self.head_), _CPU))
 
 
 def method(name: str | Method, **params: Any) -> Estimator:
@@ -297,79 +309,45 @@ def method(name: str | Method, **params: Any) -> Estimator:
     return Estimator(name, **params)
 
 
-class _Arrays:
-    """The arrays of one call, from which a method gets the columns that it declares."""
-
-    def __init__(self, name: str, X: ArrayLike, y: Any, logits: Any, head: Head | None) -> None:
-        self.name, self.X, self.y, self.logits, self.head = name, X, y, logits, head
-        if logits is not None and len(as_array(logits, "logits")) != len(X):
-            raise MethodError(f"method '{name}': {len(X)} rows of X and {len(logits)} of logits — pass one of each")
-
-    def columns(self, request: Request, rows: slice = slice(None), labelled: bool = False) -> FeatureSet:
-        """Return the columns that a request names, of some rows."""
-        features = as_features(self.X[rows], "X")
-        columns: dict[Field, Tensor] = {}
-        if Field.FEATURES in request.fields:
-            columns[Field.FEATURES] = features
-        if Field.LOGITS in request.fields:
-            columns[Field.LOGITS] = self._logits(features, rows)
-        # Some methods use labels where there are some, and fit without.
-        if labelled and Field.LABELS in request.fields and self.y is not None:
-            columns[Field.LABELS] = torch.from_numpy(class_indices(self.y, len(self.X), "y"))
-        return FeatureSet(columns or {Field.FEATURES: features})
-
-    def head_for(self, request: Request) -> Head | None:
-        """Return the head, if a request names it."""
-        if request.head and self.head is None:
-            raise self.missing("the head", "head=(W, b)")
-        return self.head if request.head else None
-
-    def _logits(self, features: Tensor, rows: slice) -> Tensor:
-        if self.logits is not None:
-            return as_features(self.logits[rows], "logits")
-        if self.head is None:
-            raise self.missing("logits", "logits=…, or head=(W, b) to compute them")
-        return torch.cat([self.head(part) for part in torch.split(features, DEFAULT_BATCH)])
-
-    def missing(self, what: str, argument: str) -> NotApplicableError:
-        """Return the error for a column that the method reads and nobody gave."""
-        return NotApplicableError(f"method '{self.name}' reads {what} — pass {argument}")
-
-
-def _columns(X: ArrayLike) -> int:
-    shape = tuple(getattr(X, "shape", ())) or as_array(X, "X").shape
+def _split(name: str, X: ArrayLike, y: ArrayLike | None = None, logits: ArrayLike | None = None) -> Split:
+    """The arrays of a call as a split, whose labels are −1 where they are not known."""
+    given = (as_array(X, "X"), *(() if logits is None else (as_array(logits, "logits"),)))
+    shape, n = given[0].shape, len(given[0])
     if len(shape) != 2 or 0 in shape:
         raise MethodError(f"X has shape {shape} — allowed: (n, d), a row of features for each sample")
-    return int(shape[1])
+    if len(given[-1]) != n:
+        raise MethodError(f"method '{name}': {n} rows of X and {len(given[-1])} of logits — pass one of each")
+    labels = np.full(n, -1) if y is None else class_indices(y, n, "y")
+    return Split("X", Role.ID_TEST, RowItems(given), labels, range(n), (), "", n)  # type: ignore[arg-type]
 
 
-def _fitted(method: Method, arrays: _Arrays, validation: _Arrays | None) -> Method:
-    """A method fitted on arrays; a composite's parts one by one."""
-    if isinstance(method, Composite):
-        if validation is None:
-            raise NotApplicableError(f"method '{arrays.name}' weighs its parts on ID validation — pass val=(X, y)")
-        return method.fit_parts(
-            lambda part: _fitted(part, arrays, validation), lambda part: torch.from_numpy(_scores(part, validation))
-        )
-    request = replace(method.request, perturb=None)
-    head = arrays.head_for(request)
-    if request.fit_on is None:
-        return method.fit(None, head)
-    try:
-        return method.fit(arrays.columns(request, labelled=True), head)
-    except FieldError as error:
-        if arrays.y is None and Field.LABELS in request.fields:
-            raise arrays.missing("labels", "y, the class of each row") from error
-        raise
+@dataclass(frozen=True)
+class _Columns(FeatureSource):
+    """The columns of arrays; logits that are not among them are computed by the head.
+
+    Args:
+        name: of the method, for messages.
+        head: the linear classifier, if it is known.
+    """
+
+    name: str
+    head: Head | None
+
+    def __call__(self, split: Split, request: Request) -> FeatureSet:
+        items: Any = split.items
+        features, *logits = (as_features(part, key) for part, key in zip(items.parts, ("X", "logits"), strict=False))
+        columns = {Field.FEATURES: features}
+        if Field.LOGITS in request.fields and logits:
+            columns[Field.LOGITS] = logits[0]
+        elif Field.LOGITS in request.fields:
+            if self.head is None:
+                raise _missing(self.name, "logits", "logits=…, or head=(W, b) to compute them")
+            columns[Field.LOGITS] = torch.cat([self.head(rows) for rows in torch.split(features, DEFAULT_BATCH)])
+        # Some methods use labels where there are some, and fit without.
+        if Field.LABELS in request.fields and split.labels.min() >= 0:
+            columns[Field.LABELS] = torch.from_numpy(split.labels)
+        return FeatureSet(columns)
 
 
-def _scores(method: Method, arrays: _Arrays) -> NDArray[np.float32]:
-    if isinstance(method, Composite):
-        parts = {name: torch.from_numpy(_scores(part, arrays)) for name, part in method.fitted_parts.items()}
-        return method.combine(parts).numpy()
-    batches = (slice(start, start + DEFAULT_BATCH) for start in range(0, len(arrays.X), DEFAULT_BATCH))
-    scores = [
-        score(method, arrays.columns(method.request, rows), DEFAULT_BATCH, f"rows from {rows.start}")
-        for rows in batches
-    ]
-    return np.concatenate(scores)
+def _missing(name: str, what: str, argument: str) -> NotApplicableError:
+    return NotApplicableError(f"method '{name}' reads {what} — pass {argument}")
