@@ -89,29 +89,21 @@ class Clock:
 
     seconds: dict[str, float] = field(default_factory=dict)
     peak_mib: dict[str, int] = field(default_factory=dict)
-    _stack: list[str] = field(default_factory=list)
-    _since: float = 0.0
+    _nested: float = 0.0  # of the stage that is under way
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Attribute the time in the `with` block to `name`."""
-        self._settle()
-        self._stack.append(name)
+        outer, self._nested, start = self._nested, 0.0, time.perf_counter()
         try:
             yield
         finally:
-            self._settle()
-            self._stack.pop()
+            spent = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent - self._nested
+            self._nested = outer + spent
             # File-backed pages of memory-mapped columns are counted too.
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB, on macOS in bytes
             self.peak_mib[name] = peak >> (20 if sys.platform == "darwin" else 10)
-
-    def _settle(self) -> None:
-        now = time.perf_counter()
-        if self._stack:
-            top = self._stack[-1]
-            self.seconds[top] = self.seconds.get(top, 0.0) + now - self._since
-        self._since = now
 
 
 def provenance(clock: Clock, device: "torch.device", passes: int) -> dict[str, Any]:

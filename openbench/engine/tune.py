@@ -5,6 +5,7 @@ was trained with all classes, so this is a proxy: only `fit`, the classifier and
 """
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -134,16 +135,28 @@ def tune(method: Method, space: Mapping[str, Sequence[Any]], *contexts: TuneCont
     if tuned is not None:
         return tuned
     settings = grid(space, list(method.params()), type(method).__name__)
+    # Settings that differ only in what `score` reads share a fit, and are tried next to one another.
+    read = [repr({k: v for k, v in p.items() if k not in type(method).read_by_score}) for p in settings]
+    order = sorted(range(len(settings)), key=lambda index: read.index(read[index]))
     found: list[list[dict[str, Any]]] = [[] for _ in settings]
-    steps = ((context, index) for context in contexts for index in _by_fit(settings, type(method).read_by_score))
-    last = LastFit(method)
-    for done, (context, index) in enumerate(steps, start=1):
-        found[index].append(_trial(last, settings[index], context))
-        context.report(done, len(settings) * len(contexts), {"params": settings[index], **found[index][-1]})
+    count = itertools.count(1)
+    for context in contexts:
+        fitted, of = None, ""
+        for index in order:
+            params = settings[index]
+            if read[index] != of:
+                fitted, of = None, read[index]  # before the next fit: one may take gigabytes
+            try:
+                fitted = _at(method, params, context, fitted)
+                trial = _trial(fitted, context)
+            except MethodError as error:
+                trial = {"infeasible": str(error)}
+            found[index].append(trial)
+            context.report(next(count), len(settings) * len(contexts), {"params": params, **trial})
     trials = [{"params": params, **_mean(parts)} for params, parts in zip(settings, found, strict=True)]
     best = best_trial(method, trials)
-    fitted = last.at(best["params"], contexts[0]) if len(contexts) == 1 and last.serves(best["params"]) else None
-    return Tuned(dict(best["params"]), trials, fitted)
+    same = len(contexts) == 1 and fitted is not None and read[trials.index(best)] == of
+    return Tuned(dict(best["params"]), trials, _at(method, best["params"], contexts[0], fitted) if same else None)
 
 
 def _mean(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -154,48 +167,21 @@ def _mean(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"auroc": fmean(part["auroc"] for part in parts)}
 
 
-def _by_fit(settings: Sequence[Mapping[str, Any]], read_by_score: frozenset[str]) -> list[int]:
-    """Return the indices of the settings in their order, but those that share a fit next to one another."""
-    fits = [repr({k: v for k, v in params.items() if k not in read_by_score}) for params in settings]
-    return sorted(range(len(settings)), key=lambda index: fits.index(fits[index]))
+def _at(method: Method, params: Mapping[str, Any], context: TuneContext, fitted: Method | None) -> Method:
+    """The method fitted at a setting; with a fit of one that differs only in what `score` reads, a copy of that."""
+    unfitted = with_params(method, params)
+    if fitted is None:
+        return context.fit(unfitted)
+    fitted = copy.copy(fitted)
+    for name in type(method).read_by_score:
+        setattr(fitted, name, getattr(unfitted, name))
+    return fitted
 
 
-class LastFit:
-    """A method fitted at one setting after the other; fitted again only if `fit` reads a changed parameter."""
-
-    def __init__(self, method: Method) -> None:
-        self._method, self._fitted = method, method
-        self._of: tuple[Any, ...] = ()
-
-    def _read_by_fit(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        read = with_params(self._method, params).params()
-        return {name: value for name, value in read.items() if name not in type(self._method).read_by_score}
-
-    def serves(self, params: Mapping[str, Any]) -> bool:
-        """Whether the last fit is one for this setting."""
-        return self._of[1:] == (self._read_by_fit(params),)
-
-    def at(self, params: Mapping[str, Any], context: TuneContext) -> Method:
-        """Return the method fitted at a setting."""
-        unfitted, key = with_params(self._method, params), (id(context), self._read_by_fit(params))
-        if self._of != key:
-            self._of, self._fitted = (), self._method  # not two fits at once: one may take gigabytes
-            self._fitted = context.fit(unfitted)
-            self._of = key
-        fitted = copy.copy(self._fitted)
-        for name in type(self._method).read_by_score:
-            setattr(fitted, name, getattr(unfitted, name))
-        return fitted
-
-
-def _trial(last: LastFit, params: Mapping[str, Any], context: TuneContext) -> dict[str, Any]:
-    try:
-        candidate = last.at(params, context)
-        id_split, ood_splits = context.sides()
-        inside = context.scores(candidate, (id_split,))
-        outside = [context.scores(candidate, (split,)) for split in ood_splits]
-    except MethodError as error:
-        return {"infeasible": str(error)}
+def _trial(fitted: Method, context: TuneContext) -> dict[str, Any]:
+    id_split, ood_splits = context.sides()
+    inside = context.scores(fitted, (id_split,))
+    outside = [context.scores(fitted, (split,)) for split in ood_splits]
     trial: dict[str, Any] = {"auroc": auroc(inside, np.concatenate(outside))}
     if len(ood_splits) > 1:
         trial["sets"] = {split.name: auroc(inside, scores) for split, scores in zip(ood_splits, outside, strict=True)}
