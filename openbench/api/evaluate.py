@@ -9,7 +9,7 @@ from typing import Any
 
 from openbench.api.arguments import check_benchmark, check_model_name, check_reaches, head_of, path_of, plain, words_of
 from openbench.api.methods import chosen_method, named_methods
-from openbench.api.models.names import check_is_no_weights, config_words, files_of, is_name, loaded, with_weights
+from openbench.api.models.names import check_is_no_weights, config_words, is_name, loaded
 from openbench.api.models.wrap import ImageTask, ModelOptions, WrappedModel, name_of, wrap
 from openbench.api.result import ModelResults, Results, result_of_run
 from openbench.backbones.base import Backbone
@@ -35,7 +35,6 @@ def evaluate(
     preprocess: Any = None,
     features: str | None = None,
     head: Any = None,
-    weights: Any = None,
     name: str | None = None,
     tune: str = "validation",
     seed: int = 0,
@@ -66,7 +65,6 @@ def evaluate(
             a function of a PIL image, or `"benchmark"`. None = the one that the model was published with.
         features: name of the module or ONNX output that makes features (n, d). None = the classifier's input.
         head: name of the linear classifier, or (W, b) with W (c, d). None = found.
-        weights: a file of weights for the module, or a list or mapping of files, e.g. the epochs of a training.
         name: of the model in tables. None = from its class.
         tune: `validation` or `none`; `held_out_classes` and `synthetic` read no OOD image; `oracle` and
             `oracle_per_set` choose on the test sets.
@@ -81,7 +79,7 @@ def evaluate(
         progress: whether to show progress in a terminal or notebook.
 
     Returns:
-        Results by method; for several models or files of weights ModelResults, which are Results by model.
+        Results by method; for several models ModelResults, which are Results by model.
 
     Raises:
         OpenbenchError: bad arguments or missing data, before anything is computed where possible.
@@ -99,15 +97,15 @@ def evaluate(
     folder = None if config_dir is None else path_of(config_dir, "config_dir")
     call = _Call(chosen, words, runtime, lru_cache(lambda words: composed("run", words, folder)))
     options = ModelOptions(preprocess, features, head_of(head), name, resolve_device(plain(device)))
-    models = _models(model, weights)
+    models = _models(model)
     if models is not None and name is not None:
         raise ConfigError(f"name '{name}' is one name for {len(models)} models — give a mapping from names to models")
     with messages(runtime["progress"]):
         if models is None:
-            return call.results(model, weights, options)
+            return call.results(model, options)
         found = ModelResults()
-        for key, (one, file) in models.items():
-            found[key] = call.results(one, file, replace(options, name=None if is_name(one) else key))
+        for key, one in models.items():
+            found[key] = call.results(one, replace(options, name=None if is_name(one) else key))
         return found
 
 
@@ -129,16 +127,16 @@ class _Call:
     composed: Callable[[tuple[str, ...]], Composed]
     shared: SharedObjects = field(default_factory=SharedObjects)
 
-    def results(self, model: object, weights: Any, options: ModelOptions) -> Results:
+    def results(self, model: object, options: ModelOptions) -> Results:
         """Return the results of one model; every method is checked before the first one runs."""
         check_is_no_weights(model)
-        words, wrapped, named = list[str](), list[WrappedModel](), False
-        if isinstance(model, str) and is_name(model) and weights is None:
-            _refuse_options(model, options)
-            words, named = config_words(model), True
+        words, wrapped, named = list[str](), list[WrappedModel](), is_name(model)
+        if is_name(model):
+            options.refuse(f"'{model}', whose config has it", "name")
+            words = config_words(model)
         else:
             check_reaches(self.words, "backbone", "the model is an object")
-            model = loaded(model) if weights is None else with_weights(loaded(model), weights)
+            model = loaded(model)
 
         def adopt(benchmark: Benchmark) -> tuple[Backbone, Config]:
             if not wrapped:  # once, for the first method that is prepared
@@ -188,32 +186,23 @@ def _images_of(benchmark: Benchmark) -> ImageTask:
     return ImageTask(benchmark.id_test, benchmark.classes, benchmark.preprocess)
 
 
-def _refuse_options(model: str, options: ModelOptions) -> None:
-    """Refuse options of a model that a config describes."""
-    for key in ("preprocess", "features", "head", "name"):
-        if getattr(options, key) is not None:
-            raise ConfigError(f"{key} is given for '{model}', whose config has it — leave it out, or override it")
-
-
-def _models(model: object, weights: object) -> Mapping[str, tuple[Any, Any]] | None:
-    """Several models by name, each with its file of weights; None for one model."""
-    models: dict[str, tuple[Any, Any]] = {}
-    if (files := files_of(weights)) is not None:
-        models = {key: (model, file) for key, file in files.items()}
-    elif isinstance(model, Mapping):
-        models = {str(key): (one, weights) for key, one in model.items()}
+def _models(model: object) -> Mapping[str, Any] | None:
+    """Several models by name; None for one model."""
+    models: dict[str, Any] = {}
+    if isinstance(model, Mapping):
+        models = {str(key): one for key, one in model.items()}
         if len(models) < len(model):
             raise ConfigError(f"two models have one name ({', '.join(models)}) — give them distinct names")
     elif isinstance(model, list | tuple):
         for one in model:
             name = one if isinstance(one, str) else name_of(one)
             names = (name, *(f"{name}_{number}" for number in range(2, len(model) + 1)))
-            models[next(key for key in names if key not in models)] = one, weights
+            models[next(key for key in names if key not in models)] = one
     else:
         return None
     if not models:
         raise ConfigError(f"model is an empty {type(model).__name__} — give at least one model")
-    for key, (one, file) in models.items():
-        if file is not None or not is_name(one):
+    for key, one in models.items():
+        if not is_name(one):
             check_model_name(key, "name of a model")
     return models

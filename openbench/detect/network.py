@@ -71,10 +71,8 @@ def network_of(
         ConfigError: something else, or parts that are not found.
     """
     check_is_no_weights(model)
-    if isinstance(model, str) and is_name(model):
-        for key in ("preprocess", "features", "head"):
-            if getattr(options, key) is not None:
-                raise ConfigError(f"{key} is given for '{model}', whose config has it — leave it out")
+    if is_name(model):
+        options.refuse(f"'{model}', whose config has it")
         backbone, node = backbone_by_name(model, classes)
         return backbone.to(options.device), node
     if model is None:

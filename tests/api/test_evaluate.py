@@ -1,6 +1,5 @@
 """`ob.evaluate`: the same numbers and records as `run`, reuse, several models, and what is refused before anything."""
 
-import copy
 import json
 
 import numpy as np
@@ -120,18 +119,6 @@ def test_several_models_are_evaluated_on_one_benchmark_that_is_opened_once(evalu
     assert found.table().index.get_level_values("model").unique().tolist() == ["small", "small_2"]
 
 
-def test_the_epochs_of_a_training_are_files_of_weights(evaluate, tmp_path):
-    for epoch in (1, 2):
-        torch.save(small(epoch).state_dict(), tmp_path / f"epoch{epoch}.pt")
-    model = small(7)
-    before = copy.deepcopy(model.state_dict())
-    found = evaluate(model, weights=[tmp_path / "epoch1.pt", tmp_path / "epoch2.pt"])
-    alone = evaluate(small(2), name="epoch2")
-    assert list(found) == ["epoch1", "epoch2"]
-    assert plain(found["epoch2"]["msp"]) == plain(alone["msp"])
-    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
-
-
 def test_a_wrong_number_of_classes_is_refused_where_the_method_reads_them(evaluate, tmp_path):
     with pytest.raises(NotApplicableError, match=r"'msp' reads logits.*'small' has 10 output.*'digits' has 6"):
         evaluate(small(classes=10), ["knn", "msp"])
@@ -210,14 +197,12 @@ def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
         ({"benchmark": "/tmp/x.yaml"}, "benchmark is '/tmp/x.yaml' — pass a name.*config_dir='FOLDER'"),
         ({"name": "a/b"}, "name 'a/b' — allowed: letters"),
         ({"model": small().state_dict()}, "model is a Tensor — pass a torch.nn.Module"),
-        ({"weights": small().state_dict()}, "weights holds conv.weight, .* — pass paths of files"),
         ({"incomplete": "alow"}, "benchmark.incomplete — found 'alow', allowed: .*did you mean 'allow'"),
         ({"model": "resnet20_cifar10"}, "preprocess is given for 'resnet20_cifar10', whose config has it"),
         ({"model": "weights.pt"}, "is a file of weights, not a network"),
         ({"model": []}, "model is an empty list"),
         ({"model": {1: small(), "1": small()}}, "two models have one name"),
         ({"model": [small(), small()], "name": "x"}, "one name for 2 models"),
-        ({"model": lambda x: x, "weights": "a.pt"}, "weights are given for a function"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_before_anything_is_computed(evaluate, tmp_path, given, says):

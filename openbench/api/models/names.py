@@ -1,15 +1,12 @@
 """Models by name and weights by file: openbench's configs, timm, torchvision, open_clip, Hugging Face's hub."""
 
-import copy
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import nn
 
 from openbench import _compat
-from openbench.api.models.parts import unwrapped
-from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights
 from openbench.config.overrides import word
 from openbench.errors import CheckpointError, ConfigError, pip_install
 
@@ -44,7 +41,7 @@ def config_words(name: str) -> list[str]:
     return [f"backbone={word(config)}", *(f"backbone.{key}={word(value)}" for key, value in keys.items())]
 
 
-def is_name(model: object) -> bool:
+def is_name(model: object) -> TypeGuard[str]:
     """Whether a model is named by a config of openbench or of a library, rather than by a hub or a file."""
     return isinstance(model, str) and not model.endswith(".onnx") and not model.startswith(_HUBS)
 
@@ -119,41 +116,3 @@ def check_is_no_weights(model: object) -> None:
     """
     if isinstance(model, str | Path) and Path(model).suffix in (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".th"):
         raise ConfigError(f"model '{model}' is a file of weights, not a network — load it into a network and pass that")
-
-
-Files = Mapping[str, str | Path]
-
-
-def files_of(weights: object) -> Files | None:
-    """Return files of weights by name, that of the file if no mapping names them; None for one file.
-
-    Raises:
-        ConfigError: something else.
-    """
-    if weights is None or isinstance(weights, str | Path):
-        return None
-    if isinstance(weights, Mapping):
-        files = {str(key): value for key, value in weights.items()}
-    elif isinstance(weights, list | tuple):
-        files = {Path(str(file)).stem: file for file in weights}
-        if len(files) < len(weights):
-            files = {str(file): file for file in weights}
-    else:
-        raise ConfigError(f"weights is a {type(weights).__name__} — pass a file, a list of files, or a mapping")
-    if not files or not all(isinstance(value, str | Path) for value in files.values()):
-        raise ConfigError(f"weights holds {', '.join(files) or 'nothing'} — pass paths of files")
-    return files
-
-
-def with_weights(model: object, file: str | Path) -> nn.Module:
-    """Return a copy of a network with the weights of a file; the network itself is not changed.
-
-    Raises:
-        ConfigError: the model is not a torch module.
-        CheckpointError: the file is missing, unreadable, or does not fit.
-    """
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"weights are given for a {type(model).__name__}, not a torch.nn.Module — pass one")
-    network = copy.deepcopy(unwrapped(model))
-    apply_weights(network, read_weights(find_weights(str(file))), f"'{file}'")
-    return network

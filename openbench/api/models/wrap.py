@@ -53,6 +53,16 @@ class ModelOptions:
     name: str | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
+    def refuse(self, model: str, *keys: str) -> None:
+        """Refuse options for a model that has its own.
+
+        Raises:
+            ConfigError: one is given.
+        """
+        for key in ("preprocess", "features", "head", *keys):
+            if getattr(self, key) is not None:
+                raise ConfigError(f"{key} is given for {model} — leave it out")
+
 
 @dataclass(frozen=True)
 class WrappedModel:
@@ -140,9 +150,7 @@ def name_of(model: object) -> str:
 
 
 def _wrap_backbone(model: Backbone, options: ModelOptions, task: ImageTask) -> WrappedModel:
-    given = [key for key in ("preprocess", "features", "head") if getattr(options, key) is not None]
-    if given:
-        raise ConfigError(f"model is a Backbone, which has its own {given[0]} — leave {', '.join(given)} out")
+    options.refuse("a Backbone, which has its own")
     model = copy.copy(model)  # the probe is stored on it
     if model.trained:
         ask(model.to(options.device), task.images)
