@@ -202,19 +202,15 @@ def class_scores(method: Method, split: Split, scoring: Scoring) -> NDArray[np.f
     if isinstance(method, Composite | LiveMethod) or type(method).class_scores is Method.class_scores:
         return None  # without reading a column
     x = scoring.features(split, method.request.unmixed).on(scoring.device)
-    return _in_batches(method, "class_scores", x, scoring.batch, f"{split.name} ({split.role})")
+    return score(method, x, scoring.batch, f"{split.name} ({split.role})", "class_scores")
 
 
-def score(method: Method, x: FeatureSet, batch: int, where: str) -> NDArray[np.float32]:
-    """Return the scores (n,) float32 of a split, `batch` rows at a time.
+def score(method: Method, x: FeatureSet, batch: int, where: str, name: str = "score") -> NDArray[np.float32]:
+    """Return the scores (n,) float32 of a split, `batch` rows at a time; or those by class, (n, c).
 
     Raises:
         MethodError: a score is NaN, or the method returned another shape; the message names the method and the split.
     """
-    return _in_batches(method, "score", x, batch, where)
-
-
-def _in_batches(method: Method, name: str, x: FeatureSet, batch: int, where: str) -> NDArray[np.float32]:
     parts, axes = [], {"score": 1, "class_scores": 2}[name]
     for rows in declared(x, method.request).without_labels().batches(batch):
         scores = getattr(method, name)(rows)

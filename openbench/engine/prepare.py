@@ -5,7 +5,7 @@ Besides, the jobs that need no more than these: training a network, filling the 
 
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from openbench import paths
@@ -52,6 +52,7 @@ T = TypeVar("T")
 Config = Mapping[str, Any]
 Adopt = Callable[[Benchmark], tuple[Backbone, Config]]
 _MOST = 2  # of each kind: a benchmark with its training images, and without for methods that do not read them
+_GROUPS = ("near", "far", "csid")
 _PER_RUN = ("method", "tune", "metrics", ATTACK)  # nodes that neither a benchmark nor a network depends on
 
 
@@ -96,7 +97,7 @@ def prepare(
         adopted, node = adopt(benchmark)
         config = {**config, "backbone": node}
 
-    def ready() -> tuple[Backbone, TrainingInfo | None]:
+    def ready() -> tuple[Backbone, TrainingInfo]:
         return ready_backbone(config, benchmark, setting, adopted)
 
     # A method that runs the network itself might change it.
@@ -107,10 +108,12 @@ def prepare(
         nodes = {name: node for name, node in config.items() if name not in _PER_RUN}
         # Weights that were trained now are read back by the next run: its record says that they were reused.
         backbone, training = shared.get(
-            "backbone", (digest(nodes), roots, setting), ready, lambda pair: pair[1] is None or bool(pair[1].reused)
+            "backbone",
+            (digest(nodes), roots, setting),
+            ready,
+            lambda pair: not pair[1].name or pair[1].reused,
         )
     check_classes(benchmark, backbone, chosen.method, chosen.name)
-    uses_outliers = training is not None and training.outliers is not None
     return RunSpec(
         benchmark=with_feature_file(backbone, benchmark),
         backbone=backbone,
@@ -120,7 +123,7 @@ def prepare(
         tuning=tuning,
         metrics=metrics,
         attack=attack,
-        config={name: node for name, node in config.items() if name != OUTLIERS or uses_outliers},
+        config={name: node for name, node in config.items() if name != OUTLIERS or training.outliers is not None},
         training_info=training,
         overrides=overrides,
     )
@@ -161,8 +164,8 @@ def train_reader(chosen: ChosenMethod) -> str:
 
 def ready_backbone(
     config: Config, benchmark: Benchmark, runtime: Runtime, adopted: Backbone | None = None
-) -> tuple[Backbone, TrainingInfo | None]:
-    """Return the backbone of a config with weights, on its device, and their training (None: released weights).
+) -> tuple[Backbone, TrainingInfo]:
+    """Return the backbone of a config with weights, on its device, and their training.
 
     A backbone without weights is trained now if the policy allows.
 
@@ -177,7 +180,7 @@ def ready_backbone(
         ConfigError: a precision that the device does not have.
     """
     device = resolve_device(runtime.own_device)
-    backbone, training = adopted or build_backbone(config, benchmark), None
+    backbone, training = adopted or build_backbone(config, benchmark), TrainingInfo()
     if isinstance(backbone, NetworkBackbone):
         check_precision(backbone.precision, device)
     check_images(backbone, benchmark)
@@ -278,14 +281,9 @@ def with_feature_file(backbone: Backbone, benchmark: Benchmark) -> Benchmark:
     def rows(split: Split) -> Split:
         return split if split.unread else replace(split, items=backbone.items_of(split))
 
-    changes: dict[str, Any] = {}
-    for field in fields(benchmark):
-        value = getattr(benchmark, field.name)
-        if isinstance(value, Split) and value.role != Role.OOD_TRAIN:
-            changes[field.name] = rows(value)
-        elif isinstance(value, Mapping):
-            changes[field.name] = {name: rows(split) for name, split in value.items()}
-    return replace(benchmark, **changes)
+    changes: dict[str, Any] = {group: {k: rows(v) for k, v in getattr(benchmark, group).items()} for group in _GROUPS}
+    singles = ((role, getattr(benchmark, role)) for role in ("id_train", "id_val", "id_test", "ood_val"))
+    return replace(benchmark, **changes | {role: rows(split) for role, split in singles if split is not None})
 
 
 class SharedObjects:
@@ -294,7 +292,7 @@ class SharedObjects:
     def __init__(self) -> None:
         self._objects: dict[str, dict[Hashable, Any]] = {}
 
-    def get(self, kind: str, key: Hashable, make: Callable[[], T], keep: Callable[[T], bool] = lambda _: True) -> T:
+    def get(self, kind: str, key: Hashable, make: Callable[[], T], keep: Callable[[T], Any] = lambda _: True) -> T:
         """Return the cached object of a key, or make it and cache it.
 
         Args:

@@ -157,27 +157,27 @@ def _processor() -> str:
 
 @dataclass(frozen=True, eq=False)
 class TrainingInfo:
-    """The training of weights that were not released.
+    """The training of a network's weights.
 
     Args:
-        name: as users type it.
+        name: as users type it; None for released weights.
         outliers: that it used; None for none.
         method: the training method.
         reused: version, commit and time of the training; empty if the weights are new.
     """
 
-    name: str
+    name: str | None = None
     outliers: "Split | None" = None
     method: "TrainingMethod | None" = None
     reused: str = ""
 
 
-def describe_backbone(backbone: "Backbone", training: TrainingInfo | None, config: Mapping[str, Any]) -> dict[str, Any]:
+def describe_backbone(backbone: "Backbone", training: TrainingInfo, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the backbone's part of a record; a fitted head, augmentation and outliers only if there are any.
 
     Args:
         backbone: with weights.
-        training: of these weights; None for released ones.
+        training: of these weights.
         config: the scientific nodes, of which `training` is read.
     """
     described = {
@@ -187,11 +187,11 @@ def describe_backbone(backbone: "Backbone", training: TrainingInfo | None, confi
         "num_classes": backbone.num_classes,
         "feature_dim": backbone.feature_dim,
         "preprocess": asdict(backbone.preprocess),
-        "training": None if training is None else training.name,
+        "training": training.name,
     }
     if backbone.fitted_head is not None:
         described["head"] = dict(backbone.fitted_head)
-    if training is None:
+    if training.name is None:
         return described
     if augment := config.get("training", {}).get(AUGMENT):
         described["augment"] = augment

@@ -93,7 +93,7 @@ class RunSpec:
         metrics: which metrics at which operating points.
         attack: on test images, which are scored besides the clean ones; None = none.
         config: the scientific config, plain and resolved; enters the record with public names.
-        training_info: how the weights were trained; None for released ones.
+        training_info: how the weights were trained.
         variant: distinguishes the method from one of the same sources and other scores; empty for the first one.
         overrides: that compose to the config; empty for objects from Python.
     """
@@ -107,19 +107,19 @@ class RunSpec:
     metrics: MetricOptions = field(default_factory=MetricOptions)
     attack: Attack | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
-    training_info: TrainingInfo | None = None
+    training_info: TrainingInfo = field(default_factory=TrainingInfo)
     variant: str = ""
     overrides: Sequence[str] = ()
 
     @property
     def training(self) -> str | None:
         """The training as users type it, None for released weights."""
-        return None if self.training_info is None else self.training_info.name
+        return self.training_info.name
 
     @property
     def outliers(self) -> Split | None:
         """The outliers that the training used; None if it used none."""
-        return None if self.training_info is None else self.training_info.outliers
+        return self.training_info.outliers
 
     @property
     def classified(self) -> bool:
@@ -153,8 +153,8 @@ class RunSpec:
 
     @property
     def _parts(self) -> tuple[object, ...]:
-        trained_by = None if self.training_info is None else self.training_info.method
-        return (self.method, trained_by, self.backbone, *(split.source for split in self.benchmark.splits()))
+        sources = (split.source for split in self.benchmark.splits())
+        return (self.method, self.training_info.method, self.backbone, *sources)
 
     @property
     def stream(self) -> StreamPlan:
@@ -279,13 +279,13 @@ def compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, dict[str, li
     tuned = first.tuned.params
     if per_set:  # chosen values as {set: value}
         tuned = {key: {name: part.tuned.params[key] for name, part in parts.items()} for key in tuned}
-    weights = "" if spec.training_info is None else spec.training_info.reused
     probe = (backbone.features_from or backbone).probe
+    reused = {"weights": spec.training_info.reused, "features": features.reused}
     warnings = (warning for part in parts.values() for warning in score_warnings(source, part.scores))
     origins = {  # besides openbench's committed code
         SOURCES: spec.sources,
         UNCOMMITTED: spec.uncommitted,
-        REUSED: {part: by for part, by in (("weights", weights), ("features", features.reused)) if by},
+        REUSED: {part: by for part, by in reused.items() if by},
         PROBE: probe and probe.recorded(),
         METHOD_PROBE: ask_method(spec.method, benchmark, features) if foreign_sources(spec.method) else [],
         WARNINGS: list(dict.fromkeys((*features.store.halving.warnings, *warnings))),

@@ -45,7 +45,7 @@ def test_a_node_is_called_by_its_file_or_else_by_the_module_of_its_target(node, 
 def test_rows_of_a_table_go_with_the_identity_whatever_their_classes():
     for classes in (("normal",), ("a", "b")):
         backbone, learnt = prepare.ready_backbone(network(IDENTITY), benchmark(*classes, columns=3), CPU)
-        assert (backbone.feature_dim, backbone.classifies, learnt) == (3, False, None)
+        assert (backbone.feature_dim, backbone.classifies, learnt.name) == (3, False, None)
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,7 @@ def spec(training: dict, name: str | None = "cross_entropy") -> RunSpec:
     """A run of a training node; everything else stands in."""
     method = MSP()
     benchmark, backbone = SimpleNamespace(digest="a", splits=list), SimpleNamespace(digest="b")
-    info = name and TrainingInfo(name)
-    return RunSpec(benchmark, backbone, method, "msp", config={"training": training}, training_info=info)
+    return RunSpec(benchmark, backbone, method, "msp", config={"training": training}, training_info=TrainingInfo(name))
 
 
 def test_the_name_of_an_augmentation_is_recorded_and_changes_no_run_id(monkeypatch):
