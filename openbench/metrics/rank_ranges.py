@@ -5,9 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
 from scipy.special import digamma, polygamma, stdtr
-from scipy.stats import chi2, rankdata, studentized_range
 
 from openbench.errors import MetricError
 from openbench.metrics.curve import Floats, as_scores, check_rate, placements
@@ -181,6 +179,8 @@ def moderated(variances: Floats, freedom: int) -> tuple[Floats, float]:
     if spread <= 0:
         return np.where(positive, np.exp(e.mean()), 0.0), np.inf
     # The inverse of trigamma, which falls from infinity to zero.
+    from scipy.optimize import brentq
+
     log = brentq(lambda log: float(polygamma(1, np.exp(log))) - spread, -18.0, 18.0, xtol=1e-12)
     prior = 2.0 * float(np.exp(log))
     common = float(np.exp(e.mean() + digamma(prior / 2) - np.log(prior / 2)))
@@ -284,6 +284,8 @@ def mean_ranks(values: ArrayLike, level: float = 0.95) -> MeanRanks:
             f"mean ranks need a number for each method on each set, at least two of both (found shape {table.shape})"
         )
     k, n = table.shape
+    from scipy.stats import chi2, rankdata, studentized_range  # which take long to load
+
     ranks = rankdata(-table, axis=0).mean(axis=1)
     q = float(studentized_range.ppf(level, k, np.inf)) / np.sqrt(2.0)
     statistic = 12.0 * n / (k * (k + 1)) * (float((ranks**2).sum()) - k * (k + 1) ** 2 / 4)

@@ -1,7 +1,7 @@
 """What tables need of all records: boards, views, the site, `recommend` and `openbench.records()` read it from here.
 
-It is cached as a file for each benchmark, so that thousands of records are not parsed each time. The cache may be
-deleted at any time. A record is parsed again when its file or openbench's code has changed.
+A parquet file for each benchmark is cached, so that thousands of records are not parsed each time. It may be deleted at
+any time. A record is parsed again when its file or openbench's code has changed.
 """
 
 import json
@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from io import BytesIO
 from itertools import groupby
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,9 @@ Keep = Callable[[str, str], bool]  # of a set or group and a key: whether somebo
 NODES = ("training", "backbone", "method", "tune")
 _INTERVALS = ("confidence", "replicates")
 ID = "id"
+# Columns of the table; after `metric.` comes the key.
+_STATE, _FACTS, _SET, _METRIC = "state", "facts", "set", "metric."
+_UNABLE = "unable"
 _SHOWN = 8  # digits of a digest
 _NOT_SCORED = (Role.ID_TRAIN, Role.OOD_TRAIN)
 
@@ -295,53 +300,96 @@ def runs(records: RecordStore, on_error: OnError, *keep: Keep) -> Iterator[Run]:
     """
     needed = cache(lambda name, key: any(keeps(name, key) for keeps in keep))
     for folder, files in groupby(records.paths(on_error), lambda path: path.parents[2]):
-        for line in _lines(records, folder, files, on_error):
-            facts = from_json(line)
-            numbers = {
-                of: {k: v for k, v in values.items() if needed(of, k)} for of, values in facts["metrics"].items()
-            }
-            yield Run(**{**facts, "metrics": {of: values for of, values in numbers.items() if values}})
+        states = {_state(file): file for file in files}
+        if content := _up_to_date(records, folder, states, on_error):
+            found = dict(_stored_runs(content, needed))
+            yield from (found[state] for state in states if state in found)
 
 
-def _lines(records: RecordStore, folder: Path, files: Iterable[Path], on_error: OnError) -> list[str]:
-    """The JSON of the runs of a benchmark; where the cache cannot be written, records are parsed again next time."""
-    cache_file = _cache_file(folder)
-    cached, lines = _cached(cache_file), dict[str, str]()
-    for file in files:
-        state = _state(file)
+def _up_to_date(records: RecordStore, folder: Path, states: Mapping[str, Path], on_error: OnError) -> bytes:
+    """The table of a benchmark as parquet: a row for each set of each record; empty without records.
+
+    The first row of a record has what the record says of its run, as JSON. `unable` is NaN. A record is known by the
+    state of its file; where the cache cannot be written, records are parsed again next time.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    file, content = _cache_file(folder), b""
+    with suppress(DamagedError, FileNotFoundError):
+        content = read_sealed(file) if file is not None else b""
+    stored = pq.read_table(pa.BufferReader(content), columns=[_STATE]) if content else None
+    known = set(stored[_STATE].unique().to_pylist()) if stored is not None else set[str]()
+    rows: list[dict[str, Any]] = []
+    for state in states.keys() - known:
         try:
-            lines[state or file.name] = cached.get(state) or json.dumps(vars(run_of(records.read(file))))
+            rows += _rows(state, run_of(records.read(states[state])))
         except RecordError as error:
             on_error(error)
-    if cache_file is not None and lines.keys() != cached.keys():
-        content = "\n".join((code_digest(), *(f"{state}\t{line}" for state, line in lines.items())))
+    if not rows and known <= states.keys():
+        return content
+    tables = [pa.Table.from_struct_array(pa.array(rows))] if rows else []
+    if kept := known & states.keys():
+        old = pq.read_table(pa.BufferReader(content))
+        tables.append(old.filter(pc.is_in(old[_STATE], pa.array(list(kept)))))
+    stream = BytesIO()
+    if tables:
+        pq.write_table(pa.concat_tables(tables, promote_options="permissive"), stream)
+    if file is not None:
         with suppress(OSError):
-            write_sealed(cache_file, content.encode())
-    return list(lines.values())
+            write_sealed(file, stream.getvalue())
+    return stream.getvalue()
 
 
-def _cached(file: Path | None) -> dict[str, str]:
-    """{state of a record's file: the JSON of its run}; nothing if the cache is damaged, or other code made it."""
-    try:
-        code, *lines = read_sealed(file).decode().split("\n") if file is not None else [""]
-    except (DamagedError, FileNotFoundError):
-        return {}
-    return dict(line.split("\t", 1) for line in lines) if code == code_digest() else {}
+def _rows(state: str, run: Run) -> Iterator[dict[str, Any]]:
+    """A row for each set of a run; one if it has none."""
+    facts: str | None = json.dumps({key: value for key, value in vars(run).items() if key != "metrics"})
+    for name, values in (run.metrics or {"": {}}).items():
+        numbers = {_METRIC + key: nan if isinstance(value, str) else value for key, value in values.items()}
+        yield {_STATE: state, _FACTS: facts, _SET: name, **numbers}
+        facts = None
+
+
+def _stored_runs(content: bytes, needed: Keep) -> Iterator[tuple[str, Run]]:
+    """Yield each run of a table with the state of its record's file."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    table = pq.ParquetFile(pa.BufferReader(content))
+    keys = [name.removeprefix(_METRIC) for name in table.schema_arrow.names if name.startswith(_METRIC)]
+    names = table.read([_SET])[_SET].unique().to_pylist()
+    of_set = {name: [key for key in keys if needed(name, key)] for name in names}
+    columns = dict.fromkeys(_METRIC + key for some in of_set.values() for key in some)
+    rows = table.read([_STATE, _FACTS, _SET, *columns])
+    metrics: dict[str, dict[str, dict[str, Value]]] = {}
+    for name, some in of_set.items():
+        part = rows.filter(pc.equal(rows[_SET], name)).select([_STATE, *(_METRIC + key for key in some)])
+        for state, *values in zip(*(column.to_pylist() for column in part.columns), strict=True) if some else ():
+            numbers = zip(some, values, strict=True)
+            known = {key: _UNABLE if isnan(value) else value for key, value in numbers if value is not None}
+            if known:
+                metrics.setdefault(state, {})[name] = known
+    first = rows.filter(pc.is_valid(rows[_FACTS]))
+    for state, facts in zip(first[_STATE].to_pylist(), first[_FACTS].to_pylist(), strict=True):
+        yield state, Run(**from_json(facts), metrics=metrics.get(state, {}))
 
 
 def _state(file: Path) -> str:
-    """The place, size, inode and time stamps of a record's file; empty if it cannot be looked at."""
+    """The place, size, inode and time stamps of a record's file, and of which code the table is."""
+    place = f"{code_digest()} {'/'.join(file.parts[-3:])}"
     try:
         stat = os.stat(file)
     except OSError:
-        return ""
-    return f"{'/'.join(file.parts[-3:])} {stat.st_size} {stat.st_ino} {stat.st_mtime_ns} {stat.st_ctime_ns}"
+        return place
+    return f"{place} {stat.st_size} {stat.st_ino} {stat.st_mtime_ns} {stat.st_ctime_ns}"
 
 
 def _cache_file(folder: Path) -> Path | None:
     """Where the table of a folder is; None if there is no cache."""
     try:
-        return paths.cache_dir() / "records" / f"{digest(str(folder.absolute()), 32)}.jsonl"
+        return paths.cache_dir() / "records" / f"{digest(str(folder.absolute()), 32)}.parquet"
     except OpenbenchError:
         return None
 
