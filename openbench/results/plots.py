@@ -538,21 +538,26 @@ _LABEL = 48  # characters
 _RANKS = 30  # methods in a picture of mean ranks
 
 
-def critical_difference(names: Sequence[str], values: ArrayLike) -> Figure:
-    """Return a picture of mean ranks by AUROC, best on top; a bar joins methods within the critical difference.
+def critical_difference(
+    names: Sequence[str], values: ArrayLike, of: str, over: str = "sets", level: float = 0.95
+) -> Figure:
+    """Return a picture of mean ranks, best on top; a bar joins methods within the critical difference.
 
     Of many methods the best thirty are drawn; ranks and the difference are computed over all.
 
     Args:
         names: of the methods.
-        values: (k, N) AUROCs, a column per set.
+        values: (k, N) larger = better, a column per set or network.
+        of: what is ranked, e.g. `AUROC`.
+        over: what the columns are.
+        level: one minus the family-wise error rate.
 
     Raises:
         MetricError: fewer than two methods or sets.
 
     Reference: Demšar, Journal of Machine Learning Research 7 (2006), figure 1, turned by 90 degrees.
     """
-    ranking = mean_ranks(values)
+    ranking = mean_ranks(values, level)
     best = [int(at) for at in np.argsort(ranking.ranks, kind="stable")][:_RANKS]
     figure, (axes,) = panels(1, (6.4, 1.3 + 0.22 * len(best)))
     ranks = ranking.ranks[best]
@@ -563,8 +568,10 @@ def critical_difference(names: Sequence[str], values: ArrayLike) -> Figure:
         axes.plot([right + step * number] * 2, [group[0] - 0.2, group[-1] + 0.2], color=COLOURS[1], linewidth=2.5)
     most = "" if len(best) == len(ranking.ranks) else f", the best {len(best)} of {len(ranking.ranks)}"
     friedman = f"Friedman p = {ranking.p:.2g}" if ranking.p >= 1e-4 else "Friedman p < 0.0001"
-    title = f"AUROC over {ranking.sets} sets{most}: critical difference {ranking.critical:.2f}, {friedman}"
-    axes.set_title(title, fontsize=8.5)
+    axes.set_title(
+        plain(f"{of} over {ranking.sets} {over}{most}: critical difference {ranking.critical:.2f}, {friedman}"),
+        fontsize=8.5,
+    )
     axes.set_yticks(range(len(best)), [shortened(names[at]) for at in best], fontsize=7.5, color=INK)
     axes.set(xlabel="mean rank (1 = best)", ylim=(len(best) - 0.5, -0.5))
     return figure

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy import stats
 from openbench.errors import ConfigError
 from openbench.metrics.rank_ranges import kendall_taus
 from openbench.results.leaderboard.matrix import matrices, needed, packed_boards, table_csv, tables
+from openbench.results.leaderboard.plots import accuracy_picture
 from openbench.results.leaderboard.ranking import boards
 from openbench.results.records.store import RecordStore, packed
 from openbench.results.tables.render import to_csv
@@ -188,6 +190,14 @@ def test_programs_get_every_number(matrix):
     line = next(line for line in lines if (line["method"], line["network"]) == ("knn", "big"))
     assert (float(line["value"]), float(line["rank"]), float(line["mean_rank"])) == pytest.approx((0.80, 4, 2))
     assert float(line["accuracy"]) == 0.90
+
+
+def test_the_picture_shows_every_method_against_accuracy(matrix):
+    (axes,) = accuracy_picture(matrix).axes
+    points = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+    assert np.array(points["knn"]) == pytest.approx(np.array([[75, 91], [77, 92], [90, 80]]))
+    assert len(axes.lines) == 4
+    assert re.search("ID accuracy", axes.get_xlabel())
 
 
 def test_benchmarks_are_compared_by_the_methods_that_all_have_with_seeds_averaged():

@@ -12,6 +12,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, OpenbenchError, RecordError, pip_install
 from openbench.report.run_page import run_page, run_style, template
@@ -20,19 +22,22 @@ from openbench.report.site._others import other_boards, published, table_of
 from openbench.results.checks import read_checks
 from openbench.results.frame import runs
 from openbench.results.leaderboard.across import across, across_csv, needed
+from openbench.results.leaderboard.matrix import VIEWS, Matrix, matrices, packed_boards, table_csv
 from openbench.results.leaderboard.pages import published_boards
+from openbench.results.leaderboard.plots import accuracy_picture
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_of
 from openbench.results.plots import critical_difference, saved
 from openbench.results.records.store import RecordStore, load, parsed
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import load_published
-from openbench.results.tables.render import to_csv, to_latex
-from openbench.results.tables.views import GROUPS
+from openbench.results.tables.render import Column, cell_text, to_csv, to_latex
+from openbench.results.tables.views import GROUPS, kind_of
 from openbench.storage.checksum import KEY as STATED
 from openbench.storage.files import write_whole
 
 MARK = "openbench-site"
+NETWORKS = "networks.html"
 CommandOf = Callable[[ResultRecord], str]
 _HERE = Path(__file__).parent
 _FEW = 20  # pages, for which more processes would take longer to start
@@ -75,12 +80,14 @@ def write_site(
             data = board_data(boards, figures, scores)
             others = [*other_boards(results, data), *map(published, published_boards(results / "reference", boards))]
             data += others
+            networks = networks_page(boards, packed_boards(results, unreadable.append))
             texts = {
                 "index.html": template(_HERE / "templates" / "index.html.j2").render(
                     mark=MARK,
                     rows=sum(not row.given for board in boards for row in board.rows),
                     benchmarks=len({board.benchmark for board in boards}),
                     left_out=len(unreadable),
+                    networks=NETWORKS if networks else "",
                 ),
                 "assets/run.css": run_style(),
                 "assets/site.css": (_HERE / "templates" / "site.css").read_text(encoding="utf-8"),
@@ -90,6 +97,7 @@ def write_site(
                 **{f"tables/{board['id']}.csv": to_csv(table_of(board)) for board in others},
                 **{f"tables/{board['id']}.tex": to_latex(table_of(board)) for board in others},
                 **pictures(data),
+                **networks,
             }
             texts["assets/data.js"] = _script("data", {"boards": data, "methods": methods_of(data, facts)})
             found = dict(zip(scored, errors, strict=True))
@@ -206,6 +214,7 @@ def _clear(folder: Path, pages: Mapping[str, str]) -> None:
     for page in () if reports.is_symlink() else reports.glob("*.html"):
         if page.stem not in pages:
             page.unlink()
+    (folder / NETWORKS).unlink(missing_ok=True)
 
 
 def _write(folder: Path, texts: Mapping[str, str]) -> None:
@@ -235,7 +244,7 @@ def pictures(boards: Sequence[dict[str, Any]]) -> dict[str, str]:
         whole = {name: [v for v in line if v is not None] for name, line in values.items() if None not in line}
         if len(sets) < 2 or len(whole) < 2 or board["id"].endswith("-autc"):
             continue
-        figure = critical_difference(list(whole), list(whole.values()))
+        figure = critical_difference(list(whole), list(whole.values()), "AUROC")
         board["picture"] = f"pictures/{board['id']}.svg"
         svgs[board["picture"]] = saved(figure, "svg").decode()
     return svgs
@@ -246,3 +255,60 @@ def _name(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     alike = [other for other in rows if other["method"] == row["method"]]
     keys = [key for key in ("training", "backbone", "augment", "settings") if len({other[key] for other in alike}) > 1]
     return " · ".join([row["method"], *(str(row[key]) for key in keys)])
+
+
+def networks_page(boards: Sequence[Board], trained: Sequence[Board] = ()) -> dict[str, str]:
+    """Return {file: text} of the page of networks × methods, its pictures and its CSV; none without several networks.
+
+    Args:
+        boards: of runs with AUROCs.
+        trained: boards that compare trainings only.
+    """
+    of = {"networks": boards, "trainings": [*boards, *trained]}
+    found = [matrix for view in VIEWS for matrix in matrices(of[view], view)]
+    if not found:
+        return {}
+    files, sections = {"tables/networks.csv": to_csv(table_csv(found))}, []
+    for at, matrix in enumerate(found):
+        pictures = _matrix_pictures(matrix)
+        named = {f"pictures/networks-{at}-{what}.svg": svg for what, svg in pictures.items()}
+        files |= named
+        sections.append(_section(matrix) | {"pictures": list(zip(pictures, named, strict=True))})
+    page = template(_HERE / "templates" / "networks.html.j2")
+    return files | {NETWORKS: page.render(mark=MARK, sections=sections)}
+
+
+def _section(matrix: Matrix) -> dict[str, Any]:
+    """A matrix as the page shows it: the colour of a cell follows from its rank, so that columns can be compared."""
+    k, n = matrix.compared
+    column = Column("", kind_of(matrix.key))
+    rows = []
+    for at, (method, line) in enumerate(zip(matrix.methods, matrix.values, strict=True)):
+        cells = []
+        for b, value in enumerate(line[:n]):
+            text = "" if np.isnan(value) else cell_text(float(value), column)
+            rank = float(matrix.ranks[at, b]) if at < k else None
+            cells.append((text, "" if rank is None else f"{rank:g}", 0 if rank is None else 1 - (rank - 1) / (k - 1)))
+        mean, ranks = matrix.place(at)
+        rows.append(
+            {"method": method, "mean": "" if mean is None else f"{mean:.1f}", "ranks": ranks or "", "cells": cells}
+        )
+    taus = [
+        [
+            None if a == b else (*(f"{number:.2f}" for number in matrix.taus[a, b]), max(0.0, matrix.taus[a, b, 0]))
+            for b in range(n)
+        ]
+        for a in range(n)
+    ]
+    accuracy = [f"{100 * one.accuracy:.2f} %" if one.accuracy == one.accuracy else "" for one in matrix.networks[:n]]
+    networks = [one.label for one in matrix.networks[:n]]
+    return {"matrix": matrix, "networks": networks, "accuracy": accuracy, "rows": rows, "taus": taus}
+
+
+def _matrix_pictures(matrix: Matrix) -> dict[str, str]:
+    """{what it shows: SVG} of mean ranks, and of the metric against ID accuracy where that is known."""
+    k, n = matrix.compared
+    figures = {"mean-ranks": critical_difference(matrix.methods[:k], matrix.complete, matrix.name, matrix.view)}
+    if len({network.accuracy for network in matrix.networks[:n] if network.accuracy == network.accuracy}) > 1:
+        figures["accuracy"] = accuracy_picture(matrix)
+    return {what: saved(figure, "svg").decode() for what, figure in figures.items()}

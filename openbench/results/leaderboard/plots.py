@@ -12,9 +12,10 @@ from matplotlib.lines import Line2D
 
 from openbench.metrics.rank_ranges import RankRange
 from openbench.results.escape import plot as plain
+from openbench.results.leaderboard.matrix import Matrix
 from openbench.results.leaderboard.ranking import Board, Row
 from openbench.results.leaderboard.separable import ranges_of
-from openbench.results.plots import INK, panels, save, shortened
+from openbench.results.plots import COLOURS, INK, lines, panels, save, shortened
 from openbench.results.records.settings import NONE
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Estimate
@@ -212,3 +213,26 @@ def error_bars(number: Estimate | str | None) -> list[list[float]] | None:
     if not isinstance(number, Estimate) or (number.std is None and number.low is None):
         return None
     return [[100 * length] for length in number.bars]
+
+
+def accuracy_picture(matrix: Matrix) -> Figure:
+    """Return a metric of every method against the ID accuracy of the networks; the best by mean rank have lines.
+
+    Args:
+        matrix: of networks, whose accuracy is known.
+    """
+    k, n = matrix.compared
+    accuracy = 100 * np.array([network.accuracy for network in matrix.networks[:n]])
+    values, order = 100 * matrix.values[:k, :n], np.argsort(accuracy, kind="stable")
+    figure, (axes,) = panels(1, (6.4, 4.6))
+    for line in values[len(COLOURS) :]:
+        axes.plot(accuracy, line, "o", color="0.6", markersize=2.5, zorder=1)
+    for style, name, line in zip(lines(), matrix.methods, values[: len(COLOURS)], strict=False):
+        axes.plot(accuracy[order], line[order], **style, marker="o", markersize=4, label=shortened(name))
+    if k > len(COLOURS):  # a few methods that fail would squeeze the others into a line
+        axes.set_ylim(bottom=float(np.quantile(values, 0.1)) - 1)
+    others = f"; grey: the other {k - len(COLOURS)}, of which the worst tenth lies below" * (k > len(COLOURS))
+    axes.set_title(plain(f"lines: best mean ranks{others}"), fontsize=8.5, loc="left")
+    axes.set(xlabel="ID accuracy of the network (%)", ylabel=plain(f"{matrix.name} (%)"))
+    figure.legend(loc="outside lower left", ncols=3, fontsize=8, frameon=False)
+    return figure
