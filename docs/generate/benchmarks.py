@@ -8,7 +8,8 @@ from openbench.cli.commands.data import benchmark_config
 from openbench.cli.commands.listing import usage
 from openbench.cli.registry import Entry
 from openbench.core.request import Role
-from openbench.data.build import SetStatus, survey
+from openbench.data.build import survey
+from openbench.data.dataset import Located
 from openbench.data.download import DataSource, data_sources
 
 ROLES = {
@@ -71,7 +72,7 @@ def benchmark(entry: Entry, sources: dict[str, DataSource]) -> str:
     )
 
 
-def _origins(sets: list[SetStatus], sources: dict[str, DataSource]) -> str:
+def _origins(sets: list[Located], sources: dict[str, DataSource]) -> str:
     names = dict.fromkeys(one.name for one in sets if one.name in sources)
     rows = []
     for name in names:

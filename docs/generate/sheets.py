@@ -20,15 +20,16 @@ from generate.markdown import table
 from openbench.cli.commands.data import benchmark_config
 from openbench.core.benchmark import Split
 from openbench.core.request import Role
-from openbench.data.build import SetStatus, open_benchmark
+from openbench.data.build import open_benchmark
 from openbench.data.checking.contact_sheet import spaced
+from openbench.data.dataset import Located
 
 STORED = Path(__file__).parents[1] / "sheets"
 IMAGES = 16
 ZOOMED = 32  # pixels; smaller images are enlarged in whole steps
 
 
-def sheet(benchmark: str, sets: Sequence[SetStatus]) -> str:
+def sheet(benchmark: str, sets: Sequence[Located]) -> str:
     """Return a section with a strip for each set that has one, and whose images they are; empty if none has.
 
     Raises:

@@ -6,7 +6,7 @@ classes of one set into known and unknown ones.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,7 +17,7 @@ from openbench.config.constraints import Checked, Count, OneOf, Seed, check_valu
 from openbench.core.benchmark import canonical, check_distinct
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data.dataset import Incomplete, SetConfig
+from openbench.data.dataset import BenchmarkSet, Incomplete, SetConfig
 from openbench.data.manifests import load_classes
 from openbench.errors import ConfigError, check_known, not_found
 
@@ -27,31 +27,6 @@ _GROUPS = {"csid": Role.CSID, "near": Role.NEAR, "far": Role.FAR}
 _Set = Mapping[str, Any]
 _Names = Sequence[str | int]
 _Role = Annotated[str, OneOf(tuple(Role))]
-
-
-@dataclass(frozen=True)
-class SetNode:
-    """One data set of a benchmark node.
-
-    Args:
-        path: its path below `benchmark`, e.g. `far.svhn`.
-        role: its role.
-        node: its config.
-        member: its name among joined ID sets; empty where a part is one set.
-    """
-
-    path: str
-    role: Role
-    node: Mapping[str, Any]
-    member: str = ""
-
-    def config(self) -> SetConfig:
-        """Return its config with its sources built.
-
-        Raises:
-            ConfigError: an unknown or missing key.
-        """
-        return SetConfig.from_node(self.node, f"benchmark.{self.path}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,17 +52,17 @@ class _Node:
     protocol: str = ""
     draw: Seed = 0
 
-    def nodes(self) -> Iterator[SetNode]:
-        """Yield the sets in the order of roles."""
+    def nodes(self) -> Iterator[tuple[str, Role, _Set, str]]:
+        """Yield path, role, node and name among joined sets of each set, in the order of roles."""
         for part, role in _ID.items():
             for name, entry in self.id[part].get("joined", {"": self.id[part]}).items():
-                yield SetNode(f"id.{part}.{name}".removesuffix("."), role, entry, name)
+                yield f"id.{part}.{name}".removesuffix("."), role, entry, name
         for name, role in _SINGLE.items():
             if entry := getattr(self, name):
-                yield SetNode(name, role, entry)
+                yield name, role, entry, ""
         for group, role in _GROUPS.items():
             for name, entry in (getattr(self, group) or {}).items():
-                yield SetNode(f"{group}.{name}", role, entry)
+                yield f"{group}.{name}", role, entry, ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +77,7 @@ class BenchmarkConfig(_Node):
     """
 
     typed: str = field(kw_only=True)
-    sets: tuple[SetNode, ...] = field(kw_only=True)
+    sets: tuple[BenchmarkSet, ...] = field(kw_only=True)
     class_names: tuple[str, ...] = field(kw_only=True)
     members: Mapping[str, tuple[str, ...]] = field(kw_only=True)
 
@@ -130,10 +105,10 @@ class BenchmarkConfig(_Node):
         check_known(node.id, _ID, "benchmark.id")
         if missing := [f"id.{part}" for part in _ID if not node.id.get(part)]:
             raise ConfigError(f"benchmark: missing {', '.join(missing)}, which every benchmark has")
-        sets, members = tuple(node.nodes()), dict[str, tuple[str, ...]]()
-        if node.openset:
-            parts = class_split(node.openset)
-            sets, classes = tuple(_with_classes(entry, parts) for entry in sets), parts["known"]
+        parts = class_split(node.openset) if node.openset else {}
+        sets, members = tuple(_set(*entry, parts) for entry in node.nodes()), dict[str, tuple[str, ...]]()
+        if parts:
+            classes = parts["known"]
         elif isinstance(node.classes, Mapping):
             members = {name: _class_names(of) for name, of in node.classes.items()}
             classes = tuple(name for names in joined_classes(members).values() for name in names)
@@ -153,13 +128,13 @@ class BenchmarkConfig(_Node):
         return [path for path in self.declared if path not in present]
 
 
-def _with_classes(entry: SetNode, parts: Mapping[str, tuple[str, ...]]) -> SetNode:
-    """A set of an open-set benchmark, its `keep: known` or `keep: unknown` replaced by the classes."""
-    keep = entry.node.get("keep")
-    if not isinstance(keep, str):
-        return entry
-    check_value(keep, Literal["known", "unknown"], f"benchmark.{entry.path}.keep")
-    return replace(entry, node={**entry.node, "keep": list(parts[keep])})
+def _set(path: str, role: Role, node: _Set, member: str, parts: Mapping[str, tuple[str, ...]]) -> BenchmarkSet:
+    """A set; of an open-set benchmark, its `keep: known` or `keep: unknown` stands for the classes."""
+    keep, where = node.get("keep"), f"benchmark.{path}"
+    if parts and isinstance(keep, str):
+        check_value(keep, Literal["known", "unknown"], f"{where}.keep")
+        node = {**node, "keep": list(parts[keep])}
+    return BenchmarkSet(where, role, SetConfig.from_node(node, where), member)
 
 
 def typed(node: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -12,50 +12,22 @@ import numpy as np
 from openbench import paths
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.request import Role
-from openbench.data.benchmark_config import BenchmarkConfig, SetNode, joined_classes
-from openbench.data.dataset import Fingerprint, Located, SetConfig, fingerprint, locate, split_of, unread_split
+from openbench.data.benchmark_config import BenchmarkConfig, joined_classes
+from openbench.data.dataset import (
+    BenchmarkSet,
+    Fingerprint,
+    Located,
+    SetConfig,
+    fingerprint,
+    locate,
+    split_of,
+    unread_split,
+)
 from openbench.digest import digest
 from openbench.errors import DataError, LeakageError, MissingSetsError
 
 WHERE = "outliers"
 _OTHERS = "dataset@outliers=NAME (python -m openbench list dataset)"
-
-
-@dataclass(frozen=True)
-class SetStatus:
-    """How much of a data set is on the disk.
-
-    Args:
-        path: its path below `benchmark`.
-        name: the data set.
-        role: its role.
-        found: number of images found.
-        expected: number of images listed.
-        searched: every path that was searched.
-        error: why it could not be searched; empty if it was.
-    """
-
-    path: str
-    name: str
-    role: Role
-    found: int
-    expected: int
-    searched: tuple[Path, ...]
-    error: str = ""
-
-    @property
-    def missing(self) -> bool:
-        """Whether images of it are missing."""
-        return bool(self.error) or not 0 < self.expected <= self.found
-
-    @property
-    def droppable(self) -> bool:
-        """Whether the benchmark can be run without it."""
-        return self.path.startswith(("near.", "far.", "csid.", "ood_"))
-
-    def __str__(self) -> str:
-        reason = f" — {self.error}" if self.error else ""
-        return f"{self.path}: {self.name}, {self.found:,} of {self.expected:,} images{reason}"
 
 
 def build_benchmark(node: Mapping[str, Any], reader: str | None = None) -> Benchmark:
@@ -81,28 +53,24 @@ def open_benchmark(
         backbone: the backbone whose weights are missing too, for the message; empty = none.
 
     Raises:
-        ConfigError: an unknown or missing key of a set.
         DataError: sets are missing or incomplete, all of them in one message, or one is unreadable.
         LeakageError: two sets share classes, and must not.
     """
     classes, dropped = config.class_names, config.removed
     splits: dict[str, Split] = {}
     members: dict[str, dict[str, Split]] = {}
-    configs = {entry.path: entry.config() for entry in config.sets}
-    places = {entry.path: _locate(entry.path, configs[entry.path], reader) for entry in config.sets}
-    statuses = [_status(entry, configs[entry.path], at) for entry in config.sets if (at := places[entry.path])]
-    if gaps := fatal(statuses, config):
+    places = [_locate(entry, reader) for entry in config.sets]
+    if gaps := fatal(filter(None, places), config):
         of_benchmark = (gaps, len(places), config.typed, reader or "")
         raise MissingSetsError(*(missing_sets(*of_benchmark, backbone=backbone, python=p) for p in (False, True)))
-    for entry in config.sets:
-        path, role, member, located = entry.path, entry.role, entry.member, places[entry.path]
+    for entry, located in zip(config.sets, places, strict=True):
+        path, member = entry.path, entry.member
         if located is None:
-            splits[path] = unread_split(configs[path], role, classes)
-        elif located.count == 0:
+            splits[path] = unread_split(entry, classes)
+        elif not located.found:
             dropped.append(path)
         else:
-            names = config.members.get(member, classes)
-            split = split_of(configs[path], located, role, names, f"benchmark.{path}", sampled=sampled)
+            split = split_of(located, config.members.get(member, classes), sampled)
             if member:
                 members.setdefault(path.removesuffix(f".{member}"), {})[member] = split
             else:
@@ -131,43 +99,34 @@ def open_benchmark(
     )
 
 
-def _locate(path: str, config: SetConfig, reader: str | None) -> Located | None:
+def _locate(entry: BenchmarkSet, reader: str | None) -> Located | None:
     """The place of a set; None for training images that nothing reads, unless all of them are there and count."""
-    unread = path == "id.train" and reader == ""
-    if unread and config.digest_of == "list" and config.limit is None:
+    unread = entry.path == "id.train" and reader == ""
+    if unread and entry.config.digest_of == "list" and entry.config.limit is None:
         return None
-    located = locate(config)
-    return None if unread and not 0 < located.expected <= located.count else located
+    located = locate(entry)
+    return None if unread and located.missing else located
 
 
-def _status(entry: SetNode, config: SetConfig, located: Located) -> SetStatus:
-    return SetStatus(entry.path, config.name, entry.role, located.count, located.expected, located.searched)
-
-
-def fatal(statuses: Iterable[SetStatus], config: BenchmarkConfig) -> list[SetStatus]:
+def fatal(places: Iterable[Located], config: BenchmarkConfig) -> list[Located]:
     """Return the incomplete sets; of a benchmark that may be incomplete, the ID sets without any image."""
     allowed = config.incomplete == "allow"
-    return [s for s in statuses if s.missing and not (allowed and (s.found or not s.path.startswith("id.")))]
+    return [s for s in places if s.missing and not (allowed and (s.found or not s.path.startswith("id.")))]
 
 
-def survey(benchmark: BenchmarkConfig) -> list[SetStatus]:
-    """Return the status of every set of a benchmark; missing sets are no error.
-
-    Raises:
-        ConfigError: an unknown or missing key of a set.
-    """
+def survey(benchmark: BenchmarkConfig) -> list[Located]:
+    """Return how much of every set of a benchmark is there; missing sets are no error."""
     result = []
     for entry in benchmark.sets:
-        config = entry.config()
         try:
-            result.append(_status(entry, config, locate(config)))
+            result.append(locate(entry))
         except DataError as error:
-            result.append(SetStatus(entry.path, config.name, entry.role, 0, 0, (), str(error)))
+            result.append(Located(entry, error=str(error)))
     return result
 
 
 def missing_sets(
-    gaps: Sequence[SetStatus], total: int, benchmark: str, reader: str = "", *, backbone: str = "", python: bool = False
+    gaps: Sequence[Located], total: int, benchmark: str, reader: str = "", *, backbone: str = "", python: bool = False
 ) -> str:
     """Return one message on all that is missing: a summary with the command that helps, and details below.
 
@@ -190,7 +149,7 @@ def missing_sets(
     return "\n".join([summary, *(f"  {gap}" for gap in gaps), *advice(gaps, benchmark, python)])
 
 
-def advice(gaps: Sequence[SetStatus], benchmark: str, python: bool = False) -> list[str]:
+def advice(gaps: Sequence[Located], benchmark: str, python: bool = False) -> list[str]:
     """Return the lines on where the sets were searched, each path once, and what can be done.
 
     Args:
@@ -203,7 +162,8 @@ def advice(gaps: Sequence[SetStatus], benchmark: str, python: bool = False) -> l
         lines.append(f"  download what may be downloaded: python -m openbench data prepare {benchmark}")
     unset = "" if os.environ.get("OPENBENCH_DATA") else " (it is not set)"
     lines.append(f"  put the sets into one of these places; OPENBENCH_DATA names the folder of all data{unset}")
-    droppable = [f"~benchmark.{gap.path}" for gap in gaps if gap.droppable]
+    groups = ("near.", "far.", "csid.", "ood_")
+    droppable = [f"~benchmark.{gap.path}" for gap in gaps if gap.path.startswith(groups)]
     if droppable:
         dropped = f"overrides={droppable}" if python else " ".join(droppable)
         lines.append(f"  or leave these sets out, which is recorded: {dropped}")
@@ -277,11 +237,10 @@ def with_outliers(benchmark: Benchmark, node: Mapping[str, Any]) -> Benchmark:
         LeakageError: the outliers have classes of the ID images, or of images that are tested or tuned on.
     """
     config = SetConfig.from_node({key: value for key, value in node.items() if not key.startswith("_")}, WHERE)
-    located = locate(config)
-    status = _status(SetNode(WHERE, Role.OOD_TRAIN, node), config, located)
-    if status.missing:
-        raise DataError("\n".join([f"{status} found — choose other outliers: {_OTHERS}", *_places(status.searched)]))
-    outliers = split_of(config, located, Role.OOD_TRAIN, (), WHERE)
+    located = locate(BenchmarkSet(WHERE, Role.OOD_TRAIN, config))
+    if located.missing:
+        raise DataError("\n".join([f"{located} found — choose other outliers: {_OTHERS}", *_places(located.searched)]))
+    outliers = split_of(located, ())
     pairs = [(Role.OOD_TRAIN, role) for role in (Role.OOD_VAL, Role.NEAR, Role.FAR)]
     try:
         replace(benchmark, ood_train=outliers, disjoint=(*benchmark.disjoint, *pairs))

@@ -28,6 +28,7 @@ Incomplete = Literal["error", "allow"]
 Fingerprint = Callable[[Items], dict[int, NDArray[Any]]]
 _SAMPLED = 32  # images of a set whose pixels enter its digest: reading all of them would take as long as a run
 DigestOf = Literal["images", "list"]
+_NOTHING = Manifest("", (), ())
 
 
 @dataclass(frozen=True)
@@ -101,29 +102,79 @@ class SetConfig(Checked):
 
 
 @dataclass(frozen=True, eq=False)
-class Located:
-    """The place of a set.
+class BenchmarkSet:
+    """A data set in its role.
 
     Args:
+        where: its path in the config, e.g. `benchmark.far.svhn`.
+        role: its role.
+        config: its node, with its sources built.
+        member: its name among joined ID sets; empty where a part is one set.
+    """
+
+    where: str
+    role: Role
+    config: SetConfig
+    member: str = ""
+
+    @property
+    def path(self) -> str:
+        """Its path below `benchmark`, e.g. `far.svhn`."""
+        return self.where.removeprefix("benchmark.")
+
+
+@dataclass(frozen=True, eq=False)
+class Located:
+    """How much of a data set is on the disk, and where.
+
+    Args:
+        of: the set.
         manifest: the images that were searched, after `limit`.
         listed: number of images in the manifest.
         expected: number of images expected, after `limit`.
-        found: the images of the best place; None if no place has any.
-        source: the source of `found`.
+        images: the images of the best place; None if no place has any.
+        source: the source of `images`.
         searched: every path that was searched.
+        error: why it could not be searched; empty if it was.
     """
 
-    manifest: Manifest
-    listed: int
-    expected: int
-    found: FoundImages | None = None
+    of: BenchmarkSet
+    manifest: Manifest = _NOTHING
+    listed: int = 0
+    expected: int = 0
+    images: FoundImages | None = None
     source: Source | None = None
     searched: tuple[Path, ...] = ()
+    error: str = ""
 
     @property
-    def count(self) -> int:
+    def name(self) -> str:
+        """The data set."""
+        return self.of.config.name
+
+    @property
+    def path(self) -> str:
+        """Its path below `benchmark`."""
+        return self.of.path
+
+    @property
+    def role(self) -> Role:
+        """Its role."""
+        return self.of.role
+
+    @property
+    def found(self) -> int:
         """Number of images found."""
-        return 0 if self.found is None else self.found.count
+        return 0 if self.images is None else self.images.count
+
+    @property
+    def missing(self) -> bool:
+        """Whether images of it are missing."""
+        return bool(self.error) or not 0 < self.expected <= self.found
+
+    def __str__(self) -> str:
+        reason = f" — {self.error}" if self.error else ""
+        return f"{self.path}: {self.name}, {self.found:,} of {self.expected:,} images{reason}"
 
 
 def load_listing(name: str) -> Manifest | FolderRule:
@@ -135,25 +186,25 @@ def load_listing(name: str) -> Manifest | FolderRule:
     return table_part(name) if is_table_part(name) else load_rule(name) or load_manifest(name)
 
 
-def locate(config: SetConfig) -> Located:
+def locate(entry: BenchmarkSet) -> Located:
     """Return the place of a set, searched in every path that its sources name below `paths.data_roots()`.
 
     Raises:
         DataError: no such manifest, or a damaged container.
     """
-    listing = config.listing()
-    best = nothing = _expected(listing, lambda folder: (), config)
+    listing = entry.config.listing()
+    best = nothing = _expected(entry, listing, lambda folder: ())
     searched: list[Path] = []
-    for source in config.sources.values():
+    for source in entry.config.sources.values():
         for place in source.places(paths.data_roots()):
             searched.append(place)
             # The images of a rule are known from the files only.
             ruled = isinstance(listing, FolderRule) and place.exists()
-            here = _expected(listing, partial(source.names_in, place), config) if ruled else nothing
-            found = source.find(place, here.manifest.keys) if len(here.manifest) else None
-            if found is not None and found.count > best.count:
-                best = replace(here, found=found, source=source)
-            if best.count == best.expected:
+            here = _expected(entry, listing, partial(source.names_in, place)) if ruled else nothing
+            images = source.find(place, here.manifest.keys) if len(here.manifest) else None
+            if images is not None and images.count > best.found:
+                best = replace(here, images=images, source=source)
+            if best.found == best.expected:
                 return replace(best, searched=tuple(searched))
     return replace(best, searched=tuple(searched))
 
@@ -176,36 +227,26 @@ def readable_fingerprint(items: Items) -> dict[int, NDArray[Any]]:
     return images
 
 
-def split_of(
-    config: SetConfig,
-    located: Located,
-    role: Role,
-    classes: Sequence[str],
-    where: str,
-    *,
-    sampled: Fingerprint = fingerprint,
-) -> Split:
+def split_of(located: Located, classes: Sequence[str], sampled: Fingerprint = fingerprint) -> Split:
     """Return the split of a located set.
 
     Args:
-        config: the set.
         located: its place.
-        role: its role.
         classes: ID class names in label order.
-        where: its path in the config.
         sampled: picks the images whose pixels enter the digest.
 
     Raises:
         DataError: there are no images, a class of an ID set is unknown, or a sampled image is unreadable.
     """
-    if located.found is None:
+    where, role, config, images = located.of.where, located.role, located.of.config, located.images
+    if images is None:
         raise DataError(f"{where}: data set '{config.name}' has none of its {located.expected:,} images")
-    rows = np.flatnonzero(located.found.present)
+    rows = np.flatnonzero(images.present)
     keys = [located.manifest.keys[i] for i in rows]
     names = [located.manifest.classes[i] for i in rows]
-    items = located.found.items
+    items = images.items
     sample = sampled(items)
-    contents = contents_of(located.found.files) if located.found.files else None
+    contents = contents_of(images.files) if images.files else None
     if isinstance(items, FileItems):
         # Images that are decoded later must equal those in the digest.
         pixels = {position: array_sha256(image) for position, image in sample.items()}
@@ -218,7 +259,7 @@ def split_of(
     if config.as_stored:  # only where it is true, so that older digests stay valid
         content |= {"as_stored": True}
     named_by_group = role in (Role.NEAR, Role.FAR, Role.CSID) and "." in where
-    complete = config.limit is None and located.count == located.expected
+    complete = config.limit is None and located.found == located.expected
     return Split(
         name=where.rpartition(".")[2] if named_by_group else config.name,
         role=role,
@@ -230,23 +271,23 @@ def split_of(
         digest=digest(content | _all_bytes(items, contents) | _code(located.source)),
         expected=located.listed,
         as_stored=config.as_stored,
-        deviations=tuple(_deviations(config, located, sample.values())),
+        deviations=tuple(_deviations(located, sample.values())),
         identity=config.identity() if complete and config.digest_of == "list" else "",
         source=located.source,
     )
 
 
-def unread_split(config: SetConfig, role: Role, classes: Sequence[str]) -> Split:
-    """Return the split of a set that nothing reads, without its images.
+def unread_split(entry: BenchmarkSet, classes: Sequence[str]) -> Split:
+    """Return the split of an ID set that nothing reads, without its images.
 
     Args:
-        config: the set.
-        role: an ID role.
+        entry: the set.
         classes: ID class names in label order.
     """
+    config = entry.config
     return Split(
         name=config.name,
-        role=role,
+        role=entry.role,
         items=(),
         labels=np.zeros(0, dtype=np.int64),
         keys=(),
@@ -259,10 +300,10 @@ def unread_split(config: SetConfig, role: Role, classes: Sequence[str]) -> Split
     )
 
 
-def _expected(listing: Manifest | FolderRule, names_in: Callable[[str], Iterable[str]], config: SetConfig) -> Located:
+def _expected(entry: BenchmarkSet, listing: Manifest | FolderRule, names_in: Callable[[str], Iterable[str]]) -> Located:
     """The images to search of a manifest or rule."""
     whole, listed = (listing, len(listing)) if isinstance(listing, Manifest) else listing.expand(names_in)
-    return Located(_limited(whole, config), listed, min(listed, config.limit or listed))
+    return Located(entry, _limited(whole, entry.config), listed, min(listed, entry.config.limit or listed))
 
 
 def _limited(manifest: Manifest, config: SetConfig) -> Manifest:
@@ -304,14 +345,14 @@ def _derived(config: SetConfig) -> list[str]:
     return [f"derived: {listing.derived}"] if isinstance(listing, FolderRule) and listing.derived else []
 
 
-def _deviations(config: SetConfig, located: Located, sample: Iterable[NDArray[np.uint8]]) -> list[str]:
-    source = located.source
+def _deviations(located: Located, sample: Iterable[NDArray[np.uint8]]) -> list[str]:
+    source, config = located.source, located.of.config
     texts = [source.deviation] if source is not None and source.deviation else []
     texts += _derived(config)
     if located.expected < located.listed:
         texts.append(f"limited to {located.expected} of {located.listed} images (seed {config.seed})")
-    if located.count < located.expected:
-        texts.append(f"{located.count} of {located.expected} images found")
+    if located.found < located.expected:
+        texts.append(f"{located.found} of {located.expected} images found")
     if config.size is None and config.min_side is None:
         return texts
     # Empty if no image can be read, which a check reports alone.

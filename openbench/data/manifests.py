@@ -30,8 +30,16 @@ _SECTION = "# section "
 _WHOLE = (0, 100)
 
 
+class _Listing:
+    classes: tuple[str, ...]
+
+    def class_names(self) -> tuple[str, ...]:
+        """The classes that occur, sorted; empty where the source names none."""
+        return tuple(sorted(set(self.classes) - {UNNAMED}))
+
+
 @dataclass(frozen=True)
-class Manifest:
+class Manifest(_Listing):
     """One key and one class name per image, in order.
 
     Args:
@@ -63,13 +71,9 @@ class Manifest:
         rows = [row for row in zip(self.keys, self.classes, strict=True) if row[1] in chosen]
         return Manifest(self.name, tuple(key for key, _ in rows), tuple(name for _, name in rows))
 
-    def class_names(self) -> tuple[str, ...]:
-        """The classes that occur, sorted; empty where the source names none."""
-        return tuple(sorted(set(self.classes) - {UNNAMED}))
-
 
 @dataclass(frozen=True)
-class FolderRule:
+class FolderRule(_Listing):
     """All images, or a fixed number, of each of several folders.
 
     Args:
@@ -122,10 +126,6 @@ class FolderRule:
             counts=tuple(self.counts[i] for i in rows) if self.counts else (),
             part_of=self.part_of or self if count is None else None,
         )
-
-    def class_names(self) -> tuple[str, ...]:
-        """The classes, sorted; empty where the source names none."""
-        return tuple(sorted(set(self.classes) - {UNNAMED}))
 
     def expand(self, names_in: Callable[[str], Iterable[str]]) -> tuple[Manifest, int]:
         """Return the manifest of the images in one place, and how many images there should be.

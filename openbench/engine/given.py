@@ -55,7 +55,7 @@ class Listed:
         """
         counts, names, identities = dict[str, int](), dict[str, Sequence[str]](), dict[str, str]()
         for entry in benchmark.sets:
-            config = entry.config()
+            config = entry.config
             if entry.role in (Role.ID_TRAIN, Role.OOD_TRAIN):
                 continue
             if entry.member or config.limit is not None:

@@ -40,9 +40,7 @@ def test_a_benchmark_declares_exactly_the_sets_that_it_has(name, composed):
 def test_the_classes_of_a_benchmark_meet_only_where_it_says_so(name, composed):
     """Without any data: the lists alone must keep what `build_benchmark` would check."""
     node = composed(f"+benchmark={name}")
-    names = {
-        s.path: {canonical(c) for c in s.config().listing().class_names()} for s in BenchmarkConfig.parse(node).sets
-    }
+    names = {s.path: {canonical(c) for c in s.config.listing().class_names()} for s in BenchmarkConfig.parse(node).sets}
     own = {canonical(c) for c in BenchmarkConfig.parse(node).class_names}
     tested = [path for path in names if path.startswith(("near.", "far."))]
     assert all(names[path] <= own for path in names if path.startswith(("id.", "csid.")))

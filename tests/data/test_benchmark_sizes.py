@@ -87,7 +87,7 @@ SIZES = {
 def test_a_benchmark_has_the_sets_and_sizes_of_its_paper(name, composed):
     sizes = {}
     for entry in BenchmarkConfig.parse(composed(f"+benchmark={name}")).sets:
-        sizes[entry.path] = entry.config().listing().size
+        sizes[entry.path] = entry.config.listing().size
     assert sizes == SIZES[name]
 
 

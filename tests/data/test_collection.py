@@ -39,7 +39,7 @@ def test_classes_of_every_group_meet_in_sandals_only(name, composed):
         chosen = {**node, "group": group}
         own = BenchmarkConfig.parse(chosen).class_names
         assert len({canonical(c) for c in own}) == len(own)
-        shown = {s.path: s.config().listing().class_names() for s in BenchmarkConfig.parse(chosen).sets}
+        shown = {s.path: s.config.listing().class_names() for s in BenchmarkConfig.parse(chosen).sets}
         far = {canonical(c) for path, classes in shown.items() if path.startswith("far.") for c in classes}
         apart = {"tiny_imagenet", "fashion_mnist"} & {p.rpartition(".")[2] for p in shown if p.startswith("far.")}
         both = len(apart) == 1 and "tiny_imagenet" in group and "fashion_mnist" in group

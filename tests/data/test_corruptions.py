@@ -8,7 +8,7 @@ from scipy import ndimage
 
 from openbench.core.request import Role
 from openbench.data.build import build_benchmark
-from openbench.data.dataset import SetConfig, locate, split_of
+from openbench.data.dataset import BenchmarkSet, SetConfig, locate, split_of
 from openbench.data.manifests import load_classes
 from openbench.data.sources.base import ImageFolder
 from openbench.data.sources.corruptions import CommonCorruptions, Corrupted, corrupted
@@ -100,7 +100,7 @@ def test_a_raised_version_of_what_makes_images_makes_another_set(monkeypatch):
     config = SetConfig("digits_c", "digits/test", sources)
 
     def seen():
-        return split_of(config, locate(config), Role.CSID, load_classes("digits/classes"), "csid").digest
+        return split_of(locate(BenchmarkSet("csid", Role.CSID, config)), load_classes("digits/classes")).digest
 
     first = seen()
     monkeypatch.setattr(CommonCorruptions, "version", 2)

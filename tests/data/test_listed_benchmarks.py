@@ -179,4 +179,4 @@ def test_a_benchmark_finds_stand_ins_where_its_archives_put_images(name, root, c
 
 def test_every_set_says_where_its_images_come_from(composed):
     sets = [entry for name in STAND_INS for entry in BenchmarkConfig.parse(composed(f"+benchmark={name}")).sets]
-    assert {entry.node["name"] for entry in sets} - set(data_sources()) == set()
+    assert {entry.config.name for entry in sets} - set(data_sources()) == set()

@@ -86,7 +86,7 @@ def test_the_outliers_that_a_benchmark_names_have_no_class_that_it_tests(name, c
         assert not classes & {canonical(c) for c in BenchmarkConfig.parse(nodes["benchmark"]).class_names}
         for entry in BenchmarkConfig.parse(nodes["benchmark"]).sets:
             if entry.role in (Role.OOD_VAL, Role.NEAR, Role.FAR):
-                of = {canonical(c) for c in entry.config().listing().class_names()}
+                of = {canonical(c) for c in entry.config.listing().class_names()}
                 assert not classes & of - known, entry.path
 
 

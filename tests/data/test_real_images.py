@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from openbench._compat import library
+from openbench.core.request import Role
 from openbench.data.build import build_benchmark
 from openbench.data.checking.verify import verify_benchmark
-from openbench.data.dataset import SetConfig, locate
+from openbench.data.dataset import BenchmarkSet, SetConfig, locate
 from openbench.data.manifests import load_classes, load_manifest
 
 
@@ -81,6 +82,7 @@ def test_lsun_is_every_file_of_its_folder(root, composed):
     (folder / "0.jpg").touch()
     for i in range(1, 10_000):
         os.link(folder / "0.jpg", folder / f"{i}.jpg")  # a quarter of the time that new files take
-    found = locate(SetConfig.from_node(node, "benchmark.far.lsun"))
-    assert (found.count, found.expected) == (10_000, 10_000)
-    assert found.found.items.files[0] == str(folder / "0.jpg")
+    where = "benchmark.far.lsun"
+    found = locate(BenchmarkSet(where, Role.FAR, SetConfig.from_node(node, where)))
+    assert (found.found, found.expected) == (10_000, 10_000)
+    assert found.images.items.files[0] == str(folder / "0.jpg")

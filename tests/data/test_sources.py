@@ -7,7 +7,7 @@ import pytest
 from scipy.io import savemat
 
 from openbench.core.request import Role
-from openbench.data.dataset import SetConfig, locate, split_of
+from openbench.data.dataset import BenchmarkSet, SetConfig, locate, split_of
 from openbench.data.sources.archives import CifarPickles, IdxFiles, NpzPack, SvhnMat, load_pickle
 from openbench.data.sources.base import ImageFolder, Source, rows_found
 from openbench.errors import DataError
@@ -95,6 +95,6 @@ def test_a_source_of_ones_own_needs_only_find():
             return rows_found(np.full((1, 4, 4), 7, np.uint8), dict.fromkeys(keys, 0), keys)
 
     config = SetConfig(name="mine", manifest="digits/test", sources={"mine": Grey()})
-    located = locate(config)
-    assert located.count == located.expected > 0
-    assert split_of(config, located, Role.FAR, (), "far").items[0].max() == 7
+    located = locate(BenchmarkSet("far", Role.FAR, config))
+    assert located.found == located.expected > 0
+    assert split_of(located, ()).items[0].max() == 7

@@ -18,10 +18,10 @@ from openbench.backbones import network
 from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
-from openbench.core.request import Field, Perturb, Request
+from openbench.core.request import Field, Perturb, Request, Role
 from openbench.data import tabular as table_parts
 from openbench.data.benchmark_config import class_split
-from openbench.data.dataset import SetConfig, locate
+from openbench.data.dataset import BenchmarkSet, SetConfig, locate
 from openbench.data.manifests import FolderRule, load_classes, load_manifest
 from openbench.data.own.benchmark import SHARES, OwnSet, split
 from openbench.data.sources.embedded import Noise
@@ -71,7 +71,7 @@ def _ruled(rule: Mapping[str, Any]) -> list[float]:
 def _limited(seed: int) -> list[float]:
     config = SetConfig("noise", "noise/all", {"drawn": Noise()}, limit=12, seed=seed)
     keys = load_manifest("noise/all").keys
-    return [float(keys.index(key)) for key in locate(config).manifest.keys]
+    return [float(keys.index(key)) for key in locate(BenchmarkSet("far", Role.FAR, config)).manifest.keys]
 
 
 def _own(seed: int) -> list[float]:

@@ -474,7 +474,7 @@ def _seen_table(name: str, weights: Weights, benchmark: BenchmarkConfig) -> Tabl
     rows = []
     for entry in benchmark.sets:
         if entry.path.startswith(("near.", "far.", "ood_")):
-            classes = entry.config().listing().class_names()
+            classes = entry.config.listing().class_names()
             rows.append((entry.path, len(classes), weights.pretraining.seen(classes)))
     columns = (Column("OOD set"), Column("classes", "count"), Column("labelled in pre-training"))
     title = f"Has {name} seen the OOD classes of {benchmark.name}?"

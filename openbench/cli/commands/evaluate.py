@@ -70,7 +70,7 @@ def meaning_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def roles_of(benchmark: BenchmarkConfig) -> dict[str, str]:
     """Return {set: role} of the sets of a benchmark that can have scores."""
     named = [(str(s.role), s.path.partition(".")[2]) for s in benchmark.sets if str(s.role) in _FIRST[1:4]]
-    named += [(str(s.role), str(s.node.get("name"))) for s in benchmark.sets if str(s.role) in _FIRST and not s.member]
+    named += [(str(s.role), s.config.name) for s in benchmark.sets if str(s.role) in _FIRST and not s.member]
     return {name: role for role, name in sorted(named, key=lambda pair: -_FIRST.index(pair[0]))}
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from openbench.core.benchmark import Benchmark, Image, Split, must_differ
 from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig
-from openbench.data.build import SetStatus, advice, fatal, open_benchmark, survey, with_outliers
-from openbench.data.dataset import SetConfig, readable_fingerprint
+from openbench.data.build import advice, fatal, open_benchmark, survey, with_outliers
+from openbench.data.dataset import Located, SetConfig, readable_fingerprint
 from openbench.data.manifests import Manifest, known_pairs
 from openbench.data.own.features import FeatureItems, FeatureRows
 from openbench.data.sources.items import ArrayItems, FileItems
@@ -176,7 +176,7 @@ def verify_benchmark(benchmark: Benchmark) -> CheckReport:
     return CheckReport(benchmark.name, tuple(checks), tuple(shared), tuple(known), dropped=benchmark.dropped)
 
 
-def _path(status: SetStatus) -> str:
+def _path(status: Located) -> str:
     name = status.path.rpartition(".")[2] if status.role in (Role.NEAR, Role.FAR, Role.CSID) else status.name
     return f"{status.role}/{name}"
 
@@ -252,7 +252,7 @@ def refuse_listed_images(benchmark: Benchmark, config: BenchmarkConfig) -> None:
     """
     if not any(split.unread for split in benchmark.splits()):
         return
-    sets = [(entry.role, entry.config()) for entry in config.sets]
+    sets = [(entry.role, entry.config) for entry in config.sets]
     for split in (split for split in benchmark.splits() if split.unread):
         for (role, unread), (other, tested) in product(sets, sets):
             if role == split.role and must_differ(role, other) and unread.sources == tested.sources:
