@@ -89,11 +89,11 @@ def test_what_larger_scores_mean_is_asked_for_unless_the_array_is_openoods(tmp_p
     ("changes", "message"),
     [
         ({"conf": None}, "has no array 'conf' (OpenOOD) or 'scores', found: pred, label"),
-        ({"pred": np.zeros(3)}, "'pred' has 3 values and 'conf' 40"),
-        ({"conf": np.full(40, np.nan)}, "and 40 NaN"),
+        ({"pred": np.zeros(3)}, "found conf float32 (40,), label int64 (40,), prediction float64 (3,)"),
+        ({"conf": np.full(40, np.nan)}, "row 0: score is empty and 39 more like it — allowed: a number"),
         ({"conf": np.array([{}] * 40)}, "(Object arrays cannot be loaded when allow_pickle=False) — write numbers"),
-        ({"label": np.zeros(40, int)}, "40 of 40 labels of the far set 'mnist' are not negative, which means ID"),
-        ({"scores": np.zeros(40)}, "has the arrays conf and scores"),
+        ({"label": np.zeros(40, int)}, "no label of the far set 'mnist' is negative, which means OOD"),
+        ({"scores": np.zeros(40)}, "has the arrays scores and conf"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_message(tmp_path, capsys, changes, message):
@@ -171,6 +171,8 @@ def test_columns_may_name_the_images(tmp_path):
     (tmp_path / "a.csv").write_text("score,set,role,image\n1,a,near,x/1.png\n2,a,near,\n")
     with pytest.raises(DataError, match="a name in every row of a set, or in none"):
         read_sets(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text("score,set,role,image\n1,a,near,x/1.png\n2,b,near,\n")
+    assert [s.images for s in read_sets(tmp_path / "a.csv")] == [("x/1.png",), None]
 
 
 @pytest.mark.parametrize("of", ["folder", "file"])

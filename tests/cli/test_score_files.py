@@ -55,9 +55,9 @@ def test_metrics_are_not_written_over_the_scores(tmp_path, capsys):
 
 DAMAGED = {
     "a field more in one row": (HEAD + ROWS + b"4,o,near,1\n", "Row #5: Expected 3 columns, got 4"),
-    "no set": (HEAD + ROWS + b"4,,near\n", "line 5: set is empty — allowed: a name in every row"),
+    "no set": (HEAD + ROWS + b"4,,near\n", "line 5: set is empty — allowed: a name on one line"),
     "no score": (HEAD + ROWS + b",o,near\n", "line 5: score is empty"),
-    "nan": (HEAD + ROWS + b"nan,o,near\n", "line 5: score is 'nan'"),
+    "nan": (HEAD + ROWS + b"nan,o,near\n", "line 5: score is empty — allowed: a number"),
     "semicolons": ((HEAD + ROWS).replace(b",", b";"), "no column 'score', found: score;set;role"),
     "open quote": (HEAD + b'1,"c,id_test\n2,o,near\n', "a quote is not closed"),
     "column of two lines": (
@@ -112,8 +112,8 @@ def test_every_way_of_writing_the_same_csv_gives_the_same_rows(tmp_path, content
         ("score", pa.array([[1.0], [2.0], [3.0]]), "Unsupported cast from list"),
         ("score", pa.array([1, 2, 2**53 + 1]), "Integer value 9007199254740993 not in range"),
         ("score", pa.array([1.0, None, 3.0]), "row 1: score is empty — allowed: a number"),
-        ("score", pa.array([1.0, np.nan, 3.0]), "row 1: score is 'nan'"),
-        ("set", pa.array(["c", None, "o"]), "row 1: set is empty — allowed: a name in every row"),
+        ("score", pa.array([1.0, np.nan, 3.0]), "row 1: score is empty — allowed: a number"),
+        ("set", pa.array(["c", None, "o"]), "row 1: set is empty — allowed: a name on one line"),
     ],
 )
 def test_a_parquet_file_with_what_is_no_score_or_no_name_is_refused(tmp_path, capsys, column, values, expected):

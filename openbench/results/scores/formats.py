@@ -9,7 +9,7 @@ import pickle
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,15 +25,17 @@ from openbench.storage.array_file import open_arrays
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pandas import DataFrame
 
 ID_ROLES = ("id_test", "id_val", "csid")
 COLUMNS, ARRAYS = (".csv", ".parquet"), (".npz", ".npy", ".pt", ".pth")
 _CONFIDENCE = "conf"  # of OpenOOD: larger = more ID
+# Column → the arrays that may hold it.
 _KEYS = {
-    "scores": (_CONFIDENCE, "scores", "score"),
-    "labels": ("label", "labels", "y"),
-    "predictions": ("pred", "prediction", "predictions"),
-    "images": ("image", "images"),
+    "score": ("scores", "score", _CONFIDENCE),
+    "label": ("label", "labels", "y"),
+    "prediction": ("pred", "prediction", "predictions"),
+    "image": ("image", "images"),
 }
 _SINGLE = ("id_test", "id_val", "ood_val")  # roles that have one set
 _SHOWN = 20
@@ -44,6 +46,14 @@ _UNPICKLE = (
     "**s['csid']}; o = {**s['ood']['near'], **s['ood']['far']}; [np.savez(n, pred=v[0], conf=v[1], label=v[2] if n in "
     "i else v[2] * 0 - 1) for n, v in {**i, **o}.items() if v]"
 )
+# Columns of `.csv` and `.parquet`.
+_TEXTS, _NUMBERS = ("set", "role", "image"), ("score", "label", "prediction")
+_REQUIRED, _OPTIONAL = ("score", "set", "role"), ("correct", "label", "prediction", "image")
+_PROBABILITY = re.compile(r"p_[0-9]+")
+_MOST = 2**53  # whole numbers up to here are floats
+_ROUNDING = 1e-6  # of a probability in float32
+_SUM = 0.01  # of a row of probabilities, which may have been written with few digits
+_TRUE, _FALSE = ("1", "1.0", "true", "True", "TRUE"), ("0", "0.0", "false", "False", "FALSE")
 OnError = Callable[[OpenbenchError], None]
 
 
@@ -84,24 +94,20 @@ def read_scores(path: Path, meaning: Meaning, on_error: OnError) -> list[SetScor
         ConfigError: what scores mean or which sets they belong to is not known; all of it in one message.
         DataError: nothing to read, or two files have the same set.
     """
-    files = _files(path, meaning)
-    sets: list[SetScores] = []
-    arrays: dict[Path, SetScores] = {}
-    unsigned: list[str] = []
-    for file in files:
+    tables: dict[Path, DataFrame] = {}
+    for file in _files(path, meaning):
         try:
-            if file.suffix in ARRAYS:
-                arrays[file], signed = _arrays(file, meaning)
-                unsigned += [] if signed else [file.name]
-            else:
-                sign = -1.0 if meaning.larger_is == "id" else 1.0
-                sets += [replace(s, scores=sign * s.scores) for s in read_sets(file)]
+            tables[file] = _of_arrays(file) if file.suffix in ARRAYS else _of_columns(file)
         except DataError as error:
             on_error(error)
-    _check_known(arrays, unsigned, meaning)
-    for file, of_file in arrays.items():
+    _check_known({file: table for file, table in tables.items() if "set" not in table}, meaning)
+    sets: list[SetScores] = []
+    for file, table in tables.items():
+        larger_is = meaning.larger_is or ("id" if _CONFIDENCE in table else "ood")
+        signed = table.rename(columns={_CONFIDENCE: "score"})
+        signed["score"] *= -1.0 if larger_is == "id" else 1.0
         try:
-            sets += _sets(file, of_file)
+            sets += _sets(file, signed if "set" in signed else _with_set(file, signed, meaning))
         except DataError as error:
             on_error(error)
     return _distinct(sets, path)
@@ -129,36 +135,30 @@ def _files(path: Path, meaning: Meaning) -> list[Path]:
     return files
 
 
-def _arrays(file: Path, meaning: Meaning) -> tuple[SetScores, bool]:
-    """The arrays of a file as one set, without a role if it is not known, and whether the sign of scores is known."""
-    found = _loaded(file)
-    named = {column: [key for key in keys if key in found] for column, keys in _KEYS.items()}
-    for column, keys in named.items():
-        if len(keys) > 1:
-            raise DataError(f"{file} has the arrays {' and '.join(keys)} — keep one of them")
-        if column == "scores" and not keys:
+def _of_arrays(file: Path) -> "DataFrame":
+    """The arrays of a file as columns; `conf` keeps its name, which says what a larger score means."""
+    import pandas as pd
+
+    found, arrays = _loaded(file), dict[str, NDArray[Any]]()
+    for column, keys in _KEYS.items():
+        present = [key for key in keys if key in found]
+        if len(present) > 1:
+            raise DataError(f"{file} has the arrays {' and '.join(present)} — keep one of them")
+        if column == "score" and not present:
             names = ", ".join(map(one_line, list(found)[:_SHOWN])) or "none"
             raise DataError(
                 f"{file} has no array '{_CONFIDENCE}' (OpenOOD) or 'scores', found: {names} — optional are "
                 "label, pred, images"
             )
-    arrays = {column: _vector(file, keys[0], found) for column, keys in named.items() if keys}
-    role, name = meaning.of(file) or ("", file.stem)
-    larger_is = meaning.larger_is or ("id" if named["scores"] == [_CONFIDENCE] else "")
-    scores = arrays["scores"].astype(np.float64)
-    for column, array in arrays.items():
-        if len(array) != len(scores):
-            raise DataError(
-                f"{file}: '{named[column][0]}' has {len(array):,} values and '{named['scores'][0]}' {len(scores):,}"
-            )
-    return SetScores(
-        name,
-        role,
-        -scores if larger_is == "id" else scores,
-        labels=_classes(file, arrays.get("labels")),
-        predictions=_classes(file, arrays.get("predictions")),
-        images=tuple(map(str, arrays["images"])) if "images" in arrays else None,
-    ), bool(larger_is)
+        for key in present:
+            array = np.asarray(found[key])
+            array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+            arrays[key if key == _CONFIDENCE else column] = array
+    fits = [a.ndim == 1 and a.dtype.kind in ("SU" if name == "image" else "biuf") for name, a in arrays.items()]
+    if not all(fits) or len({array.shape for array in arrays.values()}) > 1:
+        described = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in arrays.items())
+        raise DataError(f"{file}: found {described} — allowed: (n,), a number for each sample, and names of images")
+    return pd.DataFrame({name: a.astype(str if name == "image" else np.float64) for name, a in arrays.items()})
 
 
 def _loaded(file: Path) -> dict[str, Any]:
@@ -181,72 +181,40 @@ def _loaded(file: Path) -> dict[str, Any]:
         raise DataError(f"{file} cannot be read as arrays of numbers ({one_line(reason)}) — write it again") from error
 
 
-def _vector(file: Path, key: str, found: Mapping[str, Any]) -> NDArray[Any]:
-    """(n,) of an array (n,) or (n, 1): names of images, or numbers, none of them NaN."""
-    array = np.asarray(found[key])
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    kinds = "OSU" if key in _KEYS["images"] else "biuf"
-    missing = int(np.isnan(array).sum()) if array.dtype.kind == "f" else 0
-    if array.dtype.kind not in kinds or missing or array.ndim != 1 or not array.size:
-        raise DataError(
-            f"{file}: '{key}' has the shape {array.shape}, the type {array.dtype} and {missing:,} NaN — allowed: (n,), "
-            "a number for each sample"
-        )
-    return array
-
-
-def _classes(file: Path, array: NDArray[Any] | None) -> NDArray[np.int64] | None:
-    """(n,) int64 of whole numbers; None of None."""
-    if array is None:
-        return None
-    whole = array.astype(np.int64)
-    if not np.array_equal(array, whole):
-        raise DataError(f"{file}: label or pred is no class index — allowed: whole numbers, negative for OOD")
-    return whole
-
-
-def _check_known(arrays: Mapping[Path, SetScores], unsigned: Sequence[str], meaning: Meaning) -> None:
-    """Raise one ConfigError with the options that say what the files do not."""
-    roles = {file.name: s.labels for file, s in arrays.items() if not s.role}
-    if not unsigned and not roles:
+def _check_known(tables: Mapping[Path, "DataFrame"], meaning: Meaning) -> None:
+    """Raise one ConfigError with the options that say what files of arrays do not."""
+    unsigned = [file.name for file, table in tables.items() if not meaning.larger_is and _CONFIDENCE not in table]
+    sets = {file: meaning.of(file) for file in tables}
+    unknown = [file for file, of in sets.items() if of is None]
+    if not unsigned and not unknown:
         return
-    taken = any(s.role == "id_test" for s in arrays.values())
+    taken = any(of is not None and of[0] == "id_test" for of in sets.values())
     typed, asked = ["--larger-is ood"] * bool(unsigned), []
-    for name, labels in roles.items():
-        role = "far" if labels is None or labels.min() < 0 else "csid" if taken else "id_test"
+    for file in unknown:
+        is_ood = "label" not in tables[file] or (tables[file]["label"] < 0).any()
+        role = "far" if is_ood else "csid" if taken else "id_test"
         taken |= role == "id_test"
-        typed.append(f"--set {role}={name}")
+        typed.append(f"--set {role}={file.name}")
     if unsigned:
         asked.append(f"whether a larger score is more OOD or more ID (id) in {listed(map(one_line, unsigned), _SHOWN)}")
-    if roles:
-        sets = f", which are not sets of benchmark '{meaning.benchmark}'" * bool(meaning.benchmark)
-        asked.append(f"the role ({', '.join(ROLES)}) of {listed(map(one_line, roles), _SHOWN)}{sets}")
-    benchmark = "" if meaning.benchmark or not roles else "; --benchmark NAME tells the roles of its sets"
+    if unknown:
+        names = listed((one_line(file.name) for file in unknown), _SHOWN)
+        of = f", which are not sets of benchmark '{meaning.benchmark}'" * bool(meaning.benchmark)
+        asked.append(f"the role ({', '.join(ROLES)}) of {names}{of}")
+    benchmark = "" if meaning.benchmark or not unknown else "; --benchmark NAME tells the roles of its sets"
     raise ConfigError(f"scores do not say {' and '.join(asked)} — add what is right of: {' '.join(typed)}{benchmark}")
 
 
-def _sets(file: Path, s: SetScores) -> list[SetScores]:
-    """The set of a file, or ID test and the OOD set of a file that has both."""
-    if not is_words(s.name):
-        raise DataError(f"{file}: the name of its set is {one_line(s.name)!r} — allowed: {WORDS}")
-    is_id = s.role in ID_ROLES
-    wrong = np.zeros(len(s.scores), bool) if s.labels is None else (s.labels < 0) == is_id
-    if not wrong.any():
-        return [_rows(s, ~wrong, s.role, s.name)]
-    if not is_id and not wrong.all():
-        return [_rows(s, wrong, "id_test", "id_test"), _rows(s, ~wrong, s.role, s.name)]
-    sign = "negative, which means OOD" if is_id else "not negative, which means ID"
-    raise DataError(f"{file}: {wrong.sum():,} of {len(wrong):,} labels of the {s.role} set '{s.name}' are {sign}")
-
-
-def _rows(s: SetScores, rows: NDArray[np.bool_], role: str, name: str) -> SetScores:
-    """Some rows as a set; labels and predictions on the ID side only."""
-    known = [None if a is None or role not in ID_ROLES else a[rows] for a in (s.labels, s.predictions)]
-    labels, predictions = known
-    correct = None if labels is None or predictions is None else (labels == predictions).astype(np.float64)
-    images = None if s.images is None else tuple(np.asarray(s.images)[rows].tolist())
-    return SetScores(name, role, s.scores[rows], correct, labels, predictions=predictions, images=images)
+def _with_set(file: Path, table: "DataFrame", meaning: Meaning) -> "DataFrame":
+    """The table of a file of arrays with set and role; rows of an OOD file whose label is not negative are ID test."""
+    role, name = meaning.of(file) or ("", "")
+    table = table.assign(set=name, role=role)
+    if "label" in table and role not in ID_ROLES:
+        inside = ~(table["label"] < 0)
+        if inside.all():
+            raise DataError(f"{file}: no label of the {role} set '{one_line(name)}' is negative, which means OOD")
+        table.loc[inside, ["set", "role"]] = "id_test"
+    return table
 
 
 def _distinct(sets: Sequence[SetScores], path: Path) -> list[SetScores]:
@@ -261,18 +229,6 @@ def _distinct(sets: Sequence[SetScores], path: Path) -> list[SetScores]:
         if len(names) > 1:
             raise DataError(f"'{path}' has {len(names)} sets of the role {role}: {', '.join(names)} — allowed: one")
     return list(found.values())
-
-
-# Files of columns, read by pyarrow; a value that cannot be used is refused with its place.
-
-_TEXTS, _NUMBERS = ("set", "role", "image"), ("score", "label", "prediction")
-_REQUIRED, _OPTIONAL = ("score", "set", "role"), ("correct", "label", "prediction", "image")
-_PROBABILITY = re.compile(r"p_[0-9]+")
-_PLACE = " place"  # column of each row's number in the file, from 0
-_MOST = 2**53  # whole numbers up to here are floats
-_ROUNDING = 1e-6  # of a probability in float32
-_SUM = 0.01  # of a row of probabilities, which may have been written with few digits
-_TRUE, _FALSE = ("1", "1.0", "true", "True", "TRUE"), ("0", "0.0", "false", "False", "FALSE")
 
 
 def read_sets(path: Path) -> list[SetScores]:
@@ -293,27 +249,14 @@ def read_sets(path: Path) -> list[SetScores]:
         DataError: no such file, another format, a column that is missing, or a value that cannot be used; with the
             line (csv, blank ones not counted) or row (parquet) where it stands.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    return _sets(path, _of_columns(path))
 
-    readers = {".csv": _csv, ".parquet": _parquet}
-    if path.suffix not in readers:
-        raise DataError(f"'{path}' is not a file of scores — allowed: {', '.join(readers)}")
-    if not os.path.isfile(path):
-        raise DataError(f"file of scores '{path}' not found")
-    try:
-        table = readers[path.suffix](path)
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"{path} cannot be read as {path.suffix[1:]} ({reason}) — write the file again") from error
-    if not table.num_rows:
+
+def _sets(path: Path, table: "DataFrame") -> list[SetScores]:
+    if table.empty:
         raise DataError(f"{path} has no rows — write one per scored image")
-    roles = table.group_by(["role", "set"], use_threads=False).aggregate([])
-    sets = []
-    for role, name in zip(*(roles[key].to_pylist() for key in ("role", "set")), strict=True):
-        of_set = pc.and_(pc.equal(table["role"], role), pc.equal(table["set"], name))
-        sets.append(_set_scores(name, role, _Rows(path, table.filter(of_set))))
-    return sets
+    groups = table.groupby(["role", "set"], sort=False)
+    return [_set_scores(str(name), str(role), _Rows(path, rows)) for (role, name), rows in groups]
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,36 +265,37 @@ class _Rows:
 
     Args:
         path: the file.
-        table: the columns that have a meaning here, nulls where nothing stands, and `_PLACE`.
+        table: its columns, missing values where nothing stands; the index is the number of a row in the file, from 0.
     """
 
     path: Path
-    table: "pa.Table"
+    table: "DataFrame"
 
     def has(self, name: str) -> bool:
         """Whether the set has any value in a column."""
-        return name in self.table.column_names and self.table[name].null_count < self.table.num_rows
+        return name in self.table and bool(self.table[name].notna().any())
 
-    def refuse(self, name: str, bad: NDArray[Any], allowed: str) -> None:
+    def refuse(self, name: str, bad: NDArray[np.bool_], allowed: str) -> None:
         """Raise a DataError that names the first of the `bad` cells (n,) of a column; without any, do nothing."""
         if not bad.any():
             return
         first, count = int(bad.argmax()), int(bad.sum())
-        value = self.table[name][first].as_py()
-        written = "empty" if value in (None, "") else f"'{one_line(f'{value:g}' if name not in _TEXTS else value)}'"
+        value = self.table[name].iloc[first]
+        text = one_line(value) if isinstance(value, str) else f"{value:g}"
+        written = "empty" if text in ("", "nan") else f"'{text}'"
         more = f" and {count - 1} more like it" if count > 1 else ""
         raise DataError(f"{self.where(first)}: {name} is {written}{more} — allowed: {allowed}")
 
     def where(self, row: int) -> str:
         """Return the file and the place of a row, in a text file as an editor counts."""
-        place = self.table[_PLACE][row].as_py()
+        place = self.table.index[row]
         return f"{self.path}, line {place + 2}" if self.path.suffix == ".csv" else f"{self.path}, row {place}"
 
     def numbers(
         self, name: str, allowed: str, low: float = -np.inf, high: float = np.inf, whole: bool = False
     ) -> NDArray[np.float64]:
         """(n,) the values of a column, each within bounds and none of them missing."""
-        numbers = np.asarray(self.table[name].to_numpy(), np.float64)  # null is NaN
+        numbers = self.table[name].to_numpy()
         fits = (numbers >= low) & (numbers <= high)
         self.refuse(name, ~fits | (whole & (numbers != np.floor(numbers))), allowed)
         return numbers
@@ -363,13 +307,12 @@ class _Rows:
 
 
 def _set_scores(name: str, role: str, rows: _Rows) -> SetScores:
-    every = np.ones(rows.table.num_rows, bool)
-    rows.refuse("set", every & (not name.strip()), "a name in every row")
-    rows.refuse("set", every & (not name.isprintable()), "a name on one line")
+    every = np.ones(len(rows.table), bool)
+    rows.refuse("set", every & (not name.strip() or not is_words(name)), WORDS)
     rows.refuse("role", every & (role not in ROLES), f"one of {', '.join(ROLES)}{did_you_mean(role, ROLES)}")
     scores, images = rows.numbers("score", "a number"), None
     if rows.has("image"):
-        images = tuple(rows.table["image"].to_pylist())
+        images = tuple(rows.table["image"].fillna(""))
         rows.refuse("image", np.array([not image for image in images]), "a name in every row of a set, or in none")
     if role not in ID_ROLES:
         return SetScores(name, role, scores, images=images)
@@ -390,7 +333,7 @@ def _set_scores(name: str, role: str, rows: _Rows) -> SetScores:
 
 def _probabilities(name: str, role: str, rows: _Rows) -> NDArray[np.float64] | None:
     """Return (n, c) class probabilities, or None if the set has none at all."""
-    names = [f"p_{k}" for k in range(sum(map(_is_probability, rows.table.column_names)))]
+    names = [name for name in map(str, rows.table) if _PROBABILITY.fullmatch(name)]
     present = [rows.has(column) for column in names]
     if not any(present):
         return None
@@ -409,8 +352,25 @@ def _probabilities(name: str, role: str, rows: _Rows) -> NDArray[np.float64] | N
     return probabilities
 
 
-def _is_probability(name: str) -> bool:
-    return _PROBABILITY.fullmatch(name) is not None
+def _of_columns(path: Path) -> "DataFrame":
+    """The columns of a file that have a meaning here; missing values where nothing stands."""
+    import pyarrow as pa
+
+    if path.suffix not in COLUMNS:
+        raise DataError(f"'{path}' is not a file of scores — allowed: {', '.join(COLUMNS)}")
+    if not os.path.isfile(path):
+        raise DataError(f"file of scores '{path}' not found")
+    try:
+        read = _csv(path) if path.suffix == ".csv" else _parquet(path)
+        # Whole numbers that no float64 holds are an error.
+        typed = pa.table({name: read[name].cast(kind) for name, kind in _known(read.column_names, path)})
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"{path} cannot be read as {path.suffix[1:]} ({reason}) — write the file again") from error
+    table = typed.to_pandas()
+    table[["set", "role"]] = table[["set", "role"]].fillna("")
+    # Spreadsheets leave rows of nothing but commas.
+    return table[(table["set"] != "") | (table["role"] != "") | table["score"].notna()]
 
 
 def _known(names: list[str], path: Path) -> Iterator[tuple[str, "pa.DataType"]]:
@@ -424,7 +384,7 @@ def _known(names: list[str], path: Path) -> Iterator[tuple[str, "pa.DataType"]]:
                 f"{path} has no column '{name}'{did_you_mean(name, listed)}, found: {', '.join(listed)} — needed: "
                 f"{', '.join(_REQUIRED)}; optional: {', '.join(_OPTIONAL)}, p_0 … p_{{c-1}}"
             )
-    classes = [name for name in names if _is_probability(name)]
+    classes = [name for name in names if _PROBABILITY.fullmatch(name)]
     if {*classes} != {f"p_{k}" for k in range(len(classes))}:
         raise DataError(f"{path}: the columns must be p_0 … p_{{c-1}} without a gap — found {', '.join(classes)}")
     for name in (*_REQUIRED, *_OPTIONAL, *classes):
@@ -434,29 +394,20 @@ def _known(names: list[str], path: Path) -> Iterator[tuple[str, "pa.DataType"]]:
             yield name, pa.string() if name in _TEXTS else pa.float64()
 
 
-def _typed(table: "pa.Table", path: Path) -> "pa.Table":
-    """The columns that have a meaning here; whole numbers that no float64 holds are an error."""
-    import pyarrow as pa
-
-    columns = {name: table[name].cast(kind) for name, kind in _known(table.column_names, path)}
-    columns |= {name: columns[name].fill_null("") for name in ("set", "role")}
-    return pa.table({**columns, _PLACE: pa.array(np.arange(table.num_rows))})
-
-
 def _parquet(path: Path) -> "pa.Table":
     import pyarrow.parquet as pq
 
     # Not `read_table`, which would take a folder called `set=x` for a column. Checksums are compared if it has any.
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         names = file.schema_arrow.names
-        table = file.read(columns=[name for name in names if name in (*_REQUIRED, *_OPTIONAL) or _is_probability(name)])
+        known = [name for name in names if name in (*_REQUIRED, *_OPTIONAL) or _PROBABILITY.fullmatch(name)]
+        table = file.read(columns=known)
     table.validate(full=True)
-    return _typed(table, path)
+    return table
 
 
 def _csv(path: Path) -> "pa.Table":
     import pyarrow as pa
-    import pyarrow.compute as pc
     from pyarrow import csv
 
     content = path.read_bytes()
@@ -464,10 +415,9 @@ def _csv(path: Path) -> "pa.Table":
         raise DataError(f"{path}: a quote is not closed — write the file again")
     types = dict.fromkeys(_TEXTS, pa.string()) | dict.fromkeys(_NUMBERS, pa.float64()) | {"correct": pa.bool_()}
     # Nothing but an empty cell is taken for a missing value: a set may be called NA.
-    convert = csv.ConvertOptions(column_types=types, null_values=[""], true_values=_TRUE, false_values=_FALSE)
+    convert = csv.ConvertOptions(
+        column_types=types, null_values=[""], strings_can_be_null=True, true_values=_TRUE, false_values=_FALSE
+    )
     parse = csv.ParseOptions(newlines_in_values=b'"' in content)
     options = csv.ReadOptions(use_threads=False)  # so that errors name the row
-    table = _typed(csv.read_csv(pa.BufferReader(content), options, parse, convert), path)
-    # Spreadsheets leave rows of nothing but commas.
-    texts = pc.binary_join_element_wise(table["set"], table["role"], "")
-    return table.filter(pc.or_(pc.not_equal(texts, ""), table["score"].is_valid()))
+    return csv.read_csv(pa.BufferReader(content), options, parse, convert)
