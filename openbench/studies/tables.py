@@ -21,7 +21,7 @@ from openbench.errors import CacheError, listed
 from openbench.metrics.intervals import paired_delong
 from openbench.metrics.rank_ranges import holm
 from openbench.results import escape
-from openbench.results.comparisons.rejection import compare, contenders, rejection_tables
+from openbench.results.comparisons.rejection import contenders, rejection_tables
 from openbench.results.comparisons.runs import OnLost
 from openbench.results.comparisons.thresholds import scored_runs, summary_tables
 from openbench.results.frame import Run
@@ -356,23 +356,19 @@ def _score_tables(
     study: Study, grid: Grid, records: Sequence[ResultRecord], scores: ScoreStore, on_lost: OnLost
 ) -> list[Table]:
     """The tables of layouts that are made of cached scores: methods at one bound, one threshold for several groups."""
-    notes = (*without(grid), *study.about)
-    if not records:
-        return [Table(study.title, Column.of("", ""), tuple((line[0].row.name, "–") for line in grid), notes=notes)]
-    names = list(dict.fromkeys(str(record.benchmark["name"]) for record in records))
-    if study.layout == "thresholds":
+    tables, names = list[Table](), list(dict.fromkeys(str(record.benchmark["name"]) for record in records))
+    if study.layout == "thresholds" and names:
         runs = scored_runs(records, scores, sorted(names), on_lost)
-        return _noted(list(summary_tables(runs, rebench_figures(paths.reference_dir()))), notes)
-    figures, tables = rejection_figures(paths.reference_dir()), list[Table]()
-    for name in names:
-        published = {key[1:]: figure for key, figure in figures.items() if key[0] == name}
+        tables = summary_tables(runs, rebench_figures(paths.reference_dir()))
+    for name in names if study.layout != "thresholds" else ():
         for rows in contenders(records, scores, name, (), on_lost).values():
             methods = {row.who.method for row in rows}
             doubles = [(risk, ood) for risk, _, ood in (text.partition("+") for text in study.options.doubles)]
             known = [pair for pair in doubles if methods.issuperset(pair)]
-            compared = compare(rows, study.options.tpr, known)
-            tables += rejection_tables(name, compared, published, rows[0].deviations)
-    return _noted(tables, notes)
+            figures = rejection_figures(paths.reference_dir())
+            tables += rejection_tables(name, rows, study.options.tpr, known, figures)
+    empty = Table(study.title, Column.of("", ""), tuple((line[0].row.name, "–") for line in grid))
+    return _noted(tables or [empty], (*without(grid), *study.about))
 
 
 _LINE = 0.21  # inches for a row

@@ -1,5 +1,6 @@
 """Methods compared as reject options, against counting at every threshold and scikit-learn."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +13,9 @@ from openbench.core.scores import SetScores
 from openbench.errors import RecordError
 from openbench.metrics.selective.double_score import DEFAULT_MUS
 from openbench.metrics.selective.risk import SelectiveCurve, oscr_selective
-from openbench.results.comparisons.rejection import compare, contenders, rejection_tables
+from openbench.results.comparisons.rejection import contenders, rejection_tables
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore, per_set_name
-from openbench.results.tables.published import RejectionFigure
 
 from .records import make_record, with_method
 
@@ -92,29 +92,37 @@ def the(found):
     return rows
 
 
+def compared(rows, tpr=0.8, doubles=(), figures=()):
+    """The table of each OOD set, and its rows by the titles of their columns."""
+    tables = rejection_tables("toy", rows, tpr, doubles, dict(figures))
+    return [(t, [dict(zip((c.title for c in t.columns), row, strict=True)) for row in t.rows]) for t in tables]
+
+
 def test_every_method_is_judged_at_the_largest_fpr_among_them(runs, store):
     records, kept = runs
-    tpr, compared = 0.8, compare(the(contenders(records, store, "toy")), 0.8)
-    assert [c.ood for c in compared] == ["a", "b", "c"]
-    for comparison in compared:
-        by_method = {method: sides(parts, comparison.ood) for method, parts in kept.items()}
-        shares = {m: fpr_at_tpr(inside, outside, tpr) for m, (inside, _, outside) in by_method.items()}
-        assert (comparison.max_fpr, comparison.decided_by) == (max(shares.values()), max(shares, key=shares.get))
-        for row in comparison.rows:
-            inside, wrong, outside = by_method[row.who.method]
+    found = compared(the(contenders(records, store, "toy")))
+    assert len(found) == len(SETS)
+    for name, (table, rows) in zip(SETS, found, strict=True):
+        by_method = {method: sides(parts, name) for method, parts in kept.items()}
+        shares = {m: fpr_at_tpr(inside, outside, 0.8) for m, (inside, _, outside) in by_method.items()}
+        bound = max(shares.values())
+        decided = f"ρ_max = {100 * bound:.2f} % (by {max(shares, key=shares.get)}) · cross_entropy · tiny · seed 0"
+        assert table.title == f"toy · against {name} · TPR ≥ 0.8 · FPR ≤ {decided}"
+        for row in rows:
+            inside, wrong, outside = by_method[row["method"]]
             truth = np.repeat([0, 1], [len(inside), len(outside)])
-            assert row.fpr == shares[row.who.method]
-            assert row.risk == least_risk(inside, wrong, outside, tpr, comparison.max_fpr)
-            assert row.auroc == pytest.approx(roc_auc_score(truth, np.r_[inside, outside]), abs=1e-12)
-            assert row.oscr == oscr_selective(SelectiveCurve.of(inside, wrong.astype(float), outside))
+            assert row["FPR ↓"] == shares[row["method"]]
+            assert row["risk ↓"] == least_risk(inside, wrong, outside, 0.8, bound)
+            assert row["AUROC ↑"] == pytest.approx(roc_auc_score(truth, np.r_[inside, outside]), abs=1e-12)
+            assert row["OSCR ↑"] == oscr_selective(SelectiveCurve.of(inside, wrong.astype(float), outside))
             at = np.unique(np.r_[inside, outside])[:, None]
             right, accepted = (inside[~wrong] <= at).sum(axis=1), (np.r_[inside, outside] <= at).sum(axis=1)
-            assert row.ds_f1 == pytest.approx((2 * right / (accepted + inside.size)).max(), abs=1e-12)
+            assert row["DS-F1 ↑"] == pytest.approx((2 * right / (accepted + inside.size)).max(), abs=1e-12)
 
 
 def test_the_order_is_that_in_which_methods_are_named(runs, store):
-    (comparison, *_) = compare(the(contenders(runs[0], store, "toy", ["vim", "msp"])), 0.8)
-    assert [row.who.method for row in comparison.rows] == ["vim", "msp"]
+    ((_, rows), *_) = compared(the(contenders(runs[0], store, "toy", ["vim", "msp"])))
+    assert [row["method"] for row in rows] == ["vim", "msp"]
 
 
 @pytest.mark.parametrize("strategy", ["oracle", "oracle_per_set"])
@@ -125,12 +133,11 @@ def test_what_was_chosen_on_test_data_has_no_say_in_the_bound(runs, store, strat
     store.write(bad.run_id, terrible)
     for name in SETS:
         store.write(per_set_name(bad.run_id, name), terrible)
-    alone = compare(the(contenders(records, store, "toy")), 0.8)
-    with_bad = compare(the(contenders([*records, bad], store, "toy")), 0.8)
-    assert [c.max_fpr for c in with_bad] == [c.max_fpr for c in alone]
-    assert [[row.in_sample for row in c.rows].count(True) for c in with_bad] == [1, 1, 1]
-    (only,) = {c.decided_by for c in compare(the(contenders([bad], store, "toy")), 0.8)}
-    assert only == "knn"
+    alone, both, only = (compared(the(contenders(r, store, "toy"))) for r in (records, [*records, bad], [bad]))
+    bounds = [[re.search(r"ρ_max = .*?\)", table.title)[0] for table, _ in found] for found in (alone, both, only)]
+    assert bounds[0] == bounds[1]
+    assert all("by knn" in bound for bound in bounds[2])
+    assert [sum("†" in row["method"] for row in rows) for _, rows in both] == [1, 1, 1]
 
 
 def test_a_run_with_a_choice_per_set_has_scores_of_its_own_for_each(runs, store):
@@ -138,17 +145,17 @@ def test_a_run_with_a_choice_per_set_has_scores_of_its_own_for_each(runs, store)
     kept = {name: splits(seed, {name: n}) for seed, (name, n) in enumerate(SETS.items(), start=7)}
     for name, parts in kept.items():
         store.write(per_set_name(record.run_id, name), parts)
-    for comparison in compare(the(contenders([record], store, "toy")), 0.8):
-        inside, _, outside = sides(kept[comparison.ood], comparison.ood)
-        assert comparison.rows[0].fpr == fpr_at_tpr(inside, outside, 0.8)
+    for name, (_, rows) in zip(SETS, compared(the(contenders([record], store, "toy"))), strict=True):
+        inside, _, outside = sides(kept[name], name)
+        assert rows[0]["FPR ↓"] == fpr_at_tpr(inside, outside, 0.8)
 
 
 def test_a_double_score_has_the_best_weight_of_every_point(runs, store):
     records, kept = runs
-    for comparison in compare(the(contenders(records, store, "toy")), 0.8, [("msp", "knn")]):
-        *_, double = comparison.rows
-        assert (double.who.method, double.in_sample) == ("msp+knn", True)
-        (r, wrong, r_ood), (g, _, g_ood) = (sides(kept[m], comparison.ood) for m in ("msp", "knn"))
+    found = compared(the(contenders(records, store, "toy")), doubles=[("msp", "knn")])
+    for name, (_, (*rows, double)) in zip(SETS, found, strict=True):
+        assert double["method"] == "msp+knn †"
+        (r, wrong, r_ood), (g, _, g_ood) = (sides(kept[m], name) for m in ("msp", "knn"))
         r_val, g_val = (next(s.scores for s in kept[m] if s.role == Role.ID_VAL).astype(float) for m in ("msp", "knn"))
         combined = [
             tuple(
@@ -157,21 +164,20 @@ def test_a_double_score_has_the_best_weight_of_every_point(runs, store):
             )
             for mu in DEFAULT_MUS
         ]
-        risks = [least_risk(a, wrong, b, 0.8, comparison.max_fpr) for a, b in combined]
-        assert double.risk == min(risk for risk in risks if risk != "unable")
-        assert double.fpr == min(fpr_at_tpr(a, b, 0.8) for a, b in combined)
+        risks = [least_risk(a, wrong, b, 0.8, max(row["FPR ↓"] for row in rows)) for a, b in combined]
+        assert double["risk ↓"] == min(risk for risk in risks if risk != "unable")
+        assert double["FPR ↓"] == min(fpr_at_tpr(a, b, 0.8) for a, b in combined)
         areas = [roc_auc_score(np.repeat([0, 1], [len(a), len(b)]), np.r_[a, b]) for a, b in combined]
-        assert double.auroc >= max(areas)
+        assert double["AUROC ↑"] >= max(areas)
 
 
 def test_a_double_score_needs_both_methods_on_one_network(runs, store):
     records, _ = runs
-    rows = the(contenders(records, store, "toy"))
     with pytest.raises(RecordError, match=r"msp\+odin: no run of odin \(compared: knn, msp, vim\)"):
-        compare(rows, 0.8, [("msp", "odin")])
-    other = [replace(row, weights="other") if row.who.method == "knn" else row for row in rows]
+        compared(the(contenders(records, store, "toy")), doubles=[("msp", "odin")])
+    other = replace(records[0], backbone={**records[0].backbone, "digest": "other"})
     with pytest.raises(RecordError, match=r"msp\+knn: no runs of the two on the same network"):
-        compare(other, 0.8, [("msp", "knn")])
+        compared(the(contenders([other, *records[1:]], store, "toy")), doubles=[("msp", "knn")])
 
 
 def test_what_is_missing_is_named(runs, store):
@@ -195,37 +201,30 @@ def test_versions_of_a_benchmark_are_kept_apart(runs, store):
     assert {digest: len(rows) for digest, rows in found.items()} == {"aaaa": 3, "bbbb": 1}
 
 
+KEYS = ("min_tpr", "max_fpr", "risk", "auroc", "oscr")
 FIGURES = {
-    ("a", "msp"): RejectionFigure(0.8, 0.21, 0.00676, 0.871, 0.977),
-    ("a", "knn_msp"): RejectionFigure(0.8, 0.21, 0.00652, 0.896, 0.976),
+    ("toy", "a", "msp"): dict(zip(KEYS, (0.8, 0.21, 0.00676, 0.871, 0.977), strict=True)),
+    ("toy", "a", "knn_msp"): dict(zip(KEYS, (0.8, 0.21, 0.00652, 0.896, 0.976), strict=True)),
 }
 
 
 def test_the_papers_figures_stand_beside_ours(runs, store):
-    compared = compare(the(contenders(runs[0], store, "toy")), 0.8, [("msp", "knn")])
-    first, second, _ = rejection_tables("toy", compared, FIGURES, ["tin: dropped"])
+    benchmark = {**runs[0][0].benchmark, "deviations": ["tin: dropped"]}
+    rows = the(contenders([replace(record, benchmark=benchmark) for record in runs[0]], store, "toy"))
+    (first, _), (second, _), (last, _) = compared(rows, 0.8, [("msp", "knn")], FIGURES)
     titles = [c.title for c in first.columns]
-    rows = {row[0]: row for row in first.rows}
+    by_method = {row[0]: row for row in first.rows}
     # Risks are small: they have a digit more than the rest.
     assert [c.decimals for c in first.columns if c.title == "paper"] == [3, 2, 2]
     assert [c.decimals for c in first.columns if c.title in ("risk ↓", "AUROC ↑", "OSCR ↑")] == [3, 2, 2]
     papers = [i for i, title in enumerate(titles) if title == "paper"]
-    assert [rows["msp"][i] for i in papers] == [0.00676, 0.871, 0.977]
-    assert [rows["msp+knn †"][i] for i in papers] == [0.00652, 0.896, 0.976]
-    assert [rows["vim"][i] for i in papers] == [None] * 3
+    assert [by_method["msp"][i] for i in papers] == [0.00676, 0.871, 0.977]
+    assert [by_method["msp+knn †"][i] for i in papers] == [0.00652, 0.896, 0.976]
+    assert [by_method["vim"][i] for i in papers] == [None] * 3
     assert "there ρ_max = 21 %" in first.notes[-1]
-    assert "paper" not in [c.title for c in second.columns]
-    (comparison, *_) = compare(the(contenders(runs[0], store, "toy")), 0.7)
-    (other,) = rejection_tables("toy", [comparison], FIGURES)
-    assert "paper" not in [c.title for c in other.columns]
-
-
-def test_the_bound_and_deviations_are_stated(runs, store):
-    compared = compare(the(contenders(runs[0], store, "toy")), 0.8)
-    tables = rejection_tables("toy", compared, {}, ["tin: dropped"])
-    assert f"ρ_max = {100 * compared[0].max_fpr:.2f} % (by {compared[0].decided_by})" in tables[0].title
-    assert tables[-1].notes == ("Not the benchmark as defined: tin: dropped.",)
-    assert "cross_entropy · tiny · seed 0" in tables[0].title
+    assert last.notes[-1] == "Not the benchmark as defined: tin: dropped."
+    for other in (second, compared(rows, 0.7, (), FIGURES)[0][0]):
+        assert "paper" not in [c.title for c in other.columns]
 
 
 def test_the_command_prints_a_table_per_set(runs, store, tmp_path, capsys, monkeypatch):

@@ -19,7 +19,6 @@ from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, ConfigError, OpenbenchError
 from openbench.metrics.curve import check_rate
-from openbench.results.comparisons import rejection
 from openbench.results.comparisons.rejection import contenders, rejection_tables
 from openbench.results.comparisons.thresholds import GroupedScores, group_table, scored_runs, summary_tables
 from openbench.results.records.settings import given_of
@@ -177,12 +176,10 @@ def risk(args: Namespace) -> int:
         records = RecordStore(args.results).readable(lost.append)
         contending = contenders(records, scores, args.benchmark, list(args.methods), lost.append)
     figures = rejection_figures(args.results / "reference")
-    published = {key[1:]: figure for key, figure in figures.items() if key[0] == args.benchmark}
     tables = []
     for digest, rows in contending.items():
         version = f" ({digest[:8]})" if len(contending) > 1 else ""
-        risks = rejection.compare(rows, args.tpr, doubles)
-        tables += rejection_tables(f"{args.benchmark}{version}", risks, published, rows[0].deviations)
+        tables += rejection_tables(f"{args.benchmark}{version}", rows, args.tpr, doubles, figures)
     print_tables(tables, args.form)
     return lost.code
 

@@ -68,7 +68,6 @@ def scored_runs(
 
     Raises:
         RecordError: a prefix that no record's benchmark has, or two runs that one row cannot hold.
-        CacheError: none of the runs has its scores any more.
     """
     records = [record for record in records if not is_per_set(record)]
     names = sorted({str(record.benchmark.get("name")) for record in records})
@@ -82,7 +81,7 @@ def scored_runs(
     by_case: dict[str, list[ResultRecord]] = {}
     for record in selected:
         by_case.setdefault(_case(record), []).append(record)
-    methods, lost = [], list[CacheError]()
+    methods = []
     for case, members in sorted(by_case.items()):
         read: dict[RowKey, dict[str, tuple[ResultRecord, Sides]]] = {}
         for row, benchmarks in by_row(members).items():
@@ -90,7 +89,7 @@ def scored_runs(
                 try:
                     read.setdefault(row, {})[name] = (record, _sides(scores.read(record.run_id)))
                 except CacheError as error:
-                    lost.append(error)
+                    on_lost(error)
         pairs = {row: {name: sides for name, (_, sides) in groups.items()} for row, groups in read.items()}
         for row, groups in read.items():
             other = _other_gradnorm(row, [record for record, _ in groups.values()])
@@ -99,8 +98,6 @@ def scored_runs(
                 pairs[other] = dict(sorted({**derived, **pairs.get(other, {})}.items()))
         of = _number_of_groups(members[0]) if case else None
         methods += [_scored(case, of, row, groups) for row, groups in pairs.items()]
-    for reason in lost:
-        (on_lost if methods else refuse)(reason)
     return sorted(methods, key=lambda scored: (scored.case, scored.method, scored.about))
 
 

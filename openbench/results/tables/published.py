@@ -223,27 +223,11 @@ REJECTION_SOURCE = "Franc, Prusa, Paplham, arXiv 2307.05199, table 2"
 _PAPERS = "paper_names.csv"
 
 
-@dataclass(frozen=True)
-class RejectionFigure:
-    """What the reject-option paper prints for a method against an OOD set; fractions, None where nothing is printed.
+def rejection_figures(folder: Path) -> dict[tuple[str, str, str], Mapping[str, float]]:
+    """Return what the reject-option paper prints by our names of (benchmark, OOD set, method); none without the files.
 
-    Args:
-        min_tpr: φ_min of the risk.
-        max_fpr: ρ_max of the risk.
-        risk: selective risk there.
-        auroc: AUROC.
-        oscr: OSCR as defined there, the accuracy among the accepted over FPR.
-    """
-
-    min_tpr: float | None = None
-    max_fpr: float | None = None
-    risk: float | None = None
-    auroc: float | None = None
-    oscr: float | None = None
-
-
-def rejection_figures(folder: Path) -> dict[tuple[str, str, str], RejectionFigure]:
-    """Return figures by our names of (benchmark, OOD set, method); none without the files.
+    Keys, as far as they are printed: `min_tpr` and `max_fpr`, φ_min and ρ_max of the `risk`, which is the selective one
+    there; `auroc`; `oscr`, the accuracy among the accepted over FPR. All are fractions.
 
     Args:
         folder: that of the reference files.
@@ -256,7 +240,7 @@ def rejection_figures(folder: Path) -> dict[tuple[str, str, str], RejectionFigur
         values = {"risk" if row["metric"] == "selective_risk" else row["metric"]: number_in(row["value"], where)}
         values |= {key: number_in(row[key], where) for key in ("min_tpr", "max_fpr") if row[key]}
         figures.setdefault(key_of, {}).update(values)
-    return {key: RejectionFigure(**values) for key, values in figures.items()}
+    return {**figures}
 
 
 def rebench_figures(folder: Path) -> dict[tuple[str, str, str], Mapping[str, float]]:
