@@ -57,12 +57,11 @@ def file_option(name: str, metavar: str, text: str) -> Callable[[Function], Func
     return click.option(name, type=FILE, metavar=metavar, help=text)
 
 
-def table_format(default: str | None = "console", *more: str) -> Callable[[Function], Function]:
-    """Return the option `--format` of tables; a command may have more formats."""
+def table_format(default: str | None = "console") -> Callable[[Function], Function]:
+    """Return the option `--format` of tables."""
     from openbench.results.tables.render import FORMATS
 
-    formats = click.Choice([*FORMATS, *more])
-    return click.option("--format", "form", type=formats, default=default, help="format of tables")
+    return click.option("--format", "form", type=click.Choice([*FORMATS]), default=default, help="format of tables")
 
 
 def fields_of(cls: type, **types: Any) -> Callable[[Function], Function]:

@@ -1,6 +1,7 @@
 """The config groups: the files of a directory are the choices, and the class that a file names describes it."""
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
@@ -14,9 +15,10 @@ from openbench.config.shipped import shipped
 from openbench.errors import ConfigError, OpenbenchError, not_found
 from openbench.public import TARGET
 from openbench.report.site.facts import MethodFacts
-from openbench.results.records.exports import year_of
 
 _PROGRAM = "python -m openbench"
+_YEAR = re.compile(r"(?<![\d./])(?:19|20)\d{2}(?![\d.]*\d)")
+_YEAR_OF_ARXIV_ID = re.compile(r"\b(\d{2})(?:0[1-9]|1[0-2])\.\d{4,5}\b")
 
 
 def parameters_of(made_by: Callable[..., Any]) -> dict[str, tuple[str, str]]:
@@ -27,6 +29,13 @@ def parameters_of(made_by: Callable[..., Any]) -> dict[str, tuple[str, str]]:
         # A dataclass's field with `default_factory` shows as <factory>.
         parameters[name] = default.replace("<factory>", ""), described(hints.get(name, Any))
     return parameters
+
+
+def year_of(reference: str) -> str:
+    """Return the year in a reference, else that of its arXiv id; empty if it names none."""
+    if match := _YEAR.search(reference):
+        return match.group()
+    return f"20{match.group(1)}" if (match := _YEAR_OF_ARXIV_ID.search(reference)) else ""
 
 
 @dataclass(frozen=True)

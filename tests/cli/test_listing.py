@@ -14,7 +14,7 @@ from openbench import paths
 from openbench.cli import registry
 from openbench.cli.app import carry_out
 from openbench.cli.commands.listing import overview, usage
-from openbench.cli.registry import entry
+from openbench.cli.registry import entry, year_of
 from openbench.compose.config import compose, plain
 from openbench.config.shipped import shipped
 from openbench.core.method import HeadMethod
@@ -226,3 +226,11 @@ def test_a_record_is_shown_by_its_run_id_or_its_beginning_or_as_the_latest(recor
 def test_a_record_that_is_not_there_offers_the_nearest(record, tmp_path):
     with pytest.raises(RecordError, match=r"record '0123456789abcdee' not found in .* did you mean '0123456789abcdef'"):
         show(["record", "0123456789abcdee", "--results", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("reference", "year"),
+    [("A, ICML 2022, arXiv 2007.05199", "2022"), ("A, arXiv 2007.05199", "2020"), ("A, arXiv 2306.09301", "2023")],
+)
+def test_the_year_of_a_paper_is_not_the_beginning_of_an_arxiv_id(reference, year):
+    assert year_of(reference) == year

@@ -23,7 +23,6 @@ from openbench.errors import ConfigError, RecordError
 from openbench.public import TARGET
 from openbench.results.escape import console
 from openbench.results.leaderboard.consistency import inconsistencies
-from openbench.results.records.exports import EVAL_RESULTS, LATEX_ROW, eval_results, latex_row
 from openbench.results.records.origin import made_by, verify_command
 from openbench.results.records.settings import hyper_parameters
 from openbench.results.records.store import RecordStore
@@ -69,38 +68,27 @@ def list_groups(args: Namespace) -> int:
 @click.argument("group", metavar="GROUP", shell_complete=_complete_group)
 @click.argument("name", metavar="NAME", shell_complete=_complete_name)
 @options.config_dir
-@options.table_format("console", EVAL_RESULTS, LATEX_ROW)
+@options.table_format()
 @options.results
 @click.option("--view", default="overview", metavar="VIEW", help=f"of a record: all, or one of {', '.join(VIEWS)}")
 @click.option("--explain", is_flag=True, help="of a record: also every convention that the numbers depend on")
-@click.option("--dataset", default="", metavar="ORG/NAME", help="eval-results: the benchmark's data set on the Hub")
-@click.option("--revision", default="", metavar="HASH", help="eval-results: the commit of that data set")
-@click.option("--source", default="", metavar="URL", help="eval-results: logs of the run, or a paper")
-@click.option("--user", default="", metavar="NAME", help="eval-results: whose result it is on the Hub")
 def show(args: Namespace) -> int:
     """Show one method, benchmark, backbone, … or one record in full.
 
     GROUP is one of `list`, and NAME one of its entries; or GROUP is `record`, and NAME a run id, its beginning, or
-    `latest`. A record may also be printed as `.eval_results/NAME.yaml` of a model on the Hugging Face Hub
-    (eval-results), and as a row of a LaTeX table that cites the method, with the BibTeX entry (latex-row).
+    `latest`.
 
     Examples:
       python -m openbench show method knn
       python -m openbench show record latest --view all
-      python -m openbench show record 36e6c0 --format eval-results --dataset my-org/cifar10-ood > knn.yaml
     """
     if args.group == RECORD:
         record, _ = RecordStore(args.results).look_up(args.name)
-        if args.form == EVAL_RESULTS:
-            print(eval_results(record, args.dataset, args.revision, args.source, args.user), end="")
-        elif args.form == LATEX_ROW:
-            print(latex_row(record), end="")
-        else:
-            views = VIEWS if args.view == "all" else (args.view,)
-            parts = rendered([table for view in views for table in run_tables(record, view)], args.form)
-            parts += [f"{explained(record.header)}\n"] * args.explain
-            parts += [f"{_origin(record, args.config_dir, args.results)}\n"] * (args.form == "console")
-            print("\n".join(parts), end="")
+        views = VIEWS if args.view == "all" else (args.view,)
+        parts = rendered([table for view in views for table in run_tables(record, view)], args.form)
+        parts += [f"{explained(record.header)}\n"] * args.explain
+        parts += [f"{_origin(record, args.config_dir, args.results)}\n"] * (args.form == "console")
+        print("\n".join(parts), end="")
         return OK
     entry = registry.entry(args.group, args.name, args.config_dir)
     print((method_text if entry.group == "method" else config_text)(entry, args.config_dir), end="")

@@ -20,6 +20,7 @@ from openbench.results.tables.render import Cell, Column, Table
 
 Pairs = Mapping[str, tuple[Floats, Floats]]
 Sides = tuple[NDArray[np.float32], NDArray[np.float32]]
+Groups = dict[str, Sides]
 _GRADNORM = "gradnorm"
 _HEADER = (
     "OOD sets of a group pooled, OOD positive, group means unweighted · F1 at the group's best threshold; "
@@ -39,7 +40,6 @@ class GroupedScores:
         case: the collection that the groups belong to, e.g. `rebench_case1`; empty for benchmarks of their own.
         of: how many groups the collection has, None if there is no collection.
         training: how the backbone was trained.
-        listed_as: its name in the re-benchmark's tables; empty if it is not there.
     """
 
     method: str
@@ -48,7 +48,12 @@ class GroupedScores:
     case: str = ""
     of: int | None = None
     training: str = ""
-    listed_as: str = ""
+
+    @property
+    def in_paper(self) -> tuple[str, str, str]:
+        """Its key in the re-benchmark's figures, which divide GradNorm by the number of classes."""
+        sums = self.method == _GRADNORM and "mean=True" not in self.about
+        return self.case, self.training, "" if sums else self.method
 
 
 def scored_runs(
@@ -77,27 +82,29 @@ def scored_runs(
                 f"no record of a benchmark '{prefix}…'{did_you_mean(prefix, names)}, found {len(names)} benchmarks"
                 f"{': ' + ', '.join(names[:5]) if names else ''} — run it first, or give files of scores"
             )
-    selected = [r for r in records if any(str(r.benchmark.get("name")).startswith(prefix) for prefix in prefixes)]
     by_case: dict[str, list[ResultRecord]] = {}
-    for record in selected:
-        by_case.setdefault(_case(record), []).append(record)
+    for record in records:
+        if str(record.benchmark.get("name")).startswith(tuple(prefixes)):
+            by_case.setdefault(_case(record), []).append(record)
     methods = []
     for case, members in sorted(by_case.items()):
-        read: dict[RowKey, dict[str, tuple[ResultRecord, Sides]]] = {}
+        read, derived = dict[RowKey, Groups](), dict[RowKey, Groups]()
         for row, benchmarks in by_row(members).items():
             for name, record in _by_group(benchmarks).items():
                 try:
-                    read.setdefault(row, {})[name] = (record, _sides(scores.read(record.run_id)))
+                    sides = _sides(scores.read(record.run_id))
                 except CacheError as error:
                     on_lost(error)
-        pairs = {row: {name: sides for name, (_, sides) in groups.items()} for row, groups in read.items()}
-        for row, groups in read.items():
-            other = _other_gradnorm(row, [record for record, _ in groups.values()])
-            if other is not None:
-                derived = {name: _rescaled(sides, record) for name, (record, sides) in groups.items()}
-                pairs[other] = dict(sorted({**derived, **pairs.get(other, {})}.items()))
+                    continue
+                read.setdefault(row, {})[name] = sides
+                if row.method == _GRADNORM and "mean" in record.method["params"] and record.backbone.get("num_classes"):
+                    other, rescaled = _other_gradnorm(row, record, sides)
+                    derived.setdefault(other, {})[name] = rescaled
         of = _number_of_groups(members[0]) if case else None
-        methods += [_scored(case, of, row, groups) for row, groups in pairs.items()]
+        for row in {**read, **derived}:
+            groups = sorted({**derived.get(row, {}), **read.get(row, {})}.items())
+            pairs = {name: (ids.astype(np.float64), oods.astype(np.float64)) for name, (ids, oods) in groups}
+            methods.append(GroupedScores(row.method, row.about, pairs, case, of, row.training))
     return sorted(methods, key=lambda scored: (scored.case, scored.method, scored.about))
 
 
@@ -114,7 +121,7 @@ def summary_tables(
     for case in dict.fromkeys(scored.case for scored in methods):
         members = [scored for scored in methods if scored.case == case]
         tables.append(summary_table(members))
-        if any((case, scored.training, scored.listed_as) in figures for scored in members):
+        if any(scored.in_paper in figures for scored in members):
             tables.append(_next_to_paper(members, figures))
     return tables
 
@@ -184,26 +191,11 @@ def _number_of_groups(record: ResultRecord) -> int | None:
     return comb(n, inside) * comb(n - inside, int(collection["ood"]))
 
 
-def _scored(case: str, of: int | None, row: RowKey, sides: Mapping[str, Sides]) -> GroupedScores:
-    pairs = {name: (ids.astype(np.float64), oods.astype(np.float64)) for name, (ids, oods) in sides.items()}
-    sums = row.method == _GRADNORM and "mean=True" not in row.params  # the paper divides by the number of classes
-    return GroupedScores(row.method, row.about, pairs, case, of, row.training, "" if sums else row.method)
-
-
-def _other_gradnorm(row: RowKey, records: Sequence[ResultRecord]) -> RowKey | None:
-    """The row of the variant of GradNorm that was not run; None for other methods, or if classes are not known."""
-    known = bool(records) and all(record.backbone.get("num_classes") for record in records)
-    params = records[0].method.get("params", {}) if known else {}
-    if row.method != _GRADNORM or "mean" not in params:
-        return None
-    return row._replace(params=hyper_parameters({**params, "mean": not params["mean"]}))
-
-
-def _rescaled(sides: Sides, record: ResultRecord) -> Sides:
-    """Scores of one variant of GradNorm as those of the other: they differ by the number of classes."""
-    classes = np.float32(record.backbone["num_classes"])
-    first, second = (side * classes if record.method["params"]["mean"] else side / classes for side in sides)
-    return first, second
+def _other_gradnorm(row: RowKey, record: ResultRecord, sides: Sides) -> tuple[RowKey, Sides]:
+    """The row and the scores of the variant of GradNorm that was not run: they differ by the number of classes."""
+    params, classes = record.method["params"], np.float32(record.backbone["num_classes"])
+    first, second = (side * classes if params["mean"] else side / classes for side in sides)
+    return row._replace(params=hyper_parameters({**params, "mean": not params["mean"]})), (first, second)
 
 
 def _next_to_paper(
@@ -215,7 +207,7 @@ def _next_to_paper(
         columns += [Column(name, "percent"), Column("paper", "percent")]
     rows = []
     for scored in methods:
-        printed = figures.get((scored.case, scored.training, scored.listed_as), {})
+        printed = figures.get(scored.in_paper, {})
         cells: list[Cell] = [scored.method, scored.about, len(scored.groups)]
         for key, value in _means(scored).items():
             cells += [value, printed.get(key)]

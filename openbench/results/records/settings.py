@@ -79,7 +79,7 @@ def _merged(values: Sequence[Any]) -> str:
 def _file(method: str) -> Mapping[str, Any]:
     """The values of a method's config file; none for a method that openbench does not ship."""
     node = shipped("method", method) if is_part(method) else None
-    return public(node or {})  # type: ignore[no-any-return]
+    return public(node or {})
 
 
 def strategy_of(record: ResultRecord) -> str:
