@@ -4,7 +4,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, cycle
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -165,31 +165,22 @@ def svg(figure: Figure, label: str, prefix: str = "") -> str:
     return text.replace("<svg ", f'<svg role="img" aria-label="{attribute}" ', 1)
 
 
-def save(figure: Figure, stream: BinaryIO, form: str) -> None:
-    """Write a figure on white; equal figures give equal bytes.
+def saved(figure: Figure, form: str) -> bytes:
+    """Return a figure on white as a file; equal figures give equal bytes.
 
     Args:
         figure: made by `panels`.
-        stream: receives the file.
         form: one of FORMS.
     """
     figure.patch.set_alpha(1.0)
     figure.patch.set_facecolor("white")
-    with mpl.rc_context(_SETTINGS):
-        if form != "png":
-            figure.savefig(stream, format=form, dpi=_DPI, metadata=FORMS[form])
-            return
-        drawn = io.BytesIO()
-        figure.savefig(drawn, format="png", dpi=_DPI, metadata=FORMS["png"])
-    drawn.seek(0)
-    colours = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
-    colours.save(stream, "PNG", optimize=True)  # a third of the size
-
-
-def saved(figure: Figure, form: str) -> bytes:
-    """Return what `save` writes."""
     stream = io.BytesIO()
-    save(figure, stream, form)
+    with mpl.rc_context(_SETTINGS):
+        figure.savefig(stream, format=form, dpi=_DPI, metadata=FORMS[form])
+    if form == "png":  # with 256 colours it has a third of the size
+        colours = Image.open(stream).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        stream = io.BytesIO()
+        colours.save(stream, "PNG", optimize=True)
     return stream.getvalue()
 
 
@@ -216,34 +207,31 @@ def roc(runs: Runs) -> Figure:
         runs: name → scores of its sets.
     """
 
-    def draw(axes: Axes, name: str, curve: PooledCurve, style: Mapping[str, Any]) -> None:
-        fpr, tpr = 1 - curve.id_accepted / curve.n, 1 - curve.ood_accepted / curve.m
-        axes.plot(*thinned(fpr, tpr, _POINTS), **style, label=plain(f"{name} {100 * curve.auroc():.1f}"))
+    def line(curve: PooledCurve) -> tuple[Floats, Floats, float]:
+        return 1 - curve.id_accepted / curve.n, 1 - curve.ood_accepted / curve.m, curve.auroc()
 
-    figure = _curves(runs, draw, "AUROC in %")
+    figure = _curves(runs, line, "AUROC in %", "FPR (ID flagged)", "TPR (OOD flagged)")
     for axes in figure.axes:
         axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.8, zorder=1)
-        axes.set(xlabel="FPR (ID flagged)", ylabel="TPR (OOD flagged)", xlim=(0, 1), ylim=(0, 1.005))
     return figure
 
 
 def precision_recall(runs: Runs) -> Figure:
     """Return precision over recall, OOD counting as positive; panels and lines as in `roc`."""
 
-    def draw(axes: Axes, name: str, curve: PooledCurve, style: Mapping[str, Any]) -> None:
+    def line(curve: PooledCurve) -> tuple[Floats, Floats, float]:
         hits = curve.m - curve.ood_accepted[:-1]
         # Where nothing is flagged, precision is 1, as in AUPR.
         precision = np.append(hits / (hits + curve.n - curve.id_accepted[:-1]), 1.0)
-        points = thinned(np.append(hits / curve.m, 0.0), precision, _POINTS)
-        axes.plot(*points, **style, label=plain(f"{name} {100 * curve.aupr_out[0]:.1f}"))
+        return np.append(hits / curve.m, 0.0), precision, curve.aupr_out[0]
 
-    figure = _curves(runs, draw, "AUPR-out in %")
-    for axes in figure.axes:
-        axes.set(xlabel="recall (OOD flagged)", ylabel="precision", xlim=(0, 1), ylim=(0, 1.005))
-    return figure
+    return _curves(runs, line, "AUPR-out in %", "recall (OOD flagged)", "precision")
 
 
-def _curves(runs: Runs, draw: Callable[[Axes, str, PooledCurve, Mapping[str, Any]], None], title: str) -> Figure:
+def _curves(
+    runs: Runs, points: Callable[[PooledCurve], tuple[Floats, Floats, float]], title: str, xlabel: str, ylabel: str
+) -> Figure:
+    """Panels of lines, of each of which `points` gives x, y and the area below."""
     by_panel: dict[str, list[tuple[str, PooledCurve]]] = {}
     for name, sets in runs.items():
         ids, oods = sides(sets)
@@ -253,9 +241,10 @@ def _curves(runs: Runs, draw: Callable[[Axes, str, PooledCurve, Mapping[str, Any
     figure, every = _beside_legends(title, len(by_panel))
     for axes, (panel, curves) in zip(every, by_panel.items(), strict=True):
         for (name, curve), style in zip(curves, lines(), strict=False):
-            draw(axes, name, curve, style)
-        axes.set_title(plain(panel), fontsize=9, y=1.0)
-        _legend(axes, title)
+            x, y, area = points(curve)
+            axes.plot(*thinned(x, y, _POINTS), **style, label=plain(f"{name} {100 * area:.1f}"))
+        axes.set(xlabel=xlabel, ylabel=ylabel, xlim=(0, 1), ylim=(0, 1.005))
+        _name(axes, panel, title)
     return figure
 
 
@@ -287,8 +276,7 @@ def histograms(runs: Runs) -> Figure:
         axes.set_yscale("function", functions=(np.sqrt, np.square))  # a peak does not hide the rest
         axes.set(xlabel="score (larger = more OOD)", ylabel="density (root scale)", xlim=(edges[0], edges[-1]))
         axes.locator_params(axis="y", nbins=5)  # of the new scale
-        axes.set_title(plain(panel), fontsize=9, y=1.0)
-        _legend(axes)
+        _name(axes, panel)
     return figure
 
 
@@ -308,8 +296,7 @@ def error_rates(runs: Runs, options: MetricOptions | None = None) -> Figure:
     figure, every = _beside_legends("error_rates", len(runs))
     for axes, (name, sets) in zip(every, runs.items(), strict=True):
         _draw_error_rates(axes, sets, options or MetricOptions())
-        axes.set_title(plain(name), fontsize=9, y=1.0)
-        _legend(axes)
+        _name(axes, name)
     return figure
 
 
@@ -494,6 +481,12 @@ def _beside_legends(kind: str, count: int) -> tuple[Figure, list[Axes]]:
         axes.xaxis.set_label_coords(0.5, -0.28 / upper)
         axes.yaxis.set_label_coords(-0.52 / inner, 0.5)
     return figure, every
+
+
+def _name(axes: Axes, panel: str, *titles: str) -> None:
+    """Write the title of a panel, and its legend."""
+    axes.set_title(plain(panel), fontsize=9, y=1.0)
+    _legend(axes, *titles)
 
 
 def _legend(axes: Axes, *titles: str) -> None:

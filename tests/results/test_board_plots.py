@@ -8,6 +8,7 @@ import pytest
 from openbench.metrics.rank_ranges import RankRange
 from openbench.results.leaderboard.plots import board_picture, draw_boards, on_front
 from openbench.results.leaderboard.ranking import boards
+from openbench.results.scores.stored import ScoreStore
 
 from .records import make_record, metrics, named, with_method, with_seed
 
@@ -29,7 +30,7 @@ def board(n=30, seeds=1):
 def test_every_method_stands_in_order_with_its_interval_and_its_ranks(seeds):
     found = board(seeds=seeds)
     first = found.ranked[0]
-    beside = board_picture(found, ranges={first.runs: RankRange(0.9, 1, 4)}).axes[1]
+    beside = board_picture(found, {}, {first.runs: RankRange(0.9, 1, 4)}).axes[1]
     assert [label.get_text() for label in beside.get_yticklabels()] == [row.method for row in found.ranked]
     for place, (row, container) in enumerate(zip(found.ranked, beside.containers, strict=True)):
         near = row.values["near auroc"]
@@ -40,7 +41,7 @@ def test_every_method_stands_in_order_with_its_interval_and_its_ranks(seeds):
 
 
 def test_those_are_named_that_no_other_beats_on_both():
-    axes = board_picture(board()).axes[0]
+    axes = board_picture(board(), {}, {}).axes[0]
     rows = {row.method: (row.values["far auroc"].value, row.values["near auroc"].value) for row in board().ranked}
     points = np.array([[1.0, 1.0], [2.0, 0.0], [2.0, 1.0], [0.0, 3.0], [2.0, 1.0]])
     assert on_front(points) == [3, 2, 4]
@@ -56,7 +57,7 @@ def test_rows_of_one_method_are_told_apart():
     other = named(replace(base, backbone={**base.backbone, "training": "logitnorm"}))
     mixed = named(replace(base, backbone={**base.backbone, "digest": "m", "augment": "mixup"}))
     for more, names in ((other, {"knn · cross_entropy", "knn · logitnorm"}), (mixed, {"knn", "knn · mixup"})):
-        axes = board_picture(boards([base, more])[0]).axes[1]
+        axes = board_picture(boards([base, more])[0], {}, {}).axes[1]
         assert {label.get_text() for label in axes.get_yticklabels()} == names
 
 
@@ -74,7 +75,7 @@ def test_a_board_with_one_group_is_a_list_of_its_methods(group):
         replace(with_method(make_record(), f"m{i}"), metrics=metrics(0.8 + i / 50, 0.7 + i / 50)) for i in (0, 2, 1)
     ]
     (found,) = boards([only(group, record) for record in records])
-    (axes,) = board_picture(found).axes
+    (axes,) = board_picture(found, {}, {}).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["m2", "m1", "m0"]
     first = 80 if group == "near" else 70
     points = [container[0].get_xydata().tolist() for container in axes.containers]
@@ -85,7 +86,7 @@ def test_a_board_with_one_group_is_a_list_of_its_methods(group):
 def test_boards_of_one_name_have_files_of_their_own_with_equal_bytes_and_one_without_auroc_is_named(tmp_path):
     other = named(replace(make_record(), benchmark={**make_record().benchmark, "digest": "bbbb"}))
     empty = make_record(metrics={"id": {"accuracy": 0.5}}, benchmark={"name": "empty", "digest": "d"})
-    drawn, without = draw_boards(boards([make_record(), other, empty]), tmp_path)
+    drawn, without = draw_boards(boards([make_record(), other, empty]), tmp_path, {}, ScoreStore(tmp_path))
     assert [path.name for path in drawn] == ["toy.png", "toy_bbbb.png"]
     assert without == ["empty"]
     assert drawn[0].read_bytes().startswith(b"\x89PNG")
@@ -95,8 +96,8 @@ def test_boards_of_one_name_have_files_of_their_own_with_equal_bytes_and_one_wit
 def test_the_title_says_what_is_not_ranked_or_not_drawn():
     record = make_record()
     record = replace(record, benchmark={**record.benchmark, "pristine": False, "deviations": ["tin: dropped"]})
-    assert "not ranked" in board_picture(boards([record])[0]).get_suptitle()
-    crowd = board_picture(board(103))
+    assert "not ranked" in board_picture(boards([record])[0], {}, {}).get_suptitle()
+    crowd = board_picture(board(103), {}, {})
     assert len(crowd.axes[1].containers) == 100
     assert "the best 100 of 103" in crowd.get_suptitle()
 
@@ -108,10 +109,10 @@ STRANGE = ("漢字かな", "🧿🫠", "\u0f3a\u1fad", "$x^2$", "\x1b[2J", "a\nb
 def test_names_of_any_characters_are_drawn_without_a_warning(tmp_path, capfd):
     trainings = [replace(make_record(), backbone={**make_record().backbone, "training": name}) for name in STRANGE]
     found = boards(map(named, trainings))
-    figure = board_picture(found[0])
+    figure = board_picture(found[0], {}, {})
     labels = [label.get_text() for label in figure.axes[1].get_yticklabels()]
     assert len(labels) == len(STRANGE)
     assert all(map(str.isprintable, labels))
     assert r"knn · \U00012000" in labels  # what the font lacks is written as its escape
-    draw_boards(found, tmp_path)
+    draw_boards(found, tmp_path, {}, ScoreStore(tmp_path))
     assert capfd.readouterr() == ("", "")

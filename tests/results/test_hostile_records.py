@@ -18,6 +18,7 @@ from openbench.results.leaderboard.pages import MARK, generate, write
 from openbench.results.leaderboard.plots import draw_boards
 from openbench.results.leaderboard.ranking import boards
 from openbench.results.records.store import RecordStore, load, text_of
+from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import FORMATS, render
 from openbench.results.tables.views import VIEWS, run_tables
 
@@ -139,7 +140,7 @@ def test_a_page_that_is_a_link_is_replaced_and_what_it_led_to_is_kept(tmp_path):
         (tmp_path / "results/leaderboard" / name).symlink_to(tmp_path / "private")
     made = generate(tmp_path / "results")
     write(tmp_path / "results", made.files)
-    draw_boards(made.boards, tmp_path / "results/leaderboard")
+    draw_boards(made.boards, tmp_path / "results/leaderboard", {}, ScoreStore(tmp_path))
     assert (tmp_path / "private").read_text() == "mine"
     assert (tmp_path / "results/leaderboard/toy.md").read_text().startswith("<!-- Generated")
 
@@ -178,7 +179,7 @@ def test_free_text_of_a_record_brings_no_html_link_or_image_into_the_pages(tmp_p
             assert not {"html_inline", "image"} & {token.type for token in inline}
             assert not {"html_block", "fence", "code_block"} & {token.type for token in tokens}
     assert set(links) == {"toy.md"}
-    draw_boards(made.boards, tmp_path)
+    draw_boards(made.boards, tmp_path, {}, ScoreStore(tmp_path))
 
 
 VALUES = st.one_of(

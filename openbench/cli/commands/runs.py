@@ -27,7 +27,7 @@ from openbench.results.scores.formats import read_sets
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore, first_with
 from openbench.results.tables.published import rebench_figures, rejection_figures
-from openbench.storage.files import replacing, write_whole
+from openbench.storage.files import write_whole
 
 if TYPE_CHECKING:
     from openbench.report.run_page import Sheet
@@ -107,11 +107,11 @@ def compare(args: Namespace) -> int:
         tables += [disagreement_table(first, other, args.images, keys) for other in ordered]
     print_tables([table for table in tables if table.rows], args.form)
     if args.plots is not None:
-        from openbench.results.plots import roc, save
+        from openbench.results.plots import roc, saved
 
         figure = roc({run.name: run.scores for run in runs})
-        with writing(args.plots, "--plots"), replacing(args.plots) as stream:
-            save(figure, stream, picture)
+        with writing(args.plots, "--plots"):
+            write_whole(args.plots, saved(figure, picture))
         print(f"drew {args.plots}", file=sys.stderr)
     return OK
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,12 +14,12 @@ from openbench.results.escape import plot as plain
 from openbench.results.leaderboard.matrix import Matrix
 from openbench.results.leaderboard.ranking import Board, Row
 from openbench.results.leaderboard.separable import ranges_of
-from openbench.results.plots import COLOURS, INK, lines, panels, save, shortened
+from openbench.results.plots import COLOURS, INK, lines, panels, saved, shortened
 from openbench.results.records.settings import NONE
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Estimate
 from openbench.results.tables.views import GROUPS
-from openbench.storage.files import replacing
+from openbench.storage.files import write_whole
 
 # Family of methods → colour and marker: no two differ by colour alone.
 STYLES = {
@@ -38,12 +37,10 @@ _APART = 9.0  # points between two labels
 _MARGIN = 0.06  # of the range, beyond the rows that are shown
 Families = Mapping[str, str]
 Ranges = Mapping[tuple[str, ...], RankRange]
-NONE_KNOWN: Families = MappingProxyType({})
-NO_RANGES: Ranges = MappingProxyType({})
 
 
 def draw_boards(
-    boards: Iterable[Board], folder: Path, families: Families = NONE_KNOWN, scores: ScoreStore | None = None
+    boards: Iterable[Board], folder: Path, families: Families, scores: ScoreStore
 ) -> tuple[list[Path], list[str]]:
     """Write a PNG for every board that has AUROCs; return the files, and the names of boards without.
 
@@ -59,17 +56,16 @@ def draw_boards(
         path = folder / f"{board.benchmark}{'_full_spectrum' if board.full_spectrum else ''}.png"
         if path in drawn:  # another version of the benchmark: its digest tells the pictures apart
             path = path.with_name(f"{path.stem}_{board.digest}.png")
-        figure = board_picture(board, families, ranges_of(board, scores) if scores is not None else NO_RANGES)
+        figure = board_picture(board, families, ranges_of(board, scores))
         if figure is None:
             without.append(path.stem)
             continue
-        with replacing(path) as stream:
-            save(figure, stream, "png")
+        write_whole(path, saved(figure, "png"))
         drawn.append(path)
     return drawn, without
 
 
-def board_picture(board: Board, families: Families = NONE_KNOWN, ranges: Ranges = NO_RANGES) -> Figure | None:
+def board_picture(board: Board, families: Families, ranges: Ranges) -> Figure | None:
     """Return near against far AUROC with a list of all rows; the list alone if one of the two is missing.
 
     Bars are deviations over runs, or intervals. Where nothing is ranked (a benchmark that is incomplete here), the
@@ -132,7 +128,7 @@ def _label(row: Row, rows: Sequence[Row]) -> str:
 
 def _scatter(axes: Axes, rows: Sequence[Row], families: Families) -> None:
     """Near against far AUROC; of many rows the best two thirds on both axes, with the names of the Pareto front."""
-    points = np.array([[100 * _value(row, "far"), 100 * _value(row, "near")] for row in rows])
+    points = np.array([[100 * _auroc(row, group).value for group in ("far", "near")] for row in rows])
     front = on_front(points)
     for family, (colour, marker) in STYLES.items():
         members = [at for at, row in enumerate(rows) if families.get(row.method, "") == family]
@@ -144,10 +140,10 @@ def _scatter(axes: Axes, rows: Sequence[Row], families: Families) -> None:
     margin = _MARGIN * np.maximum(high - low, 0.1)
     axes.set(xlim=(low[0] - margin[0], high[0] + 2.5 * margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
     for at in front:
-        far, near = rows[at].values["far auroc"], rows[at].values["near auroc"]
-        style = {"xerr": error_bars(far), "yerr": error_bars(near), "capsize": 2, "elinewidth": 0.8}
-        x, y = points[at]
-        _point(axes, x, y, families.get(rows[at].method, ""), style | {"markeredgecolor": "black"})
+        bars: Any = {axis: _bars(_auroc(rows[at], group)) for axis, group in (("xerr", "far"), ("yerr", "near"))}
+        colour, marker = STYLES[families.get(rows[at].method, "")]
+        look: Any = {"fmt": marker, "color": colour, "capsize": 2, "elinewidth": 0.8, "markeredgecolor": "black"}
+        axes.errorbar(points[at, 0], points[at, 1], **bars, **look)
     axes.step(*points[front].T, where="pre", color="0.4", linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
     _label_at(axes, points[front], [_label(rows[at], rows) for at in front])
     outside = int(((points < low - margin).any(axis=1)).sum())
@@ -160,8 +156,9 @@ def _list(axes: Axes, rows: Sequence[Row], group: str, families: Families, range
     """The AUROC of every row in order, with its bars and the ranks that it may have on other test images."""
     label_style: Any = {"xycoords": ("axes fraction", "data"), "fontsize": 6, "annotation_clip": False}
     for place, row in enumerate(rows):
-        style = {"xerr": error_bars(row.values[f"{group} auroc"]), "markersize": 4, "elinewidth": 0.9}
-        _point(axes, 100 * _value(row, group), place, families.get(row.method, ""), style)
+        auroc, (colour, marker) = _auroc(row, group), STYLES[families.get(row.method, "")]
+        look: Any = {"fmt": marker, "color": colour, "markersize": 4, "elinewidth": 0.9}
+        axes.errorbar(100 * auroc.value, place, xerr=_bars(auroc), **look)
         if (ranks := ranges.get(row.runs)) is not None:
             best, worst = ranks.on_networks or (ranks.best, ranks.worst)
             axes.annotate(f"{best}" if best == worst else f"{best}–{worst}", (1.01, place), va="center", **label_style)
@@ -170,11 +167,6 @@ def _list(axes: Axes, rows: Sequence[Row], group: str, families: Families, range
     axes.set(xlabel=f"{group} AUROC (%)", ylim=(len(rows) - 0.5, -0.5))
     axes.set_yticks(range(len(rows)), [_label(row, rows) for row in rows], fontsize=6.5)
     axes.tick_params(axis="y", length=0)
-
-
-def _point(axes: Axes, x: float, y: float, family: str, style: Mapping[str, Any]) -> None:
-    colour, marker = STYLES[family]
-    axes.errorbar(x, y, fmt=marker, color=colour, **style)
 
 
 def on_front(points: np.ndarray) -> list[int]:
@@ -203,16 +195,13 @@ def _label_at(axes: Axes, points: np.ndarray, names: Sequence[str]) -> None:
         axes.annotate(names[at], points[at], fontsize=7.5, arrowprops=arrow, **place)
 
 
-def _value(row: Row, group: str) -> float:
-    number = row.values.get(f"{group} auroc")
-    return number.value if isinstance(number, Estimate) else float("nan")
+def _auroc(row: Row, group: str) -> Estimate:
+    return cast(Estimate, row.values[f"{group} auroc"])  # rows without are not drawn
 
 
-def error_bars(number: Estimate | str | None) -> list[list[float]] | None:
-    """Lengths of the error bars in percent, (2, 1): deviation over runs, else the interval, else none."""
-    if not isinstance(number, Estimate) or (number.std is None and number.low is None):
-        return None
-    return [[100 * length] for length in number.bars]
+def _bars(number: Estimate) -> list[list[float]] | None:
+    """Lengths of the error bars in percent, (2, 1); None for a number without a deviation and an interval."""
+    return [[100 * length] for length in number.bars] if any(number.bars) else None
 
 
 def accuracy_picture(matrix: Matrix) -> Figure:
