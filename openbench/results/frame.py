@@ -360,17 +360,19 @@ def _stored_runs(content: bytes, needed: Keep) -> Iterator[tuple[str, Run]]:
     table = pq.ParquetFile(pa.BufferReader(content))
     keys = [name.removeprefix(_METRIC) for name in table.schema_arrow.names if name.startswith(_METRIC)]
     names = table.read([_SET])[_SET].unique().to_pylist()
-    of_set = {name: [key for key in keys if needed(name, key)] for name in names}
-    columns = dict.fromkeys(_METRIC + key for some in of_set.values() for key in some)
-    rows = table.read([_STATE, _FACTS, _SET, *columns])
+    keys = [key for key in keys if any(needed(name, key) for name in names)]
+    names = [name for name in names if any(needed(name, key) for key in keys)]
+    rows = table.read([_STATE, _FACTS, _SET, *(_METRIC + key for key in keys)])
+    chosen = rows.filter(pc.is_in(rows[_SET], pa.array(names, pa.string()))).drop_columns(_FACTS)
     metrics: dict[str, dict[str, dict[str, Value]]] = {}
-    for name, some in of_set.items():
-        part = rows.filter(pc.equal(rows[_SET], name)).select([_STATE, *(_METRIC + key for key in some)])
-        for state, *values in zip(*(column.to_pylist() for column in part.columns), strict=True) if some else ():
-            numbers = zip(some, values, strict=True)
-            known = {key: _UNABLE if isnan(value) else value for key, value in numbers if value is not None}
-            if known:
-                metrics.setdefault(state, {})[name] = known
+    for state, name, *values in zip(*(column.to_pylist() for column in chosen.columns), strict=True):
+        numbers = {
+            key: _UNABLE if isnan(value) else value
+            for key, value in zip(keys, values, strict=True)
+            if value is not None and needed(name, key)
+        }
+        if numbers:
+            metrics.setdefault(state, {})[name] = numbers
     first = rows.filter(pc.is_valid(rows[_FACTS]))
     for state, facts in zip(first[_STATE].to_pylist(), first[_FACTS].to_pylist(), strict=True):
         yield state, Run(**from_json(facts), metrics=metrics.get(state, {}))
