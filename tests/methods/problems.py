@@ -1,8 +1,9 @@
 """Random but realistic problems for parity tests, and the same arrays in float64 for references written in NumPy."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,6 +126,41 @@ def scores(method: Method, data: Problem) -> Array:
     fitted = method.fit(train, data.head if request.head else None)
     columns = {k: v for k, v in data.test.columns.items() if k in request.fields and k != Field.LABELS}
     return fitted.score(FeatureSet(columns)).double().numpy()
+
+
+def equals(
+    *methods: Method,
+    kinds: Sequence[str] = KINDS,
+    n: int = 600,
+    many: int = 0,
+    rtol: float = 1e-5,
+    make: Callable[[str, int], "Problem"] = lambda kind, n: problem(kind, n),
+) -> Callable[[Callable[[Problem, Any], ArrayLike]], Callable[..., None]]:
+    """Make a formula a test: of a problem and a method, once fitted, it returns the scores that the method should give.
+
+    Args:
+        methods: each is tested on each kind of problem.
+        kinds: of problems.
+        n: samples of each split.
+        many: of those with many classes, where it is not the same number.
+        rtol: of the comparison.
+        make: makes the problems, of a kind and a number of samples.
+    """
+
+    def decorate(formula: Callable[[Problem, Any], ArrayLike]) -> Callable[..., None]:
+        @pytest.mark.parametrize("kind", kinds)
+        @pytest.mark.parametrize("method", methods, ids=repr)
+        def test(kind: str, method: Method) -> None:
+            data = make(kind, many if many and kind == "many_classes" else n)
+            assert_equal(scores(method, data), formula(data, method), rtol)
+
+        return test
+
+    return decorate
+
+
+def kinds_but(*left_out: str) -> list[str]:
+    return [kind for kind in KINDS if kind not in left_out]
 
 
 def head_gradients(data: Problem, loss: Callable[[Tensor], Tensor]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -11,7 +11,7 @@ from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.geometry import CORE, FDBD, NCI, ORA, SHE, CADRef
 
-from .problems import KINDS, assert_equal, changed, f, given, problem, scores, y, z
+from .problems import assert_equal, changed, equals, f, given, kinds_but, problem, y, z
 
 
 def patterns(data) -> dict[int, np.ndarray]:
@@ -31,13 +31,10 @@ def similarity(a: np.ndarray, b: np.ndarray, metric: str) -> float:
     return float(a @ b) / (np.linalg.norm(a) * np.linalg.norm(b) if metric == "cosine" else 1)
 
 
-@pytest.mark.parametrize("metric", ["inner_product", "euclidean", "cosine"])
-@pytest.mark.parametrize("kind", ["rectified", "signed", "two_classes", "many_classes", "dead"])
-def test_she_equals_one_sample_at_a_time(kind, metric):
-    data = problem(kind)
+@equals(SHE("inner_product"), SHE("euclidean"), SHE("cosine"), kinds=kinds_but("hot"))
+def test_she_equals_one_sample_at_a_time(data, method):
     stored, predicted = patterns(data), z(data.test).argmax(axis=1)
-    expected = [-similarity(row, stored[c], metric) for row, c in zip(f(data.test), predicted, strict=True)]
-    assert_equal(scores(SHE(metric), data), np.array(expected))
+    return [-similarity(row, stored[c], method.metric) for row, c in zip(f(data.test), predicted, strict=True)]
 
 
 def test_she_a_class_that_is_never_right_takes_the_mean_of_its_samples():
@@ -65,7 +62,8 @@ def parts(x, data, patterns) -> np.ndarray:
     return np.stack([logsumexp(z(x), axis=1), cosines], axis=1)
 
 
-def by_samples(data) -> np.ndarray:
+@equals(CORE(), many=60, rtol=2e-5)
+def test_core_equals_residuals_taken_sample_by_sample(data, method):
     """Residuals of each training sample against its own class, averaged; z-scores by scipy."""
     features, labels = f(data.train), y(data.train)
     patterns = []
@@ -74,12 +72,6 @@ def by_samples(data) -> np.ndarray:
         patterns.append(np.mean([residual(row, data.weight[c]) for row in own], axis=0))
     train, test = parts(data.train, data, patterns), parts(data.test, data, patterns)
     return -zmap(test, train, axis=0).sum(axis=1)
-
-
-@pytest.mark.parametrize(("kind", "n"), [(kind, 60 if kind == "many_classes" else 600) for kind in KINDS])
-def test_core_equals_residuals_taken_sample_by_sample(kind, n):
-    data = problem(kind, n)
-    assert_equal(scores(CORE(), data), by_samples(data), rtol=2e-5)
 
 
 def test_core_with_one_feature_there_is_no_residual_and_energy_remains():
@@ -100,25 +92,22 @@ def means(data) -> np.ndarray:
     )
 
 
-def shifted(kind: str):
+def shifted(kind: str = "rectified", n: int = 600):
     """A problem whose energies are all positive, as those of trained networks are: logits moved by a constant."""
-    data = problem(kind)
+    data = problem(kind, n)
     for x in (data.train, data.val, data.test):
         x.columns[Field.LOGITS].add_(100)
     return data
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_cadref_caref_equals_one_sample_at_a_time(kind):
-    data = problem(kind)
+@equals(CADRef(False))
+def test_cadref_caref_equals_one_sample_at_a_time(data, method):
     centres = means(data)[z(data.test).argmax(axis=1)]
-    expected = [np.abs(row - mean).sum() / np.abs(row).sum() for row, mean in zip(f(data.test), centres, strict=True)]
-    assert_equal(scores(CADRef(False), data), np.array(expected))
+    return [np.abs(row - mean).sum() / np.abs(row).sum() for row, mean in zip(f(data.test), centres, strict=True)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_cadref_equals_one_feature_at_a_time(kind):
-    data = shifted(kind)
+@equals(CADRef(), make=shifted)
+def test_cadref_equals_one_feature_at_a_time(data, method):
     centres, average = means(data), logsumexp(z(data.train), axis=1).mean()
     expected = []
     for row, logits in zip(f(data.test), z(data.test), strict=True):
@@ -132,11 +121,11 @@ def test_cadref_equals_one_feature_at_a_time(kind):
                 lowering += abs(change)
         length = np.abs(row).sum()
         expected.append(raising / length / logsumexp(logits) + lowering / length / average)
-    assert_equal(scores(CADRef(), data), np.array(expected))
+    return expected
 
 
 def test_cadref_energies_around_zero_leave_scores_finite_and_ordered():
-    data = shifted("rectified")
+    data = shifted()
     fitted = CADRef().fit(data.train, data.head)
     lower = torch.tensor([0.0, 100.0, 104.9, 150.0, 1100.0])[:, None]
     found = fitted.score(given(features=data.test.features[:1].expand(5, -1), logits=data.test.logits[:1] - lower))
@@ -154,7 +143,7 @@ def test_cadref_training_energies_below_zero_are_refused():
 
 
 def test_cadref_a_weight_of_zero_points_nowhere_and_its_feature_counts_for_nothing():
-    data = shifted("rectified")
+    data = shifted()
     weight = data.head.weight.clone()
     weight[:, 3] = 0
     method = CADRef().fit(data.train, Head(weight, data.head.bias))
@@ -167,21 +156,20 @@ def test_cadref_a_weight_of_zero_points_nowhere_and_its_feature_counts_for_nothi
     torch.testing.assert_close(other * norms[1], found * norms[0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1e-4, 0.1])
-@pytest.mark.parametrize("kind", KINDS)
-def test_nci_equals_one_sample_at_a_time(kind, alpha):
-    data = problem(kind)
+@equals(NCI(0.0), NCI(1e-4), NCI(0.1))
+def test_nci_equals_one_sample_at_a_time(data, method):
     mean = f(data.train).mean(axis=0)
     expected = []
     for row, logits in zip(f(data.test), z(data.test), strict=True):
         away = row - mean
-        expected.append(-data.weight[logits.argmax()] @ away / np.sqrt(away @ away) - alpha * np.abs(row).sum())
-    assert_equal(scores(NCI(alpha), data), np.array(expected))
+        expected.append(-data.weight[logits.argmax()] @ away / np.sqrt(away @ away) - method.alpha * np.abs(row).sum())
+    return expected
 
 
-def by_loops(data, distance: bool) -> np.ndarray:
+@equals(FDBD(True), FDBD(False), many=40, rtol=2e-5)
+def test_fdbd_equals_distances_to_planes(data, method):
     """Each boundary's distance on its own: the point–plane distance of f to {w_c·f + b_c = w_ŷ·f + b_ŷ}."""
-    mean = f(data.train).mean(axis=0) if distance else 0.0
+    mean = f(data.train).mean(axis=0) if method.distance else 0.0
     result = []
     for row, logits in zip(f(data.test), z(data.test), strict=True):
         top = logits.argmax()
@@ -191,14 +179,7 @@ def by_loops(data, distance: bool) -> np.ndarray:
             if c != top
         ]
         result.append(-np.sum(planes) / np.linalg.norm(row - mean))
-    return np.array(result)
-
-
-@pytest.mark.parametrize("distance", [True, False])
-@pytest.mark.parametrize(("kind", "n"), [(kind, 40 if kind == "many_classes" else 600) for kind in KINDS])
-def test_fdbd_equals_distances_to_planes(kind, n, distance):
-    data = problem(kind, n)
-    assert_equal(scores(FDBD(distance), data), by_loops(data, distance), rtol=2e-5)
+    return result
 
 
 def test_fdbd_classes_with_equal_weights_have_no_boundary():
@@ -210,9 +191,10 @@ def test_fdbd_classes_with_equal_weights_have_no_boundary():
     assert torch.all(twins <= 0)
 
 
-def by_projection(data, over) -> np.ndarray:
+@equals(ORA("max"), ORA("mean"), ORA("min"), many=40, rtol=5e-6)
+def test_ora_equals_angles_to_projections(data, method):
     """Every projection made, every angle taken by arccos, class by class and sample by sample."""
-    features, labels = f(data.train), y(data.train)
+    features, labels, over = f(data.train), y(data.train), {"max": max, "mean": np.mean, "min": min}
     mean = np.mean([features[labels == c].mean(axis=0) for c in np.unique(labels)], axis=0)
     result = []
     for row, logits in zip(f(data.test), z(data.test), strict=True):
@@ -224,15 +206,8 @@ def by_projection(data, over) -> np.ndarray:
                 on = row - (logits[top] - logits[c]) * gap / (gap @ gap)
                 a, b = row - mean, on - mean
                 angles.append(np.arccos(np.clip(a @ b / np.linalg.norm(a) / np.linalg.norm(b), -1, 1)))
-        result.append(-over(angles) / np.pi)
-    return np.array(result)
-
-
-@pytest.mark.parametrize(("aggregation", "over"), [("max", max), ("mean", np.mean), ("min", min)])
-@pytest.mark.parametrize(("kind", "n"), [(kind, 40 if kind == "many_classes" else 600) for kind in KINDS])
-def test_ora_equals_angles_to_projections(kind, n, aggregation, over):
-    data = problem(kind, n)
-    assert_equal(scores(ORA(aggregation), data), by_projection(data, over), rtol=5e-6)
+        result.append(-over[method.aggregation](angles) / np.pi)
+    return result
 
 
 def test_ora_classes_with_equal_weights_and_a_feature_at_the_mean_have_angle_zero():

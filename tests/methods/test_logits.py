@@ -13,21 +13,18 @@ from openbench.methods import logits
 from openbench.methods.logits import GEN, KLM, MLS, Energy, Entropy, OpenMax, TempScaling
 from openbench.methods.msp import MSP
 
-from .problems import KINDS, assert_equal, changed, given, problem, scores, y, z
+from .problems import KINDS, assert_equal, changed, equals, given, kinds_but, problem, scores, y, z
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_msp_equals_scipy(kind):
-    data = problem(kind)
-    assert_equal(scores(MSP(), data), -softmax(z(data.test), axis=1).max(axis=1))
+@equals(MSP())
+def test_msp_equals_scipy(data, method):
+    return -softmax(z(data.test), axis=1).max(axis=1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_msp_exact_is_the_log_odds_of_all_other_classes(kind):
-    data = problem(kind)
+@equals(MSP(exact=True))
+def test_msp_exact_is_the_log_odds_of_all_other_classes(data, method):
     ordered = np.sort(z(data.test), axis=1)
-    odds = logsumexp(ordered[:, :-1], axis=1) - ordered[:, -1]
-    assert_equal(scores(MSP(exact=True), data), odds - np.log(ordered.shape[1] - 1))
+    return logsumexp(ordered[:, :-1], axis=1) - ordered[:, -1] - np.log(ordered.shape[1] - 1)
 
 
 def test_msp_exact_ranks_where_float32_probabilities_tie():
@@ -39,24 +36,19 @@ def test_msp_exact_ranks_where_float32_probabilities_tie():
     torch.testing.assert_close(exact, -lead)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_mls_is_the_negative_of_the_last_sorted_logit(kind):
-    data = problem(kind)
-    np.testing.assert_array_equal(scores(MLS(), data), -np.sort(z(data.test), axis=1)[:, -1])
+@equals(MLS(), rtol=0)
+def test_mls_is_the_negative_of_the_last_sorted_logit(data, method):
+    return -np.sort(z(data.test), axis=1)[:, -1]
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 10.0])
-@pytest.mark.parametrize("kind", KINDS)
-def test_energy_equals_scipy(kind, temperature):
-    data = problem(kind)
-    expected = -temperature * logsumexp(z(data.test) / temperature, axis=1)
-    assert_equal(scores(Energy(temperature), data), expected)
+@equals(Energy(0.5), Energy(1.0), Energy(10.0))
+def test_energy_equals_scipy(data, method):
+    return -method.temperature * logsumexp(z(data.test) / method.temperature, axis=1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_entropy_equals_scipy(kind):
-    data = problem(kind)
-    assert_equal(scores(Entropy(), data), entropy(softmax(z(data.test), axis=1), axis=1))
+@equals(Entropy())
+def test_entropy_equals_scipy(data, method):
+    return entropy(softmax(z(data.test), axis=1), axis=1)
 
 
 def test_entropy_entropies_near_zero_keep_their_order():
@@ -87,11 +79,9 @@ def gen_by_loops(logits: np.ndarray, gamma: float, top: int) -> np.ndarray:
     return result
 
 
-@pytest.mark.parametrize("kind", ["rectified", "hot", "two_classes", "dead"])
-def test_gen_exact_equals_sums_over_the_other_classes(kind):
-    data = problem(kind, n=150)
-    assert_equal(scores(GEN(exact=True), data), gen_by_loops(z(data.test), 0.1, 100))
-    assert_equal(scores(GEN(0.5, 2, exact=True), data), gen_by_loops(z(data.test), 0.5, 2))
+@equals(GEN(exact=True), GEN(0.5, 2, exact=True), kinds=kinds_but("signed", "many_classes"), n=150)
+def test_gen_exact_equals_sums_over_the_other_classes(data, method):
+    return gen_by_loops(z(data.test), method.gamma, method.top)
 
 
 def test_gen_exact_ranks_saturated_logits_where_float32_does_not():
@@ -101,22 +91,14 @@ def test_gen_exact_ranks_saturated_logits_where_float32_does_not():
     assert spearmanr(scores(GEN(), data), truth).statistic < 0.98
 
 
-def by_scipy(data) -> np.ndarray:
+@equals(KLM(), kinds=kinds_but("hot"), n=200, many=40, rtol=1e-4)
+def test_klm_equals_scipy_pair_by_pair(data, method):
     """The least scipy.stats.entropy(p, q) over templates q, which normalises both of its arguments."""
     val = softmax(z(data.val), axis=1)
     predicted, templates = val.argmax(axis=1), np.eye(val.shape[1])
     for c in np.unique(predicted):
         templates[c] = val[predicted == c].mean(axis=0)
-    return np.array([entropy(p[:, None], templates.T, axis=0).min() for p in softmax(z(data.test), axis=1)])
-
-
-@pytest.mark.parametrize(
-    ("kind", "n"), [("rectified", 200), ("signed", 200), ("two_classes", 200), ("dead", 200), ("many_classes", 40)]
-)
-def test_klm_equals_scipy_pair_by_pair(kind, n):
-    data = problem(kind, n)
-    found = scores(KLM(), data)
-    np.testing.assert_allclose(found, by_scipy(data), rtol=1e-4, atol=1e-6)
+    return [entropy(p[:, None], templates.T, axis=0).min() for p in softmax(z(data.test), axis=1)]
 
 
 def test_klm_probabilities_that_underflow_in_templates_have_their_closed_form():
@@ -160,13 +142,9 @@ def test_temp_scaling_converged_temperature_is_the_root_of_the_likelihood_slope(
     assert float(method.temperature_) == pytest.approx(1 / inverse, rel=1e-4)
 
 
-@pytest.mark.parametrize("solver", ["lbfgs", "converged"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_temp_scaling_scores_are_softmax_at_the_learnt_temperature(kind, solver):
-    data = problem(kind)
-    method = TempScaling(solver)
-    found = scores(method, data)
-    assert_equal(found, -softmax(z(data.test) / float(method.temperature_), axis=1).max(axis=1))
+@equals(TempScaling("lbfgs"), TempScaling("converged"))
+def test_temp_scaling_scores_are_softmax_at_the_learnt_temperature(data, method):
+    return -softmax(z(data.test) / float(method.temperature_), axis=1).max(axis=1)
 
 
 @pytest.mark.parametrize("kind", ["rectified", "signed", "two_classes"])
@@ -199,15 +177,21 @@ def fitted_tail(distances: np.ndarray, tail: int):
     return lambda d: weibull_min.cdf(d + 10_000 - largest.min(), np.exp(log_shape), scale=10_000 + above)
 
 
-def openmax_by_loops(data, alpha: int, tail: int) -> np.ndarray:
+@equals(
+    *(OpenMax(alpha, tail) for alpha, tail in [(3, 20), (1, 10), (2, 50), (2, 2)]),
+    kinds=["rectified", "signed", "two_classes"],
+    rtol=1e-3,
+)
+def test_openmax_is_the_log_odds_of_the_unknown_probability(data, method):
     """P(unknown), sample by sample and class by class."""
+    alpha = min(method.alpha, data.head.num_classes)
     train, labels = z(data.train), y(data.train)
     right = train.argmax(axis=1) == labels
     models = {}
     for c in np.unique(labels[right]):
         rows = train[right & (labels == c)]
         mean = rows.mean(axis=0)
-        models[c] = (mean, fitted_tail(np.linalg.norm(rows - mean, axis=1), tail))
+        models[c] = (mean, fitted_tail(np.linalg.norm(rows - mean, axis=1), method.tail))
     result = []
     for row in z(data.test):
         revised = row.copy()
@@ -217,17 +201,7 @@ def openmax_by_loops(data, alpha: int, tail: int) -> np.ndarray:
                 revised[c] = row[c] * (1 - (alpha - place) / alpha * outlying(np.linalg.norm(row - mean)))
         unknown = np.exp((row - revised).sum())
         result.append(unknown / (np.exp(revised).sum() + unknown))
-    return np.array(result)
-
-
-@pytest.mark.parametrize("kind", ["rectified", "signed", "two_classes"])
-@pytest.mark.parametrize(("alpha", "tail"), [(3, 20), (1, 10), (2, 50), (2, 2)])
-def test_openmax_is_the_log_odds_of_the_unknown_probability(kind, alpha, tail):
-    data = problem(kind)
-    if kind == "two_classes":
-        alpha = min(alpha, 2)
-    expected = logit(openmax_by_loops(data, alpha, tail))
-    assert_equal(scores(OpenMax(alpha, tail), data), expected, rtol=1e-3)
+    return logit(result)
 
 
 def test_openmax_classes_without_correct_samples_are_not_revised():

@@ -1,5 +1,6 @@
 """Principal subspaces, against scikit-learn and singular value decompositions."""
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +14,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.errors import MethodError
 from openbench.methods.subspaces import KPCA, NECO, PNML, Residual, ViM
 
-from .problems import KINDS, Problem, assert_equal, changed, f, given, problem, scores, unit, z
+from .problems import Problem, assert_equal, changed, equals, f, given, kinds_but, problem, scores, unit, z
 
 
 def outside(data: Problem, x: FeatureSet, dim: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -23,27 +24,20 @@ def outside(data: Problem, x: FeatureSet, dim: int) -> Callable[[np.ndarray], np
     return lambda features: np.linalg.norm((features - u) - (features - u) @ principal @ principal.T, axis=1)
 
 
-def by_svd(data: Problem, dim: int) -> np.ndarray:
-    length = outside(data, data.train, dim)
+def centred(kind: str, n: int) -> Problem:
+    """Centred rows lower the rank of W by one; a cut-off near float32's ε would invert what rounding left."""
+    if kind != "centred":
+        return problem(kind, n)
+    data = problem(n=n)
+    head = Head(data.head.weight - data.head.weight.mean(dim=0), data.head.bias)
+    return Problem(*(changed(x, logits=head(x.features)) for x in (data.train, data.val, data.test)), head)
+
+
+@equals(ViM(1), ViM(12), ViM(19), kinds=["centred", *kinds_but("dead")], make=centred)
+def test_vim_equals_a_singular_value_decomposition(data, method):
+    length = outside(data, data.train, method.dim)
     alpha = z(data.train).max(axis=1).mean() / length(f(data.train)).mean()
     return alpha * length(f(data.test)) - logsumexp(z(data.test), axis=1)
-
-
-@pytest.mark.parametrize("dim", [1, 12, 19])
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "dead"])
-def test_vim_equals_a_singular_value_decomposition(kind, dim):
-    data = problem(kind)
-    assert_equal(scores(ViM(dim), data), by_svd(data, dim))
-
-
-def test_vim_rows_of_the_head_that_sum_to_zero_do_not_invert_noise():
-    """Centred rows lower the rank of W by one; a cut-off near float32's ε would invert what rounding left."""
-    data = problem()
-    weight = data.head.weight - data.head.weight.mean(dim=0)
-    head = Head(weight, data.head.bias)
-    centred = Problem(*(changed(x, logits=head(x.features)) for x in (data.train, data.val, data.test)), head)
-    assert np.linalg.matrix_rank(weight.double().numpy(), tol=1e-5) == 5
-    assert_equal(scores(ViM(12), centred), by_svd(centred, 12))
 
 
 @pytest.mark.parametrize(("d", "dim"), [(24, 12), (300, 256)])
@@ -71,11 +65,9 @@ def test_vim_features_of_lower_rank_than_the_subspace_are_an_error():
             ViM(dim).fit(flat, head)
 
 
-@pytest.mark.parametrize("dim", [1, 8, 16])
-@pytest.mark.parametrize("kind", KINDS)
-def test_residual_equals_what_a_singular_value_decomposition_leaves(kind, dim):
-    data = problem(kind)
-    assert_equal(scores(Residual(dim), data), outside(data, data.val, dim)(f(data.test)))
+@equals(Residual(1), Residual(8), Residual(16))
+def test_residual_equals_what_a_singular_value_decomposition_leaves(data, method):
+    return outside(data, data.val, method.dim)(f(data.test))
 
 
 @pytest.mark.parametrize(("d", "kept"), [(24, 12), (700, 350), (1100, 588)])
@@ -87,24 +79,16 @@ def test_residual_auto_leaves_residual_directions(d, kept):
     assert Residual().fit(split, head).residual_.shape == (d, kept)
 
 
-def by_sklearn(data, dim: int, standardise: bool) -> np.ndarray:
+@equals(*(NECO(dim, *how) for dim in (1, 8, 15) for how in itertools.product((True, False), repeat=2)), rtol=1e-4)
+def test_neco_equals_scaler_and_pca_of_sklearn(data, method):
     """Share of the length inside the subspace: scaler and PCA as the authors' code uses them."""
     train, test = f(data.train), f(data.test)
-    if standardise:
+    if method.standardise:
         scaler = StandardScaler().fit(train)
         train, test = scaler.transform(train), scaler.transform(test)
-    inside = PCA(dim, svd_solver="full").fit(train).transform(test)
-    return np.linalg.norm(inside, axis=1) / np.linalg.norm(test, axis=1)
-
-
-@pytest.mark.parametrize("standardise", [True, False])
-@pytest.mark.parametrize("dim", [1, 8, 15])
-@pytest.mark.parametrize("kind", KINDS)
-def test_neco_equals_scaler_and_pca_of_sklearn(kind, dim, standardise):
-    data = problem(kind)
-    share = by_sklearn(data, dim, standardise)
-    assert_equal(scores(NECO(dim, standardise, max_logit=False), data), -share, rtol=1e-4)
-    assert_equal(scores(NECO(dim, standardise), data), -share * z(data.test).max(axis=1), rtol=1e-4)
+    inside = PCA(method.dim, svd_solver="full").fit(train).transform(test)
+    share = np.linalg.norm(inside, axis=1) / np.linalg.norm(test, axis=1)
+    return -share * z(data.test).max(axis=1) if method.max_logit else -share
 
 
 @pytest.mark.parametrize("kind", ["rectified", "signed", "dead"])
@@ -144,22 +128,16 @@ def errors(train: np.ndarray, test: np.ndarray, variance: float) -> np.ndarray:
     return np.linalg.norm(test - pca.inverse_transform(pca.transform(test)), axis=1)
 
 
-@pytest.mark.parametrize("variance", [0.1, 0.7, 0.85])
-@pytest.mark.parametrize("kind", KINDS)
-def test_kpca_cosine_kernel_equals_sklearns_reconstruction_of_unit_features(kind, variance):
-    data = problem(kind)
-    expected = errors(unit(f(data.train)), unit(f(data.test)), variance)
-    assert_equal(scores(KPCA("cosine", variance), data), expected, rtol=1e-4)
+@equals(KPCA("cosine", 0.1), KPCA("cosine", 0.7), KPCA("cosine", 0.85), rtol=1e-4)
+def test_kpca_cosine_kernel_equals_sklearns_reconstruction_of_unit_features(data, method):
+    return errors(unit(f(data.train)), unit(f(data.test)), method.variance)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_kpca_gaussian_kernel_equals_sklearns_reconstruction_of_random_features(kind):
-    data = problem(kind)
-    method = KPCA(variance=0.8, gamma=1.5, components=100)
-    found = scores(method, data)
+@equals(KPCA(variance=0.8, gamma=1.5, components=100), rtol=1e-3)
+def test_kpca_gaussian_kernel_equals_sklearns_reconstruction_of_random_features(data, method):
     frequencies, phases = method.frequencies_.double().numpy(), method.phases_.double().numpy()
     train, test = (np.cos(unit(f(x)) @ frequencies.T + phases) / np.sqrt(50) for x in (data.train, data.test))
-    assert_equal(found, errors(train, test, 0.8), rtol=1e-3)
+    return errors(train, test, 0.8)
 
 
 @pytest.mark.parametrize("gamma", [0.5, 2.0])
@@ -172,7 +150,8 @@ def test_kpca_products_of_random_features_approximate_the_kernel(gamma):
     np.testing.assert_allclose(mapped @ mapped.T, kernel, atol=0.12)
 
 
-def as_printed(data) -> np.ndarray:
+@equals(PNML(), kinds=kinds_but("hot"), rtol=2e-4)
+def test_pnml_equals_the_formula(data, method):
     """The formula, term by term, with the pseudo-inverse of the features themselves."""
     train, test = normalize(f(data.train)), normalize(f(data.test))
     p = softmax(test @ data.weight.T + data.bias, axis=1)
@@ -180,12 +159,6 @@ def as_printed(data) -> np.ndarray:
     g = np.square(test @ inverse).sum(axis=1, keepdims=True)
     kappa = g / (1 + g)
     return np.log((p / (p + (1 - p) * p**kappa)).sum(axis=1)) / np.log(p.shape[1])
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hot"])
-def test_pnml_equals_the_formula(kind):
-    data = problem(kind)
-    assert_equal(scores(PNML(), data), as_printed(data), rtol=2e-4)
 
 
 def test_pnml_regrets_of_sure_predictions_keep_their_order():
