@@ -136,7 +136,7 @@ def equals(
     rtol: float = 1e-5,
     make: Callable[[str, int], "Problem"] = lambda kind, n: problem(kind, n),
 ) -> Callable[[Callable[[Problem, Any], ArrayLike]], Callable[..., None]]:
-    """Make a formula a test: of a problem and a method, once fitted, it returns the scores that the method should give.
+    """Make a formula a test: of a problem and a fitted method, it returns what the first test samples, or all, score.
 
     Args:
         methods: each is tested on each kind of problem.
@@ -152,7 +152,9 @@ def equals(
         @pytest.mark.parametrize("method", methods, ids=repr)
         def test(kind: str, method: Method) -> None:
             data = make(kind, many if many and kind == "many_classes" else n)
-            assert_equal(scores(method, data), formula(data, method), rtol)
+            found = scores(method, data)
+            expected = formula(data, method)
+            assert_equal(found[: len(expected)], expected, rtol)
 
         return test
 

@@ -19,8 +19,10 @@ from .problems import (
     assert_blocks_leave_no_trace,
     assert_equal,
     changed,
+    equals,
     f,
     given,
+    kinds_but,
     on_sphere,
     problem,
     scores,
@@ -35,7 +37,7 @@ def distances(features: np.ndarray, mean: np.ndarray, cloud: np.ndarray) -> np.n
     return np.einsum("nd,de,ne->n", features - mean, pinvh(covariance, rtol=1e-10), features - mean)
 
 
-def nearest(data) -> np.ndarray:
+def nearest(data, method=None) -> np.ndarray:
     """The distance to the nearest class mean, with the covariance of class-centred features."""
     features, labels = f(data.train), y(data.train)
     means = {c: features[labels == c].mean(axis=0) for c in np.unique(labels)}
@@ -43,16 +45,14 @@ def nearest(data) -> np.ndarray:
     return np.min([distances(f(data.test), mean, within) for mean in means.values()], axis=0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_mds_equals_distances_taken_class_by_class(kind):
-    data = problem(kind)
-    assert_equal(scores(MDS(), data), nearest(data))
+test_mds_equals_distances_taken_class_by_class = equals(MDS())(nearest)
+# n = 20 < d = 24: distances live in the span of the samples, as with a pseudo-inverse.
+test_mds_more_dimensions_than_samples = equals(MDS(), kinds=["rectified"], n=20, rtol=1e-4)(nearest)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_mds_normalised_equals_distances_of_unit_vectors(kind):
-    data = problem(kind)
-    assert_equal(scores(MDS(normalise=True), data), scores(MDS(), on_sphere(data)), rtol=1e-4)
+@equals(MDS(normalise=True), rtol=1e-4)
+def test_mds_normalised_equals_distances_of_unit_vectors(data, method):
+    return scores(MDS(), on_sphere(data))
 
 
 @pytest.mark.parametrize("method", [MDS(), RMDS()])
@@ -78,12 +78,6 @@ def test_mds_translation_of_all_features_changes_nothing():
     assert_equal(found, scores(MDS(), data), rtol=2e-3)
 
 
-def test_mds_more_dimensions_than_samples():
-    """n = 20 < d = 24: distances live in the span of the samples, as with a pseudo-inverse."""
-    data = problem(n=20)
-    assert_equal(scores(MDS(), data), nearest(data), rtol=1e-4)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_rmds_equals_distances_taken_class_by_class(kind):
     data = problem(kind)
@@ -93,30 +87,26 @@ def test_rmds_equals_distances_taken_class_by_class(kind):
     np.testing.assert_allclose(scores(RMDS(), data), to_class - background, rtol=1e-5, atol=1e-5 * to_class.max())
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "many_classes"])
+@pytest.mark.parametrize("kind", kinds_but("many_classes"))
 def test_rmds_normalised_equals_distances_of_unit_vectors(kind):
     data = problem(kind)
     found, expected = scores(RMDS(normalise=True), data), scores(RMDS(), on_sphere(data))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("beta", [0.5, 2.0])
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "dead"])
-def test_scaled_mds_equals_scipys_mahalanobis_distance_of_scaled_features(kind, beta):
-    data = problem(kind)
-    train, test = (x / np.linalg.norm(x, axis=1, keepdims=True) ** beta for x in (f(data.train), f(data.test)))
+@equals(ScaledMDS(0.5), ScaledMDS(2.0), kinds=kinds_but("dead"), rtol=5e-5)
+def test_scaled_mds_equals_scipys_mahalanobis_distance_of_scaled_features(data, method):
+    train, test = (x / np.linalg.norm(x, axis=1, keepdims=True) ** method.beta for x in (f(data.train), f(data.test)))
     labels = y(data.train)
     means = np.array([train[labels == c].mean(axis=0) for c in np.unique(labels)])
     inner = train - means[np.searchsorted(np.unique(labels), labels)]
     precision = np.linalg.inv(inner.T @ inner / len(inner))
-    assert_equal(scores(ScaledMDS(beta), data), cdist(test, means, "mahalanobis", VI=precision).min(axis=1) ** 2, 5e-5)
+    return cdist(test, means, "mahalanobis", VI=precision).min(axis=1) ** 2
 
 
-@pytest.mark.parametrize(("beta", "normalise"), [(0.0, False), (1.0, True)])
-@pytest.mark.parametrize("kind", ["rectified", "dead"])
-def test_scaled_mds_its_ends_are_mds_and_mds_on_the_sphere(kind, beta, normalise):
-    data = problem(kind)
-    assert_equal(scores(ScaledMDS(beta), data), scores(MDS(normalise), data), rtol=1e-4)
+@equals(ScaledMDS(0.0), ScaledMDS(1.0), kinds=["rectified", "dead"], rtol=1e-4)
+def test_scaled_mds_its_ends_are_mds_and_mds_on_the_sphere(data, method):
+    return scores(MDS(normalise=method.beta == 1), data)
 
 
 def test_scaled_mds_a_feature_of_zeros_stays_zero():
@@ -156,6 +146,16 @@ def test_gmm_a_ridge_that_rounding_swallows_is_refused():
         GMM(ridge=1e-30).fit(train, None)
 
 
+@equals(SSD(), rtol=1e-4)
+def test_ssd_one_cluster_equals_sklearns_empirical_covariance(data, method):
+    return by_sklearn(data, np.zeros(len(data.train)))
+
+
+@equals(SSD("labels"), kinds=["rectified", "signed", "two_classes"], rtol=1e-4)
+def test_ssd_labels_as_clusters_equal_sklearns_covariances(data, method):
+    return by_sklearn(data, y(data.train))
+
+
 def by_sklearn(data, members: np.ndarray) -> np.ndarray:
     """Unit features, standardised, and a Gaussian per cluster, all by sklearn."""
     scaler = StandardScaler().fit(normalize(f(data.train)))
@@ -163,18 +163,6 @@ def by_sklearn(data, members: np.ndarray) -> np.ndarray:
     return np.min(
         [EmpiricalCovariance().fit(train[members == m]).mahalanobis(test) for m in np.unique(members)], axis=0
     )
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_ssd_one_cluster_equals_sklearns_empirical_covariance(kind):
-    data = problem(kind)
-    assert_equal(scores(SSD(), data), by_sklearn(data, np.zeros(len(data.train))), rtol=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["rectified", "signed", "two_classes"])
-def test_ssd_labels_as_clusters_equal_sklearns_covariances(kind):
-    data = problem(kind)
-    assert_equal(scores(SSD("labels"), data), by_sklearn(data, y(data.train)), rtol=1e-4)
 
 
 def test_ssd_chunks_of_the_fit_leave_no_trace(monkeypatch):

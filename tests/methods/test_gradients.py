@@ -13,20 +13,7 @@ from openbench.errors import MethodError
 from openbench.methods.gradients import GROOD, IODIN, ODIN, PRO, GradNorm, GradUncertainty
 from openbench.testing._toy import network_with
 
-from .problems import (
-    KINDS,
-    STD,
-    Problem,
-    assert_equal,
-    f,
-    given,
-    head_gradients,
-    logits_after_step,
-    problem,
-    scores,
-    y,
-    z,
-)
+from .problems import STD, assert_equal, equals, f, given, head_gradients, logits_after_step, problem, scores, y, z
 
 
 def by_hand(network, images: torch.Tensor, temperature: float, epsilon: float) -> np.ndarray:
@@ -174,31 +161,18 @@ def test_pro_each_step_costs_one_pass(network, images):
     assert network.passes - before == 4 * len(images)
 
 
-def by_autograd(data: Problem, temperature: float) -> np.ndarray:
-    """One backward pass per sample, as the authors do."""
-    gradients = head_gradients(data, lambda z: -torch.log_softmax(z / temperature, dim=0).sum())
-    return np.array([float(weight.abs().sum()) for weight, _ in gradients])
+@equals(GradNorm(1.0), GradNorm(3.0), GradNorm(mean=True), n=120)
+def test_gradnorm_equals_a_backward_pass_per_sample(data, method):
+    gradients = head_gradients(data, lambda z: -torch.log_softmax(z / method.temperature, dim=0).sum())
+    divisor = data.head.num_classes if method.mean else 1
+    return [-float(weight.abs().sum()) / divisor for weight, _ in gradients]
 
 
-@pytest.mark.parametrize("temperature", [1.0, 3.0])
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradnorm_equals_autograd(kind, temperature):
-    data = problem(kind, n=120)
-    assert_equal(scores(GradNorm(temperature), data), -by_autograd(data, temperature))
-
-
-def test_gradnorm_mean_divides_by_the_number_of_classes():
-    data = problem(n=120)
-    assert_equal(scores(GradNorm(mean=True), data), -by_autograd(data, 1.0) / 6)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_grad_uncertainty_equals_a_backward_pass_per_sample_of_the_cost_of_a_label_of_ones(kind):
-    data = problem(kind, n=60)
+@equals(GradUncertainty(), n=60, rtol=2e-5)
+def test_grad_uncertainty_equals_a_backward_pass_per_sample_of_the_cost_of_a_label_of_ones(data, method):
     # The other half of the binary cross-entropy, (1 − y) log(1 − p), is zero.
     gradients = head_gradients(data, lambda z: -torch.log_softmax(z, dim=0).sum())
-    expected = [-float(weight.square().sum() + bias.square().sum()) for weight, bias in gradients]
-    assert_equal(scores(GradUncertainty(), data), expected, rtol=2e-5)
+    return [-float(weight.square().sum() + bias.square().sum()) for weight, bias in gradients]
 
 
 def prototypes(data) -> np.ndarray:
@@ -218,13 +192,11 @@ def gradients(data, x: FeatureSet) -> np.ndarray:
     return np.array(found)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_grood_equals_nearest_gradient_by_autograd(kind):
-    data = problem(kind, n=300)
+@equals(GROOD(), n=300, rtol=1e-4)
+def test_grood_equals_nearest_gradient_by_autograd(data, method):
     right = z(data.train).argmax(axis=1) == y(data.train)
     index = NearestNeighbors(n_neighbors=1, algorithm="brute").fit(gradients(data, data.train)[right])
-    expected = index.kneighbors(gradients(data, data.test))[0][:, 0] ** 2
-    assert_equal(scores(GROOD(), data), expected, rtol=1e-4)
+    return index.kneighbors(gradients(data, data.test))[0][:, 0] ** 2
 
 
 def test_grood_the_ood_prototype_itself_has_a_gradient_of_zero():

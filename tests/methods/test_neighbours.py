@@ -19,7 +19,20 @@ from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
 from openbench.methods.neighbours import CFOOD, OODD, CombOOD, NNGuide, Relation, best_exponents
 
-from .problems import KINDS, assert_blocks_leave_no_trace, assert_equal, f, given, problem, scores, unit, y, z
+from .problems import (
+    KINDS,
+    assert_blocks_leave_no_trace,
+    assert_equal,
+    equals,
+    f,
+    given,
+    kinds_but,
+    problem,
+    scores,
+    unit,
+    y,
+    z,
+)
 
 
 def brute(bank, k: int) -> NearestNeighbors:
@@ -211,11 +224,9 @@ def bank_of(method: NNGuide, data) -> np.ndarray:
     return distances.argmin(axis=1)
 
 
-@pytest.mark.parametrize("kind", ["rectified", "signed", "hot", "two_classes", "dead"])
-@pytest.mark.parametrize(("alpha", "size"), [(0.01, 200), (0.34, 400), (1.0, 600)])
-def test_nnguide_the_first_samples_up_to_a_whole_batch_equal_loops(kind, alpha, size):
-    data = problem(kind)
-    assert_equal(scores(NNGuide(50, alpha, "first"), data), nnguide_by_loops(data, np.arange(size), 50))
+@equals(*(NNGuide(50, alpha, "first") for alpha in (0.01, 0.34, 1.0)), kinds=kinds_but("many_classes"))
+def test_nnguide_the_first_samples_up_to_a_whole_batch_equal_loops(data, method):
+    return nnguide_by_loops(data, np.arange({0.01: 200, 0.34: 400, 1.0: 600}[method.alpha]), 50)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -252,11 +263,12 @@ def test_relation_blocks_of_bank_and_queries_leave_no_trace(monkeypatch):
     assert_blocks_leave_no_trace(Relation(), problem(), monkeypatch, _BANK_CHUNK=37, _QUERY_CHUNK=11)
 
 
-CFOOD_KINDS = ["rectified", "signed", "dead", "two_classes"]
 GRID = [*np.linspace(0.001, 0.1, 100), *np.linspace(0.105, 0.5, 81), *np.linspace(0.51, 0.99, 49)]
 
 
-def by_definition(data, share: float) -> np.ndarray:
+# 0.07 · 300 is a little more than 21 in floating point, and 21 references are enough.
+@equals(CFOOD(1, 0.0115), CFOOD(1, 0.07), CFOOD(1, 0.5), kinds=kinds_but("hot", "many_classes"), n=300)
+def test_cfood_equals_growing_neighbourhoods(data, method):
     """With all training samples as references: grow the neighbourhoods until enough of them hold the sample."""
     references, m = unit(f(data.train)), len(data.train)
     own = np.sort(np.linalg.norm(references[:, None] - references, axis=2), axis=1)
@@ -266,21 +278,12 @@ def by_definition(data, share: float) -> np.ndarray:
         kappa = 1.0
         for candidate in GRID:
             neighbour = max(int(candidate * m - 1), 0) + 1  # the sample itself is the zeroth
-            if np.mean(distances <= own[:, neighbour]) >= share:
+            if np.mean(distances <= own[:, neighbour]) >= method.share:
                 kappa = candidate
                 break
         found.append(kappa)
-    return np.array(found)
-
-
-# 0.07 · 300 is a little more than 21 in floating point, and 21 references are enough.
-@pytest.mark.parametrize("share", [0.0115, 0.07, 0.5])
-@pytest.mark.parametrize("kind", CFOOD_KINDS)
-def test_cfood_equals_growing_neighbourhoods(kind, share):
-    data = problem(kind, n=300)
-    found = scores(CFOOD(1, share), data)
-    assert_equal(found, by_definition(data, share))
-    assert len(np.unique(found)) > 10
+    assert len(set(found)) > 10
+    return found
 
 
 def test_cfood_references_are_a_seeded_share_of_training_samples():
@@ -303,26 +306,17 @@ def test_cfood_blocks_leave_no_trace(monkeypatch):
     assert_blocks_leave_no_trace(CFOOD(1), problem(n=300), monkeypatch, _ENTRIES=1000)
 
 
-COMBOOD_KINDS = ["signed", "two_classes", "many_classes", "rectified"]
-
-
-def combood_by_sklearn(data, k: int) -> np.ndarray:
+@equals(CombOOD(1), CombOOD(50), kinds=["signed", "two_classes", "many_classes", "rectified"], rtol=2e-4)
+def test_combood_equals_the_steps_with_sklearn(data, method):
     """Scaler, power transform, covariance plus identity, brute-force neighbours: the authors' steps."""
     train, test = unit(f(data.train)), unit(f(data.test))
-    distance = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(train).kneighbors(test)[0][:, -1]
+    distance = brute(train, method.k).kneighbors(test)[0][:, -1]
     scaler, power = StandardScaler(), PowerTransformer()
     shaped = power.fit_transform(scaler.fit_transform(train))
     inverse = np.linalg.inv(np.cov(shaped, rowvar=False) + np.identity(24))
     rows = power.transform(scaler.transform(test))
     far = np.array([mahalanobis(row, np.zeros(24), inverse) ** 2 for row in rows])
     return np.sqrt(24) * np.log(distance**2) + far
-
-
-@pytest.mark.parametrize("k", [1, 50])
-@pytest.mark.parametrize("kind", COMBOOD_KINDS)
-def test_combood_equals_the_steps_with_sklearn(kind, k):
-    data = problem(kind)
-    assert_equal(scores(CombOOD(k), data), combood_by_sklearn(data, k), rtol=2e-4)
 
 
 def test_combood_exponents_maximise_the_likelihood():

@@ -13,16 +13,13 @@ from openbench.errors import FieldError, MethodError
 from openbench.methods import prompts
 from openbench.methods.prompts import CLIPN, CSP, EOE, GLMCM, MCM, AdaNeg, NegLabel, ZeroShot
 
-from .problems import KINDS, assert_equal, f, fitted_on_texts, given, problem, scores, unit, worded
+from .problems import KINDS, assert_equal, equals, f, fitted_on_texts, given, problem, scores, unit, worded
 
 
-@pytest.mark.parametrize("temperature", [0.01, 1.0, 10.0])
-@pytest.mark.parametrize("kind", KINDS)
-def test_mcm_equals_softmax_of_scipys_cosines(kind, temperature):
-    data = problem(kind)
+@equals(MCM(0.01), MCM(1.0), MCM(10.0))
+def test_mcm_equals_softmax_of_scipys_cosines(data, method):
     cosine = 1 - cdist(f(data.test), data.weight, metric="cosine")
-    expected = 1 / data.head.num_classes - softmax(cosine / temperature, axis=1).max(axis=1)
-    assert_equal(scores(MCM(temperature), data), expected)
+    return 1 / data.head.num_classes - softmax(cosine / method.temperature, axis=1).max(axis=1)
 
 
 def test_mcm_a_thousand_near_equal_probabilities_do_not_tie():

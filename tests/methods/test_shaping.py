@@ -16,13 +16,14 @@ from openbench.errors import MethodError
 from openbench.methods.shaping import ASH, DICE, LTS, RAS, SCALE, VRA, AdaSCALE, LINe, OptFS, ReAct
 
 from .problems import (
-    KINDS,
     Problem,
     assert_blocks_leave_no_trace,
     assert_equal,
     changed,
+    equals,
     f,
     given,
+    kinds_but,
     problem,
     scores,
     y,
@@ -39,25 +40,19 @@ def quantiles(x: FeatureSet, *percentiles: float) -> np.ndarray:
     return mquantiles(f(x).ravel(), np.array(percentiles) / 100, alphap=1, betap=1)
 
 
-@pytest.mark.parametrize("percentile", [0, 85, 90, 99, 100])
-@pytest.mark.parametrize("kind", KINDS)
-def test_react_equals_clipping_by_hand(kind, percentile):
-    data = problem(kind)
-    [threshold] = quantiles(data.val, percentile)
-    clipped = np.where(f(data.test) > threshold, threshold, f(data.test))
-    assert_equal(scores(ReAct(percentile), data), energy(data, clipped))
+@equals(*map(ReAct, (0, 85, 90, 99, 100)))
+def test_react_equals_clipping_by_hand(data, method):
+    [threshold] = quantiles(data.val, method.percentile)
+    return energy(data, np.where(f(data.test) > threshold, threshold, f(data.test)))
 
 
-@pytest.mark.parametrize("below", ["lift", "zero"])
-@pytest.mark.parametrize(("high", "low"), [(90, 10), (99, 1), (85, 15), (50, 50)])
-@pytest.mark.parametrize("kind", KINDS)
-def test_vra_equals_clipping_by_hand(kind, high, low, below):
-    data = problem(kind)
-    t_low, t_high = quantiles(data.val, low, high)
+@equals(*(VRA(high, low, below) for high, low in [(90, 10), (99, 1), (50, 50)] for below in ("lift", "zero")))
+def test_vra_equals_clipping_by_hand(data, method):
+    t_low, t_high = quantiles(data.val, method.low, method.high)
     features = f(data.test)
     clipped = np.where(features > t_high, t_high, features)
-    clipped[features < t_low] = t_low if below == "lift" else 0
-    assert_equal(scores(VRA(high, low, below), data), energy(data, clipped))
+    clipped[features < t_low] = t_low if method.below == "lift" else 0
+    return energy(data, clipped)
 
 
 def one_by_one(features: np.ndarray, percentile: float, variant: str) -> np.ndarray:
@@ -102,11 +97,9 @@ def test_ash_halves_of_the_kept_count_round_to_even():
     assert shaped.tolist() == [[5.0, 0.0, 4.0, 0.0, 3.0]]
 
 
-@pytest.mark.parametrize("percentile", [0, 65, 85, 90, 96])  # 96: one of 24 is kept
-@pytest.mark.parametrize("kind", ["rectified", "hot", "two_classes", "many_classes", "dead"])
-def test_scale_equals_scaling_sample_by_sample(kind, percentile):
-    data = problem(kind)
-    assert_equal(scores(SCALE(percentile), data), energy(data, one_by_one(f(data.test), percentile, "scale")))
+@equals(*map(SCALE, (0, 65, 85, 90, 96)), kinds=kinds_but("signed"))  # 96: one of 24 is kept
+def test_scale_equals_scaling_sample_by_sample(data, method):
+    return energy(data, one_by_one(f(data.test), method.percentile, "scale"))
 
 
 @pytest.mark.parametrize("shift", [-10.0, -3.0, -1.0, 0.0])
@@ -120,20 +113,14 @@ def test_scale_signed_features_whose_kept_part_cancels_have_finite_scores(shift,
         assert method.fit(None, head).score(x).isfinite().all()
 
 
-def factors(data, percentile: float) -> np.ndarray:
+@equals(LTS(0), LTS(65), LTS(95))
+def test_lts_equals_scaling_sample_by_sample(data, method):
     result = []
-    for row in f(data.test):
+    for row, logits in zip(f(data.test), z(data.test), strict=True):
         active = np.sort(np.maximum(row, 0))
-        result.append((active.sum() / active[int(np.round(24 * percentile / 100)) :].sum()) ** 2)
-    return np.array(result)
-
-
-@pytest.mark.parametrize("percentile", [0, 65, 95])
-@pytest.mark.parametrize("kind", KINDS)
-def test_lts_equals_scaling_sample_by_sample(kind, percentile):
-    data = problem(kind)
-    expected = -logsumexp(z(data.test) * factors(data, percentile)[:, None], axis=1)
-    assert_equal(scores(LTS(percentile), data), expected)
+        factor = active.sum() / active[int(np.round(24 * method.percentile / 100)) :].sum()
+        result.append(-logsumexp(logits * factor**2))
+    return result
 
 
 def test_lts_a_sample_without_activations_keeps_its_logits():
@@ -142,9 +129,9 @@ def test_lts_a_sample_without_activations_keeps_its_logits():
     torch.testing.assert_close(found, -torch.logsumexp(logits, dim=1))
 
 
-def with_moved(kind: str) -> Problem:
+def with_moved(kind: str = "rectified", n: int = 200) -> Problem:
     """A problem whose features have moved, each split by noise of its own, large activations below zero too."""
-    data, generator = problem(kind, n=200), torch.Generator().manual_seed(5)
+    data, generator = problem(kind, n), torch.Generator().manual_seed(5)
 
     def moved(x: FeatureSet) -> FeatureSet:
         shift = 1.5 * torch.randn(x.features.shape, generator=generator)
@@ -196,7 +183,7 @@ def test_adascale_equals_the_formula_sample_by_sample(kind, low, high, k1, weigh
 
 def test_adascale_a_sample_is_among_those_with_a_shift_at_most_as_large_as_its_own():
     """Of four samples seen, the one that moved furthest gets p_min itself."""
-    data = with_moved("rectified")
+    data = with_moved()
     seen = data.val[:4]
     furthest = max(range(4), key=lambda i: shift_of(f(seen)[i], g(seen)[i], 1, 1, 10.0))
     both, least = (AdaSCALE(percentiles=p).fit(seen, data.head).score(seen)[furthest] for p in ((30, 90), (30, 30)))
@@ -204,40 +191,28 @@ def test_adascale_a_sample_is_among_those_with_a_shift_at_most_as_large_as_its_o
 
 
 def test_adascale_a_percentile_that_keeps_nothing_is_refused():
-    data = with_moved("rectified")
+    data = with_moved()
     with pytest.raises(MethodError, match="at least one of 24"):
         scores(AdaSCALE(percentiles=(60, 99)), data)
 
 
 def test_adascale_few_features_still_measure_a_shift():
-    data = with_moved("rectified")
+    data = with_moved()
     assert not np.allclose(scores(AdaSCALE(k2=0.5, weight=10), data), scores(AdaSCALE(k2=0.5, weight=0), data))
 
 
 def test_adascale_a_sample_without_activations_scores_the_energy_of_the_bias():
-    data = with_moved("rectified")
+    data = with_moved()
     zeros = given(features=torch.zeros(2, 24), perturbed=torch.zeros(2, 24))
     found = AdaSCALE().fit(data.val, data.head).score(zeros)
     torch.testing.assert_close(found, (-torch.logsumexp(data.head.bias, dim=0)).expand(2))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_ras_equals_the_profile_read_by_rank(kind):
+@equals(RAS())
+def test_ras_equals_the_profile_read_by_rank(data, method):
     """Ranks as scipy gives them, ties in the order of the row."""
-    data = problem(kind)
-    profile = mean_of_sorted(f(data.train))
-    ranks = rankdata(f(data.test), method="ordinal", axis=1).astype(int) - 1
-    logits = profile[ranks] @ data.weight.T + data.bias
-    assert_equal(scores(RAS(), data), -logsumexp(logits, axis=1))
-
-
-def mean_of_sorted(features):
-    total = 0.0
-    for row in features:
-        row = row.copy()
-        row.sort()
-        total = total + row
-    return total / len(features)
+    profile = np.mean([sorted(row) for row in f(data.train)], axis=0)
+    return energy(data, profile[rankdata(f(data.test), method="ordinal", axis=1).astype(int) - 1])
 
 
 def test_ras_among_equal_features_the_earlier_takes_the_smaller_value():
@@ -247,17 +222,15 @@ def test_ras_among_equal_features_the_earlier_takes_the_smaller_value():
     assert found.tolist() == [[4.0, 0.0, 2.0], [0.0, 2.0, 4.0]]
 
 
-@pytest.mark.parametrize("percentile", [10, 70, 90])
-@pytest.mark.parametrize("kind", KINDS)
-def test_dice_equals_sums_over_the_contributions_that_stay(kind, percentile):
+@equals(DICE(10), DICE(70), DICE(90), n=200)
+def test_dice_equals_sums_over_the_contributions_that_stay(data, method):
     """The B × C × D form of the authors: each sample's contributions, masked, summed over dimensions."""
-    data = problem(kind, n=200)
     mean = f(data.train).mean(axis=0)
     contribution = data.weight * mean
     # alphap = betap = 1 is the definition with linear interpolation between order statistics.
-    mask = contribution > mquantiles(contribution.ravel(), [percentile / 100], alphap=1, betap=1)
+    mask = contribution > mquantiles(contribution.ravel(), [method.percentile / 100], alphap=1, betap=1)
     logits = np.stack([(data.weight * row * mask).sum(axis=1) + data.bias for row in f(data.test)])
-    assert_equal(scores(DICE(percentile), data), -logsumexp(logits, axis=1))
+    return -logsumexp(logits, axis=1)
 
 
 def contributions(data) -> np.ndarray:
@@ -271,52 +244,35 @@ def contributions(data) -> np.ndarray:
     return np.stack([taylor[labels == c].mean(axis=0) if c in labels else average * data.weight[c] for c in classes])
 
 
-def by_samples(data, weight_percentile: float, activation_percentile: float, clip: float) -> np.ndarray:
-    """Logits of test samples, one by one."""
-    importance, logits = contributions(data), []
-    for row in f(data.test).clip(max=clip):
+@equals(LINe(10, 10, 0.8), LINe(90, 90, 1.0), LINe(90, 10, 1.0), LINe(25, 60, 2.5), n=200, many=30, rtol=1e-4)
+def test_line_equals_masks_sample_by_sample(data, method):
+    importance, found = contributions(data), []
+    for row in f(data.test).clip(max=method.clip):
         own = importance[(data.weight @ row + data.bias).argmax()]
         strength = np.abs(own) * data.weight
-        weight = np.where(strength > np.percentile(strength, weight_percentile), data.weight, 0)
-        logits.append(weight @ np.where(own > np.percentile(own, activation_percentile), row, 0) + data.bias)
-    return np.array(logits)
-
-
-@pytest.mark.parametrize(("weights", "neurons", "clip"), [(10, 10, 0.8), (90, 90, 1.0), (90, 10, 1.0), (25, 60, 2.5)])
-@pytest.mark.parametrize(("kind", "n"), [(kind, 30 if kind == "many_classes" else 200) for kind in KINDS])
-def test_line_equals_masks_sample_by_sample(kind, n, weights, neurons, clip):
-    data = problem(kind, n)
-    expected = -logsumexp(by_samples(data, weights, neurons, clip), axis=1)
-    assert_equal(scores(LINe(weights, neurons, clip), data), expected, rtol=1e-4)
+        weight = np.where(strength > np.percentile(strength, method.weight_percentile), data.weight, 0)
+        kept = np.where(own > np.percentile(own, method.activation_percentile), row, 0)
+        found.append(-logsumexp(weight @ kept + data.bias))
+    return found
 
 
 def test_line_blocks_leave_no_trace(monkeypatch):
     assert_blocks_leave_no_trace(LINe(), problem(), monkeypatch, _ENTRIES=500)
 
 
-def shaped(data, intervals: int) -> np.ndarray:
-    """Test features times θ, with one mask per interval."""
+@equals(*(OptFS(intervals, form) for intervals in (1, 100) for form in ("max_logit", "energy")), rtol=1e-4)
+def test_optfs_equals_one_mask_per_interval(data, method):
     train, test = f(data.train), f(data.test)
     low, high = np.quantile(train, 1e-3), np.quantile(train, 1 - 1e-3)
-    edges = np.linspace(low, high, intervals + 1)
+    edges = np.linspace(low, high, method.intervals + 1)
     gain = data.weight[z(data.train).argmax(axis=1)] * train
     theta = np.array([gain[(train >= a) & (train < b)].sum() / len(train) for a, b in itertools.pairwise(edges)])
     theta = 1000 * theta / np.linalg.norm(theta)
     result = np.zeros_like(test)
     for a, b, value in zip(edges[:-1], edges[1:], theta, strict=True):
         result += np.where((test >= a) & (test < b), value * test, 0)
-    return result
-
-
-@pytest.mark.parametrize("intervals", [1, 100])
-@pytest.mark.parametrize("kind", KINDS)
-def test_optfs_equals_one_mask_per_interval(kind, intervals):
-    data = problem(kind)
-    features = shaped(data, intervals)
-    by_logit = (data.weight[z(data.test).argmax(axis=1)] * features).sum(axis=1)
-    assert_equal(scores(OptFS(intervals), data), -by_logit, rtol=1e-4)
-    by_energy = logsumexp(features @ data.weight.T + data.bias, axis=1)
-    assert_equal(scores(OptFS(intervals, "energy"), data), -by_energy, rtol=1e-4)
+    by_logit = -(data.weight[z(data.test).argmax(axis=1)] * result).sum(axis=1)
+    return energy(data, result) if method.form == "energy" else by_logit
 
 
 @pytest.mark.parametrize("n", [3, 50, 5000])

@@ -20,7 +20,7 @@ from openbench.methods import tabular
 from openbench.methods.tabular import COF, COPOD, DAGMM, ECOD, SOD, Compression, Mixture, PyOD
 from openbench.testing._toy import planted
 
-from .problems import assert_equal, f, given, problem, scores
+from .problems import assert_equal, equals, f, given, problem, scores
 
 METHODS = [ECOD, COPOD]
 
@@ -38,11 +38,9 @@ def counted(train: np.ndarray, test: np.ndarray, ecod: bool) -> np.ndarray:
     return total
 
 
-@pytest.mark.parametrize("kind", ["rectified", "signed", "dead"])
-@pytest.mark.parametrize("cls", METHODS)
-def test_ecod_equals_tails_counted_one_by_one(cls, kind):
-    data = problem(kind, n=80)
-    assert_equal(scores(cls(), data), counted(f(data.train), f(data.test), cls is ECOD))
+@equals(ECOD(), COPOD(), kinds=["rectified", "signed", "dead"], n=80)
+def test_ecod_equals_tails_counted_one_by_one(data, method):
+    return counted(f(data.train), f(data.test), isinstance(method, ECOD))
 
 
 @pytest.mark.parametrize("kind", ["rectified", "dead"])
@@ -93,12 +91,9 @@ def by_hand(train: np.ndarray, row: np.ndarray, k: int) -> float:
     return k * links(row, mine) / sum(links(p, nearest(p, without(p))) for p in mine)
 
 
-@pytest.mark.parametrize("kind", ["rectified", "signed"])
-@pytest.mark.parametrize("k", [1, 7, 20])
-def test_cof_equals_links_counted_one_by_one(kind, k):
-    data = problem(kind, n=80)
-    expected = [by_hand(f(data.train), row, k) for row in f(data.test)[:25]]
-    assert_equal(scores(COF(k=k), data)[:25], expected)
+@equals(COF(k=1), COF(k=7), COF(k=20), kinds=["rectified", "signed"], n=80)
+def test_cof_equals_links_counted_one_by_one(data, method):
+    return [by_hand(f(data.train), row, method.k) for row in f(data.test)[:25]]
 
 
 def test_cof_copies_of_a_sample_pay_nothing():
@@ -132,14 +127,10 @@ def deviation(train: np.ndarray, row: np.ndarray, chosen: list[int], alpha: floa
     return np.sqrt(total / kept) if kept else 0.0
 
 
-@pytest.mark.parametrize("kind", ["rectified", "signed", "dead"])
-@pytest.mark.parametrize(("k", "size", "alpha"), [(20, 10, 0.8), (5, 5, 0.3)])
-def test_sod_equals_reference_sets_counted_one_by_one(kind, k, size, alpha):
-    data = problem(kind, n=80)
-    train = f(data.train)
-    rows = f(data.test)[:15]
-    expected = [deviation(train, row, reference_set(train, row, k, size), alpha) for row in rows]
-    assert_equal(scores(SOD(k=k, l=size, alpha=alpha), data)[:15], expected)
+@equals(SOD(20, 10, 0.8), SOD(5, 5, 0.3), kinds=["rectified", "signed", "dead"], n=80)
+def test_sod_equals_reference_sets_counted_one_by_one(data, method):
+    train, k, size = f(data.train), method.k, method.l
+    return [deviation(train, row, reference_set(train, row, k, size), method.alpha) for row in f(data.test)[:15]]
 
 
 def test_sod_without_a_tight_feature_the_score_is_zero():
