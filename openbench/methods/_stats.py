@@ -443,11 +443,15 @@ def to_means(white: Tensor, means: Tensor) -> Tensor:
 
 
 class SoftmaxMethod(Method):
-    """A score of logits that the method makes; a class fits as badly as 1 − their softmax."""
+    """A score of logits that the method makes, their negative energy; a class fits as badly as 1 − their softmax."""
 
     @abstractmethod
     def _class_logits(self, x: FeatureSet) -> Tensor:
         """The logits (n, c)."""
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        return -torch.logsumexp(self._class_logits(x), dim=1)
 
     def class_scores(self, x: FeatureSet) -> Tensor | None:
         """Return 1 − softmax of the method's logits, (n, c) float32."""

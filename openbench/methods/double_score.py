@@ -102,8 +102,7 @@ class DoubleScore(Composite):
         id_split, ood_splits = context.sides()
         sets = (_pair(fitted, (id_split,), context), _pair(fitted, ood_splits, context))
         constraint = common_constraint(sets, self.tpr) if bound is None else TprFpr(self.tpr, bound)
-        (risk_mean, risk_std), (ood_mean, ood_std) = (fitted.units_[name] for name in ("risk", "ood"))
-        standard = Standard(risk_mean, risk_std, ood_mean, ood_std)
+        standard = Standard(*fitted.units_["risk"], *fitted.units_["ood"])
         losses = 1.0 - context.correct(id_split)
         weighed = weighings(sets, losses, standard, constraint, [float(mu) for mu in space["mu"]])
         trials: list[Trial] = []

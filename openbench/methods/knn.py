@@ -152,20 +152,3 @@ class KNN(Learning):
         if self.index == "hnsw":
             built.hnsw.efSearch = max(2 * self.k, 64)
         return built
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle faiss' index as bytes."""
-        state = dict(self.__dict__)
-        if state.get("faiss_") is not None:
-            import faiss
-
-            state["faiss_"] = faiss.serialize_index(state["faiss_"])
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore faiss' index from bytes."""
-        if state.get("faiss_") is not None:
-            import faiss
-
-            state = {**state, "faiss_": faiss.deserialize_index(state["faiss_"])}
-        self.__dict__.update(state)

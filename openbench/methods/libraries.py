@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from openbench import _compat
 from openbench.config.constraints import Seed
-from openbench.core import FeatureSet, Field, Head, LiveBackbone, LiveMethod, Method, Request, Role
+from openbench.core import FeatureSet, Field, Head, LiveBackbone, LiveMethod, Request, Role
 from openbench.core.search import grid
 from openbench.errors import ConfigError, MethodError, NotApplicableError, OpenbenchError, did_you_mean
-from openbench.methods._stats import seeded, training
+from openbench.methods._stats import Learning, seeded
 
 _BATCH = 200  # samples at a time, as in OpenOOD; some detectors compute an (n, n) matrix of a batch
 _NAMES = "pytorch-ood, OpenOOD or oodeel"
@@ -84,21 +84,10 @@ class _Loaders(dict[str, Any]):
         raise _AskedError(key)
 
 
-@dataclass(frozen=True)
-class _Batches:
-    """A loader as OpenOOD's: batches of `data` and `label`."""
-
-    dataset: Tensor
-    labels: Tensor
-    batch_size: int = _BATCH
-
-    def __len__(self) -> int:
-        return -(-len(self.dataset) // self.batch_size)
-
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        parts = (torch.split(rows, self.batch_size) for rows in (self.dataset, self.labels))
-        for data, label in zip(*parts, strict=True):
-            yield {"data": data, "label": label}
+def _as_openood(pairs: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """A batch of OpenOOD's loaders."""
+    data, labels = zip(*pairs, strict=True)
+    return {"data": torch.stack(data), "label": torch.stack(labels)}
 
 
 class _Node(dict[str, Any]):
@@ -236,7 +225,8 @@ class _OpenOOD(_Library):
     def fit(self, detector: Any, net: _Network, x: Tensor, labels: Tensor) -> None:
         split = "train" if self.method.request.fit_on == Role.ID_TRAIN else "val"
         try:
-            detector.setup(net, _Loaders({split: _Batches(x, labels)}), _Loaders())
+            loader = DataLoader(TensorDataset(x, labels), _BATCH, collate_fn=_as_openood)
+            detector.setup(net, _Loaders({split: loader}), _Loaders())
         except _AskedError as asked:
             raise MethodError(
                 f"its `setup` reads the loader '{asked}' besides '{split}' of ID — there is one"
@@ -285,7 +275,7 @@ _FILLED = ("model", "encoder", "backbone", "head", "w", "b", "self")  # argument
 
 
 @dataclass
-class LibraryDetector(Method):
+class LibraryDetector(Learning):
     """Score of a detector of pytorch-ood, OpenOOD or oodeel, which runs on the cached features and the linear head.
 
     score(x) = the detector's own score of f; OpenOOD's confidence is negated.
@@ -370,19 +360,15 @@ class LibraryDetector(Method):
         lists = self._library.sweep() if self.sweep is None else self.sweep
         return {"setting": grid(lists, list(lists), self.detector)} if lists else {}
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: Head | None) -> None:
         """Fit a new detector on the features or logits (n, d)."""
-        if head is None and self._library.head:
-            raise MethodError(f"{self.detector} needs the classifier head — pass head=Head(W, b)")
         self.net_ = _Network(head)
         x = labels = torch.empty(0)
         if self._role:
-            rows = training(train, "LibraryDetector")
-            x, labels = self._read(rows).clone(), rows.labels.clone()
+            x, labels = self._read(train).clone(), train.labels.clone()
         self.detector_ = self._guarded("is made", lambda: self._library.make(self.net_))
         if self._role or not isinstance(self._library, _PytorchOOD):
             self._guarded("is fitted", lambda: self._library.fit(self.detector_, self.net_, x, labels))
-        return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

@@ -1,6 +1,6 @@
 """Scores of maps of inner layers."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -98,7 +98,7 @@ class Gram(Learning):
         self._learn_ranges(_rows(train, ~held_out), classes, of)
         sums = torch.zeros(len(self.low_), dtype=torch.float64, device=train.device)
         for rows in _rows(train, held_out):
-            deviations = self._deviations(rows)
+            (deviations,) = self._deviations(rows, (rows.logits.argmax(dim=1),))
             if self.form == "paper":
                 deviations = deviations / max_softmax(rows.logits).double()[:, None]
             sums += deviations.sum(dim=0)
@@ -107,22 +107,21 @@ class Gram(Learning):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        return self._scored(x, lambda rows, scale: (self._deviations(rows) / scale).sum(dim=1, keepdim=True))[:, 0]
+        return self._scored(x, lambda rows: (rows.logits.argmax(dim=1),))[:, 0]
 
     def class_scores(self, x: FeatureSet) -> Tensor | None:
         """Return the same with the ranges of each class in place of the predicted one's, (n, c) float32.
 
         Takes c times as long as the scores.
         """
-        return self._scored(
-            x, lambda rows, scale: torch.stack([(d / scale).sum(dim=1) for d in self._deviations_by_class(rows)], dim=1)
-        )
+        return self._scored(x, lambda rows: range(rows.logits.shape[1]))
 
-    def _scored(self, x: FeatureSet, totals: Callable[[FeatureSet, Tensor], Tensor]) -> Tensor:
-        """Totals (m, k) of batches, divided by p̂, (n, k) float32; `totals` takes a batch and the layers' scales."""
+    def _scored(self, x: FeatureSet, classes: Callable[[FeatureSet], Iterable[Tensor | int]]) -> Tensor:
+        """Scores (n, k) float32 against the ranges of k classes of each batch: of one class, or of one a sample."""
         scale, scores = self.learnt("scale_").to(x.logits.device), []
         for rows in x.batches(_ROWS):
-            scores.append((totals(rows, scale) / max_softmax(rows.logits).double()[:, None]).float())
+            totals = [(deviations / scale).sum(dim=1) for deviations in self._deviations(rows, classes(rows))]
+            scores.append((torch.stack(totals, dim=1) / max_softmax(rows.logits).double()[:, None]).float())
         return torch.cat(scores)
 
     def _learn_ranges(self, batches: Iterator[FeatureSet], classes: int, of: Callable[[FeatureSet], Tensor]) -> None:
@@ -146,21 +145,14 @@ class Gram(Learning):
             low[layer] = torch.where(empty, least.amin(dim=0), least)
             high[layer] = torch.where(empty, high[layer].amax(dim=0), high[layer])
 
-    def _deviations(self, rows: FeatureSet) -> Tensor:
-        """δ (n, layers) float64 of a batch, against the ranges of its predicted classes."""
-        predicted, deviations = rows.logits.argmax(dim=1), []
-        for layer, low in self.low_.items():
-            g = self._flat(rows, layer)
-            deviations.append(_outside(g, *(bounds.to(g.device)[predicted] for bounds in (low, self.high_[layer]))))
-        return torch.stack(deviations, dim=1)
-
-    def _deviations_by_class(self, rows: FeatureSet) -> Iterator[Tensor]:
-        """Yield δ (n, layers) float64 of a batch against the ranges of each class in turn."""
-        flat = {layer: self._flat(rows, layer) for layer in self.low_}
-        for y in range(rows.logits.shape[1]):
-            ranges = {layer: (self.low_[layer][y], self.high_[layer][y]) for layer in flat}
-            parts = [_outside(g, *(bound.to(g.device) for bound in ranges[layer])) for layer, g in flat.items()]
-            yield torch.stack(parts, dim=1)
+    def _deviations(self, rows: FeatureSet, classes: Iterable[Tensor | int]) -> Iterator[Tensor]:
+        """Yield δ (n, layers) float64 of a batch against the ranges of each class, one for all samples or one each."""
+        layers = [
+            (self._flat(rows, layer), low.to(rows.device), self.high_[layer].to(rows.device))
+            for layer, low in self.low_.items()
+        ]
+        for y in classes:
+            yield torch.stack([_outside(g, low[y], high[y]) for g, low, high in layers], dim=1)
 
     def _flat(self, rows: FeatureSet, layer: str) -> Tensor:
         return rows.map(layer)[:, :, : self.powers].flatten(1)

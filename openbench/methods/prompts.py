@@ -586,8 +586,7 @@ class EOE(Prompted):
         even = (1 - self.beta) / (len(classes) + len(outliers))
         scores = []
         for rows in torch.split(x.features, BLOCK):
-            lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-            unit = rows / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
+            unit = row_normalise(rows)
             known, total = self._largest(unit, classes)
             other, of_others = self._largest(unit, outliers)
             total = torch.logaddexp(total, of_others)

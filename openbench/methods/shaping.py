@@ -201,10 +201,6 @@ class LTS(SoftmaxMethod):
 
     percentile: Percentile = 95.0
 
-    def score(self, x: FeatureSet) -> Tensor:
-        """Return the scores (n,) float32; larger = more OOD."""
-        return -torch.logsumexp(self._class_logits(x), dim=1)
-
     def _class_logits(self, x: FeatureSet) -> Tensor:
         d = x.features.shape[1]
         k = largest_kept(d, self.percentile)
@@ -278,10 +274,6 @@ class AdaSCALE(Learning, SoftmaxMethod):
         self.head_ = head
         train = drawn(train, self.samples, self.seed)
         self.shifts_ = torch.cat([self._shift(rows) for rows in train.batches()]).sort().values
-
-    def score(self, x: FeatureSet) -> Tensor:
-        """Return the scores (n,) float32; larger = more OOD."""
-        return -torch.logsumexp(self._class_logits(x), dim=1)
 
     def _class_logits(self, x: FeatureSet) -> Tensor:
         self.learnt("head_")

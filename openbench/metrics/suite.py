@@ -435,12 +435,7 @@ def _set_metrics(
     for key, classes in kinds:
         split = prediction_sets.given_split(size, classes.labels.size - size, options.seed)
         for alpha, report in zip(options.alphas, classes.reports(split, options.alphas), strict=True):
-            values |= {
-                f"{key}_coverage@{alpha:g}": report.coverage,
-                f"{key}_size@{alpha:g}": report.mean_size,
-                f"{key}_singletons@{alpha:g}": report.singletons,
-                f"{key}_worst_class@{alpha:g}": report.worst_class_coverage,
-            }
+            values |= {f"{key}_{name}@{alpha:g}": value for name, value in report._asdict().items()}
         if options.set_splits and id_sets == 1:
             reports = prediction_sets.over_splits(classes, size, options.alphas, options.set_splits, options.seed)
             values["n_set_splits"] = options.set_splits

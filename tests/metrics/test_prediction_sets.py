@@ -63,9 +63,9 @@ def test_report_by_hand():
     labels = np.array([0, 1, 0, 1])
     got = set_report(sets[np.arange(4), labels], sets.sum(axis=1), labels)
     assert got.coverage == 0.75
-    assert got.mean_size == 1.25
+    assert got.size == 1.25
     assert got.singletons == 0.25
-    assert got.worst_class_coverage == 0.5  # class 0; class 2 has no samples
+    assert got.worst_class == 0.5  # class 0; class 2 has no samples
 
 
 @pytest.mark.parametrize(

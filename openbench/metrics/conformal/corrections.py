@@ -3,7 +3,7 @@
 Exact crossing probabilities of order statistics of uniforms stand at the end.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
@@ -41,12 +41,6 @@ def _dkwm(n: int, delta: float) -> Floats:
     return np.asarray(np.arange(1, n + 1) / n + np.sqrt(np.log(2 / delta) / (2 * n)))
 
 
-def _iterated_logs(n: int) -> tuple[float, float]:
-    """Return log log n and log log log n, both replaced by their values at log log n = 1 for smaller n."""
-    twice = max(1.0, float(np.log(np.log(max(n, 3)))))
-    return twice, float(np.log(twice))
-
-
 def asymptotic_constant(n: int, delta: float) -> float:
     """Return c_n(δ) = [−log(−log(1−δ)) + 2 log log n + ½ log log log n − ½ log π] / √(2 log log n).
 
@@ -54,9 +48,9 @@ def asymptotic_constant(n: int, delta: float) -> float:
         n: number of calibration scores; below 16 the iterated logarithms are held at log log n = 1.
         delta: δ in (0, 1).
     """
-    twice, thrice = _iterated_logs(n)
+    twice = max(1.0, float(np.log(np.log(max(n, 3)))))
     gumbel = -np.log(-np.log1p(-delta))
-    return float((gumbel + 2 * twice + 0.5 * thrice - 0.5 * np.log(np.pi)) / np.sqrt(2 * twice))
+    return float((gumbel + 2 * twice + 0.5 * np.log(twice) - 0.5 * np.log(np.pi)) / np.sqrt(2 * twice))
 
 
 def _refuse_small(n: int, correction: str) -> None:
@@ -105,8 +99,7 @@ def _bounds(raw: Floats) -> Floats:
 
 def _calibrated(family: Callable[[int], Callable[[float], Floats]], n: int, delta: float) -> Floats:
     """Return the boundary of `family` that is crossed with probability δ, exactly computed."""
-    boundary = family(n)
-    return boundary(_level(family, n, delta))
+    return family(n)(_level(family, n, delta))
 
 
 @lru_cache(maxsize=256)
@@ -312,10 +305,9 @@ def _spread_out(mass: Floats, rate: float) -> Floats:
     return moved
 
 
-def _blocks(steps: int) -> list[tuple[int, int]]:
+def _blocks(steps: int) -> Iterable[tuple[int, int]]:
     """Return blocks of 0 … steps, short ones first: the first gaps are the widest and need the longest kernels."""
-    edges = [0, *(e for e in (1, 16, 128) if e < steps), *range(_BLOCK, steps, _BLOCK), steps]
-    return list(pairwise(edges))
+    return pairwise([0, *(e for e in (1, 16, 128) if e < steps), *range(_BLOCK, steps, _BLOCK), steps])
 
 
 def _convolved(mass: Floats, kernel: Floats) -> Floats:

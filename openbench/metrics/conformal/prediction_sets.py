@@ -18,9 +18,9 @@ class SetReport(NamedTuple):
     """Quality of prediction sets; fractions, except the mean number of classes per set."""
 
     coverage: float
-    mean_size: float
+    size: float
     singletons: float
-    worst_class_coverage: float
+    worst_class: float
 
 
 @dataclass(frozen=True)
@@ -304,6 +304,6 @@ def over_splits(
         rng = np.random.default_rng([seed, number])
         order = rng.permutation(n)
         split = SetSplit(order[:calibration], order[calibration:], rng.random(n))
-        values.append([(report.coverage, report.mean_size) for report in classes.reports(split, alphas)])
+        values.append([(report.coverage, report.size) for report in classes.reports(split, alphas)])
     means, deviations = np.mean(values, axis=0).tolist(), np.std(values, axis=0).tolist()
     return [SplitReport(m[0], d[0], m[1], d[1]) for m, d in zip(means, deviations, strict=True)]
