@@ -321,7 +321,7 @@ def test_something_else_than_a_detector_is_refused():
     with pytest.raises(ConfigError, match="derived from Method, or a detector"):
         ob.method(np.ones(3))
     with pytest.raises(MethodError, match="needs the classifier head"):
-        peer("ViM", d=2).fit(None, None)
+        peer("ViM", d=2).fit(problem().train, None)
 
 
 def test_the_page_for_its_users_names_each_detector_of_pytorch_ood():

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss, log_loss
 
-from openbench.errors import MetricError
 from openbench.metrics.calibration import calibration, debiased_ece, equal_mass, equal_width
 
 
@@ -107,9 +106,3 @@ def test_without_errors_the_interval_of_ece_is_the_ece(n):
 
 def test_a_confidence_at_an_edge_belongs_to_the_bin_below():
     assert equal_width(np.array([0.2, 0.21, 0.6, 0.61, 1.0])).tolist() == [2, 3, 8, 9, 14]
-
-
-@pytest.mark.parametrize("labels", [[-1], [2], []])
-def test_labels_that_are_no_classes_are_an_error(labels):
-    with pytest.raises(MetricError, match="must be classes from 0 to 1"):
-        calibration(np.full((len(labels), 2), 0.5), labels)

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from openbench.errors import MetricError
 from openbench.metrics.selective.double_score import (
     DEFAULT_MUS,
     ScorePair,
     Standard,
     best_weighing,
     combine,
-    common_constraint,
     envelope,
     two_thresholds,
     weighings,
@@ -87,25 +85,6 @@ def test_the_second_score_is_absent_at_weight_zero_even_if_infinite():
     np.testing.assert_array_equal(got, [1.0, 2.0])
 
 
-@pytest.mark.parametrize(
-    ("pair", "mu", "message"),
-    [(ScorePair([1.0], [1.0, 2.0]), 1.0, "differ in length"), (ScorePair([1.0], [1.0]), -0.5, "μ must be finite")],
-)
-def test_bad_pairs_are_refused(pair, mu, message):
-    with pytest.raises(MetricError, match=message):
-        combine(pair, Standard(), mu)
-
-
-def test_a_score_constant_on_validation_cannot_be_standardised():
-    with pytest.raises(MetricError, match="separation score cannot be standardised"):
-        Standard.of(ScorePair([0.0, 1.0], [2.0, 2.0]))
-
-
-def test_a_rate_outside_0_to_1_is_named():
-    with pytest.raises(MetricError, match=r"minimal TPR"):
-        common_constraint((([0.0], [1.0]), ([0.0], [1.0])), 1.5)
-
-
 def by_all_thresholds(ids, ood, losses):
     """DS-F1 and DS-AURC by the definition: every pair of thresholds."""
     (r, g), (r_ood, g_ood) = ids, ood
@@ -130,11 +109,6 @@ def test_two_thresholds_are_those_of_a_search_of_all_pairs(decimals):
     losses = (rng.random(25) < 0.3).astype(float)
     found = two_thresholds((ScorePair(*ids), ScorePair(*ood)), losses)
     assert found == pytest.approx(by_all_thresholds(ids, ood, losses), abs=1e-12)
-
-
-def test_two_thresholds_need_a_loss_per_image():
-    with pytest.raises(MetricError, match="2 losses for 3 ID images"):
-        two_thresholds((ScorePair([1, 2, 3], [1, 2, 3]), ScorePair([1], [1])), [0, 1])
 
 
 MUS = [0.0, 0.3, 1.0, 5.0]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare, norm
 
-from openbench.errors import MetricError
 from openbench.metrics import intervals
 from openbench.metrics.curve import CURVE_METRICS, PooledCurve
 from openbench.metrics.intervals import bootstrap, delong, delong_variance, group_delong_variance
@@ -58,11 +57,6 @@ def test_bootstrap_interval_of_auroc_agrees_with_delong():
     curve = PooledCurve.of(*oracle.random_pair(1, 400, 300))
     drawn = bootstrap([curve], ("auroc",), replicates=2000, seed=3)["auroc"]
     assert drawn == pytest.approx(delong(curve), abs=0.006)
-
-
-def test_group_variance_refuses_curves_of_different_id_sets():
-    with pytest.raises(MetricError, match="share one ID set"):
-        group_delong_variance([PooledCurve.of([0.0], [1.0]), PooledCurve.of([0.0, 1.0], [1.0])])
 
 
 KEYS = ("fpr95", "fpr95_id_positive")
@@ -127,9 +121,3 @@ def test_equal_seeds_give_equal_intervals_whichever_other_keys_are_asked_for():
     one, two = (bootstrap(curves, keys, 50, 7) for keys in (("fpr95",), ("aupr_in", "fpr95")))
     assert one["fpr95"] == two["fpr95"]
     assert one["fpr95"] != bootstrap(curves, ("fpr95",), 50, 8)["fpr95"]
-
-
-@pytest.mark.parametrize(("replicates", "level"), [(1, 0.95), (10, 1.0)])
-def test_what_gives_no_interval_is_refused(replicates, level):
-    with pytest.raises(MetricError):
-        bootstrap([PooledCurve.of([0.0], [1.0])], ("fpr95",), replicates, 0, level)

@@ -2,11 +2,9 @@ import numpy as np
 import pytest
 from scipy.stats import beta
 
-from openbench.errors import MetricError
 from openbench.metrics.conformal.prediction_sets import (
     Nonconformity,
     conformal_quantile,
-    distributions,
     prediction_sets,
     set_report,
     true_class,
@@ -66,24 +64,3 @@ def test_report_by_hand():
     assert got.size == 1.25
     assert got.singletons == 0.25
     assert got.worst_class == 0.5  # class 0; class 2 has no samples
-
-
-@pytest.mark.parametrize(
-    ("probabilities", "message"),
-    [([0.5, 0.5], "shape"), ([[0.5, 0.6]], "not distr"), ([[-0.5, 1.5]], "not distr"), ([[np.nan, 1.0]], "not distr")],
-)
-def test_rows_that_are_no_distributions_are_refused(probabilities, message):
-    with pytest.raises(MetricError, match=message):
-        distributions(probabilities)
-
-
-@pytest.mark.parametrize("labels", [[0], [0, 3], [-1, 0], [0.0, 1.0]])
-def test_labels_that_do_not_fit_are_refused(labels):
-    with pytest.raises(MetricError, match="labels do not fit"):
-        true_class(np.ones((2, 3)), np.array(labels))
-
-
-@pytest.mark.parametrize("alpha", [0.0, 1.0, 5.0])
-def test_alpha_outside_the_open_interval_is_refused(alpha):
-    with pytest.raises(MetricError, match="α is out of range"):
-        conformal_quantile([1.0], alpha)

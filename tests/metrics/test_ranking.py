@@ -14,8 +14,7 @@ from sklearn.metrics import (
 )
 
 from openbench import metrics
-from openbench.errors import MetricError
-from openbench.metrics.curve import CURVE_METRICS, PooledCurve, auroc, check_rate, fpr95, least_count, most_count
+from openbench.metrics.curve import CURVE_METRICS, PooledCurve, auroc, fpr95, least_count, most_count
 
 from . import metric_oracles as oracle
 
@@ -105,21 +104,6 @@ def test_float32_neighbours_are_not_merged():
     assert auroc(np.array([low]), np.array([high])) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "message"),
-    [
-        ([], [1.0], "ID scores is empty"),
-        ([1.0], [], "OOD scores is empty"),
-        ([0.0, np.nan], [1.0], "ID scores contains NaN .1 of 2 scores, the first at index 1"),
-        ([0.0], [np.nan], "OOD scores contains NaN"),
-        (np.zeros((3, 1)), [1.0], r"one-dimensional .found shape \(3, 1\)"),
-    ],
-)
-def test_bad_scores_are_refused_with_what_was_found(a, b, message):
-    with pytest.raises(MetricError, match=message):
-        auroc(a, b)
-
-
 def test_inputs_are_left_untouched():
     a, b = oracle.random_pair(0)
     kept = a.copy(), b.copy()
@@ -136,11 +120,6 @@ def test_fpr_at_any_tpr_is_read_from_scikit_learns_curve(tpr):
             signed = scores if positive else -scores
             fpr, reached, _ = roc_curve(labels == positive, signed, drop_intermediate=False)
             assert found == pytest.approx(fpr[reached >= tpr].min(), abs=1e-12)
-
-
-def test_a_rate_in_percent_is_refused():
-    with pytest.raises(MetricError, match=r"tpr is out of range: found 95"):
-        metrics.fpr_at_tpr([0.0], [1.0], 95)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.07, 0.29, 0.57, 0.58, 0.95, 1.0])
@@ -171,9 +150,3 @@ def test_presorted_sides_give_the_same_curve():
 
 def test_negative_zero_ties_with_zero():
     assert PooledCurve.of([0.0], [-0.0]).thresholds.size == 2
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.1, 95.0, float("nan")])
-def test_rates_outside_the_unit_interval_are_refused(value):
-    with pytest.raises(MetricError, match="found"):
-        check_rate(value, "rate")

@@ -3,7 +3,6 @@ import pytest
 from scipy.integrate import quad
 from sklearn.metrics import roc_auc_score
 
-from openbench.errors import MetricError
 from openbench.metrics.curve import BLOCK
 from openbench.metrics.selective.risk import (
     UNABLE,
@@ -205,28 +204,6 @@ def test_excess_aurc_is_zero_for_the_oracle_order_and_positive_otherwise():
     a, e, _ = setup(2, 60, 40, None)
     assert excess_aurc(e + a * 1e-6, e) == pytest.approx(0.0, abs=1e-12)
     assert excess_aurc(a, e) > 0
-
-
-@pytest.mark.parametrize(
-    ("losses", "message"),
-    [([0.0], "differ in length .1 and 2"), ([0.0, -1.0], "finite and ≥ 0"), ([0.0, np.nan], "contains NaN")],
-)
-def test_bad_losses_are_refused(losses, message):
-    with pytest.raises(MetricError, match=message):
-        SelectiveCurve.of([0.0, 1.0], losses, [2.0])
-
-
-@pytest.mark.parametrize(
-    "constraint", [TprFpr(1.2, 0.2), TprFpr(0.8, -0.1), PrecisionRecall(80.0, 0.5), PrecisionRecall(0.8, 0.5, 1.5)]
-)
-def test_operating_points_outside_the_unit_interval_are_refused(constraint):
-    with pytest.raises(MetricError, match=r"out of range.*pass a fraction"):
-        least_risk(SelectiveCurve.of([0.0, 1.0], [0, 1], [2.0]), constraint)
-
-
-def test_negative_costs_are_refused():
-    with pytest.raises(MetricError, match="costs must be finite"):
-        least_cost(SelectiveCurve.of([0.0], [0], [1.0]), reject_id=-1.0)
 
 
 def test_real_valued_losses_are_averaged():

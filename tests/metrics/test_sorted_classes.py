@@ -135,12 +135,6 @@ def test_probabilities_of_distances_are_the_softmax_of_their_negatives():
     np.testing.assert_allclose(probabilities_from([[np.inf] * 4, [-np.inf, 0, 0, 0]]), [[0.25] * 4, [1, 0, 0, 0]])
 
 
-@pytest.mark.parametrize("scores", [[[np.nan, 1.0]], [1.0, 2.0], np.empty((0, 3))])
-def test_class_scores_of_no_use_are_refused(scores):
-    with pytest.raises(MetricError, match=r"class scores must have shape \(n, c\)"):
-        probabilities_from(scores)
-
-
 def as_sets(columns, seed=0, n=(150, 400)):
     found = []
     for index, role in enumerate(("id_val", "id_test")):

@@ -6,7 +6,6 @@ from hypothesis import given, strategies as st
 from scipy.integrate import quad
 from sklearn.metrics import f1_score
 
-from openbench.errors import MetricError
 from openbench.metrics.curve import PooledCurve
 from openbench.metrics.threshold import (
     Scale,
@@ -58,22 +57,6 @@ def test_exact_areas_equal_a_peer():
     assert threshold_areas(a, b, Scale.of([a, b])).autc == pytest.approx(peer, abs=1e-12)
 
 
-@pytest.mark.parametrize("scores", [[np.zeros(4)], [np.array([0.0, np.inf])], [np.array([-np.inf]), np.array([1.0])]])
-def test_a_range_without_affine_map_is_refused(scores):
-    with pytest.raises(MetricError, match="finite, non-constant range"):
-        Scale.of(scores)
-
-
-def test_unknown_scaling_suggests_the_nearest():
-    with pytest.raises(MetricError, match="did you mean 'benchmark'"):
-        choose_scale("benchmrk", (), (), ())
-
-
-def test_validation_scaling_without_validation_is_refused():
-    with pytest.raises(MetricError, match="no such split"):
-        choose_scale("validation", (np.zeros(1),), (np.zeros(1),), ())
-
-
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("decimals", [None, 0])
 def test_balanced_threshold_is_as_balanced_as_any(seed, decimals):
@@ -106,12 +89,6 @@ def test_stability_is_in_units_of_the_id_score():
     assert once == pytest.approx(scaled)
     assert once.range == pytest.approx(0.8 / a.std())
     assert once.std == pytest.approx(np.sqrt(0.32 / 3) / a.std())
-
-
-@pytest.mark.parametrize(("thresholds", "scores"), [([], [0.0, 1.0]), ([1.0], [2.0, 2.0]), ([np.inf], [0.0, 1.0])])
-def test_stability_without_a_unit_is_refused(thresholds, scores):
-    with pytest.raises(MetricError, match="threshold stability"):
-        threshold_stability(thresholds, np.array(scores))
 
 
 RNG = np.random.default_rng(0)
@@ -170,19 +147,6 @@ def test_spread_is_that_of_the_groups_own_thresholds():
     assert found.std == pytest.approx(found.variance**0.5)
     assert found.range == max(own) - min(own)
     assert found.relative_std == pytest.approx(found.std / np.mean([np.std(a) for a, _ in GROUPS.values()]))
-
-
-@pytest.mark.parametrize(
-    ("groups", "message"),
-    [
-        ({}, "at least one group"),
-        ({"a": ([0.0], [np.nan])}, "NaN"),
-        ({"endless": ([0.0], [np.inf]), "b": GROUPS["low"]}, "best threshold of endless is infinite"),
-    ],
-)
-def test_groups_without_thresholds_are_refused(groups, message):
-    with pytest.raises(MetricError, match=message):
-        shared_thresholds(groups)
 
 
 def test_a_single_group_has_no_others():
