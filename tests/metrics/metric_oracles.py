@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import norm
 
+from openbench.metrics.selective.risk import TprFpr
+
 
 def thresholds(a, b):
     """Every threshold that matters; the first accepts nothing."""
@@ -26,6 +28,14 @@ def fpr95_id_positive(a, b):
 
 def detection_error(a, b):
     return min(0.5 * (np.mean(a > t) + np.mean(b <= t)) for t in thresholds(a, b))
+
+
+def allowed(constraint, tpr, fpr):
+    """Whether operating points satisfy a constraint, in its own words."""
+    if isinstance(constraint, TprFpr):
+        return (tpr >= constraint.tpr) & (fpr <= constraint.fpr)
+    right, wrong = (1 - constraint.prior) * tpr, constraint.prior * fpr
+    return (tpr >= constraint.recall) & (right / np.maximum(right + wrong, 1e-12) >= constraint.precision)
 
 
 def random_pair(seed, n=60, m=40, decimals=None):

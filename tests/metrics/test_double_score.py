@@ -41,11 +41,7 @@ def weighed(mu):
 
 def least_risk_by_integration(mu, mean, constraint):
     found = oracle.integrals(weighed(mu), mean)
-    precision = 0.75 * found.tpr / (0.75 * found.tpr + 0.25 * found.fpr)
-    if isinstance(constraint, TprFpr):
-        feasible = (found.tpr >= constraint.tpr) & (found.fpr <= constraint.fpr)
-    else:
-        feasible = (found.tpr >= constraint.recall) & (precision >= constraint.precision)
+    feasible = oracle.allowed(constraint, found.tpr, found.fpr)
     return found.risk[feasible].min() if feasible.any() else None
 
 

@@ -41,31 +41,19 @@ def operating_points(a, e, b):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("tpr", "fpr"), [(0.5, 0.5), (0.8, 0.2), (0.0, 0.0), (0.2, 0.05), (1.0, 1.0)])
-def test_risk_at_tpr_fpr_equals_a_scan_of_all_thresholds(case, tpr, fpr):
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        *(TprFpr(tpr, fpr) for tpr, fpr in [(0.5, 0.5), (0.8, 0.2), (0.0, 0.0), (0.2, 0.05), (1.0, 1.0)]),
+        *(PrecisionRecall(*rates) for rates in [(0.8, 0.5, 0.25), (0.9, 0.8, 0.25), (0.6, 0.1, 0.7)]),
+    ],
+    ids=repr,
+)
+def test_the_least_risk_equals_a_scan_of_all_thresholds(case, constraint):
     a, e, b = setup(*case)
-    feasible = [r for _, phi, rho, r in operating_points(a, e, b) if phi >= tpr and rho <= fpr]
-    got = least_risk(SelectiveCurve.of(a, e, b), TprFpr(tpr, fpr))
-    if feasible:
-        assert got.value == pytest.approx(min(feasible), abs=1e-12)
-    else:
-        assert got == UNABLE
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("precision", "recall", "prior"), [(0.8, 0.5, 0.25), (0.9, 0.8, 0.25), (0.6, 0.1, 0.7)])
-def test_risk_at_precision_recall_equals_a_scan_of_all_thresholds(case, precision, recall, prior):
-    a, e, b = setup(*case)
-    feasible = []
-    for _, phi, rho, r in operating_points(a, e, b):
-        kappa = (1 - prior) * phi / ((1 - prior) * phi + prior * rho)
-        if phi >= recall and kappa >= precision:
-            feasible.append(r)
-    got = least_risk(SelectiveCurve.of(a, e, b), PrecisionRecall(precision, recall, prior))
-    if feasible:
-        assert got.value == pytest.approx(min(feasible), abs=1e-12)
-    else:
-        assert got == UNABLE
+    feasible = [r for _, phi, rho, r in operating_points(a, e, b) if oracle.allowed(constraint, phi, rho)]
+    got = least_risk(SelectiveCurve.of(a, e, b), constraint)
+    assert got == UNABLE if not feasible else got.value == pytest.approx(min(feasible), abs=1e-12)
 
 
 @pytest.mark.parametrize("constraint", [TprFpr(0.3, 0.9), PrecisionRecall(0.6, 0.1, 0.5)])
@@ -79,10 +67,7 @@ def test_the_least_risk_of_a_long_curve_is_found_in_any_of_its_stretches(constra
     kept = np.searchsorted(a[order], cuts, side="right")
     phi, rho = kept / a.size, np.searchsorted(np.sort(b), cuts, side="right") / b.size
     risk = np.concatenate([[np.nan], np.cumsum(e[order])])[kept] / np.maximum(kept, 1)
-    if isinstance(constraint, TprFpr):
-        allowed = (phi >= constraint.tpr) & (rho <= constraint.fpr)
-    else:
-        allowed = (phi >= constraint.recall) & (phi / np.maximum(phi + rho, 1e-9) >= constraint.precision)
+    allowed = oracle.allowed(constraint, phi, rho)
     best = np.flatnonzero(allowed)[np.argmin(risk[allowed])]
     assert (best > 1.5 * BLOCK) == falling  # beyond the first stretches, whichever entry they begin at
     got = least_risk(SelectiveCurve.of(a, e, b), constraint)
