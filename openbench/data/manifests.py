@@ -307,18 +307,14 @@ def load_words(name: str, without: Sequence[str] = ()) -> tuple[str, ...]:
     path = known.get(name) or next((place for place in places if place.is_file()), None)
     if path is None:
         raise DataError(not_found(f"word list '{name}'", name, known))
-    sections: dict[str, list[str]] = {"": []}
-    section = ""
+    words, sections = dict[str, None](), [""]
     for line in _lines(path, comments=""):
         if line.startswith(_SECTION):
-            section = line.removeprefix(_SECTION).strip()
-            sections.setdefault(section, [])
-        elif not line.startswith("#"):
-            sections[section].append(line)
+            sections.append(line.removeprefix(_SECTION).strip())
+        elif not line.startswith("#") and sections[-1] not in without:
+            words[line] = None
     if unknown := [section for section in without if section not in sections]:
-        raise DataError(not_found(f"section '{unknown[0]}' of word list '{name}'", unknown[0], filter(None, sections)))
-    chosen = (words for section, words in sections.items() if section not in without)
-    words = tuple(dict.fromkeys(word for words in chosen for word in words))
+        raise DataError(not_found(f"section '{unknown[0]}' of word list '{name}'", unknown[0], sections[1:]))
     if not words:
         raise DataError(f"word list '{name}' has no words — write at least one a line in '{path}'")
-    return words
+    return tuple(words)

@@ -187,14 +187,12 @@ class TableFile(Source):
         protocol: `adbench` or `held_out`; see PROTOCOLS.
         draw: the seed of the split into training and test rows.
         at: folders below each root.
-        deviation: how these rows differ from the set as published.
     """
 
     table: str
     protocol: Annotated[str, OneOf(tuple(PROTOCOLS))] = "adbench"
     draw: Seed = 1
     at: Sequence[str] = ("adbench/Classical", "ADBench/adbench/datasets/Classical", "Classical")
-    deviation: str = ""
 
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """All rows, if the table is there."""
@@ -252,7 +250,6 @@ class HashedTexts(Source):
     Args:
         at: folders below each root.
         columns: how many numbers a row has.
-        deviation: how these texts differ from the set as published.
 
     Reference:
         Weinberger et al., Feature hashing for large scale multitask learning, ICML 2009, arXiv 0902.2206, as in
@@ -261,7 +258,6 @@ class HashedTexts(Source):
 
     at: Sequence[str] = (".",)
     columns: Count = 1024
-    deviation: str = ""
 
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """The rows of the texts that are there."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -92,6 +93,27 @@ def write_columns(folder: Path, count: int, parts: Iterable[NamedRows], about: M
             stated = {"shape": writer.shape, "dtype": writer.dtype.str, "size": size, "digest": writer.digest}
             content = json.dumps({**stated, "column": name, **about}, indent=1)
             write_whole(ColumnFile(folder, name).sidecar, content.encode())
+
+
+def cached(file: ColumnFile, count: int, parts: Iterator[NamedRows], about: Mapping[str, Any]) -> Tensor:
+    """Return a column, computed now if it is missing or damaged; of several jobs, one computes it.
+
+    Args:
+        file: the column.
+        count: its rows.
+        parts: consecutive rows of it; nothing is taken from it where the column is complete.
+        about: kept in the sidecar for human readers.
+
+    Raises:
+        CacheError: the folder cannot be written, or has no room.
+    """
+    if file.fault(count) is not None:
+        with writing(file.folder):
+            file.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(file.folder / ".lock"):
+            if file.fault(count) is not None:  # another job may have written it meanwhile
+                write_columns(file.folder, count, parts, about)
+    return file.open()
 
 
 @contextmanager

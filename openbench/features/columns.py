@@ -86,10 +86,6 @@ def columns_of_pass(backbone: Backbone, request: Request) -> tuple[Column, ...]:
 
 def pass_for(columns: tuple[Column, ...]) -> Request:
     """Return the Request of a single pass that yields `columns`, which share one step and one reduction."""
-    layers = tuple(column.layer for column in columns if column.field == Field.MAPS)
-    pools = {column.pool for column in columns if column.field == Field.MAPS} or {"none"}
-    steps = {column.perturb for column in columns}
-    if len(pools) != 1 or len(steps) != 1:
-        raise FieldError(f"columns {[c.name for c in columns]} cannot come from one pass — ask for them one by one")
-    fields = frozenset(column.field for column in columns)
-    return Request(fields=fields, layers=layers, pool=pools.pop(), perturb=steps.pop())
+    fields, layers = frozenset(c.field for c in columns), tuple(c.layer for c in columns if c.layer)
+    pools: list[Pool] = [c.pool for c in columns if c.layer]
+    return Request(fields, layers=layers, pool=pools[0] if pools else "none", perturb=columns[0].perturb)

@@ -24,7 +24,7 @@ from openbench.core.request import Field, Request, Texts
 from openbench.core.runtime import Sharding
 from openbench.digest import digest
 from openbench.errors import CacheError, NotApplicableError
-from openbench.features._arrays import ColumnFile, NamedRows, faulty, write_columns, writing
+from openbench.features._arrays import ColumnFile, NamedRows, cached, faulty, write_columns, writing
 from openbench.features.changed_images import corrupted
 from openbench.features.columns import Column, columns_of_pass, read_by, separated
 from openbench.features.extract import BatchHalving, column_of, extract, score_rows, select
@@ -208,11 +208,8 @@ class FeatureStore:
                 features = x.features[start : start + _AT_ONCE].to(backbone.device)
                 yield {file.name: backbone.classify(features).cpu().numpy()}
 
-        if file.fault(len(split)) is not None:
-            with writing(file.folder):
-                file.folder.mkdir(parents=True, exist_ok=True)
-            write_columns(file.folder, len(split), parts(), _about(backbone, split))
-        return replace(x, columns={**x.columns, Field.LOGITS: file.open()})
+        logits = cached(file, len(split), parts(), _about(backbone, split))
+        return replace(x, columns={**x.columns, Field.LOGITS: logits})
 
     def scores(self, backbone: Backbone, split: Split, method: LiveMethod) -> Tensor:
         """Return the scores (n,) float32 of a split by a fitted live method, computed now if they are not cached.

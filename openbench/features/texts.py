@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from filelock import FileLock
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,7 +16,7 @@ from openbench.core.request import CLASSES, Texts
 from openbench.data.manifests import load_words
 from openbench.digest import digest
 from openbench.errors import DataError, NotApplicableError
-from openbench.features._arrays import ColumnFile, NamedRows, write_columns, writing
+from openbench.features._arrays import ColumnFile, NamedRows, cached
 from openbench.progress import reporting
 
 _AT_ONCE = 512  # prompts
@@ -91,29 +90,19 @@ def text_embeddings(root: Path, backbone: Backbone, texts: Texts, progress: bool
     corpus = Corpus.of(backbone, texts)
     code = code_digests(__name__, backbone)
     folder = root / "texts" / (digest({"corpus": corpus.digest, **code}) if code else corpus.digest)
-    file, rows = ColumnFile(folder, _NAME), len(corpus.words)
-    if file.fault(rows) is not None:
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".lock"):
-            if file.fault(rows) is not None:  # another job may have written them meanwhile
-                _embed(file, corpus, backbone.name, progress)
-    return file.open()
+    title = f"{backbone.name} on texts '{texts.words}'"
 
-
-def _embed(file: ColumnFile, corpus: Corpus, backbone: str, progress: bool) -> None:
-    prompts = corpus.texts.prompts(corpus.words, corpus.tower.templates)
-    about = {"corpus": corpus.described(), "tower": corpus.tower.digest, "package": __version__, "made": made_now()}
-    size = max(1, _AT_ONCE // len(prompts[0]))
-    with reporting(f"{backbone} on texts '{corpus.texts.words}'", len(prompts), unit="words", show=progress) as advance:
-
-        def parts() -> Iterator[NamedRows]:
+    def parts() -> Iterator[NamedRows]:
+        prompts = texts.prompts(corpus.words, corpus.tower.templates)
+        size = max(1, _AT_ONCE // len(prompts[0]))
+        with reporting(title, len(prompts), unit="words", show=progress) as advance:
             for start in range(0, len(prompts), size):
                 part = prompts[start : start + size]
-                yield {file.name: _rows(corpus, part, start).contiguous().numpy()}
+                yield {_NAME: _rows(corpus, part, start).contiguous().numpy()}
                 advance(len(part))
 
-        write_columns(file.folder, len(prompts), parts(), about)
+    about = {"corpus": corpus.described(), "tower": corpus.tower.digest, "package": __version__, "made": made_now()}
+    return cached(ColumnFile(folder, _NAME), len(corpus.words), parts(), about)
 
 
 def _rows(corpus: Corpus, prompts: Sequence[Sequence[str]], first: int) -> Tensor:

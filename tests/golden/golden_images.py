@@ -224,8 +224,6 @@ def _embedded(source: Embedded, name: str) -> Sequence[Pixels]:
 class _Given(Source):
     """Stands for the clean images."""
 
-    deviation = ""
-
     def places(self, roots: Sequence[Path]) -> list[Path]:
         """One."""
         return [Path("given")]
@@ -233,7 +231,7 @@ class _Given(Source):
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """As many pictures as keys, in colour."""
         pixels = np.stack([_photo(600 + i, 9, 8) for i in range(len(keys))])
-        return rows_found(pixels, np.arange(len(keys), dtype=np.int64))
+        return rows_found(pixels, {key: row for row, key in enumerate(keys)}, keys)
 
 
 def _corrupted(source: Corrupted, n: int) -> Sequence[Pixels]:

@@ -1,7 +1,6 @@
 """Contact sheets of splits: some of the images with their labels, and numbers that reveal mistakes."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from openbench.core.benchmark import Image, Split
+from openbench.core.benchmark import Split
 from openbench.data.manifests import UNNAMED
 from openbench.data.sources.items import spaced
 from openbench.data.sources.transforms import channel_statistics
@@ -77,27 +76,16 @@ def stats_of(split: Split, names: tuple[str, ...]) -> SplitStats:
     Raises:
         DataError: one of its images cannot be read.
     """
-    sizes: Counter[tuple[int, int]] = Counter()
-    grey = 0
-    chosen = spaced(len(split), _SAMPLE)
-
-    def images() -> Iterator[Image]:
-        nonlocal grey
-        for index in chosen:
-            image = split.items[int(index)]
-            sizes[image.shape[0], image.shape[1]] += 1
-            grey += image.ndim == 2 or not np.ptp(image, axis=2).any()
-            yield image
-
-    mean, std = channel_statistics(images())
+    images = [split.items[int(index)] for index in spaced(len(split), _SAMPLE)]
+    mean, std = channel_statistics(images)
     return SplitStats(
         where=f"{split.role}/{split.name}",
         count=len(split),
         classes=Counter(class_of_each(split, names)),
-        sizes=tuple(sizes.most_common()),
+        sizes=tuple(Counter((image.shape[0], image.shape[1]) for image in images).most_common()),
         mean=tuple(map(float, mean)),
         std=tuple(map(float, std)),
-        grey=grey / len(chosen),
+        grey=float(np.mean([image.ndim == 2 or not np.ptp(image, axis=2).any() for image in images])),
     )
 
 

@@ -49,13 +49,11 @@ class FeatureRows(Source):
         path: of the file with features (n, d); absolute, or relative to a data root or the working directory.
         logits: of the file with logits (n, c), if they are given.
         sha256: of these files as the benchmark was written; `check` compares them. A changed file is computed again.
-        deviation: how these rows differ from the set as published; own sets have no other version.
     """
 
     path: str
     logits: str | None = None
     sha256: Sequence[str] = ()
-    deviation: str = ""
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
         """Return the path itself, or the path below the working directory and each root."""

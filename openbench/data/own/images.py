@@ -41,11 +41,9 @@ class OwnImages(Source):
 
     Args:
         path: absolute, or relative to a data root or the working directory.
-        deviation: how these images differ from the set as published; own sets have no other version.
     """
 
     path: str
-    deviation: str = ""
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
         """Return the path itself, or the path below the working directory and each root."""

@@ -42,7 +42,6 @@ class CifarPickles(Source):
         label_key: `labels` or `fine_labels`.
         meta: file with the class names.
         names_key: `label_names` or `fine_label_names`.
-        deviation: how these images differ from the published set.
     """
 
     folder: str = "cifar-10-batches-py"
@@ -51,7 +50,6 @@ class CifarPickles(Source):
     label_key: str = "labels"
     meta: str = "batches.meta"
     names_key: str = "label_names"
-    deviation: str = ""
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
         """Return the folder below each root."""
@@ -86,12 +84,10 @@ class IdxFiles(Source):
     Args:
         at: folders below each root.
         parts: part named in the key → prefix of its two files.
-        deviation: how these images differ from the published set.
     """
 
     at: Sequence[str]
     parts: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "test": "t10k"})
-    deviation: str = ""
 
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Return the keys' rows in the parts whose files are there."""
@@ -140,11 +136,9 @@ class NpzPack(Source):
 
     Args:
         file: path below each root.
-        deviation: how these images differ from the published set.
     """
 
     file: str
-    deviation: str = ""
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
         """Return the file below each root."""
@@ -164,11 +158,9 @@ class SvhnMat(Source):
 
     Args:
         at: folders below each root.
-        deviation: how these images differ from the published set.
     """
 
     at: Sequence[str] = ("svhn", "SVHN", ".")
-    deviation: str = ""
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
         """Return the test file in each folder below each root."""

@@ -3,7 +3,7 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,23 +35,28 @@ class FoundImages:
         return int(self.present.sum())
 
 
+@dataclass(frozen=True)
 class Source(Checked, ABC):
     """A container layout. Subclasses are frozen dataclasses; a data set's config lists the sources that it may come in.
 
     Attributes:
-        deviation: how the images in this container differ from the published set; empty = they do not.
         version: raised when a change of the source alters its images; enters the digest of a set.
-        at: folders below each data root; empty for a source that reads no files.
+
+    Args:
+        deviation: how the images in this container differ from the published set; empty = they do not.
     """
 
     version: ClassVar[int] = 1
 
-    deviation = ""
-    at: Sequence[str] = ()
+    deviation: str = field(default="", kw_only=True)
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
-        """Return the paths where this container is searched, in order, present or not."""
-        return [root / folder for root in roots for folder in self.at] or [Path(f"(made by {type(self).__name__})")]
+        """Return the paths where this container is searched, in order, present or not.
+
+        They are the folders `at` below each data root, if the source has such a field.
+        """
+        at: Sequence[str] = getattr(self, "at", ())
+        return [root / folder for root in roots for folder in at] or [Path(f"(made by {type(self).__name__})")]
 
     @abstractmethod
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
@@ -83,14 +88,12 @@ class ImageFolder(Source):
         at: folders to search, relative to each data root; `.` is the root itself.
         strip: leading part of each key that the folder tree lacks.
         flat: whether all files lie directly in the folder, without subfolders.
-        deviation: how these files differ from the published set.
         blanks: the character in keys that stands for blanks in names of files and folders, e.g. `_`.
     """
 
     at: Sequence[str] = ("images_classic", "images_largescale", ".")
     strip: str = ""
     flat: bool = False
-    deviation: str = ""
     blanks: str = ""
 
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
@@ -135,11 +138,9 @@ class ClassFolders(Source):
 
     Args:
         at: folders with the class folders, relative to each data root.
-        deviation: how these files differ from the published set.
     """
 
     at: Sequence[str]
-    deviation: str = ""
 
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Return the keys whose file names occur in one of the class folders."""

@@ -37,7 +37,6 @@ class CommonCorruptions(Source):
         seed: of all that is drawn.
         resize: shorter side before the corruption, whose strength is in pixels; None = as stored.
         crop: side of the centre crop before the corruption; None = as stored.
-        deviation: how these images differ from the published set.
 
     Raises:
         ConfigError: no such corruption or severity.
@@ -51,7 +50,6 @@ class CommonCorruptions(Source):
     seed: Seed = 0
     resize: Count | None = None
     crop: Count | None = None
-    deviation: str = ""
 
     def __post_init__(self) -> None:
         """Check the geometry."""
@@ -138,7 +136,6 @@ class Corrupted(Source):
         kind: `gaussian_noise`, `gaussian_blur`, `contrast`, `brightness` or `shift`.
         amount: strength in the unit that the corruption states.
         seed: of the random ones.
-        deviation: how these images differ from the published set.
 
     Raises:
         ConfigError: no such corruption, or no such strength.
@@ -148,7 +145,6 @@ class Corrupted(Source):
     kind: Annotated[str, OneOf(tuple(CORRUPTIONS))]
     amount: Annotated[float, Interval(ge=-_STRONGEST, le=_STRONGEST)]
     seed: Seed = 0
-    deviation: str = ""
 
     def __post_init__(self) -> None:
         """Check the strength, which only brightness takes below 0."""

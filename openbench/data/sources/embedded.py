@@ -40,8 +40,6 @@ class Embedded(Source):
 class SklearnDigits(Embedded):
     """The 1 797 handwritten digits of scikit-learn, 8×8, 17 grey levels; the number is the row in `load_digits`."""
 
-    deviation: str = ""
-
     def image(self, class_name: str, number: int) -> Image:
         """Row `number`, its 0…16 spread over 0…255."""
         return _digits()[number]
@@ -53,11 +51,9 @@ class Drawn(Embedded):
 
     Args:
         seed: of the draw, with the class and the number of the image.
-        deviation: how these images differ from the set as published.
     """
 
     seed: Seed = 0
-    deviation: str = ""
 
 
 @dataclass(frozen=True)

@@ -82,18 +82,13 @@ WEATHER = {
     "brightness": ((0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5)),
 }
 _E = 244 / 224  # the official code multiplies by 244 where the images have 224
+_ELASTIC = ((2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02))
 DIGITAL = {
     "contrast": ((0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05)),
     # Displacement, its smoothness, and how far the corners of the affine map move, all per side length.
     "elastic_transform": (
         ((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
-        (
-            (2 * _E, 0.7 * _E, 0.1 * _E),
-            (2 * _E, 0.08 * _E, 0.2 * _E),
-            (0.05 * _E, 0.01 * _E, 0.02 * _E),
-            (0.07 * _E, 0.01 * _E, 0.02 * _E),
-            (0.12 * _E, 0.01 * _E, 0.02 * _E),
-        ),
+        tuple((a * _E, b * _E, c * _E) for a, b, c in _ELASTIC),
     ),
     "pixelate": ((0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25)),
     "jpeg_compression": ((80, 65, 58, 50, 40), (25, 18, 15, 10, 7)),
