@@ -4,20 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
-from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import MinMaxScaler
 
 from openbench.core.request import Role
 from openbench.data import tabular as tables
 from openbench.data.build import build_benchmark
-from openbench.data.checking.verify import verify_benchmark
 from openbench.data.dataset import BenchmarkSet, Located, SetConfig, split_of
 from openbench.data.tabular import HashedTexts, TableFacts, table_facts, table_part
 from openbench.errors import DataError
 
-from ..prepared import run_config  # noqa: TID252 — the tests are no package
 from .opened import open_split
 
 # Rows, anomalies, columns as ADBench's paper tabulates them.
@@ -160,26 +156,6 @@ def test_a_table_that_is_not_the_published_one_is_refused(tiny, written):
 def test_a_part_that_does_not_exist_is_refused(name, message):
     with pytest.raises(DataError, match=message):
         table_part(name)
-
-
-def test_a_run_gives_the_auroc_of_scikit_learn(real_data, composed_whole, monkeypatch, tmp_path):
-    if not (real_data / "adbench/Classical/6_cardio.npz").is_file():
-        pytest.skip(f"{real_data}/adbench/Classical/6_cardio.npz is missing")
-    for name in ("CACHE", "RESULTS"):
-        monkeypatch.setenv(f"OPENBENCH_{name}", str(tmp_path / name))
-    words = ["benchmark.protocol=held_out", "metrics.replicates=0", "method=knn", "method.k=5"]
-    config = composed_whole("+benchmark=adbench", *words)
-    bench = build_benchmark(config["benchmark"])
-    assert bench.pristine
-    assert verify_benchmark(bench).ok
-    train, inside, outside = (rows_of(s) for s in (bench.id_train, bench.id_test, bench.far["anomalies"]))
-    unit, *tested = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (train, inside, outside))
-    nearest = NearestNeighbors(n_neighbors=5).fit(unit).kneighbors(np.concatenate(tested))[0][:, -1]
-    metrics = run_config(config, config["runtime"]).record.metrics
-    expected = roc_auc_score([0] * len(inside) + [1] * len(outside), nearest)
-    assert metrics["anomalies"]["auroc"] == pytest.approx(expected, abs=2e-4)
-    assert metrics["anomalies"]["conformal_auroc"] < metrics["anomalies"]["auroc"]
-    assert "accuracy" not in metrics.get("id", {})
 
 
 def drawn(x, y, seed):

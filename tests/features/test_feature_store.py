@@ -1,7 +1,6 @@
 """The feature store: what is cached, what it costs, what is refused, and that damage never becomes a number."""
 
 import os
-import pickle
 import re
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from openbench.core.request import Field, Perturb, Request
 from openbench.data.loading import batches
 from openbench.digest import digest
 from openbench.errors import CheckpointError, FieldError
-from openbench.features import _arrays as arrays
 from openbench.features.store import FeatureStore
 
 from ..logged import logged  # noqa: TID252 — the tests are no package
@@ -147,28 +145,6 @@ def test_an_untrained_backbone_is_refused(store: FeatureStore) -> None:
 def test_maps_need_the_field_and_the_layers(store: FeatureStore, request_: Request) -> None:
     with pytest.raises(FieldError, match="maps need both"):
         store.get(toy_backbone(), toy_split(), request_)
-
-
-class Payload:
-    """What unpickling would run."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> object:
-        return Path.touch, (self.target,)
-
-
-def test_a_pickle_in_place_of_a_column_is_never_opened(store: FeatureStore, tmp_path: Path) -> None:
-    backbone, split = toy_backbone(), toy_split()
-    kept = store.get(backbone, split, LOGITS).logits.clone()
-    column = arrays.ColumnFile(folder_of(store, split), "logits")
-    column.array.write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
-    assert "has changed" in str(column.fault(len(split)))
-    with pytest.raises(ValueError, match="allow_pickle"):
-        column.open()
-    torch.testing.assert_close(store.get(toy_backbone(), split, LOGITS).logits, kept)
-    assert not (tmp_path / "ran").exists()
 
 
 STEP = Perturb(1.0, 0.5, "flat", 0.2)

@@ -273,10 +273,7 @@ def read_npz(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
     """
     try:
         with np.load(path, allow_pickle=False) as pack:
-            arrays = {name: pack[name] for name in names if name in pack.files}
+            return {n: array for n in names if n in pack.files and isinstance(array := pack[n], np.ndarray)}
     except Exception as error:  # NumPy raises any kind of error for a damaged file
         reason = str(error) or type(error).__name__
         raise DataError(f"'{path}' cannot be read ({reason}) — write it with numpy.savez") from error
-    if notes := [name for name, array in arrays.items() if isinstance(array, bytes)]:
-        raise DataError(f"'{path}': '{notes[0]}' is not an array — write it with numpy.savez")
-    return arrays
