@@ -53,9 +53,9 @@ def batches(split: Split, preprocess: Preprocess, batch_size: int, workers: int 
                 edges = np.linspace(start, stop, min(workers, stop - start) + 1).round().astype(int).tolist()
                 waiting.append([pool.submit(_crops, split, preprocess, *part) for part in itertools.pairwise(edges)])
                 if len(waiting) > _AHEAD:
-                    yield _as_input(_joined(waiting.popleft()), preprocess)
+                    yield _joined(waiting.popleft(), preprocess)
             while waiting:
-                yield _as_input(_joined(waiting.popleft()), preprocess)
+                yield _joined(waiting.popleft(), preprocess)
         finally:
             # The caller may stop early: batches that have not begun are not decoded.
             for part in itertools.chain(*waiting):
@@ -67,12 +67,9 @@ def _as_input(batch: NDArray[Any], preprocess: Preprocess) -> Tensor:
     return normalise(batch, preprocess) if batch.dtype == np.uint8 else torch.from_numpy(batch)
 
 
-def _joined(futures: Sequence[Future[NDArray[Any]]]) -> NDArray[Any]:
-    """The batch whose parts threads prepare; grey parts are copied into three channels where others have colour."""
-    parts = [future.result() for future in futures]
-    if len({part.ndim for part in parts}) > 1:
-        parts = [np.repeat(part[..., None], 3, axis=3) if part.ndim == 3 else part for part in parts]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+def _joined(futures: Sequence[Future[NDArray[Any]]], preprocess: Preprocess) -> Tensor:
+    """The batch whose parts threads prepare."""
+    return _as_input(stack([image for future in futures for image in future.result()]), preprocess)
 
 
 def _crops(split: Split, preprocess: Preprocess, start: int, stop: int) -> NDArray[Any]:
@@ -87,4 +84,4 @@ def _crops(split: Split, preprocess: Preprocess, start: int, stop: int) -> NDArr
             crops.append(item if item.ndim == 1 else prepared(item, preprocess))
         except DataError as error:
             raise DataError(f"split '{split.name}' ({split.role}), image '{split.keys[index]}': {error}") from error
-    return np.stack(crops) if crops[0].ndim == 1 else stack(crops)
+    return stack(crops)

@@ -1,16 +1,15 @@
 """A benchmark of a user's own images, written as a config folder: a yaml file, and a list per split."""
 
-import csv
-import io
 import math
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from openbench import paths
 from openbench.config.overrides import is_name
@@ -207,7 +206,7 @@ def write_files(
     for where, own in benchmark.sets.items():
         group, _, title = where.rpartition(".")
         path = folder / "lists" / name / f"{where}.csv"
-        files[path] = _as_csv(own.rows)
+        files[path] = pd.DataFrame(own.rows, columns=["path", "label"]).to_csv(index=False, lineterminator="\n")
         of_set = {"manifest": str(path.resolve()), "sources": sources[where]}
         within = node.setdefault(group, {}) if group else node
         within[title] = {"name": name if group == "id" else title, **of_set}
@@ -246,9 +245,3 @@ def command(benchmark: OwnBenchmark, folder: Path, name: str = "run") -> str:
     """Return the command line that uses a written benchmark."""
     tuning = "" if "ood_val" in benchmark.ood or name == "check" else " tune=none"
     return f"python -m openbench {name} --config-dir {shlex.quote(str(folder))} +benchmark={benchmark.name}{tuning}"
-
-
-def _as_csv(rows: Iterable[Row]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([("path", "label"), *rows])
-    return text.getvalue()
