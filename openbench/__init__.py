@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from openbench.api.scores import evaluate_scores as evaluate_scores
     from openbench.core.preprocess import Preprocess as Preprocess
     from openbench.detect.detector import Detector as Detector
-    from openbench.detect.monitor.monitor import Monitor as Monitor
+    from openbench.detect.monitor import Monitor as Monitor
     from openbench.detect.recommend import recommend as recommend
     from openbench.detect.saved import load_detector as load_detector
 
@@ -38,7 +38,7 @@ _HOMES = {
     "api.scores": ("evaluate_scores",),
     "core.preprocess": ("Preprocess",),
     "detect.detector": ("Detector",),
-    "detect.monitor.monitor": ("Monitor",),
+    "detect.monitor": ("Monitor",),
     "detect.recommend": ("recommend",),
     "detect.saved": ("load_detector",),
 }

@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import beta
 
-from openbench.detect.monitor.martingale import Martingale, OnlineRanks, ScoreCells
-from openbench.detect.monitor.monitor import Monitor
+from openbench.detect.monitor import Martingale, Monitor, OnlineRanks
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
 
@@ -34,32 +33,30 @@ def interval(hits: int, of: int) -> str:
     return f"{100 * hits / of:5.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {of}"
 
 
-def alarms_at(rules: Martingale, p: np.ndarray, level: float) -> np.ndarray:
+def alarms_at(bets: str, p: np.ndarray, level: float) -> np.ndarray:
     """After how many images each gambler reaches 1/level, 0 = never; p is (images, lives)."""
-    capital = rules.started(p.shape[1:])
+    martingale = Martingale(bets, streams=p.shape[1:])
     found = np.zeros(p.shape[1:], dtype=np.int64)
     for row in p:
-        capital = rules.after(capital, row)
-        reached = rules.log_wealth(capital) >= -math.log(level)
-        found[reached & (found == 0)] = capital.images
+        martingale.bet(row)
+        reached = martingale.log_wealth >= -math.log(level)
+        found[reached & (found == 0)] = martingale.images
     return found
 
 
 def ranked(calibration: np.ndarray, stream: np.ndarray, seed: int) -> np.ndarray:
     """The values that a monitor bets on, (images,)."""
-    cells = ScoreCells.of_scores(calibration)
-    ranks = OnlineRanks(cells, seed)
-    return np.array([ranks.next(cell) for cell in cells.of(stream).tolist()])
+    ranks = OnlineRanks(calibration, seed)
+    return np.array([ranks.next(cell) for cell in ranks.cells(stream).tolist()])
 
 
 def simulated(lives: int, images: int, levels: tuple[float, ...]) -> None:
     for bets in BETS:
         generator = np.random.default_rng(0)
-        rules, peak = Martingale(bets), np.full(lives, -np.inf)
-        capital = rules.started((lives,))
+        martingale, peak = Martingale(bets, streams=(lives,)), np.full(lives, -np.inf)
         for _ in range(images):
-            capital = rules.after(capital, 1.0 - generator.random(lives))
-            peak = np.maximum(peak, rules.log_wealth(capital))
+            martingale.bet(1.0 - generator.random(lives))
+            peak = np.maximum(peak, martingale.log_wealth)
         for level in levels:
             hits = int((peak >= -math.log(level)).sum())
             shown = f"{bets:8} level {level:<5}: alarms in {interval(hits, lives)} lives of {images:,} images"
@@ -76,14 +73,14 @@ def on_splits(ids: np.ndarray, splits: int, level: float) -> None:
         if seed == 0:
             monitor = Monitor(calibration, level=level, seed=seed)
             monitor.update_scores(stream)
-    found = alarms_at(Martingale(), np.stack(ranks, axis=1), level)
+    found = alarms_at("both", np.stack(ranks, axis=1), level)
     if (monitor.alarm_at or 0) != found[0]:
         raise SystemExit(f"the monitor's alarm is at {monitor.alarm_at}, that of the bets made here at {found[0]}")
     alarms = int((found > 0).sum())
     print(
         f"monitor, level {level}: alarms in {interval(alarms, splits)} splits, {len(ids) - CALIBRATION:,} images each"
     )
-    alarms = int((alarms_at(Martingale(), np.stack(as_they_are, axis=1), level) > 0).sum())
+    alarms = int((alarms_at("both", np.stack(as_they_are, axis=1), level) > 0).sum())
     print(f"the same bets on p-values as they are: alarms in {interval(alarms, splits)}", flush=True)
 
 
@@ -101,7 +98,7 @@ def delays(ids: np.ndarray, oods: dict[str, np.ndarray], repetitions: int, plot:
                 monitor.plot().savefig(plot.with_stem(f"{plot.stem}_{name.replace('/', '_')}"), dpi=110)
         p = np.stack(streams, axis=1)
         for bets in BETS:
-            found = alarms_at(Martingale(bets), p, LEVEL)
+            found = alarms_at(bets, p, LEVEL)
             false = int(((found > 0) & (found <= LONG)).sum())
             late = np.where(found == 0, LONG + OOD + 1, found)[(found == 0) | (found > LONG)] - LONG
             if late.size:
@@ -120,7 +117,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=10)
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
-    record, _ = RecordStore(arguments.results).look_up(arguments.run_id, print)
+    record, _ = RecordStore(arguments.results).look_up(arguments.run_id)
     sets = ScoreStore(arguments.results / "scores").read(record.run_id)
     ids = np.concatenate([s.scores for s in sets if s.role in ("id_val", "id_test")])
     simulated(arguments.lives, arguments.images, (0.01, 0.05, 0.1, 0.5))

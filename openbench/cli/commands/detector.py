@@ -22,10 +22,9 @@ import openbench
 from openbench.cli import options
 from openbench.cli.output import picture_format
 from openbench.cli.process import ALARM, FAILED, OK, writing
-from openbench.detect.monitor.martingale import Bets
-from openbench.detect.monitor.monitor import Monitor, MonitorRules
-from openbench.detect.monitor.table import SUFFIXES, numbers
+from openbench.detect.monitor import Bets, Monitor, MonitorRules
 from openbench.detect.serve.images import ServerLimits
+from openbench.detect.table import SUFFIXES, numbers
 from openbench.digest import file_sha256
 from openbench.errors import ConfigError, DataError, NotApplicableError, pip_install
 from openbench.paths import writable
@@ -316,7 +315,7 @@ def _in_words(monitor: Monitor) -> str:
     alarm = f"ALARM at image {monitor.alarm_at or 0:,}: the stream is no longer like the calibration images"
     lines = [
         alarm if monitor.alarm else "no alarm",
-        f"{monitor.images:,} images against {monitor.cells.n:,} calibration images",
+        f"{monitor.images:,} images against {monitor.ranks.n:,} calibration images",
         f"evidence of a change: {_odds(status['log10_wealth'])} to 1 now, {_odds(status['log10_peak'])} to 1 at most; "
         f"the alarm is at {1 / rules.level:,.6g} to 1, and the chance of ever reaching that while nothing changes is "
         f"at most {100 * rules.level:g} %",

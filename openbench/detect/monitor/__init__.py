@@ -1,1 +1,0 @@
-"""Watching the p-values of a detector as they come: has the stream changed?"""
