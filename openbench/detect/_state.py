@@ -34,15 +34,9 @@ def refuse_unsavable(method: Method) -> None:
         NotApplicableError: the method or a part of it does.
     """
     for leaf in leaves(method):
-        if isinstance(leaf, StreamingMethod):
-            raise NotApplicableError(
-                f"method {type(leaf).__name__} scores streams of images, a detector each image by itself — choose "
-                "another method, e.g. knn, mds or vim"
-            )
-        if leaf.learns_objects:
-            raise NotApplicableError(
-                f"method {type(leaf).__name__} cannot be saved: it learns {leaf.learns_objects} — {_ALLOWED}"
-            )
+        streams = "scores streams of images, a detector each image by itself" * isinstance(leaf, StreamingMethod)
+        if why := streams or (leaf.learns_objects and f"learns {leaf.learns_objects}"):
+            raise NotApplicableError(f"method {type(leaf).__name__} cannot be saved: it {why} — {_ALLOWED}")
 
 
 def packed_method(method: Method, tensors: Tensors, where: str = "method") -> dict[str, Any]:
@@ -149,9 +143,5 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor], where: str, method: Met
 def _dataclasses(method: Method) -> dict[str, type]:
     """Return the dataclasses of a method's module and of the shared module, by name."""
     modules = [sys.modules[type(method).__module__], importlib.import_module(_SHARED)]
-    candidates: list[Any] = [Head, *(kind for module in modules for kind in vars(module).values())]
-    return {
-        kind.__name__: kind
-        for kind in candidates
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not issubclass(kind, Method)
-    }
+    kinds = [Head, *(kind for module in modules for kind in vars(module).values() if isinstance(kind, type))]
+    return {k.__name__: k for k in kinds if dataclasses.is_dataclass(k) and not issubclass(k, Method)}

@@ -18,7 +18,6 @@ from openbench.core.benchmark import Items, RowItems, Split
 from openbench.core.method import Method
 from openbench.core.request import Role
 from openbench.core.search import ChosenMethod, with_params
-from openbench.detect._export import to_onnx
 from openbench.detect._images import (
     BatchScores,
     MemoryFeatures,
@@ -304,18 +303,6 @@ class Detector:
         from openbench.detect.saved import write
 
         return write(self, path_of(path, "path"), network)
-
-    def to_onnx(self, path: str | Path) -> int | None:
-        """Write one ONNX graph, normalised images to score, p-value, decision and logits; return its batch size.
-
-        None = any batch size. The graph is compared with torch in onnxruntime first. Needs the extra `onnx`.
-
-        Raises:
-            NotFittedError: before `calibrate`.
-            NotApplicableError: the method reads more than features and logits, or there are groups or weights.
-            ConfigError: onnx or onnxruntime is not installed.
-        """
-        return to_onnx(*self.learnt, self.calibration, path_of(path, "path"))
 
     @property
     def reads_features(self) -> bool:

@@ -2,10 +2,10 @@
 
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors, save as save_tensors
 from torch import Tensor, nn
 
@@ -39,7 +38,7 @@ from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.record import short
 from openbench.core.request import Request, Role
 from openbench.core.search import with_params
-from openbench.data.download import DataSource, data_sources
+from openbench.data.download import data_sources
 from openbench.data.weights import released_weights
 from openbench.detect._export import NETWORK_OUTPUTS, network_onnx
 from openbench.detect._state import Tensors, packed_method, unpacked_method
@@ -48,7 +47,7 @@ from openbench.detect.detector import Detector
 from openbench.detect.network import check_fits, network_of
 from openbench.digest import bytes_sha256
 from openbench.engine.evaluate import for_layers
-from openbench.errors import CheckpointError, ConfigError, NotApplicableError, OpenbenchError, RecordError, check_choice
+from openbench.errors import CheckpointError, ConfigError, NotApplicableError, check_choice
 from openbench.public import TARGET, targets
 from openbench.storage.checksum import KEY, stated
 from openbench.storage.files import creating, write_whole
@@ -60,8 +59,8 @@ _SOURCES = ("weights", "sha256")  # keys of a config for weights, which are in t
 _WHICH = ("model", "weights")  # keys of a config that select released weights
 _PROBES = 4  # images of noise
 _TOLERANCE = 1e-3  # relative, of outputs between versions of libraries
+_NOT_KNOWN = "not known to openbench: the licence that they came with applies"
 _ARRAYS = ("scores", "codes", "weights", "quantile")  # of a calibration
-_UNREADABLE = (OSError, zipfile.BadZipFile, SafetensorError, KeyError, ValueError, RuntimeError, EOFError)
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -201,14 +200,17 @@ def load_detector(
         ConfigError: a model for a detector that has its own, or a device that its network does not run on.
     """
     path, own_device = path_of(path, "path"), resolve_device(device)
-    manifest, tensors, graph = _read_files(path, digest)
+    if not path.exists():
+        raise CheckpointError(f"'{path}' not found — give the folder or the zip of a detector")
+    with _loading(path):
+        manifest, tensors, graph = _read_files(path, digest)
     part = manifest.network
     options = ModelOptions(preprocess, part.features or None, part.head or None, part.name, own_device)
     if model is not None and part.kind != "module":
         raise ConfigError(f"model is given, and the detector has '{part.name}' — leave it out")
     if graph and own_device.type != "cpu":
         raise ConfigError(f"device '{own_device}': the network of this detector is an ONNX graph — use cpu")
-    try:
+    with _loading(path):
         backbone, node = _network(manifest, tensors, graph, model, options)
         unfitted = None if method is None else for_layers(method, backbone.layers)
         fitted = unpacked_method(manifest.method, tensors, unfitted)
@@ -217,66 +219,61 @@ def load_detector(
         detector = Detector(backbone, chosen, classes=manifest.classes, device=device, batch_size=size)
         detector.backbone, detector.node, detector.options = backbone, node, options
         detector.about, detector.seen = manifest.about, tensors["calibration.seen"].numpy()
-        arrays: dict[str, Any] = {
-            name: tensors[key].numpy() for name in _ARRAYS if (key := f"calibration.{name}") in tensors
-        }
+        found = {name: tensors.get(f"calibration.{name}") for name in _ARRAYS}
+        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in found.items() if tensor is not None}
         if "quantile" in arrays:
             arrays["quantile"] = arrays["quantile"].item()
         terms, groups = Terms(**manifest.calibration["terms"]), tuple(manifest.calibration["groups"])
         detector._learnt, detector._calibration = (backbone, fitted), Calibration(terms=terms, groups=groups, **arrays)
         now, before = _probe(backbone), tensors["probe"]
         off = float(((now - before).abs().amax(0) / (1 + before.abs().amax(0))).max())
+        if not off <= _TOLERANCE:
+            raise CheckpointError(
+                f"'{path}': the network's outputs for a fixed input differ by {off:.2g} (relative) from those at "
+                "saving: its class, a library or its preprocess has changed — fit and calibrate again"
+            )
+    return detector
+
+
+@contextmanager
+def _loading(path: Path) -> Iterator[None]:
+    """Raise a CheckpointError for whatever files with another content lead to."""
+    try:
+        yield
     except CheckpointError:
         raise
-    except (OpenbenchError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except Exception as error:
         raise CheckpointError(
-            f"'{path}' is inconsistent ({type(error).__name__}: {error}) — fit and calibrate the detector again"
+            f"'{path}' cannot be loaded ({type(error).__name__}: {error}) — copy the detector again, or fit and "
+            "calibrate it again"
         ) from error
-    if not off <= _TOLERANCE:
-        raise CheckpointError(
-            f"'{path}': the network's outputs for a fixed input differ by {off:.2g} (relative) from those at saving: "
-            "its class, a library or its preprocess has changed — fit and calibrate again"
-        )
-    return detector
 
 
 def _read_files(path: Path, digest: str | None) -> tuple[DetectorManifest, Tensors, bytes]:
     """Return the manifest, the tensors by name, and the ONNX graph, empty without one."""
-    if not path.exists():
-        raise CheckpointError(f"'{path}' not found — give the folder or the zip of a detector")
+    root = path if path.is_dir() else zipfile.Path(path)
+    # What is compressed could be a bomb.
+    if isinstance(root, zipfile.Path) and any(member.compress_type for member in root.root.infolist()):
+        raise CheckpointError(f"'{path}' is compressed — zip the files of the detector without compression")
+    whole = (root / MANIFEST).read_bytes()
+    if digest is not None and digest != bytes_sha256(whole):
+        raise CheckpointError(f"'{path}' is another detector: digest {bytes_sha256(whole)}, {digest} expected")
+    content = loads(whole.decode(), MANIFEST)
+    if content.pop(KEY, None) is None or whole != stated(content):
+        raise CheckpointError(f"'{path}': '{MANIFEST}' has changed since the detector was saved — copy it again")
     try:
-        root = path if path.is_dir() else zipfile.Path(path)
-        # What is compressed could be a bomb.
-        if isinstance(root, zipfile.Path) and any(member.compress_type for member in root.root.infolist()):
-            raise ValueError("it is compressed")
-        whole = (root / MANIFEST).read_bytes()
-        if digest is not None and digest != bytes_sha256(whole):
-            raise CheckpointError(f"'{path}' is another detector: digest {bytes_sha256(whole)}, {digest} expected")
-        manifest = _manifest(whole, f"'{path}': {MANIFEST}")
-        names = [TENSORS, *[ONNX] * (manifest.network.kind == "onnx")]
-        parts = {name: (root / name).read_bytes() for name in names}
-        for name, part in parts.items():
-            if bytes_sha256(part) != manifest.parts.get(name):
-                raise CheckpointError(f"'{path}': '{name}' has changed since the detector was saved — copy it again")
-        return manifest, load_tensors(parts[TENSORS]), parts.get(ONNX, b"")
-    except _UNREADABLE as error:
-        raise CheckpointError(f"'{path}' cannot be read ({error}) — copy the detector again") from error
-
-
-def _manifest(whole: bytes, where: str) -> DetectorManifest:
-    try:
-        content = loads(whole.decode(), where)
-        if content.pop(KEY, None) is None or whole != stated(content):
-            raise CheckpointError(f"{where} has changed since the detector was saved — make the detector again")
-        return DetectorManifest(**content)
+        manifest = DetectorManifest(**content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key, found, made_by = ".".join(map(str, first["loc"])), short(first["input"]), short(content.get("made_by"))
         raise CheckpointError(
-            f"{where} of {made_by}: key '{key}' is {found}: {first['msg']} — fit and calibrate the detector again"
+            f"'{path}' of {made_by}: key '{key}' is {found}: {first['msg']} — fit and calibrate the detector again"
         ) from None
-    except (RecordError, ValueError, AttributeError, TypeError) as error:  # not JSON, or not an object
-        raise CheckpointError(f"{where} cannot be read: {error} — copy the detector again") from error
+    parts = {name: (root / name).read_bytes() for name in (TENSORS, *[ONNX] * (manifest.network.kind == "onnx"))}
+    for name, part in parts.items():
+        if bytes_sha256(part) != manifest.parts.get(name):
+            raise CheckpointError(f"'{path}': '{name}' has changed since the detector was saved — copy it again")
+    return manifest, load_tensors(parts[TENSORS]), parts.get(ONNX, b"")
 
 
 def _network(
@@ -420,15 +417,14 @@ def _of_graph(content: bytes, part: NetworkPart, own: object, head: Mapping[str,
     crop = int(part.preprocess["crop"])
     side = prepared(_preprocess(part, own), Preprocess(resize=crop, crop=crop))
     p, session = side.preprocess, onnx_session(content, torch.device("cpu"))
+
+    def read(images: Tensor) -> tuple[Tensor, Tensor]:
+        logits, features = session.run(list(NETWORK_OUTPUTS), {"images": images.detach().contiguous().numpy()})
+        return torch.from_numpy(logits), torch.from_numpy(features)
+
     linear = Head(head["weight"], head["bias"]) if head else None
-    black, read = torch.zeros(2, p.channels, p.crop, p.crop), partial(_run, session)
-    name, sha256 = f"onnx of {part.architecture}", bytes_sha256(content)
-    return OutputsBackbone(part.name, name, read, side, black, head=linear, weights_sha256=sha256)
-
-
-def _run(session: Any, images: Tensor) -> tuple[Tensor, Tensor]:
-    logits, features = session.run(list(NETWORK_OUTPUTS), {"images": images.detach().contiguous().numpy()})
-    return torch.from_numpy(logits), torch.from_numpy(features)
+    black, name = torch.zeros(2, p.channels, p.crop, p.crop), f"onnx of {part.architecture}"
+    return OutputsBackbone(part.name, name, read, side, black, head=linear, weights_sha256=bytes_sha256(content))
 
 
 def _probe(backbone: Backbone) -> Tensor:
@@ -451,13 +447,9 @@ def licences(node: Mapping[str, Any], images: str = "") -> dict[str, str]:
     """
     name = str(node.get(NAME, ""))
     config = shipped("backbone", name) or {}
-    same = all(node.get(key) == config.get(key) for key in _WHICH)
-    released = released_weights().get(name) if same else None
-    weights = {"weights": _licence(released.source if released else None)}
-    return weights | ({"images": _licence(data_sources().get(images))} if images else {})
-
-
-def _licence(source: DataSource | None) -> str:
-    if source is None:
-        return "not known to openbench: the licence that they came with applies"
-    return f"{source.title}: {source.licence} ({source.page})"
+    released = released_weights().get(name) if all(node.get(key) == config.get(key) for key in _WHICH) else None
+    sources = {"weights": released and released.source} | ({"images": data_sources().get(images)} if images else {})
+    return {
+        part: f"{source.title}: {source.licence} ({source.page})" if source else _NOT_KNOWN
+        for part, source in sources.items()
+    }

@@ -18,6 +18,7 @@ from openbench.config.build import build
 from openbench.config.shipped import shipped
 from openbench.core.method import Method
 from openbench.core.request import Request
+from openbench.detect._export import NetworkGraph
 from openbench.detect._state import packed_method, refuse_unsavable
 from openbench.detect.detector import Detector
 from openbench.detect.saved import MANIFEST, ONNX, TENSORS, _of_graph, licences, load_detector
@@ -139,6 +140,20 @@ def test_a_network_without_classifier_comes_back_as_onnx(tmp_path):
     assert not loaded.learnt[0].classifies
 
 
+def test_a_graph_that_differs_from_torch_is_not_written(tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime", reason="extra onnx")
+    plain = NetworkGraph.forward
+
+    def drifting(self, x):
+        logits, features = plain(self, x)
+        return logits + (0.1 if torch.jit.is_tracing() else 0.0), features
+
+    monkeypatch.setattr(NetworkGraph, "forward", drifting)
+    with pytest.raises(NotApplicableError, match=r"cannot be saved as ONNX \(logits is off by up to 0\.1\)"):
+        calibrated("vim").save(tmp_path / "made", network="onnx")
+    assert not list(tmp_path.iterdir())
+
+
 PART = SimpleNamespace(name="tiny", architecture="tiny", preprocess={"resize": 8, "crop": 8}, own_preprocess="")
 
 
@@ -234,22 +249,22 @@ def edited(folder, key, value) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("schema_version", 1, "detector.json of 'openbench .*: key 'schema_version' is 1: .* — fit and calibrate"),
+        ("schema_version", 1, "copy' of 'openbench .*: key 'schema_version' is 1: .* — fit and calibrate"),
         ("extra", 1, "key 'extra'"),
         ("batch_size", "8", "key 'batch_size'"),
         ("calibration/terms", {"alpha": 2.0}, "calibrate.alpha"),
-        ("calibration/groups", ["a"], "is inconsistent"),
+        ("calibration/groups", ["a"], "cannot be loaded"),
         ("method/node/_target_", "os.system", "no code is loaded"),
-        ("method/node/_target_", "Path", "is inconsistent"),
+        ("method/node/_target_", "Path", "cannot be loaded"),
         ("method/version", 99, "when the detector was saved"),
         ("method/state", {"score": 1}, "has no state"),
         ("method/state", {"bank_": {"is": "Path", "x": 1}}, "unknown kind"),
-        ("method/state", {"elsewhere_": {"is": "tensor"}}, "is inconsistent"),
-        ("method", {}, "is inconsistent"),
+        ("method/state", {"elsewhere_": {"is": "tensor"}}, "cannot be loaded"),
+        ("method", {}, "cannot be loaded"),
         ("network/config", "../../etc", "not in this openbench"),
         ("network/keys", {"model": {"_target_": "os.system"}}, "no key 'model'"),
         ("network/preprocess", {"resize": 8, "crop": 9}, "another one in this openbench"),
-        ("network/preprocess", {"resize": {"_target_": "os.system"}, "crop": 8}, "is inconsistent"),
+        ("network/preprocess", {"resize": {"_target_": "os.system"}, "crop": 8}, "cannot be loaded"),
         ("parts", {"../../etc/passwd": "0" * 64}, "'tensors.safetensors' has changed"),
     ],
 )
@@ -266,7 +281,7 @@ def test_hostile_tensors_are_refused_even_under_a_digest_that_fits(saved, tmp_pa
     for content in (pickle.dumps(Path), len(header).to_bytes(8, "little") + header + bytes(4), bytes([255] * 16)):
         (tmp_path / "copy" / TENSORS).write_bytes(content)
         edited(tmp_path / "copy", f"parts/{TENSORS}", bytes_sha256(content))
-        with pytest.raises(CheckpointError, match="cannot be read"):
+        with pytest.raises(CheckpointError, match="cannot be loaded"):
             load_detector(tmp_path / "copy")
 
 
@@ -276,9 +291,9 @@ def test_a_zip_that_is_compressed_or_none_is_refused(saved, tmp_path, capsys):
         for name in pack.namelist():
             bomb.writestr(name, pack.read(name))
     assert main(["score", str(tmp_path / "bomb.zip"), __file__]) == 2
-    assert "bomb.zip' cannot be read (it is compressed)" in capsys.readouterr().err
+    assert "bomb.zip' is compressed" in capsys.readouterr().err
     (tmp_path / "no.zip").write_bytes(b"PK")
-    for name, message in (("no.zip", "cannot be read"), ("nowhere", "not found")):
+    for name, message in (("no.zip", "cannot be loaded"), ("nowhere", "not found")):
         with pytest.raises(CheckpointError, match=message):
             load_detector(tmp_path / name)
 
