@@ -65,24 +65,27 @@ class Recommendation:
     out: tuple[Mapping[str, Any], ...]
 
     def __str__(self) -> str:
-        about = " · ".join(self.about)
         if not self.best:
-            return f"{about}: no method is within the limits"
+            return f"{self.title}: no method is within the limits"
         first, *others = self.best
+        why = "the only method within the limits"
         if self.compared:
             among = f"the highest AUROC of the {len(self.best)} that" if others else "the only one that"
             why = f"{among} may be the best, of {self.compared} compared"
         elif self.untested:
             why = "the highest AUROC, but not tested against the others"
-        else:
-            why = "the only method within the limits"
         ms = first["ms_per_image"]
         time = "its extra passes were not timed" if ms is None else f"{ms:.3g} ms per image"
-        return f"{about}: take {first['method']}: {why}; {time} besides the network's pass, needs {_needs(first)}"
+        return f"{self.title}: take {first['method']}: {why}; {time} besides the network's pass, needs {_needs(first)}"
+
+    @property
+    def title(self) -> str:
+        """Benchmark, network and training."""
+        return " · ".join(self.about)
 
     def tables(self) -> list[Table]:
         """Return the methods that may be the best, and those beyond the limits with the reason."""
-        about, tables = " · ".join(self.about), []
+        tables = []
         notes = [_RANKS.format(self.compared)] * bool(self.compared) + [_COSTS]
         if self.untested:
             names = listed((method["method"] for method in self.untested), _LISTED, last=", and ")
@@ -91,25 +94,23 @@ class Recommendation:
             notes.append(f"Not the benchmark as defined: {'; '.join(self.deviations)}")
         if self.best:
             rows = tuple(map(_cells, self.best))
-            tables.append(Table(f"Not separable from the best · {about}", _COLUMNS, rows, notes=tuple(notes)))
+            tables.append(Table(f"Not separable from the best · {self.title}", _COLUMNS, rows, notes=tuple(notes)))
         if self.out:
             columns = (_COLUMNS[0], _COLUMNS[2], Column("why not"))
             rows = tuple((method["method"], method.get("near_auroc"), method["why"]) for method in self.out[:_LISTED])
-            rest = (f"and {len(self.out) - _LISTED} more",) if len(self.out) > _LISTED else ()
-            tables.append(Table(f"Beyond the limits · {about}", columns, rows, notes=rest))
+            rest = (f"and {len(self.out) - _LISTED} more",) * (len(self.out) > _LISTED)
+            tables.append(Table(f"Beyond the limits · {self.title}", columns, rows, notes=rest))
         return tables
 
     def values(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        groups = {"best": self.best, "untested": self.untested, "out": self.out}
-        return {
-            "about": self.about,
-            "words": str(self),
-            "take": self.best[0]["method"] if self.best else None,
-            "compared": self.compared,
-            "deviations": self.deviations,
-            **{name: [{key: _plain(v) for key, v in one.items()} for one in group] for name, group in groups.items()},
-        }
+        values = vars(self) | {"words": str(self), "take": self.best[0]["method"] if self.best else None}
+        for group in ("best", "untested", "out"):
+            values[group] = [
+                {key: value.value if isinstance(value, Estimate) else value for key, value in method.items()}
+                for method in values[group]
+            ]
+        return values
 
 
 def recommend(
@@ -268,18 +269,12 @@ def _method(row: Row, latency_ms: float | None, memory_mb: float | None, without
 
 
 def _cells(method: Mapping[str, Any]) -> tuple[Any, ...]:
-    ranks = ("–".join(map(str, dict.fromkeys(pair))) if pair else None for pair in method["ranks"].values())
+    texts = [method["method"], method["settings"]]
+    scores = [method.get(f"{group}_auroc") for group in GROUPS]
+    ranks = ["–".join(map(str, dict.fromkeys(pair))) if pair else None for pair in method["ranks"].values()]
     ms, mb = method["ms_per_image"], method["process_mb"]
-    return (
-        method["method"],
-        method["settings"],
-        method.get("near_auroc"),
-        method.get("far_auroc"),
-        *ranks,
-        None if ms is None else float(f"{ms:.3g}"),
-        None if mb is None else float(f"{mb:.0f}"),
-        _needs(method),
-    )
+    costs = [None if ms is None else float(f"{ms:.3g}"), None if mb is None else float(round(mb))]
+    return (*texts, *scores, *ranks, *costs, _needs(method))
 
 
 def _needs(method: Mapping[str, Any]) -> str:
@@ -287,7 +282,3 @@ def _needs(method: Mapping[str, Any]) -> str:
         return "unknown"
     words = ("gradients of the input" if need == "gradients" else need for need in method["needs"])
     return ", ".join(words) or "nothing more"
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, Estimate) else value

@@ -15,7 +15,6 @@ from openbench.core.request import Field, Request, Role
 from openbench.core.streaming import StreamingMethod
 from openbench.testing import _checks as checks
 from openbench.testing._checks import CheckError, all_checks
-from openbench.testing._toy import planted
 
 
 @dataclass
@@ -163,11 +162,6 @@ class KeepsOldFit(Right):
         return self
 
 
-class CachesFirstFit(Right):
-    def fit(self, train, head):
-        return self if hasattr(self, "means_") else super().fit(train, head)
-
-
 class GlobalTorch(Right):
     def fit(self, train, head):
         super().fit(train, head)
@@ -256,14 +250,6 @@ class Hoarding(Running):
         return scores
 
 
-class OneForAll(Running):
-    """Begins each stream with the memory of the one before."""
-
-    def memory(self):
-        self.memory_ = getattr(self, "memory_", None) or super().memory()
-        return self.memory_
-
-
 # check → methods that it must refuse, each with a piece of the message that names the reason
 BUGS: dict[str, dict[type[Method], str]] = {
     "check_metadata_is_complete": {PoorMetadata: "a formula", NoReference: "a year"},
@@ -285,11 +271,11 @@ BUGS: dict[str, dict[type[Method], str]] = {
     },
     "check_a_score_depends_on_no_later_image": {Ahead: "with the images after them", Peeking: "the images after them"},
     "check_scores_do_not_depend_on_order": {WRONG["OrderDependent"]: "shuffled"},
-    "check_score_learns_nothing": {Stateful: "in between", Hoarding: "in between", OneForAll: "in between"},
+    "check_score_learns_nothing": {Stateful: "in between", Hoarding: "in between"},
     "check_inputs_stay_untouched": {WritesFeatures: "'features'", WritesTrain: "'features'", WritesHead: "head"},
     "check_hyper_parameters_stay_as_given": {WritesParameter: "0.5", ConvertsParameter: "constructor"},
     "check_learnt_state_ends_in_underscore": {PublicState: "cache"},
-    "check_refit_equals_fresh_fit": {KeepsOldFit: "second fit", CachesFirstFit: "second fit"},
+    "check_refit_equals_fresh_fit": {KeepsOldFit: "second fit"},
     "check_deterministic": {GlobalTorch: "differ", WRONG["GlobalNumpy"]: "differ", WRONG["GlobalPython"]: "differ"},
     "check_leaves_global_random_state": {
         GlobalTorch: "global random state",
@@ -330,22 +316,3 @@ def test_the_global_random_state_survives_the_checks():
     before = torch.get_rng_state()
     checks.check_deterministic(Right)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_the_toy_is_the_same_at_every_call_and_another_per_seed():
-    first, second, other = planted(), planted(), planted(seed=1)
-    for split in ("train", "val", "id_test", "ood_test"):
-        assert torch.equal(getattr(first, split).features, getattr(second, split).features)
-        assert not torch.equal(getattr(first, split).features, getattr(other, split).features)
-
-
-def test_the_toy_holds_what_networks_give():
-    data = planted(classes=3, free=7)
-    assert data.train.features.shape[1] == 4 * 3 + 7
-    for split in (data.train, data.val, data.id_test, data.ood_test):
-        assert split.features.min() >= 0
-        assert torch.equal(split.logits, data.head(split.features))
-    accuracy = (data.id_test.logits.argmax(dim=1) == data.id_test.labels).double().mean()
-    assert accuracy > 0.95
-    assert set(data.train.labels.tolist()) == {0, 1, 2}
-    assert set(data.ood_test.labels.tolist()) == {-1}

@@ -44,6 +44,7 @@ _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 Pixels = NDArray[np.uint8]
 PredictionRows = list[dict[str, Any]]
 Predict = Callable[[Sequence[Pixels]], PredictionRows]
+Answer = Callable[[Request], Awaitable[Response]]
 _Waiting = tuple[Pixels, "asyncio.Future[dict[str, Any]]"]
 
 
@@ -153,22 +154,6 @@ class Budget:
                 self._freed.notify_all()
 
 
-class ServerMetrics:
-    """Metrics for Prometheus; clients cannot add labels."""
-
-    def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        registry = self.registry = CollectorRegistry()
-        self.requests = Counter("openbench_requests", "HTTP requests.", ["path", "status"], registry=registry)
-        self.images = Counter("openbench_images", "Images scored.", registry=registry)
-        self.ood = Counter("openbench_ood", "Images called OOD at alpha.", registry=registry)
-        self.waiting = Gauge("openbench_waiting_images", "Images that wait for the network.", registry=registry)
-        self.seconds = Histogram("openbench_request_seconds", "Seconds of a prediction request.", registry=registry)
-        self.batches = Histogram(
-            "openbench_batch_images", "Images per forward pass.", buckets=_BATCH_SIZES, registry=registry
-        )
-
-
 class Service:
     """The answers to requests.
 
@@ -179,24 +164,29 @@ class Service:
     """
 
     def __init__(self, predict: Predict, about: Mapping[str, Any], limits: ServerLimits):
-        self.limits, self.about, self.metrics = limits, dict(about), ServerMetrics()
-        self.batches = Batches(predict, limits, self.metrics.batches.observe)
-        self.budget = Budget(limits.waiting_pixels)
+        self.limits, self.about, self.budget = limits, dict(about), Budget(limits.waiting_pixels)
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        registry = self.registry = CollectorRegistry()  # clients cannot add labels
+        self.requests = Counter("openbench_requests", "HTTP requests.", ["path", "status"], registry=registry)
+        self.images = Counter("openbench_images", "Images scored.", registry=registry)
+        self.ood = Counter("openbench_ood", "Images called OOD at alpha.", registry=registry)
+        self.waiting = Gauge("openbench_waiting_images", "Images that wait for the network.", registry=registry)
+        self.seconds = Histogram("openbench_request_seconds", "Seconds of a prediction request.", registry=registry)
+        sizes = Histogram("openbench_batch_images", "Images per forward pass.", buckets=_BATCH_SIZES, registry=registry)
+        self.batches = Batches(predict, limits, sizes.observe)
+        self.waiting.set_function(lambda: self.batches.waiting)
 
     def application(self) -> Starlette:
         """Return the application."""
+        answers = {PREDICT: self._predictions, HEALTH: self._health, METRICS: self._metrics, ABOUT: self._about}
         routes = [
-            Route(PREDICT, self._counted(PREDICT, self._predictions), methods=["POST"]),
-            Route(HEALTH, self._counted(HEALTH, self._health)),
-            Route(METRICS, self._counted(METRICS, self._metrics)),
-            Route(ABOUT, self._counted(ABOUT, self._about)),
+            Route(path, self._counted(path, answer), methods=["POST" if path == PREDICT else "GET"])
+            for path, answer in answers.items()
         ]
         handlers: Any = {HTTPException: self._error, Exception: self._error}
         return Starlette(routes=routes, exception_handlers=handlers, lifespan=lambda _: self.batches.running())
 
-    def _counted(
-        self, path: str, answer: Callable[[Request], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _counted(self, path: str, answer: Answer) -> Answer:
         async def counted(request: Request) -> Response:
             began, status = time.perf_counter(), 500
             try:
@@ -214,9 +204,9 @@ class Service:
                 status = 499
                 return Response(status_code=400)
             finally:
-                self.metrics.requests.labels(path, status).inc()
+                self.requests.labels(path, status).inc()
                 if path == PREDICT:
-                    self.metrics.seconds.observe(time.perf_counter() - began)
+                    self.seconds.observe(time.perf_counter() - began)
 
         return counted
 
@@ -227,8 +217,8 @@ class Service:
                 rows = await self._rows(uploads)
         except TimeoutError:
             raise RefusedError(503, "too_slow", f"no answer within {self.limits.answer_s:g} seconds") from None
-        self.metrics.images.inc(len(rows))
-        self.metrics.ood.inc(sum(bool(row["is_ood"]) for row in rows))
+        self.images.inc(len(rows))
+        self.ood.inc(sum(bool(row["is_ood"]) for row in rows))
         return JSONResponse({"predictions": rows})
 
     async def _rows(self, uploads: Sequence[bytes]) -> PredictionRows:
@@ -260,15 +250,11 @@ class Service:
 
     async def _body(self, request: Request) -> bytes:
         limit = self.limits.body_bytes
-        too_large = RefusedError(413, "too_large", f"the request has more than {limit:,} bytes")
-        declared = request.headers.get("content-length", "")
-        if declared.isascii() and declared.isdigit() and int(declared) > limit:
-            raise too_large
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
             if len(body) > limit:
-                raise too_large
+                raise RefusedError(413, "too_large", f"the request has more than {limit:,} bytes")
         return bytes(body)
 
     async def _parts(self, request: Request, body: bytes) -> list[bytes]:
@@ -294,8 +280,7 @@ class Service:
         return JSONResponse({"status": "ok", "waiting": self.batches.waiting})
 
     async def _metrics(self, _: Request) -> Response:
-        self.metrics.waiting.set(self.batches.waiting)
-        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def _about(self, _: Request) -> Response:
         return JSONResponse(self.about)
@@ -303,7 +288,7 @@ class Service:
     async def _error(self, _: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
             return JSONResponse(RefusedError(500, "internal", "an error of the server").body, 500)
-        self.metrics.requests.labels("other", error.status_code).inc()
+        self.requests.labels("other", error.status_code).inc()
         allowed = f"allowed: POST {PREDICT}, GET {HEALTH}, GET {METRICS}, GET {ABOUT}"
         return JSONResponse(RefusedError(error.status_code, "no_such_place", allowed).body, error.status_code)
 
