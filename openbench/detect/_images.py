@@ -17,16 +17,15 @@ from PIL import Image as Pillow
 from torch import Tensor
 
 from openbench import paths
-from openbench.api.arguments import as_array, as_features
+from openbench.api.arguments import as_array, as_features, class_indices
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Image, Items, RowItems, Split
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
-from openbench.core.method import Method
 from openbench.core.request import Field, Mixing, Request, Role, Texts
 from openbench.data.sources.items import DEEP
 from openbench.digest import bytes_sha256, row_digests
-from openbench.engine.evaluate import FeatureSource, Scoring, score_split
+from openbench.engine.evaluate import FeatureSource
 from openbench.errors import DataError
 from openbench.features.changed_images import MIXED_READ, mixed
 from openbench.features.columns import Column, columns_of_pass, read_by, separated
@@ -208,16 +207,9 @@ def _checked_labels(labels: Any, n: int, classes: Sequence[str], where: str) -> 
     """Return labels (n,) int64; −1 throughout without labels."""
     if labels is None:
         return np.full(n, _UNKNOWN, dtype=np.int64)
-    y = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
-    if y.dtype.kind in "UO" and classes:
-        y = np.array([classes.index(name) if name in classes else -1 for name in map(str, y.ravel())])
-    if y.shape != (n,) or y.dtype.kind not in "iu" or y.min() < 0 or (classes and y.max() >= len(classes)):
-        names = f", or one of {', '.join(classes)}," if classes else ""
-        raise DataError(
-            f"{where} images: {n} images and labels of shape {y.shape}, type {y.dtype} — "
-            f"one class number from 0{names} per image expected"
-        )
-    return y.astype(np.int64)
+    if classes and not isinstance(labels, Tensor) and np.asarray(labels).dtype.kind in "UO":
+        labels = [classes.index(str(name)) if str(name) in classes else _UNKNOWN for name in labels]
+    return class_indices(labels, n, f"{where} labels", len(classes) or None)
 
 
 @dataclass(eq=False)
@@ -236,8 +228,12 @@ class MemoryFeatures(FeatureSource):
     def __call__(self, split: Split, request: Request) -> FeatureSet:
         """Return the columns that `request` names, with labels where it names them."""
         request, second = separated(request)
-        self._extract(split, columns_of_pass(self.backbone, request))
-        rows = {column: self._columns[split.digest, column] for column in read_by(request)}
+        known, columns_made = self._columns, columns_of_pass(self.backbone, request)
+        if missing := tuple(column for column in columns_made if (split.digest, column) not in known):
+            parts = list(extract(self.backbone, split, missing, BatchHalving(self.batch_size)))
+            for column in missing:
+                known[split.digest, column] = torch.from_numpy(np.concatenate([part[column.name] for part in parts]))
+        rows = {column: known[split.digest, column] for column in read_by(request)}
         columns: dict[Field, Tensor] = {c.field: tensor for c, tensor in rows.items() if c.field != Field.MAPS}
         if second is not None:
             columns[Field.PERTURBED] = self(split, second).features
@@ -257,13 +253,6 @@ class MemoryFeatures(FeatureSource):
         """Return the scores (n,) of a split by a fitted method that runs the network itself."""
         rows = score_rows(method, self.backbone, split, BatchHalving(self.batch_size))
         return np.concatenate([next(iter(part.values())) for part in rows])
-
-    def _extract(self, split: Split, columns: Sequence[Column]) -> None:
-        missing = tuple(column for column in columns if (split.digest, column) not in self._columns)
-        parts = list(extract(self.backbone, split, missing, BatchHalving(self.batch_size))) if missing else []
-        for column in missing:
-            rows = np.concatenate([part[column.name] for part in parts])
-            self._columns[split.digest, column] = torch.from_numpy(rows)
 
 
 class BatchScores(NamedTuple):
@@ -289,28 +278,6 @@ class BatchScores(NamedTuple):
         """1 − softmax(z), (n, c) float64: the non-conformity of LAC."""
         shifted = np.exp(self.logits.astype(np.float64) - self.logits.max(axis=1, keepdims=True))
         return np.asarray(1.0 - shifted / shifted.sum(axis=1, keepdims=True))
-
-
-def scored(method: Method, backbone: Backbone, images: Sequence[Image]) -> BatchScores:
-    """Return the scores of a batch by a fitted method, and the logits; a pass of the network serves both.
-
-    Args:
-        method: fitted.
-        backbone: with weights.
-        images: (h, w[, 3]) uint8.
-
-    Raises:
-        DataError: the network's outputs are NaN or infinite.
-        MethodError: a score is NaN, or not one per image.
-    """
-    n = len(images)
-    split = Split("images", Role.ID_TEST, images, np.full(n, -1), list(map(str, range(n))), (), "images", n)
-    features = MemoryFeatures(backbone, n)
-    scores = score_split(method, split, Scoring(features, backbone.device, n))
-    if not backbone.num_classes:
-        return BatchScores(scores, np.empty((n, 0), np.float32))
-    logits: NDArray[np.float32] = features(split, Request(fields=frozenset({Field.LOGITS}))).logits.numpy()
-    return BatchScores(scores, logits)
 
 
 @dataclass(frozen=True, eq=False)

@@ -125,15 +125,12 @@ class Calibration:
     @cached_property
     def by_group(self) -> dict[str, "GroupCalibration"]:
         """Group → its calibration; '' without groups."""
-        order = np.argsort(self.scores, kind="stable")
-        codes = np.zeros(order.size) if self.codes is None else self.codes[order]
-        rows = [order[codes == code] for code in range(max(1, len(self.groups)))]
-        return {
-            name: GroupCalibration(
-                self.scores[at], self.group_terms, None if self.weights is None else self.weights[at]
-            )
-            for name, at in zip(self.groups or ("",), rows, strict=True)
-        }
+        order, found = np.argsort(self.scores, kind="stable"), {}
+        for code, name in enumerate(self.groups or ("",)):
+            at = order if self.codes is None else order[self.codes[order] == code]
+            weights = None if self.weights is None else self.weights[at]
+            found[name] = GroupCalibration(self.scores[at], self.group_terms, weights)
+        return found
 
     @property
     def thresholds(self) -> dict[str, float]:

@@ -16,7 +16,7 @@ from openbench.backbones.device import resolve_device
 from openbench.config.constraints import Count, check_value
 from openbench.core.benchmark import Items, RowItems, Split
 from openbench.core.method import Method
-from openbench.core.request import Role
+from openbench.core.request import Field, Request, Role
 from openbench.core.search import ChosenMethod, with_params
 from openbench.detect._images import (
     BatchScores,
@@ -27,11 +27,10 @@ from openbench.detect._images import (
     as_rows,
     as_split,
     digests_of,
-    scored,
 )
 from openbench.detect.calibration import Calibration, Terms, calibration_groups, groups_to_judge
 from openbench.detect.network import check_fits, learns_from, network_of, nothing
-from openbench.engine.evaluate import FeatureSource, Fitting, fit, for_layers
+from openbench.engine.evaluate import FeatureSource, Fitting, Scoring, fit, for_layers, score_split
 from openbench.errors import ConfigError, DataError, LeakageError, NotFittedError, check_choice
 from openbench.metrics.conformal.p_values import as_weights, benjamini_hochberg
 from openbench.metrics.conformal.prediction_sets import conformal_quantile, true_class
@@ -333,7 +332,7 @@ class Detector:
             )
 
     def _scored(self, images: Items) -> BatchScores:
-        """Return scores and logits, batch by batch."""
+        """Return scores and logits, batch by batch; a pass of the network serves both."""
         backbone, method = self.learnt
         parts = []
         for start in range(0, len(images), self.batch_size):
@@ -342,5 +341,11 @@ class Detector:
                 batch = [images[row] for row in rows]
             else:
                 batch = [as_pixels(images[row], f"image {row}") for row in rows]
-            parts.append(scored(method, backbone, batch))
+            n, keys = len(batch), list(map(str, rows))
+            split = Split("images", Role.ID_TEST, batch, np.full(n, -1), keys, (), "images", n)
+            features, logits = MemoryFeatures(backbone, n), np.empty((n, 0), np.float32)
+            scores = score_split(method, split, Scoring(features, backbone.device, n))
+            if backbone.num_classes:
+                logits = features(split, Request(fields=frozenset({Field.LOGITS}))).logits.numpy()
+            parts.append((scores, logits))
         return BatchScores(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))

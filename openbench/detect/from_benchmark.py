@@ -9,11 +9,10 @@ from openbench.api.methods import as_node
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.core.search import ChosenMethod, with_params
-from openbench.detect._state import refuse_unsavable
 from openbench.detect.calibration import Terms
 from openbench.detect.detector import Detector
 from openbench.detect.network import learns_from
-from openbench.detect.saved import check_savable, licences
+from openbench.detect.saved import check_savable, licences, refuse_unsavable
 from openbench.engine import prepare
 from openbench.engine.evaluate import CachedFeatures
 from openbench.errors import ConfigError, check_choice

@@ -1,14 +1,23 @@
-"""The network of a detector: a shipped backbone by name or the user's model, ready for its images."""
+"""The network of a detector: a shipped backbone by name or the user's model, ready for its images; and as a graph."""
 
+import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from openbench.api.models.names import check_is_no_weights, is_name, loaded, named_config
+from openbench.api.models.outputs import onnx_session
 from openbench.api.models.wrap import ImageTask, ModelOptions, wrap
+from openbench.backbones.anatomy import tapping
 from openbench.backbones.base import Backbone
+from openbench.backbones.network import NetworkBackbone
 from openbench.backbones.rows import Rows
 from openbench.config.build import build
 from openbench.config.overrides import NAME
@@ -21,7 +30,13 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.engine.compatibility import read_of_classifier, refuse_missing_parts
 from openbench.engine.probe import some_of
-from openbench.errors import ConfigError, DataError, NotApplicableError, did_you_mean
+from openbench.errors import ConfigError, DataError, NotApplicableError, did_you_mean, pip_install
+
+NETWORK_OUTPUTS = ("logits", "features")
+_OPSET = 18
+_TRACED = 3  # images
+_SIZES = (1, 2, 5)  # batches on which both are compared
+_CLOSE = 1e-4  # tolerance of logits and features, of the largest
 
 
 def backbone_by_name(name: str, classes: Sequence[str] = ()) -> tuple[Backbone, Mapping[str, Any]]:
@@ -131,3 +146,88 @@ def nothing() -> Split:
     """Return a split without images."""
     empty = np.zeros(0, np.int64)
     return Split("nothing", Role.ID_TRAIN, [], empty, [], (), "", 0, unread=True)
+
+
+class NetworkGraph(nn.Module):
+    """Normalised images (n, channels, h, w) to logits (n, c) and features (n, d).
+
+    Args:
+        backbone: on the CPU.
+    """
+
+    def __init__(self, backbone: NetworkBackbone) -> None:
+        super().__init__()
+        self.network, self._anatomy = backbone.network, backbone.anatomy
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Return logits and features."""
+        with tapping(self.network, self._anatomy, (), "none") as tapped:
+            self.network(images)
+        return tapped.logits, tapped.features  # type: ignore[return-value]  # the pass has filled them
+
+
+def network_onnx(backbone: NetworkBackbone) -> bytes:
+    """Return a network as the content of an ONNX file, for any number of images; compared with torch first.
+
+    Raises:
+        NotApplicableError: it cannot be traced, or onnxruntime computes something else.
+        ConfigError: onnx or onnxruntime is not installed.
+    """
+    if find_spec("onnx") is None:
+        raise ConfigError(f"package 'onnx' is not installed, and a graph needs it — {pip_install('onnx')}")
+    problem = ""
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.callback(backbone.to, backbone.device)
+        backbone.to(torch.device("cpu"))
+        graph, batches = NetworkGraph(backbone).eval(), [_noise(backbone, n) for n in _SIZES]
+        try:
+            content = _traced(graph, _noise(backbone, _TRACED))
+            session = onnx_session(content, torch.device("cpu"))
+            found = [session.run(list(NETWORK_OUTPUTS), {"images": images.numpy()}) for images in batches]
+        except ConfigError:
+            raise
+        except Exception as error:  # of the tracer and of onnxruntime, which have many kinds
+            problem = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        else:
+            expected_rows = [graph(images) for images in batches]
+            for at, name in enumerate(NETWORK_OUTPUTS):
+                actual, expected = (np.concatenate([rows[at] for rows in each]) for each in (found, expected_rows))
+                off = np.abs(actual - expected).max(initial=0)
+                if not off <= _CLOSE * max(np.abs(expected).max(initial=0), 1e-6):
+                    problem = f"{name} is off by up to {off:.3g}"
+    if problem:
+        raise NotApplicableError(
+            f"model '{backbone.name}' cannot be saved as ONNX ({problem}) — save it as weights, network='weights', and "
+            "pass its class when it is loaded"
+        )
+    return content
+
+
+def _traced(graph: NetworkGraph, images: Tensor) -> bytes:
+    """Return a module on the CPU as the content of an ONNX file, traced on some images."""
+    with ExitStack() as stack:
+        file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "network.onnx"
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # of the tracer about sizes, which are compared later
+        # ONNX has no operators of oneDNN and of attention's fast path.
+        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+        torch.onnx.export(
+            graph,
+            (images,),
+            file,
+            input_names=["images"],
+            output_names=list(NETWORK_OUTPUTS),
+            dynamic_axes={name: {0: "n"} for name in ("images", *NETWORK_OUTPUTS)},
+            opset_version=_OPSET,
+            dynamo=False,
+        )
+        return file.read_bytes()
+
+
+def _noise(backbone: NetworkBackbone, count: int) -> Tensor:
+    """Noise as a network's input, always the same."""
+    p = backbone.preprocess
+    return torch.randn(count, p.channels, p.crop, p.crop, generator=torch.Generator().manual_seed(count))

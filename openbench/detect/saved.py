@@ -1,10 +1,12 @@
 """Detectors on disk: one JSON, one safetensors file and perhaps an ONNX graph, each with its digest. Nothing is run."""
 
+import importlib
+import sys
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 
 from openbench import __version__
 from openbench.api.arguments import path_of
-from openbench.api.methods import chosen_method
+from openbench.api.methods import as_node, chosen_method
 from openbench.api.models.outputs import OutputsBackbone, onnx_session
 from openbench.api.models.parts import unwrapped
 from openbench.api.models.preprocess import prepared
@@ -32,23 +34,23 @@ from openbench.config.build import build
 from openbench.config.overrides import NAME
 from openbench.config.shipped import shipped
 from openbench.core.benchmark import Split
+from openbench.core.composite import leaves
 from openbench.core.features import Head
 from openbench.core.method import Method
 from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.record import short
 from openbench.core.request import Request, Role
 from openbench.core.search import with_params
+from openbench.core.streaming import StreamingMethod
 from openbench.data.download import data_sources
 from openbench.data.weights import released_weights
-from openbench.detect._export import NETWORK_OUTPUTS, network_onnx
-from openbench.detect._state import Tensors, packed_method, unpacked_method
 from openbench.detect.calibration import Calibration, Terms
 from openbench.detect.detector import Detector
-from openbench.detect.network import check_fits, network_of
+from openbench.detect.network import NETWORK_OUTPUTS, check_fits, network_of, network_onnx
 from openbench.digest import bytes_sha256
 from openbench.engine.evaluate import for_layers
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError, check_choice
-from openbench.public import TARGET, targets
+from openbench.public import TARGET, name_of, public, targets
 from openbench.storage.checksum import KEY, stated
 from openbench.storage.files import creating, write_whole
 from openbench.storage.plain_json import loads, plain
@@ -62,6 +64,10 @@ _TOLERANCE = 1e-3  # relative, of outputs between versions of libraries
 _NOT_KNOWN = "not known to openbench: the licence that they came with applies"
 _ARRAYS = ("scores", "codes", "weights", "quantile")  # of a calibration
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Tensors = dict[str, Tensor]
+_IS = "is"  # key of a JSON object in place of a tensor, a method or a dataclass: its kind
+_SHARED = "openbench.methods._bank"  # module of dataclasses that several methods have
+_ALLOWED = "detectors on disk have numbers and tensors, never pickled objects; choose e.g. knn, mds or vim"
 
 
 class _Strict(BaseModel):
@@ -453,3 +459,126 @@ def licences(node: Mapping[str, Any], images: str = "") -> dict[str, str]:
         part: f"{source.title}: {source.licence} ({source.page})" if source else _NOT_KNOWN
         for part, source in sources.items()
     }
+
+
+def refuse_unsavable(method: Method) -> None:
+    """Refuse a method that scores streams, or learns objects which cannot be written, before it does.
+
+    Args:
+        method: unfitted.
+
+    Raises:
+        NotApplicableError: the method or a part of it does.
+    """
+    for leaf in leaves(method):
+        streams = "scores streams of images, a detector each image by itself" * isinstance(leaf, StreamingMethod)
+        if why := streams or (leaf.learns_objects and f"learns {leaf.learns_objects}"):
+            raise NotApplicableError(f"method {type(leaf).__name__} cannot be saved: it {why} — {_ALLOWED}")
+
+
+def packed_method(method: Method, tensors: Tensors, where: str = "method") -> dict[str, Any]:
+    """Return class, hyper-parameters and state of a fitted method as JSON; its tensors are added to `tensors` by path.
+
+    Args:
+        method: fitted.
+        tensors: name → tensor.
+        where: the path to the method.
+
+    Raises:
+        NotApplicableError: its state is not made of numbers.
+    """
+    state = {name: value for name, value in vars(method).items() if name not in method.params()}
+    packed = {name: _packed(value, tensors, f"{where}.{name}", method) for name, value in state.items()}
+    return {"version": type(method).version, "node": public(as_node(method)), "state": packed}
+
+
+def _packed(value: Any, tensors: Tensors, where: str, method: Method) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Tensor):
+        # Products with a transposed matrix sum in another order on some processors: equal scores need the same layout.
+        transposed = value.dim() == 2 and not value.is_contiguous() and value.T.is_contiguous()
+        tensors[where] = (value.T if transposed else value).detach().cpu().contiguous().clone()
+        return {_IS: "transposed" if transposed else "tensor"}
+    if isinstance(value, list | tuple):
+        return [_packed(part, tensors, f"{where}.{place}", method) for place, part in enumerate(value)]
+    if isinstance(value, Mapping) and all(isinstance(key, str) and key != _IS for key in value):
+        return {key: _packed(part, tensors, f"{where}.{key}", method) for key, part in value.items()}
+    if isinstance(value, Method):
+        return {_IS: "method", **packed_method(value, tensors, where)}
+    if type(value) in _dataclasses(method).values():
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+        return {_IS: type(value).__name__, **_packed(parts, tensors, where, method)}
+    if where.endswith(".faiss_"):
+        import faiss
+
+        tensors[where] = torch.from_numpy(faiss.serialize_index(value))
+        return {_IS: "faiss"}
+    raise NotApplicableError(
+        f"method {type(method).__name__} cannot be saved: '{where}' is a {type(value).__module__}."
+        f"{type(value).__qualname__} — {_ALLOWED}"
+    )
+
+
+def unpacked_method(
+    packed: Mapping[str, Any], tensors: Mapping[str, Tensor], own: Method | None = None, where: str = "method"
+) -> Method:
+    """Return the fitted method of `packed_method`.
+
+    Args:
+        packed: as JSON.
+        tensors: by path.
+        own: unfitted, if its class is not of openbench.
+        where: the path to the method.
+
+    Raises:
+        CheckpointError: another version of the method, or content that does not fit it.
+        Exception: of any kind, for JSON of another form.
+    """
+    node, target = packed["node"], packed["node"][TARGET]
+    if own is None and "." in target:
+        raise CheckpointError(
+            f"method '{target}' is not of openbench, and no code is loaded from a detector — pass it: "
+            "load_detector(path, method=MyMethod(…))"
+        )
+    method: Method = build(node, f"method '{target}'", Method) if own is None else type(own)(**own.params())
+    actual, saved = {**public(as_node(method)), "version": type(method).version}, {**node, "version": packed["version"]}
+    if actual != saved:
+        raise CheckpointError(
+            f"method {name_of(type(method))} is {actual}, and was {saved} when the detector was saved — pass a method "
+            "with these, or fit the detector again"
+        )
+    for name, value in packed["state"].items():
+        if not name.endswith("_") or name.startswith("__"):
+            raise CheckpointError(f"method {target} has no state '{name}'")
+        setattr(method, name, _unpacked(value, tensors, f"{where}.{name}", method))
+    return method
+
+
+def _unpacked(value: Any, tensors: Mapping[str, Tensor], where: str, method: Method) -> Any:
+    if isinstance(value, list):
+        return [_unpacked(part, tensors, f"{where}.{place}", method) for place, part in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    kind = value.get(_IS)
+    if kind == "method":
+        return unpacked_method(value, tensors, where=where)
+    if kind in ("tensor", "transposed"):
+        return tensors[where].T if kind == "transposed" else tensors[where]
+    if kind == "faiss":
+        import faiss
+
+        return faiss.deserialize_index(tensors[where].numpy())
+    parts = {key: _unpacked(part, tensors, f"{where}.{key}", method) for key, part in value.items() if key != _IS}
+    if kind is None:
+        return parts
+    if kind not in (known := _dataclasses(method)):
+        raise CheckpointError(f"method {type(method).__name__}: '{where}' is of an unknown kind '{kind}'")
+    return known[kind](**parts)
+
+
+def _dataclasses(method: Method) -> dict[str, type]:
+    """Return the dataclasses of a method's module and of the shared module, by name."""
+    modules = [sys.modules[type(method).__module__], importlib.import_module(_SHARED)]
+    kinds = [Head, *(kind for module in modules for kind in vars(module).values() if isinstance(kind, type))]
+    return {k.__name__: k for k in kinds if is_dataclass(k) and not issubclass(k, Method)}

@@ -4,6 +4,7 @@ It has columns, images with a network that finds these columns, and texts; `fitt
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -213,39 +214,29 @@ class _Spread(nn.Module):
         return images.flatten(1)[:, : len(self.texture), None, None] * self.texture
 
 
-class _ToyNetwork(nn.Module):
-    def __init__(self, head: Head) -> None:
-        super().__init__()
-        classes, d = head.weight.shape
-        for name in LAYERS:
-            self.add_module(name, _Spread(d) if name == LAYERS[0] else nn.Identity())
-        self.fc = nn.Linear(d, classes)
-        with torch.no_grad():
-            self.fc.weight.copy_(head.weight)
-            self.fc.bias.copy_(head.bias)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = images
-        for name in LAYERS:
-            x = self.get_submodule(name)(x)
-        return self.fc(x.mean(dim=(2, 3)))
-
-
 def network_with(head: Head) -> NetworkBackbone:
     """Return a network that reads features off its images, and has stages `stage1` … `stage4` and a head.
 
     Args:
         head: weight (c, d) and bias (c,).
     """
-    side = _side(head.weight.shape[1])
+    classes, d = head.weight.shape
+    side = _side(d)
+
+    def make() -> nn.Module:
+        stages = {name: _Spread(d) if name == LAYERS[0] else nn.Identity() for name in LAYERS}
+        classifier = {"pool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "fc": nn.Linear(d, classes)}
+        return nn.Sequential(OrderedDict(stages | classifier))
+
     backbone = NetworkBackbone(
         "toy",
         "toy network",
-        lambda: _ToyNetwork(head),
+        make,
         lambda _: Anatomy("fc", {name: name for name in LAYERS}),
         preprocess=Preprocess(side, side, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
     )
-    return backbone.load_state(backbone.module().state_dict(), "the planted head")
+    planted_head = {"fc.weight": head.weight, "fc.bias": head.bias}
+    return backbone.load_state({**backbone.module().state_dict(), **planted_head}, "the planted head")
 
 
 def images_with(features: Tensor) -> Tensor:

@@ -18,10 +18,18 @@ from openbench.config.build import build
 from openbench.config.shipped import shipped
 from openbench.core.method import Method
 from openbench.core.request import Request
-from openbench.detect._export import NetworkGraph
-from openbench.detect._state import packed_method, refuse_unsavable
 from openbench.detect.detector import Detector
-from openbench.detect.saved import MANIFEST, ONNX, TENSORS, _of_graph, licences, load_detector
+from openbench.detect.network import NetworkGraph
+from openbench.detect.saved import (
+    MANIFEST,
+    ONNX,
+    TENSORS,
+    _of_graph,
+    licences,
+    load_detector,
+    packed_method,
+    refuse_unsavable,
+)
 from openbench.digest import bytes_sha256
 from openbench.errors import CheckpointError, ConfigError, LeakageError, NotApplicableError, NotFittedError
 from openbench.methods.knn import KNN

@@ -24,11 +24,10 @@ from openbench.cli.output import picture_format
 from openbench.cli.process import ALARM, FAILED, OK, writing
 from openbench.detect.monitor import Bets, Monitor, MonitorRules
 from openbench.detect.serve.images import ServerLimits
-from openbench.detect.table import SUFFIXES, numbers
 from openbench.digest import file_sha256
 from openbench.errors import ConfigError, DataError, NotApplicableError, pip_install
 from openbench.paths import writable
-from openbench.results.escape import console, console_lines, csv_row
+from openbench.results.escape import console, console_lines, csv_row, one_line
 from openbench.storage.files import replacing, write_whole
 from openbench.storage.yaml_file import parse_yaml
 
@@ -40,6 +39,7 @@ logger = logging.getLogger(__name__)
 _TERMS = ("alpha", "delta", "guarantee", "correction", "coverage")
 _KEYS = (*_TERMS, "calibration", "network", "out")
 _TABLES = ("parquet", "csv", "jsonl")
+_SUFFIXES = (".csv", ".jsonl", ".parquet")
 _COLUMNS = (
     "image", "score", "p_value", "p_value_conditional", "is_ood", "label", "label_name", "prediction_set", "error",
 )  # fmt: skip
@@ -169,7 +169,7 @@ def monitor(args: Namespace) -> int:
     """
     form = picture_format(args.plot)
     calibration = _calibration(args.detector)
-    tables = [(numbers(path, "score"), file_sha256(path)) for path in args.scores]
+    tables = [(_numbers(path), file_sha256(path)) for path in args.scores]
     if args.state is not None and args.state.is_dir():
         raise ConfigError(f"--state {args.state} is a folder — give the name of a file in it")
     # So that two calls do not continue from the same state.
@@ -345,8 +345,8 @@ def _of_images(place: Path, **options: Any) -> "Detector":
 
 def _calibration(place: Path) -> NDArray[np.float64]:
     """The calibration scores of a detector, or of a table."""
-    if place.suffix in SUFFIXES:
-        return numbers(place, "score")
+    if place.suffix in _SUFFIXES:
+        return _numbers(place)
     calibration = openbench.load_detector(place).calibration
     if calibration.weights is not None:
         raise DataError(
@@ -354,6 +354,53 @@ def _calibration(place: Path) -> NDArray[np.float64]:
             "without weights, on images like those to come"
         )
     return np.asarray(calibration.scores, dtype=np.float64)
+
+
+def _numbers(path: Path) -> NDArray[np.float64]:
+    """The column `score` (n,) of a .csv, .jsonl or .parquet file, without the rows that have an error instead.
+
+    Raises:
+        DataError: no such file or column, no rows, or a value that is not a finite number.
+    """
+    import pandas as pd
+
+    if path.suffix not in _SUFFIXES:
+        raise DataError(f"'{path}' is not a table that can be read — allowed: {', '.join(_SUFFIXES)}")
+    if not path.is_file():
+        raise DataError(f"table '{path}' not found — python -m openbench score DETECTOR IMAGES > {path.name} writes it")
+    try:
+        if path.suffix == ".parquet":
+            frame = pd.read_parquet(path, page_checksum_verification=True)
+        elif path.suffix == ".jsonl":
+            frame = pd.DataFrame(map(json.loads, path.read_text(encoding="utf-8-sig").splitlines()))
+        else:
+            frame = pd.read_csv(path, index_col=False, dtype=str)  # parsed exactly below
+        cells = frame["score"]
+    except (OSError, ValueError) as error:
+        raise DataError(f"table '{path}' cannot be read: {one_line(str(error).splitlines()[0][:200])}") from error
+    except KeyError:
+        listed = ", ".join(one_line(str(name)[:40]) for name in frame.columns[:20])
+        raise DataError(
+            f"table '{path}' needs a column 'score' (found {listed}) — python -m openbench score writes it"
+        ) from None
+    if "error" in frame:
+        cells = cells[cells.notna() | frame["error"].isna()]
+    if not len(cells):
+        raise DataError(f"table '{path}' has no rows")
+    values = np.array([_number(cell) for cell in cells])
+    for row in np.flatnonzero(~np.isfinite(values))[:1]:
+        quoted = one_line(str(cells.iloc[row])[:60])
+        raise DataError(
+            f"table '{path}', row {cells.index[row] + 1}: '{quoted}' in column 'score' is not a finite number"
+        )
+    return values
+
+
+def _number(cell: str | float) -> float:
+    try:
+        return float(cell)
+    except (TypeError, ValueError, OverflowError):  # an integer may be larger than any float
+        return float("nan")
 
 
 def _load_or_begin(state: Path | None, calibration: NDArray[np.float64], rules: Mapping[str, Any]) -> Monitor:
