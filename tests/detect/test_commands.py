@@ -89,7 +89,7 @@ def digits(tmp_path_factory):
 
     def random_weights(config, benchmark, *rest):
         backbone = prepare.build_backbone(config, benchmark)
-        return backbone.load_state(backbone.network.state_dict(), "memory"), None
+        return backbone.load_state(backbone.network.state_dict(), "memory"), prepare.TrainingInfo()
 
     place = tmp_path_factory.mktemp("digits")
     with pytest.MonkeyPatch.context() as patch:
