@@ -239,6 +239,13 @@ def states_of(runs: Sequence[PlannedRun], records: Records, options: StudyOption
     }
 
 
+def shown_records(run: PlannedRun, records: Records, states: Mapping[str, str]) -> list[Run]:
+    """Return the records of a run on the state of its benchmark that the table shows."""
+    # Attacked images depend on the network and the method, so that each run has a digest of its own.
+    attacked, state = ATTACK in run.names, states.get(run.benchmark_key)
+    return [record for record in records.matching(run) if attacked or record.digest == state]
+
+
 def _filled(cell: Cell, study: Study, records: Records, states: Mapping[str, str]) -> Cell:
     """The cell with its records, their mean and its difference, or with the reason why it is empty."""
     chosen = {at: _record_of(run, records, states) for at, run in cell.runs.items()}
@@ -269,10 +276,7 @@ def _record_of(run: PlannedRun, records: Records, states: Mapping[str, str]) -> 
     """The record of a run, or why there is none for the table."""
     if run.refused:
         return run.refused
-    matching = records.matching(run)
-    # Attacked images depend on the network and the method, so that each run has a digest of its own.
-    attacked = ATTACK in run.names
-    shown = [record for record in matching if attacked or record.digest == states.get(run.benchmark_key)]
+    matching, shown = records.matching(run), shown_records(run, records, states)
     if len({record.row for record in shown}) > 1:
         ids = ", ".join(sorted(record.run_id for record in shown))
         return f"records of several settings match ({ids}): add the override that distinguishes them"

@@ -12,7 +12,7 @@ from rich.filesize import decimal
 
 from openbench.results.frame import Run
 from openbench.results.tables.render import Column, Table
-from openbench.studies.cells import StudyOptions, different_runs, planned, states_of
+from openbench.studies.cells import StudyOptions, different_runs, planned, shown_records, states_of
 from openbench.studies.runs import Network, PlannedRun, Records, key_of, network_of
 from openbench.studies.study import Study
 
@@ -59,14 +59,13 @@ def progress(study: Study, options: StudyOptions, records: Records) -> list[Prog
     states = states_of(runs, records, options)
     for run in runs:
         part = parts.setdefault(run.names["benchmark"], Progress(run.names["benchmark"]))
-        digests = {record.digest for record in records.matching(run)} if not run.refused else set()
         if run.refused:
             part.refused.append(run)
-        elif states.get(run.benchmark_key) in digests:
+        elif shown_records(run, records, states):
             part.done.append(run)
         else:
             part.missing.append(run)
-            part.partial += [run] * bool(digests)
+            part.partial += [run] * bool(records.matching(run))
     for part in parts.values():
         _estimate(part, records)
     return list(parts.values())

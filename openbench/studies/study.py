@@ -10,8 +10,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from openbench.config.constraints import Count, Probability, check_value
 from openbench.config.folders import config_folders, read_config
 from openbench.errors import ConfigError, check_choice, check_known, did_you_mean, not_found
-from openbench.metrics.keys import bounds, higher_is_better
-from openbench.results.tables.render import Kind
+from openbench.metrics.keys import bounds
+from openbench.results.tables import render
+from openbench.results.tables.views import arrow
 
 Layout = Literal["grid", "rejection", "thresholds", "mixture", "tuning"]
 Curve = Literal["oscr", "oscr_selective", "conformal", "corrections", "autc", "fluctuation", "calibration"]
@@ -116,20 +117,16 @@ class Column(_Line):
         return self.value.partition(".")[2]
 
     @property
-    def direction(self) -> str:
-        """`max` or `min`, whichever is better, or `none`."""
-        return self.best or {True: "max", False: "min", None: "none"}[higher_is_better(self.key)]
+    def arrow(self) -> str:
+        """↑ or ↓, whichever is better, after a space; empty for neither."""
+        return {"max": " ↑", "min": " ↓", "none": ""}.get(self.best, arrow(self.key).removeprefix(self.key))
 
     @property
-    def kind(self) -> Kind:
-        """How its numbers are written: rates in percent."""
+    def heading(self) -> render.Column:
+        """How its numbers are written: rates in percent, with two digits, risks, which are small, with three."""
         limits = bounds(self.key)
-        return "percent" if (limits.low, limits.high) == (0.0, 1.0) or self.key == "detection_error" else "number"
-
-    @property
-    def decimals(self) -> int:
-        """Two digits after the point of a percentage, three for risks, which are small."""
-        return 3 if "risk" in self.key else 2
+        rate = (limits.low, limits.high) == (0.0, 1.0) or self.key == "detection_error"
+        return render.Column(self.name, "percent" if rate else "number", 3 if "risk" in self.key else 2)
 
 
 def _flat(lines: Mapping[str, Any], parent: Any = None) -> tuple[Any, ...]:

@@ -39,7 +39,6 @@ from openbench.studies.tuning import Tuning
 SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv"}
 NOT_AS_DEFINED = "†"
 _NAMED = 8  # in a note; more are counted
-_ARROWS = {"max": " ↑", "min": " ↓", "none": ""}
 _Shown = tuple[Column, Sequence[str], Collection[int]]  # a column, its texts, and the rows in which they are bold
 
 
@@ -193,9 +192,9 @@ def _columns(cells: Sequence[Cell], *, grouped: bool) -> Iterator[_Shown]:
     """What a column of cells becomes: ours, and the published figure with the difference."""
     column = cells[0].column
     published = any(cell.published is not None for cell in cells)
-    unit = " %" if column.kind == "percent" and not published else ""
+    unit = " %" if column.heading.kind == "percent" and not published else ""
     group = column.group if grouped else ""
-    title = f"{column.name}{unit}{_ARROWS[column.direction]}"
+    title = f"{column.name}{unit}{column.arrow}"
     yield Column(title, "number", group=group), list(map(_ours, cells)), _best(cells)
     if published:
         printed = [_written(cell, cell.published.value) if cell.published else "–" for cell in cells]
@@ -215,22 +214,21 @@ def _ours(cell: Cell) -> str:
 
 def _written(cell: Cell, value: Estimate) -> str:
     shown = Estimate(value.value, std=value.std) if cell.published is not None else value
-    return cell_text(shown, Column("", cell.column.kind, cell.column.decimals))
+    return cell_text(shown, cell.column.heading)
 
 
 def _signed(value: float, column: StudyColumn) -> str:
-    return f"{(100 if column.kind == 'percent' else 1) * value:+.{column.decimals}f}"
+    return f"{(100 if column.heading.kind == 'percent' else 1) * value:+.{column.heading.decimals}f}"
 
 
 def _best(cells: Sequence[Cell]) -> list[int]:
     """The rows whose number is printed as the best one is; none where no number is better than another."""
     column = cells[0].column
     numbers = {at: cell.ours for at, cell in enumerate(cells) if cell.ours is not None}
-    if len(numbers) < 2 or column.direction == "none":
+    if len(numbers) < 2 or not column.arrow:
         return []
-    shown = Column("", column.kind, column.decimals)
-    texts = {at: cell_text(number.value, shown) for at, number in numbers.items()}
-    best = (max if column.direction == "max" else min)(numbers, key=lambda at: numbers[at].value)
+    texts = {at: cell_text(number.value, column.heading) for at, number in numbers.items()}
+    best = (max if "↑" in column.arrow else min)(numbers, key=lambda at: numbers[at].value)
     return [at for at, text in texts.items() if text == texts[best]]
 
 
@@ -404,7 +402,8 @@ def draw(title: str, grid: Grid) -> bytes:
 def _panel(axes: Axes, cells: Sequence[Cell], *, named: bool, first: bool) -> None:
     """Points with bars: the deviation over runs, or the interval of a single run."""
     column = cells[0].column
-    scale = 100.0 if column.kind == "percent" else 1.0
+    percent = column.heading.kind == "percent"
+    scale = 100.0 if percent else 1.0
     published = {at: cell.published.value for at, cell in enumerate(cells) if cell.published is not None}
     ours = {at: cell.ours for at, cell in enumerate(cells) if cell.ours is not None}
     looks: Any = (
@@ -416,8 +415,8 @@ def _panel(axes: Axes, cells: Sequence[Cell], *, named: bool, first: bool) -> No
             middle, bars = ([scale * value.value for value in values.values()], [v.bars for v in values.values()])
             look |= {"linestyle": "none", "markersize": 4.5, "capsize": 2, "elinewidth": 1.0}
             axes.errorbar(middle, list(values), xerr=scale * np.array(bars).T, **look)
-    title, unit = " ".join(filter(None, (column.group, column.name))), " (%)" * (column.kind == "percent")
-    axes.set_title(escape.plot(title) + unit + _ARROWS[column.direction], fontsize=9)
+    title, unit = " ".join(filter(None, (column.group, column.name))), " (%)" * percent
+    axes.set_title(escape.plot(title) + unit + column.arrow, fontsize=9)
     names = [escape.plot(cell.row.name) + NOT_AS_DEFINED * bool(cell.deviations) for cell in cells]
     axes.set_yticks(range(len(cells)), names if named else [""] * len(names), fontsize=8)
     axes.set_ylim(len(cells) - 0.4, -0.6)

@@ -7,10 +7,11 @@ import pytest
 
 from openbench.errors import ConfigError
 from openbench.studies.cells import NO_RECORD, StudyOptions
+from openbench.studies.plan import progress
 from openbench.studies.runs import planned_run
 
 from ..results.records import named  # noqa: TID252 — the tests are no package
-from .runs import DRAWS, YAML, config_of, drawn, of, run, study
+from .runs import DRAWS, YAML, config_of, drawn, lookup, of, run, study
 
 PART = {"digest": "bb", "pristine": False, "deviations": ["far.c: dropped"]}
 MSP = [run("msp", seed, near) for seed, near in enumerate((0.90, 0.91, 0.95))]
@@ -76,6 +77,9 @@ def test_attacked_runs_stand_in_one_table_although_each_has_images_of_its_own(tm
 
     rows = of(study(tmp_path), [attacked("msp"), attacked("knn"), *MSP], StudyOptions(("+attack=pgd",)))
     assert [(near.ours.value, near.deviations) for near, _ in rows] == [(0.1, ("OOD images moved",))] * 2
+    made = lookup([attacked("msp"), attacked("knn")])
+    (part,) = progress(study(tmp_path, YAML.replace("[0, 1, 2]", "[0]")), StudyOptions(("+attack=pgd",)), made)
+    assert (len(part.done), part.missing) == (2, [])
 
 
 def test_how_wide_intervals_are_is_no_other_setting_and_those_of_95_percent_are_shown(tmp_path):
