@@ -53,11 +53,7 @@ def jobs(overrides: Sequence[str], config_dir: Path | None) -> list[list[str]]:
 
 def swept_keys(overrides: Sequence[str], config_dir: Path | None) -> list[str]:
     """Return the keys that have several values in a sweep, as they are typed but for a plus sign."""
-    several = [
-        o
-        for o in parse(overrides)
-        if o.is_interval_sweep() or (o.is_sweep_override() and len(_values(o, config_dir)) > 1)
-    ]
+    several = [o for o in parse(overrides) if o.is_sweep_override() and len(_values(o, config_dir)) > 1]
     return list(dict.fromkeys(override.get_key_element().lstrip("+") for override in several))
 
 
@@ -139,7 +135,7 @@ def _values(override: Override, config_dir: Path | None) -> list[str]:
     if not override.is_sweep_override():
         return [str(override.value())]
     if override.is_interval_sweep():
-        raise ConfigError(f"{_typed(override)} needs a sweeper that draws values, e.g. hydra/sweeper=optuna")
+        raise ConfigError(f"{_typed(override)} names no values — write them, e.g. {override.key_or_group}=1,2,5")
     override.config_loader = _Groups(config_dir)  # type: ignore[assignment]
     return list(override.sweep_string_iterator())
 

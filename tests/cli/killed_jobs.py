@@ -7,8 +7,8 @@ import time
 import types
 from pathlib import Path
 
-from openbench.cli.hydra.app import HydraCommand
-from openbench.cli.hydra.outcome import Outcome
+from openbench.cli.commands.jobs import HydraCommand
+from openbench.cli.commands.sweep import Outcome
 
 # Its processes compute nothing, and need not load torch.
 ENGINE = types.ModuleType("openbench.engine.prepare")

@@ -1,11 +1,6 @@
 """What a sweep over benchmarks can be told, and what it composes."""
 
-import json
-import sys
-from pathlib import Path
-
-from hydra.core.plugins import Plugins
-from hydra.plugins.sweeper import Sweeper
+import pytest
 
 from openbench.__main__ import main
 from openbench.compose.sweep import jobs
@@ -60,47 +55,15 @@ def test_a_glob_over_methods_leaves_out_those_that_score_a_stream(engine, config
     assert ran(engine, "method")[2:] == [("knn",), ("oodd",)]
 
 
-class Climber(Sweeper):
-    """Draws three values of method.k, one after the other, and notes what each of them was worth."""
-
-    __module__ = "hydra_plugins.climber"  # where Hydra looks for sweepers
-
-    def __init__(self, **settings):
-        self.values = []
-
-    def setup(self, *, hydra_context, task_function, config):
-        self.arguments = {"config": config, "hydra_context": hydra_context, "task_function": task_function}
-
-    def sweep(self, arguments):
-        launcher = Plugins.instance().instantiate_launcher(**self.arguments)
-        launcher.setup(**self.arguments)
-        common = [word for word in arguments if not word.startswith("method.k")]
-        for job, k in enumerate((3, 5, 7)):
-            [ended] = launcher.launch([[*common, f"method.k={k}"]], initial_job_idx=job)
-            self.values.append(ended.return_value)
-        Path("values.json").write_text(json.dumps(self.values))
-
-
-def test_an_installed_sweeper_chooses_the_jobs_by_the_auroc_on_validation(engine, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, Climber.__module__, sys.modules[__name__])
-    Plugins.instance().register(Climber)
-    write(tmp_path / "mine/hydra/sweeper/climber.yaml", f"_target_: {Climber.__module__}.Climber")
-    monkeypatch.setattr("openbench.cli.commands.jobs._validation_auroc", lambda record, scores: 0.5)
-    words = ["run", "-m", "+benchmark=digits", "method=knn", "method.k=interval(1,9)"]
-    words += ["--config-dir", f"{tmp_path}/mine"]
-    folder = f"hydra.sweep.dir={tmp_path}/${{hydra.job.name}}"
-    assert main([*words, "hydra/sweeper=climber", folder]) == 0
-    assert [config["method"]["k"] for _, config, _ in engine.asked] == [3, 5, 7]
-    assert json.loads(Path("values.json").read_text()) == [0.5] * 3
-    printed = capsys.readouterr()
-    assert "validation AUROC ↑" in printed.out
-    assert f"best on validation: job 1 (method.k=3)\nsweep: 3 jobs, 3 done, 0 failed ({tmp_path}/run)\n" in printed.err
-    assert main(words) == 2
-    assert "method.k=interval(1,9) needs a sweeper that draws values" in capsys.readouterr().err
-
-
-def test_a_sweeper_that_would_minimise_the_auroc_is_refused(engine, tmp_path, capsys):
-    write(tmp_path / "mine/hydra/sweeper/down.yaml", f"_target_: {Climber.__module__}.Climber\ndirection: minimize")
-    words = ["+benchmark=digits", "method=msp,knn", "hydra/sweeper=down", "--config-dir", f"{tmp_path}/mine"]
-    assert main(["run", "-m", *words]) == 2
-    assert "add hydra.sweeper.direction=maximize" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["seed=interval(1,9)"], "seed=interval(1,9) names no values — write them, e.g. seed=1,2,5"),
+        (["seed=0,1", "hydra/sweeper=climber"], "a sweep runs every combination — leave out hydra/sweeper"),
+    ],
+)
+def test_a_sweep_without_a_list_of_jobs_is_refused(engine, tmp_path, capsys, words, told):
+    write(tmp_path / "mine/hydra/sweeper/climber.yaml", "_target_: climber.Climber")
+    assert main(["run", "-m", "+benchmark=digits", *words, "--config-dir", f"{tmp_path}/mine"]) == 2
+    assert told in capsys.readouterr().err
+    assert engine.asked == []

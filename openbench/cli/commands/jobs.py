@@ -1,20 +1,243 @@
-"""The jobs that Hydra composes: `run`, `train`, `extract` and `check`."""
+"""The jobs that Hydra composes: `run`, `train`, `extract` and `check`, alone or as a sweep by Hydra's launchers."""
 
+import logging
+import os
+import sys
+import time
+import traceback
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
+import click
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
 
-from openbench.cli.hydra.app import Call, HydraCommand
-from openbench.cli.hydra.outcome import FAILED_STATUS, Outcome
+from openbench import paths
+from openbench.cli import options
+from openbench.cli.commands.sweep import FAILED_STATUS, MISSING, NOT_APPLICABLE, NOT_ENDED, PLAN, Outcome, Sweep
 from openbench.cli.output import group_auroc, headline, print_tables
-from openbench.cli.process import FAILED, OK
-from openbench.core.record import ResultRecord
+from openbench.cli.process import BAD_INPUT, FAILED, OK, message_of
+from openbench.compose.composed import Composed, composed, nodes
+from openbench.compose.config import VERSION_BASE, compose, explained, no_benchmark
+from openbench.compose.sweep import deferred, jobs, label, parse, sharded, swept_keys, with_folders, without_streams
+from openbench.config.folders import config_folders
+from openbench.config.overrides import command_line, quoted
 from openbench.engine.provenance import WARNINGS
-from openbench.metrics.curve import auroc
+from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
+from openbench.progress import messages
 from openbench.results.escape import console_lines
 from openbench.results.records.store import RecordStore
-from openbench.results.scores.stored import ScoreStore
+from openbench.results.tables.render import to_console
 from openbench.results.tables.views import run_tables
+
+if TYPE_CHECKING:
+    from openbench.engine.prepare import SharedObjects
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Call(Composed):
+    """What a job is to do: its config, and as part of what.
+
+    Args:
+        sweep: whether the job is part of a sweep and should be brief.
+        label: how it differs from the sweep's other jobs, besides benchmark and method: `seed=1`.
+        shared: the benchmark and network that earlier jobs of the sweep in this process have loaded.
+    """
+
+    sweep: bool = False
+    label: str = ""
+    shared: "SharedObjects | None" = None
+
+
+@dataclass(frozen=True)
+class HydraCommand:
+    """A sub-command that Hydra composes.
+
+    Args:
+        name: of the sub-command and its primary config.
+        act: what a job does; a function at the top level of a module, so that launchers can send it to other processes.
+        unused: config nodes that this command does not read; setting one is refused rather than ignored.
+        divided: whether a sweep with `runtime.shards` has a job for each shard.
+    """
+
+    name: str
+    act: Callable[[Call], Outcome]
+    unused: tuple[str, ...] = ()
+    divided: bool = False
+
+    def __call__(self, argv: Sequence[str]) -> int:
+        """Run a command line, without the name of the sub-command, and return the worst exit code of its jobs."""
+        return self.command().main(list(argv), f"python -m openbench {self.name}", standalone_mode=False)
+
+    def command(self) -> click.Command:
+        """Return the command, with the flags of Hydra that make sense here."""
+
+        @click.command(self.name, cls=options.Command, add_help_option=False)
+        @click.argument("overrides", nargs=-1, metavar="KEY=VALUE…", type=click.UNPROCESSED)
+        @click.option("-cd", "--config-dir", type=options.FILE)
+        @click.option("-m", "--multirun", is_flag=True)
+        @click.option("-c", "--cfg", type=click.Choice(["job", "hydra", "all"]))
+        @click.option("-i", "--info", is_flag=False, flag_value="all")
+        @click.option("-h", "--help", is_flag=True)
+        @click.option("--hydra-help", is_flag=True)
+        @click.option("--resolve", is_flag=True)
+        def run(args: Namespace) -> int:
+            self._refuse_unused(args)
+            if args.cfg or args.info or args.help or args.hydra_help:
+                words = [*args.overrides, *["-m"] * args.multirun]
+                for name in ("cfg", "info", "help", "hydra_help", "resolve"):
+                    value = getattr(args, name)
+                    words += [f"--{name.replace('_', '-')}", *[value] * (value is not True)] if value else []
+                self._hydra(args, words)
+                return OK
+            if not any(word.startswith(("+", "benchmark=")) for word in args.overrides):
+                raise no_benchmark(self.name, args.config_dir)
+            if args.multirun:
+                return self._sweep(args)
+            job = composed(self.name, args.overrides, args.config_dir)
+            return self._act(Call(job.config, job.runtime, job.overrides)).code
+
+        return run
+
+    def _act(self, call: Call) -> Outcome:
+        """Do a job, which reports its progress on stderr unless the runtime forbids it."""
+        with messages(call.runtime.get("progress", True)):
+            logger.debug(f"as typed in full: {command_line(self.name, call.overrides)}")
+            return self.act(call)
+
+    def _sweep(self, args: Namespace) -> int:
+        """Run a sweep, whose jobs leave their outcomes in its folder, and print how they ended."""
+        config_dir = args.config_dir
+        words = sharded(args.overrides) if self.divided else list(args.overrides)
+        words, streams = without_streams(words, config_dir)
+        if streams:
+            logger.info(f"skipped: {', '.join(streams)}, which score a stream of images: name them to run them")
+        words = deferred(words)
+        common = [override.input_line or "" for override in parse(words) if not override.is_sweep_override()]
+        cfg = compose(self.name, common, config_dir)
+        if cfg.hydra.runtime.choices["hydra/sweeper"] != "basic":
+            raise ConfigError("a sweep runs every combination — leave out hydra/sweeper; `tune` searches settings")
+        every = [*(f"{key}={value}" for key, value in (cfg.hydra.sweeper.params or {}).items()), *words]
+        swept = swept_keys(every, config_dir)
+        labels = [label(job, swept) for job in jobs(every, config_dir)]
+        if not labels:
+            raise ConfigError(f"no job to run — the sweep in {' '.join(args.overrides)} names nothing that exists")
+        sweep = Sweep(_folder(cfg, common), self.name, args.overrides, swept, labels)
+        sweep.write()
+        try:
+            argv = [*words, f"hydra.sweep.dir={quoted(str(sweep.folder))}", "-m"]
+            self._hydra(Namespace(overrides=words, config_dir=config_dir), argv)
+        except (OpenbenchError, OSError):
+            raise
+        except Exception as error:  # of the launcher, which has lost a process
+            reason = str(error).partition("\n")[0]
+            print(f"error: the launcher stopped: {type(error).__name__}: {reason}", file=sys.stderr, flush=True)
+        finally:
+            _shared.cache_clear()
+            if sweep.begun():
+                _close(sweep)
+            else:
+                (sweep.folder / PLAN).unlink()  # `sweep status` lists sweeps that have begun
+        return max(outcome.code for outcome in sweep.outcomes())
+
+    def job(self, cfg: DictConfig) -> None:
+        """Do one job of a sweep in any process, print its errors, and write its outcome.
+
+        A failed job must not end the sweep that it is part of, so only interrupts are raised.
+        """
+        known = HydraConfig.get()
+        folder, number = Path(known.sweep.dir), int(known.job.num)
+        sweep = Sweep.read(folder)
+        # Unresolved: an override may itself hold an interpolation.
+        overrides: list[str] = OmegaConf.to_container(known.overrides.task, resolve=False)  # type: ignore[assignment]
+        begun = Outcome(FAILED, "", NOT_ENDED, {}, number, label(overrides, sweep.swept))
+        begun.write(folder)
+        title = sweep.title(number, begun.label)
+        with messages():
+            logger.info(f"{title}{sweep.left()}")
+        start = time.monotonic()
+        others = label(overrides, [key for key in sweep.swept if key not in ("benchmark", "method")])
+        try:
+            job = nodes(self.name, cfg, known.runtime.choices, overrides)
+            call = Call(job.config, job.runtime, job.overrides, True, others, _shared(folder))
+            outcome = self._act(call)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            _shared.cache_clear()  # its benchmark and network may be in any state
+            outcome = _outcome_of(error)
+            line = console_lines(outcome.message).partition("\n")[0]
+            how = f"skipped: {NOT_APPLICABLE} —" if outcome.status == NOT_APPLICABLE else "error:"
+            print(f"{title}: {how} {line}", file=sys.stderr, flush=True)
+        seconds = round(time.monotonic() - start, 3)
+        replace(outcome, job=number, label=begun.label, seconds=seconds).write(folder)
+
+    def _hydra(self, args: Namespace, argv: list[str]) -> None:
+        """Call `hydra.main`, whose errors then come out as ours."""
+        main = hydra.main(version_base=VERSION_BASE, config_path=str(paths.config_dir()), config_name=self.name)
+        words = with_folders(argv, [added.path for added in config_folders(args.config_dir)[1:]])
+        # Hydra reads no other arguments. By default it prints an error itself and exits, but for this variable.
+        before, sys.argv = sys.argv, [f"python -m openbench {self.name}", *words]
+        os.environ["HYDRA_FULL_ERROR"] = "1"
+        try:
+            with explained(self.name, args.overrides, args.config_dir):
+                main(self.job)()
+        finally:
+            sys.argv = before
+
+    def _refuse_unused(self, args: Namespace) -> None:
+        for override in parse(args.overrides):
+            node = override.key_or_group.split(".")[0]
+            if node in self.unused:
+                raise ConfigError(
+                    f"`{self.name}` does not depend on {node}, found {override.input_line} — leave it out, or give it "
+                    "to `run`"
+                )
+
+
+def _outcome_of(error: Exception) -> Outcome:
+    """How a job of a sweep ended that raised an error."""
+    if isinstance(error, NotApplicableError):  # a sweep over every method holds some that are made for other networks
+        return Outcome(OK, str(error), NOT_APPLICABLE)
+    message = message_of(error)
+    if message is None:
+        traceback.print_exception(error)
+        return Outcome(FAILED, f"{type(error).__name__}: {error}", FAILED_STATUS)
+    return Outcome(BAD_INPUT, message, FAILED_STATUS)
+
+
+@lru_cache(maxsize=1)
+def _shared(sweep: Path) -> "SharedObjects":
+    """The benchmark and network that the jobs of a sweep leave to the next one in this process."""
+    from openbench.engine.prepare import SharedObjects
+
+    return SharedObjects()
+
+
+def _close(sweep: Sweep) -> None:
+    """Print the numbers of a sweep, and how its jobs ended."""
+    try:
+        if any(outcome.status not in MISSING for outcome in sweep.outcomes()):
+            print(to_console(sweep.table()), end="", flush=True)
+    finally:  # stdout may be full
+        print(sweep.summary(), file=sys.stderr, flush=True)
+
+
+def _folder(cfg: DictConfig, overrides: Sequence[str]) -> Path:
+    """The folder of a sweep: that of `hydra.sweep.dir`, else a new one in the cache, which launchers share."""
+    if any(override.key_or_group == "hydra.sweep.dir" for override in parse(overrides)):
+        return Path(cfg.hydra.sweep.dir).absolute()
+    cache = cfg.runtime.cache
+    root = paths.cache_dir() if cache is None else paths.writable(Path(str(cache)).expanduser(), "runtime.cache")
+    return root / "sweeps" / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S-%f}-{os.getpid()}"
 
 
 def score_benchmark(call: Call) -> Outcome:
@@ -37,15 +260,7 @@ def score_benchmark(call: Call) -> Outcome:
     else:
         print_tables(run_tables(outcome.record))
         print(line)
-    objective = _validation_auroc(outcome.record, setting.scores) if call.optimised else None
-    return Outcome(OK, line, outcome.status, group_auroc(outcome.record), objective=objective)
-
-
-def _validation_auroc(record: ResultRecord, scores: Path) -> float | None:
-    """The AUROC of ID val against OOD val from the scores of a run; None if the benchmark has no OOD val."""
-    sets = ScoreStore(scores).read(record.run_id)
-    sides = [[s.scores for s in sets if s.role == role] for role in ("id_val", "ood_val")]
-    return float(auroc(*map(np.concatenate, sides))) if all(sides) else None
+    return Outcome(OK, line, outcome.status, group_auroc(outcome.record))
 
 
 def train_network(call: Call) -> Outcome:
