@@ -34,7 +34,7 @@ from typing import Any
 from bench_sweep import METHOD, carried_out, swept  # beside this script
 
 from openbench.backbones.base import Backbone
-from openbench.compose.composed import composed
+from openbench.compose.config import composed
 from openbench.core.benchmark import Benchmark
 from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod

@@ -19,7 +19,7 @@ from pathlib import Path
 import pandas as pd
 
 from openbench import paths
-from openbench.compose.composed import Composed, composed
+from openbench.compose.config import Composed, composed
 from openbench.core.runtime import Runtime
 from openbench.data.tabular import TableFile, table_facts
 from openbench.engine.prepare import prepare

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from openbench.compose.composed import composed
+from openbench.compose.config import composed
 from openbench.core.runtime import Runtime
 from openbench.engine.prepare import SharedObjects, prepare
 from openbench.engine.provenance import RunOutcome

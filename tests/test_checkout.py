@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import openbench
-from openbench import checkout
+from openbench import source
 from openbench.backbones.base import Backbone
 from openbench.compose.config import compose, scientific
 from openbench.config.build import build
@@ -63,9 +63,9 @@ def names(digits) -> dict[str, str]:
     ],
 )
 def test_an_edit_changes_the_names_of_what_the_file_has_a_part_in_and_no_others(digits, monkeypatch, file, touched):
-    monkeypatch.setattr(checkout, "_changed", dict)
+    monkeypatch.setattr(source, "_changed", dict)
     committed = names(digits)
-    monkeypatch.setattr(checkout, "_changed", lambda: {f"openbench/{file}": ROOT / "openbench" / file})
+    monkeypatch.setattr(source, "_changed", lambda: {f"openbench/{file}": ROOT / "openbench" / file})
     found = names(digits)
     assert {what for what in found if found[what] != committed[what]} == touched
 
@@ -77,9 +77,9 @@ def git(folder: Path, *args: str) -> None:
 
 PROGRAM = """
 import openbench
-from openbench import checkout
-print(openbench.__file__, checkout.dirty())
-for name in sorted(checkout.uncommitted("openbench.results.records.store")):
+from openbench import source
+print(openbench.__file__, source.dirty())
+for name in sorted(source.uncommitted("openbench.results.records.store")):
     print(name)
 """
 
@@ -111,21 +111,21 @@ def test_what_git_calls_changed_or_unknown_is_found_if_it_is_imported(tmp_path):
 @pytest.fixture
 def elsewhere(monkeypatch, tmp_path):
     """The folder that the package seems to be in, of which nothing is known yet."""
-    known = checkout._changed, checkout.commit, checkout.dirty
+    known = source._changed, source.commit, source.dirty
     for answer in known:
         answer.cache_clear()
-    monkeypatch.setattr(checkout, "_root", lambda: tmp_path)
+    monkeypatch.setattr(source, "_root", lambda: tmp_path)
     yield tmp_path
     for answer in known:
         answer.cache_clear()
 
 
 def test_an_installed_package_has_no_checkout(elsewhere):
-    assert (checkout.commit(), checkout.dirty(), checkout.uncommitted("openbench.engine.run")) == (None, None, {})
+    assert (source.commit(), source.dirty(), source.uncommitted("openbench.engine.run")) == (None, None, {})
 
 
 def test_a_checkout_that_git_does_not_read_reuses_nothing(elsewhere):
     (elsewhere / ".git").mkdir()
     with pytest.raises(ConfigError, match=r"git cannot say what .*fatal: not a git repository.* safe\.directory"):
-        checkout.uncommitted("openbench.engine.run")
-    assert (checkout.commit(), checkout.dirty()) == (None, None)
+        source.uncommitted("openbench.engine.run")
+    assert (source.commit(), source.dirty()) == (None, None)

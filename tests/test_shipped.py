@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 
 from openbench import paths
 from openbench.compose.config import VERSION_BASE
-from openbench.config.shipped import data_of, merged, named_for, names, resolved, shipped
+from openbench.config.folders import data_of, merged, named_for, names, resolved, shipped
 
 GROUPS = ("augment", "backbone", "dataset", "method", "recipe", "training")
 # Files that are more than their own keys: they have defaults, or values that hold on some data.
@@ -42,7 +42,7 @@ def test_a_file_stands_among_its_defaults_where_hydra_puts_it(tmp_path, monkeypa
     (tmp_path / "method" / "one.yaml").write_text(f"defaults: {order}\nk: 3\n")
     with initialize_config_dir(config_dir=str(tmp_path), version_base=VERSION_BASE):
         expected = OmegaConf.to_container(compose(overrides=["+method=one"]).method)
-    monkeypatch.setattr("openbench.config.shipped.config_dir", lambda: tmp_path)
+    monkeypatch.setattr("openbench.config.folders.config_dir", lambda: tmp_path)
     assert shipped("method", "one") == expected
 
 

@@ -10,7 +10,7 @@ from openbench.cli import registry
 from openbench.cli.commands.listing import usage
 from openbench.cli.registry import Entry, parameters_of
 from openbench.config.build import target_of
-from openbench.config.shipped import shipped
+from openbench.config.folders import shipped
 
 APART = ("method", "benchmark", "training", "augment")  # with a page for each entry
 TITLES = {

@@ -14,7 +14,7 @@ from openbench.api.models.wrap import ImageTask, ModelOptions, WrappedModel, nam
 from openbench.api.result import ModelResults, Results, result_of_run
 from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
-from openbench.compose.composed import Composed, composed
+from openbench.compose.config import Composed, composed
 from openbench.config.constraints import check_value
 from openbench.config.overrides import word
 from openbench.core.benchmark import Benchmark

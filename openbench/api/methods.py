@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from openbench.api.arguments import ArrayLike, as_array, as_features, as_head, class_indices
 from openbench.backbones.rows import Rows
 from openbench.config.build import build
-from openbench.config.folders import config_folders
+from openbench.config.folders import config_folders, named_for, shipped
 from openbench.config.overrides import NAME
-from openbench.config.shipped import named_for, shipped
 from openbench.core.benchmark import RowItems, Split
 from openbench.core.composite import Composite, leaves
 from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head

@@ -10,8 +10,7 @@ from typing import Any
 
 from openbench.config.build import build, target_of
 from openbench.config.constraints import Checked, described, hints_of
-from openbench.config.folders import Folder, config_folders, read_config
-from openbench.config.shipped import shipped
+from openbench.config.folders import Folder, config_folders, read_config, shipped
 from openbench.errors import ConfigError, OpenbenchError, not_found
 from openbench.public import TARGET
 from openbench.report.site.facts import MethodFacts

@@ -1,5 +1,5 @@
 """Plain configs from overrides, by the public interface of Hydra.
 
-`composed` returns the config of a job as plain values, `config` composes and checks it, `sweep` lists the jobs of a
-sweep, `errors` translates the errors of Hydra, `many` composes thousands of configs.
+`config` composes, checks and resolves the config of a job, or of thousands of runs, and translates Hydra's errors.
+`sweep` lists the jobs of a sweep.
 """

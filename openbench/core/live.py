@@ -9,14 +9,13 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from openbench.checkout import uncommitted
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request
 from openbench.errors import MethodError, NotFittedError
 from openbench.public import name_of
-from openbench.source import foreign_sources
+from openbench.source import foreign_sources, uncommitted
 
 
 @dataclass(frozen=True)

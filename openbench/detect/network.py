@@ -20,8 +20,8 @@ from openbench.backbones.base import Backbone
 from openbench.backbones.network import NetworkBackbone
 from openbench.backbones.rows import Rows
 from openbench.config.build import build
+from openbench.config.folders import names, shipped
 from openbench.config.overrides import NAME
-from openbench.config.shipped import names, shipped
 from openbench.core.benchmark import Split
 from openbench.core.composite import leaves
 from openbench.core.features import Head

@@ -8,8 +8,8 @@ from typing import Any
 
 from openbench import paths
 from openbench.config.constraints import Positive, check_value
+from openbench.config.folders import shipped
 from openbench.config.overrides import NAME
-from openbench.config.shipped import shipped
 from openbench.core.composite import leaves
 from openbench.core.method import Method
 from openbench.engine.compatibility import NEEDS, Requirements

@@ -31,8 +31,8 @@ from openbench.backbones.device import resolve_device
 from openbench.backbones.network import NetworkBackbone
 from openbench.backbones.rows import Rows
 from openbench.config.build import build
+from openbench.config.folders import shipped
 from openbench.config.overrides import NAME
-from openbench.config.shipped import shipped
 from openbench.core.benchmark import Split
 from openbench.core.composite import leaves
 from openbench.core.features import Head

@@ -16,7 +16,6 @@ from openbench.backbones.heads.fit import FittedHead, linear_probe, nearest_mean
 from openbench.backbones.heads.headed import Headed, NearestNeighbours
 from openbench.backbones.heads.prompts import learnt_prompts
 from openbench.backbones.libraries.zero_shot import ZeroShotBackbone
-from openbench.checkout import code_digests
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.features import Head
 from openbench.core.request import Field, Request
@@ -26,6 +25,7 @@ from openbench.engine.evaluate import feature_store
 from openbench.errors import NotApplicableError
 from openbench.features.extract import select
 from openbench.features.store import FeatureStore
+from openbench.source import code_digests
 from openbench.storage.checksum import DAMAGED, DamagedError, read_sealed, write_sealed
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 import openbench
-from openbench.checkout import commit, dirty
 from openbench.config.overrides import NAME
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.request import Role
@@ -25,6 +24,7 @@ from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import options_of
 from openbench.results.scores.stored import scores_digest
 from openbench.results.submissions import differing_counts
+from openbench.source import commit, dirty
 
 NAMED, NOT_NAMED = "named", "not named"
 _PARTS = ("near", "far", "csid")  # groups of sets, which may be missing

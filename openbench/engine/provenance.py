@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 import openbench
-from openbench.checkout import commit, dirty
 from openbench.config.overrides import AUGMENT
 from openbench.core.record import PROBE, REUSED, SOURCES, UNCOMMITTED, VARIANT, ResultRecord
 from openbench.core.scores import SetScores
 from openbench.results.frame import superseding
 from openbench.results.records.origin import made_by
 from openbench.results.records.store import RecordStore
-from openbench.source import changed_since_loaded, unknown_sources
+from openbench.source import changed_since_loaded, commit, dirty, unknown_sources
 
 if TYPE_CHECKING:  # without torch, so that the metrics of a file of scores are there at once
     import torch

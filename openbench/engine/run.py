@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from openbench.backbones.base import Backbone
-from openbench.checkout import uncommitted
 from openbench.config.build import from_node
 from openbench.config.folders import packages_of
 from openbench.config.overrides import STREAM
@@ -69,7 +68,7 @@ from openbench.metrics.suite import MetricOptions, describe, evaluate, group_mea
 from openbench.public import public
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore, per_set_name
-from openbench.source import foreign_sources
+from openbench.source import foreign_sources, uncommitted
 
 logger = logging.getLogger(__name__)
 

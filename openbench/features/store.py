@@ -16,7 +16,6 @@ from torch import Tensor
 
 from openbench import __version__
 from openbench.backbones.base import Backbone
-from openbench.checkout import code_digests, made_now
 from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
@@ -30,6 +29,7 @@ from openbench.features.columns import Column, columns_of_pass, read_by, separat
 from openbench.features.extract import BatchHalving, column_of, extract, score_rows, select
 from openbench.features.texts import text_embeddings
 from openbench.progress import Advance, reporting
+from openbench.source import code_digests, made_now
 from openbench.storage.checksum import DAMAGED
 from openbench.storage.files import delete_old, only_one, replacing
 

@@ -11,13 +11,13 @@ from torch.nn import functional
 
 from openbench import __version__
 from openbench.backbones.base import Backbone, TextTower
-from openbench.checkout import code_digests, made_now
 from openbench.core.request import CLASSES, Texts
 from openbench.data.manifests import load_words
 from openbench.digest import digest
 from openbench.errors import DataError, NotApplicableError
 from openbench.features._arrays import ColumnFile, NamedRows, cached
 from openbench.progress import reporting
+from openbench.source import code_digests, made_now
 
 _AT_ONCE = 512  # prompts
 _NAME = "text"

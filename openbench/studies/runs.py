@@ -6,12 +6,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from openbench.compose.composed import comes_with_weights
-from openbench.compose.config import HYDRA, RUNTIME
-from openbench.compose.many import method_node, outline, scientific_nodes
+from openbench.compose.config import HYDRA, RUNTIME, comes_with_weights, method_node, outline, scientific_nodes
 from openbench.compose.sweep import options
+from openbench.config.folders import names as shipped_names
 from openbench.config.overrides import ATTACK, GROUPS, NAME, OUTLIER_SET, OUTLIERS
-from openbench.config.shipped import names as shipped_names
 from openbench.errors import ConfigError, OpenbenchError, check_choice, check_known
 from openbench.public import TARGET
 from openbench.results.frame import Run, benchmark_key, config_key, superseded

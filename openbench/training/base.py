@@ -13,12 +13,12 @@ from torch.nn import functional
 
 from openbench.backbones.anatomy import Anatomy, last_linear, tapping
 from openbench.backbones.base import Backbone
-from openbench.checkout import code_digests
 from openbench.config.constraints import Checked
 from openbench.core.benchmark import Benchmark, Split
 from openbench.digest import digest
 from openbench.errors import ConfigError, DataError
 from openbench.public import name_of
+from openbench.source import code_digests
 from openbench.training._images import ImageSet
 from openbench.training.recipe import Recipe
 

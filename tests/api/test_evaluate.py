@@ -10,7 +10,7 @@ from torch import nn
 import openbench as ob
 from openbench import _compat
 from openbench.backbones.cifar import SPECS, CifarResNet
-from openbench.compose.composed import composed
+from openbench.compose.config import composed
 from openbench.engine import prepare
 from openbench.errors import ConfigError, DataError, NotApplicableError
 from openbench.methods.knn import KNN

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import openbench as ob
-from openbench.compose.composed import composed
+from openbench.compose.config import composed
 from openbench.core.record import RunIdentity
 from openbench.core.scores import SetScores
 from openbench.data.build import build_benchmark

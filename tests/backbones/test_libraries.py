@@ -14,7 +14,7 @@ from openbench.backbones.libraries.from_timm import timm_model
 from openbench.backbones.libraries.from_torchvision import released_file, torchvision_model
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.build import build
-from openbench.config.shipped import shipped
+from openbench.config.folders import shipped
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request
 from openbench.data.manifests import load_classes

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from openbench.cli.app import carry_out
-from openbench.cli.reproduce import again, command
-from openbench.compose.composed import composed
+from openbench.cli.commands.verify import again, command
+from openbench.compose.config import composed
 from openbench.config.overrides import words_of
 from openbench.core.record import ResultRecord
 from openbench.digest import digest

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from openbench.__main__ import main
-from openbench.cli.reproduce import again, command
+from openbench.cli.commands.verify import again, command
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
 from openbench.results.records.store import RecordStore

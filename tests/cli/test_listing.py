@@ -16,7 +16,7 @@ from openbench.cli.app import carry_out
 from openbench.cli.commands.listing import overview, usage
 from openbench.cli.registry import entry, year_of
 from openbench.compose.config import compose, plain
-from openbench.config.shipped import shipped
+from openbench.config.folders import shipped
 from openbench.core.method import HeadMethod
 from openbench.core.record import ResultRecord
 from openbench.core.request import Field, Request, Role

@@ -5,7 +5,7 @@ import pytest
 from openbench import paths
 from openbench.compose.config import compose, published_scorer, scientific
 from openbench.config.build import target_of
-from openbench.config.shipped import shipped
+from openbench.config.folders import shipped
 from openbench.errors import ConfigError
 
 TRAININGS = sorted(file.stem for file in (paths.config_dir() / "training").glob("*.yaml"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from openbench.compose.composed import composed
+from openbench.compose.config import composed
 from openbench.errors import NotApplicableError
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from openbench.config.build import build
-from openbench.config.shipped import shipped
+from openbench.config.folders import shipped
 from openbench.detect.detector import Detector
 
 from .tiny import images

@@ -15,7 +15,7 @@ from PIL import Image
 
 from openbench.__main__ import main
 from openbench.config.build import build
-from openbench.config.shipped import shipped
+from openbench.config.folders import shipped
 from openbench.core.method import Method
 from openbench.core.request import Request
 from openbench.detect.detector import Detector

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from openbench.compose.composed import composed
+from openbench.compose.config import composed
 from openbench.config.build import build
-from openbench.config.shipped import shipped
+from openbench.config.folders import shipped
 from openbench.core.request import Field, Perturb, Request
 from openbench.core.runtime import Runtime
 from openbench.data.build import build_benchmark

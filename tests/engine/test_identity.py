@@ -75,7 +75,7 @@ def fresh(tmp_path, monkeypatch):
     """Forgets the modules of this test, as a new process would."""
     monkeypatch.syspath_prepend(tmp_path)
     # Whoever works on openbench has changes that are not committed; they are another test's matter.
-    monkeypatch.setattr("openbench.checkout._changed", dict)
+    monkeypatch.setattr("openbench.source._changed", dict)
 
     def forget():
         for name in ("own_of_test", "helper_of_test"):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openbench.config.shipped import shipped
+from openbench.config.folders import shipped
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime

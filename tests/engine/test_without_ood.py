@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from openbench.compose.composed import composed
+from openbench.compose.config import composed
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from openbench import checkout
+from openbench import source
 from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod
 from openbench.core.request import Field, Request, Role
@@ -85,10 +85,10 @@ def test_scores_are_those_of_the_images(features):
 
 
 def test_scores_are_made_again_by_changed_code_that_scores(features, monkeypatch):
-    monkeypatch.setattr(checkout, "_changed", dict)
+    monkeypatch.setattr(source, "_changed", dict)
     scores(PRO(), features)
     assert len(columns(features)) == 1
-    monkeypatch.setattr(checkout, "_changed", lambda: {"openbench/features/extract.py": Path(extract.__file__)})
+    monkeypatch.setattr(source, "_changed", lambda: {"openbench/features/extract.py": Path(extract.__file__)})
     scores(PRO(), replace(features, store=replace(features.store)))  # as another run has it
     assert len(columns(features)) == 2
 

@@ -12,7 +12,7 @@ from golden_inputs import Problem, by_class, fitted, problem, scored, streamed
 import openbench.methods
 from openbench import paths
 from openbench.config.build import build, target_of
-from openbench.config.shipped import shipped
+from openbench.config.folders import shipped
 from openbench.core.composite import version_of
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method

@@ -21,7 +21,7 @@ from openbench import paths
 from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.build import build
-from openbench.config.shipped import shipped
+from openbench.config.folders import shipped
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role

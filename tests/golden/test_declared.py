@@ -8,7 +8,7 @@ import torch
 
 from openbench import paths
 from openbench.config.build import build
-from openbench.config.shipped import shipped
+from openbench.config.folders import shipped
 from openbench.training.base import Batch, TrainingMethod
 
 TRAININGS = golden_trainings.small()

@@ -76,9 +76,9 @@ def test_copies_by_code_without_a_commit_are_kept_apart(store, monkeypatch):
         of_a_run = replace(store)
         return tuple(of_a_run._folder(backbone, s).parent.name for s in (split, copies))
 
-    monkeypatch.setattr("openbench.checkout._changed", dict)
+    monkeypatch.setattr("openbench.source._changed", dict)
     clean = places()
-    monkeypatch.setattr("openbench.checkout._changed", lambda: {"imagenet_c.py": Path(imagenet_c.__file__)})
+    monkeypatch.setattr("openbench.source._changed", lambda: {"imagenet_c.py": Path(imagenet_c.__file__)})
     assert places()[0] == clean[0], "clean images are read without that file"
     assert places()[1] != clean[1]
 

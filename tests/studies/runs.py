@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from openbench.compose.composed import composed
+from openbench.compose.config import composed
 from openbench.core.record import ResultRecord
 from openbench.public import public
 from openbench.results.frame import run_of

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from openbench import paths
-from openbench.compose.composed import composed as whole
-from openbench.compose.config import compose, plain
+from openbench.compose.config import compose, composed as whole, plain
 from openbench.config.build import build
-from openbench.config.shipped import shipped
+from openbench.config.folders import shipped
 from openbench.errors import ConfigError
 from openbench.training.recipe import Recipe
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import openbench.training.methods
 from openbench import paths
 from openbench.config.build import build, target_of
-from openbench.config.shipped import shipped
+from openbench.config.folders import shipped
 from openbench.core.request import Field, Request
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.base import Batch, Selection, StepInfo, TrainingJob, TrainingMethod

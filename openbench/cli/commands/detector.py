@@ -69,7 +69,7 @@ def fit(args: Namespace) -> int:
       python -m openbench fit +benchmark=cifar10 backbone=resnet20_cifar10 method=knn alpha=0.05 out=detector/
       python -m openbench score detector/ photos/ camera.jpg > scores.parquet
     """
-    from openbench.compose.composed import composed
+    from openbench.compose.config import composed
     from openbench.detect.calibration import Terms
     from openbench.detect.from_benchmark import fit_on_benchmark
 

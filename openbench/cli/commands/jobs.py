@@ -23,8 +23,7 @@ from openbench.cli import options
 from openbench.cli.commands.sweep import FAILED_STATUS, MISSING, NOT_APPLICABLE, NOT_ENDED, PLAN, Outcome, Sweep
 from openbench.cli.output import group_auroc, headline, print_tables
 from openbench.cli.process import BAD_INPUT, FAILED, OK, message_of
-from openbench.compose.composed import Composed, composed, nodes
-from openbench.compose.config import VERSION_BASE, compose, explained, no_benchmark
+from openbench.compose.config import VERSION_BASE, Composed, compose, composed, explained, no_benchmark, nodes
 from openbench.compose.sweep import deferred, jobs, label, parse, sharded, swept_keys, with_folders, without_streams
 from openbench.config.folders import config_folders
 from openbench.config.overrides import command_line, quoted

@@ -18,7 +18,7 @@ from openbench.cli import options
 from openbench.cli.output import note, print_tables, say_left_out
 from openbench.cli.process import FAILED, OK, writing
 from openbench.cli.registry import method_facts
-from openbench.config.shipped import merged, names, shipped
+from openbench.config.folders import merged, names, shipped
 from openbench.core.benchmark import canonical
 from openbench.data.dataset import SetConfig
 from openbench.data.weights import Weights, released_weights
@@ -138,7 +138,7 @@ def leaderboard(args: Namespace) -> int:
 
 
 def _site(results: Path, folder: Path, *, reports: bool) -> int:
-    from openbench.cli.reproduce import command
+    from openbench.cli.commands.verify import command
     from openbench.report.site.write import write_site
 
     made, unreadable = write_site(results, folder, method_facts(), command if reports else None)

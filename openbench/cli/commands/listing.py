@@ -205,7 +205,7 @@ def resolve(entry: Entry, config_dir: Path | None) -> str:
 
 def _origin(record: ResultRecord, config_dir: Path | None, results: Path) -> str:
     """What made a record, with which command, and the command that verifies it."""
-    from openbench.cli.reproduce import again, command
+    from openbench.cli.commands.verify import again, command
     from openbench.results.frame import superseding
 
     try:

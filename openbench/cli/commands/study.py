@@ -12,8 +12,8 @@ from openbench.cli.commands import jobs
 from openbench.cli.commands.data import benchmark_config
 from openbench.cli.output import left_out, note, print_tables
 from openbench.cli.process import INTERRUPTED, OK, TERMINATED, writing
+from openbench.config.folders import shipped
 from openbench.config.overrides import command_line, quoted
-from openbench.config.shipped import shipped
 from openbench.data.build import survey
 from openbench.results.frame import runs
 from openbench.results.records.store import RecordStore

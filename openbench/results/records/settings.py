@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from openbench.config.folders import data_of, names, shipped
 from openbench.config.overrides import NAME
-from openbench.config.shipped import data_of, names, shipped
 from openbench.core.names import is_part
 from openbench.core.record import ResultRecord
 from openbench.digest import digest

@@ -21,11 +21,11 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from openbench import __version__
 from openbench.backbones.anatomy import last_linear
 from openbench.backbones.device import HALVES, Precision, arithmetic, check_precision
-from openbench.checkout import made_now
 from openbench.core.runtime import Runtime
 from openbench.digest import file_sha256
 from openbench.errors import ConfigError, MethodError, TrainingError, pip_install
 from openbench.progress import Report, reported
+from openbench.source import made_now
 from openbench.storage.checksum import DamagedError, read_sealed, stated, write_sealed
 from openbench.storage.files import write_whole
 from openbench.storage.plain_json import readable
