@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 
 from openbench import paths
 from openbench.compose.config import VERSION_BASE
-from openbench.config.folders import data_of, merged, named_for, names, resolved, shipped
+from openbench.config.folders import data_of, named_for, names, resolved, shipped
 
 GROUPS = ("augment", "backbone", "dataset", "method", "recipe", "training")
 # Files that are more than their own keys: they have defaults, or values that hold on some data.
@@ -66,9 +66,3 @@ def test_a_file_that_is_not_shipped_means_nothing():
 def test_a_class_is_typed_by_the_file_that_names_it():
     assert named_for("CrossEntropy", "training") == "cross_entropy"
     assert named_for("mine.Loss", "training") == "loss"
-
-
-def test_merging_goes_key_by_key_and_replaces_lists():
-    first = {"a": 1, "b": {"c": 2, "d": [1, 2]}}
-    assert merged(first, {"b": {"d": [3], "e": 4}}) == {"a": 1, "b": {"c": 2, "d": [3], "e": 4}}
-    assert first == {"a": 1, "b": {"c": 2, "d": [1, 2]}}

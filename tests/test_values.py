@@ -204,17 +204,10 @@ _KNN, _COUNT = "methods.knn.KNN", "allowed: a whole number ≥ 1"
     ("group", "target", "values", "message"),
     [
         ("method", _KNN, {"k": None}, f"k — found null, {_COUNT}"),
-        ("method", _KNN, {"k": 0}, f"k — found 0, {_COUNT}"),
         ("method", _KNN, {"_space_": {"k": [5, "ten"]}}, f"_space_.k — found 'ten', {_COUNT}"),
-        ("method", _KNN, {"_space_": {"k": [5, 0]}}, f"_space_.k — found 0, {_COUNT}"),
-        ("method", "methods.vim.ViM", {"dim": 1.5}, f"dim — found 1.5, {_COUNT}, or auto"),
         (
             *("method", _KNN, {"index": "exakt"}),
             "index — found 'exakt', allowed: exact, faiss_flat, ivf, hnsw; did you mean 'exact'?",
-        ),
-        (
-            *("metrics", "metrics.suite.MetricOptions", {"seed": -1}),
-            "seed — found -1, allowed: a whole number from 0 to 4294967295",
         ),
         ("runtime", "", {"progress": 7}, "progress — found 7, allowed: true or false"),
         ("runtime", "", {"cache": "a\0b"}, "cache — found 'a\\x00b', allowed: a path, or null"),

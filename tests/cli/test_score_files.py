@@ -71,6 +71,13 @@ DAMAGED = {
     "negative probability": (LABELLED + b"1,c,id_test,0,-.4,1.4\n" + END, "line 2: p_0 is '-0.4' — allowed: a pr"),
     "sum": (LABELLED + b"1,c,id_test,0,.4,.9\n" + END, "line 2: p_0 … p_1 have a sum of 1.3 — allowed: class prob"),
     "label beyond": (LABELLED + b"1,c,id_test,2,.4,.6\n" + END, "line 2: label is '2' — allowed: a class index f"),
+    "unknown role": (HEAD + ROWS + b"4,o,id_tst\n", "line 5: role is 'id_tst' — allowed: one of"),
+    "gap": (b"score,set,role,p_0,p_2\n1,c,id_test,.4,.6\n3,o,near,,\n", "without a gap — found p_0, p_2"),
+    "negative labels": (
+        b"score,set,role,label\n1,c,id_test,-1\n2,c,id_test,-1\n3,o,near,\n",
+        "line 2: label is '-1' and 1 more like it — allowed: a",
+    ),
+    "labels in part": (b"score,set,role,label\n1,c,id_test,0\n2,c,id_test,\n3,o,near,\n", "line 3: label is empty"),
     "correct in words": (b"score,set,role,correct\n1,c,id_test,True\n2,c,id_test,no\n", "Row #3: CSV conversion error"),
     "contradiction": (
         b"score,set,role,label,prediction,correct\n1,c,id_test,3,3,1\n2,c,id_test,3,1,1\n3,o,near,,,\n",

@@ -4,7 +4,6 @@ import re
 import tracemalloc
 
 import pytest
-import yaml
 from omegaconf import OmegaConf
 
 from openbench import paths
@@ -93,11 +92,6 @@ def test_our_own_files_are_read_as_omegaconf_reads_them():
     differing = [f for f in files if repr(read_yaml(f) or {}) != repr(OmegaConf.to_container(OmegaConf.load(f)))]
     assert len(files) > 150
     assert differing == []
-
-
-def test_the_sources_of_data_are_read_as_yaml_reads_them():
-    file = paths.manifest_dir() / "sources.yaml"
-    assert read_yaml(file) == yaml.safe_load(file.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
