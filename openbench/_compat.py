@@ -6,6 +6,7 @@ enough to declare the two schemas that the import looks up: no classifier calls 
 
 import importlib
 import importlib.util
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -18,31 +19,20 @@ _SCHEMAS = ("nms", "qnms")
 _ARGUMENTS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
-def missing_operators() -> tuple[str, ...]:
-    """Return the names of the operators that torchvision's import needs and that have no schema yet.
-
-    Its C++ library is loaded first: if that works it declares the schemas, and declaring them twice fails.
-    """
-    spec = importlib.util.find_spec("torchvision")
-    if spec is None or spec.origin is None:
-        return ()
-    for library in sorted(Path(spec.origin).parent.glob("_C*.so")):
-        try:
-            torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
-        except OSError:
-            continue
-    return tuple(name for name in _SCHEMAS if not hasattr(torch.ops.torchvision, name))
-
-
 @cache
 def prepare_torchvision() -> None:
-    """Declare the operators that are missing. Works once per process."""
-    missing = missing_operators()
-    if missing:
-        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-        for name in missing:
-            library.define(name + _ARGUMENTS)  # type: ignore[no-untyped-call]
-        _declared.append(library)
+    """Declare the operators that torchvision's import needs and that have no schema yet. Works once per process."""
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        return
+    # If its C++ library can be loaded, that declares the schemas, and declaring them twice fails.
+    for library in sorted(Path(spec.origin).parent.glob("_C*.so")):
+        with suppress(OSError):
+            torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
+    for name in _SCHEMAS:
+        if not hasattr(torch.ops.torchvision, name):
+            _declared.append(torch.library.Library("torchvision", "FRAGMENT"))  # type: ignore[no-untyped-call]
+            _declared[-1].define(name + _ARGUMENTS)  # type: ignore[no-untyped-call]
 
 
 def library(name: str) -> ModuleType:

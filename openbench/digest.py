@@ -52,26 +52,19 @@ class BlockHasher:
     """A digest of a long content that several threads can compute: SHA-256 over the SHA-256 of each 4 MiB."""
 
     def __init__(self) -> None:
-        self._blocks = bytearray()
-        self._current = hashlib.sha256()
-        self._filled = 0
+        self._blocks, self._rest = bytearray(), bytearray()
 
     def update(self, content: bytes | memoryview) -> None:
         """Append content."""
-        view = memoryview(content).cast("B")
-        while len(view):
-            part = view[: _BLOCK - self._filled]
-            self._current.update(part)
-            self._filled += len(part)
-            view = view[len(part) :]
-            if self._filled == _BLOCK:
-                self._blocks += self._current.digest()
-                self._current, self._filled = hashlib.sha256(), 0
+        self._rest += content
+        while len(self._rest) >= _BLOCK:
+            self._blocks += hashlib.sha256(self._rest[:_BLOCK]).digest()
+            del self._rest[:_BLOCK]
 
     def hexdigest(self) -> str:
         """Return the digest of all that was appended, 64 hex digits."""
-        last = self._current.digest() if self._filled else b""
-        return hashlib.sha256(bytes(self._blocks) + last).hexdigest()
+        last = hashlib.sha256(self._rest).digest() if self._rest else b""
+        return hashlib.sha256(self._blocks + last).hexdigest()
 
 
 def file_digest(path: str | Path) -> str:

@@ -378,20 +378,18 @@ def made_now() -> str:
 @cache
 def commit() -> str | None:
     """Return the commit that is checked out; None for an installed wheel, or where git does not say."""
-    try:
+    with suppress(ConfigError):
         return _git("rev-parse", "HEAD") or None
-    except ConfigError:
-        return None
+    return None
 
 
 @cache
 def dirty() -> bool | None:
     """Return whether code, configs or manifests differ from the commit; None where that is not known."""
-    try:
+    with suppress(ConfigError):
         changes = _git("status", "--porcelain", "--", *_WATCHED)
-    except ConfigError:
-        return None
-    return None if changes is None else bool(changes)
+        return None if changes is None else bool(changes)
+    return None
 
 
 @cache

@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -174,7 +174,8 @@ def names(group: str) -> list[str]:
 
 def data_of(group: str, name: str) -> list[str]:
     """Return the data on which a file of a group has values of its own, sorted."""
-    return sorted(set(data_named(_file(group, name))))
+    others = re.findall(r"\$\{by_data:.*?,\{([^{}]*)\}\}", str(_file(group, name)))
+    return sorted({part.partition(":")[0].strip() for text in others for part in text.split(",")})
 
 
 def named_for(target: str, group: str) -> str:
@@ -223,23 +224,8 @@ def resolved(node: Any, data: str = "") -> Any:
         return {key: resolved(value, data) for key, value in node.items()}
     if isinstance(node, list):
         return [resolved(value, data) for value in node]
-    parts = _parts(node)
-    return node if parts is None else parse_yaml(parts[1].get(data, parts[0]), "by_data")
-
-
-def data_named(node: Any) -> Iterator[str]:
-    """Yield the data for which a node has values of their own, as often as it has."""
-    children = node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ()
-    for child in children:
-        yield from data_named(child)
-    parts = _parts(node)
-    yield from () if parts is None else parts[1]
-
-
-def _parts(node: Any) -> tuple[str, dict[str, str]] | None:
-    """The general value and {data: value} as they are written; None of anything else."""
     match = _BY_DATA.fullmatch(node) if isinstance(node, str) else None
     if match is None:
-        return None
-    others = (part.partition(":") for part in match[2].split(","))
-    return match[1], {name.strip(): value for name, _, value in others}
+        return node
+    others = {name.strip(): value for name, _, value in (part.partition(":") for part in match[2].split(","))}
+    return parse_yaml(others.get(data, match[1]), "by_data")
