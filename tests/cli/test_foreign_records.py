@@ -1,18 +1,26 @@
-"""A record may come from anybody: neither showing nor verifying it runs what it names, and its commands are quoted."""
+"""The command that makes a record again: it composes to its config or is not given, and runs nothing foreign."""
 
+import json
 import shlex
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 from openbench.__main__ import main
+from openbench.cli.app import carry_out
 from openbench.cli.commands.verify import again, command
+from openbench.compose.config import composed
+from openbench.config.overrides import words_of
 from openbench.core.record import ResultRecord
+from openbench.digest import digest
 from openbench.errors import RecordError
+from openbench.paths import config_dir
+from openbench.public import public
 from openbench.results.records.store import RecordStore
-
-from .test_again import record_of
+from tests.results.records import make_record
 
 
 def record_with(*words: str, **of_method) -> ResultRecord:
@@ -118,3 +126,106 @@ def test_only_a_sane_number_of_threads_is_taken_from_a_record(monkeypatch, threa
     record = record_with()
     _use_threads(replace(record, provenance={**record.provenance, "threads": threads}))
     assert taken == set_to
+
+
+def record_of(*words: str, folder: Path | None = None) -> ResultRecord:
+    """A record as a run with this command line writes it, as far as the command can be told from it."""
+    made = composed("run", list(words), folder)
+    config = public(made.config)
+    return make_record(
+        run_id="0123456789abcdef",
+        config=config,
+        benchmark={"name": config["benchmark"]["name"], "digest": "a", "pristine": True, "deviations": []},
+        provenance={"openbench": "0.1.0", "git_sha": "abcdef0123456789", "git_dirty": True, "utc": "2026-01-02"},
+        overrides=made.overrides,
+        config_digest=digest(config),
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "spelt"),
+    [
+        (["+benchmark=digits", "runtime.workers=2"], "backbone=resnet8_digits training=cross_entropy method=msp"),
+        (
+            # A set that is left out, a rate by set, text that needs quotes, and a key that is new.
+            [
+                *("+benchmark=cifar10", "~benchmark.far.svhn", "benchmark.incomplete=allow", "backbone=resnet18_cifar"),
+                *("metrics.fpr={tin: 0.1, mnist: 2.5e-3}", "metrics.alphas=[0.1,0.2]", "+training.recipe.ema=0.99"),
+                "backbone.name='my net, 2'",
+            ],
+            "tune=validation '~benchmark.far.svhn' benchmark.incomplete=allow 'metrics.fpr={tin:0.1,mnist:0.0025}'",
+        ),
+        (
+            ["+benchmark=digits", "training=udg", "dataset@outliers=noise", "outliers.limit=50", "+augment=pixmix"],
+            "tune=validation +augment=pixmix dataset@outliers=noise outliers.limit=50",
+        ),
+        (["+benchmark=digits", "+scorer=published", "training=cider"], "tune=validation +scorer=published"),
+        (["+benchmark=adbench", "benchmark.table=wine", "method=mds"], "tune=none benchmark.table=wine"),
+    ],
+)
+def test_the_overrides_of_a_record_are_in_one_spelling_and_compose_to_its_config(words, spelt):
+    record = record_of(*words)
+    typed = command(record)
+    assert f" {spelt}" in typed
+    program, *rest = shlex.split(typed)[3:]
+    assert program == "run"
+    assert digest(public(composed("run", rest).config)) == digest(record.config)
+    assert composed("run", rest).overrides == record.overrides
+    assert public(again(record)) == record.config
+
+
+def test_outliers_are_left_out_where_the_training_was_shown_none():
+    shown = record_of("+benchmark=digits", "training=udg")
+    unseen = replace(shown, config={key: node for key, node in shown.config.items() if key != "outliers"})
+    assert "outliers" not in again(unseen)
+
+
+def test_the_config_has_its_sets_and_its_grid_in_the_order_of_the_files():
+    """A record sorts its keys; a benchmark whose sets come in another order is another one."""
+    record = record_of("+benchmark=cifar10", "method=gen", "backbone=resnet18_cifar")
+    config = again(replace(record, config=json.loads(json.dumps(record.config, sort_keys=True))))
+    assert list(config["benchmark"]["far"]) == ["mnist", "svhn", "texture", "places365"]
+    file = yaml.safe_load((config_dir() / "method" / "gen.yaml").read_text())
+    assert list(config["method"]["_space_"]) == list(file["_space_"])
+
+
+def test_no_command_is_given_where_config_files_say_something_else_now():
+    record = record_of("+benchmark=digits")
+    for wrong in (
+        replace(record, config={**record.config, "seed": 1}),
+        replace(record, overrides=["+benchmark=digits", "method=gone"]),
+    ):
+        with pytest.raises(RecordError, match="no command gives its config any more: it was made from other config f"):
+            again(wrong)
+
+
+def test_a_record_without_overrides_says_so():
+    old = replace(record_of("+benchmark=digits"), overrides=(), config_digest="")
+    assert command(old) == ""
+    with pytest.raises(RecordError, match="does not say which overrides made it: an earlier version of openbench"):
+        again(old)
+
+
+def test_a_folder_of_ones_own_completes_the_command(tmp_path):
+    (tmp_path / "method").mkdir()
+    (tmp_path / "method" / "mine.yaml").write_text("_target_: mine.Mine\n")
+    record = record_of("+benchmark=digits", "method=mine", folder=tmp_path)
+    assert command(record, tmp_path).endswith(f"method=mine tune=validation --config-dir {tmp_path}")
+    assert again(record, tmp_path)["method"]["_target_"] == "mine.Mine"
+
+
+def test_a_file_called_default_is_left_out_only_where_it_is_what_nothing_typed_means():
+    chosen = {"method": "default", "metrics": "default", "tune": "none", "backbone": None}
+    assert words_of(chosen) == ["method=default", "tune=none"]
+
+
+def test_showing_a_record_ends_in_its_origin_and_the_commands(tmp_path: Path, capsys):
+    record = record_of("+benchmark=digits")
+    RecordStore(tmp_path).write(record)
+    assert carry_out(["show", "record", record.run_id, "--results", str(tmp_path)]) == 0
+    made, typed, verify = capsys.readouterr().out.splitlines()[-3:]
+    assert made == "made by: openbench 0.1.0, commit abcdef012345 with changes, 2026-01-02"
+    assert typed == f"command: {command(record)}"
+    assert verify == f"verify: python -m openbench verify {record.run_id} --results {tmp_path}"
+    assert carry_out(["show", "record", record.run_id, "--results", str(tmp_path), "--format", "csv"]) == 0
+    assert "verify:" not in capsys.readouterr().out

@@ -1,15 +1,17 @@
-"""Files appear whole or not at all, and pipes and files without end are not read."""
+"""Files appear whole or not at all, pipes and files without end are not read, and a lock is held by one process."""
 
 import errno
+import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 
 from openbench.storage import files
-from openbench.storage.files import creating, forbidden, output, read_regular, replacing, write_whole
+from openbench.storage.files import creating, forbidden, only_one, output, read_regular, replacing, write_whole
 
 
 def names(folder):
@@ -130,3 +132,32 @@ def test_a_pipe_that_nobody_writes_a_device_and_a_folder_are_refused_at_once(tmp
         with pytest.raises(OSError, match=r"pipe or a device|directory") as raised:
             read_regular(path, 10)
         assert (raised.value.errno, raised.value.filename) == (code, str(path))
+
+
+HOLDER = """
+import sys, time
+from filelock import FileLock
+with FileLock(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_process_waits_for_the_lock_of_another_and_logs_what_for(tmp_path, caplog):
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "a")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(Timeout):
+            FileLock(tmp_path / "a", timeout=0).acquire()
+
+        class Killer(logging.Handler):
+            def emit(self, record):
+                process.kill()
+
+        logger, handler = logging.getLogger("openbench.storage.files"), Killer()
+        logger.addHandler(handler)
+        try:
+            with caplog.at_level(logging.INFO, logger.name), only_one(tmp_path / "a", "another job computes it"):
+                assert caplog.messages == ["another job computes it, waiting"]
+        finally:
+            logger.removeHandler(handler)
