@@ -30,7 +30,9 @@ FOLDER = "mine"  # of the config files, in the folder where the commands are typ
 _NAME = re.compile(r"[a-z]([a-z0-9_]{0,58}[a-z0-9])?")
 _BENCHMARK = "benchmark"
 _DIGITS = "+benchmark=digits"
-
+_DIR = click.option(
+    "--dir", "folder", type=options.FILE, default=Path(), metavar="DIR", help="where to (default: here)"
+)
 
 # Group → the overrides of the run that shows it, NAME standing for its name; `study` is a command of its own.
 KINDS = {
@@ -39,8 +41,6 @@ KINDS = {
     "backbone": ("backbone=NAME", "method=msp"),
     "dataset": ("+dataset@benchmark.far.NAME=NAME", "method=msp"),
 }
-# Group → template of a further file → its path; each has a module, a test and a yaml.
-_FILES = {"dataset": {"list": f"{FOLDER}/lists/NAME.csv"}}
 # Template → path of the files of a package; those of `method/` are the method's.
 _PACKAGE = {
     "package/pyproject.toml": "pyproject.toml",
@@ -69,7 +69,7 @@ def _kind_command(kind: str) -> click.Command:
 
     @click.command(kind, cls=options.Command)
     @click.argument("name", metavar="NAME")
-    @click.option("--dir", "folder", type=options.FILE, default=Path(), metavar="DIR", help="where to (default: here)")
+    @_DIR
     def write(args: Namespace) -> int:
         """Write a KIND; NAME is what users type: lower-case letters, digits and underscores.
 
@@ -79,7 +79,19 @@ def _kind_command(kind: str) -> click.Command:
           DIR/test_NAME.py            its tests
         and, of a data set, DIR/mine/lists/NAME.csv: the list of its images.
         """
-        return _new(kind, args.name, args.folder.expanduser())
+        name, folder = args.name, args.folder.expanduser()
+        _check_name(kind, name, folder)
+        paths = {"module.py": f"{name}.py", "config.yaml": f"{FOLDER}/{kind}/{name}.yaml", "test.py": f"test_{name}.py"}
+        paths |= {"list": f"{FOLDER}/lists/{name}.csv"} if kind == "dataset" else {}
+        listed = f"python -m openbench list {kind} --config-dir {FOLDER}"
+        words = {**_words(name), "module": name, "listed": listed}
+        _write({folder / path: _filled(f"{kind}/{source}", words) for source, path in paths.items()})
+        enter = "" if folder.resolve() == Path.cwd() else f"       cd {shlex.quote(str(folder))}\n"
+        run = " ".join(shlex.quote(word.replace("NAME", name)) for word in KINDS[kind])
+        print(f"\n{enter}test:  python -m pytest test_{name}.py")
+        print(f"run:   python -m openbench run --config-dir {FOLDER} {_DIGITS} {run}\nlist:  {listed}")
+        print(f"then:  fill in {name}.py and {FOLDER}/{kind}/{name}.yaml where they say FILL IN")
+        return OK
 
     write.help = (write.help or "").replace("KIND", kind)
     return write
@@ -91,7 +103,7 @@ for _kind in KINDS:
 
 @new.command("package", cls=options.Command)
 @click.argument("name", metavar="NAME")
-@click.option("--dir", "folder", type=options.FILE, default=Path(), metavar="DIR", help="where to (default: here)")
+@_DIR
 def new_package(args: Namespace) -> int:
     """Write a pip package with a method, which `method=NAME` finds from any folder once it is installed.
 
@@ -132,25 +144,6 @@ def new_study(args: Namespace) -> int:
         file.unlink()
         raise
     print(f"wrote {file}\n{command}")
-    return OK
-
-
-def _new(kind: str, name: str, folder: Path) -> int:
-    """Write the files of something new and print the commands that run it.
-
-    Raises:
-        ConfigError: a name that cannot be used or is taken, or files that are there already.
-    """
-    _check_name(kind, name, folder)
-    paths = {
-        "module.py": f"{name}.py",
-        "config.yaml": f"{FOLDER}/{kind}/{name}.yaml",
-        "test.py": f"test_{name}.py",
-        **_FILES.get(kind, {}),
-    }
-    words = {**_words(name), "module": name, "listed": f"python -m openbench list {kind} --config-dir {FOLDER}"}
-    _write({folder / path.replace("NAME", name): _filled(f"{kind}/{source}", words) for source, path in paths.items()})
-    print("\n".join(["", *_commands(kind, name, folder)]))
     return OK
 
 
@@ -202,19 +195,6 @@ def _filled(source: str, words: dict[str, str]) -> bytes:
 
 def _template(source: str) -> str:
     return (TEMPLATES / f"{source}.txt").read_text(encoding="utf-8")
-
-
-def _commands(kind: str, name: str, folder: Path) -> list[str]:
-    """What to type next, in the folder."""
-    words = [shlex.quote(word.replace("NAME", name)) for word in KINDS[kind]]
-    enter = [] if folder.resolve() == Path.cwd() else [f"       cd {shlex.quote(str(folder))}"]
-    return [
-        *enter,
-        f"test:  python -m pytest test_{name}.py",
-        f"run:   python -m openbench run --config-dir {FOLDER} {_DIGITS} {' '.join(words)}",
-        f"list:  python -m openbench list {kind} --config-dir {FOLDER}",
-        f"then:  fill in {name}.py and {FOLDER}/{kind}/{name}.yaml where they say FILL IN",
-    ]
 
 
 def _draft(path: Path, overrides: Sequence[str], columns: Sequence[str], config_dir: Path | None) -> tuple[str, str]:
