@@ -143,20 +143,6 @@ def test_arguments_that_do_not_fit_are_one_message_and_write_nothing(here, photo
     assert not (here / "mine").exists()
 
 
-def test_check_names_every_broken_image_and_ends_in_a_verdict(here, photos, capsys):
-    assert new() == 0
-    for file in sorted((photos / "nines").iterdir())[:3]:
-        file.write_bytes(b"")
-    capsys.readouterr()
-    assert main(["check", "--config-dir", "mine", "+benchmark=mine"]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert sum("cannot be read" in line for line in lines) == 3
-    images = PHOTOS - len(list((photos / "tuning").rglob("*.png")))
-    assert lines[-1] == f"problems: 3 unreadable images (5 sets, {images} images)"
-    assert main(["data", "verify", "mine", "--config-dir", "mine"]) == 1
-    assert capsys.readouterr().out.splitlines()[-1].startswith(lines[-1])
-
-
 def test_verify_finds_the_same_picture_saved_anew(here, photos, capsys):
     assert new() == 0
     listed = (here / "mine" / "lists" / "mine" / "id.train.csv").read_text().splitlines()[1].partition(",")[0]

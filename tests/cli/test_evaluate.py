@@ -216,12 +216,6 @@ def saved_sides(tmp_path, ids, ood, **more):
     return file
 
 
-def test_all_scores_equal_leave_areas_along_the_threshold_undefined(tmp_path):
-    found = numbers(saved_sides(tmp_path, [5.0] * 20, [5.0] * 10))["o"]
-    assert found["auroc"] == 0.5
-    assert (found["autc"], found["aufpr"], found["aufnr"]) == ("unable",) * 3
-
-
 def test_an_infeasible_operating_point_is_unable_in_file_and_table(tmp_path, capsys):
     file = saved_sides(tmp_path, [1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.5], correct=[1, 0, 1, 1, "", "", ""])
     assert numbers(file, "--tpr", "0.5", "--fpr", "0.5")["o"]["risk@tpr0.5,fpr0.5"] == "unable"
