@@ -57,7 +57,8 @@ class CifarPickles(Source):
 
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Return the keys' rows; a part (train or test) is there only if all its files are."""
-        parts = {part for key in keys if (part := _part(key)) in ("train", "test")}
+        parsed = [_parsed(key) for key in keys]
+        parts = {part for part, _, _ in parsed} & {"train", "test"}
         files = [place / name for name in (self.train if parts == {"train"} else self.test)]
         if len(parts) != 1 or not all(file.is_file() for file in (place / self.meta, *files)):
             return None
@@ -71,7 +72,7 @@ class CifarPickles(Source):
         for row, label in enumerate(labels.tolist()):
             count[label] += 1
             row_of[names[label], count[label]] = row
-        return rows_found(pixels, row_of, map(_class_and_number, keys))
+        return rows_found(pixels, row_of, ((name, number) for _, name, number in parsed))
 
 
 @dataclass(frozen=True)
@@ -175,14 +176,11 @@ class SvhnMat(Source):
         return rows_found(pixels, row_of, (PurePath(key).stem.lstrip("0") for key in keys))
 
 
-def _part(key: str) -> str:
-    return key.split("/")[-3] if key.count("/") >= 3 else ""
-
-
-def _class_and_number(key: str) -> tuple[str, int]:
-    folder, _, file = key.rpartition("/")
-    stem = file.rpartition(".")[0]
-    return folder.rpartition("/")[2], int(stem) if stem.isdigit() else -1
+def _parsed(key: str) -> tuple[str, str, int]:
+    """Part, class and number of a key; −1 for a name that is not a number."""
+    part, name, file = ["", "", *key.split("/")][-3:]
+    number = PurePath(file).stem
+    return part, name, int(number) if number.isdigit() else -1
 
 
 @lru_cache(maxsize=_CACHED)

@@ -116,16 +116,11 @@ class ImageFolder(Source):
     def _paths_by_name(self, place: Path, folder: str) -> dict[str, str]:
         """The path below `place` of each file in a folder, by its name in keys."""
         if not self.blanks:
-            return {name: f"{folder}/{name}" if folder else name for name in names_below(place / folder)}
-        outer, _, last = folder.rpartition("/")
-        folders = [
-            f"{outer}/{name}" if outer else name
-            for name in names_below(place / outer)
-            if name.replace(" ", self.blanks) == last
-        ]
-        return {
-            name.replace(" ", self.blanks): f"{path}/{name}" for path in folders for name in names_below(place / path)
-        }
+            return {name: os.path.join(folder, name) for name in names_below(place / folder)}
+        outer, last = os.path.split(folder)
+        same = [name for name in names_below(place / outer) if name.replace(" ", self.blanks) == last]
+        paths = [os.path.join(outer, inner, name) for inner in same for name in names_below(place / outer / inner)]
+        return {os.path.basename(path).replace(" ", self.blanks): path for path in paths}
 
     def names_in(self, place: Path, folder: str) -> Iterable[str]:
         """Return the file names in a folder of keys, without hidden files."""

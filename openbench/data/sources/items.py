@@ -1,8 +1,6 @@
 """Images that are decoded when they are read: rows of an array, or files."""
 
 import io
-import os
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +17,6 @@ from openbench.errors import DataError
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 # Pillow would clip these to white or black when it converts them to RGB.
 DEEP = ("I", "F")
-UNREADABLE = (OSError, SyntaxError, ValueError, Pillow.DecompressionBombError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +76,7 @@ class FileItems:
 
     def __getitem__(self, index: int) -> Image:
         path = Path(self.files[index])
-        content = read_bytes(path)
-        image = decode(path, content)
+        content, image = _read(path)
         if (self.contents is not None and bytes_sha256(content) != self.contents[index].tobytes().hex()) or (
             index in self.pixels and array_sha256(image) != self.pixels[index]
         ):
@@ -88,60 +84,37 @@ class FileItems:
         return image
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the bytes of an image file.
-
-    Raises:
-        DataError: it cannot be read, or is a pipe, a device or a folder.
-    """
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe can wait for ever
-            raise OSError("not a regular file")
-        return path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> DataError:
-    return DataError(
-        f"image '{path}' cannot be read ({error}) — get the file again, or delete it and run with "
-        "benchmark.incomplete=allow, which records it as missing"
-    )
-
-
-def decode(path: Path, content: bytes | None = None) -> Image:
-    """Return the pixels of an image file, as `pixels_of` does.
-
-    Args:
-        path: a file in one of FORMATS.
-        content: its bytes, where they have been read already.
-
-    Raises:
-        DataError: the file cannot be read as an image; it is never replaced by something else.
-    """
-    try:
-        return pixels_of(read_bytes(path) if content is None else content)
-    except UNREADABLE as error:
-        raise _unreadable(path, error) from error
-
-
-def pixels_of(image: bytes) -> Image:
-    """Return the pixels of an encoded image: (h, w) if it is 8-bit grey, else (h, w, 3).
+def decode(path: Path) -> Image:
+    """Return the pixels of an image file: (h, w) if it is 8-bit grey, else (h, w, 3).
 
     Colours of 16 bits are reduced to their upper 8 bits, as Pillow does. Grey images of 16 or 32 bits or of floats are
     refused: the file does not define black and white. An orientation in the EXIF data is not applied,
     as in torchvision and OpenOOD.
 
     Args:
-        image: the bytes of a file in one of FORMATS.
+        path: a file in one of FORMATS.
 
     Raises:
-        OSError, SyntaxError, ValueError, DecompressionBombError: one of UNREADABLE; the image cannot be decoded.
+        DataError: the file cannot be read as an image; it is never replaced by something else.
     """
-    with Pillow.open(io.BytesIO(image), formats=FORMATS) as picture:
-        if picture.mode.startswith(DEEP):
-            raise ValueError(f"more than 8 bits (mode {picture.mode}), scale it to 0…255 and save 8-bit grey")
-        return np.asarray(picture if picture.mode == "L" else picture.convert("RGB"))
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[bytes, Image]:
+    """The bytes and the pixels of an image file."""
+    try:
+        if not path.is_file():  # opening a pipe can wait for ever
+            raise OSError("it is missing, or not a regular file")
+        content = path.read_bytes()
+        with Pillow.open(io.BytesIO(content), formats=FORMATS) as picture:
+            if picture.mode.startswith(DEEP):
+                raise ValueError(f"more than 8 bits (mode {picture.mode}), scale it to 0…255 and save 8-bit grey")
+            return content, np.asarray(picture if picture.mode == "L" else picture.convert("RGB"))
+    except (OSError, SyntaxError, ValueError, Pillow.DecompressionBombError) as error:
+        raise DataError(
+            f"image '{path}' cannot be read ({error}) — get the file again, or delete it and run with "
+            "benchmark.incomplete=allow, which records it as missing"
+        ) from error
 
 
 def spaced(count: int, most: int) -> NDArray[np.int64]:
