@@ -126,11 +126,6 @@ def test_missing_and_other_images_change_the_digest(changes, pristine):
     assert other.digest != benchmark().digest
 
 
-def test_the_digest_does_not_depend_on_the_order_of_sets():
-    a, b = split("a", Role.FAR, ("van",)), split("b", Role.FAR, ("bus",))
-    assert benchmark(far={"a": a, "b": b}).digest == benchmark(far={"b": b, "a": a}).digest
-
-
 def test_items_are_columns_where_they_are_vectors_and_images_otherwise():
     assert benchmark().columns is None
     rows = replace(benchmark().id_test, items=[np.zeros(7, np.float32)] * 4)

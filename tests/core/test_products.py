@@ -37,19 +37,3 @@ def test_gradients_pass():
     a, b, bias = drawn(4, 3, 2)
     by_rows(a.requires_grad_(), b, bias).sum().backward()
     torch.testing.assert_close(a.grad, b.sum(dim=0).expand(4, -1))
-
-
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
-def test_only_large_products_of_single_precision_go_to_onednn(monkeypatch):
-    seen, move = [], torch.Tensor.to_mkldnn
-    monkeypatch.setattr(torch.Tensor, "to_mkldnn", lambda a: seen.append(len(a)) or move(a))
-    a, b, bias = drawn(600, 3, 2)
-    by_rows(a, b, bias)
-    by_rows(a.double(), b.double(), bias.double())
-    by_rows(a[:512], b, bias)  # few rows by a small matrix: torch's own is faster
-    assert seen == [600]
-    by_rows(*drawn(4, 200, 100))  # few rows by a large one
-    assert seen == [600, 4]
-    monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: False)
-    by_rows(a, b, bias)
-    assert seen == [600, 4]

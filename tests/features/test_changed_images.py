@@ -80,9 +80,6 @@ def test_what_is_left_of_an_image_is_where_the_network_sees_it(preprocess):
     assert torch.equal(nearly, clean)
 
 
-WHOLE = list(np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8))
-
-
 @pytest.mark.parametrize(("as_stored", "side"), [(False, 9), (True, 5)])
 def test_a_copy_is_resized_as_its_clean_image_is(as_stored: bool, side: int) -> None:
     split = replace(toy_split(3), as_stored=as_stored)
@@ -93,15 +90,6 @@ def test_a_copy_is_resized_as_its_clean_image_is(as_stored: bool, side: int) -> 
     expected = corrupt(crop, "brightness", 2, np.random.default_rng(0))  # draws nothing
     np.testing.assert_array_equal(copies.items[1], expected)
     assert copies.as_stored
-
-
-def test_a_transform_of_ones_own_takes_its_crop_once_of_a_whole_corrupted_image() -> None:
-    split = replace(toy_split(3), items=WHOLE)
-    preprocess = OwnPreprocess(4, 4, own=OwnTransform("centre", "1", "RGB", centre))
-    copies = corrupted(split, Corruption("brightness", 2), preprocess)
-    (found,) = batches(copies, preprocess, 3)
-    brighter = [corrupt(image, "brightness", 2, np.random.default_rng(0)) for image in split.items]  # draws nothing
-    assert torch.equal(found, torch.stack([centre(image) for image in brighter]))
 
 
 LARGER = Preprocess(resize=8, crop=8, mean=(0.5,) * 3, std=(0.5,) * 3)

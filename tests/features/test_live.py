@@ -103,16 +103,6 @@ def test_a_second_run_costs_no_pass_and_other_hyper_parameters_do(features):
     assert len(columns(features)) == 2
 
 
-def test_a_raised_version_is_computed_again(features):
-    class Steepness2(Steepness):
-        version: ClassVar[int] = 2
-
-    Steepness2.__qualname__, Steepness2.__module__ = Steepness.__qualname__, Steepness.__module__
-    for method in (Steepness(), Steepness2()):
-        scores(method, features)
-    assert len(columns(features)) == 2
-
-
 def test_what_was_fitted_on_another_split_is_another_column(features):
     by_seed = {seed: scores(fit(Away(), fitting(seed), features, torch.device("cpu")), features) for seed in (1, 2)}
     assert len(columns(features)) == 2
@@ -120,24 +110,6 @@ def test_what_was_fitted_on_another_split_is_another_column(features):
         request = Request(fields=frozenset({Field.FEATURES}))
         train, x = (features(s, request).features.double() for s in (fitting(seed).id_train, SPLIT))
         np.testing.assert_allclose(found, np.linalg.norm(x - train.mean(dim=0), axis=1), rtol=1e-4)
-
-
-def test_an_interrupted_pass_goes_on_where_it_was(features):
-    calls = []
-
-    @dataclass
-    class Fragile(Steepness):
-        def score_images(self, images, backbone):
-            calls.append(len(images))
-            if len(calls) == 3:
-                raise KeyboardInterrupt
-            return super().score_images(images, backbone)
-
-    features.store.portion = 8
-    with pytest.raises(KeyboardInterrupt):
-        scores(Fragile(), features)
-    np.testing.assert_allclose(scores(Fragile(), features), scores(Steepness(), features), rtol=1e-5)
-    assert sum(calls) == len(SPLIT) + 8, "the two batches on disk are not scored again"
 
 
 @pytest.mark.parametrize(("wrong", "message"), [(float("nan"), "1 of 8 scores"), (None, r"shape \(8, 1\)")])
