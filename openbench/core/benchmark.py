@@ -250,29 +250,17 @@ def check_distinct(classes: Sequence[str], where: str) -> None:
         raise DataError(f"{where}: several classes have the name {', '.join(map(repr, twice[:5]))} — rename them")
 
 
-class Array(Protocol):
-    """An array in memory, a memory-mapped one, or an object that reads rows from a file."""
-
-    @property
-    def shape(self) -> Sequence[int]:
-        """(N, k)."""
-        ...
-
-    def __getitem__(self, index: Any) -> Any:
-        """Rows: a slice, or an array of row numbers."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class RowItems:
     """Rows of one array, or of several side by side; only the batch that is read is copied.
 
     Args:
-        parts: arrays (N, k) of numbers; an item is a row of the first, then of the second, and so on.
+        parts: arrays (N, k) of numbers, or objects that read such rows from a file; an item is a row of the first, then
+            of the second, and so on.
         rows: (n,) which rows, in manifest order; None = all.
     """
 
-    parts: tuple[Array, ...]
+    parts: tuple[Any, ...]
     rows: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import compress
 from pathlib import Path
 from typing import Annotated
 
@@ -264,8 +265,11 @@ class HashedTexts(Source):
         present = np.array([(place / key).is_file() for key in keys], dtype=bool)
         if not present.any():
             return None
-        texts = [_text(place / key) for key, there in zip(keys, present, strict=True) if there]
-        return FoundImages(RowItems((_hashed(texts, int(self.columns)),)), present)
+        from sklearn.feature_extraction.text import HashingVectorizer
+
+        hashing = HashingVectorizer(n_features=int(self.columns), stop_words="english", dtype=np.float32)
+        rows = hashing.transform(_text(place / key) for key in compress(keys, present)).toarray()
+        return FoundImages(RowItems((rows,)), present)
 
 
 def _text(path: Path) -> str:
@@ -273,10 +277,3 @@ def _text(path: Path) -> str:
     header, blank, body = read_regular(path, _MOST_BYTES).decode("latin-1").partition("\n\n")
     lines = (body if blank else header).splitlines()
     return "\n".join(line for line in lines if not line.lstrip().startswith(">"))
-
-
-def _hashed(texts: Sequence[str], columns: int) -> NDArray[np.float32]:
-    from sklearn.feature_extraction.text import HashingVectorizer
-
-    hashing = HashingVectorizer(n_features=columns, stop_words="english", dtype=np.float32)
-    return hashing.transform(texts).toarray()
