@@ -1,7 +1,7 @@
 """Make the word lists of data_manifests/words from WordNet's data files.
 
     apt-get install wordnet-base && python scripts/wordnet_words.py /usr/share/wordnet
-    python scripts/wordnet_words.py FOLDER --check      # compare with the lists that are there; nothing is written
+    git diff --stat data_manifests/words        # what differs from the lists that were there
 
 FOLDER holds `data.noun` and `data.adj` of WordNet 3.0. A list has the first word of each synset, in lower case, with
 spaces for underscores and without the syntactic marker of adjectives, each once in a section. Sections are WordNet's
@@ -53,22 +53,15 @@ def text_of(folder: Path, name: str) -> str:
 
 
 def main() -> int:
-    """Write or compare the lists; 1 if one differs."""
+    """Write the lists."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--check", action="store_true")
     given = parser.parse_args()
-    differ = 0
     for name in LISTS:
         path, text = manifest_dir() / "words" / f"{name}.txt", text_of(given.folder, name)
-        if given.check:
-            same = path.is_file() and path.read_text(encoding="utf-8") == text
-            differ += not same
-            print(f"{name}: {'the same' if same else 'differs'}")
-        else:
-            write_whole(path, text.encode())
-            print(f"{path}: {sum(not line.startswith('#') for line in text.splitlines()):,} words, {len(text):,} bytes")
-    return int(differ > 0)
+        write_whole(path, text.encode())
+        print(f"{path}: {sum(not line.startswith('#') for line in text.splitlines()):,} words, {len(text):,} bytes")
+    return 0
 
 
 if __name__ == "__main__":
