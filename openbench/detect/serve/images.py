@@ -3,6 +3,7 @@
 import io
 import re
 import warnings
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,8 +74,8 @@ class RefusedError(Exception):
         return {"error": {"code": self.code, "message": str(self)}}
 
 
-def size_of(content: bytes, limits: ServerLimits) -> int:
-    """Return the number of pixels of an image file, from its header.
+def opened(content: bytes, limits: ServerLimits) -> Pillow.Image:
+    """Return an image file of which only the header was read.
 
     Args:
         content: the file.
@@ -85,16 +86,23 @@ def size_of(content: bytes, limits: ServerLimits) -> int:
     """
     if content.startswith(_JPEG) and _scans(content) > _SCANS:
         raise RefusedError(413, "too_many_scans", f"the image is a JPEG of more than {_SCANS} scans")
-    with _opened(content) as image:
-        if image.mode.startswith(DEEP):  # as `score`: nothing says what is black and what is white
-            message = "the image is grey with more than 8 bits per pixel — scale it to 0…255 and send it as 8-bit grey"
-            raise RefusedError(400, "too_deep", message)
-        short, long = sorted(image.size)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Pillow.DecompressionBombWarning)  # our own limit decides
+            image = Pillow.open(io.BytesIO(content), formats=FORMATS)
+    except Pillow.DecompressionBombError as error:
+        raise RefusedError(413, "too_many_pixels", "the image has far too many pixels") from error
+    except Exception as error:  # also damaged headers
+        raise _not_an_image() from error
+    if image.mode.startswith(DEEP):  # as `score`: nothing says what is black and what is white
+        message = "the image is grey with more than 8 bits per pixel — scale it to 0…255 and send it as 8-bit grey"
+        raise RefusedError(400, "too_deep", message)
+    short, long = sorted(image.size)
     if short * long > limits.image_pixels:
         raise RefusedError(413, "too_many_pixels", f"the image has more than {limits.image_pixels:,} pixels")
     if long > short * limits.image_aspect:
         raise RefusedError(413, "too_elongated", f"the image is more than {limits.image_aspect} times as long as wide")
-    return short * long
+    return image
 
 
 def _scans(content: bytes) -> int:
@@ -106,29 +114,17 @@ def _scans(content: bytes) -> int:
     return scans
 
 
-def pixels_of(content: bytes) -> NDArray[np.uint8]:
-    """Return the pixels (h, w, 3) of an image file; of several frames the first.
+def pixels_of(image: Pillow.Image) -> NDArray[np.uint8]:
+    """Return the pixels (h, w, 3) of an opened image; of several frames the first.
 
     Raises:
         RefusedError: it cannot be decoded.
     """
-    with _opened(content) as image:
-        try:
-            image.load()
+    try:
+        with closing(image):
             # The EXIF orientation is not applied: thresholds were calibrated on pixels as stored.
             return np.asarray(image.convert("RGB"), dtype=np.uint8)
-        except Exception as error:  # Pillow's decoders raise a dozen kinds for damaged files
-            raise _not_an_image() from error
-
-
-def _opened(content: bytes) -> Pillow.Image:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Pillow.DecompressionBombWarning)  # our own limit decides
-            return Pillow.open(io.BytesIO(content), formats=FORMATS)
-    except Pillow.DecompressionBombError as error:
-        raise RefusedError(413, "too_many_pixels", "the image has far too many pixels") from error
-    except Exception as error:  # also damaged headers
+    except Exception as error:  # Pillow's decoders raise a dozen kinds for damaged files
         raise _not_an_image() from error
 
 
