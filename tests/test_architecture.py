@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -162,47 +161,6 @@ def test_imports_go_one_way():
     assert not offenders({name_of(file): wrong_imports(file.read_text(), home_of(file)) for file in MODULES})
     planted = "from openbench.core import record\ndef f():\n    import openbench.engine.run"
     assert wrong_imports(planted, "data") == ["openbench.engine.run"]
-
-
-# Each of these is one room here: what its rooms share stands beside what is made of the rooms.
-ONE_ROOM = ("openbench.cli", "openbench.metrics", "openbench.results")
-
-
-def room_of(module: str, modules: dict[str, Path]) -> str:
-    """The folder that a module is in, as a dotted name; the front door of the command line belongs to `cli`."""
-    if module == "openbench.__main__":
-        return "openbench.cli"
-    folder = ".".join(modules[module].parent.relative_to(PACKAGE.parent).parts)
-    return next((room for room in ONE_ROOM if folder.startswith(f"{room}.")), folder)
-
-
-def rooms_imported(sources: dict[str, str], modules: dict[str, Path]) -> dict[str, set[str]]:
-    """Room → the other rooms that its modules import."""
-    found: dict[str, set[str]] = {}
-    for module, source in sources.items():
-        names = {name if name in modules else name.rpartition(".")[0] for name in imports(walked(source))}
-        rooms = {room_of(name, modules) for name in names if name in modules}
-        found.setdefault(room_of(module, modules), set()).update(rooms - {room_of(module, modules)})
-    return found
-
-
-def circle(rooms: dict[str, set[str]]) -> list[str]:
-    """Rooms of which each imports the one before it, the first and the last being the same; empty if there are none."""
-    try:
-        TopologicalSorter(rooms).prepare()
-    except CycleError as error:
-        return list(error.args[1])
-    return []
-
-
-def test_no_rooms_import_one_another():
-    modules = {".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): file for file in MODULES}
-    modules = {name.removesuffix(".__init__"): file for name, file in modules.items()}
-    # The Python face, `openbench` itself, names what it loads later.
-    sources = {name: file.read_text() for name, file in modules.items() if name != "openbench"}
-    assert circle(rooms_imported(sources, modules)) == []
-    back = {"openbench.training.base": "from openbench.training.methods.mos import MOS"}
-    assert set(circle(rooms_imported(sources | back, modules))) >= {"openbench.training", "openbench.training.methods"}
 
 
 def test_a_message_has_one_dash_at_most():

@@ -81,7 +81,14 @@ def build(node: Mapping[str, Any], where: str = "config", kind: type | tuple[typ
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
     target = target_of(node, where, kinds)
-    _check_target(target, kinds, f"{where}: `{TARGET}: {node[TARGET]}`")
+    named = f"{where}: `{TARGET}: {node[TARGET]}`"
+    if object not in kinds and not _makes(target, kinds):
+        names = " or ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
+        raise ConfigError(
+            f"{named} is not a {names} — allowed: a subclass, or a function whose return annotation is one"
+        )
+    if object not in kinds and inspect.isabstract(target):
+        raise ConfigError(f"{named} is an abstract base class — name a class that derives from it")
     keys = {key: value for key, value in node.items() if not key.startswith("_")}
     parameters, hints = inspect.signature(target).parameters, hints_of(target)
     keys |= {name: value for name, value in extra.items() if name in parameters and keys.get(name) is None}
@@ -98,19 +105,6 @@ def build(node: Mapping[str, Any], where: str = "config", kind: type | tuple[typ
         raise type(error)(f"{where}.{str(error).removeprefix(prefix)}") from error
     note_maker(instance, target, values.values())
     return instance
-
-
-def _check_target(target: Callable[..., Any], kinds: tuple[type, ...], where: str) -> None:
-    """Raise ConfigError unless calling `target` makes one of `kinds`, as far as can be told without calling it."""
-    if object in kinds:
-        return
-    if not _makes(target, kinds):
-        names = " or ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
-        raise ConfigError(
-            f"{where} is not a {names} — allowed: a subclass, or a function whose return annotation is one"
-        )
-    if inspect.isabstract(target):
-        raise ConfigError(f"{where} is an abstract base class — name a class that derives from it")
 
 
 def _makes(target: Callable[..., Any], kinds: tuple[type, ...]) -> bool:

@@ -80,5 +80,5 @@ def test_published_scorer_is_what_typing_its_name_gives() -> None:
 
 
 def test_a_training_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"is not an openbench\.training\.base\.TrainingMethod"):
+    with pytest.raises(ConfigError, match=r"has no `scorer` that is a name in configs/method"):
         published_scorer({"_target_": "openbench.training.recipe.Recipe"})
