@@ -4,11 +4,10 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from typing import Any, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, Self
 
-Advance = Callable[[int], None]
 _VARIABLE = "OPENBENCH_MESSAGES"  # environment variable, since a sweep's jobs run in other processes
 _LEVELS = {"debug": logging.DEBUG, "warning": logging.WARNING}
 
@@ -21,7 +20,7 @@ def in_notebook() -> bool:
 
 
 class Report:
-    """How far a job is: a bar, its title on a line above; elsewhere plain lines on stderr; or nothing.
+    """How far a job is: a bar, its title on a line above; elsewhere plain lines on stderr; or nothing. Used by `with`.
 
     Args:
         title: what is being done to what.
@@ -31,17 +30,28 @@ class Report:
         show: whether anything is shown.
     """
 
-    def __init__(self, title: str, total: int, done: int, unit: str, show: bool) -> None:
-        self._title, self.total, self._first, self._unit, self._show = title, total, done, unit, show
+    def __init__(self, title: str, total: int, *, done: int = 0, unit: str = "images", show: bool = True) -> None:
+        self._title, self.total, self._done, self._first, self._unit = title, total, done, done, unit
+        self._show = show = show and os.environ.get(_VARIABLE) != "warning"
         self._start = self._last = time.monotonic()
         self._bar: Any = None
         if show and (in_notebook() or sys.stderr.isatty()):
             from tqdm.auto import tqdm  # takes a while, and only bars need it
 
             tqdm.write(title, file=sys.stdout if in_notebook() else sys.stderr)
-            scaled = unit == "bytes"
-            words = "B" if scaled else f" {unit}"
-            self._bar = tqdm(total=total, initial=done, unit=words, unit_scale=scaled, dynamic_ncols=True)
+            self._bar = tqdm(total=total, initial=done, unit=f" {unit}", dynamic_ncols=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def advance(self, count: int) -> None:
+        """Show that so much more is done."""
+        self._done += count
+        self.to(self._done)
 
     def to(self, done: int, state: str = "", seconds: float = 10.0) -> None:
         """Show how far the job is.
@@ -66,31 +76,6 @@ class Report:
             state = state or f"{rate:,.0f} {self._unit}/s"
             counts = f"{done:,} of {self.total:,} {self._unit}"
             print(f"{self._title}: {counts}, {state}, {left}", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Leave the bar as it is."""
-        if self._bar is not None:
-            self._bar.close()
-
-
-@contextmanager
-def reported(title: str, total: int, *, done: int = 0, unit: str = "images", show: bool = True) -> Iterator[Report]:
-    """Yield what shows how far a job is; the arguments are those of `Report`."""
-    with closing(Report(title, total, done, unit, show and os.environ.get(_VARIABLE) != "warning")) as report:
-        yield report
-
-
-@contextmanager
-def reporting(title: str, total: int, *, done: int = 0, unit: str = "images", show: bool = True) -> Iterator[Advance]:
-    """Yield a function to call with how much was just done; the arguments are those of `reported`."""
-    with reported(title, total, done=done, unit=unit, show=show) as report:
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            report.to(done)
-
-        yield advance
 
 
 def shown(progress: bool) -> bool:

@@ -4,10 +4,8 @@ import logging
 import sys
 from types import SimpleNamespace
 
-import pytest
-
 from openbench import progress
-from openbench.progress import messages, reporting, shown
+from openbench.progress import Report, messages, shown
 
 
 def say(show):
@@ -40,19 +38,18 @@ def test_ipython_on_a_terminal_is_no_notebook(monkeypatch):
 
 def test_in_a_pipe_lines_tell_the_rate_of_this_job_and_the_time_left(capsys, monkeypatch):
     monkeypatch.setattr(progress.time, "monotonic", iter((8.0, 9.0, 20.0, 22.0)).__next__)
-    with reporting("toy", 100, done=40) as advance:
-        advance(10)  # too soon for a line
-        advance(20)
-        advance(30)  # the last one always has one
+    with Report("toy", 100, done=40) as report:
+        report.advance(10)  # too soon for a line
+        report.advance(20)
+        report.advance(30)  # the last one always has one
     lines = ["toy: 70 of 100 images, 2 images/s, 12 s left", "toy: 100 of 100 images, 4 images/s, 14.0 s", ""]
     assert capsys.readouterr() == ("", "\n".join(lines))
 
 
-@pytest.mark.parametrize("unit", ["images", "bytes"])
-def test_on_a_terminal_a_bar_is_below_its_title(capsys, monkeypatch, unit):
+def test_on_a_terminal_a_bar_is_below_its_title(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with reporting("toy [x]", 100, done=40, unit=unit) as advance:
-        advance(60)
+    with Report("toy [x]", 100, done=40) as report:
+        report.advance(60)
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("toy [x]\n")

@@ -28,7 +28,7 @@ from openbench.features.changed_images import corrupted
 from openbench.features.columns import Column, columns_of_pass, read_by, separated
 from openbench.features.extract import BatchHalving, column_of, extract, score_rows, select
 from openbench.features.texts import text_embeddings
-from openbench.progress import Advance, reporting
+from openbench.progress import Report
 from openbench.source import code_digests, made_now
 from openbench.storage.checksum import DAMAGED
 from openbench.storage.files import delete_old, only_one, replacing
@@ -83,13 +83,13 @@ class Portions:
         """Whether a portion is still to be made; none is once the columns are complete."""
         return not self._file(at).exists() and bool(faulty(self.folder, len(self.split), self.names))
 
-    def write(self, at: int, parts: Iterator[NamedRows], advance: Advance) -> None:
+    def write(self, at: int, parts: Iterator[NamedRows], report: Report) -> None:
         """Write a portion.
 
         Args:
             at: which.
             parts: consecutive rows from its first one on, whole batches; no more are taken than it needs.
-            advance: is called with the number of rows of each part.
+            report: is told the number of rows of each part.
 
         Raises:
             CacheError: the folder cannot be written or has no room.
@@ -101,7 +101,7 @@ class Portions:
             portion.append(next(parts))
             count = len(portion[-1][self.names[0]])
             rows += count
-            advance(count)
+            report.advance(count)
         with writing(self.folder), replacing(self._file(at)) as stream:
             columns: Any = {name: np.concatenate([part[name] for part in portion]) for name in self.names}
             np.savez(stream, **columns)
@@ -343,7 +343,7 @@ class FeatureStore:
         done = len(split) - sum(stop - start for start, stop in map(portions.border, order))
         batches: Iterator[NamedRows] = iter(())
         following = -1  # the portion whose rows `batches` yields next
-        with reporting(title, len(split), done=done, show=self.progress) as advance:
+        with Report(title, len(split), done=done, show=self.progress) as report:
             for timeout in (0, -1) if wait else (0,):
                 left = [at for at in order if portions.missing(at)]
                 if timeout and left:
@@ -354,7 +354,7 @@ class FeatureStore:
                         if portions.missing(at):
                             if at != following:
                                 batches = rows(select(split, range(portions.border(at)[0], len(split))), portions.names)
-                            portions.write(at, batches, advance)
+                            portions.write(at, batches, report)
                             following = at + 1
         return sum(map(portions.missing, order))
 

@@ -16,7 +16,7 @@ from openbench.data.manifests import load_words
 from openbench.digest import digest
 from openbench.errors import DataError, NotApplicableError
 from openbench.features._arrays import ColumnFile, NamedRows, cached
-from openbench.progress import reporting
+from openbench.progress import Report
 from openbench.source import code_digests, made_now
 
 _AT_ONCE = 512  # prompts
@@ -95,11 +95,11 @@ def text_embeddings(root: Path, backbone: Backbone, texts: Texts, progress: bool
     def parts() -> Iterator[NamedRows]:
         prompts = texts.prompts(corpus.words, corpus.tower.templates)
         size = max(1, _AT_ONCE // len(prompts[0]))
-        with reporting(title, len(prompts), unit="words", show=progress) as advance:
+        with Report(title, len(prompts), unit="words", show=progress) as report:
             for start in range(0, len(prompts), size):
                 part = prompts[start : start + size]
                 yield {_NAME: _rows(corpus, part, start).contiguous().numpy()}
-                advance(len(part))
+                report.advance(len(part))
 
     about = {"corpus": corpus.described(), "tower": corpus.tower.digest, "package": __version__, "made": made_now()}
     return cached(ColumnFile(folder, _NAME), len(corpus.words), parts(), about)

@@ -24,7 +24,7 @@ from openbench.backbones.device import HALVES, Precision, arithmetic, check_prec
 from openbench.core.runtime import Runtime
 from openbench.digest import file_sha256
 from openbench.errors import ConfigError, MethodError, TrainingError, pip_install
-from openbench.progress import Report, reported
+from openbench.progress import Report
 from openbench.source import made_now
 from openbench.storage.checksum import DamagedError, read_sealed, stated, write_sealed
 from openbench.storage.files import write_whole
@@ -390,7 +390,7 @@ def train(job: TrainingJob, folder: Path, runtime: Runtime, start: Path | None =
             stack.enter_context(compiled(session.network))
         done, total = loop.step_at(session.resumed_after), loop.step_at(recipe.epochs)
         show = runtime.progress and team.leads
-        report = stack.enter_context(reported(f"train {job}", total, done=done, unit="steps", show=show))
+        report = stack.enter_context(Report(f"train {job}", total, done=done, unit="steps", show=show))
         events = stack.enter_context(events_in(folder, session.curve)) if runtime.tensorboard and team.leads else None
         for epoch in range(session.resumed_after, recipe.epochs):
             loop.epoch(epoch, report)
