@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, OverrideType
@@ -136,16 +137,7 @@ def _values(override: Override, config_dir: Path | None) -> list[str]:
         return [str(override.value())]
     if override.is_interval_sweep():
         raise ConfigError(f"{_typed(override)} names no values — write them, e.g. {override.key_or_group}=1,2,5")
-    override.config_loader = _Groups(config_dir)  # type: ignore[assignment]
+    # The part of Hydra's ConfigLoader that `glob` asks.
+    groups = SimpleNamespace(get_group_options=lambda group, results_filter: options(group, config_dir))
+    override.config_loader = groups  # type: ignore[assignment]
     return list(override.sweep_string_iterator())
-
-
-class _Groups:
-    """The part of Hydra's ConfigLoader that `glob` asks."""
-
-    def __init__(self, config_dir: Path | None) -> None:
-        self.config_dir = config_dir
-
-    def get_group_options(self, group_name: str, results_filter: object = None) -> list[str]:
-        """The names in a group."""
-        return options(group_name, self.config_dir)
