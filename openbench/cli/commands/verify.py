@@ -13,7 +13,7 @@ import click
 from openbench.cli import options
 from openbench.cli.output import LeftOut, headline, left_out, note, print_tables
 from openbench.cli.process import BAD_INPUT, FAILED, OK
-from openbench.compose.config import HYDRA, RUNTIME, compose, scientific
+from openbench.compose.config import HYDRA, RUNTIME, compose, runtime, scientific
 from openbench.compose.sweep import parse
 from openbench.config.overrides import OUTLIERS, choices, command_line
 from openbench.core.names import is_part
@@ -245,7 +245,6 @@ def _has_scores(run_id: str, results: Path) -> bool:
 
 def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], outcomes: Outcomes) -> int:
     """Compute a record from its images; the exit code is 1 if its numbers differ."""
-    from openbench.cli.commands.verify import again
     from openbench.core.runtime import Runtime
     from openbench.engine.prepare import prepare
     from openbench.engine.run import verify
@@ -287,8 +286,6 @@ def _runtime(overrides: list[str], results: Path, config_dir: Path | None) -> di
     Raises:
         ConfigError: an override of anything else, which the record decides.
     """
-    from openbench.compose.config import compose, runtime
-
     for word in overrides:
         if not word.lstrip("+~").startswith("runtime"):
             raise ConfigError(f"`verify` takes its config from the record — found {word}, allowed: runtime.KEY=VALUE")
