@@ -50,7 +50,6 @@ class Runtime(Checked):
             writes a record.
         train: whether a missing backbone is trained first (auto), is an error (never), or is trained again (force).
         progress: whether long stages report how far they are.
-        compile: whether training compiles the network's stages first.
         tensorboard: whether training writes events for TensorBoard beside its curve.
         shards: into how many parts `extract` divides the images of each set among jobs; null = the processes of
             torchrun, else one.
@@ -68,7 +67,6 @@ class Runtime(Checked):
     on_existing: OnExisting = "skip"
     train: TrainPolicy = "auto"
     progress: bool = True
-    compile: bool = False
     tensorboard: bool = False
     shards: Count | None = None
     shard: Annotated[int, Ge(0)] | None = None

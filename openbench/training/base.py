@@ -20,6 +20,7 @@ from openbench.errors import ConfigError, DataError
 from openbench.public import name_of
 from openbench.source import code_digests
 from openbench.training._images import ImageSet
+from openbench.training.augment.augmentations import Mixing
 from openbench.training.recipe import Recipe
 
 # Raised when a change to the loop alters the weights that come out of an unchanged job.
@@ -88,6 +89,15 @@ class Batch:
         return replace(
             self, images=images, labels=labels, rows=own, info=info, partners=partners, versions=versions, weight=weight
         )
+
+    def mixed(self, mixing: Mixing | None) -> "list[Batch]":
+        """Return the batches whose losses are summed: this one, or its images mixed and, if they weigh, as they are."""
+        if mixing is None:
+            return [self]
+        found = mixing(self.images, self.info.generator)
+        partners = self.labels[found.partners.to(self.labels.device)]
+        mixed = replace(self, images=found.images, partners=partners, share=found.share)
+        return [mixed, replace(self, weight=mixing.clean_weight)] if mixing.clean_weight else [mixed]
 
     def cross_entropy(self, logits: Tensor) -> Tensor:
         """Return the mean cross-entropy of logits (n, c): λ·CE(z, y) + (1 − λ)·CE(z, y′) for partners y′, share λ."""

@@ -27,7 +27,7 @@ backbone.arch backbone.num_classes backbone.preprocess training training.recipe.
 training.recipe.augment tune tune.strategy metrics metrics.confidence metrics.seed metrics.fpr metrics.nosuch seed
 nosuch nosuch.a.b benchmark benchmark.name benchmark.near benchmark.near.birds benchmark.near.birds.manifest
 benchmark.id.train benchmark.incomplete benchmark.ood_val benchmark.far.x runtime runtime.device runtime.precision
-runtime.batch_size runtime.score_batch runtime.on_existing runtime.train runtime.compile dataset augment scorer outliers
+runtime.batch_size runtime.score_batch runtime.on_existing runtime.train dataset augment scorer outliers
 dataset@benchmark.near.x dataset@outliers backbone@backbone.member hydra.run.dir hydra.job.name hydra/launcher
 hydra.sweep.dir hydra.nosuch hydra.output_subdir
 """

@@ -259,7 +259,6 @@ class Setting:
     device: str = "cpu"
     workers: int = 0
     progress: bool = False
-    compile: bool = False
     tensorboard: bool = False
 
 
