@@ -1,8 +1,8 @@
 """Augmentations of whole uint8 batches, each a value that draws from the generator it is given."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -12,10 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from openbench import _compat
-from openbench.config.constraints import Checked, Count, NonNegative, Positive, Probability
-
-# Keeps the logarithm of the mean probability finite, as in the authors' code.
-_LEAST = 1e-7
+from openbench.config.constraints import Checked, Count, Positive, Probability
 
 
 class Augmentation(Checked, ABC):
@@ -149,7 +146,7 @@ class RandAugment(Policy):
 
 @dataclass(frozen=True)
 class AugMix(Policy):
-    """A random average of chains of operations, mixed with the image itself; without the consistency loss.
+    """A random average of chains of operations, mixed with the image itself; without the paper's loss over three views.
 
     Args:
         severity: 1 to 10; 3.
@@ -158,7 +155,7 @@ class AugMix(Policy):
         alpha: of the Dirichlet and Beta distributions of the weights; 1.
 
     Reference: Hendrycks et al., AugMix: A Simple Data Processing Method to Improve Robustness and Uncertainty,
-    ICLR 2020, arXiv 1912.02781; torchvision.transforms.v2.AugMix. The paper's loss over three views is not added.
+    ICLR 2020, arXiv 1912.02781; torchvision.transforms.v2.AugMix.
     """
 
     severity: Annotated[int, Interval(ge=1, le=10)] = 3
@@ -170,54 +167,6 @@ class AugMix(Policy):
         """Return torchvision's transform."""
         v2 = _compat.library("torchvision.transforms.v2")
         return v2.AugMix(self.severity, self.width, self.depth, self.alpha)
-
-
-class Consistency(Checked, ABC):
-    """Makes further versions of images, and a loss of the logits of all; subclasses are frozen dataclasses.
-
-    Attributes:
-        version: raised when a change alters the images or the loss; it enters the checkpoint's digest.
-    """
-
-    version: ClassVar[int] = 1
-
-    @abstractmethod
-    def versions(self, pixels: Tensor, generator: torch.Generator) -> list[Tensor]:
-        """Return further versions of images (n, h, w, channels) uint8."""
-
-    @abstractmethod
-    def loss(self, logits: Sequence[Tensor]) -> Tensor:
-        """Return a mean over images, from the logits (n, c) of the images and of each version."""
-
-
-@dataclass(frozen=True)
-class JensenShannon(Consistency):
-    """λ·mean over images of JSD(p₀; p₁; p₂) = λ·⅓·Σ_i KL(p_i ‖ m), m = (p₀ + p₁ + p₂)/3, over two AugMix versions.
-
-    It is added to the loss of any method. The images pass through the network once for that loss, and once more with
-    their versions, so that batch norm sees all three, as in the authors' code. There, with cross-entropy alone, one
-    pass is enough for both.
-
-    Args:
-        mix: makes the versions.
-        weight: λ ≥ 0; 12.
-
-    Reference: Hendrycks et al., AugMix: A Simple Data Processing Method to Improve Robustness and Uncertainty,
-    ICLR 2020, arXiv 1912.02781.
-    """
-
-    mix: Augmentation = field(default_factory=AugMix)
-    weight: NonNegative = 12.0
-
-    def versions(self, pixels: Tensor, generator: torch.Generator) -> list[Tensor]:
-        """Return two."""
-        return [self.mix(pixels, generator) for _ in range(2)]
-
-    def loss(self, logits: Sequence[Tensor]) -> Tensor:
-        """Return the weighted divergence."""
-        log_p = torch.stack([z.float().log_softmax(dim=1) for z in logits])
-        log_mean = log_p.exp().mean(dim=0).clamp_min(_LEAST).log()
-        return self.weight * (log_p.exp() * (log_p - log_mean)).sum(dim=2).mean()
 
 
 @dataclass(frozen=True)
@@ -310,15 +259,10 @@ class CutMix(Mixing):
     def __call__(self, images: Tensor, generator: torch.Generator) -> Mixed:
         """Return images with a rectangle of another."""
         partners = torch.randperm(len(images), generator=generator)
-        share = draw_share(self.alpha, generator)
-        top, bottom, left, right = box(images.shape[2:], share, generator)
+        mixed, share = pasted(images, images[partners.to(images.device)], self.alpha, generator)
         if float(torch.rand((), generator=generator)) >= self.probability:
             return Mixed(images, partners, 1.0)
-        mixed = images.clone()
-        other = images[partners.to(images.device)]
-        mixed[:, :, top:bottom, left:right] = other[:, :, top:bottom, left:right]
-        area = (bottom - top) * (right - left) / (images.shape[2] * images.shape[3])
-        return Mixed(mixed, partners, 1 - area)
+        return Mixed(mixed, partners, share)
 
 
 def blend(images: Tensor, share: float, generator: torch.Generator) -> Mixed:
@@ -334,17 +278,21 @@ def draw_share(alpha: float, generator: torch.Generator) -> float:
     return float(np.random.default_rng(seed).beta(alpha, alpha))
 
 
-def box(size: torch.Size, share: float, generator: torch.Generator) -> tuple[int, int, int, int]:
-    """Return top, bottom, left, right of a rectangle with √(1 − λ) of the image's sides, cut off at its edges.
+def pasted(images: Tensor, others: Tensor, alpha: float, generator: torch.Generator) -> tuple[Tensor, float]:
+    """Return images with one rectangle of others, cut off at the edges, and the share of the area that is left.
 
     Args:
-        size: height and width of the image.
-        share: λ in [0, 1].
-        generator: draws the centre.
+        images: (n, channels, h, w).
+        others: likewise.
+        alpha: the rectangle has √(1 − λ) of the sides, λ ~ Beta(α, α).
+        generator: draws λ, then the centre.
     """
-    edges = []
-    for side in size:
+    share, edges = draw_share(alpha, generator), []
+    for side in images.shape[2:]:
         length = int(side * (1 - share) ** 0.5)
         centre = int(torch.randint(0, side, (), generator=generator))
-        edges += [max(centre - length // 2, 0), min(centre + length // 2, side)]
-    return edges[0], edges[1], edges[2], edges[3]
+        edges.append(slice(max(centre - length // 2, 0), min(centre + length // 2, side)))
+    mixed = images.clone()
+    mixed[:, :, edges[0], edges[1]] = others[:, :, edges[0], edges[1]]
+    area = (edges[0].stop - edges[0].start) * (edges[1].stop - edges[1].start)
+    return mixed, 1 - area / (images.shape[2] * images.shape[3])

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from openbench.config.constraints import Count, NonNegative, Positive, Probability
 from openbench.training._images import ImageSet
-from openbench.training.augment.augmentations import box, draw_share
+from openbench.training.augment.augmentations import draw_share, pasted
 from openbench.training.base import (
     Batch,
     Compat,
@@ -132,13 +132,10 @@ class MixOE(FineTuned):
         """Return mixtures (min(n, m), channels, h, w) of images and outliers, and the images' share λ."""
         count = min(len(images), len(outliers))
         images, outliers = images[:count], outliers[:count]
+        if self.mix == "cutmix":
+            return pasted(images, outliers, self.alpha, generator)
         share = draw_share(self.alpha, generator)
-        if self.mix == "linear":
-            return share * images + (1 - share) * outliers, share
-        top, bottom, left, right = box(images.shape[2:], share, generator)
-        mixed = images.clone()
-        mixed[:, :, top:bottom, left:right] = outliers[:, :, top:bottom, left:right]
-        return mixed, 1 - (bottom - top) * (right - left) / (images.shape[2] * images.shape[3])
+        return share * images + (1 - share) * outliers, share
 
 
 def entropy(logits: Tensor, dim: int = 1) -> Tensor:
