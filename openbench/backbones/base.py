@@ -1,11 +1,11 @@
 """The interface of every network: images in, logits, features and reduced maps out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -16,41 +16,11 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request, Tower
 from openbench.errors import CheckpointError, NotApplicableError
 
+if TYPE_CHECKING:
+    from openbench.backbones.libraries.zero_shot import OpenClipText
+
 HeadKind = Literal["linear_probe", "nearest_mean", "knn"]
 PromptKind = Literal["coop", "locoop"]  # heads made of learnt prompts
-
-
-class TextTower(Protocol):
-    """The part of a vision–language model that puts text into the space of its image features.
-
-    Attributes:
-        digest: covers what the embedding of a prompt depends on: the weights and the tokenizer.
-        classes: the names of the ID classes in label order.
-        templates: the prompts that the classifier was made with.
-        device: where prompts are embedded.
-    """
-
-    digest: str
-    classes: tuple[str, ...]
-    templates: tuple[str, ...]
-    device: torch.device
-
-    @property
-    def width(self) -> int:
-        """The length of the vectors that stand for tokens."""
-
-    @property
-    def scale(self) -> float:
-        """The factor of cosines in the model's softmax."""
-
-    def embed(self, prompts: Sequence[str]) -> Tensor:
-        """Return unit embeddings (m, d) float32 of m texts, on the CPU."""
-
-    def embed_context(self, context: Tensor) -> Tensor:
-        """Return unit embeddings (c, d) of `[v1] … [vk] class.` for vectors (k, width), with gradients."""
-
-    def to(self, device: torch.device) -> None:
-        """Move the tower."""
 
 
 class Backbone(ABC):
@@ -61,6 +31,7 @@ class Backbone(ABC):
         architecture: the network and everything that shapes it except its weights, as one line; enters the digest.
         num_classes: c; 0 where the network has no classifier.
         feature_dim: d.
+        device: where the network is.
         layers: the neutral stage names that `Request.layers` may name, shallow to deep.
         preprocess: how images reach the network.
         digest: covers architecture, weights, preprocessing and precision: equal digests, equal outputs. Reading it
@@ -86,6 +57,7 @@ class Backbone(ABC):
     architecture: str
     num_classes: int
     feature_dim: int
+    device: torch.device
     layers: tuple[str, ...]
     preprocess: Preprocess
     digest: str
@@ -103,17 +75,12 @@ class Backbone(ABC):
     fitted_head: Mapping[str, Any] | None = None
     has_patches: bool = False
     probe: Any = None
-    text_towers: Mapping[Tower, TextTower] = MappingProxyType({})
+    text_towers: Mapping[Tower, "OpenClipText"] = MappingProxyType({})
 
     @property
     @abstractmethod
     def head(self) -> Head:
         """The classifier as a linear head on CPU."""
-
-    @property
-    @abstractmethod
-    def device(self) -> torch.device:
-        """Where the network is."""
 
     @property
     def differentiable(self) -> bool:

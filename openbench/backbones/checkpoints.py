@@ -124,18 +124,18 @@ def apply_weights(
     """
     current = module.state_dict()
     new = {rename(key): value for key, value in state.items()}
-    shared = [k for k in current if k in new]
-    fitting = [k for k in shared if new[k].shape == current[k].shape]
-    reshaped = [k for k in shared if new[k].shape != current[k].shape]
+    both = [(k, new[k], v) for k, v in current.items() if k in new]
     problems = {
         "missing": [k for k in current if k not in new and not _is_counter(k)],
         "unknown": [k for k in new if k not in current and not _is_counter(k)],
         "of another shape": [
-            f"{k} {tuple(new[k].shape)} in the file, {tuple(current[k].shape)} in the network" for k in reshaped
+            f"{k} {tuple(a.shape)} in the file, {tuple(b.shape)} in the network"
+            for k, a, b in both
+            if a.shape != b.shape
         ],
-        "not of floating point": [k for k in fitting if current[k].is_floating_point() > new[k].is_floating_point()],
+        "not of floating point": [k for k, a, b in both if b.is_floating_point() > a.is_floating_point()],
         # As the network will hold them: 1e300 is infinite in float32.
-        "not finite": [k for k in fitting if not bool(torch.isfinite(new[k].to(current[k].dtype)).all())],
+        "not finite": [k for k, a, b in both if not bool(torch.isfinite(a.to(b.dtype)).all())],
     }
     if any(problems.values()):
         found = "; ".join(f"{len(keys)} {problem}: {listed(keys)}" for problem, keys in problems.items() if keys)

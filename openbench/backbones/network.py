@@ -44,7 +44,13 @@ class NetworkBackbone(Backbone):
         precision: `fp32`; `tf32` where CUDA may round products to 10 bits; `bf16` or `fp16`, which `outputs` makes in
             16 bits up to the features. The classifier, input gradients and methods that run the network take float32.
         rename: rewrites the keys of weight files, for releases that name layers differently.
+
+    Attributes:
+        network: for reading only; `module` is for training.
+        anatomy: where head and stages are in it.
     """
+
+    network: nn.Module
 
     def __init__(
         self,
@@ -62,24 +68,23 @@ class NetworkBackbone(Backbone):
         # A list from yaml would make equal preprocessings compare unequal.
         self.preprocess = replace(preprocess, mean=tuple(preprocess.mean), std=tuple(preprocess.std))
         self.precision = precision
-        self.passes = 0
         self._make, self._find, self._rename = make, find, rename
-        self._device = torch.device("cpu")
+        self.device = torch.device("cpu")
         self._sha: str | None = None
         self._handed_out = False
         self.initialise(0)
-        self._anatomy = find(self._module)
-        head = self._anatomy.classifier(self._module)
+        self.anatomy = find(self.network)
+        head = self.anatomy.classifier(self.network)
         if isinstance(head, nn.Linear):
             self.num_classes, self.feature_dim = head.out_features, head.in_features
         else:
             self.classifies, self.num_classes, self.feature_dim = False, 0, self._width()
-        self.layers = tuple(self._anatomy.stages)
+        self.layers = tuple(self.anatomy.stages)
 
     @property
     def head(self) -> Head:
         """The classifier as a linear head on CPU; with zero classes where the network has no classifier."""
-        linear = self._anatomy.classifier(self._module)
+        linear = self.anatomy.classifier(self.network)
         if isinstance(linear, nn.Identity):
             return Head(torch.zeros(0, self.feature_dim), torch.zeros(0))
         weight = linear.weight.detach().to("cpu", torch.float32, copy=True)
@@ -87,15 +92,10 @@ class NetworkBackbone(Backbone):
         return Head(weight, bias.float())
 
     @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self._device
-
-    @property
     def weights_sha256(self) -> str:  # type: ignore[override]
         """Hash of the weights' content: names, dtypes, shapes and values; 64 hex digits."""
         if self._sha is None or self._handed_out:
-            self._sha = state_sha256(self._module.state_dict())
+            self._sha = state_sha256(self.network.state_dict())
         return self._sha
 
     @property
@@ -113,7 +113,7 @@ class NetworkBackbone(Backbone):
             {
                 "outputs": OUTPUTS_VERSION,
                 "architecture": self.architecture,
-                "anatomy": self._anatomy,
+                "anatomy": self.anatomy,
                 "weights": self.weights_sha256,
                 "preprocess": self.preprocess,
                 "precision": self.precision,
@@ -123,12 +123,12 @@ class NetworkBackbone(Backbone):
     @property
     def made_of(self) -> tuple[object, ...]:
         """The classes of the network's modules and the functions that made it; their source enters the identity."""
-        return (*{type(module) for module in self._module.modules()}, self._make, self._find)
+        return (*{type(module) for module in self.network.modules()}, self._make, self._find)
 
     def to(self, device: torch.device) -> Self:
         """Move the network; return self."""
-        self._module.to(device)
-        self._device = torch.device(device)
+        self.network.to(device)
+        self.device = torch.device(device)
         return self
 
     def initialise(self, seed: int) -> Self:
@@ -145,19 +145,9 @@ class NetworkBackbone(Backbone):
 
     def load_state(self, state: Mapping[str, Tensor], where: str) -> Self:
         """Load weights that are in memory already; `where` names their source in messages. Return self."""
-        apply_weights(self._module, state, where, self._rename)
-        self._install(self._module, trained=True)
+        apply_weights(self.network, state, where, self._rename)
+        self._install(self.network, trained=True)
         return self
-
-    @property
-    def network(self) -> nn.Module:
-        """The network, for reading only; `module` is for training."""
-        return self._module
-
-    @property
-    def anatomy(self) -> Anatomy:
-        """Where head and stages are in the network."""
-        return self._anatomy
 
     def replaced(self, module: nn.Module, anatomy: Anatomy, architecture: str) -> "NetworkBackbone":
         """Return a backbone of this name, preprocessing and device that evaluates a trained module instead.
@@ -176,12 +166,12 @@ class NetworkBackbone(Backbone):
             precision=self.precision,
         )
         note_maker(other, NetworkBackbone, (self,))
-        return other.load_state(module.state_dict(), f"of {architecture}").to(self._device)
+        return other.load_state(module.state_dict(), f"of {architecture}").to(self.device)
 
     def module(self) -> nn.Module:
         """The network itself, trainable: images (n, 3, h, w) to logits (n, c)."""
         self._handed_out = True
-        return self._module.requires_grad_(True)
+        return self.network.requires_grad_(True)
 
     @contextmanager
     def frozen(self) -> Iterator[nn.Module]:
@@ -193,9 +183,9 @@ class NetworkBackbone(Backbone):
         def count(_: nn.Module, inputs: tuple[Any, ...]) -> None:
             self.passes += len(inputs[0])
 
-        counting = self._module.register_forward_pre_hook(count)
-        with counting, evaluating(self._module), arithmetic(self._full, self._device):
-            yield self._module
+        counting = self.network.register_forward_pre_hook(count)
+        with counting, evaluating(self.network), arithmetic(self._full, self.device):
+            yield self.network
 
     def changing(self, layer: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
         """While open, the layers after `layer` receive its map (n, c, h, w) as `change` returns it.
@@ -204,7 +194,7 @@ class NetworkBackbone(Backbone):
             NotApplicableError: a layer that this network does not have.
         """
         self._require(layer)
-        return changing(self._module, self._anatomy, layer, change)
+        return changing(self.network, self.anatomy, layer, change)
 
     def outputs(self, images: Tensor, request: Request) -> Outputs:
         """Return what `request` names for normalised images (n, 3, h, w), after its input-gradient step if any.
@@ -216,19 +206,19 @@ class NetworkBackbone(Backbone):
             self._require(layer)
         if request.perturb is not None and not self.num_classes:
             raise NotApplicableError(f"backbone '{self.name}' has no classifier, so its loss has no input gradient")
-        images = as_input(images, self._device)
+        images = as_input(images, self.device)
         # A walk through all modules takes a fifth of the pass of an image, and only `module()` lets others change them.
-        with evaluating(self._module) if self._handed_out else nullcontext():
+        with evaluating(self.network) if self._handed_out else nullcontext():
             if request.perturb is not None:
-                with arithmetic(self._full, self._device):
-                    images = perturbed(self._module, images, self.preprocess.std, request.perturb)
+                with arithmetic(self._full, self.device):
+                    images = perturbed(self.network, images, self.preprocess.std, request.perturb)
                 self.passes += len(images)
             with (
-                arithmetic(self.precision, self._device),
+                arithmetic(self.precision, self.device),
                 torch.no_grad(),
-                tapping(self._module, self._anatomy, request.layers, request.pool) as tapped,
+                tapping(self.network, self.anatomy, request.layers, request.pool) as tapped,
             ):
-                self._module(images)
+                self.network(images)
         self.passes += images.shape[0]  # `len` of a tensor is Python code
         outputs = self._checked(tapped)
         return outputs if self.precision == self._full else self._widened(outputs)
@@ -237,7 +227,7 @@ class NetworkBackbone(Backbone):
         """Return what `request` names for normalised images (n, 3, h, w), with gradients by the images."""
         for layer in request.layers:
             self._require(layer)
-        with self.frozen() as module, tapping(module, self._anatomy, request.layers, request.pool) as tapped:
+        with self.frozen() as module, tapping(module, self.anatomy, request.layers, request.pool) as tapped:
             module(images)
         return self._checked(tapped)
 
@@ -249,8 +239,8 @@ class NetworkBackbone(Backbone):
     def _widened(self, outputs: Outputs) -> Outputs:
         """Outputs of a pass in 16 bits as float32, the logits from the features again: with 8 bits many would tie."""
         features = outputs.features.float()
-        linear = self._anatomy.classifier(self._module)
-        with torch.no_grad(), arithmetic("fp32", self._device):
+        linear = self.anatomy.classifier(self.network)
+        with torch.no_grad(), arithmetic("fp32", self.device):
             logits = linear(features) if isinstance(linear, nn.Linear) else outputs.logits.float()
         maps = {layer: rows.float() for layer, rows in outputs.maps.items()}
         return replace(outputs, logits=logits, features=features, maps=maps)
@@ -258,8 +248,8 @@ class NetworkBackbone(Backbone):
     def _width(self) -> int:
         """The feature dimension of a network without a classifier, from one black image."""
         p = self.preprocess
-        with evaluating(self._module), torch.no_grad(), tapping(self._module, self._anatomy, (), "none") as tapped:
-            self._module(torch.zeros(1, p.channels, p.crop, p.crop))
+        with evaluating(self.network), torch.no_grad(), tapping(self.network, self.anatomy, (), "none") as tapped:
+            self.network(torch.zeros(1, p.channels, p.crop, p.crop))
         return self._checked(tapped).features.shape[1]
 
     def _require(self, layer: str) -> None:
@@ -273,15 +263,15 @@ class NetworkBackbone(Backbone):
         if tapped.features is None or tapped.logits is None or tapped.features.ndim != 2:
             shape = None if tapped.features is None else tuple(tapped.features.shape)
             raise ConfigError(
-                f"backbone '{self.name}': its head '{self._anatomy.head}' receives {shape}, not one vector (n, d) per "
+                f"backbone '{self.name}': its head '{self.anatomy.head}' receives {shape}, not one vector (n, d) per "
                 "image — choose another model"
             )
         return Outputs(tapped.logits, tapped.features, tapped.maps)
 
     def _install(self, module: nn.Module, *, trained: bool) -> None:
         # Channels last is the faster layout for convolutions on CPU and CUDA: a quarter less time for ResNet-20.
-        module = module.to(self._device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._module = module.eval().requires_grad_(False)
+        module = module.to(self.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network = module.eval().requires_grad_(False)
         self._sha, self._handed_out, self.trained = None, False, trained
 
 
@@ -451,10 +441,6 @@ class Ensemble(NetworkBackbone):
     def made_of(self) -> tuple[object, ...]:
         """What makes any network, and the members."""
         return (*super().made_of, *self.members)
-
-    def of(self, members: Sequence[NetworkBackbone]) -> "Ensemble":
-        """Return the ensemble of this name with other, trained members, on their device."""
-        return Ensemble(self.name, members).to(members[0].device)
 
 
 class _Mean(nn.Module):

@@ -50,7 +50,7 @@ class Rows(Backbone):
         self.preprocess = AS_THEY_ARE
         self.columns, self._logits = feature_dim + logits, logits
         self._head = head or Head(torch.zeros(0, feature_dim), torch.zeros(0))
-        self._device = torch.device("cpu")
+        self.device = torch.device("cpu")
         self.architecture = f"rows of {feature_dim} features and {logits} logits"
         weights = [part.numpy() for part in (self._head.weight, self._head.bias)] if self.has_head else []
         self.weights_sha256 = digest(weights, length=64) if weights else ""
@@ -61,14 +61,9 @@ class Rows(Backbone):
         """The classifier; with zero classes where it is not known."""
         return self._head
 
-    @property
-    def device(self) -> torch.device:
-        """Where outputs are made."""
-        return self._device
-
     def to(self, device: torch.device) -> Self:
         """Make outputs on another device; return self."""
-        self._device = device
+        self.device = device
         return self
 
     def outputs(self, images: Tensor, request: Request) -> Outputs:
@@ -84,7 +79,7 @@ class Rows(Backbone):
             )
         if images.shape[1] != self.columns:
             raise DataError(f"backbone '{self.name}' takes rows of {self.columns} numbers, found {images.shape[1]}")
-        rows = images.to(self._device)
+        rows = images.to(self.device)
         features = rows[:, : self.feature_dim]
         if self._logits:
             return Outputs(rows[:, self.feature_dim :], features, {})

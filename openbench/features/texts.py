@@ -4,13 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from openbench import __version__
-from openbench.backbones.base import Backbone, TextTower
+from openbench.backbones.base import Backbone
 from openbench.core.request import CLASSES, Texts
 from openbench.data.manifests import load_words
 from openbench.digest import digest
@@ -18,6 +19,9 @@ from openbench.errors import DataError, NotApplicableError
 from openbench.features._arrays import ColumnFile, NamedRows, cached
 from openbench.progress import Report
 from openbench.source import code_digests, made_now
+
+if TYPE_CHECKING:
+    from openbench.backbones.libraries.zero_shot import OpenClipText
 
 _AT_ONCE = 512  # prompts
 _NAME = "text"
@@ -33,7 +37,7 @@ class Corpus:
     """
 
     texts: Texts
-    tower: TextTower
+    tower: "OpenClipText"
 
     @classmethod
     def of(cls, backbone: Backbone, texts: Texts) -> "Corpus":

@@ -54,17 +54,13 @@ def test_every_member_counts_for_the_digest_and_nothing_else(three: Ensemble) ->
     assert three.digest not in {network(seed).digest for seed in range(3)}
 
 
-def test_it_waits_for_its_members_and_takes_theirs() -> None:
+def test_it_waits_for_its_members() -> None:
     waiting = ensemble("ensemble", network(None), members=3)
     assert not waiting.trained
     assert waiting.name == "ensemble3_toy"
     assert len(waiting.members) == 3
     with pytest.raises(CheckpointError, match="random weights"):
         _ = waiting.digest
-    ready = waiting.of([network(seed) for seed in range(3)])
-    assert ready.trained
-    assert ready.name == waiting.name
-    assert ready.digest == Ensemble("three", [network(seed) for seed in range(3)]).digest
 
 
 def test_files_of_weights_make_the_members(tmp_path, images: Tensor) -> None:

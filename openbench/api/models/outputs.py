@@ -67,7 +67,7 @@ class OutputsBackbone(Backbone):
             "" if self.network is None else state_sha256(self.network.state_dict())
         )
         self.made_of = (*code_of(model), *transform.code)
-        self._read, self._device, self._head = read, images.device, head
+        self._read, self.device, self._head = read, images.device, head
         images = images.float()
         with failing_on(images, name), torch.no_grad():
             logits, features = read(images)
@@ -99,16 +99,11 @@ class OutputsBackbone(Backbone):
         weight = torch.zeros(self.num_classes, self.feature_dim) if self.has_features else torch.eye(self.num_classes)
         return Head(weight, torch.zeros(self.num_classes))
 
-    @property
-    def device(self) -> torch.device:
-        """Where outputs are."""
-        return self._device
-
     def to(self, device: torch.device) -> Self:
         """Move the model if it is a torch module; return self."""
         if self.network is not None:
             self.network.to(device)
-            self._device = torch.device(device)
+            self.device = torch.device(device)
         return self
 
     def outputs(self, images: Tensor, request: Request) -> Outputs:
@@ -120,7 +115,7 @@ class OutputsBackbone(Backbone):
         if request.layers or (request.perturb is not None and not self.differentiable):
             what = "maps" if request.layers else "gradients"
             raise NotApplicableError(f"model '{self.name}' has no {what} — choose another method")
-        images = images.to(self._device, torch.float32)
+        images = images.to(self.device, torch.float32)
         with self._evaluating():
             if request.perturb is not None:
                 images = perturbed(lambda x: self._read(x)[0], images, self.preprocess.std, request.perturb)
@@ -132,7 +127,7 @@ class OutputsBackbone(Backbone):
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        with nullcontext() if self.network is None else evaluating(self.network), arithmetic("fp32", self._device):
+        with nullcontext() if self.network is None else evaluating(self.network), arithmetic("fp32", self.device):
             yield
 
 

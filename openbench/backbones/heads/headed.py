@@ -56,7 +56,7 @@ class Headed(Backbone):
         self.name = f"{network.name}_{kind}"
         self.architecture = f"{network.architecture}, {kind} of {classes} classes"
         self.num_classes, self.feature_dim = classes, network.feature_dim
-        self.layers, self.preprocess = network.layers, network.preprocess
+        self.layers, self.preprocess, self.device = network.layers, network.preprocess, network.device
         self.has_head, self.has_network = isinstance(classify, Head), network.has_network
         self.text_towers, self.has_patches = network.text_towers, network.has_patches
         identity = {"kind": kind, "version": HEADS_VERSION, "classes": classes, "fitted_on": fitted_on}
@@ -90,14 +90,10 @@ class Headed(Backbone):
             return self._classify
         return Head(torch.zeros(0, self.feature_dim), torch.zeros(0))
 
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self._network.device
-
     def to(self, device: torch.device) -> Self:
         """Move the network; return self."""
         self._network.to(device)
+        self.device = self._network.device
         if "_whole" in vars(self):
             self._whole.to(device)
         return self

@@ -3,17 +3,20 @@
 import logging
 import math
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from openbench.backbones.base import TextTower
 from openbench.backbones.heads.fit import FittedHead, quality
 from openbench.config.constraints import Count, NonNegative, Positive, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from openbench.backbones.libraries.zero_shot import OpenClipText
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +72,7 @@ class PromptLearning:
         return torch.cat(shots).sort().values
 
 
-def learnt_prompts(tower: TextTower, train: FeatureSet, val: FeatureSet, how: PromptLearning) -> FittedHead:
+def learnt_prompts(tower: "OpenClipText", train: FeatureSet, val: FeatureSet, how: PromptLearning) -> FittedHead:
     """Return the zero-shot classifier of prompts whose first vectors are learnt on features of frozen towers.
 
     The loss is CE(s cos(f, t), y), plus −λ H of the patches whose K most probable classes lack y where `train` has
@@ -117,7 +120,7 @@ def learnt_prompts(tower: TextTower, train: FeatureSet, val: FeatureSet, how: Pr
     return FittedHead(head, {**asdict(how), "id_val_accuracy": quality(head, val)[0], "loss": total / len(train)})
 
 
-def _loss(tower: TextTower, context: Tensor, rows: FeatureSet, top: int, weight: float) -> Tensor:
+def _loss(tower: "OpenClipText", context: Tensor, rows: FeatureSet, top: int, weight: float) -> Tensor:
     """Cross-entropy, and LoCoOp's part of K = `top` and λ = `weight`; none where K = 0."""
     texts = tower.embed_context(context)
     logits = tower.scale * functional.normalize(rows.features.to(texts), dim=1) @ texts.T

@@ -151,7 +151,7 @@ class ZeroShotBackbone(NetworkBackbone):
     @property
     def has_patches(self) -> bool:  # type: ignore[override]
         """Whether the image tower is of a kind whose patches can be projected."""
-        return patch_source(self._module.visual) is not None
+        return patch_source(self.network.visual) is not None
 
     def outputs(self, images: Tensor, request: Request) -> Outputs:
         """Return what `request` names, with features of patches where it names them.
@@ -161,10 +161,10 @@ class ZeroShotBackbone(NetworkBackbone):
         """
         if Field.PATCHES not in request.fields:
             return super().outputs(images, request)
-        source = patch_source(self._module.visual)
+        source = patch_source(self.network.visual)
         if source is None:
             raise NotApplicableError(
-                f"backbone '{self.name}': its image tower is a {type(self._module.visual).__name__} without a known "
+                f"backbone '{self.name}': its image tower is a {type(self.network.visual).__name__} without a known "
                 "projection of patches — choose a method that reads features, or one of CLIP's own architectures"
             )
         projected: list[Tensor] = []

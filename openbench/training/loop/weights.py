@@ -199,7 +199,8 @@ def _members(ensemble: Ensemble, benchmark: Benchmark, config: Mapping[str, Any]
     )
     members = [one.backbone for one in trained if isinstance(one.backbone, NetworkBackbone) and one.backbone.trained]
     # Under torchrun only the first process has the weights, and only that one continues.
-    return Trained(ensemble.of(members) if len(members) == m else ensemble, None, trained)
+    ready = Ensemble(ensemble.name, members).to(members[0].device) if len(members) == m else ensemble
+    return Trained(ready, None, trained)
 
 
 def build_training(node: Mapping[str, Any]) -> TrainingMethod:

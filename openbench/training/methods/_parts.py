@@ -1,6 +1,5 @@
 """What several training methods add to a network."""
 
-from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -36,36 +35,42 @@ class Extended(nn.Module):
         """Images (n, channels, h, w) to logits (n, c)."""
         return self.network(images)
 
+    def evaluated(self, *outputs: str, head: nn.Linear | None = None) -> EvalModel:
+        """Return this module to evaluate, with the outputs of some parts as layers, named by the last part of a path.
+
+        Args:
+            *outputs: paths of parts, whose outputs are read by hooks, as those of stages are.
+            head: the classifier; None: the network's own.
+        """
+        parts = {path.rpartition(".")[2]: self.get_submodule(path) for path in outputs}
+        return EvalModel(self.eval(), head or head_of(self.network), self.network, parts)
+
 
 class Branched(Extended):
-    """Runs the network, then every branch on its features; returns the network's own logits.
+    """Runs the network, then a branch on its features; returns the network's own logits.
 
     Args:
         network: the backbone's network.
-        branches: name → module from features (n, d) to (n, k).
+        name: of the branch.
+        branch: from features (n, d) to (n, k).
         **parts: see `Extended`.
     """
 
     branches: nn.ModuleDict
 
-    def __init__(self, network: nn.Module, branches: Mapping[str, nn.Module], **parts: Tensor) -> None:
-        super().__init__(network, branches=nn.ModuleDict(dict(branches)), **parts)
+    def __init__(self, network: nn.Module, name: str, branch: nn.Module, **parts: Tensor) -> None:
+        super().__init__(network, branches=nn.ModuleDict({name: branch}), **parts)
+        self.name = name
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, h, w) to logits (n, c)."""
         features, logits = features_and_logits(self.network, images)
-        # Their outputs are read by hooks, as those of stages are.
-        for branch in self.branches.values():
-            branch(features)
+        self.branches[self.name](features)
         return logits
-
-    def eval_model(self) -> EvalModel:
-        """Return the network with its own head, and every branch as an output of its name."""
-        return EvalModel(self, head_of(self.network), self.network, dict(self.branches.items()))
 
 
 class ReadLogits(Extended):
-    """A network, and a part from logits (n, c) to (n, k), whose output hooks read as they do that of stages."""
+    """A network, and a part from logits (n, c) to (n, k)."""
 
     def __init__(self, network: nn.Module, name: str, part: nn.Module) -> None:
         super().__init__(network, **{name: part})
@@ -77,9 +82,31 @@ class ReadLogits(Extended):
         self.get_submodule(self.name)(logits)
         return logits
 
-    def eval_model(self, head: nn.Linear, network: nn.Module) -> EvalModel:
-        """Return this module to evaluate, in eval mode, with the part as an output of its name."""
-        return EvalModel(self.eval(), head, network, {self.name: self.get_submodule(self.name)})
+
+class Turned(Extended):
+    """The network, a head for images that are turned, and the part `output`, which sees its logits in eval mode."""
+
+    def __init__(self, network: nn.Module, head: str, width: int, feature_dim: int, output: str) -> None:
+        super().__init__(network, **{head: nn.Linear(feature_dim, width), output: nn.Identity()})
+        self.head, self.output = head, output
+
+    def of_turned(self, features: Tensor) -> Tensor:
+        """Return the head's logits (n, k) of features (n, d)."""
+        logits: Tensor = self.get_submodule(self.head)(features)
+        return logits
+
+    def combined(self, logits: list[Tensor]) -> Tensor:
+        """Return what `output` sees of the logits (n, k) of each turn: all side by side."""
+        return torch.cat(logits, dim=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (n, channels, s, s) to class logits (n, c)."""
+        if not self.training:
+            turns = rotated(images).chunk(ROTATIONS)
+            logits = [self.of_turned(features_and_logits(self.network, turn)[0]) for turn in turns]
+            self.get_submodule(self.output)(self.combined(logits))
+        # Last, and in a separate pass: hooks on the network then read the unrotated images.
+        return self.network(images)
 
 
 def rotated(images: Tensor) -> Tensor:

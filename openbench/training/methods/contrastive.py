@@ -21,7 +21,7 @@ from openbench.training.base import (
     head_of,
     with_head,
 )
-from openbench.training.methods._parts import ROTATIONS, Extended, rotated, rotated_labels
+from openbench.training.methods._parts import ROTATIONS, Extended, Turned, rotated, rotated_labels
 from openbench.training.methods.cross_entropy import FineTuned, FineTuning
 from openbench.training.recipe import Recipe
 
@@ -186,24 +186,12 @@ def contrast(embedded: Tensor, labels: Tensor, temperature: float) -> Tensor:
     return -(torch.where(same, log_p, 0.0).sum(dim=1) / counts.clamp(min=1)).mean()
 
 
-class Turned(Extended):
+class Averaged(Turned):
     """The network, and a head with one output per class and rotation."""
 
-    joint: nn.Module
-    turned: nn.Module
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images (n, channels, s, s) to class logits (n, c)."""
-        if not self.training:
-            self.turned(self.averaged(images))
-        # Last, and in a separate pass: what hooks the network then reads the unrotated images.
-        return self.network(images)
-
-    def averaged(self, images: Tensor) -> Tensor:
-        """Return logits (n, c): those for "turned by r" of the image turned by r, averaged over the turns r."""
-        turns = rotated(images).chunk(ROTATIONS)
-        logits = [self.joint(features_and_logits(self.network, turned)[0]).chunk(ROTATIONS, dim=1) for turned in turns]
-        return torch.stack([parts[r] for r, parts in enumerate(logits)]).mean(dim=0)
+    def combined(self, logits: list[Tensor]) -> Tensor:
+        """Return (n, c): the logits for "turned by r" of the image turned by r, averaged over the turns r."""
+        return torch.stack([turn.chunk(ROTATIONS, dim=1)[r] for r, turn in enumerate(logits)]).mean(dim=0)
 
 
 @dataclass(frozen=True)
@@ -244,15 +232,15 @@ class CSI(TrainingMethod):
         """The recipe of the heads."""
         return self.tuning.of(self.recipe)
 
-    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Turned:
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Averaged:
         """Return the network with a head for turned classes."""
-        return Turned(model, joint=nn.Linear(feature_dim, ROTATIONS * num_classes), turned=nn.Identity())
+        return Averaged(model, "joint", ROTATIONS * num_classes, feature_dim, output="turned")
 
-    def parameter_groups(self, model: Turned) -> list[dict[str, Any]]:
+    def parameter_groups(self, model: Averaged) -> list[dict[str, Any]]:
         """Return the two heads."""
-        return [{"params": [*head_of(model.network).parameters(), *model.joint.parameters()]}]
+        return [{"params": [*head_of(model.network).parameters(), *model.get_submodule("joint").parameters()]}]
 
-    def loss(self, model: Turned, batch: Batch) -> Tensor:
+    def loss(self, model: Averaged, batch: Batch) -> Tensor:
         """Return the loss of both heads."""
         network, n = model.network.eval(), len(batch.images)
         with torch.no_grad():
@@ -261,11 +249,11 @@ class CSI(TrainingMethod):
         head = head_of(network)
         turned = rotated_labels(batch.labels, head.out_features)
         loss = functional.cross_entropy(head(features[:n]), batch.labels)
-        return loss + functional.cross_entropy(model.joint(features), turned)
+        return loss + functional.cross_entropy(model.of_turned(features), turned)
 
-    def eval_model(self, model: Turned) -> EvalModel:
+    def eval_model(self, model: Averaged) -> EvalModel:
         """Return the network with the output `turned` (n, c), logits averaged over four turns; five passes."""
-        return EvalModel(model, head_of(model.network), model.network, {"turned": model.turned})
+        return model.evaluated("turned")
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import NonNegative, Positive
-from openbench.training.base import Batch, Compat, EvalModel, TrainingMethod, features_and_logits, head_of, with_head
-from openbench.training.methods._parts import ROTATIONS, Branched, Extended, rotated
+from openbench.training.base import Batch, Compat, EvalModel, TrainingMethod, features_and_logits, with_head
+from openbench.training.methods._parts import ROTATIONS, Branched, Extended, Turned, rotated
 
 
 class UnitFeatures(Extended):
@@ -86,8 +86,7 @@ class GODIN(TrainingMethod):
         c, d = model.weight.shape
         head = nn.Linear(d, c, bias=False)
         head.weight = nn.Parameter(functional.normalize(model.weight, dim=1))
-        module = UnitFeatures(model.network, head=head).eval()
-        return EvalModel(module, module.head, model.network)
+        return UnitFeatures(model.network, head=head).evaluated(head=head)
 
 
 class Reciprocal(Extended):
@@ -176,7 +175,7 @@ class ConfBranch(TrainingMethod):
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Branched:
         """Return the network with a confidence branch, and the present weight of its loss."""
-        return Branched(model, {"confidence": nn.Linear(feature_dim, 1)}, weight=torch.tensor(self.weight))
+        return Branched(model, "confidence", nn.Linear(feature_dim, 1), weight=torch.tensor(self.weight))
 
     def loss(self, model: Any, batch: Batch) -> Tensor:
         """Return the loss of a batch, and move λ by one step."""
@@ -194,22 +193,7 @@ class ConfBranch(TrainingMethod):
 
     def eval_model(self, model: Any) -> EvalModel:
         """Return the network with the output `confidence` (n, 1), before the sigmoid."""
-        return model.eval_model()
-
-
-class Turning(Extended):
-    """The network and a head with four outputs, one per rotation."""
-
-    rotation: nn.Module
-    rotations: nn.Module
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images (n, channels, s, s) to class logits (n, c)."""
-        if not self.training:
-            turns = rotated(images).chunk(ROTATIONS)
-            self.rotations(torch.cat([self.rotation(features_and_logits(self.network, x)[0]) for x in turns], dim=1))
-        # Last, and in a separate pass: hooks on the network then read the unrotated images.
-        return self.network(images)
+        return model.evaluated("branches.confidence")
 
 
 @dataclass(frozen=True)
@@ -231,18 +215,18 @@ class RotPred(TrainingMethod):
     mixes: ClassVar[bool] = True
     separable: ClassVar[bool] = True
 
-    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Turning:
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Turned:
         """Return the network with a rotation head."""
-        return Turning(model, rotation=nn.Linear(feature_dim, ROTATIONS), rotations=nn.Identity())
+        return Turned(model, "rotation", ROTATIONS, feature_dim, output="rotations")
 
-    def loss(self, model: Turning, batch: Batch) -> Tensor:
+    def loss(self, model: Turned, batch: Batch) -> Tensor:
         """Return the loss of all four turns of a batch in one pass."""
         n = len(batch.images)
         features, logits = features_and_logits(model.network, rotated(batch.images))
         turns = torch.arange(ROTATIONS, device=logits.device).repeat_interleave(n)
-        rotation_loss = functional.cross_entropy(model.rotation(features), turns)
+        rotation_loss = functional.cross_entropy(model.of_turned(features), turns)
         return batch.cross_entropy(logits[:n]) + self.weight * rotation_loss
 
-    def eval_model(self, model: Turning) -> EvalModel:
+    def eval_model(self, model: Turned) -> EvalModel:
         """Return the network with the output `rotations` (n, 16): for each turn its four logits; five passes."""
-        return EvalModel(model, head_of(model.network), model.network, {"rotations": model.rotations})
+        return model.evaluated("rotations")

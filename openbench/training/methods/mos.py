@@ -138,7 +138,7 @@ class MOS(FineTuned):
         offset = 0 if head.bias is None else head.bias
         weight, bias = head.weight - model.others.weight[group_of], offset - model.others.bias[group_of]
         odds = with_head(model.network, weight, bias)
-        return ReadLogits(odds.module, "others", copy.deepcopy(model.groups)).eval_model(odds.head, odds.module)
+        return ReadLogits(odds.module, "others", copy.deepcopy(model.groups)).evaluated("others")
 
 
 def class_means(model: Grouped, data: TrainingData) -> Tensor:

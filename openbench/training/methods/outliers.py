@@ -175,7 +175,7 @@ class MCD(TrainingMethod):
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Branched:
         """Return the network with a second classifier."""
-        return Branched(model, {"second_head": nn.Linear(feature_dim, num_classes)})
+        return Branched(model, "second_head", nn.Linear(feature_dim, num_classes))
 
     def loss(self, model: Branched, batch: Batch) -> Tensor:
         """Return the loss of a batch; outliers pass through the network only once they count."""
@@ -192,7 +192,7 @@ class MCD(TrainingMethod):
 
     def eval_model(self, model: Branched) -> EvalModel:
         """Return the network with the output `second_head` (n, c), the other classifier's logits."""
-        return model.eval_model()
+        return model.evaluated("branches.second_head")
 
 
 _PER_GROUP = 10

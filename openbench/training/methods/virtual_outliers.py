@@ -122,7 +122,7 @@ class VOS(TrainingMethod):
     def eval_model(self, model: Any) -> EvalModel:
         """Return the network with the output `weighted_energy` (n, 1), which `method=weighted_energy` negates."""
         energy = WeightedEnergy(model.energy_weight)
-        return ReadLogits(model.network, "weighted_energy", energy).eval_model(head_of(model.network), model.network)
+        return ReadLogits(model.network, "weighted_energy", energy).evaluated("weighted_energy")
 
     def loss(self, model: Any, batch: Batch) -> Tensor:
         """Return the loss of a batch, and put its features into the queues."""
