@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import torch
@@ -107,27 +108,24 @@ class ImageSet:
             yield self.images(rows), self.labels[rows.to(self._device)], rows
 
     def _streamed(self, batches: Sequence[Tensor], seed: int, share: Callable[[int], slice] | None) -> Iterator[Tensor]:
-        waiting: deque[tuple[int, slice, list[Future[Pixels]]]] = deque()
-        first = 0  # place of the batch in the epoch
-        for number, rows in enumerate(batches):
-            n = len(rows)
-            part = slice(0, n) if share is None else share(n)
-            places = range(*part.indices(n))
-            pixels = [self._pool.submit(self._drawn, int(rows[i]), [seed, first + i]) for i in places]
-            waiting.append((n, part, pixels))
-            first += n
-            if number >= _AHEAD:
-                yield self._taken(*waiting.popleft())
-        while waiting:
-            yield self._taken(*waiting.popleft())
+        def begun() -> Iterator[tuple[int, slice, list[Future[Pixels]]]]:
+            first = 0  # place of the batch in the epoch
+            for rows in batches:
+                n = len(rows)
+                part = slice(0, n) if share is None else share(n)
+                places = range(*part.indices(n))
+                yield n, part, [self._pool.submit(self._drawn, int(rows[i]), [seed, first + i]) for i in places]
+                first += n
 
-    def _taken(self, count: int, part: slice, pixels: list[Future[Pixels]]) -> Tensor:
-        images = self._batch(future.result() for future in pixels)
-        if len(images) == count:
-            return images
-        whole = images.new_zeros((count, *images.shape[1:]))
-        whole[part] = images
-        return whole
+        coming = begun()
+        waiting = deque(islice(coming, _AHEAD))
+        while waiting:
+            waiting.extend(islice(coming, 1))
+            n, part, pixels = waiting.popleft()
+            images = self._batch(future.result() for future in pixels)
+            whole = images if len(images) == n else images.new_zeros((n, *images.shape[1:]))
+            whole[part] = images
+            yield whole
 
     def _plainly(self, row: int) -> Pixels:
         return cropped(self._image(row), self._preprocess)

@@ -58,6 +58,7 @@ def test_force_trains_the_fine_tuning_anew_and_keeps_what_it_starts_from(tmp_pat
     _, said = ensured(TUNED, tmp_path, train="force")
     changed = [f for f, stamp in stamps.items() if f.stat().st_mtime_ns > stamp]
     assert len(said) == len(changed) == 1
+    assert "training again" in said[0]
 
 
 def test_a_tiny_rate_leaves_the_network_where_it_started(tmp_path: Path) -> None:

@@ -68,9 +68,6 @@ def small(variant: tuple[str, dict[str, Any]], **changes: Any) -> TrainingMethod
     return replace(made, tuning=replace(made.tuning, epochs=3)) if hasattr(made, "tuning") else made
 
 
-MIXING = pytest.mark.parametrize("variant", [v for v in variants() if small(v).mixes], ids=label, indirect=True)
-
-
 @pytest.fixture(scope="module", params=list(variants()), ids=label)
 def variant(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Of the module, so that all tests of one variant follow each other and share `whole`."""
@@ -240,27 +237,9 @@ def test_what_is_evaluated_keeps_its_digest_and_its_stages(whole, variant) -> No
     assert (first.num_classes, first.feature_dim) == (CLASSES, OWN_FEATURES.get(variant[0], FEATURES))
 
 
-@MIXING
-def test_mixed_labels_weigh_in_the_share_of_each(variant, state: State) -> None:
-    method = small(variant)
-    model, batch = state
-    partners = batch.labels.roll(3)
-
-    def loss(labels: Tensor, **changes: Any) -> Tensor:
-        fresh = replace(batch.info, generator=torch.Generator().manual_seed(4))
-        return method.loss(copy.deepcopy(model), replace(batch, labels=labels, info=fresh, **changes))
-
-    own, other = loss(batch.labels), loss(partners)
-    mixed = loss(batch.labels, partners=partners, share=0.3)
-    torch.testing.assert_close(mixed, 0.3 * own + 0.7 * other)
-    assert not torch.allclose(own, other)
-
-
 def lacking(method: TrainingMethod) -> Iterator[str]:
     """What the metadata of a training lack."""
     doc = type(method).__doc__ or ""
-    if not (paths.config_dir() / "method" / f"{method.scorer}.yaml").is_file():
-        yield f"scorer {method.scorer}: not a method"
     if not any(character.isdigit() for character in method.reference) or "Reference:" not in doc:
         yield "a reference"
     if method.version < 1:
@@ -270,7 +249,7 @@ def lacking(method: TrainingMethod) -> Iterator[str]:
     yield from (f.name for f in fields(method) if f.name != "recipe" and f"{f.name}:" not in doc)
 
 
-def test_scorer_is_a_method_and_metadata_is_complete() -> None:
+def test_metadata_is_complete() -> None:
     methods = {name: build(shipped("training", name), "training") for name in NAMES}
     assert [f"{name}: {what}" for name, method in methods.items() for what in lacking(method)] == []
 
@@ -282,13 +261,3 @@ def test_every_training_method_has_a_config() -> None:
         kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, TrainingMethod)]
         found |= {kind for kind in kinds if not inspect.isabstract(kind)}
     assert found == {target_of(shipped("training", name)) for name in NAMES}
-
-
-def test_defaults_in_code_are_those_of_the_config_the_recipe_aside() -> None:
-    differ = []
-    for name in NAMES:
-        method = build(shipped("training", name), "training")
-        plain = type(method)()
-        own = (f.name for f in fields(method) if f.name != "recipe")
-        differ += [f"{name}.{key}" for key in own if getattr(method, key) != getattr(plain, key)]
-    assert differ == []

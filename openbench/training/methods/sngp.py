@@ -133,8 +133,8 @@ class SNGP(TrainingMethod):
     def eval_model(self, model: DistanceAware) -> EvalModel:
         """Return random features under a linear head, and the output `variance`, (n, c) or (n, 1)."""
         variance = model.posterior.variance(self.ridge)
-        module = Predictive(model.network, random=model.random, head=model.head, variance=variance).eval()
-        return EvalModel(module, module.head, module.network, {"variance": module.variance})
+        module = Predictive(model.network, random=model.random, head=model.head, variance=variance)
+        return module.evaluated("variance", head=model.head)
 
 
 class RandomFeatures(nn.Module):
