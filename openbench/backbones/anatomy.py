@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -126,17 +126,6 @@ def tapping(module: nn.Module, anatomy: Anatomy, layers: Sequence[str], pool: Po
             stage = module.get_submodule(anatomy.stages[layer])
             hooks.enter_context(stage.register_forward_hook(partial(at_stage, layer)))
         yield tapped
-
-
-@contextmanager
-def changing(module: nn.Module, anatomy: Anatomy, layer: str, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """While open, the layers after a stage receive its map (n, c, h, w) as `change` returns it."""
-
-    def replaced(_: nn.Module, __: tuple[Any, ...], output: Tensor) -> Tensor:
-        return anatomy.with_map(output, change(anatomy.as_map(output)))
-
-    with module.get_submodule(anatomy.stages[layer]).register_forward_hook(replaced):
-        yield
 
 
 def choose_stages(modules: Sequence[tuple[str, int]]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from openbench.backbones.anatomy import Anatomy, Tapped, changing, tapping
+from openbench.backbones.anatomy import Anatomy, Tapped, tapping
 from openbench.backbones.base import Backbone, Outputs
 from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights
 from openbench.backbones.device import HALVES, Precision, arithmetic, as_input
@@ -187,14 +187,17 @@ class NetworkBackbone(Backbone):
         with counting, evaluating(self.network), arithmetic(self._full, self.device):
             yield self.network
 
-    def changing(self, layer: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
+    @contextmanager
+    def changing(self, layer: str, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
         """While open, the layers after `layer` receive its map (n, c, h, w) as `change` returns it.
 
         Raises:
             NotApplicableError: a layer that this network does not have.
         """
         self._require(layer)
-        return changing(self.network, self.anatomy, layer, change)
+        stage, places = self.network.get_submodule(self.anatomy.stages[layer]), self.anatomy
+        with stage.register_forward_hook(lambda *args: places.with_map(args[2], change(places.as_map(args[2])))):
+            yield
 
     def outputs(self, images: Tensor, request: Request) -> Outputs:
         """Return what `request` names for normalised images (n, 3, h, w), after its input-gradient step if any.

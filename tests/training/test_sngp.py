@@ -6,7 +6,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
-from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 from torch import nn
 from torch.nn import functional
@@ -89,22 +88,6 @@ def test_random_features_have_the_gaussian_kernel() -> None:
     normal = functional.layer_norm(h, (15,)).double().numpy()
     expected = RBF(0.8 * np.sqrt(15))(normal)
     np.testing.assert_allclose(phi @ phi.T, expected, atol=0.01)
-
-
-def test_variance_is_that_of_a_gaussian_process() -> None:
-    """With w = 1 and prior variance 1 it is the latent variance of GP regression with unit noise."""
-    torch.manual_seed(0)
-    random = RandomFeatures(4, 20_000, 0.5)
-    seen, new = torch.randn(30, 4), torch.randn(5, 4)
-    # The posterior of 20 000 weights from 30 images, by the identity that exchanges the two sizes.
-    phi, at = random(seen).double(), random(new).double()
-    gram = phi @ phi.T
-    by_weights = (at * at).sum(dim=1) - ((at @ phi.T) @ torch.linalg.inv(gram + torch.eye(30)) * (at @ phi.T)).sum(1)
-    process = GaussianProcessRegressor(RBF(0.5 * 2), alpha=1.0, optimizer=None)
-    normal = [functional.layer_norm(x, (4,)).numpy() for x in (seen, new)]
-    process.fit(normal[0], np.zeros(30))
-    expected = process.predict(normal[1], return_std=True)[1] ** 2
-    np.testing.assert_allclose(by_weights.numpy(), expected, atol=0.02)
 
 
 def operator(layer: nn.Module, shape: tuple[int, ...]) -> Array:

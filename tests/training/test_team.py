@@ -15,7 +15,7 @@ from openbench.errors import ConfigError
 from openbench.training.augment.augmentations import HorizontalFlip, Mixup, RegMixup
 from openbench.training.augment.reading import RandomResizedCrop
 from openbench.training.base import TrainingJob
-from openbench.training.loop import distributed, weights
+from openbench.training.loop import weights
 from openbench.training.loop._loop import train
 from openbench.training.loop.distributed import Team, require_one_process, team
 from openbench.training.loop.weights import obtain
@@ -125,13 +125,13 @@ def test_a_process_of_torchrun_computes_on_its_gpu_or_on_the_cpu(
     monkeypatch, device: str, gpus: bool, own: str
 ) -> None:
     begun = []
+    given = {"cuda.is_available": lambda: gpus, "cuda.set_device": begun.append}
+    given |= {"distributed.init_process_group": begun.append, "distributed.get_rank": lambda: 1}
+    for name, stand_in in (given | {"distributed.get_world_size": lambda: 2}).items():
+        monkeypatch.setattr(f"torch.{name}", stand_in)
+    monkeypatch.setattr("atexit.register", lambda _: None)
     for name, value in {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus)
-    monkeypatch.setattr(torch.cuda, "set_device", begun.append)
-    monkeypatch.setattr(distributed.atexit, "register", lambda _: None)
-    for name, given in (("init_process_group", begun.append), ("get_rank", lambda: 1), ("get_world_size", lambda: 2)):
-        monkeypatch.setattr(torch.distributed, name, given)
     joined = team.__wrapped__(device)
     assert (joined.rank, joined.size, joined.device(device)) == (1, 2, torch.device(own))
     assert begun == (["gloo"] if own == "cpu" else [torch.device(own), "nccl"])

@@ -23,7 +23,6 @@ from openbench.training.base import (
 )
 from openbench.training.methods._parts import ROTATIONS, Extended, Turned, rotated, rotated_labels
 from openbench.training.methods.cross_entropy import FineTuned, FineTuning
-from openbench.training.recipe import Recipe
 
 # CIDER's official code scales the compactness loss by τ over this.
 _BASE_TEMPERATURE = 0.07
@@ -195,7 +194,7 @@ class Averaged(Turned):
 
 
 @dataclass(frozen=True)
-class CSI(TrainingMethod):
+class CSI(FineTuned):
     """CE(z(x), y) + mean_r CE(j(x turned by r), (y, r)), z and j linear on a network trained by SupCon over rotations.
 
     Two trainings, one after the other: first that of `training=supcon rotations=4` with `recipe`, then the two heads
@@ -221,16 +220,12 @@ class CSI(TrainingMethod):
 
     reference: ClassVar[str] = "Tack et al., NeurIPS 2020, arXiv:2007.08176"
     scorer: ClassVar[str] = "csi"
+    fine_tunes: ClassVar[bool] = False
 
     @property
     def initial(self) -> SupCon:
         """The contrastive training over four rotations."""
         return SupCon(self.recipe, self.width, self.temperature, ROTATIONS)
-
-    @property
-    def schedule(self) -> Recipe:
-        """The recipe of the heads."""
-        return self.tuning.of(self.recipe)
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Averaged:
         """Return the network with a head for turned classes."""
