@@ -1,7 +1,7 @@
 """Devices, and the arithmetic of a precision."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Literal
 
 import torch
@@ -23,15 +23,12 @@ def resolve_device(name: str = "auto") -> torch.device:
     Raises:
         ConfigError: an unknown name, or a device that this machine or this build of torch lacks.
     """
-    if name == "auto":
-        best = "mps" if torch.backends.mps.is_available() else "cpu"
-        return torch.device("cuda" if torch.cuda.is_available() else best)
+    mps, cuda = int(torch.backends.mps.is_available()), torch.cuda.device_count()
+    count = {"cuda": cuda, "mps": mps, "cpu": 1}
     try:
-        device = torch.device(name)
+        device = torch.device(next(kind for kind in count if count[kind]) if name == "auto" else name)
     except (RuntimeError, TypeError):
         device = None
-    mps, cuda = int(torch.backends.mps.is_available()), torch.cuda.device_count()
-    count = {"cpu": 1, "mps": mps, "cuda": cuda}
     if device is None or (device.index or 0) >= count.get(device.type, 0):
         raise ConfigError(
             f"device {name!r} is not on this machine (torch {torch.__version__} finds {cuda} CUDA devices and {mps} of "
@@ -50,7 +47,8 @@ def check_precision(precision: str, device: torch.device, key: str = "backbone.p
         raise ConfigError(f"{key}=fp16 needs a GPU — choose fp32, tf32 or bf16 on a CPU, or runtime.device=cuda")
 
 
-def arithmetic(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
+@contextmanager
+def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
     """Run the body with float32 products rounded as `precision` says, whatever the process had set before.
 
     cuDNN rounds convolution inputs to TF32 by default; a score must not depend on that. With `bf16` and `fp16` products
@@ -59,27 +57,16 @@ def arithmetic(precision: Precision, device: torch.device) -> AbstractContextMan
     Raises:
         ConfigError: `fp16` on a CPU, which has no products of that kind.
     """
-    if precision in HALVES:
-        return _halved(precision, device)
-    return _rounding(precision == "tf32") if device.type == "cuda" else nullcontext()
-
-
-@contextmanager
-def _halved(precision: Precision, device: torch.device) -> Iterator[None]:
     check_precision(precision, device)
-    with torch.autocast(device.type, HALVES[precision]), arithmetic("fp32", device):
+    with ExitStack() as stack:
+        if precision in HALVES:
+            stack.enter_context(torch.autocast(device.type, HALVES[precision]))
+        if device.type == "cuda":
+            matmul, tf32 = torch.backends.cuda.matmul, precision == "tf32"
+            stack.callback(setattr, matmul, "allow_tf32", matmul.allow_tf32)
+            matmul.allow_tf32 = tf32
+            stack.enter_context(torch.backends.cudnn.flags(True, benchmark=False, deterministic=True, allow_tf32=tf32))
         yield
-
-
-@contextmanager
-def _rounding(allow: bool) -> Iterator[None]:
-    matmul = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = allow
-    try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=allow):
-            yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = matmul
 
 
 def as_input(images: Tensor, device: torch.device) -> Tensor:

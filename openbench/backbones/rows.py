@@ -172,46 +172,37 @@ class FeatureFile(Rows):
             DataError: the file does not have the set, or not its images.
         """
         where = f"{split.role}/{split.name}" if split.role in _GROUPS else str(split.role)
-        features = self._arrays.get(f"{where}/{FEATURES}")
-        if features is None:
+        array, logits, names, labels = (
+            self._arrays.get(f"{where}/{part}") for part in (FEATURES, LOGITS, NAMES, LABELS)
+        )
+        if array is None:
             raise DataError(
                 f"'{self.path}' has no `{where}/{FEATURES}`{did_you_mean(where, self._sets)} (found features of "
                 f"{', '.join(self._sets)}) — add them, or leave the set out: ~benchmark.{where.replace('/', '.')}"
             )
-        rows = self._rows(where, split, len(features))
-        self._compare_labels(where, split, rows)
-        parts = (features, self._arrays[f"{where}/{LOGITS}"]) if f"{where}/{LOGITS}" in self._arrays else (features,)
-        return RowItems(parts, rows)
-
-    def _rows(self, where: str, split: Split, count: int) -> NDArray[np.int64] | None:
-        """Which rows are a split's images; None = all of them, in order."""
-        names = self._arrays.get(f"{where}/{NAMES}")
-        if names is None:
-            if count == len(split):
-                return None
+        count, rows = len(array), None
+        if names is not None:
+            row_of = {str(name): row for row, name in enumerate(np.asarray(names).tolist())}
+            missing = [key for key in split.keys if key not in row_of]
+            if missing or len(row_of) != count:
+                raise DataError(
+                    f"'{self.path}': `{where}/{NAMES}` has {len(row_of):,} different names for {count:,} rows, and "
+                    f"lacks {len(missing):,} of the set's {len(split):,} images, {_few(missing)} (it has "
+                    f"{_few(list(row_of))}) — name each row as the manifest names its image"
+                )
+            rows = np.array([row_of[key] for key in split.keys], dtype=np.int64)
+        elif count != len(split):
             raise DataError(
                 f"'{self.path}': `{where}/{FEATURES}` has {count:,} rows for {len(split):,} images — give one row for "
                 f"each image in the order of its manifest, or `{where}/{NAMES}` with the manifest's name of each row"
             )
-        row_of = {str(name): row for row, name in enumerate(np.asarray(names).tolist())}
-        missing = [key for key in split.keys if key not in row_of]
-        if missing or len(row_of) != count:
-            raise DataError(
-                f"'{self.path}': `{where}/{NAMES}` has {len(row_of):,} different names for {count:,} rows, and lacks "
-                f"{len(missing):,} of the set's {len(split):,} images, {_few(missing)} (it has {_few(list(row_of))}) — "
-                "name each row as the manifest names its image"
-            )
-        return np.array([row_of[key] for key in split.keys], dtype=np.int64)
-
-    def _compare_labels(self, where: str, split: Split, rows: NDArray[np.int64] | None) -> None:
-        labels = self._arrays.get(f"{where}/{LABELS}")
-        if labels is None or not split.role.is_id:
-            return
-        if not np.array_equal(np.asarray(labels)[slice(None) if rows is None else rows], split.labels):
+        chosen = slice(None) if rows is None else rows
+        if labels is not None and split.role.is_id and not np.array_equal(np.asarray(labels)[chosen], split.labels):
             raise DataError(
                 f"'{self.path}': `{where}/{LABELS}` differ from the benchmark's — give names for rows in another "
                 "order, or leave the labels out if only their numbering differs"
             )
+        return RowItems((array,) if logits is None else (array, logits), rows)
 
 
 def features(name: str, path: str | None = None) -> FeatureFile:
