@@ -65,7 +65,19 @@ def read_weights(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
             f"weights '{path}' have SHA-256 {actual}, expected {sha256} — fetch the file again, or correct sha256 in "
             "the backbone's yaml"
         )
-    return _plain(_open(path), path)
+    content = _open(path)
+    for key in _WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    odd = [str(k) for k, v in content.items() if not _is_plain(k, v)] if isinstance(content, Mapping) else ["all of it"]
+    if odd or not content:
+        raise CheckpointError(
+            f"weights '{path}' do not hold a plain state dict ({listed(odd) or 'nothing'} other than names with dense "
+            "tensors of real numbers) — save model.state_dict() alone"
+        )
+    # nn.DataParallel puts every key under `module.`; a network that has such a child keeps its other keys.
+    prefix = "module." if all(key.startswith("module.") for key in content) else ""
+    return {key.removeprefix(prefix): value for key, value in content.items()}
 
 
 def _open(path: Path) -> Any:
@@ -83,23 +95,6 @@ def _open(path: Path) -> Any:
             "torch.save(model.state_dict(), path) or as .safetensors"
         ) from error
     raise CheckpointError(f"weights '{path}': suffix '{path.suffix}' is unknown — allowed: {', '.join(SUFFIXES)}")
-
-
-def _plain(content: Any, path: Path) -> dict[str, Tensor]:
-    for key in _WRAPPERS:
-        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
-            content = content[key]
-    odd = [str(k) for k, v in content.items() if not _is_plain(k, v)] if isinstance(content, Mapping) else ["all of it"]
-    if odd or not content:
-        raise CheckpointError(
-            f"weights '{path}' do not hold a plain state dict ({listed(odd) or 'nothing'} other than names with dense "
-            "tensors of real numbers) — save model.state_dict() alone"
-        )
-    prefix = "module."
-    # nn.DataParallel puts every key under `module.`; a network that has such a child keeps its other keys.
-    if all(key.startswith(prefix) for key in content):
-        content = {key[len(prefix) :]: value for key, value in content.items()}
-    return dict(content)
 
 
 def _is_plain(key: Any, value: Any) -> bool:

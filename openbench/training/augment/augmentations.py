@@ -1,9 +1,8 @@
 """Augmentations of whole uint8 batches, each a value that draws from the generator it is given."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from dataclasses import astuple, dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -106,26 +105,19 @@ class Cutout(Augmentation):
         return images.masked_fill(blank.to(images.device)[..., None], round(255 * self.grey))
 
 
-class Policy(Augmentation):
-    """Applies a transform of torchvision to each image separately, with separate draws."""
-
-    @abstractmethod
-    def transform(self) -> Callable[[Tensor], Tensor]:
-        """Return the function that maps one image (channels, h, w) uint8 to another."""
-
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return transformed images."""
-        transform = self.transform()
-        # torchvision draws from the global generator only: it is seeded from the one passed in, then restored.
-        seed = int(torch.randint(0, 2**62, (), generator=generator))
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too, for good
-            changed = [transform(image) for image in images.cpu().permute(0, 3, 1, 2)]
-        return torch.stack(changed).permute(0, 2, 3, 1).to(images.device).contiguous()
+def transformed(images: Tensor, name: str, arguments: tuple[Any, ...], generator: torch.Generator) -> Tensor:
+    """Return images (n, h, w, channels) uint8, each put through a transform of torchvision with separate draws."""
+    transform = getattr(_compat.library("torchvision.transforms.v2"), name)(*arguments)
+    # torchvision draws from the global generator only: it is seeded from the one passed in, then restored.
+    seed = int(torch.randint(0, 2**62, (), generator=generator))
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too, for good
+        changed = [transform(image) for image in images.cpu().permute(0, 3, 1, 2)]
+    return torch.stack(changed).permute(0, 2, 3, 1).to(images.device).contiguous()
 
 
 @dataclass(frozen=True)
-class RandAugment(Policy):
+class RandAugment(Augmentation):
     """A number of operations, drawn at random, all at one magnitude.
 
     Args:
@@ -139,13 +131,13 @@ class RandAugment(Policy):
     operations: Count = 1
     magnitude: Annotated[int, Interval(ge=0, le=30)] = 14
 
-    def transform(self) -> Callable[[Tensor], Tensor]:
-        """Return torchvision's transform."""
-        return _compat.library("torchvision.transforms.v2").RandAugment(self.operations, self.magnitude)
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return transformed images."""
+        return transformed(images, "RandAugment", astuple(self), generator)
 
 
 @dataclass(frozen=True)
-class AugMix(Policy):
+class AugMix(Augmentation):
     """A random average of chains of operations, mixed with the image itself; without the paper's loss over three views.
 
     Args:
@@ -163,10 +155,9 @@ class AugMix(Policy):
     depth: Count | Literal[-1] = -1
     alpha: Positive = 1.0
 
-    def transform(self) -> Callable[[Tensor], Tensor]:
-        """Return torchvision's transform."""
-        v2 = _compat.library("torchvision.transforms.v2")
-        return v2.AugMix(self.severity, self.width, self.depth, self.alpha)
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return transformed images."""
+        return transformed(images, "AugMix", astuple(self), generator)
 
 
 @dataclass(frozen=True)

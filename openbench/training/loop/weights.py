@@ -5,13 +5,12 @@ import logging
 import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.base import Backbone
 from openbench.backbones.checkpoints import apply_weights, read_weights
 from openbench.backbones.network import Ensemble, NetworkBackbone
@@ -23,7 +22,7 @@ from openbench.errors import CheckpointError, ConfigError
 from openbench.storage.checksum import DamagedError, read_stated
 from openbench.storage.files import only_one
 from openbench.training.augment.reading import picture_folders
-from openbench.training.base import EvalModel, TrainingJob, TrainingMethod
+from openbench.training.base import TrainingJob, TrainingMethod
 from openbench.training.loop._loop import EXTRAS, FINISHED, SUFFIX, train
 from openbench.training.loop.distributed import ALONE, Team, team
 
@@ -236,15 +235,11 @@ def evaluated(job: TrainingJob, checkpoint: Checkpoint) -> Backbone:
         model = method.eval_model(prepared.eval())
     if model is None:
         return backbone.load(checkpoint.weights, checkpoint.sha256)
-    architecture = f"{backbone.architecture}, evaluated as {type(method).__qualname__} {type(method).version}"
-    return backbone.replaced(model.module, anatomy_of(model, backbone.anatomy), architecture)
-
-
-def anatomy_of(model: EvalModel, network: Anatomy) -> Anatomy:
-    """Return the places of head, stages and further outputs in a model; stages keep their neutral names."""
     names = {part: name for name, part in model.module.named_modules()}
-    within = names[model.network]
-    prefix = f"{within}." if within else ""
-    stages = {layer: prefix + name for layer, name in network.stages.items()}
+    # Stages keep their neutral names; further outputs come after them.
+    stages = {layer: f"{names[model.network]}.{name}".strip(".") for layer, name in backbone.anatomy.stages.items()}
     stages |= {layer: names[part] for layer, part in model.outputs.items()}
-    return Anatomy(names[model.head], stages, network.layout, network.prefix_tokens)
+    architecture = f"{backbone.architecture}, evaluated as {type(method).__qualname__} {type(method).version}"
+    return backbone.replaced(
+        model.module, replace(backbone.anatomy, head=names[model.head], stages=stages), architecture
+    )
