@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -15,9 +15,6 @@ from openbench.core.live import Outputs as Outputs
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request, Tower
 from openbench.errors import CheckpointError, NotApplicableError
-
-if TYPE_CHECKING:
-    from openbench.backbones.libraries.zero_shot import OpenClipText
 
 HeadKind = Literal["linear_probe", "nearest_mean", "knn"]
 PromptKind = Literal["coop", "locoop"]  # heads made of learnt prompts
@@ -50,7 +47,7 @@ class Backbone(ABC):
         fitted_head: the entry of a record on a head that was fitted on its features; None = there is none.
         has_patches: whether it gives features of image patches in the space of its features.
         probe: its outputs of a few images, from `engine.probe`; None before.
-        text_towers: towers that embed text in the space of its features, by name; none in most networks.
+        text_towers: towers that embed text in the space of its features, as `OpenClipText` does, by name; none in most.
     """
 
     name: str
@@ -75,7 +72,7 @@ class Backbone(ABC):
     fitted_head: Mapping[str, Any] | None = None
     has_patches: bool = False
     probe: Any = None
-    text_towers: Mapping[Tower, "OpenClipText"] = MappingProxyType({})
+    text_towers: Mapping[Tower, Any] = MappingProxyType({})
 
     @property
     @abstractmethod

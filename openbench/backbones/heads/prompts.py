@@ -3,7 +3,7 @@
 import logging
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +14,6 @@ from openbench.config.constraints import Count, NonNegative, Positive, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from openbench.backbones.libraries.zero_shot import OpenClipText
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +69,7 @@ class PromptLearning:
         return torch.cat(shots).sort().values
 
 
-def learnt_prompts(tower: "OpenClipText", train: FeatureSet, val: FeatureSet, how: PromptLearning) -> FittedHead:
+def learnt_prompts(tower: Any, train: FeatureSet, val: FeatureSet, how: PromptLearning) -> FittedHead:
     """Return the zero-shot classifier of prompts whose first vectors are learnt on features of frozen towers.
 
     The loss is CE(s cos(f, t), y), plus −λ H of the patches whose K most probable classes lack y where `train` has
@@ -80,7 +77,7 @@ def learnt_prompts(tower: "OpenClipText", train: FeatureSet, val: FeatureSet, ho
     softmax(s cos(z, t)). SGD with momentum; the vectors are those of the last epoch.
 
     Args:
-        tower: the text side, whose weights stay as they are.
+        tower: the text side, an `OpenClipText`, whose weights stay as they are.
         train: unit features (n, d) and labels of the shots, for LoCoOp with patches (n, p, d).
         val: features and labels of ID validation, for the record only.
         how: the settings.
@@ -120,7 +117,7 @@ def learnt_prompts(tower: "OpenClipText", train: FeatureSet, val: FeatureSet, ho
     return FittedHead(head, {**asdict(how), "id_val_accuracy": quality(head, val)[0], "loss": total / len(train)})
 
 
-def _loss(tower: "OpenClipText", context: Tensor, rows: FeatureSet, top: int, weight: float) -> Tensor:
+def _loss(tower: Any, context: Tensor, rows: FeatureSet, top: int, weight: float) -> Tensor:
     """Cross-entropy, and LoCoOp's part of K = `top` and λ = `weight`; none where K = 0."""
     texts = tower.embed_context(context)
     logits = tower.scale * functional.normalize(rows.features.to(texts), dim=1) @ texts.T

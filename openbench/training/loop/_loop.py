@@ -214,7 +214,7 @@ def train(job: TrainingJob, folder: Path, runtime: Runtime, start: Path | None =
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
         stack.enter_context(arithmetic(precision, device))
-        session = Session(job, folder, device, runtime.workers, start, team)
+        session = Session(job, folder, runtime, start, team)
         stack.enter_context(sync_batch_norm(session.prepared, team))
         done, total = (epochs * session.per_epoch for epochs in (session.resumed_after, recipe.epochs))
         show = runtime.progress and team.leads
@@ -237,12 +237,12 @@ class Session:
     Args:
         job: what is trained.
         folder: where state and weights go.
-        device: where the network is.
-        workers: threads that read images.
+        runtime: device and workers.
         start: the weights to begin with for a method with `initial`; None: fresh ones from the seed.
         team: the processes that train together; the first one writes.
 
     Attributes:
+        device: where the network is.
         network: the backbone's own module.
         prepared: the module that the method's `prepare` returned.
         generator: order, augmentation, the method's draws; on the CPU.
@@ -253,10 +253,9 @@ class Session:
         files: file name in the folder → SHA-256, once the training has ended: weights of the best and the last epoch.
     """
 
-    def __init__(
-        self, job: TrainingJob, folder: Path, device: torch.device, workers: int, start: Path | None, team: Team
-    ) -> None:
-        self.job, self.folder, self.device, self.team = job, folder, device, team
+    def __init__(self, job: TrainingJob, folder: Path, runtime: Runtime, start: Path | None, team: Team) -> None:
+        self.job, self.folder, self.team = job, folder, team
+        self.device = device = team.device(runtime.device)
         self.method, self.recipe = method, recipe = job.method, job.method.schedule
         check_precision(recipe.precision, device, "training.recipe.precision")
         torch.manual_seed(stream(job.seed, _GLOBAL))
@@ -283,7 +282,7 @@ class Session:
         self.files: dict[str, str] = {}
         self._resume()
         self.resumed_after = len(self.curve)
-        where = (backbone.preprocess, device, workers)
+        where = (backbone.preprocess, device, runtime.workers)
         outliers = None if job.ood_train is None else ImageSet(job.ood_train, *where, recipe.reading)
         self.data = TrainingData(ImageSet(job.id_train, *where, recipe.reading), outliers)
         self.validation = ImageSet(job.id_val, *where)
