@@ -11,7 +11,6 @@ from openbench.backbones.network import NetworkBackbone
 from openbench.config.build import build, target_of
 from openbench.core.preprocess import Preprocess
 from openbench.digest import file_sha256
-from openbench.errors import CheckpointError
 from openbench.paths import config_dir
 
 FILES = sorted((config_dir() / "backbone").glob("*.yaml"))
@@ -75,12 +74,3 @@ def test_untrained_ones_take_classes_and_preprocessing_from_the_benchmark() -> N
         assert isinstance(backbone, NetworkBackbone), path.stem
         taken = (backbone.trained, backbone.num_classes, backbone.preprocess)
         assert taken == (False, 6, BENCHMARK["preprocess"]), path.stem
-
-
-def test_released_weights_that_are_nowhere_say_where_they_were_searched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match=r"weights/cifar10_resnet20\.safetensors' not found .searched: .*data"):
-        build(node(config_dir() / "backbone/resnet20_cifar10.yaml"), "backbone", **BENCHMARK)

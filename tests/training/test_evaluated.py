@@ -114,16 +114,6 @@ def test_rotations_are_those_of_the_turned_images(tmp_path: Path) -> None:
         torch.testing.assert_close(rotations[:, turns], head(features).detach(), rtol=1e-4, atol=1e-4)
 
 
-def test_confidence_is_the_branch_on_the_features_and_part_of_the_digest(tmp_path: Path) -> None:
-    found, images = made_ready(ConfBranch(RECIPE), tmp_path)
-    before, outputs = found.digest, found.outputs(images, reading("confidence"))
-    branch = found.module().branches["confidence"]
-    torch.testing.assert_close(outputs.maps["confidence"], branch(outputs.features).detach())
-    with torch.no_grad():
-        branch.bias += 1
-    assert found.digest != before
-
-
 @pytest.mark.parametrize("method", [CrossEntropy(RECIPE), ConfBranch(RECIPE)])
 def test_making_what_is_evaluated_leaves_the_global_random_state(tmp_path: Path, method: TrainingMethod) -> None:
     made = job(method)

@@ -18,7 +18,7 @@ from openbench.core.request import Field, Request
 from openbench.errors import ConfigError
 from openbench.training.base import features_and_logits
 from openbench.training.loop.weights import evaluated
-from openbench.training.methods.contrastive import CIDER, CSI, CIDERLastStage, ReweightOOD, SupCon, last_stage
+from openbench.training.methods.contrastive import CSI, CIDERLastStage, ReweightOOD, SupCon, last_stage
 from openbench.training.methods.cross_entropy import FineTuning
 
 from .training_toys import CLASSES, RECIPE, array, batch, draws, job, model_of, reading, trained
@@ -164,15 +164,6 @@ def test_only_the_last_stage_and_the_projection_learn() -> None:
     model.prototypes.copy_(functional.normalize(torch.randn(CLASSES, 6), dim=1))
     LAST_STAGE.loss(model.train(), given).backward()
     assert {p for p in model.parameters() if p.grad is not None} == expected
-
-
-def test_loss_is_ciders() -> None:
-    losses = []
-    for method in (LAST_STAGE, CIDER(RECIPE, width=6)):
-        model = model_of(method)
-        model.prototypes.copy_(functional.normalize(torch.randn(CLASSES, 6), dim=1))
-        losses.append(float(method.loss(model, batch(torch.arange(6) % 3)).detach()))
-    assert losses[0] == losses[1]
 
 
 def test_training_goes_on_from_cross_entropy_and_leaves_earlier_stages_where_they_were(tmp_path: Path) -> None:

@@ -48,14 +48,8 @@ class RandomCrop(Augmentation):
         n, h, w, _ = images.shape
         p = self.padding
         top, left = torch.randint(0, 2 * p + 1, (2, n), generator=generator).to(images.device)
-        padded = functional.pad(images, (0, 0, p, p, p, p))
-        rows = top[:, None] + torch.arange(h, device=images.device)
-        columns = left[:, None] + torch.arange(w, device=images.device)
-        # One flat index per pixel: a single gather moves all windows, channels stay together.
-        wide = w + 2 * p
-        image = torch.arange(n, device=images.device)[:, None] * (h + 2 * p)
-        flat = ((image + rows) * wide)[:, :, None] + columns[:, None, :]
-        return padded.view(-1, images.shape[3]).index_select(0, flat.view(-1)).view_as(images)
+        windows = functional.pad(images, (0, 0, p, p, p, p)).unfold(1, h, 1).unfold(2, w, 1)
+        return windows[torch.arange(n, device=images.device), top, left].permute(0, 2, 3, 1).contiguous()
 
 
 @dataclass(frozen=True)

@@ -384,14 +384,13 @@ def last_stage(network: nn.Module) -> nn.Module:
         ConfigError: there is none.
     """
     head = head_of(network)
-    parts = [part for part in network.children() if not any(module is head for module in part.modules())]
-    learning = [part for part in parts if any(True for _ in part.parameters())]
-    if not learning:
-        raise ConfigError(
-            f"training=cider_last_stage: no part of {type(network).__name__} before its classifier has parameters — "
-            "use training=cider"
-        )
-    return learning[-1]
+    for part in reversed(list(network.children())):
+        if any(True for _ in part.parameters()) and not any(module is head for module in part.modules()):
+            return part
+    raise ConfigError(
+        f"training=cider_last_stage: no part of {type(network).__name__} before its classifier has parameters — use "
+        "training=cider"
+    )
 
 
 @dataclass(frozen=True)
