@@ -26,12 +26,12 @@ from .training_toys import (
     NODE,
     PREPROCESS,
     RECIPE,
-    Setting,
     ToyEntropy,
     ToyPrototypes,
     backbone,
     benchmark,
     job,
+    setting,
     split,
     trained,
 )
@@ -123,18 +123,18 @@ def test_a_checkpoint_is_not_reused_if_the_pictures_it_was_augmented_with_are_ot
     folder = {"_target_": f"{PictureFolder.__module__}.PictureFolder", "name": "mixing", "content": content}
     mix = {"_target_": "openbench.training.augment.pixmix.PixMix", "folder": folder}
     config = {**CONFIG, "training": {**NODE, "recipe": {**NODE["recipe"], "augment": [mix]}}}
-    get_or_train(backbone(), benchmark(), config, Setting(tmp_path))
-    get_or_train(backbone(), benchmark(), config, Setting(tmp_path))
+    get_or_train(backbone(), benchmark(), config, setting(tmp_path))
+    get_or_train(backbone(), benchmark(), config, setting(tmp_path))
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(file)
     with pytest.raises(DataError, match=f"instead of {content}"):
-        get_or_train(backbone(), benchmark(), config, Setting(tmp_path))
+        get_or_train(backbone(), benchmark(), config, setting(tmp_path))
     shutil.rmtree(file.parent)  # whoever has the weights alone may use them
-    get_or_train(backbone(), benchmark(), config, Setting(tmp_path))
+    get_or_train(backbone(), benchmark(), config, setting(tmp_path))
 
 
 def test_ensure_trains_once_and_loads_the_kept_epoch(tmp_path: Path) -> None:
     with logged() as said:
-        first, second = (get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path)) for _ in range(2))
+        first, second = (get_or_train(backbone(), benchmark(), CONFIG, setting(tmp_path)) for _ in range(2))
     assert len(said) == 1
     assert "training for 2 epochs of 70 images on cpu" in said[0]
     assert first.backbone.trained
@@ -146,9 +146,9 @@ def test_ensure_trains_once_and_loads_the_kept_epoch(tmp_path: Path) -> None:
 
 
 def test_ensure_leaves_a_backbone_with_weights_as_it_is(tmp_path: Path) -> None:
-    ready = get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path / "a")).backbone
+    ready = get_or_train(backbone(), benchmark(), CONFIG, setting(tmp_path / "a")).backbone
     digest = ready.digest
-    again = get_or_train(ready, benchmark(), {"training": {}, "seed": 0}, Setting(tmp_path / "b", "force"))
+    again = get_or_train(ready, benchmark(), {"training": {}, "seed": 0}, setting(tmp_path / "b", "force"))
     assert (again.backbone.digest, again.checkpoint) == (digest, None)
     assert not (tmp_path / "b").exists()
 
@@ -156,11 +156,11 @@ def test_ensure_leaves_a_backbone_with_weights_as_it_is(tmp_path: Path) -> None:
 def test_a_training_that_leaves_no_checkpoint_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openbench.training.loop.weights.train", lambda *_: None)
     with pytest.raises(CheckpointError, match="seed 5 left no finished checkpoint in"):
-        get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path))
+        get_or_train(backbone(), benchmark(), CONFIG, setting(tmp_path))
 
 
 def test_the_folder_says_what_is_trained_and_what_came_out_and_a_changed_digit_is_noticed(tmp_path: Path) -> None:
-    found = get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path))
+    found = get_or_train(backbone(), benchmark(), CONFIG, setting(tmp_path))
     folder = next(tmp_path.glob("*/job.json")).parent
     job, finished = (json.loads((folder / f"{name}.json").read_text()) for name in ("job", "finished"))
     assert job["digest"] == finished["digest"] == folder.name
@@ -171,12 +171,12 @@ def test_the_folder_says_what_is_trained_and_what_came_out_and_a_changed_digit_i
     path, epochs = folder / "finished.json", f'"epochs": {finished["epochs"]}'
     path.write_text(path.read_text().replace(epochs, f"{epochs}0"))
     with pytest.raises(CheckpointError, match=r"has changed since it was written.*train=force"):
-        get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path))
+        get_or_train(backbone(), benchmark(), CONFIG, setting(tmp_path))
 
 
 def test_never_refuses_what_is_not_trained(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="forbids training — train it first"):
-        get_or_train(backbone(), benchmark(), CONFIG, Setting(tmp_path, "never"))
+        get_or_train(backbone(), benchmark(), CONFIG, setting(tmp_path, "never"))
     assert not any(tmp_path.iterdir())
 
 
@@ -184,12 +184,12 @@ def ensured(root: Path, seed: int = 0, members: int = 2, train: str = "auto") ->
     config = {**CONFIG, "seed": seed, "backbone": {"name": "ensemble", "member": {"name": "toy"}}}
     waiting = ensemble("ensemble", backbone(), members=members)
     with logged() as said:
-        return get_or_train(waiting, benchmark(), config, Setting(root, train)), said
+        return get_or_train(waiting, benchmark(), config, setting(root, train)), said
 
 
 def test_members_are_the_networks_of_their_seeds(tmp_path: Path) -> None:
     found, said = ensured(tmp_path, seed=3)
-    alone = [get_or_train(backbone(), benchmark(), {**CONFIG, "seed": s}, Setting(tmp_path)).backbone for s in (6, 7)]
+    alone = [get_or_train(backbone(), benchmark(), {**CONFIG, "seed": s}, setting(tmp_path)).backbone for s in (6, 7)]
     assert len(said) == 2, "each member is trained once, and found by runs of the network alone"
     assert isinstance(found.backbone, Ensemble)
     assert [m.digest for m in found.backbone.members] == [b.digest for b in alone]

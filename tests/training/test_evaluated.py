@@ -18,7 +18,7 @@ from openbench.training.methods.outliers import MCD, EnergyBounded
 from openbench.training.methods.virtual_outliers import VOS
 
 from ..logged import logged  # noqa: TID252 — the tests are no package
-from .training_toys import CLASSES, RECIPE, Setting, backbone, benchmark, job, reading, sets, trained
+from .training_toys import CLASSES, RECIPE, backbone, benchmark, job, reading, sets, setting, trained
 
 
 def recipe_node(**changes: object) -> dict[str, object]:
@@ -39,7 +39,7 @@ TUNED = node(
 def ensured(training: dict[str, object], root: Path, **changes: object):
     config = {"training": training, "seed": 5}
     with logged() as said:
-        return get_or_train(backbone(), benchmark(), config, Setting(root, **changes)), said
+        return get_or_train(backbone(), benchmark(), config, setting(root, **changes)), said
 
 
 def test_fine_tuning_starts_from_the_very_checkpoint_of_plain_cross_entropy(tmp_path: Path) -> None:

@@ -17,11 +17,9 @@ from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.errors import DataError
 from openbench.training import _images as module
 from openbench.training._images import ImageSet
-from openbench.training.augment.augmentations import HorizontalFlip
 from openbench.training.augment.reading import PictureFolder, PreparedVersions, RandomResizedCrop, Reading
-from openbench.training.loop._loop import train
 
-from .training_toys import PREPROCESS, QUIET, RECIPE, ToyPrototypes, draws, image_set, job, split
+from .training_toys import PREPROCESS, draws, image_set, split
 
 v2 = _compat.library("torchvision.transforms.v2")
 ROWS = [torch.tensor([3, 1, 4]), torch.tensor([5, 1]), torch.tensor([9, 2, 6])]
@@ -122,12 +120,6 @@ def test_parts_are_distributed_as_torchvisions(height: int, width: int, scale: t
     expected = np.array([[m["top"], m["left"], m["height"], m["width"]] for m in made])
     for column in range(4):
         assert ks_2samp(ours[:, column], expected[:, column]).pvalue > 1e-3
-
-
-def test_streamed_training_repeats_bit_for_bit_whatever_the_workers(tmp_path: Path) -> None:
-    made = job(ToyPrototypes(replace(RECIPE, augment=(RandomResizedCrop((0.5, 1.0)), HorizontalFlip()))))
-    one, two = (train(made, tmp_path / str(n), replace(QUIET, workers=n)).files for n in (0, 3))
-    assert one == two
 
 
 @pytest.fixture

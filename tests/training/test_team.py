@@ -23,7 +23,7 @@ from openbench.training.recipe import Recipe
 
 from ..forked import Forked  # noqa: TID252 — the tests are no package
 from . import training_toys
-from .training_toys import QUIET, Setting, ToyEntropy, after_epochs, backbone, benchmark, job
+from .training_toys import QUIET, ToyEntropy, after_epochs, backbone, benchmark, job, setting
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def two_forked(folder: Path, *names: str, killed_after: int = 0) -> list[tuple[i
         weights.train, together = told, team("cpu")
         with after_epochs(killed_after, lambda: os._exit(9)):
             for name in names:
-                obtain(shared_job(name), Setting(folder), team=together)
+                obtain(shared_job(name), setting(folder), team=together)
 
     processes = [Forked(act, folder / f"{rank}.said", RANK=str(rank), LOCAL_RANK=str(rank), **place) for rank in (0, 1)]
     first = processes[0].ended()
@@ -114,7 +114,7 @@ def test_two_processes_go_on_after_a_kill_and_only_one_writes(tmp_path: Path) ->
 
 def test_losses_over_the_whole_batch_are_not_shared_out(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ToyEntropy.* 2 processes"):
-        obtain(job(ToyEntropy()), Setting(tmp_path), team=Team(0, 2))
+        obtain(job(ToyEntropy()), setting(tmp_path), team=Team(0, 2))
 
 
 @pytest.mark.parametrize(

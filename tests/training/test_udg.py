@@ -147,11 +147,3 @@ def test_the_head_of_the_groups_begins_anew_in_every_epoch() -> None:
         assert not model.tell.bias.any()
         assert float(seen[-1].std()) == pytest.approx(0.01, rel=0.3)
     assert not torch.equal(*seen)
-
-
-def test_what_was_lent_is_part_of_the_state() -> None:
-    data, model, other = sets(), model_of(METHOD), model_of(METHOD)
-    METHOD.on_epoch_start(model, info(0), data)
-    model.lent.labels[:] = torch.arange(24) % 4 - 1
-    other.load_state_dict(model.state_dict())
-    assert other.lent.labels.tolist() == (torch.arange(24) % 4 - 1).tolist()

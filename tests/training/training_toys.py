@@ -4,9 +4,11 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -250,16 +252,9 @@ def reading(layer: str) -> Request:
     return Request(fields=frozenset({Field.LOGITS, Field.FEATURES, Field.MAPS}), layers=(layer,), pool="mean")
 
 
-@dataclass(frozen=True)
-class Setting:
-    """The part of a runtime that training reads."""
-
-    checkpoints: Path
-    train: str = "auto"
-    device: str = "cpu"
-    workers: int = 0
-    progress: bool = False
-    tensorboard: bool = False
+def setting(root: Path, train: str = "auto") -> Any:
+    """The part of a runtime that training reads, with the folder of checkpoints."""
+    return SimpleNamespace(**asdict(QUIET) | {"checkpoints": root, "train": train})
 
 
 NODE = {
@@ -272,7 +267,7 @@ CONFIG = {"training": NODE, "seed": 5}
 
 def trained(made: TrainingJob, root: Path) -> Checkpoint:
     """The checkpoint of a job."""
-    return obtain(made, Setting(root))
+    return obtain(made, setting(root))
 
 
 def job(method: TrainingMethod | None = None, seed: int = 0, **changes: object) -> TrainingJob:
@@ -289,4 +284,4 @@ def main(method: str, root: str) -> None:
     STEPS[0] = 0
 
     with logged(lambda text: print("trains", flush=True) if "training for" in text else None):
-        print(obtain(job(METHODS[method]()), Setting(Path(root))).sha256)
+        print(obtain(job(METHODS[method]()), setting(Path(root))).sha256)
