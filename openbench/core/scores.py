@@ -53,8 +53,6 @@ class SetScores:
             predictions: (n,) int64; all −1 where nothing is classified; `correct` is then None, as it is where an
                 ID side's labels are not known.
         """
-        if not len(scores) == len(labels) == len(predictions):
-            raise ValueError(f"scores of '{name}': scores, labels and predictions differ in number")
         answered = (role.is_id or role == Role.NEAR_ATTACKED) and not any(
             len(known) and known.max() < 0 for known in (predictions, labels)
         )

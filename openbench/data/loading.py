@@ -15,7 +15,7 @@ from torch import Tensor
 from openbench.core.benchmark import RowItems, Split
 from openbench.core.preprocess import Preprocess
 from openbench.data.sources.transforms import normalise, prepared, stack
-from openbench.errors import ConfigError, DataError
+from openbench.errors import DataError
 
 # Batches in flight while the network computes: one being consumed next, one being prepared.
 _AHEAD = 2
@@ -34,11 +34,8 @@ def batches(split: Split, preprocess: Preprocess, batch_size: int, workers: int 
         (b, channels, crop, crop) float32; (b, d) where items are vectors.
 
     Raises:
-        ConfigError: `batch_size` below 1 or `workers` below 0.
         DataError: an image that cannot be read; the message names the file.
     """
-    if batch_size < 1 or workers < 0:
-        raise ConfigError(f"batches: batch_size is {batch_size}, workers {workers} — write at least 1 and 0")
     if split.as_stored:
         preprocess = replace(preprocess, resize=preprocess.crop)
     spans = [(start, min(start + batch_size, len(split))) for start in range(0, len(split), batch_size)]

@@ -47,12 +47,9 @@ class Corpus:
             NotApplicableError: the backbone has no such tower.
         """
         if texts.tower not in backbone.text_towers:
-            plain = texts.tower == "text"
-            what = "text tower" if plain else f"text tower '{texts.tower}'"
-            remedy = "choose a vision–language model" if plain else "give CLIPN's weights as backbone.weights"
             raise NotApplicableError(
-                f"backbone '{backbone.name}' has no {what} to embed '{texts.words}' (it has "
-                f"{', '.join(backbone.text_towers) or 'none'}) — {remedy}, with backbone=open_clip"
+                f"backbone '{backbone.name}' has no text tower '{texts.tower}' to embed '{texts.words}' (it has "
+                f"{', '.join(backbone.text_towers) or 'none'}) — write backbone=open_clip; only CLIPN has 'no'"
             )
         return cls(texts, backbone.text_towers[texts.tower])
 

@@ -89,7 +89,7 @@ def test_the_digest_covers_the_tower_and_every_prompt(words):
 
 def test_what_cannot_be_embedded_is_refused(tmp_path, words, monkeypatch):
     store = FeatureStore(tmp_path / "cache", progress=False)
-    with pytest.raises(NotApplicableError, match="has no text tower to embed 'classes'"):
+    with pytest.raises(NotApplicableError, match="has no text tower 'text' to embed 'classes'"):
         store.texts(toy_backbone(), Texts(CLASSES))
     with pytest.raises(NotApplicableError, match=r"no text tower 'no'.*it has text"):
         store.texts(backbone(), Texts(CLASSES, tower="no"))
