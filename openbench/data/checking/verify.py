@@ -37,19 +37,15 @@ class SplitCheck:
         where: `role/name`.
         found: number of images found.
         expected: number of images listed.
-        unreadable: a message per image that cannot be decoded.
         repeated: number of images that are identical to an earlier one of the split.
         deviations: how the images differ from the published set.
-        changed: a message per file that is not as it was when the benchmark was written.
     """
 
     where: str
     found: int
     expected: int
-    unreadable: tuple[str, ...] = ()
     repeated: int = 0
     deviations: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,6 +77,8 @@ class CheckReport:
         shared: identical images in splits that must not share any.
         known: identical images that the published lists have, by `data_manifests/known_overlaps.txt`.
         missing: a line for each set that is missing or incomplete; empty if `incomplete=allow` accepts that.
+        changed: a line for each file that is not as it was when the benchmark was written.
+        unreadable: a line for each image that cannot be decoded.
         dropped: declared sets that are missing.
         advice: where these were searched, and what can be done.
     """
@@ -90,23 +88,23 @@ class CheckReport:
     shared: tuple[SharedImages, ...] = ()
     known: tuple[SharedImages, ...] = ()
     missing: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:
         """All faults that make numbers untrustworthy; images that cannot be read come last."""
-        changed = [f"{s.where}: {text}" for s in self.splits for text in s.changed]
-        unreadable = [f"{s.where}: {text}" for s in self.splits for text in s.unreadable]
-        return (*self.missing, *changed, *map(str, self.shared), *unreadable)
+        return (*self.missing, *self.changed, *map(str, self.shared), *self.unreadable)
 
     @property
     def verdict(self) -> str:
         """The closing line: the number of problems of each kind."""
         counts = {
             "data set{} missing or incomplete": len(self.missing),
-            "unreadable image{}": sum(len(s.unreadable) for s in self.splits),
-            "changed file{}": sum(len(s.changed) for s in self.splits),
+            "unreadable image{}": len(self.unreadable),
+            "changed file{}": len(self.changed),
             "pair{} of sets with identical images": len(self.shared),
         }
         problems = [f"{count:,} {text.format('s' * (count > 1))}" for text, count in counts.items() if count]
@@ -160,20 +158,21 @@ def verify_benchmark(benchmark: Benchmark) -> CheckReport:
     Args:
         benchmark: with disjoint classes, as it was built.
     """
-    checks: list[SplitCheck] = []
+    checks, changed, unreadable = list[SplitCheck](), list[str](), list[str]()
     hashes: dict[str, list[str | None]] = {}
     splits = {f"{split.role}/{split.name}": split for split in benchmark.splits()}
     for where, split in splits.items():
         logger.info(f"check {where}: {len(split)} images")
-        hashes[where], unreadable = _hashes(split)
+        hashes[where], messages = _hashes(split)
+        unreadable += [f"{where}: {text}" for text in messages]
         readable = [value for value in hashes[where] if value is not None]
         repeated = len(readable) - len(set(readable))
-        changed = tuple(split.source.changed()) if isinstance(split.source, FeatureRows) else ()
-        checks.append(
-            SplitCheck(where, len(split), split.expected, tuple(unreadable), repeated, split.deviations, changed)
-        )
-    shared, known = _shared(splits, hashes)
-    return CheckReport(benchmark.name, tuple(checks), tuple(shared), tuple(known), dropped=benchmark.dropped)
+        if isinstance(split.source, FeatureRows):
+            changed += [f"{where}: {text}" for text in split.source.changed()]
+        checks.append(SplitCheck(where, len(split), split.expected, repeated, split.deviations))
+    shared, known = map(tuple, _shared(splits, hashes))
+    found = {"changed": tuple(changed), "unreadable": tuple(unreadable), "dropped": benchmark.dropped}
+    return CheckReport(benchmark.name, tuple(checks), shared, known, **found)
 
 
 def _path(status: Located) -> str:

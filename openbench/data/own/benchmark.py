@@ -2,7 +2,6 @@
 
 import math
 import shlex
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,12 +141,10 @@ def split(whole: OwnSet, shares: Sequence[float], seed: int) -> list[OwnSet]:
     Raises:
         DataError: a class with fewer images than there are parts.
     """
-    of_class: dict[str, list[int]] = defaultdict(list)
-    for position, (_, label) in enumerate(whole.rows):
-        of_class[label].append(position)
+    labels, class_of = np.unique([label for _, label in whole.rows], return_inverse=True)
     chosen: list[list[int]] = [[] for _ in shares]
-    for label in sorted(of_class):
-        positions = np.array(of_class[label])
+    for number, label in enumerate(labels.tolist()):
+        positions = np.flatnonzero(class_of == number)
         if len(positions) < len(shares):
             raise DataError(f"'{whole.at}': class '{label}' has {len(positions)} images for {len(shares)} parts")
         # Each class has its own generator: adding a class does not change the others.
