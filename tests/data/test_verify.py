@@ -149,7 +149,8 @@ def test_gaps_that_the_config_allows_are_deviations_and_the_rest_is_compared(nod
     (root / "cars/1.png").write_bytes((root / "pets/10.png").read_bytes())
     report = verify_node(BenchmarkConfig.parse({**node, "incomplete": "allow"}))
     assert report.missing == ()
-    assert [(s.first, s.second) for s in report.shared] == [("id_test/pets", "far/cars")]
+    (problem,) = report.shared
+    assert problem.startswith("id_test/pets and far/cars share 1 identical images: ")
 
 
 PIXELS = np.arange(40 * 4, dtype=np.uint8).reshape(40, 2, 2)

@@ -49,33 +49,14 @@ class SplitCheck:
 
 
 @dataclass(frozen=True)
-class SharedImages:
-    """Identical images of two splits.
-
-    Args:
-        first: `role/name` of one split.
-        second: `role/name` of the other.
-        pairs: their keys, one pair per image of `second`.
-    """
-
-    first: str
-    second: str
-    pairs: tuple[tuple[str, str], ...]
-
-    def __str__(self) -> str:
-        pairs = listed((f"{a} = {b}" for a, b in self.pairs), _PAIRS, last=", and ")
-        return f"{self.first} and {self.second} share {len(self.pairs)} identical images: {pairs}"
-
-
-@dataclass(frozen=True)
 class CheckReport:
     """The findings on a benchmark.
 
     Args:
         name: the benchmark.
         splits: the findings on each split.
-        shared: identical images in splits that must not share any.
-        known: identical images that the published lists have, by `data_manifests/known_overlaps.txt`.
+        shared: a line for each two splits that must not share images and do.
+        known: the same for identical images that the published lists have, by `data_manifests/known_overlaps.txt`.
         missing: a line for each set that is missing or incomplete; empty if `incomplete=allow` accepts that.
         changed: a line for each file that is not as it was when the benchmark was written.
         unreadable: a line for each image that cannot be decoded.
@@ -85,8 +66,8 @@ class CheckReport:
 
     name: str
     splits: tuple[SplitCheck, ...] = ()
-    shared: tuple[SharedImages, ...] = ()
-    known: tuple[SharedImages, ...] = ()
+    shared: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
@@ -96,7 +77,7 @@ class CheckReport:
     @property
     def problems(self) -> tuple[str, ...]:
         """All faults that make numbers untrustworthy; images that cannot be read come last."""
-        return (*self.missing, *self.changed, *map(str, self.shared), *self.unreadable)
+        return (*self.missing, *self.changed, *self.shared, *self.unreadable)
 
     @property
     def verdict(self) -> str:
@@ -202,19 +183,18 @@ def _plane(image: Image) -> Image:
     return image[..., 0] if image.ndim == 3 and (image == image[..., :1]).all() else image
 
 
-def _shared(
-    splits: Mapping[str, Split], hashes: Mapping[str, Sequence[str | None]]
-) -> tuple[list[SharedImages], list[SharedImages]]:
-    """Identical images in splits that must not share any: new ones, and known ones."""
-    lists: tuple[list[SharedImages], list[SharedImages]] = [], []
+def _shared(splits: Mapping[str, Split], hashes: Mapping[str, Sequence[str | None]]) -> tuple[list[str], list[str]]:
+    """A line for each two splits that must not share images and do: with new ones, and with known ones."""
+    lists: tuple[list[str], list[str]] = [], []
     for (a, first), (b, second) in combinations(splits.items(), 2):
         if not must_differ(first.role, second.role):
             continue
         key_of = {of: key for of, key in zip(reversed(hashes[a]), reversed(first.keys), strict=True) if of is not None}
         pairs = [(key_of[of], key) for of, key in zip(hashes[b], second.keys, strict=True) if of in key_of]
         for shared, known in zip(lists, (False, True), strict=True):
-            if chosen := tuple(pair for pair in pairs if (frozenset(pair) in known_pairs()) == known):
-                shared.append(SharedImages(a, b, chosen))
+            if chosen := [f"{x} = {y}" for x, y in pairs if (frozenset((x, y)) in known_pairs()) == known]:
+                named = listed(chosen, _PAIRS, last=", and ")
+                shared.append(f"{a} and {b} share {len(chosen)} identical images: {named}")
     return lists
 
 
