@@ -103,9 +103,10 @@ def test_the_same_picture_in_another_version_is_found(pictures, change):
     moved = np.stack([change(image) for image in chosen])
     assert not any(np.array_equal(a, b) for a, b in zip(chosen, moved, strict=True))
     found = lookalikes(benchmark_of(train=chosen, test=moved))
-    expected = {(f"train/{i}.png", f"test/{i}.png") for i in range(len(chosen))}
-    assert {(pair.first[1], pair.second[1]) for pair in found} == expected
-    assert [pair.difference for pair in found] == sorted(pair.difference for pair in found)
+    expected = {f"id_train/train 'train/{i}.png' ~ id_test/test 'test/{i}.png'" for i in range(len(chosen))}
+    pairs, differences = zip(*(pair[:-1].rsplit(" (", 1) for pair in found), strict=True)
+    assert set(pairs) == expected
+    assert list(map(float, differences)) == sorted(map(float, differences))
 
 
 def test_different_pictures_and_plain_ones_are_not(pictures):

@@ -2,7 +2,6 @@
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -23,28 +22,11 @@ _PLAIN = 4.0  # images with a smaller deviation have no content to compare
 _ROWS = 1 << 12
 
 
-@dataclass(frozen=True)
-class Lookalike:
-    """Two similar images in splits that must not share any.
+def lookalikes(benchmark: Benchmark) -> list[str]:
+    """Return a line for each two similar images in splits that must not share any, the most similar ones first.
 
-    Args:
-        first: `role/name` and key of one.
-        second: `role/name` and key of the other.
-        difference: root mean square difference of their thumbnails, in grey levels of 255.
-    """
-
-    first: tuple[str, str]
-    second: tuple[str, str]
-    difference: float
-
-    def __str__(self) -> str:
-        return f"{self.first[0]} '{self.first[1]}' ~ {self.second[0]} '{self.second[1]}' ({self.difference:.1f})"
-
-
-def lookalikes(benchmark: Benchmark) -> list[Lookalike]:
-    """Return the pairs of similar images across splits that must not share any, most similar first.
-
-    A hash of 64 bits, one per low frequency, proposes a pair; the difference of the thumbnails decides.
+    A hash of 64 bits, one per low frequency, proposes a pair; the difference of the thumbnails decides, which the line
+    ends with: their root mean square difference, in grey levels of 255.
     """
     prepared = []
     for split in benchmark.splits():
@@ -52,7 +34,7 @@ def lookalikes(benchmark: Benchmark) -> list[Lookalike]:
         logger.info(f"look at {where}: {len(split)} images")
         rows, thumbnails = _thumbnails(split)
         prepared.append((where, split, rows, thumbnails, perceptual_hash(thumbnails)))
-    pairs = []
+    pairs: list[tuple[float, str]] = []
     for (a, first, rows_a, images_a, bits_a), (b, second, rows_b, images_b, bits_b) in combinations(prepared, 2):
         if not must_differ(first.role, second.role):
             continue
@@ -62,9 +44,9 @@ def lookalikes(benchmark: Benchmark) -> list[Lookalike]:
             for i, j in zip(*np.nonzero(distance <= _BITS), strict=True):
                 difference = _difference(images_a[start + i], images_b[j])
                 if difference <= _LEVELS:
-                    keys = first.keys[rows_a[start + i]], second.keys[rows_b[j]]
-                    pairs.append(Lookalike((a, keys[0]), (b, keys[1]), difference))
-    return sorted(pairs, key=lambda pair: pair.difference)
+                    keys = f"{a} '{first.keys[rows_a[start + i]]}' ~ {b} '{second.keys[rows_b[j]]}'"
+                    pairs.append((difference, f"{keys} ({difference:.1f})"))
+    return [text for _, text in sorted(pairs)]
 
 
 def _thumbnails(split: Split) -> tuple[list[int], NDArray[np.uint8]]:
