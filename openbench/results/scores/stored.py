@@ -292,7 +292,7 @@ def _with_classes(scores: Sequence[SetScores], table: "pa.Table") -> list[SetSco
         ValueError: rows do not fit the sets.
         KeyError: a column is missing.
     """
-    names, roles = (np.asarray(table.column(name).to_pylist()) for name in ("set", "role"))
+    names, roles = (table.column(name).to_numpy() for name in ("set", "role"))
     numbers = {}
     for field, prefix in _KINDS.items():
         count = sum(name.startswith(f"{prefix}_") for name in table.column_names)
