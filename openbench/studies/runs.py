@@ -90,6 +90,12 @@ def key_of(word: str) -> str:
     return word.lstrip("+~").partition("=")[0]
 
 
+def is_runtime(word: str) -> bool:
+    """Whether an override says how a run is made, not what it computes."""
+    key = key_of(word)
+    return key.partition(".")[0] in (RUNTIME, HYDRA) or key == _INCOMPLETE
+
+
 def merged(*parts: Iterable[str]) -> tuple[str, ...]:
     """Return overrides in order; of those with the same key the last one, in the place of the first."""
     return tuple({key_of(word): word for part in parts for word in part}.values())
@@ -106,7 +112,7 @@ def planned_run(words: Sequence[str], where: str, config_dir: Path | None = None
     Raises:
         ConfigError: no benchmark, a name that does not exist, or a word that is not an override.
     """
-    scientific = tuple(word for word in words if not key_of(word).startswith((RUNTIME, HYDRA, _INCOMPLETE)))
+    scientific = tuple(word for word in words if not is_runtime(word))
     chosen = {key_of(word): word.partition("=")[2] for word in scientific if "." not in key_of(word)}
     if "benchmark" not in chosen:
         raise ConfigError(f"{where}: names no benchmark — add one to a `run` of the study, e.g. +benchmark=digits")

@@ -21,7 +21,7 @@ from openbench.results.scores.recompute import PUBLISHED
 from openbench.storage.files import write_whole
 from openbench.studies.cells import StudyOptions, needed
 from openbench.studies.plan import Progress, free_space, progress, status, sweeps
-from openbench.studies.runs import Records
+from openbench.studies.runs import Records, is_runtime
 from openbench.studies.study import Study, study as named
 
 _INCOMPLETE = "incomplete"
@@ -61,7 +61,7 @@ def study(args: Namespace) -> int:
     chosen = named(args.name, args.config_dir)
     if args.rows or args.columns:
         chosen = chosen.narrowed(args.rows, args.columns)
-    runtime = [word for word in args.overrides if _is_runtime(word)]
+    runtime = [word for word in args.overrides if is_runtime(word)]
     words = tuple(word for word in args.overrides if word not in runtime)
     more = StudyOptions(words, args.allow == _INCOMPLETE, args.config_dir)
     store = RecordStore(args.results or paths.results_dir())
@@ -128,11 +128,6 @@ def _tables(study: Study, more: StudyOptions, store: RecordStore, args: Namespac
                 write_whole(path, make())
             print(f"wrote {path}", file=sys.stderr)
     return lost.code
-
-
-def _is_runtime(word: str) -> bool:
-    key = word.lstrip("+~").partition("=")[0]
-    return key.partition(".")[0] in ("runtime", "hydra") or key == "benchmark.incomplete"
 
 
 def _needs(part: Progress, config_dir: Path | None) -> list[str]:
