@@ -94,6 +94,16 @@ class Detector:
         model = self.backbone.name if self.backbone else self.options.name or self._model
         return f"Detector({model if isinstance(model, str) else type(model).__name__}, {self.chosen.name}, {state})"
 
+    def __getstate__(self) -> Any:
+        """Refuse pickling: a network may be any object.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "a Detector cannot be pickled — save it with detector.save(path) and load it with openbench.load_detector"
+        )
+
     def fit(self, train: Any = None, val: Any = None, *, features: FeatureSource | None = None) -> Self:
         """Fit the method on ID images and return the detector; an earlier calibration is dropped.
 

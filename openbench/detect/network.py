@@ -2,7 +2,7 @@
 
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,37 +39,6 @@ _SIZES = (1, 2, 5)  # batches on which both are compared
 _CLOSE = 1e-4  # tolerance of logits and features, of the largest
 
 
-def backbone_by_name(name: str, classes: Sequence[str] = ()) -> tuple[Backbone, Mapping[str, Any]]:
-    """Return the backbone of a name, with its weights, and its config.
-
-    Args:
-        name: of one of openbench's backbones, `timm:NAME`, `torchvision:NAME[/WEIGHTS]` or `open_clip:NAME[/WEIGHTS]`.
-        classes: names of the ID classes, for networks whose head is made of them.
-
-    Raises:
-        ConfigError: an unknown name.
-        CheckpointError: weights that are missing.
-    """
-    config, keys = named_config(name)
-    node = shipped("backbone", config)
-    if node is None:
-        raise ConfigError(
-            f"backbone '{config}' not found in configs/backbone{did_you_mean(config, names('backbone'))} — pass a "
-            "torch.nn.Module, or choose one (python -m openbench list backbone)"
-        )
-    node = {**node, **keys}
-    node["name"] = str(node.get("name", config)).replace("${.model}", str(node.get("model", "")))
-    of_classes = {"classes": tuple(classes), "benchmark_classes": tuple(classes), "num_classes": len(classes)}
-    known: dict[str, Any] = of_classes if classes else {}
-    backbone: Backbone = build(node, f"backbone '{config}'", Backbone, **known)
-    if not backbone.trained or backbone.head_to_fit is not None:
-        raise NotApplicableError(
-            f"backbone '{config}' has no weights, and a detector needs a trained network — train it (python -m "
-            "openbench train), load the weights into a torch.nn.Module and pass that"
-        )
-    return backbone, {**node, NAME: config}
-
-
 def network_of(
     model: Any, options: ModelOptions, images: Split, classes: tuple[str, ...]
 ) -> tuple[Backbone, Mapping[str, Any]]:
@@ -88,7 +57,22 @@ def network_of(
     check_is_no_weights(model)
     if is_name(model):
         options.refuse(f"'{model}', whose config has it")
-        backbone, node = backbone_by_name(model, classes)
+        config, keys = named_config(model)
+        shown = shipped("backbone", config)
+        if shown is None:
+            raise ConfigError(
+                f"backbone '{config}' not found in configs/backbone{did_you_mean(config, names('backbone'))} — pass a "
+                "torch.nn.Module, or choose one (python -m openbench list backbone)"
+            )
+        node = {**shown, **keys, NAME: config}
+        node["name"] = str(node.get("name", config)).replace("${.model}", str(node.get("model", "")))
+        known: dict[str, Any] = {"classes": classes, "benchmark_classes": classes, "num_classes": len(classes)}
+        backbone: Backbone = build(node, f"backbone '{config}'", Backbone, **(known if classes else {}))
+        if not backbone.trained or backbone.head_to_fit is not None:
+            raise NotApplicableError(
+                f"backbone '{config}' has no weights, and a detector needs a trained network — train it (python -m "
+                "openbench train), load the weights into a torch.nn.Module and pass that"
+            )
         return backbone.to(options.device), node
     if model is None:
         d, head = len(images.items[0]), options.head if isinstance(options.head, Head) else None

@@ -5,7 +5,6 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -47,13 +46,11 @@ class CheckError(AssertionError):
 
 
 def check_metadata_is_complete(make: Callable[[], Any]) -> None:
-    """A dataclass that states formula, hyper-parameters, version and a reference with year and arXiv id or venue."""
+    """A class that states formula, hyper-parameters, version and a reference with year and arXiv id or venue."""
     method = make()
     cls, doc = type(method), type(method).__doc__ or ""
     reference = getattr(cls, "reference", "")
     missing = []
-    if not is_dataclass(cls):
-        missing.append("@dataclass")
     if not re.search(r"\b(19|20)\d{2}\b", reference):
         missing.append(f"a year in `reference` (found {reference!r})")
     if not re.search(r"arXiv[: ]\d{4}\.\d{4,5}|\b[A-Z]{2,}", reference):
@@ -64,8 +61,9 @@ def check_metadata_is_complete(make: Callable[[], Any]) -> None:
         missing.append("a `Reference:` section in the docstring")
     if not (isinstance(cls.version, int) and cls.version >= 1):
         missing.append(f"a version ≥ 1 (found {cls.version!r})")
-    names: list[str] = list(method.params()) if is_dataclass(cls) else []
-    missing += [f"a line on '{n}' under Args" for n in names if not re.search(rf"^\s*{n}: ", doc, re.MULTILINE)]
+    missing += [
+        f"a line on '{n}' under Args" for n in method.params() if not re.search(rf"^\s*{n}: ", doc, re.MULTILINE)
+    ]
     if missing:
         _fail(make, f"metadata lacks {'; '.join(missing)}")
 

@@ -1,5 +1,7 @@
 """A detector from fit to prediction: what it says, in which form images may be given, what it refuses."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -142,6 +144,7 @@ def test_what_is_no_image_is_refused(given, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (pickle.dumps, r"cannot be pickled — .*save\(path\)"),
         (lambda d: d.save(None), "path — found null, allowed: a path"),
         (lambda d: load_detector(None), "path — found null"),
         (lambda d: d.select(NEW, fdr="a"), "out of range: found 'a'"),
