@@ -8,7 +8,7 @@ import pytest
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.metrics.suite import MetricOptions, evaluate
-from openbench.results.records.compare import allowance, compare, tolerance_of
+from openbench.results.records.compare import allowance, compare, rule_of
 
 from .records import make_record
 
@@ -127,7 +127,7 @@ def test_every_metric_has_a_rule(record):
     bare = {(where, key.removeprefix("pooled_")) for where, values in record.metrics.items() for key in values}
     drawn = ("fpr95", "fpr95_id_positive", "ece_debiased", "brier", "nll")
     drawn_ends = [f"{key}_{end}" for key in drawn for end in ("low", "high")]
-    assert [at for at in sorted(bare) if tolerance_of(*at) is None and at[1] not in drawn_ends] == []
+    assert [at for at in sorted(bare) if rule_of(*at) is None and at[1] not in drawn_ends] == []
 
 
 def test_a_repetition_with_the_same_numbers_reproduces_whatever_its_provenance(record):

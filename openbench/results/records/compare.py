@@ -46,45 +46,35 @@ class Sizes(NamedTuple):
     c: int
 
 
-# Kind of number → by how much it may move.
-_KINDS: dict[str, Callable[[Sizes], float]] = {
-    "count": lambda s: 0.0,
-    "equal": lambda s: ROUNDING,  # accuracies of the classifier, means of scaled scores
-    "pairs": lambda s: SAMPLES / (s.n * s.m),
-    "ID": lambda s: SAMPLES / s.n,
-    "OOD": lambda s: SAMPLES / s.m,
-    "both": lambda s: SAMPLES / s.n + SAMPLES / s.m,
-    "ID, validation": lambda s: SAMPLES / s.n + SAMPLES / s.v,
-    "OOD, validation": lambda s: SAMPLES / s.m + SAMPLES / s.v,
-    "classes": lambda s: SAMPLES * s.c / s.n,
-    "flat": lambda s: math.sqrt(SAMPLES / min(s.n, s.m)),
-}
-# Metrics → their kind, and how many times that; in the order in which they are tried. `_multiple` has the rest.
-_OF_SETS: tuple[tuple[str, str, float], ...] = (
-    (r"n_(ood|sets)", "count", 1),
-    (r"auroc|oscr", "pairs", 1),
-    (r"auroc_(first|last)_quarter", "pairs", 16),
-    (r"auroc_(low|high)", "pairs", 2),  # its own, and that of DeLong's half width
-    (r"conformal_auroc", "pairs", 3),  # the steepest step of the correction tables is 2.4/n
-    (r"autc|aufpr|aufnr", "equal", 1),
-    (r"(aupr|ap)_in|fpr95|fpr@(test|95tnr)|ccr@fpr.+|risk@.+", "ID", 1),
-    (r"conformal_fpr95", "ID", 3),
-    (r"(aupr|ap)_out|oscr_selective|fpr95_id_positive|fnr@(test|95tnr)|bh_(power|fdp)@.+", "OOD", 1),
-    (r"f1", "OOD", 2),
-    (r"fpr@val", "ID, validation", 1),
-    (r"fnr@val", "OOD, validation", 1),
-    (r"detection_error", "both", 0.5),
-    (r"cost", "both", 1),
-    (r"accuracy|precision|recall|f1_threshold", "flat", 1),
+Rule = Callable[[Sizes], float]
+_K = SAMPLES
+# Metrics → by how much they may move; in the order in which they are tried. `_multiple` has the rest.
+_OF_SETS: tuple[tuple[str, Rule], ...] = (
+    (r"n_(ood|sets)", lambda s: 0),
+    (r"auroc|oscr", lambda s: _K / (s.n * s.m)),
+    (r"auroc_(first|last)_quarter", lambda s: 16 * _K / (s.n * s.m)),
+    (r"auroc_(low|high)", lambda s: 2 * _K / (s.n * s.m)),  # its own, and that of DeLong's half width
+    (r"conformal_auroc", lambda s: 3 * _K / (s.n * s.m)),  # the steepest step of the correction tables is 2.4/n
+    (r"autc|aufpr|aufnr", lambda s: ROUNDING),
+    (r"(aupr|ap)_in|fpr95|fpr@(test|95tnr)|ccr@fpr.+|risk@.+", lambda s: _K / s.n),
+    (r"conformal_fpr95", lambda s: 3 * _K / s.n),
+    (r"(aupr|ap)_out|oscr_selective|fpr95_id_positive|fnr@(test|95tnr)|bh_(power|fdp)@.+", lambda s: _K / s.m),
+    (r"f1", lambda s: 2 * _K / s.m),
+    (r"fpr@val", lambda s: _K / s.n + _K / s.v),
+    (r"fnr@val", lambda s: _K / s.m + _K / s.v),
+    (r"detection_error", lambda s: (_K / s.n + _K / s.m) / 2),
+    (r"cost", lambda s: _K / s.n + _K / s.m),
+    (r"accuracy|precision|recall|f1_threshold", lambda s: math.sqrt(_K / min(s.n, s.m))),
 )
-_OF_ID: tuple[tuple[str, str, float], ...] = (
-    (r"n_(id|set_splits)", "count", 1),
-    (r"accuracy|id_val_accuracy", "equal", 1),
-    (r"(e-)?aurc|augrc|ece(_equal_mass|_debiased)?", "ID", 1),
-    (r"brier|nll", "equal", 10),  # means of what is rounded in float32
-    (r"f1_threshold_(std|range)", "flat", 1),  # in deviations of the ID score, of which a rate is a like part
-    (r"\w+_(coverage(_mean|_std)?|singletons)@.+", "ID", 1),
-    (r"\w+_(size(_mean|_std)?|worst_class)@.+", "classes", 1),
+_OF_ID: tuple[tuple[str, Rule], ...] = (
+    (r"n_(id|set_splits)", lambda s: 0),
+    (r"accuracy|id_val_accuracy", lambda s: ROUNDING),
+    (r"(e-)?aurc|augrc|ece(_equal_mass|_debiased)?", lambda s: _K / s.n),
+    (r"brier|nll", lambda s: 10 * ROUNDING),  # means of what is rounded in float32
+    # In deviations of the ID score, of which a rate is a like part.
+    (r"f1_threshold_(std|range)", lambda s: math.sqrt(_K / min(s.n, s.m))),
+    (r"\w+_(coverage(_mean|_std)?|singletons)@.+", lambda s: _K / s.n),
+    (r"\w+_(size(_mean|_std)?|worst_class)@.+", lambda s: _K * s.c / s.n),
 )
 
 
@@ -106,25 +96,22 @@ def allowance(record: ResultRecord, where: str, key: str) -> float:
 
     drawn = re.fullmatch(r"(?!auroc)(.+)_(low|high)", bare)
     name = drawn[1] if drawn else bare
-    sizes, tolerance = _sizes(record, where, bool(prefix)), tolerance_of(where, name)
-    bound = ROUNDING
-    if tolerance is not None:
-        kind, times = tolerance
-        bound = max(bound, times * _multiple(record, name, sizes, value) * _KINDS[kind](sizes))
+    sizes, rule = _sizes(record, where, bool(prefix)), rule_of(where, name)
+    bound = ROUNDING if rule is None else max(ROUNDING, _multiple(record, name, sizes, value) * rule(sizes))
     if drawn:
         draws = max(1, int((record.config.get("metrics") or {}).get("replicates", 1000)))
         bound += (value(f"{name}_high") - value(f"{name}_low")) / 8 * math.sqrt(1000 / draws)
     return bound
 
 
-def tolerance_of(where: str, key: str) -> tuple[str, float] | None:
-    """Return the kind of a metric, without `pooled_`, and how many times that; None if it has to be equal."""
+def rule_of(where: str, key: str) -> Rule | None:
+    """Return how far a metric, without `pooled_`, may move; None if it has to be equal."""
     known = _OF_ID if without_side(where) == "id" else _OF_SETS
-    return next(((kind, times) for pattern, kind, times in known if re.fullmatch(pattern, key)), None)
+    return next((rule for pattern, rule in known if re.fullmatch(pattern, key)), None)
 
 
 def _multiple(record: ResultRecord, key: str, sizes: Sizes, value: Callable[[str], float]) -> float:
-    """How many times its kind a metric may move that depends on other numbers of the record."""
+    """How many times what its rule says a metric may move that depends on other numbers of the record."""
     if key == "cost":  # of the dearest mistake
         options = (record.config.get("metrics") or {}).get
         return max(1.0, *(float(options(f"cost_{name}", 0.0)) for name in ("reject_id", "accept_ood", "reject_ood")))

@@ -31,15 +31,8 @@ def not_default(node: Mapping[str, Any], params: Mapping[str, Any], tuned: Mappi
     """
     default = _file(str(node.get(NAME)))
     values = {key: value for key, value in node.items() if not str(key).startswith("_")}
-    chosen = {key for key in values if key not in default or not _same(values[key], default[key])}
+    chosen = {key for key in values if key not in default or digest(values[key]) != digest(default[key])}
     return {key: params.get(key, values.get(key)) for key in sorted(chosen | set(tuned))}
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two values have one digest, as 1 and 1.0 do; of plain ones of one type without computing it."""
-    if type(one) is type(other) and isinstance(one, str | bool | int | None):
-        return bool(one == other)
-    return digest(one) == digest(other)
 
 
 def over_runs(chosen: Sequence[Mapping[str, Any]]) -> str:
@@ -145,7 +138,7 @@ def augmentation_of(record: ResultRecord) -> str:
     files = _files()
     if not recipe or name not in files or recipe in files[name]:
         return name
-    changed = sorted(set(_settings_of(recipe)) - set(_settings_of(files[name][0])))
+    changed = sorted(_settings_of(recipe) - _settings_of(files[name][0]))
     return f"{name} ({', '.join(changed)})" if changed else f"{name} (shortened)"
 
 
@@ -181,13 +174,5 @@ def _files() -> dict[str, list[list[Mapping[str, Any]]]]:
     return special
 
 
-def _settings_of(node: Any, path: str = "") -> Iterator[str]:
-    """Every `key=value` of a nested node; keys are joined by dots, places in the list of augmentations left out."""
-    if isinstance(node, Mapping):
-        for key, child in node.items():
-            yield from _settings_of(child, f"{path}.{key}" if path else str(key))
-    elif isinstance(node, list | tuple) and any(isinstance(child, Mapping) for child in node):
-        for child in node:
-            yield from _settings_of(child, path)
-    else:
-        yield f"{path}={node:g}" if isinstance(node, float) else f"{path}={node}"
+def _settings_of(recipe: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {f"{key}={written(value)}" for node in recipe for key, value in leaves(node)}
