@@ -58,7 +58,6 @@ DAMAGED = {
     "no set": (HEAD + ROWS + b"4,,near\n", "line 5: set is empty — allowed: a name on one line"),
     "no score": (HEAD + ROWS + b",o,near\n", "line 5: score is empty"),
     "nan": (HEAD + ROWS + b"nan,o,near\n", "line 5: score is empty — allowed: a number"),
-    "semicolons": ((HEAD + ROWS).replace(b",", b";"), "no column 'score', found: score;set;role"),
     "open quote": (HEAD + b'1,"c,id_test\n2,o,near\n', "a quote is not closed"),
     "column of two lines": (
         b'"\nscore",set,role\n1,c,near\n',
@@ -67,7 +66,6 @@ DAMAGED = {
     "nul byte": (HEAD + ROWS + b"4,o\0,near\n", r"line 5: set is 'o\x00'"),
     "empty": (b"", "Empty CSV file"),
     "doubled column": (b"score,set,role,score\n1,c,id_test,2\n", "has the column 'score' 2 times"),
-    "padded column": (b"score, set,role\n", "has no column 'set'; did you mean ' set'?"),
     "negative probability": (LABELLED + b"1,c,id_test,0,-.4,1.4\n" + END, "line 2: p_0 is '-0.4' — allowed: a pr"),
     "sum": (LABELLED + b"1,c,id_test,0,.4,.9\n" + END, "line 2: p_0 … p_1 have a sum of 1.3 — allowed: class prob"),
     "label beyond": (LABELLED + b"1,c,id_test,2,.4,.6\n" + END, "line 2: label is '2' — allowed: a class index f"),
@@ -118,7 +116,6 @@ def test_every_way_of_writing_the_same_csv_gives_the_same_rows(tmp_path, content
         ("score", pa.array([1, 2, 3], pa.timestamp("ns")), "Unsupported cast from timestamp[ns]"),
         ("score", pa.array([[1.0], [2.0], [3.0]]), "Unsupported cast from list"),
         ("score", pa.array([1, 2, 2**53 + 1]), "Integer value 9007199254740993 not in range"),
-        ("score", pa.array([1.0, None, 3.0]), "row 1: score is empty — allowed: a number"),
         ("score", pa.array([1.0, np.nan, 3.0]), "row 1: score is empty — allowed: a number"),
         ("set", pa.array(["c", None, "o"]), "row 1: set is empty — allowed: a name on one line"),
     ],

@@ -96,8 +96,6 @@ def test_what_a_killed_writer_leaves_is_no_record_and_does_not_stand_in_the_way(
     ("value", "named"),
     [
         ({"near": {"auroc": math.nan}}, "metrics.near.auroc cannot be recorded: nan"),
-        ({"near": {"auroc": np.float32("inf")}}, "metrics.near.auroc cannot be recorded: inf"),
-        ({"near": {1: 0.5}}, "metrics.near cannot be recorded: the key 1"),
         ({"near": {"auroc": {0.5}}}, "metrics.near.auroc cannot be recorded: a set"),
     ],
 )
@@ -123,9 +121,11 @@ def test_numpy_numbers_are_written_as_numbers(tmp_path):
 def test_an_edited_record_is_refused(tmp_path, changes, said):
     store = RecordStore(tmp_path)
     path = store.write(make_record())
-    path.write_text(text_of(undigested(path) | changes))
-    with pytest.raises(RecordError, match=said):
-        list(store)
+    content = undigested(path)
+    for text, why in ((text_of(content | changes), said), (json.dumps(content), "its content, is missing")):
+        path.write_text(text)
+        with pytest.raises(RecordError, match=why):
+            list(store)
 
 
 @pytest.mark.parametrize("name", ["../x", ".hidden", "a b", None])
@@ -174,11 +174,3 @@ def test_no_flipped_byte_of_a_record_is_read(tmp_path):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x02]) + whole[at + 1 :])
         with pytest.raises(RecordError):
             list(store)
-
-
-def test_a_record_that_does_not_state_its_digest_is_refused(tmp_path):
-    store = RecordStore(tmp_path)
-    path = store.write(make_record())
-    path.write_text(json.dumps(undigested(path)))
-    with pytest.raises(RecordError, match="key 'content_sha256', the SHA-256 of its content, is missing"):
-        list(store)

@@ -81,31 +81,23 @@ def test_the_summary_holds_means_over_groups_and_the_spread(runs):
     assert msp["F1 ↑"] - msp["others F1 ↑"] > 0.1 > knn["F1 ↑"] - knn["others F1 ↑"]
 
 
-def test_seeds_and_hyper_parameters_are_rows_of_their_own(runs):
+def test_seeds_hyper_parameters_and_the_data_of_tuning_are_rows_of_their_own(runs):
     records, scores, _ = runs
-    again = with_seed(records[0], 7, 0.9)
-    again = replace(again, benchmark=records[0].benchmark)
-    other = with_method(records[0], "knn", k=3)
-    for record in (again, other):
+    again = replace(with_seed(records[0], 7, 0.9), benchmark=records[0].benchmark)
+    others = [again, with_method(records[0], "knn", k=3)]
+    for run_id, strategy in (("e" * 16, "oracle"), ("f" * 16, "validation")):
+        config = {**records[0].config, "tune": {"strategy": strategy}}
+        others.append(replace(records[0], run_id=run_id, tuned={"k": 5}, config=config))
+    for record in others:
         scores.write(record.run_id, scores.read(records[0].run_id))
-    found = scored_runs([*records, again, other], scores, ["case_a"])
+    found = scored_runs([*records, *others], scores, ["case_a"])
     assert sorted(s.about for s in found if s.method == "knn") == [
         "cross_entropy · tiny · seed 0",
         "cross_entropy · tiny · seed 7",
         "k=3 · cross_entropy · tiny · seed 0",
+        "tuned on test data (oracle) · cross_entropy · tiny · seed 0",
+        "tuned on validation · cross_entropy · tiny · seed 0",
     ]
-
-
-def test_a_run_tuned_on_test_data_is_a_row_of_its_own_that_says_so(runs):
-    records, scores, _ = runs
-    tuned = [
-        replace(records[0], run_id=run_id, tuned={"k": 5}, config={**records[0].config, "tune": {"strategy": strategy}})
-        for run_id, strategy in (("e" * 16, "oracle"), ("f" * 16, "validation"))
-    ]
-    for record in tuned:
-        scores.write(record.run_id, scores.read(records[0].run_id))
-    found = scored_runs(tuned, scores, ["case_a"])
-    assert [s.about.split(" · ")[0] for s in found] == ["tuned on test data (oracle)", "tuned on validation"]
 
 
 @pytest.mark.parametrize("what", ["params", "network"])

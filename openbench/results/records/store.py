@@ -25,8 +25,6 @@ _LEVELS = 3  # of folders
 _PLACE = "records/BENCHMARK/BACKBONE/METHOD/RUN_ID.json"
 _PROBE = ".probe."
 _UNABLE = "unable"
-_FEWEST = 100  # draws; of fewer, the percentiles lie anywhere
-_USUAL = 0.9  # intervals of a lower level are so narrow that the number may lie outside
 _ROUNDING = 1e-6
 
 OnError = Callable[[RecordError], None]
@@ -321,22 +319,19 @@ def _content_digest(content: dict[str, Any]) -> str:
 
 
 def check_numbers(record: ResultRecord, where: str) -> None:
-    """Check every metric of a record: its range, and that an interval holds its number.
+    """Check every metric of a record: its range, and that an interval of AUROC holds its number.
 
     Raises:
         RecordError: a value that its key cannot have, or an interval that cannot belong to its number; the first one
             is named.
     """
-    options = record.config.get("metrics") or {"confidence": 0.0}
-    # So much was drawn, and so little left out, that a number cannot lie far from its interval.
-    usual = options.get("confidence", 0.95) >= _USUAL and options.get("replicates", 1000) >= _FEWEST
     for name, values in record.metrics.items():
         for key, number in values.items():
             if allowed := _allowed(key, number):
                 place = f"metrics.{name}.{key}".encode("unicode_escape").decode()[:60]
                 raise RecordError(f"{where}: key '{place}' of the record is {short(number)} — allowed: {allowed}")
         for key in (key.removesuffix("_low") for key in values if key.endswith("_low")):
-            if wrong := _wrong_interval(values, key, usual):
+            if wrong := _wrong_interval(values, key):
                 raise RecordError(f"{where}: the interval of '{name}.{key}' in the record is {wrong}")
 
 
@@ -356,18 +351,16 @@ def _limits(key: str) -> Bounds | None:
     return bounds(key) if is_words(key) else None
 
 
-def _wrong_interval(values: Mapping[str, Value], key: str, usual: bool) -> str:
+def _wrong_interval(values: Mapping[str, Value], key: str) -> str:
     """What is wrong with an interval, in words; empty if nothing is.
 
-    An interval of AUROC is built around its number. Others are percentiles of drawn samples, which may be biased: a
-    number may lie as far outside as the interval is wide.
+    An interval of AUROC is built around its number. Others are percentiles of drawn samples, which may lie beside it.
     """
     low, value, high = (values.get(known) for known in (f"{key}_low", key, f"{key}_high"))
     if not isinstance(low, float | int) or not isinstance(high, float | int):
         return ""
     if low > high:
         return f"{low:.6g} above {high:.6g} — allowed: the lower end first"
-    room = _ROUNDING + (0.0 if key == "auroc" else high - low)
-    if isinstance(value, float | int) and (key == "auroc" or usual) and not low - room <= value <= high + room:
+    if key == "auroc" and isinstance(value, float | int) and not low - _ROUNDING <= value <= high + _ROUNDING:
         return f"[{low:.6g}, {high:.6g}] for {value:.6g} — allowed: an interval that holds its number"
     return ""

@@ -72,13 +72,8 @@ class ScoreStore:
         """Write the scores of a run and its numbers by class, and return the file of the scores.
 
         Raises:
-            CacheError: two splits share name and role, there are no splits, or the folder cannot be written.
+            CacheError: the folder cannot be written.
         """
-        names = [(s.role, s.name) for s in scores]
-        if not names or len(set(names)) < len(names):
-            raise CacheError(
-                f"scores of run {run_id} have {len(names)} sets — allowed: at least one, each role and name once"
-            )
         path, table = self.path(run_id), _table(run_id, scores)
         sets, fields = _with_numbers(scores)
         about: dict[Any, Any] = {"run_id": run_id, _SCORES: table.schema.metadata[_DIGEST]}
