@@ -1,6 +1,6 @@
 """Validation of submitted results: recomputed from their scores, compared with known records."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,28 +59,27 @@ class KnownRecords:
     """The records that a submission is compared with.
 
     Args:
-        benchmarks: name → digests of its definitions, from records made with the whole benchmark.
+        benchmarks: names and digests of their definitions, from records made with the whole benchmark.
         scores: run → digest of its scores.
         results: the folder of all this.
     """
 
-    benchmarks: Mapping[str, frozenset[str]]
+    benchmarks: Collection[tuple[str, str]]
     scores: Mapping[str, str]
     results: Path
 
     @classmethod
     def of(cls, results: Path) -> "KnownRecords":
         """Read the records and published scores of a results folder; unreadable files are skipped."""
-        benchmarks: dict[str, set[str]] = {}
-        scores: dict[str, str] = {}
+        benchmarks, scores = set[tuple[str, str]](), dict[str, str]()
         store = ScoreStore(results / PUBLISHED)
         for record in RecordStore(results).readable(lambda _: None):
             if record.benchmark.get("pristine") is True and not inconsistencies(record):
-                benchmarks.setdefault(str(record.benchmark.get("name")), set()).add(str(record.benchmark.get("digest")))
+                benchmarks.add((str(record.benchmark.get("name")), str(record.benchmark.get("digest"))))
             if store.path(record.run_id).is_file():
                 with suppress(OpenbenchError):
                     scores[record.run_id] = scores_digest(store.read(record.run_id))
-        return cls({name: frozenset(digests) for name, digests in benchmarks.items()}, scores, results)
+        return cls(benchmarks, scores, results)
 
     def differences(self, record: ResultRecord, sets: Sequence[SetScores]) -> Iterator[str]:
         """Yield in what a record is not the known run of its id: its numbers, or its scores, beyond rounding."""
@@ -123,15 +122,12 @@ def check_submission(folder: Path, known: KnownRecords) -> list[RecordVerdict]:
         # A run that is known here with these scores is not a copy: published methods may coincide.
         if one.scores and known.scores.get(record.run_id) != one.scores:
             copied = [run_id for run_id, content in known.scores.items() if content == one.scores]
-            renamed = [r.run_id for r in twins if _names(r) != _names(record)]
+            named = [(r.method.get("name"), r.backbone.get("name")) for r in (record, *twins)]
+            renamed = [r.run_id for r, name in zip(twins, named[1:], strict=True) if name != named[0]]
             one.refused += [_SAME_SCORES.format(", ".join(runs[:_FIRST])) for runs in (copied, renamed) if runs]
             if twins and not copied and not renamed:
                 one.apart.append(_SAME_SCORES.format(", ".join(r.run_id for r in twins[:_FIRST])))
     return [*(RecordVerdict(str(error).partition(" — ")[0], "?", [str(error)]) for error in unreadable), *checked]
-
-
-def _names(record: ResultRecord) -> tuple[Any, Any]:
-    return record.method.get("name"), record.backbone.get("name")
 
 
 def differing_counts(expected: Mapping[str, int], sets: Sequence[SetScores]) -> list[str]:
@@ -173,12 +169,12 @@ def _checked(record: ResultRecord, store: ScoreStore, known: KnownRecords) -> Re
 
 def _unranked_because(record: ResultRecord, known: KnownRecords) -> Iterator[str]:
     name, digest = str(record.benchmark.get("name")), str(record.benchmark.get("digest"))
-    digests = known.benchmarks.get(name, frozenset())
+    digests = sorted(of for one, of in known.benchmarks if one == name)
     if not digests:
         yield f"benchmark '{name}' has no complete record here to compare its definition with"
     elif digest not in digests:
         yield (
-            f"benchmark '{name}' is defined otherwise: digest {digest}, here {', '.join(sorted(digests))}: other "
+            f"benchmark '{name}' is defined otherwise: digest {digest}, here {', '.join(digests)}: other "
             "lists of images, classes or sizes"
         )
     if record.benchmark.get("pristine") is not True:
@@ -226,9 +222,3 @@ def _alike(known: NDArray[Any] | None, scores: NDArray[Any]) -> bool:
     with np.errstate(invalid="ignore"):
         gap = np.where(known == scores, 0.0, known - scores)  # equal infinities have no difference
     return bool(np.sqrt(np.mean(gap**2)) <= _PROCESSOR * known[np.isfinite(known)].std())
-
-
-def counted(checked: Iterable[RecordVerdict]) -> dict[str, int]:
-    """Return {verdict: how many records}."""
-    verdicts = [one.verdict for one in checked]
-    return {verdict: verdicts.count(verdict) for verdict in ("ranked", "apart", "refused")}

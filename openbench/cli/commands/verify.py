@@ -28,7 +28,7 @@ from openbench.results.records.settings import given_of
 from openbench.results.records.store import RecordStore, digest_of
 from openbench.results.scores.recompute import PUBLISHED, Recomputed, recompute
 from openbench.results.scores.stored import ScoreStore
-from openbench.results.submissions import KnownRecords, check_submission, counted
+from openbench.results.submissions import KnownRecords, check_submission
 from openbench.results.tables.render import Column, Table
 from openbench.source import made_now
 
@@ -299,7 +299,8 @@ def _check_submission(folder: Path, results: Path, outcomes: Outcomes) -> int:
         heading = f"{_VERDICTS[one.verdict]}; {one.numbers} numbers computed again from its scores"
         reasons = [*(f"refused: {why}" for why in one.refused), *(f"apart: {why}" for why in one.apart)]
         outcomes.add(one.run_id, one.method, one.verdict, heading, *reasons)
-    counts = counted(checked)
+    verdicts: list[str] = [one.verdict for one in checked]
+    counts = {verdict: verdicts.count(verdict) for verdict in _VERDICTS}
     outcomes.note(", ".join(f"{n} {'may be ranked' if v == 'ranked' else v}" for v, n in counts.items()))
     outcomes.end("submission")
     return FAILED if counts["refused"] else OK

@@ -185,7 +185,7 @@ def rejection_tables(
         arXiv 2307.05199, table 2.
     """
     pairs = [pair for double in doubles for pair in _pairs(rows, double)]
-    tables = [_table(title, rows, tpr, pairs, name, figures) for name in rows[0].sets]
+    tables = [_table(title, rows, tpr, pairs, ood=name, figures=figures) for name in rows[0].sets]
     deviations = rows[0].record.benchmark.get("deviations") or ()
     if deviations:
         note = f"Not the benchmark as defined: {'; '.join(map(str, deviations))}."
@@ -198,6 +198,7 @@ def _table(
     rows: Sequence[Contender],
     tpr: float,
     pairs: Sequence[tuple[Contender, Contender]],
+    *,
     ood: str,
     figures: Mapping[tuple[str, str, str], Mapping[str, float]],
 ) -> Table:

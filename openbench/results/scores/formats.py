@@ -37,7 +37,7 @@ _KEYS = {
     "prediction": ("pred", "prediction", "predictions"),
     "image": ("image", "images"),
 }
-_SINGLE = ("id_test", "id_val", "ood_val")  # roles that have one set
+_SINGLE = ("id_test", "id_val", "ood_val")  # roles that files may be named by
 _SHOWN = 20
 # Writes the file of each set in a pickle of OpenOOD's `--save-score`; labels of OOD sets become −1, as OpenOOD's
 # evaluator sets them.
@@ -224,10 +224,6 @@ def _distinct(sets: Sequence[SetScores], path: Path) -> list[SetScores]:
         first = found.setdefault((s.role, s.name), s)
         if first is not s and not np.array_equal(first.scores, s.scores):
             raise DataError(f"'{path}' has two sets {s.role}/{s.name} with other scores — keep one of them")
-    for role in _SINGLE:
-        names = sorted(name for other, name in found if other == role)
-        if len(names) > 1:
-            raise DataError(f"'{path}' has {len(names)} sets of the role {role}: {', '.join(names)} — allowed: one")
     return list(found.values())
 
 
