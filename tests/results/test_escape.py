@@ -98,19 +98,18 @@ def test_no_control_or_format_character_of_unicode_is_written(write):
     assert wrong == []
 
 
-def test_a_lone_surrogate_is_written_as_its_escape():
-    assert escape.console("a\ud800") == "a\\ud800"
-
-
-def test_letters_of_any_script_stay():
-    text = "ViM ∪ α–β 90.12 ± 0.30 日本語 émile ↑"
-    assert escape.console(text) == text
-
-
-def test_combining_marks_stay_where_they_belong_to_a_character_and_are_few():
-    assert escape.console("n\u0303o") == "n\u0303o"
-    assert escape.console("\u0303o") == "\\u0303o"
-    assert escape.console("e" + "\u0301" * 5) == "e" + "\u0301" * 3 + "\\u0301" * 2
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\ud800", "a\\ud800"),
+        ("ViM ∪ α–β 90.12 ± 0.30 日本語 émile ↑", "ViM ∪ α–β 90.12 ± 0.30 日本語 émile ↑"),
+        ("n\u0303o", "n\u0303o"),  # combining marks stay where they belong to a character and are few
+        ("\u0303o", "\\u0303o"),
+        ("e" + "\u0301" * 5, "e" + "\u0301" * 3 + "\\u0301" * 2),
+    ],
+)
+def test_letters_of_any_script_stay_and_what_cannot_be_seen_is_its_escape(text, shown):
+    assert escape.console(text) == shown
 
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if form != "csv"])

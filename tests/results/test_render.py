@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from openbench.errors import ConfigError
 from openbench.results.tables.render import (
     FORMATS,
     Column,
@@ -140,11 +139,6 @@ def test_latex_knows_every_symbol_of_the_metric_header():
 @pytest.mark.parametrize("form", FORMATS)
 def test_an_empty_table_renders(form):
     assert "method" in render(toy(rows=()), form)
-
-
-def test_an_unknown_format_offers_the_nearest():
-    with pytest.raises(ConfigError, match=r"format — found 'latx', .*; did you mean 'latex'"):
-        render(toy(), "latx")
 
 
 def methods_of(*settings: str) -> Table:

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from openbench.errors import ConfigError
 from openbench.results.records.settings import hyper_parameters
 from openbench.results.tables.render import Estimate, to_console, to_csv
-from openbench.results.tables.views import VIEWS, explained, family_of, kind_of, metric_column, run_tables
+from openbench.results.tables.views import VIEWS, family_of, kind_of, metric_column, run_tables
 
 from .records import full_record, make_record
 
@@ -138,11 +137,6 @@ def test_a_view_states_once_the_conventions_that_its_numbers_depend_on(record, v
     assert clauses(view, record) == [said]
 
 
-def test_explained_holds_every_clause_of_the_header(record):
-    lines = [line.strip() for line in explained(record.header).splitlines()]
-    assert " · ".join(lines[1:]) == record.header
-
-
 def test_chosen_hyper_parameters_are_shown():
     record = make_record(
         tuned={"k": 10}, trials=[{"params": {"k": 10}, "auroc": 0.8}, {"params": {"k": 1}, "infeasible": "no"}]
@@ -249,8 +243,3 @@ def test_hyper_parameters_are_short_and_in_a_fixed_order():
     params = {"p": 1e-3, "k": 50, "layers": ["a", 0.5], "on": True}
     assert hyper_parameters(params) == "k=50, layers=[a, 0.5], on=True, p=0.001"
     assert hyper_parameters({"mu": {"tin": 0.1, "mnist": 2.0}}) == "mu={tin: 0.1, mnist: 2}"
-
-
-def test_an_unknown_view_offers_the_nearest(record):
-    with pytest.raises(ConfigError, match=r"view — found 'rankin', .*; did you mean 'ranking'"):
-        run_tables(record, "rankin")

@@ -117,8 +117,8 @@ class ScoreStore:
         Raises:
             CacheError: there are none, or the file is not what was written.
         """
-        with _as_written(self.path(run_id)):
-            return _splits(self._table(run_id, self.path(run_id)))
+        with self._table(run_id, self.path(run_id)) as table:
+            return _splits(table)
 
     def read_whole(self, run_id: str) -> list[SetScores]:
         """Return the scores of a run with the class probabilities of ID val and ID test, if they were stored.
@@ -126,51 +126,40 @@ class ScoreStore:
         Raises:
             CacheError: as for `read`, or the class probabilities belong to other scores.
         """
-        path, by_class = self.path(run_id), self.by_class(run_id)
-        if not by_class.is_file():
-            return self.read(run_id)
-        with _as_written(path):
-            table = self._table(run_id, path)
-            sets = _splits(table)
-        with _as_written(by_class):
-            classes = self._table(run_id, by_class)
-            shared = classes.schema.metadata.get(_PROBABILITIES.encode(), b"").decode()
-            if classes.schema.metadata[_SCORES] != table.schema.metadata[_DIGEST]:
+        with self._table(run_id, self.path(run_id)) as table:
+            sets, content = _splits(table), table.schema.metadata[_DIGEST]
+        if not self.by_class(run_id).is_file():
+            return sets
+        with self._table(run_id, self.by_class(run_id)) as table:
+            sets, shared = _with_classes(sets, table), table.schema.metadata.get(_PROBABILITIES.encode(), b"").decode()
+            if table.schema.metadata[_SCORES] != content:
                 raise ValueError("class probabilities that belong to other scores")
-            sets = _with_classes(sets, classes)
             if shared and not re.fullmatch(f"[0-9a-f]{{{_NAME}}}", shared):
                 raise ValueError(f"'{shared}' is not a digest")
         if not shared:
             return sets
-        with _as_written(self.probabilities(shared)):
-            table = self._table(run_id, self.probabilities(shared))
+        with self._table(run_id, self.probabilities(shared)) as table:
             if not table.schema.metadata[_DIGEST].startswith(shared.encode()):
                 raise ValueError("others")
             return _with_classes(sets, table)
 
-    def _table(self, run_id: str, path: Path) -> "pa.Table":
-        """The content of a file, which has not changed since it was written."""
-        if not path.is_file():
-            raise CacheError(f"scores of run {run_id} not found in '{self.root}' — repeat the run to compute them")
+    @contextmanager
+    def _table(self, run_id: str, path: Path) -> Iterator["pa.Table"]:
+        """Yield the content of a file, and refuse one that is not what was written."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:  # read_table takes twice as long
-            table = file.read()
-        stated = (table.schema.metadata or {}).get(_DIGEST, b"")
-        if stated.decode(errors="replace") != _content_digest(table):
-            raise ValueError("the scores have changed since they were written")
-        return table
-
-
-@contextmanager
-def _as_written(path: Path) -> Iterator[None]:
-    """Refuse a file that is not what was written."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise CacheError(f"{path}: not the scores of a run ({error}) — delete it and repeat the run") from error
+        if not path.is_file():
+            raise CacheError(f"scores of run {run_id} not found in '{self.root}' — repeat the run to compute them")
+        try:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:  # read_table takes twice as long
+                table = file.read()
+            stated = (table.schema.metadata or {}).get(_DIGEST, b"")
+            if stated.decode(errors="replace") != _content_digest(table):
+                raise ValueError("the scores have changed since they were written")
+            yield table
+        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+            raise CacheError(f"{path}: not the scores of a run ({error}) — delete it and repeat the run") from error
 
 
 def _write(path: Path, table: "pa.Table") -> None:
