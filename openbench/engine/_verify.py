@@ -11,7 +11,7 @@ from openbench.core.method import Method
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.engine.provenance import RunOutcome
 from openbench.errors import NotReproducedError, RecordError, listed
-from openbench.results.records.compare import compare, one_more_seed, same_but_seed, same_setting, setting
+from openbench.results.records.compare import compare, one_more_seed, same_but_seed, setting, setting_of
 from openbench.results.records.origin import made_by, processor, same_machinery
 from openbench.results.records.store import RecordStore
 
@@ -82,8 +82,8 @@ def recorded(records: RecordStore, spec: "RunSpec") -> tuple[ResultRecord, Path]
     names = spec.benchmark.name, spec.backbone.name, spec.method_name
     others = {record.run_id: (record, path) for record, path in records.of_method(*names, errors.append)}
     facts = spec.benchmark.digest, spec.training, spec.method_name, version_of(spec.method)
-    candidates = (record for record, _ in others.values() if spec.training)
-    alike = same_setting(candidates, setting(spec.identity.config, facts))
+    wanted = setting(spec.identity.config, facts)
+    alike = [record for record, _ in others.values() if spec.training and setting_of(record) == wanted]
     if not alike:
         raise RecordError(
             f"no record of this run in '{records.root}' to verify ({len(others)} of {', '.join(names)} with other "
@@ -129,7 +129,7 @@ def _other_weights(old: ResultRecord, path: Path, new: ResultRecord, records: Re
     seeds = same_but_seed(records.readable(errors.append), old)
     networks = f"not the same network: weights {weights[0]}, in the record {weights[1]} ({why}{_skipped(errors)})"
     headlines = one_more_seed(old, new, seeds)
-    outside = [headline for headline in headlines if not headline.expected]
+    outside = [headline for headline in headlines if headline.outside]
     if outside:
         raise NotReproducedError(
             f"record {old.run_id} does not reproduce: {networks}; {len(outside)} of {len(headlines)} numbers are "
@@ -137,7 +137,7 @@ def _other_weights(old: ResultRecord, path: Path, new: ResultRecord, records: Re
         )
     last = (
         f"its numbers are those of one more seed: within the intervals of {len(seeds)} recorded seeds (99 % each)"
-        if any(headline.low is not None for headline in headlines)
+        if any(headline.expected for headline in headlines)
         else "no other seed is recorded, so the numbers are only shown side by side"
     )
     return RunOutcome(old, path, "compared", (networks, where, *(f"  {headline}" for headline in headlines), last))

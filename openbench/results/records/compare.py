@@ -304,27 +304,25 @@ class Headline:
         old: as recorded.
         new: as it came out.
         seeds: the values of the recorded seeds.
-        low: what one more seed is expected to reach at least; None where fewer than two seeds are recorded.
-        high: at most; likewise.
+        expected: between what one more seed is expected to lie; None where fewer than two seeds are recorded.
     """
 
     name: str
     old: float
     new: float
     seeds: tuple[float, ...] = ()
-    low: float | None = None
-    high: float | None = None
+    expected: tuple[float, float] | None = None
 
     @property
-    def expected(self) -> bool:
-        """Whether a further seed may well give the new number; True where too few seeds are recorded."""
-        return self.low is None or self.high is None or self.low <= self.new <= self.high
+    def outside(self) -> bool:
+        """Whether a further seed hardly gives the new number; False where too few seeds are recorded."""
+        return self.expected is not None and not self.expected[0] <= self.new <= self.expected[1]
 
     def __str__(self) -> str:
         parts = [f"{self.name}: {100 * self.old:.2f} recorded, {100 * self.new:.2f} here"]
-        if self.low is not None and self.high is not None:
+        if self.expected is not None:
             parts.append(f"recorded seeds {_range(min(self.seeds), max(self.seeds))}")
-            parts.append(f"one more may lie in {_range(self.low, self.high)}")
+            parts.append(f"one more may lie in {_range(*self.expected)}")
         return ", ".join(parts)
 
 
@@ -339,7 +337,7 @@ def same_but_seed(records: Iterable[ResultRecord], record: ResultRecord) -> list
         records: any.
         record: the one.
     """
-    return [other for other in records if _identity(other, "seed") == _identity(record, "seed")]
+    return [other for other in records if setting_of(other, "seed") == setting_of(record, "seed")]
 
 
 def setting(config: Mapping[str, Any], facts: Sequence[object], *left_out: str) -> str:
@@ -354,12 +352,8 @@ def setting(config: Mapping[str, Any], facts: Sequence[object], *left_out: str) 
     return digest([{key: node for key, node in config.items() if key not in ("benchmark", *left_out)}, *facts])
 
 
-def same_setting(records: Iterable[ResultRecord], digest_of_setting: str) -> list[ResultRecord]:
-    """Return the records with a `setting`."""
-    return [record for record in records if _identity(record) == digest_of_setting]
-
-
-def _identity(record: ResultRecord, *left_out: str) -> str:
+def setting_of(record: ResultRecord, *left_out: str) -> str:
+    """Return the `setting` of a record."""
     method = record.method.get("name"), record.method.get("version")
     return setting(record.config, (record.benchmark.get("digest"), record.backbone.get("training"), *method), *left_out)
 
@@ -391,5 +385,5 @@ def one_more_seed(old: ResultRecord, new: ResultRecord, seeds: Sequence[ResultRe
         r, middle = len(values), fmean(values)
         half = float(student.ppf(0.5 + _CONFIDENCE / 2, r - 1)) * stdev(values) * math.sqrt(1 + 1 / r)
         half += allowance(old, where, key)
-        headlines.append(Headline(name, a, b, tuple(values), max(0.0, middle - half), min(1.0, middle + half)))
+        headlines.append(Headline(name, a, b, tuple(values), (max(0.0, middle - half), min(1.0, middle + half))))
     return headlines

@@ -312,7 +312,7 @@ def _set_scores(name: str, role: str, rows: _Rows) -> SetScores:
         rows.refuse("image", np.array([not image for image in images]), "a name in every row of a set, or in none")
     if role not in ID_ROLES:
         return SetScores(name, role, scores, images=images)
-    probabilities = _probabilities(name, role, rows)
+    probabilities = _probabilities(rows)
     classes = None if probabilities is None else probabilities.shape[1]
     labels = rows.indices("label", classes) if rows.has("label") else None
     predictions = rows.indices("prediction") if rows.has("prediction") else None
@@ -327,14 +327,11 @@ def _set_scores(name: str, role: str, rows: _Rows) -> SetScores:
     return SetScores(name, role, scores, correct, labels, probabilities, predictions=predictions, images=images)
 
 
-def _probabilities(name: str, role: str, rows: _Rows) -> NDArray[np.float64] | None:
+def _probabilities(rows: _Rows) -> NDArray[np.float64] | None:
     """Return (n, c) class probabilities, or None if the set has none at all."""
     names = [name for name in map(str, rows.table) if _PROBABILITY.fullmatch(name)]
-    present = [rows.has(column) for column in names]
-    if not any(present):
+    if not any(map(rows.has, names)):
         return None
-    if not all(present):
-        raise DataError(f"{rows.path}: set '{name}' ({role}) has probabilities for some classes only — give all")
     allowed, ends = "a probability from 0 to 1", (-_ROUNDING, 1 + _ROUNDING)
     probabilities = np.stack([rows.numbers(column, allowed, *ends) for column in names], axis=1)
     sums = probabilities.sum(axis=1)
