@@ -71,8 +71,8 @@ def _merged(values: Sequence[Any]) -> str:
 @cache
 def _file(method: str) -> Mapping[str, Any]:
     """The values of a method's config file; none for a method that openbench does not ship."""
-    node = shipped("method", method) if is_part(method) else None
-    return public(node or {})
+    values: Mapping[str, Any] = public((shipped("method", method) if is_part(method) else None) or {})
+    return values
 
 
 def strategy_of(record: ResultRecord) -> str:
