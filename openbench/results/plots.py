@@ -342,14 +342,18 @@ def selective(sets: Sets) -> Figure | None:
     first.set(xlabel="coverage (ID accepted)", ylabel="risk (wrong among the accepted ID)", xlim=(0, 1))
     first.set_ylim(bottom=0)
     for ood, curve, style in zip(oods, curves, lines(), strict=False):
-        right = (curve.pair.id_accepted - curve.cumulated[curve.pair.id_accepted]) / curve.pair.n
-        points = thinned(curve.pair.ood_accepted / curve.pair.m, right, _POINTS)
+        points = thinned(curve.pair.ood_accepted / curve.pair.m, right_share(curve), _POINTS)
         second.plot(*points, **style, label=plain(f"{_called(ood)} {100 * oscr(curve):.1f}"))
     second.set_xscale("symlog", linthresh=1e-2)
     _decades(second, [0, 0.01, 0.1, 1])
     second.set(xlabel="OOD accepted", ylabel="CCR (ID accepted and right)", xlim=(0, 1), ylim=(0, 1.005))
     _legend(second, "OSCR in %")
     return figure
+
+
+def right_share(curve: SelectiveCurve) -> Floats:
+    """Return CCR, the share of ID inputs that are accepted and right, at every threshold."""
+    return np.asarray((curve.pair.id_accepted - curve.cumulated[curve.pair.id_accepted]) / curve.pair.n)
 
 
 def conformal(sets: Sets, options: MetricOptions | None = None) -> Figure:

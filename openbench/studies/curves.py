@@ -27,7 +27,7 @@ from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, oscr, oscr_
 from openbench.metrics.suite import fixed_thresholds
 from openbench.metrics.threshold import balanced_threshold, choose_scale, shared_thresholds, threshold_areas
 from openbench.results import escape
-from openbench.results.plots import INK, finish, lines, panels, saved, sides, thinned
+from openbench.results.plots import INK, finish, lines, panels, right_share, saved, sides, thinned
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Cell as TableCell, Column, Table, to_csv
 from openbench.studies.cells import Cell
@@ -181,10 +181,6 @@ def _selective(
         return [Line(run.row, accepted, height(curve), area(curve), run.figures.get((ood.name, key)))]
 
     return Chart("OSCR curves", ("OOD accepted", label), _by_set(runs, line), "OSCR", log=True)
-
-
-def _ccr(curve: SelectiveCurve) -> Floats:
-    return np.asarray((curve.pair.id_accepted - curve.cumulated[curve.pair.id_accepted]) / curve.pair.n)
 
 
 def _accuracy(curve: SelectiveCurve) -> Floats:
@@ -345,7 +341,7 @@ def fold_rates(scores: ArrayLike) -> tuple[Floats, rv_frozen]:
 # The same kinds as `study.Curve`. OSCR: Dhamija et al., NeurIPS 2018, arXiv 1811.04110; of the accepted: Franc et al.
 # 2023, arXiv 2307.05199.
 KINDS: Mapping[str, Callable[[Sequence[ScoredRun]], Chart]] = {
-    "oscr": partial(_selective, key="oscr", area=oscr, height=_ccr, label="CCR (ID accepted and right)"),
+    "oscr": partial(_selective, key="oscr", area=oscr, height=right_share, label="CCR (ID accepted and right)"),
     "oscr_selective": partial(
         _selective, key="oscr_selective", area=oscr_selective, height=_accuracy, label="accuracy of the accepted ID"
     ),
