@@ -50,20 +50,18 @@ def check_metadata_is_complete(make: Callable[[], Any]) -> None:
     method = make()
     cls, doc = type(method), type(method).__doc__ or ""
     reference = getattr(cls, "reference", "")
-    missing = []
-    if not re.search(r"\b(19|20)\d{2}\b", reference):
-        missing.append(f"a year in `reference` (found {reference!r})")
-    if not re.search(r"arXiv[: ]\d{4}\.\d{4,5}|\b[A-Z]{2,}", reference):
-        missing.append(f"an arXiv id or venue in `reference` (found {reference!r})")
-    if not re.search(r"^\s*score(\(x(_i)?\))? = ", doc, re.MULTILINE):
-        missing.append("a formula `score(x) = …` in the docstring")
-    if "Reference:" not in doc:
-        missing.append("a `Reference:` section in the docstring")
-    if not (isinstance(cls.version, int) and cls.version >= 1):
-        missing.append(f"a version ≥ 1 (found {cls.version!r})")
-    missing += [
-        f"a line on '{n}' under Args" for n in method.params() if not re.search(rf"^\s*{n}: ", doc, re.MULTILINE)
-    ]
+    stated: dict[str, Any] = {
+        f"a year in `reference` (found {reference!r})": re.search(r"\b(19|20)\d{2}\b", reference),
+        f"an arXiv id or venue in `reference` (found {reference!r})": re.search(
+            r"arXiv[: ]\d{4}\.\d{4,5}|\b[A-Z]{2,}", reference
+        ),
+        "a formula `score(x) = …` in the docstring": re.search(r"^\s*score(\(x(_i)?\))? = ", doc, re.MULTILINE),
+        "a `Reference:` section in the docstring": "Reference:" in doc,
+        f"a version ≥ 1 (found {cls.version!r})": isinstance(cls.version, int) and cls.version >= 1,
+    }
+    for name in method.params():
+        stated[f"a line on '{name}' under Args"] = re.search(rf"^\s*{name}: ", doc, re.MULTILINE)
+    missing = [what for what, found in stated.items() if not found]
     if missing:
         _fail(make, f"metadata lacks {'; '.join(missing)}")
 

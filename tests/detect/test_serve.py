@@ -1,5 +1,9 @@
-"""The server as its clients meet it: over sockets, with what is sound, damaged, too large, too slow, and cut off."""
+"""The server as its clients meet it: over sockets, with what is sound, damaged, too large, too slow, and cut off.
 
+Last its queue and its budget of pixels, without sockets.
+"""
+
+import asyncio
 import http.client
 import io
 import json
@@ -7,6 +11,7 @@ import re
 import signal
 import socket
 import struct
+import threading
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +22,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from openbench.detect.serve.app import serve
+from openbench.detect.serve.app import Batches, Budget, serve
 from openbench.detect.serve.images import ServerLimits
 from openbench.errors import ConfigError
 from openbench.progress import messages
@@ -327,3 +332,44 @@ def test_an_image_that_cannot_be_scored_takes_no_other_with_it(server):
         found = list(clients.map(lambda b: server.ask("POST", "/predict", encoded(b))[0], (20, BROKEN, 40)))
     assert found == [200, 500, 200]
     assert server.not_scored
+
+
+def test_a_spent_budget_of_pixels_lets_others_wait():
+    async def budget():
+        pixels = Budget(10)
+        async with pixels.holding(25):  # one image is always let in
+            pass
+
+        async def later():
+            async with pixels.holding(5):
+                pass
+
+        async with pixels.holding(6):
+            waits = asyncio.create_task(later())
+            await asyncio.sleep(0.01)
+            assert not waits.done()
+        await asyncio.wait_for(waits, 1)
+
+    asyncio.run(budget())
+
+
+def test_images_of_a_cancelled_request_leave_the_queue_at_once():
+    async def cancelled():
+        over = threading.Event()
+        batches = Batches(
+            lambda images: [{}] * len(images) if over.wait(10) else [], ServerLimits(batch=8), lambda count: None
+        )
+        async with batches.running():
+            image = np.zeros((2, 2, 3), np.uint8)
+            first = asyncio.create_task(batches.rows([image]))
+            await asyncio.sleep(0.1)  # it is being scored
+            waits = asyncio.create_task(batches.rows([image] * 5))
+            await asyncio.sleep(0.01)
+            assert batches.waiting == 5
+            waits.cancel()
+            await asyncio.gather(waits, return_exceptions=True)
+            assert batches.waiting == 0
+            over.set()
+            assert await first == [{}]
+
+    asyncio.run(cancelled())
