@@ -13,8 +13,6 @@ import click
 from openbench.cli import options
 from openbench.cli.output import LeftOut, headline, left_out, note, print_tables
 from openbench.cli.process import BAD_INPUT, FAILED, OK
-from openbench.compose.config import HYDRA, RUNTIME, compose, runtime, scientific
-from openbench.compose.sweep import parse
 from openbench.config.overrides import OUTLIERS, choices, command_line
 from openbench.core.names import is_part
 from openbench.core.record import ResultRecord
@@ -286,6 +284,8 @@ def _runtime(overrides: list[str], results: Path, config_dir: Path | None) -> di
     Raises:
         ConfigError: an override of anything else, which the record decides.
     """
+    from openbench.compose.config import compose, runtime  # which loads Hydra, as all that composes
+
     for word in overrides:
         if not word.lstrip("+~").startswith("runtime"):
             raise ConfigError(f"`verify` takes its config from the record — found {word}, allowed: runtime.KEY=VALUE")
@@ -328,6 +328,8 @@ def again(record: ResultRecord, config_dir: Path | None = None) -> dict[str, Any
     Raises:
         RecordError: the record has no overrides, they name code, or they compose to another config.
     """
+    from openbench.compose.config import compose, scientific
+
     if problem := _problem(record):
         raise RecordError(f"record {record.run_id} {problem}")
     try:
@@ -345,6 +347,9 @@ def again(record: ResultRecord, config_dir: Path | None = None) -> dict[str, Any
 
 def _problem(record: ResultRecord) -> str:
     """Why there is no command: a record may come from anybody, so its overrides may not name code or its place."""
+    from openbench.compose.config import HYDRA, RUNTIME
+    from openbench.compose.sweep import parse
+
     if given_of(record):
         return "has given scores: nobody here ran the code that made them, so that no command makes them again"
     if not record.overrides:
