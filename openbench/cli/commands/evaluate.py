@@ -3,10 +3,9 @@
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -63,18 +62,15 @@ def _file_of_set(text: str) -> tuple[str, tuple[str, str]]:
     return file, (role, name or Path(file).stem)
 
 
-def meaning_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command with the options that say what arrays of scores mean."""
-    of_sets = click.option(
-        "--set",
-        "files",
-        type=_file_of_set,
-        multiple=True,
-        metavar="ROLE[:SET]=FILE",
-        help=f"the role of a file of arrays: {', '.join(ROLES)}",
-    )
-    larger = click.option("--larger-is", type=click.Choice(["id", "ood"]), help="what a larger score means")
-    return larger(of_sets(command))
+_SETS = click.option(
+    "--set",
+    "files",
+    type=_file_of_set,
+    multiple=True,
+    metavar="ROLE[:SET]=FILE",
+    help=f"the role of a file of arrays: {', '.join(ROLES)}",
+)
+_LARGER_IS = click.option("--larger-is", type=click.Choice(["id", "ood"]), help="what a larger score means")
 
 
 def roles_of(benchmark: BenchmarkConfig) -> dict[str, str]:
@@ -87,7 +83,8 @@ def roles_of(benchmark: BenchmarkConfig) -> dict[str, str]:
 @click.command(cls=options.Command)
 @click.argument("scores", type=options.FILE, metavar="SCORES")
 @click.option("--benchmark", metavar="NAME", help="files are named as its sets, which gives their roles")
-@meaning_options
+@_LARGER_IS
+@_SETS
 @options.file_option("--json", "FILE", "write every number as {set or group: {key: value}}")
 @click.option("--view", type=click.Choice([*SCORE_VIEWS, ALL]), default="overview", help="which tables")
 @options.table_format()
@@ -176,7 +173,8 @@ def import_results() -> None:
 @click.option("--training", default="not stated", metavar="TEXT", help="how that network was trained")
 @click.option("--seed", type=click.IntRange(0), help="of that network; boards average the seeds of a method")
 @click.option("--reference", default="", metavar="TEXT", help="where the method is described")
-@meaning_options
+@_LARGER_IS
+@_SETS
 @options.config_dir
 @options.results
 def scores(args: Namespace) -> int:
