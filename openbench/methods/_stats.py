@@ -4,7 +4,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -185,28 +185,22 @@ def moments(
         by_class: whether sums are per label; otherwise all vectors form one class.
 
     Raises:
-        MethodError: the split is empty, or nothing varies.
+        MethodError: nothing varies.
     """
-    total: Moments | None = None
+    shift = vectors(next(train.batches(FIT_BATCH))).double().mean(dim=0)
+    classes, d = int(train.labels.max()) + 1 if by_class else 1, len(shift)
+    counts, sums, scatter = shift.new_zeros(classes), shift.new_zeros(classes, d), shift.new_zeros(d, d)
     buffer = torch.empty(0)
     for rows in train.batches(FIT_BATCH):
         batch = vectors(rows)
         if len(buffer) < len(batch):
-            buffer = batch.new_empty(batch.shape, dtype=torch.float64)  # once: fresh memory takes longer than the copy
-        x = buffer[: len(batch)].copy_(batch)
+            buffer = shift.new_empty(batch.shape)  # once: fresh memory takes longer than the copy
+        x = buffer[: len(batch)].copy_(batch).sub_(shift)
         labels = rows.labels if by_class else torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        if total is None:
-            zeros = x.new_zeros(1, x.shape[1])
-            total = Moments(x.new_zeros(1), zeros, x.new_zeros(x.shape[1], x.shape[1]), x.mean(dim=0), where)
-        classes = max(len(total.counts), int(labels.max()) + 1)
-        total = replace(total, counts=_grown(total.counts, classes), sums=_grown(total.sums, classes))
-        x.sub_(total.shift)
-        total.counts.add_(torch.bincount(labels, minlength=classes))
-        total.sums.index_add_(0, labels, x)
-        _add_scatter(total.scatter, x)
-    if total is None:
-        raise MethodError(f"{where}.fit: the split is empty")
-    result = replace(total, scatter=torch.triu(total.scatter) + torch.triu(total.scatter, 1).T)
+        counts.add_(torch.bincount(labels, minlength=classes))
+        sums.index_add_(0, labels, x)
+        _add_scatter(scatter, x)
+    result = Moments(counts, sums, torch.triu(scatter) + torch.triu(scatter, 1).T, shift, where)
     # Different float32 values differ by 6e-8 of their size or more; anything less is the rounding of sums.
     if bool((result.total_covariance().diagonal() <= (1e-12 * result.mean()).square()).all()):
         raise MethodError(f"{where}.fit: all {len(train)} training features are equal, so they have no covariance")
@@ -361,10 +355,6 @@ def _two_classes(logits: Tensor) -> Tensor:
 
 def _symmetric(matrix: Tensor) -> Tensor:
     return (matrix + matrix.T) / 2
-
-
-def _grown(x: Tensor, rows: int) -> Tensor:
-    return x if len(x) >= rows else torch.cat([x, x.new_zeros(rows - len(x), *x.shape[1:])])
 
 
 @contextmanager

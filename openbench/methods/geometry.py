@@ -43,19 +43,12 @@ class SHE(Learning):
 
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Average the features (n, d) of correctly classified samples per class, from logits (n, c) and labels."""
-        classes, d = train.logits.shape[1], train.features.shape[1]
+        classes = train.logits.shape[1]
         # Two bins per class, wrong and correct, so that each feature is added once.
-        sums = torch.zeros(2 * classes, d, dtype=torch.float64, device=train.device)
-        counts = torch.zeros(2 * classes, dtype=torch.float64, device=train.device)
-        for rows in train.batches():
-            bins = rows.labels + classes * (rows.logits.argmax(dim=1) == rows.labels)
-            for features, where in zip(torch.split(rows.features, BLOCK), torch.split(bins, BLOCK), strict=True):
-                sums.index_add_(0, where, features.double())
-            counts += torch.bincount(bins, minlength=2 * classes)
-        correct, of_class = sums[classes:], sums[:classes] + sums[classes:]
-        n_correct, n_class = counts[classes:, None], (counts[:classes] + counts[classes:])[:, None]
-        means = torch.where(n_class > 0, of_class / n_class, of_class.sum(dim=0) / len(train))
-        self.patterns_ = torch.where(n_correct > 0, correct / n_correct, means).float()
+        means = class_means(train, 2 * classes, lambda rows: rows.labels + classes * _right(rows))
+        correct = torch.cat([rows.labels[_right(rows)] for rows in train.batches()])
+        known = torch.bincount(correct, minlength=classes)[:, None] > 0
+        self.patterns_ = torch.where(known, means[classes:], means[:classes]).float()
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
@@ -74,6 +67,11 @@ class SHE(Learning):
         if self.metric == "cosine":
             features, pattern = row_normalise(features), row_normalise(pattern)
         return -(features * pattern).sum(dim=1)
+
+
+def _right(rows: FeatureSet) -> Tensor:
+    """Return which samples of a batch are classified correctly, (n,) bool."""
+    return rows.logits.argmax(dim=1) == rows.labels
 
 
 @dataclass

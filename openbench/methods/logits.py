@@ -163,7 +163,8 @@ class KLM(Learning):
         for rows in train.batches():
             log_p = log_softmax(rows.logits.double())
             predicted = log_p.argmax(dim=1)
-            known, largest = largest, _raised(largest, predicted, log_p)
+            known = largest
+            largest = known.scatter_reduce(0, predicted[:, None].expand_as(log_p), log_p, "amax")
             sums *= (known - largest).exp()  # sums are of p divided by the largest
             sums.index_add_(0, predicted, (log_p - largest[predicted]).exp_())
             counts += torch.bincount(predicted, minlength=classes)[:, None]
@@ -181,11 +182,6 @@ class KLM(Learning):
             cross = cross.masked_fill(p @ empty.double().T > 0, -torch.inf)  # mass outside: KL is infinite
         negative_entropy: Tensor = (p * log_p).sum(dim=1)
         return (negative_entropy - cross.amax(dim=1)).float()
-
-
-def _raised(largest: Tensor, index: Tensor, rows: Tensor) -> Tensor:
-    """Return `largest` (c, c), its row `index[i]` raised elementwise to `rows[i]` (c,) where that is larger."""
-    return largest.scatter_reduce(0, index[:, None].expand_as(rows), rows, "amax")
 
 
 @dataclass

@@ -134,14 +134,9 @@ class Relation(Learning):
                 relation = by_rows(unit[part], bank).mul_(by_rows(p[part], bank_p))
                 # Small relations, and negative ones, become exact zeros.
                 relation = functional.threshold(relation, self.threshold, 0.0, inplace=True)
-                total[part] += self._raised(relation).sum(dim=1)
+                raised = relation.sign_() if self.power == 0 else relation.pow_(self.power)
+                total[part] += raised.sum(dim=1)
         return -total.float()
-
-    def _raised(self, relation: Tensor) -> Tensor:
-        """Relations to the power, in place; power 0 counts the ones above 0."""
-        if self.power == 0:
-            return relation.sign_()
-        return relation if self.power == 1 else relation.pow_(self.power)
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -73,14 +73,6 @@ class ViM(OutsideSubspace):
         """Learn origin, residual subspace and α from training features (n, d) and logits (n, c)."""
         d = head.weight.shape[1]
         self._learn_subspace(train, head, 256 if d > 256 else d // 2)
-        self.alpha_ = torch.tensor(self._alpha(train))
-
-    def score(self, x: FeatureSet) -> Tensor:
-        """Return the scores (n,) float32; larger = more OOD."""
-        alpha = self.learnt("alpha_").to(x.features.device)
-        return alpha * self._residual(x.features) - torch.logsumexp(x.logits, dim=1)
-
-    def _alpha(self, train: FeatureSet) -> float:
         top = residual = whole = 0.0
         for rows in train.batches():
             top += float(rows.logits.amax(dim=1).double().sum())
@@ -89,7 +81,12 @@ class ViM(OutsideSubspace):
         # Float32 products leave about 1e-7 of the feature in directions that it does not use: α would be their inverse.
         if residual <= 1e-5 * whole:
             raise MethodError(f"ViM: the residual of {len(train)} training samples is rounding noise — lower dim")
-        return top / residual
+        self.alpha_ = torch.tensor(top / residual)
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        alpha = self.learnt("alpha_").to(x.features.device)
+        return alpha * self._residual(x.features) - torch.logsumexp(x.logits, dim=1)
 
 
 @dataclass

@@ -53,13 +53,6 @@ def test_odin_class_scores_are_the_odds_against_each_class(of, kind, temperature
     assert_equal(found.min(axis=1), scores(of(temperature), data))
 
 
-@pytest.mark.parametrize("of", [ODIN, IODIN])
-def test_odin_class_scores_of_the_published_scale_are_what_each_probability_lacks(of):
-    data = problem(n=100)
-    found = of(10.0, scale="probability").class_scores(data.test)
-    assert_equal(found, 1 / 6 - softmax(z(data.test) / 10, axis=1))
-
-
 def test_odin_one_class_has_no_odds():
     with pytest.raises(MethodError, match="1 class"):
         ODIN().score(given(logits=torch.randn(3, 1)))

@@ -1,7 +1,7 @@
 """Nearest neighbours, against scikit-learn and loops."""
 
 import heapq
-from functools import cache
+import itertools
 
 import numpy as np
 import pytest
@@ -106,33 +106,28 @@ def test_bank_the_largest_of_few_groups_are_the_largest_of_all(columns, digits):
     assert all(len(set(row)) == k for row in places.tolist())
 
 
-problem_once = cache(problem)
-# All training samples are as many neighbours as there can be; few samples show that as well as many.
-SIZES = [(1, 600), (50, 600), (240, 240)]
+def knn_by_sklearn(data, method: KNN) -> np.ndarray:
+    train, test = (unit(f(x)) if method.normalise else f(x) for x in (data.train, data.test))
+    return NearestNeighbors(n_neighbors=method.k, algorithm="kd_tree").fit(train).kneighbors(test)[0][:, -1] ** 2
 
 
-@cache
-def knn_by_sklearn(kind: str, k: int, n: int, normalise: bool = True) -> np.ndarray:
-    data = problem_once(kind, n)
-    train, test = (unit(f(x)) if normalise else f(x) for x in (data.train, data.test))
-    return NearestNeighbors(n_neighbors=k, algorithm="kd_tree").fit(train).kneighbors(test)[0][:, -1] ** 2
-
-
-@pytest.mark.parametrize(
-    ("index", "normalise"),
-    [("exact", True), ("faiss_flat", True), ("exact", False), ("faiss_flat", False), ("ivf", False)],
-)
-@pytest.mark.parametrize(("k", "n"), SIZES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_knn_equals_sklearn(kind, k, n, index, normalise):
-    found = scores(KNN(k, index=index, probes=24, normalise=normalise), problem_once(kind, n))
-    assert_equal(found, knn_by_sklearn(kind, k, n, normalise))
+# All training samples are as many neighbours as there can be.
+test_knn_equals_sklearn = equals(
+    *(
+        KNN(k, index=index, probes=24, normalise=normalise)
+        for k in (1, 50, 240)
+        for index, normalise in itertools.product(("exact", "faiss_flat", "ivf"), (True, False))
+        if (index, normalise) != ("ivf", True)
+    ),
+    n=240,
+)(knn_by_sklearn)
 
 
 @pytest.mark.parametrize("normalise", [True, False])
 def test_knn_blocks_leave_no_trace(normalise, monkeypatch):
     in_small_blocks(monkeypatch)
-    assert_equal(scores(KNN(50, normalise=normalise), problem()), knn_by_sklearn("rectified", 50, 600, normalise))
+    method, data = KNN(50, normalise=normalise), problem()
+    assert_equal(scores(method, data), knn_by_sklearn(data, method))
 
 
 def test_knn_distance_of_near_duplicates_keeps_its_digits():
@@ -154,8 +149,8 @@ def test_knn_approximate_indices_find_most_neighbours(index, least):
 
 def test_knn_queries_for_which_the_probed_lists_hold_fewer_than_k_are_searched_exactly():
     """24 lists of about 25 samples hold no 200 neighbours."""
-    found = scores(KNN(200, index="ivf", probes=1), problem())
-    assert_equal(found, knn_by_sklearn("rectified", 200, 600))
+    method, data = KNN(200, index="ivf", probes=1), problem()
+    assert_equal(scores(method, data), knn_by_sklearn(data, method))
 
 
 @pytest.mark.parametrize("index", ["exact", "faiss_flat", "hnsw"])

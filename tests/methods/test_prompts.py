@@ -45,11 +45,6 @@ def test_gl_mcm_equals_softmax_of_scipys_cosines_patch_by_patch(temperature, wei
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 / temperature * 1e-2 + 1e-8)
 
 
-def test_gl_mcm_without_patches_it_is_mcm():
-    data = problem()
-    assert_equal(scores(GLMCM(weight=0.0), data), scores(MCM(), data))
-
-
 @pytest.mark.parametrize("temperature", [0.01, 1.0])
 @pytest.mark.parametrize("kind", KINDS)
 def test_zero_shot_scores_are_those_of_scipys_cosines(kind, temperature):
@@ -188,17 +183,6 @@ def test_adaneg_equals_one_image_after_the_other(kind, sharpness, monkeypatch):
     classes = len(labels_of(method, data.head)[0])
     assert kind != "rectified" or {label < classes for label in held} == {True, False}
     assert len(memory.features) == sum(map(len, held.values()))
-
-
-def test_adaneg_without_images_it_ranks_as_neglabel():
-    """Nothing is assigned where the gap takes all scores; NegLabel's score is the log odds of the share."""
-    from openbench.methods.prompts import NegLabel
-
-    data = problem("signed")
-    x = given(features=data.test.features)
-    method = AdaNeg(**{**SMALL, "gap": 1.0}).fit(None, data.head)
-    plain = NegLabel(groups=3, share=0.4, scale=12.0).fit(None, data.head).score(x)
-    torch.testing.assert_close(method.score_next(x, method.memory()), 1.1 * torch.sigmoid(plain), rtol=1e-5, atol=1e-6)
 
 
 def scored(method, texts, images):

@@ -37,10 +37,6 @@ def _simes(n: int, delta: float) -> Floats:
     return np.asarray(-np.expm1(np.log(delta) / k + _log_simes(n, k)))
 
 
-def _dkwm(n: int, delta: float) -> Floats:
-    return np.asarray(np.arange(1, n + 1) / n + np.sqrt(np.log(2 / delta) / (2 * n)))
-
-
 def asymptotic_constant(n: int, delta: float) -> float:
     """Return c_n(δ) = [−log(−log(1−δ)) + 2 log log n + ½ log log log n − ½ log π] / √(2 log log n).
 
@@ -135,7 +131,7 @@ def _published(n: int, delta: float) -> Floats:
 _FORMULAS: dict[str, Callable[[int, float], Floats]] = {
     "none": lambda n, delta: np.arange(1, n + 1) / (n + 1),
     "simes": _simes,
-    "dkwm": _dkwm,
+    "dkwm": lambda n, delta: np.arange(1, n + 1) / n + np.sqrt(np.log(2 / delta) / (2 * n)),
     "asymptotic": _asymptotic,
     "monte_carlo": lambda n, delta: _calibrated(_shared_level, n, delta),
     "monte_carlo_published": _published,
