@@ -75,13 +75,14 @@ class _OnCPU(TorchFunctionMode):
         return args[0] if func is torch.Tensor.cuda else func(*args, **(kwargs or {}))
 
 
-class _AskedError(Exception):
-    """A loader that was asked for and is not there."""
-
-
 class _Loaders(dict[str, Any]):
+    """Loaders by the name of their split; `asked` is the one that was asked for and is not there."""
+
+    asked = ""
+
     def __missing__(self, key: str) -> Any:
-        raise _AskedError(key)
+        self.asked = key
+        raise MethodError(f"its `setup` reads the loader '{key}' — allowed: one of ID, train or val")
 
 
 def _as_openood(pairs: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
@@ -211,26 +212,19 @@ class _OpenOOD(_Library):
 
     def fit_on(self) -> Role | None:
         """What `setup` asks for first; it is stopped there."""
-        net = _small()
-        with _quiet(net):
-            try:
-                self.make(net).setup(net, _Loaders(), _Loaders())
-            except _AskedError as asked:
-                roles = {"train": Role.ID_TRAIN, "val": Role.ID_VAL}
-                if str(asked) not in roles:
-                    raise MethodError(f"its `setup` reads the loader '{asked}' — allowed: train, val of ID") from None
-                return roles[str(asked)]
-        return None
+        net, loaders, roles = _small(), _Loaders(), {"train": Role.ID_TRAIN, "val": Role.ID_VAL}
+        try:
+            with _quiet(net):
+                self.make(net).setup(net, loaders, _Loaders())
+        except MethodError:
+            if loaders.asked not in roles:
+                raise
+        return roles.get(loaders.asked)
 
     def fit(self, detector: Any, net: _Network, x: Tensor, labels: Tensor) -> None:
         split = "train" if self.method.request.fit_on == Role.ID_TRAIN else "val"
-        try:
-            loader = DataLoader(TensorDataset(x, labels), _BATCH, collate_fn=_as_openood)
-            detector.setup(net, _Loaders({split: loader}), _Loaders())
-        except _AskedError as asked:
-            raise MethodError(
-                f"its `setup` reads the loader '{asked}' besides '{split}' of ID — there is one"
-            ) from None
+        loader = DataLoader(TensorDataset(x, labels), _BATCH, collate_fn=_as_openood)
+        detector.setup(net, _Loaders({split: loader}), _Loaders())
         if self.method.setting:
             detector.set_hyperparam(list(self.method.setting.values()))
 
