@@ -298,6 +298,7 @@ class LibraryDetector(Learning):
     maps of one pixel; one of several layers is refused.
     """
 
+    needs: ClassVar[Request] = Request()
     reference: ClassVar[str] = "Kirchheim et al., CVPRW 2022; Zhang et al., 2023, arXiv 2306.09301; DEEL, oodeel"
     learns_objects: ClassVar[str] = "an object of another library"
 

@@ -212,14 +212,6 @@ def without_dead(x: FeatureSet) -> FeatureSet:
     return changed(x, features=x.features[:, [*range(4, 20), 23]])
 
 
-def assert_blocks_leave_no_trace(method: Method, data: Problem, monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
-    """Scores are the same where the module of the method reads fewer rows at a time."""
-    whole = scores(method, data)
-    for name, size in sizes.items():
-        monkeypatch.setattr(f"{type(method).__module__}.{name}", size)
-    assert_equal(scores(method, data), whole)
-
-
 def logits_after_step(
     network: NetworkBackbone, images: Tensor, loss: Callable[[Tensor], Tensor], epsilon: float
 ) -> Array:

@@ -16,7 +16,6 @@ from openbench.methods.gaussians import GMM, MDS, RMDS, SSD, ScaledMDS, _gaussia
 
 from .problems import (
     KINDS,
-    assert_blocks_leave_no_trace,
     assert_equal,
     changed,
     equals,
@@ -163,10 +162,6 @@ def by_sklearn(data, members: np.ndarray) -> np.ndarray:
     return np.min(
         [EmpiricalCovariance().fit(train[members == m]).mahalanobis(test) for m in np.unique(members)], axis=0
     )
-
-
-def test_ssd_chunks_of_the_fit_leave_no_trace(monkeypatch):
-    assert_blocks_leave_no_trace(SSD("labels"), problem(), monkeypatch, FIT_BATCH=37)
 
 
 def test_ssd_k_means_finds_clusters_that_are_far_apart():

@@ -9,7 +9,6 @@ from scipy.stats import entropy, spearmanr, weibull_min
 
 from openbench.core.features import FeatureSet
 from openbench.errors import MethodError
-from openbench.methods import logits
 from openbench.methods.logits import GEN, KLM, MLS, Energy, Entropy, OpenMax, TempScaling
 from openbench.methods.msp import MSP
 
@@ -153,14 +152,6 @@ def test_temp_scaling_the_published_steps_move_from_one_and_a_half_towards_the_o
     steps, best = (float(TempScaling(s).fit(data.val, None).temperature_) for s in ("lbfgs", "converged"))
     assert min(1.5, best) - 1e-3 <= steps <= max(1.5, best) + 1e-3
     assert nll(steps, z(data.val), y(data.val)) < nll(1.5, z(data.val), y(data.val))
-
-
-@pytest.mark.parametrize("solver", ["lbfgs", "converged"])
-def test_temp_scaling_the_temperature_is_of_all_samples_however_many_are_read_at_a_time(solver, monkeypatch):
-    data = problem()
-    whole = TempScaling(solver).fit(data.val, None).temperature_
-    monkeypatch.setattr(logits, "_ROWS", 7)
-    torch.testing.assert_close(TempScaling(solver).fit(data.val, None).temperature_, whole, rtol=1e-5, atol=0)
 
 
 def fitted_tail(distances: np.ndarray, tail: int):

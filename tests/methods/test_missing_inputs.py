@@ -1,4 +1,4 @@
-"""What every method does without the split or the head that it needs, and that batches do not change what it learns."""
+"""What every method does without the split or the head that it needs, and that batches and blocks change nothing."""
 
 import re
 
@@ -8,14 +8,17 @@ import torch
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Role
 from openbench.errors import MethodError
+from openbench.methods.gaussians import SSD
+from openbench.methods.histograms import WeiPer
 from openbench.methods.knn import KNN
-from openbench.methods.neighbours import CFOOD, OODD, CombOOD
-from openbench.methods.shaping import ASH, LTS, SCALE
+from openbench.methods.logits import TempScaling
+from openbench.methods.neighbours import CFOOD, OODD, CombOOD, Relation
+from openbench.methods.shaping import ASH, LTS, SCALE, LINe
 from openbench.methods.subspaces import NECO, Residual, ViM
-from openbench.methods.tabular import COF, SOD
+from openbench.methods.tabular import COF, COPOD, ECOD, SOD
 
 from .discovered import NODES, again, reading_columns, scores
-from .problems import problem
+from .problems import assert_equal, problem, scores as fitted_scores
 
 METHODS = {name: method for name, method in reading_columns() if name in NODES}
 HEADED = [name for name, method in METHODS.items() if method.request.head and method.request.fit_on is None]
@@ -87,3 +90,26 @@ def test_parameters_that_do_not_fit_the_data_are_refused_with_the_range(method, 
     data = problem()
     with pytest.raises(MethodError, match=re.escape(words)):
         scores(method.fit(data.train, data.head), data.test)
+
+
+SMALL_BANK = {"_bank._BANK_CHUNK": 37, "_bank._QUERY_CHUNK": 11, "_bank._ENTRIES": 1000}
+IN_BLOCKS = [
+    (KNN(50), SMALL_BANK),
+    (KNN(50, normalise=False), SMALL_BANK),
+    (Relation(), {"neighbours._BANK_CHUNK": 37, "neighbours._QUERY_CHUNK": 11}),
+    (CFOOD(1), {"neighbours._ENTRIES": 1000}),
+    (LINe(), {"shaping._ENTRIES": 500}),
+    (SSD("labels"), {"gaussians.FIT_BATCH": 37}),
+    (WeiPer(repeats=5, bins=20, smoothing_perturbed=7), {"histograms._LOGITS": 31 * 5 * 6}),
+    *((TempScaling(solver), {"logits._ROWS": 7}) for solver in ("lbfgs", "converged")),
+    *((method, {"tabular._SORTED": 5 * 300 + 3}) for method in (ECOD(), COPOD())),  # strips of 5 of the 24 features
+]
+
+
+@pytest.mark.parametrize(("method", "sizes"), IN_BLOCKS, ids=[repr(method) for method, _ in IN_BLOCKS])
+def test_blocks_leave_no_trace(method, sizes, monkeypatch):
+    data = problem(n=300)
+    whole = fitted_scores(method, data)
+    for name, size in sizes.items():
+        monkeypatch.setattr(f"openbench.methods.{name}", size)
+    assert_equal(fitted_scores(method, data), whole)

@@ -21,7 +21,6 @@ from openbench.methods.neighbours import CFOOD, OODD, CombOOD, NNGuide, Relation
 
 from .problems import (
     KINDS,
-    assert_blocks_leave_no_trace,
     assert_equal,
     equals,
     f,
@@ -37,12 +36,6 @@ from .problems import (
 
 def brute(bank, k: int) -> NearestNeighbors:
     return NearestNeighbors(n_neighbors=k, algorithm="brute").fit(np.asarray(bank, dtype=np.float64))
-
-
-def in_small_blocks(monkeypatch) -> None:
-    monkeypatch.setattr(_bank, "_BANK_CHUNK", 37)
-    monkeypatch.setattr(_bank, "_QUERY_CHUNK", 11)
-    monkeypatch.setattr(_bank, "_ENTRIES", 1000)
 
 
 def test_bank_a_zero_vector_in_a_bank_of_directions_is_at_distance_one():
@@ -68,7 +61,8 @@ def test_bank_exact_order_is_that_of_distances_where_products_round():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # blocks of either have their own size
 def test_bank_neighbours_among_the_others_equal_sklearns(dtype, k, n, blocks, monkeypatch):
     if blocks:
-        in_small_blocks(monkeypatch)
+        for name, size in (("_BANK_CHUNK", 37), ("_QUERY_CHUNK", 11), ("_ENTRIES", 1000)):
+            monkeypatch.setattr(_bank, name, size)
     data = problem("signed", n)
     found = Bank(data.train.features).nearest_exactly(data.train.features.to(dtype), k, own=True)
     distances, expected = brute(f(data.train), k).kneighbors()
@@ -121,13 +115,6 @@ test_knn_equals_sklearn = equals(
     ),
     n=240,
 )(knn_by_sklearn)
-
-
-@pytest.mark.parametrize("normalise", [True, False])
-def test_knn_blocks_leave_no_trace(normalise, monkeypatch):
-    in_small_blocks(monkeypatch)
-    method, data = KNN(50, normalise=normalise), problem()
-    assert_equal(scores(method, data), knn_by_sklearn(data, method))
 
 
 def test_knn_distance_of_near_duplicates_keeps_its_digits():
@@ -254,10 +241,6 @@ def test_relation_equals_one_sample_at_a_time(kind, power, threshold):
     np.testing.assert_allclose(scores(Relation(power, threshold), data), expected, rtol=1e-5, atol=apart)
 
 
-def test_relation_blocks_of_bank_and_queries_leave_no_trace(monkeypatch):
-    assert_blocks_leave_no_trace(Relation(), problem(), monkeypatch, _BANK_CHUNK=37, _QUERY_CHUNK=11)
-
-
 GRID = [*np.linspace(0.001, 0.1, 100), *np.linspace(0.105, 0.5, 81), *np.linspace(0.51, 0.99, 49)]
 
 
@@ -295,10 +278,6 @@ def test_cfood_a_sample_that_no_reference_reaches_scores_one():
     rows = torch.eye(8)[:1] + 0.01 * torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
     fitted = CFOOD(1.0).fit(given(features=rows), None)
     assert fitted.score(given(features=-rows[:3])).tolist() == [1.0, 1.0, 1.0]
-
-
-def test_cfood_blocks_leave_no_trace(monkeypatch):
-    assert_blocks_leave_no_trace(CFOOD(1), problem(n=300), monkeypatch, _ENTRIES=1000)
 
 
 @equals(CombOOD(1), CombOOD(50), kinds=["signed", "two_classes", "many_classes", "rectified"], rtol=2e-4)

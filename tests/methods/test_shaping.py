@@ -17,7 +17,6 @@ from openbench.methods.shaping import ASH, DICE, LTS, RAS, SCALE, VRA, AdaSCALE,
 
 from .problems import (
     Problem,
-    assert_blocks_leave_no_trace,
     assert_equal,
     changed,
     equals,
@@ -254,10 +253,6 @@ def test_line_equals_masks_sample_by_sample(data, method):
         kept = np.where(own > np.percentile(own, method.activation_percentile), row, 0)
         found.append(-logsumexp(weight @ kept + data.bias))
     return found
-
-
-def test_line_blocks_leave_no_trace(monkeypatch):
-    assert_blocks_leave_no_trace(LINe(), problem(), monkeypatch, _ENTRIES=500)
 
 
 @equals(*(OptFS(intervals, form) for intervals in (1, 100) for form in ("max_logit", "energy")), rtol=1e-4)

@@ -22,8 +22,6 @@ from openbench.testing._toy import planted
 
 from .problems import assert_equal, equals, f, given, problem, scores
 
-METHODS = [ECOD, COPOD]
-
 
 def counted(train: np.ndarray, test: np.ndarray, ecod: bool) -> np.ndarray:
     """Sum over features for each row of `test`, tails counted one by one."""
@@ -44,7 +42,7 @@ def test_ecod_equals_tails_counted_one_by_one(data, method):
 
 
 @pytest.mark.parametrize("kind", ["rectified", "dead"])
-@pytest.mark.parametrize("cls", METHODS)
+@pytest.mark.parametrize("cls", [ECOD, COPOD])
 def test_ecod_training_values_too_many_to_be_copied_count_the_same(cls, kind, monkeypatch):
     """Rectified and constant features repeat values in several blocks."""
     data = problem(kind, n=80)
@@ -61,13 +59,6 @@ def test_ecod_a_symmetric_feature_counts_both_tails(cls, expected):
     train = given(features=[[-2.0], [-1.0], [1.0], [2.0]])
     x = given(features=[[3.0]])
     assert float(cls().fit(train, None).score(x)) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("cls", METHODS)
-def test_ecod_training_values_are_put_in_order_some_features_at_a_time(cls, monkeypatch):
-    data = problem("rectified", n=80)
-    monkeypatch.setattr(tabular, "_SORTED", 5 * 80 + 3)  # strips of 5 of the 24
-    assert_equal(scores(cls(), data), counted(f(data.train), f(data.test), cls is ECOD))
 
 
 def links(point: np.ndarray, neighbours: np.ndarray) -> float:
