@@ -9,6 +9,8 @@ from torch import Tensor
 from openbench.core import by_rows
 from openbench.methods._stats import BLOCK, row_normalise
 
+# Vectors (m, d), the halves of their squared lengths, and the inverse lengths that scale products (None: 1).
+_Block = tuple[Tensor, Tensor, Tensor | None]
 _BANK_CHUNK = 32768
 _QUERY_CHUNK = 512
 _ENTRIES = 2**24  # of differences handled at a time
@@ -56,7 +58,7 @@ class Bank:
         index = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
         for start in range(0, len(self), _BANK_CHUNK):
             block = self._block(slice(start, start + _BANK_CHUNK), queries)
-            values, place = _nearest_in(*block, queries, k, start if own else None)
+            values, place = _nearest_in(block, queries, k, start if own else None)
             near, index = torch.cat([near, values], dim=1), torch.cat([index, place + start], dim=1)
             if start:
                 near, chosen = near.topk(min(k, near.shape[1]), dim=1)
@@ -85,8 +87,7 @@ class Bank:
         """Return the squared distance (n,) of each query (n, d) to its k-th nearest vector, 1 ≤ k ≤ m."""
         return self.squared_distances(queries, self.nearest(queries, k)[:, -1:])[:, 0]
 
-    def _block(self, rows: slice, like: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Some vectors, the halves of their squared lengths, and what their products are divided by, if anything."""
+    def _block(self, rows: slice, like: Tensor) -> _Block:
         if self.inverse is None or len(like) > _QUERY_CHUNK:
             read = self._read(rows, like)
             # Squares of all rows at once would fill memory as large as the block.
@@ -108,14 +109,12 @@ def inverse_lengths(vectors: Tensor) -> Tensor | None:
     return inverse if bool((torch.isfinite(inverse) & torch.isfinite(lengths)).all()) else None
 
 
-def _nearest_in(
-    block: Tensor, half: Tensor, inverse: Tensor | None, queries: Tensor, k: int, own: int | None
-) -> tuple[Tensor, Tensor]:
+def _nearest_in(of: _Block, queries: Tensor, k: int, own: int | None) -> tuple[Tensor, Tensor]:
     """q·b − ‖b‖²/2 and rows (n, min(k, m)) of a block (m, d) for which it is largest, in this order.
 
     It falls as the distance grows, as ‖q‖² is the same for all. `own` is the query which the first row of the block is.
-    The inverse lengths scale products (None: 1); `half` are the halves of squared lengths.
     """
+    block, half, inverse = of
     # In single precision malloc keeps the memory of a quarter's products, 16 MiB, for those of the next.
     quick = block.device.type == "cpu" and block.dtype == torch.float32
     rows = max(1, _QUERY_CHUNK // 4) if quick else _QUERY_CHUNK
