@@ -9,7 +9,7 @@ from typing import Any
 
 from openbench.api.arguments import check_benchmark, check_model_name, check_reaches, head_of, path_of, plain, words_of
 from openbench.api.methods import chosen_method, named_methods
-from openbench.api.models.names import check_is_no_weights, config_words, is_name, loaded
+from openbench.api.models.names import check_is_no_weights, config_words, is_name
 from openbench.api.models.wrap import ImageTask, ModelOptions, WrappedModel, name_of, wrap
 from openbench.api.result import ModelResults, Results, result_of_run
 from openbench.backbones.base import Backbone
@@ -58,7 +58,7 @@ def evaluate(
     Args:
         model: a torch.nn.Module; a function of images (n, channels, h, w) that returns logits (n, c) or (features
             (n, d), logits); an ONNX file; a name: of a backbone of openbench, `timm:NAME`, `torchvision:NAME`,
-            `open_clip:NAME`, `hf_hub:OWNER/NAME`, `transformers:NAME`; or a list or mapping of these.
+            `open_clip:NAME`; or a list or mapping of these.
         benchmark: its name (python -m openbench list benchmark).
         methods: a name, a method object (which is not tuned), a list of these, or a mapping from your names to them.
         preprocess: the transform of the model's images: of torchvision, timm, open_clip or Hugging Face, ob.Preprocess,
@@ -136,7 +136,6 @@ class _Call:
             words = config_words(model)
         else:
             check_reaches(self.words, "backbone", "the model is an object")
-            model = loaded(model)
 
         def adopt(benchmark: Benchmark) -> tuple[Backbone, Config]:
             if not wrapped:  # once, for the first method that is prepared

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from openbench.api.models.names import check_is_no_weights, is_name, loaded, named_config
+from openbench.api.models.names import check_is_no_weights, is_name, named_config
 from openbench.api.models.outputs import onnx_session
 from openbench.api.models.wrap import ImageTask, ModelOptions, wrap
 from openbench.backbones.anatomy import tapping
@@ -28,7 +28,7 @@ from openbench.core.features import Head
 from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.engine.compatibility import read_of_classifier, refuse_missing_parts
+from openbench.engine.compatibility import lacking, refuse_missing_parts
 from openbench.engine.probe import some_of
 from openbench.errors import ConfigError, DataError, NotApplicableError, did_you_mean, pip_install
 
@@ -79,7 +79,6 @@ def network_of(
         if head is not None and head.weight.shape[1] != d:
             raise DataError(f"head: W has {head.weight.shape[1]} columns for {d} features — the same expected")
         return Rows(options.name or "features", d, head=head).to(options.device), {}
-    model = loaded(model)
     few = some_of(images)
     side = int(min(few.items[0].shape[:2]))  # for transforms that do not resize: nothing but normalising
     task = ImageTask(few, classes or _anonymous(model, images), Preprocess(resize=side, crop=side))
@@ -99,7 +98,8 @@ def check_fits(backbone: Backbone, method: Method, name: str) -> None:
             f"method '{name}' reads corrupted copies of images, drawn by their names in a benchmark, and the images of "
             "a detector have no names — choose the method that it averages, e.g. mcm"
         )
-    if not backbone.classifies and (read := read_of_classifier(backbone, method)):
+    read = lacking(backbone, method, backbone.classifies)
+    if read != lacking(backbone, method):
         raise NotApplicableError(
             f"method '{name}' reads {', '.join(read)}, and model '{backbone.name}' has no classifier — pass one, "
             "head=(W, b), or choose a method that reads features only, e.g. knn or mds"

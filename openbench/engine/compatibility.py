@@ -108,8 +108,8 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
     """
     if any(leaf.request.mixing for leaf in leaves(method)):
         mixed_with(benchmark.ood_val)
-    read = [] if tells_apart(backbone, benchmark) else read_of_classifier(backbone, method)
-    if not read:
+    read = lacking(backbone, method, tells_apart(backbone, benchmark))
+    if read == lacking(backbone, method):
         refuse_missing_parts(backbone, method, name)
         return
     way = "a backbone trained on these classes (python -m openbench list backbone)"
@@ -127,18 +127,6 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
         f"method '{name}' reads {', '.join(read)}, but {why} — choose a method that reads features only, e.g. "
         f"method=knn or method=mds, or {way}"
     )
-
-
-def read_of_classifier(backbone: Backbone, method: Method) -> list[str]:
-    """What a method reads that only a network with a classifier for the benchmark's classes has, in words."""
-    required = Requirements.of(leaves(method))
-    free = {Field.FEATURES, Field.LABELS, Field.PERTURBED, Field.MIXED} | ({Field.MAPS} if backbone.layers else set())
-    read = sorted(map(str, required.fields - free))
-    read += ["the head"] * required.head + ["input gradients"] * required.gradients
-    read += ["mixed images"] * (not backbone.has_network and any(request.mixing for request in required.requests))
-    read += ["images"] * required.live
-    read += ["predictions"] * type(method).search_reads_predictions
-    return read
 
 
 def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
@@ -172,24 +160,32 @@ def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
         )
 
 
-def lacking(backbone: Backbone, method: Method) -> list[str]:
-    """Return, in words, what a method reads that a backbone does not have, whatever its classes."""
-    found: dict[str, object] = {}
+def lacking(backbone: Backbone, method: Method, classified: bool = True) -> list[str]:
+    """Return, in words, what a method reads that a backbone does not have.
+
+    Args:
+        backbone: with weights.
+        method: unfitted.
+        classified: whether the network has a classifier for the classes at hand.
+    """
+    found: dict[str, None] = {}
     for leaf in leaves(method):
         request = leaf.request
         features = request.head or bool(request.fields & {Field.FEATURES, Field.PERTURBED})
         parts = {
+            "logits": Field.LOGITS in request.fields and not classified,
             "features": features and not backbone.has_features,
-            "the head": request.head and not backbone.has_head,
-            "features of patches": Field.PATCHES in request.fields and not backbone.has_patches,
+            "the head": request.head and not (backbone.has_head and classified),
+            "features of patches": Field.PATCHES in request.fields and not (backbone.has_patches and classified),
             "corrupted images": request.corruption is not None and not backbone.has_network,
             "mixed images": request.mixing is not None and not backbone.has_network,
             "maps of its layers": Field.MAPS in request.fields and not (backbone.has_network and backbone.layers),
-            "images": isinstance(leaf, LiveMethod) and not backbone.runs_live,
-            "input gradients": (request.perturb or request.second_pass) and not backbone.differentiable,
+            "images": isinstance(leaf, LiveMethod) and not (backbone.runs_live and classified),
+            "input gradients": (request.perturb or request.second_pass)
+            and not (backbone.differentiable and classified),
         }
         found |= {part: None for part, missing in parts.items() if missing}
-    return list(found)
+    return [*found, *["predictions"] * (type(method).search_reads_predictions and not classified)]
 
 
 def tells_apart(backbone: Backbone, benchmark: Benchmark) -> bool:

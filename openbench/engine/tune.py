@@ -6,7 +6,7 @@ was trained with all classes, so this is a proxy: only `fit`, the classifier and
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Annotated, Any, ClassVar, Literal
@@ -224,27 +224,20 @@ def check_held_out(chosen: ChosenMethod, benchmark: Benchmark, folds: int) -> No
             f"tune=held_out_classes: benchmark '{benchmark.name}' has no labelled ID validation images — use "
             "tune=synthetic or tune=none"
         )
-    reasons = [reason for setting in chosen.settings for reason in _reasons(setting)]
-    if reasons:
+    if any(map(_reads_all_classes, chosen.settings)):
         raise NotApplicableError(
-            f"tune=held_out_classes: method '{chosen.name}' {reasons[0]} — use tune=synthetic or tune=none"
+            f"tune=held_out_classes: method '{chosen.name}' has a search of its own, or reads what comes of a network "
+            "with all classes (gradients, mixed images, outputs of a training, live passes) — use tune=synthetic or "
+            "tune=none"
         )
 
 
-def _reasons(method: Method) -> Iterator[str]:
-    """Why a method cannot be scored without some classes."""
-    if type(method).search is not Method.search:
-        yield "chooses by a search of its own on one OOD set, not by the mean AUROC over folds"
-    for leaf in leaves(method):
-        request = leaf.request
-        if isinstance(leaf, LiveMethod):
-            yield "runs the network itself, which has all classes"
-        if request.perturb or request.second_pass:
-            yield "moves images by a gradient of the whole classifier, which has all classes"
-        if request.mixing:
-            yield "learns from images mixed with those of OOD validation"
-        if trained := set(request.layers) - set(STAGES):
-            yield f"reads {', '.join(sorted(trained))}, which the network learnt in a training with all classes"
+def _reads_all_classes(method: Method) -> bool:
+    parts = [(leaf, leaf.request) for leaf in leaves(method)]
+    return type(method).search is not Method.search or any(
+        isinstance(leaf, LiveMethod) or r.perturb or r.second_pass or r.mixing or set(r.layers) - set(STAGES)
+        for leaf, r in parts
+    )
 
 
 def folds_of(classes: int, folds: int, seed: int) -> list[NDArray[np.int64]]:

@@ -1,5 +1,6 @@
 """The user's model as a backbone: where its parts are, what identifies it, what is refused and warned of."""
 
+import copy
 import re
 from types import SimpleNamespace
 
@@ -299,9 +300,27 @@ def test_images_unlike_those_of_the_first_batch_norm_are_told():
     [
         (Small(), "small"),
         (lambda x: x, "lambda"),
-        ("hf_hub:timm/resnet18.a1", "hf_hub_timm_resnet18.a1"),
         ("folder/net.onnx", "net"),
     ],
 )
 def test_models_are_called_by_what_they_are(model, name):
     assert name_of(model) == name
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch deprecates
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile], ids=["DataParallel", "compiled"])
+def test_wrappers_are_taken_off(wrap):
+    model = Small()
+    found = wrapped(wrap(model)).backbone
+    assert (found.name, found.digest) == ("small", wrapped(model).backbone.digest)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_precisions_are_run_as_they_are(dtype):
+    model = Small().to(dtype)
+    found = wrapped(model).backbone
+    outputs = found.outputs(images(), BOTH)
+    assert {outputs.logits.dtype, outputs.features.dtype, found.head.weight.dtype} == {torch.float32}
+    with torch.no_grad():
+        torch.testing.assert_close(outputs.logits, model.eval()(images().to(dtype)).float(), rtol=0.02, atol=0.02)
+    assert found.digest != wrapped(copy.deepcopy(model).float()).backbone.digest

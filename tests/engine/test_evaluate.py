@@ -1,4 +1,4 @@
-"""What fitting reads, and what the oracle strategy chooses on."""
+"""What fitting and scoring read."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,14 +11,13 @@ from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Mixing, Perturb, Request, Role
 from openbench.engine.evaluate import Fitting, Scoring, fit, for_layers, score_split
-from openbench.engine.tune import TestSplits
 from openbench.features.extract import column_of
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
 from openbench.methods.maps import Gram, RankFeat
 from openbench.methods.msp import MSP
 
-from .toy import split, toy
+from .toy import split
 
 CPU = torch.device("cpu")
 STEP, BESIDE = Perturb(10.0, 0.1), Perturb(kind="flat", share=0.5)
@@ -113,15 +112,6 @@ def test_scores_of_a_network_are_not_reused_where_other_images_were_mixed_into_w
 
     assert column("v") == column("v")
     assert column("v") != column("w")
-
-
-def test_the_oracle_chooses_on_every_near_and_far_set_and_on_nothing_else():
-    parts = {name: split(name, role) for name, role in (("n", Role.NEAR), ("m", Role.NEAR), ("f", Role.FAR))}
-    near = {"n": parts["n"], "m": parts["m"]}
-    csid = {"s": split("s", Role.CSID)}
-    benchmark = toy(ood_val=split("v", Role.OOD_VAL), csid=csid, near=near, far={"f": parts["f"]})
-    found = TestSplits.of(benchmark)
-    assert (found.id_test, found.ood_test) == (benchmark.id_test, (parts["n"], parts["m"], parts["f"]))
 
 
 def test_a_composite_learns_from_its_fitted_parts_scores_of_id_validation():

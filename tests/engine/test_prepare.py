@@ -1,10 +1,13 @@
 """What stands between a plain config and a run: names, backbones for one class, options."""
 
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
+from openbench import paths
 from openbench.config.folders import shipped
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
@@ -81,3 +84,12 @@ def test_outliers_are_checked_where_the_training_learns_from_them(monkeypatch, t
     config = {"benchmark": {"name": "toy"}, "training": shipped("training", training), "outliers": {"name": "tin597"}}
     prepare.check(config, {"cache": str(tmp_path)})
     assert seen == [({"name": "toy"}, read)]
+
+
+def test_defaults_in_code_are_those_of_the_config(monkeypatch, tmp_path):
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path / "results"))
+    node = yaml.safe_load((paths.config_dir() / "runtime" / "local.yaml").read_text(encoding="utf-8"))
+    assert Runtime.from_config(node) == Runtime()
+    assert node.keys() == {field.name for field in fields(Runtime)}
+    assert (Runtime().cache, Runtime().records) == (tmp_path / "cache", tmp_path / "results")

@@ -86,10 +86,3 @@ def test_weights_that_were_trained_now_are_not_kept(config, runtime, monkeypatch
     for _ in range(2):
         prepare.prepare(config("msp.MSP"), how, shared=shared)
     assert counted()[1] == made
-
-
-def test_two_benchmarks_are_kept_at_most():
-    shared, made = SharedObjects(), []
-    for name in ("a", "b", "a", "c", "a", "b"):
-        shared.get("benchmark", name, lambda name=name: made.append(name) or name)
-    assert made == ["a", "b", "c", "b"]

@@ -1,4 +1,4 @@
-"""Models by name and weights by file: openbench's configs, timm, torchvision, open_clip, Hugging Face's hub."""
+"""Models by name: openbench's configs, timm, torchvision, open_clip; and the transforms published with them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,10 +8,8 @@ from torch import nn
 
 from openbench import _compat
 from openbench.config.overrides import word
-from openbench.errors import CheckpointError, ConfigError, pip_install
+from openbench.errors import ConfigError
 
-_TRANSFORMERS = "transformers:"
-_HUBS = ("hf_hub:", "local-dir:", _TRANSFORMERS)  # the first two are timm's own prefixes
 # Prefix, which is the name of a config, → whether `NAME/WEIGHTS` may follow it.
 _LIBRARIES = {"timm": False, "torchvision": True, "open_clip": True}
 
@@ -42,39 +40,15 @@ def config_words(name: str) -> list[str]:
 
 
 def is_name(model: object) -> TypeGuard[str]:
-    """Whether a model is named by a config of openbench or of a library, rather than by a hub or a file."""
-    return isinstance(model, str) and not model.endswith(".onnx") and not model.startswith(_HUBS)
-
-
-def loaded(model: object) -> object:
-    """Return the network that a hub's name stands for, from the hub's cache or downloaded; other models as they are.
-
-    Raises:
-        CheckpointError: it cannot be loaded.
-        ConfigError: the package is not installed.
-    """
-    if not isinstance(model, str) or not model.startswith(_HUBS):
-        return model
-    library: Any = _transformers(model) if model.startswith(_TRANSFORMERS) else _compat.library("timm")
-    try:
-        if model.startswith(_TRANSFORMERS):
-            name = model.removeprefix(_TRANSFORMERS)
-            network: object = library.AutoModelForImageClassification.from_pretrained(name)
-        else:
-            network = library.create_model(model, pretrained=True)
-    except Exception as error:  # huggingface_hub raises many kinds, from several packages
-        raise CheckpointError(
-            f"model '{model}' cannot be loaded ({type(error).__name__}: {str(error)[:200]}) — check name and network"
-        ) from error
-    return network
+    """Whether a model is named by a config of openbench or of a library, rather than by a file."""
+    return isinstance(model, str) and not model.endswith(".onnx")
 
 
 def published_preprocess(model: object) -> object | None:
     """Return the transform that a model was published with; None where it does not say, or was trained further.
 
     Args:
-        model: of timm, if it has the published classes; of Hugging Face, with a processor beside its weights; or of
-            open_clip.
+        model: of timm, if it has the published classes, or of open_clip.
     """
     settings = getattr(model, "pretrained_cfg", None)
     if isinstance(model, nn.Module) and isinstance(settings, Mapping):
@@ -86,26 +60,7 @@ def published_preprocess(model: object) -> object | None:
         clip: Any = _compat.library("open_clip")
         settings = clip.transform.PreprocessCfg(**clip.get_model_preprocess_cfg(model))
         return clip.image_transform_v2(settings, False)
-    path = getattr(model, "name_or_path", "")
-    if type(model).__module__.startswith("transformers.") and isinstance(path, str) and path:
-        library = _transformers(path)
-        try:
-            transform = library.AutoImageProcessor.from_pretrained(path)
-        except Exception:  # there is none, or it cannot be loaded: the user is asked for one
-            return None
-        return transform
     return None
-
-
-def _transformers(name: str) -> Any:
-    _compat.prepare_torchvision()
-    try:
-        import transformers
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"package 'transformers' for '{name}' is not installed — {pip_install('transformers')}"
-        ) from error
-    return transformers
 
 
 def check_is_no_weights(model: object) -> None:

@@ -128,7 +128,7 @@ def wrap(model: object, options: ModelOptions, task: ImageTask) -> WrappedModel:
     kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
     raise ConfigError(
         f"model is {kind} — pass a torch.nn.Module, a function of the images, the path of an ONNX file, or a name: of "
-        "a backbone, or timm:NAME, torchvision:NAME, open_clip:NAME, hf_hub:OWNER/NAME or transformers:NAME"
+        "a backbone, or timm:NAME, torchvision:NAME or open_clip:NAME"
     )
 
 
