@@ -9,8 +9,7 @@ from typing import Any
 
 from openbench.api.arguments import check_benchmark, check_model_name, check_reaches, head_of, path_of, plain, words_of
 from openbench.api.methods import chosen_method, named_methods
-from openbench.api.models.names import check_is_no_weights, config_words, is_name
-from openbench.api.models.wrap import ImageTask, ModelOptions, WrappedModel, name_of, wrap
+from openbench.api.models.wrap import ImageTask, ModelOptions, WrappedModel, config_words, is_name, name_of, wrap
 from openbench.api.result import ModelResults, Results, result_of_run
 from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
@@ -129,7 +128,6 @@ class _Call:
 
     def results(self, model: object, options: ModelOptions) -> Results:
         """Return the results of one model; every method is checked before the first one runs."""
-        check_is_no_weights(model)
         words, wrapped, named = list[str](), list[WrappedModel](), is_name(model)
         if is_name(model):
             options.refuse(f"'{model}', whose config has it", "name")

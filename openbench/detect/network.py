@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from openbench.api.models.names import check_is_no_weights, is_name, named_config
 from openbench.api.models.outputs import onnx_session
-from openbench.api.models.wrap import ImageTask, ModelOptions, wrap
+from openbench.api.models.wrap import ImageTask, ModelOptions, is_name, named_config, wrap
 from openbench.backbones.anatomy import tapping
 from openbench.backbones.base import Backbone
 from openbench.backbones.network import NetworkBackbone
@@ -54,7 +53,6 @@ def network_of(
     Raises:
         ConfigError: something else, or parts that are not found.
     """
-    check_is_no_weights(model)
     if is_name(model):
         options.refuse(f"'{model}', whose config has it")
         config, keys = named_config(model)

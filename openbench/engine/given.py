@@ -157,14 +157,14 @@ def _in_order(sets: Sequence[SetScores], names: Names) -> tuple[list[SetScores],
         key = f"{s.role}/{s.name}"
         if s.images is None or key not in names:
             return list(sets), False
-        place, listed_names = {name: at for at, name in enumerate(s.images)}, set(names[key])
-        other = [name for name in s.images if name not in listed_names]
-        other = other or [name for name in names[key] if name not in place] or ["an image twice"]
-        if len(s.images) != len(names[key]) or set(place) != listed_names:
+        other = sorted({*s.images} ^ {*names[key]})
+        if other or len(s.images) != len(names[key]):
             raise DataError(
-                f"images of {key} are not those of the benchmark's list: {', '.join(map(str, other[:_SHOWN]))} — name "
-                "them as the list does, or leave the column `image` out"
+                f"images of {key} are not those of the benchmark's list: "
+                f"{', '.join(other[:_SHOWN]) or 'an image twice'} — name them as the list does, or leave the column "
+                "`image` out"
             )
+        place = {name: at for at, name in enumerate(s.images)}
         rows = np.array([place[name] for name in names[key]])
         columns = {
             column: None if (values := getattr(s, column)) is None else values[rows]

@@ -1,23 +1,20 @@
 """Choosing on each OOD set by itself: the numbers of runs on single sets, put together in one record."""
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from openbench.backbones.cifar import resnet
-from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
-from openbench.core.request import Request, Role
+from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.engine import run as engine
 from openbench.engine.run import RunSpec, single_sets
 from openbench.engine.tune import Tuning
 from openbench.metrics.suite import MetricOptions
 
-from .toy import split, toy
+from .toy import Tilt, split, toy
 
 DIM, HARD = split("m", Role.NEAR, 30), split("f", Role.FAR, 25)
 DIM = replace(DIM, items=[image // 8 for image in DIM.items])
@@ -29,20 +26,6 @@ BENCHMARK = toy(
     far={"f": HARD},
 )
 SETS = ("n", "m", "f")
-
-
-@dataclass
-class Tilt(Method):
-    """Projects logits on an angle."""
-
-    needs: ClassVar[Request] = Request()
-    reference: ClassVar[str] = "test"
-    angle: float = 0.0
-    tpr: float = 0.8
-
-    def score(self, x):
-        a = torch.tensor(self.angle).deg2rad()
-        return x.logits @ torch.stack([a.cos(), a.sin()])
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +59,7 @@ def test_a_set_has_the_choice_and_the_numbers_of_a_run_on_it_alone(joined, alone
     record, _ = joined
     angles = {name: one.tuned["angle"] for name, one in alone.items()}
     assert len(set(angles.values())) > 1
-    assert (record.tuned, record.method["params"]) == ({"angle": angles}, {"angle": angles, "tpr": 0.8})
+    assert (record.tuned, record.method["params"]) == ({"angle": angles}, {"angle": angles})
     for name, one in alone.items():
         for key in (name, f"full_spectrum/{name}"):
             assert record.metrics[key] == one.metrics[key]

@@ -15,25 +15,9 @@ from openbench.engine.evaluate import Fitting, Scoring, fit, score
 from openbench.engine.tune import TuneContext, tune
 from openbench.errors import FieldError, MethodError
 
-from .toy import split
+from .toy import Tilt, split
 
 CPU = torch.device("cpu")
-
-
-@dataclass
-class Tilt(Method):
-    """Projects logits on an angle; undefined beyond 360 degrees."""
-
-    needs: ClassVar[Request] = Request()
-    reference: ClassVar[str] = "test"
-    angle: float = 0.0
-
-    def __post_init__(self):
-        self.require(self.angle <= 360, "angle", "at most 360")
-
-    def score(self, x):
-        a = torch.tensor(np.deg2rad(self.angle))
-        return (x.logits @ torch.stack([a.cos(), a.sin()]).to(x.logits.dtype)).float()
 
 
 @dataclass

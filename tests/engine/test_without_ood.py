@@ -9,7 +9,6 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from openbench.compose.config import composed
-from openbench.core.benchmark import Benchmark, Split
 from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
@@ -25,6 +24,8 @@ from openbench.errors import OpenbenchError
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.logits import Energy
 from openbench.methods.msp import MSP
+
+from .toy import split, toy
 
 CPU = torch.device("cpu")
 NAMES = ("ant", "bee", "cat", "dog", "eel")
@@ -42,24 +43,21 @@ class Unreadable:
         raise AssertionError("an OOD image was read")
 
 
-def split(role, n=40, seed=0):
-    images = np.random.default_rng(seed).integers(0, 256, (n, 4, 4, 3), dtype=np.uint8)
-    labels = np.arange(n) * 7 % C if role.is_id else np.full(30, -1)
-    items = list(images) if role.is_id else Unreadable()
-    classes = NAMES if role.is_id else (str(role),)
-    return Split(str(role), role, items, labels, [str(i) for i in range(len(items))], classes, str(role), len(items))
+def ids(role, n=40):
+    part = split(str(role), role, n)
+    return replace(part, labels=np.arange(n) * 7 % C, classes=NAMES)
 
 
-BENCHMARK = Benchmark(
-    name="toy",
+def unreadable(role):
+    return replace(split(str(role), role, 30), items=Unreadable())
+
+
+BENCHMARK = replace(
+    toy(near={"n": unreadable(Role.NEAR)}, far={"f": unreadable(Role.FAR)}, ood_val=unreadable(Role.OOD_VAL)),
     classes=NAMES,
-    id_train=split(Role.ID_TRAIN, 60, seed=1),
-    id_val=split(Role.ID_VAL, 40, seed=2),
-    id_test=split(Role.ID_TEST, 40, seed=3),
-    ood_val=split(Role.OOD_VAL),
-    near={"n": split(Role.NEAR)},
-    far={"f": split(Role.FAR)},
-    preprocess=Preprocess(4, 4),
+    id_train=ids(Role.ID_TRAIN, 60),
+    id_val=ids(Role.ID_VAL),
+    id_test=ids(Role.ID_TEST),
 )
 
 
@@ -240,13 +238,11 @@ def test_strategy_folds_recipes_and_seed_are_part_of_the_identity():
 
 
 def test_a_trial_of_the_oracle_has_the_auroc_of_each_set():
-    sets = {name: replace(split(Role.ID_VAL, 30, seed), role=Role.NEAR) for seed, name in enumerate("nm", start=5)}
-    near = {name: replace(s, name=name, digest=name, labels=np.full(30, -1)) for name, s in sets.items()}
-    benchmark = replace(BENCHMARK, near={k: replace(s, classes=(k,)) for k, s in near.items()}, far={})
+    benchmark = replace(BENCHMARK, near={name: split(name, Role.NEAR, 30) for name in ("n", "mm")}, far={})
     spec = RunSpec(benchmark, Backbone(), Everything(), "m", {"weight": [0.0, 1.0]}, Tuning("oracle"))
     for trial in engine._tune(spec, FITTING, SCORING).trials:
         method = fit(Everything(**trial["params"]), FITTING, SCORING.features, CPU)
         ids, *oods = (score_split(method, s, SCORING) for s in (benchmark.id_test, *benchmark.near.values()))
         truth = [roc_auc_score([0] * 40 + [1] * 30, np.concatenate([ids, ood])) for ood in oods]
         assert list(trial["sets"].values()) == pytest.approx(truth, abs=1e-9)
-        assert list(trial["sets"]) == ["n", "m"]
+        assert list(trial["sets"]) == ["n", "mm"]

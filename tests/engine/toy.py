@@ -1,10 +1,15 @@
-"""Splits and a benchmark of a few images."""
+"""Splits and a benchmark of a few images, and a method with an angle."""
+
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
+import torch
 
 from openbench.core.benchmark import Benchmark, Split
+from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
-from openbench.core.request import Role
+from openbench.core.request import Request, Role
 
 CLASSES = ("cat", "dog")
 
@@ -22,3 +27,19 @@ def toy(**changes) -> Benchmark:
     return Benchmark(
         **{"name": "toy", "classes": CLASSES, "near": {}, "far": {}, "preprocess": Preprocess(8, 8), **parts, **changes}
     )
+
+
+@dataclass
+class Tilt(Method):
+    """Projects logits on an angle; undefined beyond 360 degrees."""
+
+    needs: ClassVar[Request] = Request()
+    reference: ClassVar[str] = "test"
+    angle: float = 0.0
+
+    def __post_init__(self):
+        self.require(self.angle <= 360, "angle", "at most 360")
+
+    def score(self, x):
+        a = torch.tensor(np.deg2rad(self.angle))
+        return (x.logits @ torch.stack([a.cos(), a.sin()]).to(x.logits.dtype)).float()

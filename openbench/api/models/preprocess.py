@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 from torch import Tensor, nn
 
+from openbench import _compat
 from openbench.core.preprocess import OwnPreprocess, OwnTransform, Preprocess
 from openbench.data.sources.transforms import apply, cropped, transformed
 from openbench.digest import digest
@@ -78,6 +79,25 @@ def prepared(transform: object, benchmark: Preprocess) -> PreparedTransform:
     if expressed is not None and _equal(transform, expressed, sizes):
         return PreparedTransform(expressed, notes=() if sized else (size,))
     return _as_it_is(transform, benchmark, size)
+
+
+def published_preprocess(model: object) -> object | None:
+    """Return the transform that a model was published with; None where it does not say, or was trained further.
+
+    Args:
+        model: of timm, if it has the published classes, or of open_clip.
+    """
+    settings = getattr(model, "pretrained_cfg", None)
+    if isinstance(model, nn.Module) and isinstance(settings, Mapping):
+        if getattr(model, "num_classes", 0) not in (0, settings.get("num_classes")):
+            return None
+        data: Any = _compat.library("timm.data")
+        return data.create_transform(**data.resolve_data_config(pretrained_cfg=dict(settings)))
+    if type(model).__module__.startswith("open_clip."):
+        clip: Any = _compat.library("open_clip")
+        settings = clip.transform.PreprocessCfg(**clip.get_model_preprocess_cfg(model))
+        return clip.image_transform_v2(settings, False)
+    return None
 
 
 def code_of(value: object) -> tuple[Code, ...]:

@@ -7,20 +7,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from openbench.api.models.names import published_preprocess
 from openbench.api.models.outputs import OutputsBackbone, Read, onnx_reader
 from openbench.api.models.parts import NetworkParts, anatomy_of, dtype_of, find_parts, flat, tensors_in, unwrapped
-from openbench.api.models.preprocess import WAYS, PreparedTransform, code_of, prepared, range_warnings, text_of
+from openbench.api.models.preprocess import (
+    WAYS,
+    PreparedTransform,
+    code_of,
+    prepared,
+    published_preprocess,
+    range_warnings,
+    text_of,
+)
 from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.base import Backbone, Outputs
 from openbench.backbones.network import NetworkBackbone, state_sha256
-from openbench.config.overrides import NAME
+from openbench.config.overrides import NAME, word
 from openbench.core.benchmark import Split
 from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
@@ -32,6 +39,9 @@ from openbench.errors import ConfigError
 from openbench.public import TARGET
 
 _PROBABILITY = 1e-3  # tolerance of a row's sum
+# Prefix, which is the name of a config, → whether `NAME/WEIGHTS` may follow it.
+_LIBRARIES = {"timm": False, "torchvision": True, "open_clip": True}
+_OF_WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".th")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -147,6 +157,42 @@ def name_of(model: object) -> str:
         )
         text = next(name for name in names if isinstance(name, str) and name)
     return _NOT_IN_NAMES.sub("_", text).strip("_") or "model"
+
+
+def named_config(name: str) -> tuple[str, dict[str, str]]:
+    """Return the config of a backbone that a name stands for, and the keys that it sets: `timm` with its `model`.
+
+    Args:
+        name: of a backbone's config, or `timm:NAME`, `torchvision:NAME[/WEIGHTS]`, `open_clip:NAME[/WEIGHTS]`.
+    """
+    prefix, _, rest = name.partition(":")
+    if not rest or prefix not in _LIBRARIES:
+        return name, {}
+    if _LIBRARIES[prefix] and "/" in rest:
+        model, _, weights = rest.rpartition("/")
+        return prefix, {"model": model, "weights": weights}
+    return prefix, {"model": rest}
+
+
+def config_words(name: str) -> list[str]:
+    """Return the overrides by which the command line names a model: `timm:resnet18` is `backbone=timm` with its model.
+
+    Args:
+        name: as for `named_config`.
+    """
+    config, keys = named_config(name)
+    return [f"backbone={word(config)}", *(f"backbone.{key}={word(value)}" for key, value in keys.items())]
+
+
+def is_name(model: object) -> TypeGuard[str]:
+    """Whether a model is named by a config of openbench or of a library, rather than by a file.
+
+    Raises:
+        ConfigError: it is a file of weights: without the network's class nothing can be computed.
+    """
+    if isinstance(model, str | Path) and Path(model).suffix in _OF_WEIGHTS:
+        raise ConfigError(f"model '{model}' is a file of weights, not a network — load it into a network and pass that")
+    return isinstance(model, str) and not model.endswith(".onnx")
 
 
 def _wrap_backbone(model: Backbone, options: ModelOptions, task: ImageTask) -> WrappedModel:
