@@ -136,8 +136,11 @@ class _Call:
             check_reaches(self.words, "backbone", "the model is an object")
 
         def adopt(benchmark: Benchmark) -> tuple[Backbone, Config]:
+            if benchmark.columns is not None:
+                raise ConfigError(f"benchmark '{benchmark.name}' has rows, not images — use evaluate_features")
             if not wrapped:  # once, for the first method that is prepared
-                wrapped.append(wrap(model, options, _images_of(benchmark)))
+                task = ImageTask(benchmark.id_test, benchmark.classes, benchmark.preprocess)
+                wrapped.append(wrap(model, options, task))
             return wrapped[0].backbone, wrapped[0].node
 
         jobs = {name: self._job(method, name, words, named) for name, method in self.methods}
@@ -174,13 +177,6 @@ class _Call:
         if by_name:
             return config, runtime, build_method(config["method"]), job.overrides
         return config, runtime, chosen_method(method, name=name), ()
-
-
-def _images_of(benchmark: Benchmark) -> ImageTask:
-    """The images of a benchmark on which a model is tried."""
-    if benchmark.columns is not None:
-        raise ConfigError(f"benchmark '{benchmark.name}' has rows, not images — use evaluate_features")
-    return ImageTask(benchmark.id_test, benchmark.classes, benchmark.preprocess)
 
 
 def _models(model: object) -> Mapping[str, Any] | None:

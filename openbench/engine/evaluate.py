@@ -20,7 +20,7 @@ from openbench.core.method import Method
 from openbench.core.names import order_name
 from openbench.core.record import Value
 from openbench.core.request import Field, Mixing, Request, Role, Texts
-from openbench.core.runtime import Runtime, Sharding
+from openbench.core.runtime import Runtime
 from openbench.core.scores import SetScores
 from openbench.core.search import with_params
 from openbench.core.streaming import StreamingMethod, StreamPlan
@@ -28,7 +28,7 @@ from openbench.digest import digest
 from openbench.engine.provenance import Clock
 from openbench.errors import ConfigError, DataError, MethodError, NotApplicableError
 from openbench.features.changed_images import MIXED_READ, mixed
-from openbench.features.store import WHOLE, FeatureStore
+from openbench.features.store import FeatureStore
 from openbench.metrics.curve import auroc, fpr95
 
 logger = logging.getLogger(__name__)
@@ -267,14 +267,14 @@ def declared(x: FeatureSet, request: Request) -> FeatureSet:
     return replace(x, columns={name: column for name, column in x.columns.items() if name in request.fields})
 
 
-def feature_store(runtime: Runtime, sharding: Sharding = WHOLE) -> FeatureStore:
-    """The feature store of a runtime; `say` receives what it has to tell."""
+def feature_store(runtime: Runtime) -> FeatureStore:
+    """The feature store of a runtime."""
     return FeatureStore(
         runtime.features,
         batch_size=runtime.batch_size,
         workers=runtime.workers,
         progress=runtime.progress,
-        sharding=sharding,
+        sharding=runtime.sharding,
     )
 
 
@@ -297,7 +297,7 @@ class CachedFeatures(FeatureSource):
     @classmethod
     def of(cls, backbone: Backbone, runtime: Runtime, clock: Clock | None = None) -> "CachedFeatures":
         """Return the cached features of a network under a runtime."""
-        return cls(feature_store(runtime, runtime.sharding), backbone, clock or Clock())
+        return cls(feature_store(runtime), backbone, clock or Clock())
 
     def lacks(self, split: Split) -> bool:
         """Whether features of a split are still to be extracted."""

@@ -338,13 +338,12 @@ def extract(config: Config, runtime: Config) -> dict[str, int]:
     With several shards a job makes the portions that no other job makes, logs how many are left to others, and ends.
     """
     setting = Runtime.from_config(runtime)
-    sharding = setting.sharding
     chosen = build_method(config["method"])
     benchmark = load_benchmark(config, chosen)
     backbone, _ = ready_backbone(config, benchmark, setting)
     check_classes(benchmark, backbone, chosen.method, chosen.name)
     method, space = for_layers(chosen.method, backbone.layers), chosen.space
-    store = feature_store(setting, sharding)
+    store = feature_store(setting)
     benchmark, passes = with_feature_file(backbone, benchmark), {}
     base = Request(fields=frozenset({Field.FEATURES}))
     for split in benchmark.splits():
@@ -353,7 +352,7 @@ def extract(config: Config, runtime: Config) -> dict[str, int]:
         before = backbone.passes
         # A pass for maps leaves the base columns behind, one for these no maps: so the method's come first.
         for request in (*requests_of(method, space, split.role), base):
-            if sharding.count == 1:
+            if setting.sharding.count == 1:
                 store.get(backbone, split, request)
             elif left := store.share(backbone, split, request):
                 logger.info(f"features of {split.role}/{split.name}: portions that other jobs are still making: {left}")

@@ -115,16 +115,6 @@ class RunSpec:
         """The training as users type it, None for released weights."""
         return self.training_info.name
 
-    @property
-    def outliers(self) -> Split | None:
-        """The outliers that the training used; None if it used none."""
-        return self.training_info.outliers
-
-    @property
-    def classified(self) -> bool:
-        """Whether the network has a classifier for the benchmark's classes."""
-        return tells_apart(self.backbone, self.benchmark)
-
     @cached_property
     def scientific(self) -> dict[str, Any]:
         """The config as records hold it: classes of openbench by their public names."""
@@ -174,6 +164,7 @@ class RunSpec:
     @cached_property
     def identity(self) -> RunIdentity:
         """The facts that identify the run."""
+        outliers = self.training_info.outliers
         return RunIdentity(
             self.scientific,
             self.method_name,
@@ -182,7 +173,7 @@ class RunSpec:
             self.backbone.digest,
             self.training,
             self.images,
-            None if self.outliers is None else self.outliers.digest,
+            None if outliers is None else outliers.digest,
             self.sources,
             self.uncommitted,
             texts_of({"texts": self.texts}),
@@ -289,7 +280,8 @@ def compute(spec: RunSpec, runtime: Runtime) -> tuple[ResultRecord, dict[str, li
         METHOD_PROBE: ask_method(spec.method, benchmark, features) if foreign_sources(spec.method) else [],
         WARNINGS: list(dict.fromkeys((*features.store.halving.warnings, *warnings))),
     }
-    counted = (*benchmark.splits(), *((spec.outliers,) if spec.outliers else ()))
+    outliers = spec.training_info.outliers
+    counted = (*benchmark.splits(), *((outliers,) if outliers is not None else ()))
     record = ResultRecord(
         run_id=spec.run_id,
         config=spec.scientific,
@@ -389,14 +381,15 @@ def _measured(spec: RunSpec, features: CachedFeatures, batch: int) -> _Measured:
     with clock.stage("attack"):
         moved = _attacked(method, spec, features)
     splits = tuple(s for s in (benchmark.id_val, benchmark.ood_val) if s is not None and not s.unread)
+    classified = tells_apart(spec.backbone, benchmark)
     with clock.stage("score"):
         # First, so that it refuses before all the test sets are extracted.
         by_class = _class_values(method, spec, scoring)
-        scores = score_splits(method, (*benchmark.test_splits(), *splits, *moved), scoring, classified=spec.classified)
+        scores = score_splits(method, (*benchmark.test_splits(), *splits, *moved), scoring, classified=classified)
     with clock.stage("metrics"):
         logits = Request(fields=frozenset({Field.LOGITS}))
         # Without a classifier nothing can be right or wrong.
-        labelled = _labelled(benchmark) if spec.classified else []
+        labelled = _labelled(benchmark) if classified else []
         read = {split.role: features(split, logits).batches() for split in labelled}
         probabilities = {
             role: np.concatenate([torch.softmax(rows.logits, dim=1).cpu().numpy() for rows in batches])

@@ -67,15 +67,6 @@ def test_logits_are_computed_from_the_head_where_they_are_not_given():
     assert ob.method("msp").fit(X, head=fitted).score(TEST) == pytest.approx(answer, abs=1e-5)
 
 
-def test_any_kind_of_array_gives_the_scores_of_its_numbers(tmp_path):
-    rows = X.astype(np.float16).astype(np.float32)  # numbers that every kind holds
-    np.save(tmp_path / "x.npy", rows)
-    expected = ob.method("vim", dim=2).fit(rows, Y, head=(W, B)).score(rows)
-    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    for kind in (torch.tensor(rows, requires_grad=True), rows.astype(np.float64), mapped, rows.tolist()):
-        assert np.array_equal(ob.method("vim", dim=2).fit(kind, Y, head=(W, B)).score(kind), expected)
-
-
 def test_an_estimator_has_the_habits_of_scikit_learn():
     knn = ob.method("knn", k=9)
     assert repr(knn) == "method('knn', k=9)"

@@ -10,7 +10,6 @@ import pytest
 from openbench.backbones.base import Backbone
 from openbench.compose.config import compose, scientific
 from openbench.config.build import build
-from openbench.core.record import SOURCES, UNCOMMITTED, RunIdentity
 from openbench.data.build import build_benchmark
 from openbench.engine.prepare import build_method
 from openbench.engine.provenance import TrainingInfo
@@ -140,10 +139,3 @@ def test_a_raised_version_of_an_augmentation_names_other_weights(digits, monkeyp
     assert {what for what, name in names(config).items() if name != before[what]} == {JOB}
     monkeypatch.setattr("openbench.data.sources.embedded.SklearnDigits.version", 2, raising=False)
     assert names(config)[IMAGES] != before[IMAGES]
-
-
-def test_sources_and_uncommitted_files_enter_a_run_id_only_where_there_are_such():
-    plain = RunIdentity({}, "msp", 1, "a", "b", None)
-    assert plain.run_id == RunIdentity({}, "msp", 1, "a", "b", None, {}, None, {}, {}).run_id
-    others = {RunIdentity({}, "msp", 1, "a", "b", None, **{key: {"x": "1"}}).run_id for key in (SOURCES, UNCOMMITTED)}
-    assert len(others | {plain.run_id}) == 3
