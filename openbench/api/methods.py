@@ -103,9 +103,10 @@ def as_node(method: Method) -> dict[str, Any]:
 
 def beyond_features(method: Method) -> list[str]:
     """Return, in words, what an unfitted method reads besides features, logits, labels and a head."""
-    streams = any(isinstance(leaf, StreamingMethod) for leaf in leaves(method))
-    inputs = ["the images before"] * streams + lacking(Rows("features", 1), method)
-    return [name for name in inputs if name != "the head"]
+    parts = list(leaves(method))
+    inputs = ["the images before"] * any(isinstance(part, StreamingMethod) for part in parts)
+    inputs += ["embeddings of text"] * any(part.request.texts for part in parts)
+    return [name for name in (*inputs, *lacking(Rows("features", 1), method)) if name != "the head"]
 
 
 def _shipped_node(name: str) -> dict[str, Any]:
