@@ -38,7 +38,7 @@ from openbench.engine.probe import probed
 from openbench.engine.provenance import TrainingInfo
 from openbench.engine.run import RunSpec
 from openbench.engine.tune import Tuning, check_strategy
-from openbench.errors import ConfigError, MethodError
+from openbench.errors import ConfigError
 from openbench.features.attacks import Attack
 from openbench.features.changed_images import MIXED_READ, mixed
 from openbench.metrics.suite import MetricOptions
@@ -145,15 +145,10 @@ def build_method(node: Config) -> ChosenMethod:
     for parameter, values in space.items():
         for value in values:
             check_value(value, kinds.get(parameter, Any), f"{where}._space_.{parameter}")
-    refused = []
-    for params in settings:
-        try:
-            with_params(method, params)
-        except MethodError as error:
-            refused.append(error)
-    if len(refused) == len(settings):
-        raise MethodError(f"{where}: each of the {len(settings)} settings in `_space_` is refused — {refused[0]}")
-    return ChosenMethod(name, method, node, dict(space))
+    chosen = ChosenMethod(name, method, node, dict(space))
+    if len(chosen.settings) == 1:  # besides the defaults there is none that the method allows: the error says why
+        with_params(method, settings[0])
+    return chosen
 
 
 def train_reader(chosen: ChosenMethod) -> str:
