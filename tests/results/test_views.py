@@ -243,3 +243,11 @@ def test_hyper_parameters_are_short_and_in_a_fixed_order():
     params = {"p": 1e-3, "k": 50, "layers": ["a", 0.5], "on": True}
     assert hyper_parameters(params) == "k=50, layers=[a, 0.5], on=True, p=0.001"
     assert hyper_parameters({"mu": {"tin": 0.1, "mnist": 2.0}}) == "mu={tin: 0.1, mnist: 2}"
+
+
+def test_accuracy_over_validation_and_test_is_that_of_the_pooled_images():
+    record = make_record()
+    counts = {"id_val/x": {"n": 1000, "expected": 1000}, "id_test/x": {"n": 9000, "expected": 9000}}
+    values = {**record.metrics["id"], "accuracy": 8261 / 9000, "id_val_accuracy": 912 / 1000}
+    record = replace(record, counts=counts, metrics={**record.metrics, "id": values})
+    assert "91.73 % (with validation, n = 10000)" in run_tables(record)[0].title

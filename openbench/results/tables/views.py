@@ -1,6 +1,7 @@
 """The tables of one record: an overview, and one view per family, with the conventions that its numbers depend on."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, pstdev
@@ -218,11 +219,25 @@ def _title(record: ResultRecord) -> str:
     values = {label: record.metrics.get(f"{side}id", {}).get("accuracy") for side, label in SIDES.items()}
     known = {label: value for label, value in values.items() if isinstance(value, float | int)}
     accuracy = [f"{100 * value:.2f} %{f' ({label})' if label else ''}" for label, value in known.items()]
+    accuracy += _with_validation(record)
     method = f"{record.method.get('name')}{f'({params})' if params else ''}{chosen}"
     title = f"{record.benchmark.get('name')} · {network_of(record)} · {method}"
     if is_stream(record.metrics):
         return title
     return f"{title} · ID accuracy {', '.join(accuracy) or 'absent: no classifier for these classes'}"
+
+
+def _with_validation(record: ResultRecord) -> list[str]:
+    """Accuracy over ID validation and test together: the official test set, where validation was cut out of it."""
+    sizes, values = Counter[str](), record.metrics.get("id", {})
+    for name, count in record.counts.items():
+        sizes[name.partition("/")[0]] += count["n"]
+    parts = [(sizes["id_val"], values.get("id_val_accuracy")), (sizes["id_test"], values.get("accuracy"))]
+    right = [n * value for n, value in parts if n and isinstance(value, float | int)]
+    if len(right) < len(parts):
+        return []
+    total = sizes["id_val"] + sizes["id_test"]
+    return [f"{100 * sum(right) / total:.2f} % (with validation, n = {total})"]
 
 
 def deviation_notes(record: ResultRecord) -> tuple[str, ...]:
