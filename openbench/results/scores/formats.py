@@ -360,10 +360,10 @@ def _of_columns(path: Path) -> "DataFrame":
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"{path} cannot be read as {path.suffix[1:]} ({reason}) — write the file again") from error
-    table = typed.to_pandas()
+    table: DataFrame = typed.to_pandas()
     table[["set", "role"]] = table[["set", "role"]].fillna("")
     # Spreadsheets leave rows of nothing but commas.
-    return table[(table["set"] != "") | (table["role"] != "") | table["score"].notna()]
+    return table.loc[(table["set"] != "") | (table["role"] != "") | table["score"].notna()]
 
 
 def _known(names: list[str], path: Path) -> Iterator[tuple[str, "pa.DataType"]]:
