@@ -16,6 +16,7 @@ from io import BytesIO
 from itertools import groupby
 from math import isnan, nan
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 from pydantic_core import from_json
@@ -379,12 +380,12 @@ def _stored_runs(content: bytes, needed: Keep) -> Iterator[tuple[str, Run]]:
 
 
 def _state(file: Path) -> str:
-    """The place, size, inode and time stamps of a record's file, and of which code the table is."""
+    """The place, size, inode and time stamps of a record's file, and the code that reads it."""
     place = f"{code_digest()} {'/'.join(file.parts[-3:])}"
     try:
         stat = os.stat(file)
     except OSError:
-        return place
+        return f"{place} {time_ns()}"  # so that it is read again
     return f"{place} {stat.st_size} {stat.st_ino} {stat.st_mtime_ns} {stat.st_ctime_ns}"
 
 
