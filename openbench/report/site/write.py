@@ -1,5 +1,6 @@
 """The files of the site: one page, its data as scripts (browsers load no JSON from a disk), and its libraries."""
 
+import gc
 import json
 import re
 import shutil
@@ -73,7 +74,9 @@ def write_site(
     figures = load_published(results / "reference")
     try:
         # Pages are drawn by other processes meanwhile. Not by fork: pyarrow has threads here.
-        with ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
+        # Pictures are many small objects without cycles, which need not be searched for garbage so often.
+        rarely, context = (100_000, 50, 50), get_context("spawn")
+        with ProcessPoolExecutor(mp_context=context, initializer=gc.set_threshold, initargs=rarely) as workers:
             in_order = partial(workers.map, chunksize=4) if len(scored) >= _FEW else map
             one = partial(_write_page, scores, folder / "reports", command_of)
             errors = in_order(one, [paths[run_id] for run_id in scored])
