@@ -141,16 +141,19 @@ def read_list(path: Path) -> Iterator[Row]:
         columns = [name.strip() for name in next(reader, [])]
         if "path" not in columns:
             raise DataError(f"'{path}' line {comments + 1}: the columns are {columns} — write path,label or path")
+        key_at, label_at = columns.index("path"), columns.index("label") if "label" in columns else None
         line_of: dict[str, int] = {}
         for row in filter(None, reader):
-            where = f"'{path}' line {comments + reader.line_num}"
-            entry = dict(zip(columns, map(str.strip, row), strict=False))
-            key, label = entry.get("path"), entry.get("label", NO_CLASS)
-            if len(row) != len(columns) or not (key and label):
-                raise DataError(f"{where}: {row} for the columns {columns} — write both, and quotes around commas")
-            _check_text(f"{key},{label}", where)
-            if line_of.setdefault(key, reader.line_num) != reader.line_num:
-                raise DataError(f"{where}: '{key}' is on line {comments + line_of[key]} already — list each image once")
+            line, whole = comments + reader.line_num, len(row) == len(columns)
+            key = row[key_at].strip() if whole else ""
+            label = NO_CLASS if label_at is None else row[label_at].strip() if whole else ""
+            if not (key and label):
+                what = f"{row} for the columns {columns} — write both, and quotes around commas"
+                raise DataError(f"'{path}' line {line}: {what}")
+            if not (key.isprintable() and label.isprintable()):
+                _check_text(f"{key},{label}", f"'{path}' line {line}")
+            if line_of.setdefault(key, line) != line:
+                raise DataError(f"'{path}' line {line}: '{key}' is on line {line_of[key]} too — list each image once")
             yield key, label
     except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"'{path}' cannot be read ({error}) — write it as text in UTF-8") from error
