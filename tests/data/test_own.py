@@ -65,7 +65,7 @@ def test_a_csv_names_pictures_relative_to_itself_and_keeps_its_order(photos):
         ("path,label\na.png,cat\nb.png\n", r"line 3: \['b.png'\] for the columns"),
         ("path,label\na.png,cat\n,cat\n", r"line 3: \['', 'cat'\] for the columns"),
         ("path,label\na.png,\n", r"line 2: \['a.png', ''\] for the columns"),
-        ("path,label\na.png,cat\nb.png,cat\na.png,dog\n", "line 4: 'a.png' is on line 2 already"),
+        ("path,label\na.png,cat\nb.png,cat\na.png,dog\n", "line 4: 'a.png' is on line 2 too"),
         ("path,label\n", "has no images"),
     ],
 )
