@@ -323,7 +323,7 @@ def _up_to_date(records: RecordStore, folder: Path, states: Mapping[str, Path], 
     stored = pq.read_table(pa.BufferReader(content), columns=[_STATE]) if content else None
     known = set(stored[_STATE].unique().to_pylist()) if stored is not None else set[str]()
     rows: list[dict[str, Any]] = []
-    for state in states.keys() - known:
+    for state in [state for state in states if state not in known]:
         try:
             rows += _rows(state, run_of(records.read(states[state])))
         except RecordError as error:
@@ -347,9 +347,14 @@ def _rows(state: str, run: Run) -> Iterator[dict[str, Any]]:
     """A row for each set of a run; one if it has none."""
     facts: str | None = json.dumps({key: value for key, value in vars(run).items() if key != "metrics"})
     for name, values in (run.metrics or {"": {}}).items():
-        numbers = {_METRIC + key: nan if isinstance(value, str) else value for key, value in values.items()}
+        numbers = {_METRIC + key: _stored(value) for key, value in values.items()}
         yield {_STATE: state, _FACTS: facts, _SET: name, **numbers}
         facts = None
+
+
+def _stored(value: Value) -> float:
+    """A number as a column holds it: beyond 2⁵³, where whole numbers do not fit beside others, as a double."""
+    return nan if isinstance(value, str) else value if abs(value) <= 1 << 53 else float(value)
 
 
 def _stored_runs(content: bytes, needed: Keep) -> Iterator[tuple[str, Run]]:
