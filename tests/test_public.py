@@ -20,11 +20,11 @@ from openbench.errors import ConfigError
 from openbench.methods.gradients import GODIN
 from openbench.methods.knn import KNN
 from openbench.public import modules_defining, name_of, public, public_name
-from openbench.training.augment.augmentations import Augmentation, Mixing
+from openbench.training.augment.augmentations import Augmentation, JensenShannon, Mixing
 from openbench.training.augment.reading import Reading
 from openbench.training.base import TrainingMethod
 
-KINDS = (Method, TrainingMethod, Augmentation, Mixing, Reading, Source, Backbone)
+KINDS = (Method, TrainingMethod, Augmentation, Mixing, JensenShannon, Reading, Source, Backbone)
 
 
 def modules():

@@ -61,6 +61,7 @@ class Batch:
         outlier_rows: (m,) int64 on the CPU, the outliers' positions in their split.
         partners: (n,) int64, the labels of the images that were mixed into these; None without mixing.
         share: of the images' own labels, in [0, 1]; the rest belongs to the partners'.
+        versions: further versions (n, channels, h, w) of the images, which `JensenShannon` compares.
         weight: the factor of its loss in that of the step.
     """
 
@@ -72,6 +73,7 @@ class Batch:
     outlier_rows: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     partners: Tensor | None = None
     share: float = 1.0
+    versions: tuple[Tensor, ...] = ()
     weight: float = 1.0
 
     def part(self, rows: slice, processes: int, info: StepInfo) -> "Batch":
@@ -82,8 +84,11 @@ class Batch:
         """
         images, labels, own = self.images[rows], self.labels[rows], self.rows[rows]
         partners = None if self.partners is None else self.partners[rows]
+        versions = tuple(version[rows] for version in self.versions)
         weight = self.weight * len(own) * processes / len(self.rows)
-        return replace(self, images=images, labels=labels, rows=own, info=info, partners=partners, weight=weight)
+        return replace(
+            self, images=images, labels=labels, rows=own, info=info, partners=partners, versions=versions, weight=weight
+        )
 
     def mixed(self, mixing: Mixing | None) -> "list[Batch]":
         """Return the batches whose losses are summed: this one, or its images mixed and, if they weigh, as they are."""

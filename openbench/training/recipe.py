@@ -9,7 +9,7 @@ from annotated_types import Ge
 
 from openbench.config.constraints import Checked, Count, Decay, Fraction, NonNegative, Positive
 from openbench.digest import OMIT_IF_DEFAULT
-from openbench.training.augment.augmentations import Augmentation, Mixing
+from openbench.training.augment.augmentations import Augmentation, JensenShannon, Mixing
 from openbench.training.augment.reading import Reading
 
 TrainPrecision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -30,7 +30,7 @@ class Recipe(Checked):
         final_lr: the rate, absolute, that the cosine would reach one step after the last; 1e-6.
         clip: largest L2 norm of the gradient over all parameters; None = any.
         augment: applied to every training batch, in this order. A reading, which gives stored images the network's
-            size, can only come first; a mixing of images only last.
+            size, can only come first; a mixing of images or a `JensenShannon` only last.
         precision: of the forward and backward pass: `fp32`; `tf32` (CUDA may round products to 10 bits); `bf16` or
             `fp16` autocast, weights staying float32.
         channels_last: memory layout of the network; faster convolutions, other rounding.
@@ -50,7 +50,7 @@ class Recipe(Checked):
     warmup_epochs: Annotated[int, Ge(0)] = 0
     final_lr: NonNegative = 1e-6
     clip: Positive | None = None
-    augment: Sequence[Reading | Augmentation | Mixing] = ()
+    augment: Sequence[Reading | Augmentation | Mixing | JensenShannon] = ()
     precision: TrainPrecision = "fp32"
     channels_last: bool = True
     ema: Fraction | None = field(default=None, metadata={OMIT_IF_DEFAULT: True})
@@ -62,9 +62,9 @@ class Recipe(Checked):
         self.require(self.warmup_epochs < self.epochs, "warmup_epochs", f"less than epochs ({self.epochs})")
         self.require(self.final_lr <= self.lr, "final_lr", f"0 to lr ({self.lr})")
         first = int(isinstance(next(iter(self.augment), None), Reading))
-        last = int(isinstance(next(reversed(self.augment), None), Mixing))
+        last = int(isinstance(next(reversed(self.augment), None), Mixing | JensenShannon))
         between = self.augment[first : len(self.augment) - last]
-        allowed = "a list of Augmentation nodes; the first may be a Reading, the last a Mixing"
+        allowed = "a list of Augmentation nodes; the first may be a Reading, the last a Mixing or a JensenShannon"
         self.require(all(isinstance(a, Augmentation) for a in between), "augment", allowed)
 
     @property
@@ -81,6 +81,11 @@ class Recipe(Checked):
     def mixing(self) -> Mixing | None:
         """The mixing of images and labels after that, if any."""
         return next((a for a in self.augment if isinstance(a, Mixing)), None)
+
+    @property
+    def consistency(self) -> JensenShannon | None:
+        """The loss between several versions of an image, if any."""
+        return next((a for a in self.augment if isinstance(a, JensenShannon)), None)
 
     def steps_per_epoch(self, images: int) -> int:
         """Return the number of batches in an epoch; a single left-over image makes none: batch norm needs two."""

@@ -34,6 +34,7 @@ from openbench.training.augment.augmentations import (
     CutMix,
     Cutout,
     HorizontalFlip,
+    JensenShannon,
     Mixing,
     Mixup,
     RandAugment,
@@ -62,6 +63,7 @@ AUGMENTATIONS: dict[type, list[Any]] = {
         PreparedVersions((PictureFolder("one", "any"), PictureFolder("two", "any"))),
         PreparedVersions((PictureFolder("one", "any"),), then=RandomResizedCrop()),
     ],
+    JensenShannon: [JensenShannon(), JensenShannon(AugMix(1), 2.0)],
 }
 DRAWN: dict[type, list[tuple[Embedded, tuple[str, ...]]]] = {
     SklearnDigits: [(SklearnDigits(), ("-",))],
@@ -80,7 +82,7 @@ AMOUNTS = {
 
 def classes() -> list[type]:
     """Everything that augments training images, and every source that makes images or draws them."""
-    augmenting = classes_of(openbench.training, (Augmentation, Mixing, Reading))
+    augmenting = classes_of(openbench.training, (Augmentation, Mixing, Reading, JensenShannon))
     sources = classes_of(openbench.data, (Source,))
     return augmenting + [s for s in sources if issubclass(s, Embedded) or "seed" in {f.name for f in fields(s)}]
 
@@ -161,6 +163,8 @@ def _case(value: Any) -> Case:
     """What augments training images, on a batch."""
     if isinstance(value, Mixing):
         return Case(version_with_parts(value), lambda: _mixed(value))
+    if isinstance(value, JensenShannon):
+        return Case(version_with_parts(value), lambda: _consistent(value))
     if isinstance(value, Reading):
         return _pixels(value, partial(_read, value), 12)
     return _pixels(value, partial(_augmented, value), 24)
@@ -186,6 +190,14 @@ def _mixed(value: Mixing) -> list[float]:
         sums = (whole(701, (3, 3 * 36), 5) - 1) @ mixed.images.double().reshape(8, -1).numpy().T
         found += [mixed.share, value.clean_weight, *mixed.partners.tolist(), *sums.reshape(-1)]
     return [float(x) for x in found]
+
+
+def _consistent(value: JensenShannon) -> list[float]:
+    images = torch.from_numpy(np.stack([_photo(600 + i, 12, 12) for i in range(6)]))
+    pixels = [v.numpy() for v in value.versions(images, torch.Generator().manual_seed(0))]
+    means = [float(p.mean(dtype=np.float64)) for p in pixels]
+    logits = [single(bell(710 + i, (6, 4)) * 2**i) for i in range(len(pixels) + 1)]
+    return [*means, float(value.loss(logits)), float(value.loss([logits[0]] * len(logits)))]
 
 
 def _read(value: Reading, n: int) -> Sequence[Pixels]:

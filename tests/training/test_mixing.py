@@ -6,21 +6,24 @@ import pytest
 import torch
 from scipy.stats import beta, kstest
 
+from openbench import _compat
 from openbench.errors import ConfigError
 from openbench.training.augment.augmentations import (
     CutMix,
     HorizontalFlip,
+    JensenShannon,
     Mixing,
     Mixup,
     RegMixup,
     draw_share,
 )
 from openbench.training.base import Batch, TrainingMethod
-from openbench.training.loop._loop import train
+from openbench.training.loop._loop import Session, train
+from openbench.training.loop.distributed import ALONE
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.methods.heads import ConfBranch
 
-from .training_toys import QUIET, RECIPE, draws, job
+from .training_toys import QUIET, RECIPE, ToyEntropy, draws, job
 
 KINDS = [Mixup(1.0), RegMixup(2.0), CutMix(1.0)]
 
@@ -103,3 +106,13 @@ def test_a_method_without_a_loss_for_mixed_labels_refuses_them() -> None:
     method: TrainingMethod = ConfBranch(replace(RECIPE, augment=(Mixup(),)))
     with pytest.raises(ConfigError, match="'ConfBranch' has no loss for mixed labels — leave Mixup"):
         job(method)
+
+
+def test_the_loss_over_versions_is_added_and_with_cross_entropy_is_that_of_timm(tmp_path: Path) -> None:
+    recipe = replace(RECIPE, augment=(*RECIPE.augment, JensenShannon(HorizontalFlip(1.0), weight=1e4)))
+    session = Session(job(ToyEntropy(recipe)), tmp_path, QUIET, None, ALONE)
+    _, batches = next(session._batches(0))
+    images, model = batches[0].images, session.prepared.eval()
+    theirs = _compat.library("timm.loss").JsdCrossEntropy(num_splits=3, alpha=1e4, smoothing=0)
+    expected = theirs(model(torch.cat([images, images.flip(3), images.flip(3)])), batches[0].labels.repeat(3))
+    torch.testing.assert_close(session.objective(batches), expected)

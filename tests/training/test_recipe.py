@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from openbench.errors import ConfigError
-from openbench.training.augment.augmentations import CutMix, HorizontalFlip, Mixup, RandomCrop
+from openbench.training.augment.augmentations import CutMix, HorizontalFlip, JensenShannon, Mixup, RandomCrop
 from openbench.training.augment.reading import RandomResizedCrop
 from openbench.training.recipe import Recipe
 
@@ -42,10 +42,11 @@ def test_augmentations_from_a_yaml_list_make_the_same_recipe_as_a_tuple() -> Non
         (HorizontalFlip(), RandomResizedCrop()),
         (Mixup(), HorizontalFlip()),
         (Mixup(), CutMix()),
+        (Mixup(), JensenShannon()),
     ],
 )
-def test_a_reading_comes_first_and_one_mixing_last(augment: tuple[object, ...]) -> None:
-    with pytest.raises(ConfigError, match="the first may be a Reading, the last a Mixing"):
+def test_a_reading_comes_first_and_one_mixing_or_consistency_last(augment: tuple[object, ...]) -> None:
+    with pytest.raises(ConfigError, match="the first may be a Reading, the last a Mixing or a JensenShannon"):
         Recipe(augment=augment)
     recipe = Recipe(augment=(RandomResizedCrop(), HorizontalFlip(), Mixup()))
     assert (recipe.reading, recipe.augmentations, recipe.mixing) == (RandomResizedCrop(), (HorizontalFlip(),), Mixup())

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from openbench.core.runtime import under_torchrun
 from openbench.errors import ConfigError
-from openbench.training.augment.augmentations import HorizontalFlip, Mixup, RegMixup
+from openbench.training.augment.augmentations import HorizontalFlip, JensenShannon, Mixup, RegMixup
 from openbench.training.augment.reading import RandomResizedCrop
 from openbench.training.base import TrainingJob
 from openbench.training.loop import weights
@@ -45,7 +45,7 @@ RECIPES: dict[str, Recipe] = {
     "mixup": replace(RECIPE, augment=(*RECIPE.augment, Mixup(1.0))),
     "regmixup": replace(RECIPE, augment=(*RECIPE.augment, RegMixup(1.0))),
     # Read as needed: each process decodes its own share, unless images are mixed.
-    "streamed": replace(RECIPE, augment=(READ, HorizontalFlip())),
+    "streamed": replace(RECIPE, augment=(READ, HorizontalFlip(), JensenShannon(HorizontalFlip(1.0), 1.0))),
     "streamed mixup": replace(RECIPE, augment=(READ, HorizontalFlip(), Mixup(1.0))),
 }
 

@@ -1,7 +1,8 @@
 """Augmentations of whole uint8 batches, each a value that draws from the generator it is given."""
 
 from abc import ABC, abstractmethod
-from dataclasses import astuple, dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -11,7 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from openbench import _compat
-from openbench.config.constraints import Checked, Count, Positive, Probability
+from openbench.config.constraints import Checked, Count, NonNegative, Positive, Probability
+
+# Keeps the logarithm of the mean probability finite, as in the authors' code.
+_LEAST = 1e-7
 
 
 class Augmentation(Checked, ABC):
@@ -132,7 +136,7 @@ class RandAugment(Augmentation):
 
 @dataclass(frozen=True)
 class AugMix(Augmentation):
-    """A random average of chains of operations, mixed with the image itself; without the paper's loss over three views.
+    """A random average of chains of operations, mixed with the image itself; without the consistency loss.
 
     Args:
         severity: 1 to 10; 3.
@@ -141,7 +145,7 @@ class AugMix(Augmentation):
         alpha: of the Dirichlet and Beta distributions of the weights; 1.
 
     Reference: Hendrycks et al., AugMix: A Simple Data Processing Method to Improve Robustness and Uncertainty,
-    ICLR 2020, arXiv 1912.02781; torchvision.transforms.v2.AugMix.
+    ICLR 2020, arXiv 1912.02781; torchvision.transforms.v2.AugMix. `JensenShannon` adds the paper's loss.
     """
 
     severity: Annotated[int, Interval(ge=1, le=10)] = 3
@@ -152,6 +156,41 @@ class AugMix(Augmentation):
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return transformed images."""
         return transformed(images, "AugMix", astuple(self), generator)
+
+
+@dataclass(frozen=True)
+class JensenShannon(Checked):
+    """λ·mean over images of JSD(p₀; p₁; p₂) = λ·⅓·Σ_i KL(p_i ‖ m), m = (p₀ + p₁ + p₂)/3, over two AugMix versions.
+
+    It is added to the loss of any method. The images pass through the network once for that loss, and once more with
+    their versions, so that batch norm sees all three, as in the authors' code. There, with cross-entropy alone, one
+    pass is enough for both.
+
+    Args:
+        mix: makes the versions.
+        weight: λ ≥ 0; 12.
+
+    Attributes:
+        version: raised when a change alters the images or the loss; it enters the checkpoint's digest.
+
+    Reference: Hendrycks et al., AugMix: A Simple Data Processing Method to Improve Robustness and Uncertainty,
+    ICLR 2020, arXiv 1912.02781.
+    """
+
+    version: ClassVar[int] = 1
+
+    mix: Augmentation = field(default_factory=AugMix)
+    weight: NonNegative = 12.0
+
+    def versions(self, pixels: Tensor, generator: torch.Generator) -> list[Tensor]:
+        """Return two further versions of images (n, h, w, channels) uint8."""
+        return [self.mix(pixels, generator) for _ in range(2)]
+
+    def loss(self, logits: Sequence[Tensor]) -> Tensor:
+        """Return the weighted divergence, from the logits (n, c) of the images and of each version."""
+        log_p = torch.stack([z.float().log_softmax(dim=1) for z in logits])
+        log_mean = log_p.exp().mean(dim=0).clamp_min(_LEAST).log()
+        return self.weight * (log_p.exp() * (log_p - log_mean)).sum(dim=2).mean()
 
 
 @dataclass(frozen=True)

@@ -366,11 +366,13 @@ class Session:
         stored = data.train.epoch(rows, generator, share)
         outliers = None if data.outliers is None else data.outliers.epoch(outlier_rows, generator, share)
         for i, (own, pixels) in enumerate(zip(rows, stored, strict=True)):
-            info = self._info(epoch, i)
+            info, pixels = self._info(epoch, i), self._augmented(pixels)
+            others = [] if recipe.consistency is None else recipe.consistency.versions(pixels, generator)
+            images, *versions = (self._normalised(data.train, part) for part in (pixels, *others))
             labels = data.train.labels[own.to(self.device)]
-            batch = Batch(self._augmented(data.train, pixels), labels, own, info)
+            batch = Batch(images, labels, own, info, versions=tuple(versions))
             if data.outliers is not None and outliers is not None:
-                outlying = self._augmented(data.outliers, next(outliers))
+                outlying = self._normalised(data.outliers, self._augmented(next(outliers)))
                 batch = replace(batch, outliers=outlying, outlier_rows=outlier_rows[i])
             batches = batch.mixed(recipe.mixing)
             if team.size > 1:
@@ -379,10 +381,12 @@ class Session:
                 batches = [part.part(team.share(len(own)), team.size, info) for part in batches]
             yield len(own) // self.method.views, batches
 
-    def _augmented(self, images: ImageSet, pixels: Tensor) -> Tensor:
-        """Stored images as the network sees them."""
+    def _augmented(self, pixels: Tensor) -> Tensor:
         for augmentation in self.recipe.augmentations:
             pixels = augmentation(pixels, self.generator)
+        return pixels
+
+    def _normalised(self, images: ImageSet, pixels: Tensor) -> Tensor:
         normalised = images.normalised(pixels)
         return normalised if self.recipe.channels_last else normalised.contiguous()
 
@@ -562,6 +566,7 @@ class Objective(nn.Module):
     def __init__(self, method: TrainingMethod, prepared: nn.Module) -> None:
         super().__init__()
         self.method, self.prepared = method, prepared
+        self.consistency = method.schedule.consistency
 
     def forward(self, batches: Sequence[Batch]) -> Tensor:
         """Return Σ weight·loss, a scalar.
@@ -577,5 +582,8 @@ class Objective(nn.Module):
                     f"{type(self.method).__name__}.loss returned a tensor of shape {tuple(loss.shape)} — "
                     "return a scalar, the mean over the batch"
                 )
+            if self.consistency is not None:
+                images = (batch.images, *batch.versions)
+                loss = loss + self.consistency.loss(self.prepared(torch.cat(images)).chunk(len(images)))
             losses.append(batch.weight * loss)
         return torch.stack(losses).sum()
