@@ -223,7 +223,8 @@ class _OpenOOD(_Library):
 
     def fit(self, detector: Any, net: _Network, x: Tensor, labels: Tensor) -> None:
         split = "train" if self.method.request.fit_on == Role.ID_TRAIN else "val"
-        loader = DataLoader(TensorDataset(x, labels), _BATCH, collate_fn=_as_openood)
+        # A loader without a generator of its own draws from the global one, which a detector may draw from afterwards.
+        loader = DataLoader(TensorDataset(x, labels), _BATCH, collate_fn=_as_openood, generator=torch.Generator())
         detector.setup(net, _Loaders({split: loader}), _Loaders())
         if self.method.setting:
             detector.set_hyperparam(list(self.method.setting.values()))

@@ -73,6 +73,15 @@ class OnVal(Nearest):
 class OnTest(Nearest):
     split = "test"
 
+class Drawing(Nearest):
+    """Products with a direction that is drawn once the training features are read."""
+    def setup(self, net, id_loader_dict, ood_loader_dict):
+        super().setup(net, id_loader_dict, ood_loader_dict)
+        self.direction = torch.randn(24)
+    def postprocess(self, net, data):
+        logits, features = net(data, return_feature=True)
+        return logits.argmax(1), features @ self.direction
+
 class Clip(BasePostprocessor):
     def postprocess(self, net, data):
         output = net.forward_threshold(data, 0.5)
@@ -220,6 +229,11 @@ def test_confidence_is_negated_and_setup_reads_the_loader_that_it_asks_for(data)
         assert method.request.fit_on == role
         distance = torch.cdist(data.test.features, split.features).sort(dim=1).values[:, 2]
         assert_equal(scores(method, data), distance.numpy(), rtol=1e-3)
+
+
+def test_reading_the_loader_draws_nothing_from_the_seed_of_the_detector(data):
+    direction = torch.randn(24, generator=torch.Generator().manual_seed(0))
+    assert_equal(scores(openood("Drawing", K=3), data), -(data.test.features @ direction).numpy())
 
 
 def test_what_a_detector_writes_to_features_and_prints_stays_with_it(data, capsys):
