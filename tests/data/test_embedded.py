@@ -1,9 +1,13 @@
 import numpy as np
+import pytest
 from PIL import Image
 from sklearn.datasets import load_digits, load_sample_image
 
+from openbench.data.build import build_benchmark
+from openbench.data.checking.verify import refuse_same_images
 from openbench.data.manifests import load_manifest
 from openbench.data.sources.embedded import PhotoPatches, SklearnDigits
+from openbench.errors import LeakageError
 
 DIGIT_SPLITS = ("train", "val", "test", "six_seven", "eight", "nine")
 
@@ -20,6 +24,15 @@ def test_every_digit_belongs_to_one_split_and_its_class_is_its_target():
     rows = {int(key.split("/")[-1]): name for part in lists for key, name in zip(part.keys, part.classes, strict=True)}
     assert sum(map(len, lists)) == len(rows) == len(targets)
     assert all(str(targets[row]) == name for row, name in rows.items())
+
+
+def test_a_digit_in_two_lists_is_refused(composed, manifest):
+    node = composed("+benchmark=digits")
+    refuse_same_images(build_benchmark(node))
+    key, name = (of[0] for of in (load_manifest("digits/test").keys, load_manifest("digits/test").classes))
+    node["id"]["val"]["manifest"] = manifest(key, **{name: [0]})
+    with pytest.raises(LeakageError, match=f"id_val digits and id_test digits have 1 image in common, e.g. '{key}'"):
+        refuse_same_images(build_benchmark(node))
 
 
 def test_digits_are_scikit_learns_spread_over_eight_bits():

@@ -42,6 +42,9 @@ def test_an_idx_key_is_a_row_of_its_part_and_its_label_must_agree(root, packed):
     assert found.present.tolist() == [True, True, False, True, False]
     for image, expected in zip(images(found), [test[1], train[2], test[0]], strict=True):
         np.testing.assert_array_equal(image, expected)
+    write_idx(root / "odd", "t10k", test, [0, 7, 7], packed)
+    with pytest.raises(DataError, match=r"has 2 images, .* 3 labels"):
+        IdxFiles(at=["m"]).find(root / "odd", keys)
 
 
 def test_an_npz_pack_is_read_by_its_paths(root):

@@ -1,6 +1,7 @@
 """Contact sheets of splits: some of the images with their labels, and numbers that reveal mistakes."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from openbench.core.benchmark import Split
+from openbench.core.benchmark import Image, Split
 from openbench.data.manifests import UNNAMED
 from openbench.data.sources.items import spaced
 from openbench.data.sources.transforms import channel_statistics
@@ -76,16 +77,24 @@ def stats_of(split: Split, names: tuple[str, ...]) -> SplitStats:
     Raises:
         DataError: one of its images cannot be read.
     """
-    images = [split.items[int(index)] for index in spaced(len(split), _SAMPLE)]
-    mean, std = channel_statistics(images)
+    shapes, grey = list[tuple[int, int]](), list[bool]()
+
+    def images() -> Iterator[Image]:  # one at a time: photographs are large
+        for index in spaced(len(split), _SAMPLE):
+            image = split.items[int(index)]
+            shapes.append((image.shape[0], image.shape[1]))
+            grey.append(image.ndim == 2 or not np.ptp(image, axis=2).any())
+            yield image
+
+    mean, std = channel_statistics(images())
     return SplitStats(
         where=f"{split.role}/{split.name}",
         count=len(split),
         classes=Counter(class_of_each(split, names)),
-        sizes=tuple(Counter((image.shape[0], image.shape[1]) for image in images).most_common()),
+        sizes=tuple(Counter(shapes).most_common()),
         mean=tuple(map(float, mean)),
         std=tuple(map(float, std)),
-        grey=float(np.mean([image.ndim == 2 or not np.ptp(image, axis=2).any() for image in images])),
+        grey=sum(grey) / len(grey),
     )
 
 

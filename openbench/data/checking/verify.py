@@ -19,7 +19,7 @@ from openbench.data.build import advice, fatal, open_benchmark, survey, with_out
 from openbench.data.dataset import Located, SetConfig, readable_fingerprint
 from openbench.data.manifests import Manifest, known_pairs
 from openbench.data.own.features import FeatureItems, FeatureRows
-from openbench.data.sources.items import ArrayItems, FileItems
+from openbench.data.sources.items import ArrayItems, FileItems, MadeItems
 from openbench.digest import array_sha256
 from openbench.errors import DataError, LeakageError, listed
 
@@ -257,7 +257,7 @@ def _leak(name: str, sides: tuple[Split, Split], shared: Sequence[str]) -> Leaka
 
 
 def _places(items: Any) -> Mapping[object, int]:
-    """The position of each image by its file, row or bytes; empty for other items."""
+    """The position of each image by its file, row, bytes or what it is made of; empty for other items."""
     from torch.utils.data import ConcatDataset
 
     if isinstance(items, ConcatDataset):  # joined ID sets
@@ -266,6 +266,8 @@ def _places(items: Any) -> Mapping[object, int]:
     if isinstance(items, ArrayItems):
         start = items.pixels.__array_interface__["data"][0]
         return {(start, int(row)): position for position, row in enumerate(np.asarray(items.rows))}
+    if isinstance(items, MadeItems):
+        return {of: position for position, of in enumerate(items.of)}
     if isinstance(items, FeatureItems):
         return {content.tobytes(): position for position, content in enumerate(items.contents[items.rows])}
     if not isinstance(items, FileItems):

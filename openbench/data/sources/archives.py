@@ -119,7 +119,10 @@ class IdxFiles(Source):
         labels = prefix and _idx_file(place, f"{prefix}-labels-idx1-ubyte")
         if not images or not labels:
             return None
-        return _idx(images, 3), _idx(labels, 1)
+        pixels, digits = _idx(images, 3), _idx(labels, 1)
+        if len(pixels) != len(digits):
+            raise DataError(f"'{images}' has {len(pixels)} images, '{labels}' {len(digits)} labels — get both again")
+        return pixels, digits
 
     def _image(self, key: str) -> tuple[str, str]:
         """The part and the name of an image, with or without a folder for its class."""

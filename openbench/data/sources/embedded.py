@@ -29,7 +29,8 @@ class Embedded(Source):
             *_, class_name, number = keys[at].split("/")
             return self.image(class_name, int(number))
 
-        return FoundImages(MadeItems(len(keys), make), np.ones(len(keys), dtype=bool))
+        of = [(self, key) for key in keys]
+        return FoundImages(MadeItems(len(keys), make, of), np.ones(len(keys), dtype=bool))
 
     @abstractmethod
     def image(self, class_name: str, number: int) -> Image:

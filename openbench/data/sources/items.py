@@ -1,7 +1,7 @@
 """Images that are decoded when they are read: rows of an array, or files."""
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,10 +45,12 @@ class MadeItems:
     Args:
         count: of the items.
         make: position → item; an IndexError where there is none.
+        of: what each is made of, where that tells whether two sets have the same one.
     """
 
     count: int
     make: Callable[[int], Image]
+    of: Sequence[Hashable] = ()
 
     def __len__(self) -> int:
         return self.count
