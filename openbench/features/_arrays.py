@@ -110,9 +110,9 @@ def cached(file: ColumnFile, count: int, parts: Iterator[NamedRows], about: Mapp
     if file.fault(count) is not None:
         with writing(file.folder):
             file.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(file.folder / ".lock"):
-            if file.fault(count) is not None:  # another job may have written it meanwhile
-                write_columns(file.folder, count, parts, about)
+            with FileLock(file.folder / ".lock"):
+                if file.fault(count) is not None:  # another job may have written it meanwhile
+                    write_columns(file.folder, count, parts, about)
     return file.open()
 
 

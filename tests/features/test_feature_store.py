@@ -1,6 +1,8 @@
 """The feature store: what is cached, what it costs, what is refused, and that damage never becomes a number."""
 
+import json
 import os
+import pickle
 import re
 from pathlib import Path
 
@@ -12,8 +14,10 @@ from openbench.core.benchmark import Split
 from openbench.core.request import Field, Perturb, Request
 from openbench.data.loading import batches
 from openbench.digest import digest
-from openbench.errors import CheckpointError, FieldError
+from openbench.errors import CacheError, CheckpointError, FieldError
+from openbench.features import _arrays as arrays
 from openbench.features.store import FeatureStore
+from openbench.storage.checksum import content_digest
 
 from ..logged import logged  # noqa: TID252 — the tests are no package
 from .feature_toys import toy_backbone, toy_split
@@ -109,6 +113,32 @@ def test_a_damaged_column_is_reported_and_computed_again(store: FeatureStore, da
     assert backbone.passes == 2 * len(split)
     (line,) = said  # the undamaged column was kept
     assert re.match(r"cache: 'logits.* — computed again", line)
+
+
+class Payload:
+    """What unpickling would run."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> object:
+        return Path.touch, (self.target,)
+
+
+def test_a_pickle_in_place_of_a_column_is_never_opened(tmp_path: Path) -> None:
+    column = arrays.ColumnFile(tmp_path, "logits")
+    column.array.write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
+    column.sidecar.write_text(json.dumps({"digest": content_digest(column.array)}))
+    assert "cannot be read" in str(column.fault(1))
+    with pytest.raises(ValueError, match="allow_pickle"):
+        column.open()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_lock_that_cannot_be_opened_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(CacheError, match="cannot write in"):
+        arrays.cached(arrays.ColumnFile(tmp_path, "text"), 1, iter(()), {})
 
 
 def test_a_store_tells_that_it_waits_for_another_job(store: FeatureStore) -> None:
