@@ -59,6 +59,18 @@ def test_time_left_is_the_mean_of_what_was_computed_times_what_is_not(sweep):
     assert sweep.left() == ", about 2 min left"  # two at a time
 
 
+def test_a_sweep_goes_on_after_a_job_that_names_a_file_outside_utf_8(engine, capsys):
+    engine.broken["knn"] = DataError("image 'a\udcff.png' cannot be read")
+    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 2
+    assert "sweep: 2 jobs, 1 done, 1 failed (" in capsys.readouterr().err
+
+
+def test_status_reads_sweeps_of_earlier_versions(sweep):
+    (sweep.folder / "outcomes").mkdir()
+    (sweep.folder / "outcomes" / "0.json").write_text('{"code": 0, "status": "written", "job": 0, "objective": null}')
+    assert Sweep.read(sweep.folder).counts() == "1 done, 0 failed, 8 not run"
+
+
 def test_an_error_of_many_jobs_has_its_details_once(engine, capsys):
     engine.broken["knn"] = DataError("set 'tin' not found — searched 2 places\n  ./here\n  ./there\nput it there")
     assert main(["run", "-m", "+benchmark=digits", "method=knn,msp", "seed=0,1,2"]) == 2

@@ -1,14 +1,14 @@
 """The folder of a sweep: its jobs, their outcomes, the table and lines that describe them, and `sweep status`."""
 
+import json
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
 
 import click
-from pydantic import TypeAdapter
 
 from openbench.cli import options
 from openbench.cli.output import note, print_tables
@@ -51,7 +51,7 @@ class Outcome:
 
     def write(self, sweep: Path) -> None:
         """Write it into the sweep's folder: a launcher may have carried the job out on another machine."""
-        write_whole(sweep / OUTCOMES / f"{self.job}.json", _OUTCOME.dump_json(self))
+        write_whole(sweep / OUTCOMES / f"{self.job}.json", json.dumps(asdict(self)).encode())
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Sweep:
         """Write its plan, and forget the outcomes of an earlier sweep in this folder."""
         for file in self.folder.glob(f"{OUTCOMES}/*.json"):
             file.unlink()
-        write_whole(self.folder / PLAN, _SWEEP.dump_json(self))
+        write_whole(self.folder / PLAN, json.dumps(asdict(self), default=str).encode())
 
     @classmethod
     def read(cls, folder: Path) -> "Sweep":
@@ -86,8 +86,8 @@ class Sweep:
             ConfigError: there is none.
         """
         try:
-            return replace(_SWEEP.validate_json((folder / PLAN).read_bytes()), folder=folder)
-        except (OSError, ValueError) as error:
+            return cls(**{**json.loads((folder / PLAN).read_bytes()), "folder": folder})
+        except (OSError, ValueError, TypeError) as error:
             raise ConfigError(f"'{folder}' is not the folder of a sweep ({error})") from error
 
     def begun(self) -> bool:
@@ -96,8 +96,9 @@ class Sweep:
 
     def outcomes(self) -> list[Outcome]:
         """Return the outcome of every job, in their order."""
-        found = [_OUTCOME.validate_json(file.read_bytes()) for file in self.folder.glob(f"{OUTCOMES}/*.json")]
-        begun = {outcome.job: outcome for outcome in found}
+        found = [json.loads(file.read_bytes()) for file in self.folder.glob(f"{OUTCOMES}/*.json")]
+        # Sweeps of earlier versions have an objective.
+        begun = {one["job"]: Outcome(**{key: one[key] for key in one if key != "objective"}) for one in found}
         return [begun.get(job, Outcome(FAILED, "", NOT_RUN, {}, job, label)) for job, label in enumerate(self.labels)]
 
     def title(self, job: int, label: str) -> str:
@@ -145,9 +146,6 @@ class Sweep:
         counts = {DONE: len(every) - sum(counts.values()), **counts}
         counts["skipped: not applicable"] = counts.pop(NOT_APPLICABLE)
         return ", ".join(f"{count} {what}" for what, count in counts.items() if count or what in (DONE, FAILED_STATUS))
-
-
-_OUTCOME, _SWEEP = TypeAdapter(Outcome), TypeAdapter(Sweep)
 
 
 def numbers(jobs: Sequence[int]) -> str:
