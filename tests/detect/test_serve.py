@@ -4,6 +4,7 @@ Last its queue and its budget of pixels, without sockets.
 """
 
 import asyncio
+import gc
 import http.client
 import io
 import json
@@ -15,14 +16,15 @@ import threading
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.WebPImagePlugin import WebPImageFile
 
-from openbench.detect.serve.app import Batches, Budget, serve
+from openbench.detect.serve.app import Batches, Budget, Service, serve
 from openbench.detect.serve.images import ServerLimits
 from openbench.errors import ConfigError
 from openbench.progress import messages
@@ -257,6 +259,11 @@ def test_a_body_without_a_declared_length_is_cut_off(server):
     assert b" 413 " in server.raw(head, *[chunk] * 8).split(b"\r\n")[0]
 
 
+def test_a_body_that_is_declared_too_large_is_refused_before_it_is_sent(server):
+    head = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/png\r\nExpect: 100-continue\r\n"
+    assert server.raw(head + b"Content-Length: 100001\r\n\r\n").startswith(b"HTTP/1.1 413 ")
+
+
 def samples(text):
     """Prometheus' text format: {name with labels: value}, every line being a comment or a sample."""
     line = re.compile(r'([a-z_]+(?:\{[a-z]+="[^"\\\n]*"(?:,[a-z]+="[^"\\\n]*")*\})?) ([0-9.e+-]+|\+Inf)')
@@ -351,6 +358,24 @@ def test_a_spent_budget_of_pixels_lets_others_wait():
         await asyncio.wait_for(waits, 1)
 
     asyncio.run(budget())
+
+
+def test_what_waits_for_room_has_no_decoder():
+    alive = []
+
+    @asynccontextmanager
+    async def holding(pixels):
+        alive.extend(found for found in gc.get_objects() if type(found) is WebPImageFile)
+        yield
+
+    async def request():
+        service = Service(lambda images: [{}] * len(images), {}, ServerLimits())
+        service.budget.holding = holding
+        async with service.batches.running():
+            assert await service._rows([encoded(form="WEBP")] * 2) == [{}, {}]
+
+    asyncio.run(request())
+    assert not alive
 
 
 def test_images_of_a_cancelled_request_leave_the_queue_at_once():

@@ -30,7 +30,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from openbench.detect.serve.images import RefusedError, ServerLimits, opened, pixels_of
+from openbench.detect.serve.images import RefusedError, ServerLimits, pixels_of, size_of
 from openbench.errors import ConfigError
 from openbench.results.escape import one_line
 
@@ -224,12 +224,11 @@ class Service:
     async def _rows(self, uploads: Sequence[bytes]) -> PredictionRows:
         limits = self.limits
         # In a thread: a header may have a million parts, and other requests are answered meanwhile.
-        files = [await asyncio.to_thread(opened, upload, limits) for upload in uploads]
-        pixels = sum(file.width * file.height for file in files)
+        pixels = sum([await asyncio.to_thread(size_of, upload, limits) for upload in uploads])
         if pixels > max(limits.image_pixels, limits.waiting_pixels):
             raise RefusedError(413, "too_many_pixels", "the images have too many pixels in all")
         async with self.budget.holding(pixels):
-            images = [await asyncio.to_thread(pixels_of, file) for file in files]
+            images = [await asyncio.to_thread(pixels_of, upload, limits) for upload in uploads]
             return await self.batches.rows(images)
 
     async def _uploads(self, request: Request) -> list[bytes]:
@@ -251,11 +250,15 @@ class Service:
 
     async def _body(self, request: Request) -> bytes:
         limit = self.limits.body_bytes
+        too_large = RefusedError(413, "too_large", f"the request has more than {limit:,} bytes")
+        declared = request.headers.get("content-length", "")
+        if declared.isascii() and declared.isdigit() and int(declared) > limit:
+            raise too_large  # before it is sent: curl asks with Expect, and reads no answer while it sends
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
             if len(body) > limit:
-                raise RefusedError(413, "too_large", f"the request has more than {limit:,} bytes")
+                raise too_large
         return bytes(body)
 
     async def _parts(self, request: Request, body: bytes) -> list[bytes]:

@@ -74,8 +74,8 @@ class RefusedError(Exception):
         return {"error": {"code": self.code, "message": str(self)}}
 
 
-def opened(content: bytes, limits: ServerLimits) -> Pillow.Image:
-    """Return an image file of which only the header was read.
+def size_of(content: bytes, limits: ServerLimits) -> int:
+    """Return the number of pixels of an image file, from its header; no decoder is kept, as WebP's has two canvases.
 
     Args:
         content: the file.
@@ -84,6 +84,11 @@ def opened(content: bytes, limits: ServerLimits) -> Pillow.Image:
     Raises:
         RefusedError: not an image of one of the formats, more than 8 bits of grey, or beyond the limits.
     """
+    with closing(_opened(content, limits)) as image:
+        return image.width * image.height
+
+
+def _opened(content: bytes, limits: ServerLimits) -> Pillow.Image:
     if content.startswith(_JPEG) and _scans(content) > _SCANS:
         raise RefusedError(413, "too_many_scans", f"the image is a JPEG of more than {_SCANS} scans")
     try:
@@ -114,12 +119,13 @@ def _scans(content: bytes) -> int:
     return scans
 
 
-def pixels_of(image: Pillow.Image) -> NDArray[np.uint8]:
-    """Return the pixels (h, w, 3) of an opened image; of several frames the first.
+def pixels_of(content: bytes, limits: ServerLimits) -> NDArray[np.uint8]:
+    """Return the pixels (h, w, 3) of an image file; of several frames the first.
 
     Raises:
-        RefusedError: it cannot be decoded.
+        RefusedError: as `size_of`, or it cannot be decoded.
     """
+    image = _opened(content, limits)
     try:
         with closing(image):
             # The EXIF orientation is not applied: thresholds were calibrated on pixels as stored.
