@@ -97,7 +97,7 @@ def check_fits(backbone: Backbone, method: Method, name: str) -> None:
             "a detector have no names — choose the method that it averages, e.g. mcm"
         )
     read = lacking(backbone, method, backbone.classifies)
-    if read != lacking(backbone, method):
+    if not backbone.classifies and (read != lacking(backbone, method) or "the head" in read):
         raise NotApplicableError(
             f"method '{name}' reads {', '.join(read)}, and model '{backbone.name}' has no classifier — pass one, "
             "head=(W, b), or choose a method that reads features only, e.g. knn or mds"

@@ -67,5 +67,7 @@ def test_what_does_not_fit_is_refused(detector, tmp_path):
         detector.save(tmp_path / "detector", network="onnx")
     with pytest.raises(DataError, match="head: W has 4 columns for 6 features"):
         Detector(None, "msp", head=(np.ones((3, 4)), None)).calibrate(HELD)
+    with pytest.raises(NotApplicableError, match=r"'react' reads the head, .* has no classifier — pass one, head="):
+        Detector(None, "react").fit(TRAIN)
     with pytest.raises(NotApplicableError, match="method 'odin' reads logits, input gradients"):
         Detector(None, "odin").fit(TRAIN)
