@@ -23,7 +23,9 @@ def resolve_device(name: str = "auto") -> torch.device:
     Raises:
         ConfigError: an unknown name, or a device that this machine or this build of torch lacks.
     """
-    mps, cuda = int(torch.backends.mps.is_available()), torch.cuda.device_count()
+    mps = int(torch.backends.mps.is_available())
+    # NVML counts GPUs that torch cannot use, with a driver that is too old.
+    cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
     count = {"cuda": cuda, "mps": mps, "cpu": 1}
     try:
         device = torch.device(next(kind for kind in count if count[kind]) if name == "auto" else name)

@@ -18,6 +18,13 @@ def test_absent_cuda_device_is_refused_before_anything_runs() -> None:
         resolve_device("cuda:99")
 
 
+def test_a_gpu_whose_driver_torch_cannot_use_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert resolve_device("auto") == torch.device("cpu")
+
+
 def test_absent_package_names_the_command_that_installs_it() -> None:
     with pytest.raises(ConfigError, match="pip install no_such_package"):
         _compat.library("no_such_package")

@@ -93,3 +93,14 @@ def test_neighbours_vote_as_in_scikit_learn_whatever_the_block(monkeypatch):
 def test_a_class_without_samples_is_refused(fitting):
     with pytest.raises(DataError, match=r"a head for 4 classes .* found 3 classes and none of class 3"):
         fitting(TRAIN, VAL, 4)
+
+
+def test_a_probe_of_separable_classes_has_converged_at_a_small_weight(monkeypatch):
+    monkeypatch.setattr(fit, "LAMBDAS", (10.0, 1e-6))
+    train, val = drawn(0, spread=0.2), drawn(1, spread=0.2)
+    found = linear_probe(train, val, CLASSES).about["trials"][1]["cross_entropy"]
+    x, y = train.features.numpy().astype(np.float64), train.labels.numpy()
+    mean, scale = x.mean(0), np.sqrt(((x - x.mean(0)) ** 2).mean())
+    oracle = LogisticRegression(C=1 / (len(x) * 1e-6), tol=1e-10, max_iter=100_000).fit((x - mean) / scale, y)
+    p = oracle.predict_proba((val.features.numpy() - mean) / scale)[np.arange(len(val)), val.labels.numpy()]
+    assert np.log(found) == pytest.approx(np.log(-np.log(p).mean()), abs=0.01)

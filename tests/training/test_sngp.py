@@ -6,6 +6,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
+from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 from torch import nn
 from torch.nn import functional
@@ -14,7 +15,7 @@ from openbench.training.base import Batch, features_and_logits
 from openbench.training.loop import _loop as loop
 from openbench.training.loop._loop import train
 from openbench.training.loop.weights import evaluated
-from openbench.training.methods.sngp import SNGP, DistanceAware, RandomFeatures, SpectralBound, overlap
+from openbench.training.methods.sngp import SNGP, DistanceAware, Posterior, RandomFeatures, SpectralBound, overlap
 
 from . import training_toys
 from .training_toys import CLASSES, QUIET, RECIPE, array, backbone, info, job, model_of, reading, sets, trained
@@ -88,6 +89,18 @@ def test_random_features_have_the_gaussian_kernel() -> None:
     normal = functional.layer_norm(h, (15,)).double().numpy()
     expected = RBF(0.8 * np.sqrt(15))(normal)
     np.testing.assert_allclose(phi @ phi.T, expected, atol=0.01)
+
+
+def test_variance_is_that_of_a_gaussian_process() -> None:
+    """With w = 1 and prior variance 1 it is the latent variance of GP regression with unit noise."""
+    torch.manual_seed(0)
+    random, posterior = RandomFeatures(4, 1000, 0.5, 3.0), Posterior(1000, 1, 3.0)
+    seen, new = torch.randn(30, 4), torch.randn(5, 4)
+    posterior.add(random(seen), torch.ones(30, 1))
+    process = GaussianProcessRegressor(RBF(0.5 * 2), alpha=1.0, optimizer=None)
+    process.fit(functional.layer_norm(seen, (4,)).numpy(), np.zeros(30))
+    expected = process.predict(functional.layer_norm(new, (4,)).numpy(), return_std=True)[1] ** 2
+    np.testing.assert_allclose(posterior.variance(1.0)(random(new))[:, 0].numpy(), expected, atol=0.05)
 
 
 def operator(layer: nn.Module, shape: tuple[int, ...]) -> Array:
