@@ -13,14 +13,15 @@ import numpy as np
 
 from openbench.api.result import names_of, opened
 from openbench.cli import options
-from openbench.cli.output import left_out, picture_format, print_tables
+from openbench.cli.output import left_out, picture_format, print_tables, write_json
 from openbench.cli.process import OK, writing
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
-from openbench.errors import CacheError, ConfigError, OpenbenchError
+from openbench.errors import CacheError, ConfigError, OpenbenchError, check_choice, did_you_mean
 from openbench.metrics.curve import check_rate
 from openbench.results.comparisons.rejection import contenders, rejection_tables
 from openbench.results.comparisons.thresholds import GroupedScores, group_table, scored_runs, summary_tables
+from openbench.results.escape import console
 from openbench.results.records.settings import given_of
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.formats import read_sets
@@ -28,15 +29,10 @@ from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore, first_with
 from openbench.results.tables.published import rebench_figures, rejection_figures
 from openbench.storage.files import write_whole
+from openbench.storage.yaml_file import parse_yaml
 
 if TYPE_CHECKING:
     from openbench.report.run_page import Sheet
-
-
-from openbench.cli.output import write_json
-from openbench.errors import check_choice, did_you_mean
-from openbench.results.escape import console
-from openbench.storage.yaml_file import parse_yaml
 
 _SIDE = 192  # pixels of a picture's longer side, at most
 _SCORE_FILES = (".csv", ".parquet")
