@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from openbench.__main__ import main
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.errors import RecordError
+from openbench.errors import CacheError, RecordError
 from openbench.metrics.selective.double_score import DEFAULT_MUS
 from openbench.metrics.selective.risk import SelectiveCurve, oscr_selective
 from openbench.results.comparisons.rejection import contenders, rejection_tables
@@ -185,6 +185,10 @@ def test_what_is_missing_is_named(runs, store):
         contenders(runs[0], store, "tow")
     with pytest.raises(RecordError, match="no record of method 'vin'; did you mean 'vim'"):
         contenders(runs[0], store, "toy", ["vin"])
+    said = []
+    with pytest.raises(CacheError, match=r"scores of run .* not found"):
+        contenders(runs[0], ScoreStore(store.root / "empty"), "toy", (), said.append)
+    assert said == []  # one error, not one for each run
 
 
 def test_a_benchmark_without_a_classifier_has_no_selective_risk(runs, store):

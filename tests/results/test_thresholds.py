@@ -119,6 +119,12 @@ def test_what_is_missing_is_named(runs):
     scores.path(records[0].run_id).unlink()
     with pytest.raises(CacheError, match=f"scores of run {records[0].run_id} not found"):
         scored_runs(records, scores, ["case"])
+    said = []
+    assert scored_runs(records, scores, ["case"], said.append)
+    assert len(said) == 1
+    with pytest.raises(CacheError, match="not found"):
+        scored_runs(records, ScoreStore(scores.root / "empty"), ["case"], said.append)
+    assert len(said) == 1  # one error where there are no scores, not one for each run
 
 
 def grouped(record, case, group, **backbone):

@@ -78,6 +78,7 @@ def contenders(
 
     Raises:
         RecordError: no run on the benchmark or of a method, no classifier, or two runs that one row cannot hold.
+        CacheError: none of the runs has its scores any more.
     """
     records = list(records)
     present = {str(r.benchmark.get("name")) for r in records}
@@ -87,13 +88,16 @@ def contenders(
     _check_present("method", methods, present_methods, f"+benchmark={benchmark} method=NAME")
     order = list(methods) or sorted(present_methods)
     by_digest: dict[str, list[Contender]] = {}
+    lost: list[CacheError] = []
     for row, benchmarks in by_row(r for r in of_benchmark if r.method.get("name") in order).items():
         for digest, record in benchmarks[benchmark].items():
             try:
                 contender = _contender(row, record, scores)
                 by_digest.setdefault(digest, []).append(contender)
             except CacheError as error:
-                on_lost(error)
+                lost.append(error)
+    for reason in lost:
+        (on_lost if by_digest else refuse)(reason)
     for rows in by_digest.values():
         rows.sort(key=lambda row: order.index(row.who.method))
     return by_digest

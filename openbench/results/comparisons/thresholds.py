@@ -73,6 +73,7 @@ def scored_runs(
 
     Raises:
         RecordError: a prefix that no record's benchmark has, or two runs that one row cannot hold.
+        CacheError: none of the runs has its scores any more.
     """
     records = [record for record in records if not is_per_set(record)]
     names = sorted({str(record.benchmark.get("name")) for record in records})
@@ -86,7 +87,7 @@ def scored_runs(
     for record in records:
         if str(record.benchmark.get("name")).startswith(tuple(prefixes)):
             by_case.setdefault(_case(record), []).append(record)
-    methods = []
+    methods, lost = list[GroupedScores](), list[CacheError]()
     for case, members in sorted(by_case.items()):
         read, derived = dict[RowKey, Groups](), dict[RowKey, Groups]()
         for row, benchmarks in by_row(members).items():
@@ -94,7 +95,7 @@ def scored_runs(
                 try:
                     sides = _sides(scores.read(record.run_id))
                 except CacheError as error:
-                    on_lost(error)
+                    lost.append(error)
                     continue
                 read.setdefault(row, {})[name] = sides
                 if row.method == _GRADNORM and "mean" in record.method["params"] and record.backbone.get("num_classes"):
@@ -105,6 +106,8 @@ def scored_runs(
             groups = sorted({**derived.get(row, {}), **read.get(row, {})}.items())
             pairs = {name: (ids.astype(np.float64), oods.astype(np.float64)) for name, (ids, oods) in groups}
             methods.append(GroupedScores(row.method, row.about, pairs, case, of, row.training))
+    for reason in lost:
+        (on_lost if methods else refuse)(reason)
     return sorted(methods, key=lambda scored: (scored.case, scored.method, scored.about))
 
 
