@@ -261,7 +261,8 @@ class Estimator:
         linear = None if head is None else as_head(head, d)
         if linear is None and any(leaf.request.head for leaf in leaves(method)):
             raise _missing(name, "the head", "head=(W, b)")
-        fitting = Fitting(train, _split(name, *val) if val else train, Rows(name, d, head=linear).head)
+        id_val = _split(name, *val) if val and isinstance(method, Composite) else train
+        fitting = Fitting(train, id_val, Rows(name, d, head=linear).head)
         try:
             self.method_ = fit(method, fitting, _Columns(name, linear), _CPU)
         except FieldError as error:

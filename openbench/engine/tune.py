@@ -147,8 +147,10 @@ def tune(method: Method, space: Mapping[str, Sequence[Any]], *contexts: TuneCont
             if read[index] != of:
                 fitted, of = None, read[index]  # before the next fit: one may take gigabytes
             try:
-                fitted = _at(method, params, context, fitted)
-                trial = _trial(fitted, context)
+                unfitted = with_params(method, params)
+                if fitted is None:
+                    fitted = context.fit(unfitted)
+                trial = _trial(_at(fitted, unfitted), context)
             except MethodError as error:
                 trial = {"infeasible": str(error)}
             found[index].append(trial)
@@ -156,7 +158,7 @@ def tune(method: Method, space: Mapping[str, Sequence[Any]], *contexts: TuneCont
     trials = [{"params": params, **_mean(parts)} for params, parts in zip(settings, found, strict=True)]
     best = best_trial(method, trials)
     same = len(contexts) == 1 and fitted is not None and read[trials.index(best)] == of
-    return Tuned(dict(best["params"]), trials, _at(method, best["params"], contexts[0], fitted) if same else None)
+    return Tuned(dict(best["params"]), trials, _at(fitted, with_params(method, best["params"])) if same else None)
 
 
 def _mean(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -167,15 +169,12 @@ def _mean(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"auroc": fmean(part["auroc"] for part in parts)}
 
 
-def _at(method: Method, params: Mapping[str, Any], context: TuneContext, fitted: Method | None) -> Method:
-    """The method fitted at a setting; with a fit of one that differs only in what `score` reads, a copy of that."""
-    unfitted = with_params(method, params)
-    if fitted is None:
-        return context.fit(unfitted)
-    fitted = copy.copy(fitted)
-    for name in type(method).read_by_score:
-        setattr(fitted, name, getattr(unfitted, name))
-    return fitted
+def _at(fitted: Method, unfitted: Method) -> Method:
+    """A copy of a fitted method, without what `score` stored in another, with what only `score` reads of `unfitted`."""
+    found = copy.copy(fitted)
+    for name in type(unfitted).read_by_score:
+        setattr(found, name, getattr(unfitted, name))
+    return found
 
 
 def _trial(fitted: Method, context: TuneContext) -> dict[str, Any]:

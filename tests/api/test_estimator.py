@@ -95,6 +95,11 @@ def test_an_object_goes_wherever_a_name_goes():
     assert np.array_equal(ob.method(KNN(k=5)).fit(X, Y).score(TEST), ob.method("knn", k=5).fit(X, Y).score(TEST))
 
 
+def test_a_method_that_is_fitted_on_validation_is_fitted_on_the_first_argument_with_val_or_without():
+    alone, beside = (ob.method("temp_scaling").fit(X, Y, head=(W, B), **how) for how in ({}, {"val": (X[:9], Y[:9])}))
+    assert np.array_equal(alone.score(TEST), beside.score(TEST))
+
+
 def test_a_method_made_of_others_learns_its_weights_from_validation():
     pair = ob.method("knn_msp")
     with pytest.raises(NotApplicableError, match=r"'knn_msp' weighs its parts on ID validation — pass val="):

@@ -34,10 +34,12 @@ def test_a_run_of_trained_weights_is_named_by_its_training_without_the_name_of_t
     assert trained.run_id == named(document({"method": {"k": 50}, "seed": 0, "training": {"epochs": 1}}))
 
 
-def test_images_and_outliers_enter_the_name_only_where_they_were_read():
+def test_images_and_outliers_and_code_enter_the_name_only_where_there_are_such():
     config = {"method": {"k": 50}, "seed": 0}
     assert replace(RELEASED, images={"ood_train": "x"}).run_id == named(document(config, images={"ood_train": "x"}))
     assert replace(RELEASED, outliers="y").run_id == named(document(config, outliers="y"))
+    for key in ("sources", "uncommitted"):
+        assert replace(RELEASED, **{key: {"x": "1"}}).run_id == named(document(config, **{key: {"x": "1"}}))
 
 
 def test_a_record_is_read_back_and_another_schema_or_key_is_refused():

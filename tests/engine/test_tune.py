@@ -96,7 +96,8 @@ class Drawn(Mean):
         return self
 
     def score(self, x):
-        return super().score(x) + self.weight * x.features.sum(dim=1)
+        self.stored_ = getattr(self, "stored_", self.weight)  # must not reach the next setting
+        return super().score(x) + self.stored_ * x.features.sum(dim=1)
 
 
 @dataclass
