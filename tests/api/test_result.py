@@ -206,6 +206,12 @@ def test_precision_and_recall_are_those_of_every_threshold():
     np.testing.assert_allclose(line.get_xydata(), [*expected, (0, 1)])
 
 
+def test_densities_hold_all_images():
+    for patch in [patch for axes in evaluated().plot("scores").axes for patch in axes.patches]:
+        values, edges, _ = patch.get_data()
+        assert (values * np.diff(edges)).sum() == pytest.approx(1)
+
+
 def test_several_results_are_compared_per_set_and_no_two_lines_look_alike():
     results = Results({f"m{k}": evaluated(f"m{k}", seed=k) for k in range(24)})
     axes = results.plot("roc").axes
