@@ -157,8 +157,8 @@ def tune(method: Method, space: Mapping[str, Sequence[Any]], *contexts: TuneCont
             context.report(next(count), len(settings) * len(contexts), {"params": params, **trial})
     trials = [{"params": params, **_mean(parts)} for params, parts in zip(settings, found, strict=True)]
     best = best_trial(method, trials)
-    same = len(contexts) == 1 and fitted is not None and read[trials.index(best)] == of
-    return Tuned(dict(best["params"]), trials, _at(fitted, with_params(method, best["params"])) if same else None)
+    last = fitted if len(contexts) == 1 and read[trials.index(best)] == of else None
+    return Tuned(dict(best["params"]), trials, last and _at(last, with_params(method, best["params"])))
 
 
 def _mean(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
