@@ -256,12 +256,15 @@ class Estimator:
             )
         if isinstance(method, Composite) and val is None:
             raise NotApplicableError(f"method '{name}' weighs its parts on ID validation — pass val=(X, y)")
-        train = _split(name, X, y if Field.LABELS in method.request.fields else None, logits)
+        labelled = Field.LABELS in method.request.fields
+        train = _split(name, X, y if labelled else None, logits)
         d = as_array(X, "X").shape[1]
         linear = None if head is None else as_head(head, d)
         if linear is None and any(leaf.request.head for leaf in leaves(method)):
             raise _missing(name, "the head", "head=(W, b)")
-        id_val = _split(name, *val) if val and isinstance(method, Composite) else train
+        id_val = train
+        if isinstance(method, Composite) and val is not None:
+            id_val = _split(name, val[0], val[1] if labelled else None)
         fitting = Fitting(train, id_val, Rows(name, d, head=linear).head)
         try:
             self.method_ = fit(method, fitting, _Columns(name, linear), _CPU)

@@ -120,6 +120,7 @@ def test_a_method_made_of_others_learns_its_weights_from_validation():
         (lambda: ob.method("knn_mfs").fit(X), NotApplicableError, "'knn_mfs' reads mixed images, and an estimator has"),
         (lambda: ob.method("neglabel").fit(X, head=(W, B)), NotApplicableError, "'neglabel' reads embeddings of text"),
         (lambda: ob.method("cover").fit(X, val=(X, Y)), NotApplicableError, "'cover' reads corrupted images"),
+        (lambda: ob.method("knn_msp").fit(X, head=(W, B), val=X), MethodError, r"X has shape \(\d,\)"),
         (lambda: ob.method("msp").fit(X).score(X), NotApplicableError, r"reads logits — pass logits=…, or"),
         (lambda: ob.method("react").fit(X), NotApplicableError, r"reads the head — pass head=\(W, b\)"),
         (lambda: ob.method("mds").fit(X), NotApplicableError, "reads labels — pass y"),
