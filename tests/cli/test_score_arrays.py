@@ -90,7 +90,9 @@ def test_what_larger_scores_mean_is_asked_for_unless_the_array_is_openoods(tmp_p
     [
         ({"conf": None}, "has no array 'conf' (OpenOOD) or 'scores', found: pred, label"),
         ({"pred": np.zeros(3)}, "found conf float32 (40,), label int64 (40,), prediction float64 (3,)"),
-        ({"conf": np.full(40, np.nan)}, "row 0: score is empty and 39 more like it — allowed: a number"),
+        ({"conf": np.full(40, np.nan)}, "row 0: conf is empty and 39 more like it — allowed: a number"),
+        ({"label": np.full(40, np.nan)}, "row 0: label is empty and 39 more like it — allowed: a number"),
+        ({"label": np.where(np.arange(40) == 3, np.nan, -1)}, "row 3: label is empty — allowed: a number"),
         ({"conf": np.array([{}] * 40)}, "(Object arrays cannot be loaded when allow_pickle=False) — write numbers"),
         ({"label": np.zeros(40, int)}, "no label of the far set 'mnist' is negative, which means OOD"),
         ({"scores": np.zeros(40)}, "has the arrays scores and conf"),

@@ -81,6 +81,7 @@ DAMAGED = {
         b"score,set,role,label,prediction,correct\n1,c,id_test,3,3,1\n2,c,id_test,3,1,1\n3,o,near,,,\n",
         "line 3: correct is '1' — allowed: 1 where label and",
     ),
+    "two validation sets": (HEAD + ROWS + b"1,v,id_val\n1,w,id_val\n", "has 2 sets of the role id_val: v, w"),
     "space in a name": (HEAD + ROWS + b"4,o ,far\n", "look alike"),
 }
 

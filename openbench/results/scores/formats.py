@@ -37,7 +37,7 @@ _KEYS = {
     "prediction": ("pred", "prediction", "predictions"),
     "image": ("image", "images"),
 }
-_SINGLE = ("id_test", "id_val", "ood_val")  # roles that files may be named by
+_SINGLE = ("id_test", "id_val", "ood_val")  # roles that have one set
 _SHOWN = 20
 # Writes the file of each set in a pickle of OpenOOD's `--save-score`; labels of OOD sets become −1, as OpenOOD's
 # evaluator sets them.
@@ -158,7 +158,10 @@ def _of_arrays(file: Path) -> "DataFrame":
     if not all(fits) or len({array.shape for array in arrays.values()}) > 1:
         described = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in arrays.items())
         raise DataError(f"{file}: found {described} — allowed: (n,), a number for each sample, and names of images")
-    return pd.DataFrame({name: a.astype(str if name == "image" else np.float64) for name, a in arrays.items()})
+    table = pd.DataFrame({name: a.astype(str if name == "image" else np.float64) for name, a in arrays.items()})
+    for name in table.columns.drop("image", errors="ignore"):
+        _Rows(file, table).numbers(name, "a number")
+    return table
 
 
 def _loaded(file: Path) -> dict[str, Any]:
@@ -224,6 +227,10 @@ def _distinct(sets: Sequence[SetScores], path: Path) -> list[SetScores]:
         first = found.setdefault((s.role, s.name), s)
         if first is not s and not np.array_equal(first.scores, s.scores):
             raise DataError(f"'{path}' has two sets {s.role}/{s.name} with other scores — keep one of them")
+    for role in _SINGLE:
+        names = sorted(name for other, name in found if other == role)
+        if len(names) > 1:
+            raise DataError(f"'{path}' has {len(names)} sets of the role {role}: {', '.join(names)} — allowed: one")
     return list(found.values())
 
 
