@@ -208,7 +208,9 @@ def _checked_labels(labels: Any, n: int, classes: Sequence[str], where: str) -> 
     if labels is None:
         return np.full(n, _UNKNOWN, dtype=np.int64)
     if classes and not isinstance(labels, Tensor) and np.asarray(labels).dtype.kind in "UO":
-        labels = [classes.index(str(name)) if str(name) in classes else _UNKNOWN for name in labels]
+        if stray := set(map(str, labels)) - set(classes):
+            raise DataError(f"{where} labels: '{min(stray)}' is not a class — allowed: {', '.join(classes)}")
+        labels = [classes.index(str(name)) for name in labels]
     return class_indices(labels, n, f"{where} labels", len(classes) or None)
 
 

@@ -148,6 +148,7 @@ def test_what_is_no_image_is_refused(given, message):
         (lambda d: d.save(None), "path — found null, allowed: a path"),
         (lambda d: load_detector(None), "path — found null"),
         (lambda d: d.select(NEW, fdr="a"), "out of range: found 'a'"),
+        (lambda d: d.calibrate((NEW, ["pink"] * len(NEW))), "'pink' is not a class — allowed: red, green, blue"),
         (lambda d: d.calibrate(images(99, 1), correction="asymptotic"), "monte_carlo, equal_local_level, simes, dkwm"),
         (lambda d: Detector("resnet20_cifar10", "msp", classes=5), "classes — found 5, allowed: "),
         (lambda d: Detector("resnet20_cifar10", "msp", batch_size=0), "batch_size"),
