@@ -148,6 +148,8 @@ class _Backbone(_Node):
     training: Words | None = None
     augment: Words | None = None
     outliers: Words | None = None
+    num_classes: Count | None = None
+    feature_dim: Count | None = None
 
 
 class _Method(_Node):

@@ -54,6 +54,7 @@ BAD = {
     "deep JSON": ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested too deeply"),
     "key twice": (TEXT.replace('"seed": 0', '"seed": 0, "seed": 1'), "the key 'seed' twice"),
     "another schema": (changed("schema", 99), "this version reads schema 2"),
+    "text in a count": (changed("backbone.num_classes", "six"), "key 'backbone.num_classes'"),
     "no backbone": (changed("backbone", {}), "key 'backbone.name' of the record is missing"),
 }
 
