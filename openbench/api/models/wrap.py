@@ -164,10 +164,17 @@ def named_config(name: str) -> tuple[str, dict[str, str]]:
 
     Args:
         name: of a backbone's config, or `timm:NAME`, `torchvision:NAME[/WEIGHTS]`, `open_clip:NAME[/WEIGHTS]`.
+
+    Raises:
+        ConfigError: a name in another library.
     """
     prefix, _, rest = name.partition(":")
-    if not rest or prefix not in _LIBRARIES:
+    if not rest:
         return name, {}
+    if prefix not in _LIBRARIES:
+        raise ConfigError(
+            f"model '{name}': '{prefix}' is none of {', '.join(_LIBRARIES)} — load the network and pass it instead"
+        )
     if _LIBRARIES[prefix] and "/" in rest:
         model, _, weights = rest.rpartition("/")
         return prefix, {"model": model, "weights": weights}
