@@ -52,19 +52,26 @@ class BlockHasher:
     """A digest of a long content that several threads can compute: SHA-256 over the SHA-256 of each 4 MiB."""
 
     def __init__(self) -> None:
-        self._blocks, self._rest = bytearray(), bytearray()
+        self._blocks = bytearray()
+        self._current = hashlib.sha256()
+        self._filled = 0
 
     def update(self, content: bytes | memoryview) -> None:
         """Append content."""
-        self._rest += content
-        while len(self._rest) >= _BLOCK:
-            self._blocks += hashlib.sha256(self._rest[:_BLOCK]).digest()
-            del self._rest[:_BLOCK]
+        view = memoryview(content).cast("B")
+        while len(view):
+            part = view[: _BLOCK - self._filled]
+            self._current.update(part)
+            self._filled += len(part)
+            view = view[len(part) :]
+            if self._filled == _BLOCK:
+                self._blocks += self._current.digest()
+                self._current, self._filled = hashlib.sha256(), 0
 
     def hexdigest(self) -> str:
         """Return the digest of all that was appended, 64 hex digits."""
-        last = hashlib.sha256(self._rest).digest() if self._rest else b""
-        return hashlib.sha256(self._blocks + last).hexdigest()
+        last = self._current.digest() if self._filled else b""
+        return hashlib.sha256(bytes(self._blocks) + last).hexdigest()
 
 
 def file_digest(path: str | Path) -> str:
