@@ -92,6 +92,9 @@ def test_conformal_fpr95_is_the_table_entry_of_the_classical_threshold():
     a, b = oracle.random_pair(3, 90, 70, 1)
     table = correction_table(90, 0.05)
     assert conformal_fpr95(PooledCurve.of(a, b), table) == table[round(oracle.fpr95(a, b) * 90)]
+    # 15 of 22 ID scores are above all OOD; as floats, 15/22·22 is below 15.
+    curve, table = PooledCurve.of(np.repeat([0.0, 2.0], [7, 15]), np.ones(10)), correction_table(22, 0.05)
+    assert conformal_fpr95(curve, table) == table[15] > table[14]
 
 
 def test_benjamini_hochberg_equals_scipy():
