@@ -9,6 +9,7 @@ from typing import Any, Literal
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -70,7 +71,7 @@ _NEEDLESS = re.compile(
     r"<metadata>.*?</metadata>|<!--.*?-->|(?<=<g) id=\"[^\"]*\"| transform=\"rotate\(-0 [^\"]*\"", re.DOTALL
 )
 _PLACES = re.compile(r" (?:d|x|y|transform)=\"[^\"]*\"")
-_DIGITS = re.compile(r"(\.\d)\d+")
+_DIGITS = re.compile(r"(?<=\.\d)\d+")
 Floats = NDArray[Any]
 Sets = Sequence[SetScores]
 Runs = Mapping[str, Sets]
@@ -86,6 +87,7 @@ class Picture(Figure):
         return stream.getvalue()
 
 
+_grounds: dict[tuple[Any, ...], str] = {}  # what an axis looks like → its SVG
 _given_up: dict[tuple[str, int], Figure] = {}  # kind and number of panels → a figure whose axes can be used again
 
 
@@ -152,17 +154,49 @@ def svg(figure: Figure, label: str, prefix: str = "") -> str:
         label: a description for screen readers; plain text.
         prefix: of the ids in it, so that several can stand on one page.
     """
-    stream = io.StringIO()
-    with mpl.rc_context(_SETTINGS):
-        figure.savefig(stream, format="svg", metadata=FORMS["svg"])
-    text = stream.getvalue()
-    text = re.sub(r"\s*\n\s*", " ", _NEEDLESS.sub("", text[text.index("<svg") :]))
-    text = _PLACES.sub(lambda match: _DIGITS.sub(r"\1", match.group()), text)
+    # Of pictures whose layout does not depend on what is in them.
+    every = [axis for axes in figure.axes if figure.get_label() for axis in (axes.xaxis, axes.yaxis)]
+    common = [axis for axis in every if _ENDS.issuperset(axis.get_view_interval())]
+    grounds = [_ground(figure, axis) for axis in common]
+    for axis in common:
+        axis.set_visible(False)
+    text = _svg(figure).replace("<g>", "".join(["<g>", *grounds]), 1)
+    for axis in common:
+        axis.set_visible(True)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}", text)
     for colour, variable in _VARIABLES.items():
         text = re.sub(re.escape(colour), variable, text, flags=re.IGNORECASE)
     attribute = re.sub(r"[&<>\"']", lambda match: f"&#{ord(match.group())};", label)
     return text.replace("<svg ", f'<svg role="img" aria-label="{attribute}" ', 1)
+
+
+def _svg(figure: Figure) -> str:
+    """A figure as an SVG element without what pages do not need."""
+    stream = io.StringIO()
+    with mpl.rc_context(_SETTINGS):
+        figure.savefig(stream, format="svg", metadata=FORMS["svg"])
+    text = stream.getvalue()
+    text = re.sub(r"\s*\n\s*", " ", _NEEDLESS.sub("", text[text.index("<svg") :]))
+    return _PLACES.sub(lambda match: _DIGITS.sub("", match.group()), text)
+
+
+def _ground(figure: Figure, axis: Axis) -> str:
+    """Grid, numbers and label of an axis as SVG; they take longest to draw, and many are alike in all runs.
+
+    Something must be drawn on its axes, since the path that clips the grid is not in here.
+    """
+    place, label = axis.axes.get_position().bounds, axis.get_label_text()
+    key = (*figure.get_size_inches(), *place, type(axis).__name__, *axis.get_view_interval(), label)
+    if key not in _grounds:
+        parts = [part for axes in figure.axes for part in axes.get_children() if part is not axis]
+        hidden = [part for part in (*figure.artists, *parts) if part.get_visible()]
+        for part in hidden:
+            part.set_visible(False)
+        text = _svg(figure)
+        for part in hidden:
+            part.set_visible(True)
+        _grounds[key] = text[text.index("<g>") : text.rindex("</g>") + 4]
+    return _grounds[key]
 
 
 def saved(figure: Figure, form: str) -> bytes:
@@ -192,6 +226,7 @@ _FEW = 1000  # images of a set, below which densities have a third of the bins
 _LEFT, _RIGHT, _BELOW, _ABOVE = 0.7, 2.25, 0.5, 0.3  # inches around the axes of a run's picture; legends stand right
 _GROUPS_OF_ID = 10  # of equal size, by score
 _LEAST_FPR = 1e-3
+_ENDS = {0, 1, 1.005, 1.01, 1.02, _LEAST_FPR}  # of axes that the pictures of all runs have alike
 _MARKS: dict[str, tuple[str, Any]] = {
     "95tnr": ("accepts 95 % of ID test", "-"),
     "val": ("FPR = FNR on validation", (0, (1, 2))),

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -161,6 +162,7 @@ def tuned_by(strategy: str) -> str:
     return _TUNED_ON.get(strategy, "validation")
 
 
+@cache  # records have many numbers, and few keys
 def family_of(key: str) -> str:
     """Return the view in which a metric key of a set or group is shown."""
     return next((f for f, patterns in FAMILIES.items() if any(re.fullmatch(p, key) for p in patterns)), "other")
