@@ -11,7 +11,7 @@ from typing import Any
 
 from hydra import compose as hydra_compose, initialize_config_dir
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -411,12 +411,11 @@ def outline(
     """
     cfg = _hydra(words, config_dir)
     choices = {group: str(file) for group, file in cfg.hydra.runtime.choices.items() if file is not None}
-    before = deepcopy(cfg.get("benchmark"))
-    with open_dict(cfg):
+    if form:
+        cfg = deepcopy(cfg)
+        OmegaConf.set_struct(cfg, False)
         _set(cfg, form)
-        node = public(plain(cfg, "benchmark"))
-        cfg.benchmark = before
-    return choices, node, public(OmegaConf.to_container(cfg.backbone))
+    return choices, public(plain(cfg, "benchmark")), public(OmegaConf.to_container(cfg.backbone))
 
 
 @lru_cache(maxsize=256)

@@ -313,7 +313,7 @@ def _figure(study: Study, every: _FigureLines, row: Row, column: Column) -> Publ
     match = source.match | ({source.row: row.name} if source.row else {}) | row.published | column.published
     value, std = column.figure or source.value, column.std or source.std
     check_known((*match, value, *([std] if std else [])), every[0][1], f"{where}: file '{source.file}'")
-    lines = [line for line in every if all(line[1][key] == text for key, text in match.items())]
+    lines = [line for line in every if match.items() <= line[1].items()]
     if len({(texts[value], texts.get(std, "")) for _, texts in lines}) > 1:
         what = f"{row.path}, {column.path}: {len(lines)} lines of '{source.file}' have {match}"
         raise ConfigError(f"{where}: {what} — name another column of the file in `published`")

@@ -23,7 +23,7 @@ from .conftest import RUN, Place
 from .strategies import NAMES, damaged, lists, overrides
 
 MOST = settings.default.max_examples
-CALLS = settings(max_examples=MOST // 25, suppress_health_check=list(HealthCheck))  # each composes a config
+CALLS = settings(max_examples=MOST // 10, suppress_health_check=list(HealthCheck))  # each composes a config
 
 
 @pytest.fixture

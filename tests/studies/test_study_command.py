@@ -155,7 +155,8 @@ def test_every_shipped_study_finds_its_figures_and_knows_its_runs_which_can_be_m
     unpublished, without_runs, unsaid, refused = {}, [], [], []
     for name in names():
         found = study(name)
-        grid = planned(found, StudyOptions())
+        once = [column.model_copy(update={"seeds": column.seeds[:1]}) for column in found.columns]
+        grid = planned(found.model_copy(update={"columns": tuple(once)}), StudyOptions())
         runs = different_runs(grid)
         if not runs and found.layout != "mixture":
             without_runs.append(name)
