@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -14,6 +14,7 @@ from pydantic import (
     StrictStr,
     TypeAdapter,
     ValidationError,
+    create_model,
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_wrap_validator_function
@@ -124,133 +125,66 @@ Several = Annotated[int, Field(ge=1, le=_MOST)]
 Tree = Annotated[dict[str, Any], BeforeValidator(_checked_tree)]
 
 
-class _Node(BaseModel):
-    """Keys that openbench reads, and any others."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
+Names = dict[Words, Words]
 
 
-class _Benchmark(_Node):
-    """Of a record, not of a config."""
+def _keys(*optional: tuple[Any, Sequence[str]], extra: Literal["allow", "forbid"] = "allow", **needed: Any) -> Any:
+    """Return a model of a mapping.
 
-    name: Page
-    digest: Words | None = None
-    pristine: bool = False
-    deviations: list[str] | None = None
-    images: dict[Words, Words] | None = None
-
-
-class _Backbone(_Node):
-    """Of a record, not of a config."""
-
-    name: Part
-    digest: Words | None = None
-    training: Words | None = None
-    augment: Words | None = None
-    outliers: Words | None = None
-    num_classes: Count | None = None
-    feature_dim: Count | None = None
+    Args:
+        *optional: what some keys hold if they are there, and these keys.
+        extra: whether other keys are allowed; openbench reads none of them.
+        **needed: what the keys hold that must be there.
+    """
+    found = [(kind, Field(alias=key)) for key, kind in needed.items()]
+    found += [(kind, Field(None, alias=key)) for kind, keys in optional for key in keys]
+    fields: dict[str, Any] = {f"key_{at}": pair for at, pair in enumerate(found)}  # a key may begin with an underscore
+    return create_model("keys", __config__=ConfigDict(strict=True, extra=extra), **fields)
 
 
-class _Method(_Node):
-    """Of a record, not of a config."""
-
-    name: Part
-    version: Count = 0
-    reference: str = ""
-    params: Tree = Field(default_factory=dict)
-
-
-class _Group(_Node):
-    """The node of a config group; the name of the chosen file becomes part of file names, too."""
-
-    name: Part | None = Field(None, alias="_name_")
-    target: Words | None = Field(None, alias="_target_")
-
-
-class _Training(_Group):
-    """How a network is trained."""
-
-    augment: Part | None = Field(None, alias="_augment_")
-
-
-class _Metrics(_Group):
-    """How numbers were computed."""
-
-    confidence: Level = 0.95
-    replicates: Count = 1000
-
-
-class _Tune(_Group):
-    """How hyper-parameters were chosen."""
-
-    strategy: Words = "none"
-
-
-class _Config(_Node):
-    """What was run; nodes that a record lacks have no part in its tables."""
-
-    benchmark: dict[str, Any] | None = None
-    backbone: _Group | None = None
-    training: _Training | None = None
-    outliers: _Group | None = None
-    method: _Group | None = None
-    tune: _Tune | None = None
-    metrics: _Metrics | None = None
-    seed: Count | None = None
-
-
-class _Trial(_Node):
-    """A setting that was tried: its AUROC where settings are compared, and on each of several OOD sets there."""
-
-    params: Tree = Field(default_factory=dict)
-    set: Words = ""
-    sets: dict[Words, Rate] = Field(default_factory=dict)
-    auroc: Rate = 0.0
-    risk: Rate = 0.0
-    threshold: Number = 0.0
-    infeasible: str = ""
-
-
-class _Images(BaseModel):
-    """How many images a set has."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    n: Several
-    expected: Count
-
-
-class _Probe(_Node):
-    """What a network made of a few images."""
-
-    network: Part
-    images: Words
-    variant: Part | None = None
-    outputs: dict[Words, list[list[Number]]]
-
-
-class _Provenance(_Node):
-    """What made the record."""
-
-    openbench: Words | None = None
-    git_sha: Words | None = None
-    git_dirty: bool | None = None
-    utc: Words | None = None
-    device: Words | None = None
-    processor: Words | None = None
-    instructions: Words | None = None
-    threads: Count | None = None
-    libraries: dict[Words, Words] | None = None
-    sources: dict[Words, Words] | None = None
-    uncommitted: dict[Words, Words] | None = None
-    reused: dict[Words, Words] | None = None
-    prediction_sets: dict[Words, Words] | None = None
-    warnings: list[str] | None = None
-    seconds: dict[Words, Number] | None = None
-    peak_mib: dict[Words, Number] | None = None
-    passes: Count | None = None
-    probe: _Probe | None = None
+_BENCHMARK = _keys(
+    (Words | None, ["digest"]),
+    (bool, ["pristine"]),
+    (list[str] | None, ["deviations"]),
+    (Names | None, ["images"]),
+    name=Page,
+)
+_BACKBONE = _keys(
+    (Words | None, ["digest", "training", "augment", "outliers"]),
+    (Count | None, ["num_classes", "feature_dim"]),
+    name=Part,
+)
+_METHOD = _keys((Count, ["version"]), (str, ["reference"]), (Tree, ["params"]), name=Part)
+# The nodes of a config, of which a record may lack some; the name of a chosen file becomes part of file names, too.
+_FILE = [(Part | None, ["_name_"]), (Words | None, ["_target_"])]
+_CONFIG = _keys(
+    (dict[str, Any] | None, ["benchmark"]),
+    (_keys(*_FILE) | None, ["backbone", "outliers", "method"]),
+    (_keys(*_FILE, (Part | None, ["_augment_"])) | None, ["training"]),
+    (_keys(*_FILE, (Words, ["strategy"])) | None, ["tune"]),
+    (_keys(*_FILE, (Level, ["confidence"]), (Count, ["replicates"])) | None, ["metrics"]),
+    (Count | None, ["seed"]),
+)
+# A setting that was tried: its AUROC where settings are compared, and on each of several OOD sets there.
+_TRIAL = _keys(
+    (Tree, ["params"]),
+    (Words, ["set"]),
+    (dict[Words, Rate], ["sets"]),
+    (Rate, ["auroc", "risk"]),
+    (Number, ["threshold"]),
+    (str, ["infeasible"]),
+)
+_COUNT = _keys(extra="forbid", n=Several, expected=Count)
+_OUTPUTS = dict[Words, list[list[Number]]]
+_PROVENANCE = _keys(
+    (Words | None, ["openbench", "git_sha", "utc", "device", "processor", "instructions"]),
+    (bool | None, ["git_dirty"]),
+    (Count | None, ["threads", "passes"]),
+    (Names | None, ["libraries", SOURCES, UNCOMMITTED, REUSED, "prediction_sets"]),
+    (list[str] | None, ["warnings"]),
+    (dict[Words, Number] | None, ["seconds", "peak_mib"]),
+    (_keys((Part | None, ["variant"]), network=Part, images=Words, outputs=_OUTPUTS) | None, [PROBE]),
+)
 
 
 @dataclass(frozen=True)
@@ -282,16 +216,16 @@ class ResultRecord:
     """
 
     run_id: Part
-    config: Annotated[dict[str, Any], _As(_Config)]
-    benchmark: Annotated[dict[str, Any], _As(_Benchmark)]
-    backbone: Annotated[dict[str, Any], _As(_Backbone)]
-    method: Annotated[dict[str, Any], _As(_Method)]
+    config: Annotated[dict[str, Any], _As(_CONFIG)]
+    benchmark: Annotated[dict[str, Any], _As(_BENCHMARK)]
+    backbone: Annotated[dict[str, Any], _As(_BACKBONE)]
+    method: Annotated[dict[str, Any], _As(_METHOD)]
     tuned: Tree
-    trials: list[Annotated[dict[str, Any], _As(_Trial)]]
+    trials: list[Annotated[dict[str, Any], _As(_TRIAL)]]
     metrics: dict[Words, dict[str, Any]]
     header: StrictStr
-    counts: dict[Words, Annotated[dict[str, int], _As(_Images)]]
-    provenance: Annotated[dict[str, Any], _As(_Provenance)] = field(default_factory=dict)
+    counts: dict[Words, Annotated[dict[str, int], _As(_COUNT)]]
+    provenance: Annotated[dict[str, Any], _As(_PROVENANCE)] = field(default_factory=dict)
     schema: int = SCHEMA
     overrides: Sequence[str] = ()
     config_digest: Words = ""
