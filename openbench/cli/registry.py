@@ -126,7 +126,7 @@ class Entry:
             parts: list[Any] = list(leaves(build(node, where, Checked)))
         except OpenbenchError:  # e.g. it needs a library that is not installed, or values of a composed config
             parts = [target_of(node, where)]
-        return str(Requirements.of(parts))
+        return str(Requirements(parts))
 
 
 def groups(config_dir: Path | None = None) -> list[str]:
@@ -175,6 +175,6 @@ def method_facts() -> dict[str, MethodFacts]:
     for entry in entries("method"):
         method = method_of(entry.name, {})
         if method is not None:
-            required = Requirements.of(leaves(method))
+            required = Requirements(leaves(method))
             facts[entry.name] = MethodFacts(required.family, required.needs, *entry.about(), required.fitted_on)
     return facts

@@ -243,7 +243,7 @@ def _recommendation(
 def _method(row: Row, latency_ms: float | None, memory_mb: float | None, without: Sequence[str]) -> dict[str, Any]:
     """Return a row as a method of a recommendation, with the reasons that it is beyond the limits."""
     method = method_of(row.method, row.members[0].params)
-    needs = None if method is None else Requirements.of(leaves(method)).needs
+    needs = None if method is None else Requirements(leaves(method)).needs
     # Gradients take passes of their own, which a cache may have saved.
     costs = ("ms", "pass_ms") if needs is None or "gradients" in needs else ("ms",)
     timed = [[getattr(run, cost) for cost in costs] for run in row.members]

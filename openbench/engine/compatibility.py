@@ -1,7 +1,6 @@
 """What methods read, and whether it is there: methods and networks, trainings and released weights."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from openbench.backbones.base import Backbone
@@ -11,7 +10,7 @@ from openbench.core.benchmark import Benchmark
 from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
+from openbench.core.request import Field, Role
 from openbench.engine.evaluate import mixed_with
 from openbench.errors import NotApplicableError
 from openbench.features.changed_images import check_corruption
@@ -25,77 +24,53 @@ _OF_TEXT = ("MCM", "GLMCM", "ZeroShot")  # classes of methods whose papers make 
 PLAIN = "cross_entropy"  # what released classifiers were trained with, and the default where nothing is typed
 
 
-@dataclass(frozen=True)
 class Requirements:
-    """What a method reads.
+    """What a method reads: what is true of any of the methods that it is composed of.
 
     Args:
-        requests: of the methods that it is composed of.
-        live: whether one of them passes images through the network by itself.
-        text: whether one of them reads embeddings of text, or a classifier made of text.
+        parts: these methods, or their classes where no instance can be made.
     """
 
-    requests: tuple[Request, ...]
-    live: bool
-    text: bool
-
-    @classmethod
-    def of(cls, parts: "Iterable[Method | type[Method]]") -> "Requirements":
-        """Return those of methods, or of classes of methods where no instance can be made."""
+    def __init__(self, parts: "Iterable[Method | type[Method]]") -> None:
         kinds = [(part, part) if isinstance(part, type) else (part, type(part)) for part in parts]
-        requests = tuple(part.needs if isinstance(part, type) else part.request for part, _ in kinds)
-        text = any(request.texts for request in requests) or any(kind.__name__ in _OF_TEXT for _, kind in kinds)
-        return cls(requests, any(issubclass(kind, LiveMethod) for _, kind in kinds), text)
-
-    @property
-    def fields(self) -> frozenset[Field]:
-        """The fields of images that are read."""
-        return frozenset(field for request in self.requests for field in request.fields)
-
-    @property
-    def head(self) -> bool:
-        """Whether the classifier's weights are read."""
-        return any(request.head for request in self.requests)
-
-    @property
-    def gradients(self) -> bool:
-        """Whether gradients with respect to the input are taken."""
-        return any(request.perturb or request.second_pass for request in self.requests)
+        requests = [part.needs if isinstance(part, type) else part.request for part, _ in kinds]
+        self.fields = frozenset(field for request in requests for field in request.fields)
+        self.layers = tuple(dict.fromkeys(layer for request in requests for layer in request.layers))
+        self.pools = tuple(dict.fromkeys(request.pool for request in requests if request.layers))
+        self.fitted_on = tuple(dict.fromkeys(request.fit_on for request in requests if request.fit_on))
+        self.head = any(request.head for request in requests)
+        self.mixing = any(request.mixing for request in requests)
+        self.gradients = any(request.perturb or request.second_pass for request in requests)
+        self.live = any(issubclass(kind, LiveMethod) for _, kind in kinds)
+        # Embeddings of text, or a classifier made of text.
+        self.text = any(r.texts for r in requests) or any(kind.__name__ in _OF_TEXT for _, kind in kinds)
 
     @property
     def family(self) -> str:
         """What the score is computed from, one of `report.site.facts.READS`."""
         if self.text:
             return "text"
-        if self.gradients or self.live or any(request.mixing for request in self.requests):
+        if self.gradients or self.live or self.mixing:
             return "gradients or images"
-        if any(request.layers for request in self.requests):
+        if self.layers:
             return "layers"
         if Field.FEATURES not in self.fields:
             return "logits"
         return "features and classifier" if self.head or Field.LOGITS in self.fields else "features"
 
     @property
-    def fitted_on(self) -> tuple[Role, ...]:
-        """The roles of the images that are read to fit."""
-        return tuple({request.fit_on: None for request in self.requests if request.fit_on})
-
-    @property
     def needs(self) -> tuple[str, ...]:
         """What a user must have, of NEEDS."""
-        roles = self.fitted_on
-        has = (Role.ID_TRAIN in roles, Role.OOD_TRAIN in roles, self.gradients or self.live, self.text)
+        fitted_on = [role in self.fitted_on for role in (Role.ID_TRAIN, Role.OOD_TRAIN)]
+        has = (*fitted_on, self.gradients or self.live, self.text)
         return tuple(need for need, needed in zip(NEEDS, has, strict=True) if needed)
 
     def __str__(self) -> str:
         """Return it in words: `features, labels; fit on id_train`."""
-        layers = dict.fromkeys(layer for request in self.requests for layer in request.layers)
-        pools = dict.fromkeys(request.pool for request in self.requests if request.layers)
-        splits = dict.fromkeys(str(request.fit_on) for request in self.requests if request.fit_on)
         words = ["images" if self.live else ", ".join(sorted(map(str, self.fields)))]
-        words += [f"{', '.join(layers)} ({', '.join(pools)})"] * bool(layers)
+        words += [f"{', '.join(self.layers)} ({', '.join(self.pools)})"] * bool(self.layers)
         words += ["head"] * self.head + ["input gradient"] * self.gradients
-        words += [f"fit on {', '.join(splits)}"] * bool(splits)
+        words += [f"fit on {', '.join(self.fitted_on)}"] * bool(self.fitted_on)
         return "; ".join(words)
 
 

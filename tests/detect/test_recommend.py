@@ -126,7 +126,7 @@ def test_oracles_are_not_recommended_and_deviations_are_told(tmp_path):
 
 
 def needs(name):
-    return Requirements.of(leaves(method_of(name, {}))).needs
+    return Requirements(leaves(method_of(name, {}))).needs
 
 
 def test_what_a_method_needs_is_known_by_its_name():
