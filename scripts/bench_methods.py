@@ -40,11 +40,9 @@ from torch import Tensor
 
 from openbench import paths
 from openbench.config.build import build
-from openbench.core.composite import Composite
 from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
+from openbench.core.method import Composite, Method, StreamingMethod
 from openbench.core.request import Field, Role
-from openbench.core.streaming import StreamingMethod
 from openbench.errors import OpenbenchError, did_you_mean
 from openbench.metrics.curve import PooledCurve
 from openbench.storage.yaml_file import read_yaml

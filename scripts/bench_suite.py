@@ -36,9 +36,7 @@ from bench_sweep import METHOD, carried_out, swept  # beside this script
 from openbench.backbones.base import Backbone
 from openbench.compose.config import composed
 from openbench.core.benchmark import Benchmark
-from openbench.core.composite import leaves
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
+from openbench.core.method import LiveMethod, Method, leaves
 from openbench.core.request import Field, Role
 from openbench.core.runtime import Runtime
 from openbench.engine import provenance as clock

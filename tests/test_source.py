@@ -21,7 +21,7 @@ from openbench import source
 from openbench.backbones.base import Backbone
 from openbench.compose.config import compose, scientific
 from openbench.config.build import build
-from openbench.core.live import LiveMethod
+from openbench.core.method import LiveMethod
 from openbench.data.build import build_benchmark
 from openbench.engine.provenance import TrainingInfo
 from openbench.engine.run import RunSpec
@@ -38,7 +38,7 @@ METHOD = """
 from dataclasses import dataclass
 from typing import ClassVar
 
-from openbench.core.live import LiveMethod
+from openbench.core.method import LiveMethod
 from openbench.methods.msp import MSP
 
 

@@ -32,7 +32,7 @@ from openbench.backbones.rows import AS_THEY_ARE, Rows
 from openbench.config.constraints import Seed, check_value
 from openbench.config.overrides import NAME
 from openbench.core.benchmark import Benchmark, RowItems, Split, must_differ
-from openbench.core.composite import leaves
+from openbench.core.method import leaves
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime
 from openbench.core.search import ChosenMethod, with_params

@@ -15,13 +15,11 @@ from openbench.config.build import build
 from openbench.config.folders import config_folders, named_for, shipped
 from openbench.config.overrides import NAME
 from openbench.core.benchmark import RowItems, Split
-from openbench.core.composite import Composite, leaves
 from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
-from openbench.core.method import Method
+from openbench.core.method import Composite, Method, StreamingMethod, leaves
 from openbench.core.names import PART, is_part
 from openbench.core.request import Field, Request, Role
 from openbench.core.search import ChosenMethod, with_params
-from openbench.core.streaming import StreamingMethod
 from openbench.engine.compatibility import lacking
 from openbench.engine.evaluate import FeatureSource, Fitting, Scoring, fit, score_split
 from openbench.errors import (

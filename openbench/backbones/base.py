@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from openbench.core.features import Head
-from openbench.core.live import Outputs as Outputs
+from openbench.core.method import Outputs as Outputs
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request, Tower
 from openbench.errors import CheckpointError, NotApplicableError

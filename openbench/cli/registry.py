@@ -118,7 +118,7 @@ class Entry:
         Raises:
             ConfigError: the file names no class, or it cannot be imported.
         """
-        from openbench.core.composite import leaves
+        from openbench.core.method import leaves
         from openbench.engine.compatibility import Requirements
 
         node, where = self.node(), f"{self.group} '{self.name}'"
@@ -167,7 +167,7 @@ def entry(group: str, name: str, config_dir: Path | None = None) -> Entry:
 
 def method_facts() -> dict[str, MethodFacts]:
     """Return {method as typed: facts for the site} of what openbench ships and can be made here."""
-    from openbench.core.composite import leaves
+    from openbench.core.method import leaves
     from openbench.detect.recommend import method_of
     from openbench.engine.compatibility import Requirements
 

@@ -1,18 +1,23 @@
 """The types that everything else uses; methods import from here: `from openbench.core import Field, Method, Request`.
 
-`request` (what a method needs), `features` (cached tensors of a split), `method` with its kinds `composite`, `live` and
-`streaming`, `search` (of hyper-parameters), `benchmark` (splits), `preprocess`, `scores` (of a set), `record` (of a
-run), `runtime`, `products` (of matrices).
+`request` (what a method needs), `features` (cached tensors of a split), `method` (its kinds), `search` (of
+hyper-parameters), `benchmark` (splits), `preprocess`, `scores` (of a set), `record` (of a run), `runtime`, `products`
+(of matrices).
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from openbench.core.composite import Composite as Composite
     from openbench.core.features import FeatureSet as FeatureSet, Head as Head
-    from openbench.core.live import LiveBackbone as LiveBackbone, LiveMethod as LiveMethod
-    from openbench.core.method import HeadMethod as HeadMethod, Method as Method
+    from openbench.core.method import (
+        Composite as Composite,
+        HeadMethod as HeadMethod,
+        LiveBackbone as LiveBackbone,
+        LiveMethod as LiveMethod,
+        Method as Method,
+        StreamingMethod as StreamingMethod,
+    )
     from openbench.core.products import by_rows as by_rows
     from openbench.core.request import (
         CLASSES as CLASSES,
@@ -25,9 +30,8 @@ if TYPE_CHECKING:
         Role as Role,
         Texts as Texts,
     )
-    from openbench.core.streaming import StreamingMethod as StreamingMethod
 
-_HOMES = ("request", "features", "method", "composite", "live", "streaming", "products")
+_HOMES = ("request", "features", "method", "products")
 
 if not TYPE_CHECKING:  # a type checker knows the names above
 

@@ -1,22 +1,34 @@
-"""The contract of post-hoc methods: small dataclasses that turn cached tensors into OOD scores."""
+"""Post-hoc methods, which turn cached tensors into OOD scores.
+
+Besides the contract: composites of other scores; live methods, which run the network themselves where cached columns
+are not enough; and streaming methods, which learn from the test images that they have scored.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from openbench.config.constraints import Checked
+from openbench.config.constraints import Checked, Count, Positive, Seed
+from openbench.config.overrides import STREAM
 from openbench.core._inputs import check_finite, check_training, guard
 from openbench.core.features import FeatureSet, Head
-from openbench.core.request import Field, Request
-from openbench.errors import MethodError, NotFittedError, OpenbenchError
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Field, Request, Role
+from openbench.errors import ConfigError, MethodError, NotFittedError, OpenbenchError
+from openbench.public import name_of
+from openbench.source import foreign_sources, uncommitted
 
 if TYPE_CHECKING:
     from openbench.core.search import SearchContext, Tuned
 
+M = TypeVar("M")
 _BLOCK = 512  # rows reshaped at a time
 
 
@@ -145,3 +157,280 @@ class HeadMethod(Method):
             return head(self.reshape(features))
         # Reshaped features of all rows at once would leave the processor's cache.
         return torch.cat([head(self.reshape(rows)) for rows in torch.split(features, _BLOCK)])
+
+
+class Composite(Method):
+    """Combines the scores of independent methods.
+
+    `fit_parts` fits a fresh copy of each part on the split that the part names. `learn` then gets the fitted parts'
+    scores of ID validation, e.g. to standardise them. It sees no labels and no OOD samples.
+    """
+
+    @property
+    @abstractmethod
+    def parts(self) -> Mapping[str, Method]:
+        """The parts by name, as given: unfitted."""
+
+    @abstractmethod
+    def learn(self, id_val: Mapping[str, Tensor]) -> Self:
+        """Learn from the fitted parts' scores (n,) of ID validation; return self."""
+
+    @abstractmethod
+    def combine(self, scores: Mapping[str, Tensor]) -> Tensor:
+        """Return the scores (n,) float32 made of the parts' scores (n,); larger = more OOD."""
+
+    @property
+    def request(self) -> Request:
+        """Everything that the parts read; where they read different inputs, the engine scores them one by one."""
+        requests = [leaf.request for leaf in leaves(self)]
+        return replace(
+            next((r for r in requests if r.layers), requests[0]),
+            fields=frozenset().union(*(r.fields for r in requests)),
+            fit_on=Role.ID_VAL,
+            head=any(r.head for r in requests),
+            layers=tuple(dict.fromkeys(layer for r in requests for layer in r.layers)),
+            second_pass=next((r.second_pass for r in requests if r.second_pass), None),
+            texts=tuple(dict.fromkeys(texts for r in requests for texts in r.texts)),
+            corruption=None,
+            mixing=next((r.mixing for r in requests if r.mixing), None),
+        )
+
+    @property
+    def fitted_parts(self) -> Mapping[str, Method]:
+        """The fitted copies of the parts.
+
+        Raises:
+            NotFittedError: before `fit_parts`.
+        """
+        parts: Mapping[str, Method] | None = getattr(self, "parts_", None)
+        if parts is None:
+            raise NotFittedError(f"{type(self).__name__} used before its parts were fitted — call fit_parts first")
+        return parts
+
+    def fit_parts(self, fit: Callable[[Method], Method], score: Callable[[Method], Tensor]) -> Self:
+        """Fit the parts, then learn from their scores of ID validation; return self.
+
+        Args:
+            fit: fits an unfitted method on the split that it names and returns it.
+            score: returns the scores (n,) of ID validation by a fitted method.
+        """
+        self.parts_ = {name: fit(type(part)(**part.params())) for name, part in self.parts.items()}
+        return self.learn({name: score(part) for name, part in self.parts_.items()})
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Refuse: one split cannot serve parts that name different ones.
+
+        Raises:
+            MethodError: always.
+        """
+        raise MethodError(f"{type(self).__name__}.fit: each part is fitted on its own split — call fit_parts")
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32 of samples that have every part's columns; larger = more OOD.
+
+        Raises:
+            MethodError: parts read differently pooled maps or different inputs, which do not fit in one FeatureSet.
+        """
+        requests = [leaf.request for leaf in leaves(self)]
+        pools = {request.pool for request in requests if request.layers}
+        second_passes = {request.second_pass for request in requests} - {None}
+        inputs = {(request.perturb, request.corruption) for request in requests}
+        if len(pools) > 1 or len(second_passes) > 1 or len(inputs) > 1:
+            raise MethodError(f"{type(self).__name__}.score: its parts read different inputs — run it in the engine")
+        return self.combine({name: part.score(x) for name, part in self.fitted_parts.items()})
+
+
+def leaves(method: Method) -> Iterator[Method]:
+    """Yield the methods that read columns: a composite's parts and their parts, or the method itself."""
+    if isinstance(method, Composite):
+        for part in method.parts.values():
+            yield from leaves(part)
+    else:
+        yield method
+
+
+def version_of(method: Method) -> int:
+    """Return a method's version; a composite's version rises with that of any part."""
+    parts = method.parts.values() if isinstance(method, Composite) else ()
+    return type(method).version + sum(version_of(part) - 1 for part in parts)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of one batch, on the backbone's device.
+
+    Args:
+        logits: (n, c) float32.
+        features: (n, d) float32, penultimate, after pooling; head(features) = logits.
+        maps: layer → reduced map, only the layers requested.
+        patches: (n, p, d) float16, unit features of image patches; None unless they were requested.
+    """
+
+    logits: Tensor
+    features: Tensor
+    maps: Mapping[str, Tensor]
+    patches: Tensor | None = None
+
+
+class LiveBackbone(Protocol):
+    """The part of a backbone that a live method may use; every backbone has it."""
+
+    name: str
+    num_classes: int
+    layers: tuple[str, ...]
+    preprocess: Preprocess
+
+    @property
+    def head(self) -> Head:
+        """The classifier as a linear head on CPU."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+
+    def outputs(self, images: Tensor, request: Request) -> Outputs:
+        """What `request` names for normalised images (n, 3, h, w), without gradients."""
+
+    def frozen(self) -> AbstractContextManager[torch.nn.Module]:
+        """The network in eval mode, without parameter gradients; the caller may take gradients by images and set hooks.
+
+        Raises:
+            NotApplicableError: there is no network.
+        """
+
+    def changing(self, layer: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
+        """While open, the layers after `layer` receive its map (n, c, h, w) as `change` returns it.
+
+        Raises:
+            NotApplicableError: there is no such layer.
+        """
+
+
+class LiveMethod(Method):
+    """A score of images, made by running the network; larger = more out-of-distribution.
+
+    For scores that neither cached columns nor a declared input step can express: several steps, a gradient that depends
+    on what was fitted, a change inside the network. It costs passes in every run with new hyper-parameters, so a score
+    of features or maps should be a Method. Only its scores are cached: per network, images, class, version,
+    hyper-parameters, the split that `fit` saw, and the source of a class that openbench does not ship. `fit` reads
+    cached columns as in any method; `needs` says which.
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset())
+    fitted_on_: str = ""  # digest of the split that `fit` saw, noted by the engine
+
+    @abstractmethod
+    def score_images(self, images: Tensor, backbone: LiveBackbone) -> Tensor:
+        """Return the scores (n,) float32 of a batch, independent of batch size and order; larger = more OOD.
+
+        Args:
+            images: (n, 3, h, w) normalised, on the backbone's device; not to be changed.
+            backbone: the network; left as it was found.
+
+        Raises:
+            NotFittedError: before `fit`, where there is something to fit.
+            NotApplicableError: the backbone lacks what the score needs.
+        """
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Refuse: a live method scores images, not cached columns.
+
+        Raises:
+            MethodError: always.
+        """
+        raise MethodError(f"{type(self).__name__}.score: it scores images — call score_images(images, backbone)")
+
+    def class_scores(self, x: FeatureSet) -> Tensor | None:
+        """Return None: a live method has scores only."""
+        return None
+
+    def identity(self) -> dict[str, object]:
+        """Everything besides network and images that the scores depend on; it names the cached scores.
+
+        Raises:
+            NotFittedError: there is something to fit, and the engine has not.
+        """
+        kind = type(self)
+        if self.request.fit_on is not None and not self.fitted_on_:
+            raise NotFittedError(f"{kind.__name__}: scored before it was fitted — call engine.evaluate.fit first")
+        # The version identifies code that is shipped and committed; other code is identified by its source.
+        made_from = {"sources": foreign_sources(self), "uncommitted": uncommitted(__name__, parts=(self,))}
+        named = {"method": name_of(kind), "version": kind.version, "params": self.params()}
+        return {**named, "fitted_on": self.fitted_on_, **{key: files for key, files in made_from.items() if files}}
+
+
+@dataclass(frozen=True)
+class StreamPlan(Checked):
+    """What a stream holds and in which orders.
+
+    Args:
+        sets: `each`: a stream of ID test and one OOD set, for each of these; `all`: one stream of ID test and all.
+        ood_per_id: OOD images per ID image; as many images as this allows are drawn from both, anew for each order.
+            None takes all images of both.
+        orders: of each stream; its images in a random order, with an empty memory at the beginning.
+        seed: order i is drawn from seed and i.
+    """
+
+    named: ClassVar[str] = f"method.{STREAM}"
+
+    sets: Literal["each", "all"] = "each"
+    ood_per_id: Positive | None = None
+    orders: Count = 5
+    seed: Seed = 0
+
+    def order(self, id_images: int, ood_images: int, number: int) -> NDArray[np.int64]:
+        """Return the images of order `number`, ID ones as 0 to id_images − 1, OOD ones from there on.
+
+        Raises:
+            ConfigError: the ratio leaves no image of a side.
+        """
+        rng = np.random.default_rng([self.seed, number])
+        inside, outside = np.arange(id_images), np.arange(id_images, id_images + ood_images)
+        if self.ood_per_id is not None:
+            n = min(id_images, int(ood_images / self.ood_per_id))
+            m = min(ood_images, round(n * self.ood_per_id))
+            if not n or not m:
+                raise ConfigError(
+                    f"{self.named}.ood_per_id — found {self.ood_per_id:g}, which leaves no image of one side"
+                )
+            inside, outside = rng.choice(inside, n, replace=False), rng.choice(outside, m, replace=False)
+        return rng.permutation(np.concatenate([inside, outside]))
+
+
+class StreamingMethod(Method, Generic[M]):
+    """An OOD score of the images of a stream, in their order: larger = more out-of-distribution.
+
+    The score of an image may depend on the images before it and on itself, never on a later one; how the stream is cut
+    into batches changes nothing. All that is learnt from the stream is in a memory that `memory` makes and `score_next`
+    changes, so that a fitted method is the same after a stream as before, and each stream begins with an empty memory.
+
+    The engine scores streams as `_stream_` in the method's config says (`StreamPlan`); nothing is tuned, and such
+    scores are not ranked with others.
+    """
+
+    @abstractmethod
+    def memory(self) -> M:
+        """Return an empty memory, with which a stream begins.
+
+        Raises:
+            NotFittedError: before `fit`, where there is something to fit.
+        """
+
+    @abstractmethod
+    def score_next(self, x: FeatureSet, memory: M) -> Tensor:
+        """Return the scores (n,) float32 of the next n images of a stream, and put into the memory what they teach.
+
+        Raises:
+            NotFittedError: before `fit`, where there is something to fit.
+            MethodError: no rows, or a row that is NaN or infinite.
+        """
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Refuse: the score of an image depends on those before it.
+
+        Raises:
+            MethodError: always.
+        """
+        raise MethodError(
+            f"{type(self).__name__}.score: its scores depend on the images before — call score_next(images, memory)"
+        )

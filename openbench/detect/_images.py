@@ -21,7 +21,7 @@ from openbench.api.arguments import as_array, as_features, class_indices
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Image, Items, RowItems, Split
 from openbench.core.features import FeatureSet
-from openbench.core.live import LiveMethod
+from openbench.core.method import LiveMethod
 from openbench.core.request import Field, Mixing, Request, Role, Texts
 from openbench.data.sources.items import DEEP
 from openbench.digest import bytes_sha256, row_digests

@@ -22,9 +22,8 @@ from openbench.config.build import build
 from openbench.config.folders import names, shipped
 from openbench.config.overrides import NAME
 from openbench.core.benchmark import Split
-from openbench.core.composite import leaves
 from openbench.core.features import Head
-from openbench.core.method import Method
+from openbench.core.method import Method, leaves
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.engine.compatibility import lacking, refuse_missing_parts

@@ -10,8 +10,7 @@ from openbench import paths
 from openbench.config.constraints import Positive, check_value
 from openbench.config.folders import shipped
 from openbench.config.overrides import NAME
-from openbench.core.composite import leaves
-from openbench.core.method import Method
+from openbench.core.method import Method, leaves
 from openbench.engine.compatibility import NEEDS, Requirements
 from openbench.engine.prepare import build_method
 from openbench.errors import ConfigError, OpenbenchError, RecordError, check_known, did_you_mean, listed

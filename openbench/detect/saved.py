@@ -34,14 +34,12 @@ from openbench.config.build import build
 from openbench.config.folders import shipped
 from openbench.config.overrides import NAME
 from openbench.core.benchmark import Split
-from openbench.core.composite import leaves
 from openbench.core.features import Head
-from openbench.core.method import Method
+from openbench.core.method import Method, StreamingMethod, leaves
 from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.record import short
 from openbench.core.request import Request, Role
 from openbench.core.search import with_params
-from openbench.core.streaming import StreamingMethod
 from openbench.data.download import data_sources
 from openbench.data.weights import released_weights
 from openbench.detect.calibration import Calibration, Terms

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openbench.core.benchmark import Benchmark
-from openbench.core.composite import version_of
-from openbench.core.method import Method
+from openbench.core.method import Method, version_of
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.engine.provenance import RunOutcome
 from openbench.errors import NotReproducedError, RecordError, listed

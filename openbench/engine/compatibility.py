@@ -7,9 +7,7 @@ from openbench.backbones.base import Backbone
 from openbench.config.build import target_of
 from openbench.config.overrides import AUGMENT, NAME
 from openbench.core.benchmark import Benchmark
-from openbench.core.composite import leaves
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
+from openbench.core.method import LiveMethod, Method, leaves
 from openbench.core.request import Field, Role
 from openbench.engine.evaluate import mixed_with
 from openbench.errors import NotApplicableError

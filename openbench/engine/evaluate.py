@@ -13,17 +13,14 @@ from torch import Tensor
 
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Benchmark, Split
-from openbench.core.composite import Composite
 from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
+from openbench.core.method import Composite, LiveMethod, Method, StreamingMethod, StreamPlan
 from openbench.core.names import order_name
 from openbench.core.record import Value
 from openbench.core.request import Field, Mixing, Request, Role, Texts
 from openbench.core.runtime import Runtime
 from openbench.core.scores import SetScores
 from openbench.core.search import with_params
-from openbench.core.streaming import StreamingMethod, StreamPlan
 from openbench.digest import digest
 from openbench.engine.provenance import Clock
 from openbench.errors import ConfigError, DataError, MethodError, NotApplicableError

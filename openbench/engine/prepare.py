@@ -17,14 +17,11 @@ from openbench.config.build import build, from_node
 from openbench.config.constraints import check_value, hints_of
 from openbench.config.overrides import ATTACK, NAME, STREAM
 from openbench.core.benchmark import Benchmark, Split
-from openbench.core.composite import leaves
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
+from openbench.core.method import LiveMethod, Method, StreamingMethod, StreamPlan, leaves
 from openbench.core.record import ResultRecord
 from openbench.core.request import Field, Mixing, Request, Role
 from openbench.core.runtime import Runtime, under_torchrun
 from openbench.core.search import ChosenMethod, grid, settings_of, with_params
-from openbench.core.streaming import StreamingMethod, StreamPlan
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import WHERE as OUTLIERS, build_benchmark, open_benchmark, with_outliers
 from openbench.data.checking.verify import CheckReport, refuse_listed_images, refuse_same_images, verify_node

@@ -15,8 +15,7 @@ from openbench.config.build import from_node
 from openbench.config.folders import packages_of
 from openbench.config.overrides import STREAM
 from openbench.core.benchmark import Benchmark, Split, Validation
-from openbench.core.composite import leaves, version_of
-from openbench.core.method import Method
+from openbench.core.method import Method, StreamingMethod, StreamPlan, leaves, version_of
 from openbench.core.names import FULL_SPECTRUM
 from openbench.core.record import (
     METHOD_PROBE,
@@ -33,7 +32,6 @@ from openbench.core.request import Field, Request, Role
 from openbench.core.runtime import Runtime
 from openbench.core.scores import SetScores
 from openbench.core.search import Tuned, settings_of, with_params
-from openbench.core.streaming import StreamingMethod, StreamPlan
 from openbench.digest import digest, still_as_before
 from openbench.engine._verify import check_weights, recorded, verdict
 from openbench.engine.compatibility import tells_apart

@@ -19,10 +19,8 @@ from torch import Tensor
 
 from openbench.config.constraints import Checked, Seed
 from openbench.core.benchmark import Benchmark, Split, Validation
-from openbench.core.composite import leaves
 from openbench.core.features import FeatureSet
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
+from openbench.core.method import LiveMethod, Method, leaves
 from openbench.core.request import CLASSES, STAGES, Field, Request, Role, Texts
 from openbench.core.search import ChosenMethod, Trial, Tuned, best_trial, grid, with_params
 from openbench.digest import digest

@@ -12,10 +12,8 @@ from torch.nn import functional
 from openbench.backbones.base import Backbone
 from openbench.config.constraints import Checked, Count, Positive, Seed
 from openbench.core.benchmark import Split
-from openbench.core.composite import Composite
 from openbench.core.features import FeatureSet
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
+from openbench.core.method import Composite, LiveMethod, Method
 from openbench.core.preprocess import OwnPreprocess
 from openbench.core.request import Field, Request, Role
 from openbench.data.sources.items import ArrayItems

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Items, RowItems, Split
-from openbench.core.live import LiveMethod
+from openbench.core.method import LiveMethod
 from openbench.data.loading import batches
 from openbench.data.sources.items import MadeItems
 from openbench.digest import digest

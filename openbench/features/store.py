@@ -18,7 +18,7 @@ from openbench import __version__
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
-from openbench.core.live import LiveMethod
+from openbench.core.method import LiveMethod
 from openbench.core.request import Field, Request, Texts
 from openbench.core.runtime import Sharding
 from openbench.digest import digest

@@ -11,12 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openbench.core.composite import Composite, leaves
 from openbench.core.features import FeatureSet
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
+from openbench.core.method import Composite, LiveMethod, Method, StreamingMethod, leaves
 from openbench.core.request import Field
-from openbench.core.streaming import StreamingMethod
 from openbench.errors import FieldError, MethodError, NotFittedError
 from openbench.metrics.curve import auroc
 from openbench.testing._toy import (

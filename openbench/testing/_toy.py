@@ -15,13 +15,10 @@ from torch.nn import functional
 
 from openbench.backbones.anatomy import Anatomy, reduce_map
 from openbench.backbones.network import NetworkBackbone
-from openbench.core.composite import Composite, leaves
 from openbench.core.features import FeatureSet, Head
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
+from openbench.core.method import Composite, LiveMethod, Method, StreamingMethod, leaves
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import CLASSES, Field, Request, Role, Texts
-from openbench.core.streaming import StreamingMethod
 from openbench.digest import digest
 
 SAMPLES_PER_CLASS = 120

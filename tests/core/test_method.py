@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from openbench.core import method as method_module
-from openbench.core.composite import leaves, version_of
 from openbench.core.features import FeatureSet, Head
-from openbench.core.live import LiveMethod
-from openbench.core.method import HeadMethod
+from openbench.core.method import HeadMethod, LiveMethod, leaves, version_of
 from openbench.core.request import Field, Perturb, Request, Role
 from openbench.core.scores import SetScores
 from openbench.digest import digest

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from openbench.__main__ import main
-from openbench.core.composite import leaves
+from openbench.core.method import leaves
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.detect.recommend import method_of, recommend

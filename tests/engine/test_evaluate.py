@@ -7,8 +7,7 @@ import numpy as np
 import torch
 
 from openbench.core.features import FeatureSet, Head
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
+from openbench.core.method import LiveMethod, Method
 from openbench.core.request import Field, Mixing, Perturb, Request, Role
 from openbench.engine.evaluate import Fitting, Scoring, fit, for_layers, score_split
 from openbench.features.extract import column_of

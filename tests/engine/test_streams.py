@@ -9,8 +9,8 @@ from sklearn.metrics import roc_auc_score
 
 from openbench.__main__ import main
 from openbench.core.features import FeatureSet
+from openbench.core.method import StreamingMethod, StreamPlan
 from openbench.core.request import Field, Request
-from openbench.core.streaming import StreamingMethod, StreamPlan
 from openbench.engine.evaluate import measured, score_stream
 from openbench.errors import ConfigError, MethodError
 from openbench.results.leaderboard.consistency import inconsistencies

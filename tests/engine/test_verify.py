@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from openbench.core.composite import version_of
+from openbench.core.method import version_of
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.runtime import Runtime
 from openbench.engine import run as engine

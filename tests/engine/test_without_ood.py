@@ -10,8 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from openbench.compose.config import composed
 from openbench.core.features import FeatureSet, Head
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
+from openbench.core.method import LiveMethod, Method
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import CLASSES, Field, Mixing, Perturb, Request, Role, Texts
 from openbench.core.search import ChosenMethod

@@ -11,7 +11,7 @@ import torch
 
 from openbench import source
 from openbench.core.features import FeatureSet, Head
-from openbench.core.live import LiveMethod
+from openbench.core.method import LiveMethod
 from openbench.core.request import Field, Request, Role
 from openbench.core.search import with_params
 from openbench.data.loading import batches

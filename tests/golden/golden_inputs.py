@@ -15,12 +15,9 @@ from torch import Tensor
 
 from openbench.backbones.anatomy import reduce_map
 from openbench.backbones.network import NetworkBackbone
-from openbench.core.composite import Composite, leaves
 from openbench.core.features import FeatureSet, Head
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
+from openbench.core.method import Composite, LiveMethod, Method, StreamingMethod, leaves
 from openbench.core.request import CLASSES as OF_CLASSES, Field, Request, Role, Texts
-from openbench.core.streaming import StreamingMethod
 from openbench.digest import digest
 from openbench.testing._toy import LAYERS, images_with, network_with
 

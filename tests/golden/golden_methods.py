@@ -13,10 +13,7 @@ import openbench.methods
 from openbench import paths
 from openbench.config.build import build, target_of
 from openbench.config.folders import shipped
-from openbench.core.composite import version_of
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
-from openbench.core.streaming import StreamingMethod
+from openbench.core.method import LiveMethod, Method, StreamingMethod, version_of
 from openbench.errors import MethodError
 from openbench.methods.cover import OnCorrupted
 from openbench.methods.libraries import LibraryDetector

@@ -9,11 +9,8 @@ from torch import Tensor
 
 from openbench import paths
 from openbench.config.build import build, target_of
-from openbench.core.composite import Composite
 from openbench.core.features import FeatureSet
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
-from openbench.core.streaming import StreamingMethod
+from openbench.core.method import Composite, LiveMethod, Method, StreamingMethod
 from openbench.errors import NotApplicableError
 from openbench.public import public_name
 

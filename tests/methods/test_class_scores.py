@@ -14,8 +14,7 @@ from sklearn.covariance import EmpiricalCovariance
 
 import openbench.methods
 from openbench.core.features import FeatureSet
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
+from openbench.core.method import LiveMethod, Method
 from openbench.core.request import Field, Request
 from openbench.engine.evaluate import Scoring, class_scores
 from openbench.errors import MethodError

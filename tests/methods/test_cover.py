@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.core.composite import version_of
+from openbench.core.method import version_of
 from openbench.core.request import Corruption, Field, Request, Role
 from openbench.data.sources import corruptions, imagenet_c
 from openbench.data.sources.corruptions import CommonCorruptions

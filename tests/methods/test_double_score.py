@@ -9,9 +9,8 @@ import torch
 from sklearn.metrics import roc_curve
 
 from openbench.core.benchmark import Validation
-from openbench.core.composite import leaves, version_of
 from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
+from openbench.core.method import Method, leaves, version_of
 from openbench.core.request import Field, Perturb, Request, Role
 from openbench.core.search import with_params
 from openbench.engine.evaluate import Fitting, Scoring, fit, score_split

@@ -15,7 +15,7 @@ from openbench import paths
 from openbench.__main__ import main
 from openbench._compat import prepare_torchvision
 from openbench.core.features import FeatureSet
-from openbench.core.live import LiveMethod
+from openbench.core.method import LiveMethod
 from openbench.core.request import Field, Request, Role
 from openbench.engine.prepare import build_method
 from openbench.errors import ConfigError, MethodError, NotApplicableError

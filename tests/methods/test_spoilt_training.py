@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from openbench.config.build import build
-from openbench.core.composite import leaves
 from openbench.core.features import FeatureSet
-from openbench.core.method import Method
+from openbench.core.method import Method, leaves
 from openbench.core.request import Field
 from openbench.errors import OpenbenchError
 from openbench.testing._toy import fitted, planted, samples_of, scored

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
+from openbench.core.method import Method, StreamingMethod
 from openbench.core.request import Field, Request, Role
-from openbench.core.streaming import StreamingMethod
 from openbench.testing import _checks as checks
 from openbench.testing._checks import CheckError, all_checks
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from openbench.core.live import LiveMethod
+from openbench.core.method import LiveMethod
 from openbench.core.request import Field, Request
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.msp import MSP
