@@ -119,7 +119,7 @@ class Method(Checked, ABC):
         value = getattr(self, name, None)
         if value is None:
             raise NotFittedError(f"{type(self).__name__}.score called before fit — call fit(train, head) first")
-        return value  # type: ignore[no-any-return]
+        return value
 
 
 class HeadMethod(Method):
