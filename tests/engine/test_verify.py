@@ -12,7 +12,7 @@ from openbench.core.method import version_of
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.runtime import Runtime
 from openbench.engine import run as engine
-from openbench.engine._verify import check_material, recorded
+from openbench.engine.run import check_material, recorded
 from openbench.errors import NotReproducedError, RecordError
 from openbench.methods.msp import MSP
 from openbench.results.records.store import RecordStore
