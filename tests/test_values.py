@@ -17,8 +17,7 @@ import pytest
 import torch
 
 from openbench.backbones.base import Backbone
-from openbench.compose.config import compose, plain
-from openbench.compose.sweep import options
+from openbench.compose.config import compose, options, plain
 from openbench.config.build import build
 from openbench.core.preprocess import Preprocess
 from openbench.core.runtime import Runtime

@@ -6,8 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from openbench.compose.config import HYDRA, RUNTIME, comes_with_weights, method_node, outline, scientific_nodes
-from openbench.compose.sweep import options
+from openbench.compose.config import HYDRA, RUNTIME, comes_with_weights, method_node, options, outline, scientific_nodes
 from openbench.config.folders import names as shipped_names
 from openbench.config.overrides import ATTACK, GROUPS, NAME, OUTLIER_SET, OUTLIERS
 from openbench.errors import ConfigError, OpenbenchError, check_choice, check_known

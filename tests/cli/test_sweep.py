@@ -6,7 +6,7 @@ import pytest
 
 from openbench import paths
 from openbench.__main__ import main
-from openbench.compose.sweep import jobs
+from openbench.compose.config import jobs
 
 from .conftest import write
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from openbench.backbones.base import Outputs
-from openbench.compose.sweep import sharded
+from openbench.compose.config import sharded
 from openbench.core.request import Field, Request
 from openbench.core.runtime import Runtime, Sharding
 from openbench.errors import CacheError

@@ -13,8 +13,7 @@ from openbench import paths
 from openbench.cli import options, registry
 from openbench.cli.output import note, print_tables
 from openbench.cli.process import FAILED, OK
-from openbench.compose.config import composed
-from openbench.compose.sweep import options as entries
+from openbench.compose.config import composed, options as entries
 from openbench.config.folders import shipped
 from openbench.data import download
 from openbench.data.benchmark_config import BenchmarkConfig

@@ -23,8 +23,7 @@ from openbench.cli import options
 from openbench.cli.commands.sweep import FAILED_STATUS, MISSING, NOT_APPLICABLE, NOT_ENDED, PLAN, Outcome, Sweep
 from openbench.cli.output import group_auroc, headline, print_tables
 from openbench.cli.process import BAD_INPUT, FAILED, OK, message_of
-from openbench.compose.config import VERSION_BASE, Composed, compose, composed, explained, no_benchmark, nodes
-from openbench.compose.sweep import deferred, jobs, label, parse, sharded, swept_keys, with_folders, without_streams
+from openbench.compose import config as configs
 from openbench.config.folders import config_folders
 from openbench.config.overrides import command_line, quoted
 from openbench.engine.provenance import WARNINGS
@@ -42,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Call(Composed):
+class Call(configs.Composed):
     """What a job is to do: its config, and as part of what.
 
     Args:
@@ -98,10 +97,10 @@ class HydraCommand:
                 self._hydra(args, words)
                 return OK
             if not any(word.startswith(("+", "benchmark=")) for word in args.overrides):
-                raise no_benchmark(self.name, args.config_dir)
+                raise configs.no_benchmark(self.name, args.config_dir)
             if args.multirun:
                 return self._sweep(args)
-            job = composed(self.name, args.overrides, args.config_dir)
+            job = configs.composed(self.name, args.overrides, args.config_dir)
             return self._act(Call(job.config, job.runtime, job.overrides)).code
 
         return run
@@ -115,18 +114,18 @@ class HydraCommand:
     def _sweep(self, args: Namespace) -> int:
         """Run a sweep, whose jobs leave their outcomes in its folder, and print how they ended."""
         config_dir = args.config_dir
-        words = sharded(args.overrides) if self.divided else list(args.overrides)
-        words, streams = without_streams(words, config_dir)
+        words = configs.sharded(args.overrides) if self.divided else list(args.overrides)
+        words, streams = configs.without_streams(words, config_dir)
         if streams:
             logger.info(f"skipped: {', '.join(streams)}, which score a stream of images: name them to run them")
-        words = deferred(words)
-        common = [override.input_line or "" for override in parse(words) if not override.is_sweep_override()]
-        cfg = compose(self.name, common, config_dir)
+        words = configs.deferred(words)
+        common = [override.input_line or "" for override in configs.parse(words) if not override.is_sweep_override()]
+        cfg = configs.compose(self.name, common, config_dir)
         if cfg.hydra.runtime.choices["hydra/sweeper"] != "basic":
             raise ConfigError("a sweep runs every combination — leave out hydra/sweeper; `tune` searches settings")
         every = [*(f"{key}={value}" for key, value in (cfg.hydra.sweeper.params or {}).items()), *words]
-        swept = swept_keys(every, config_dir)
-        labels = [label(job, swept) for job in jobs(every, config_dir)]
+        swept = configs.swept_keys(every, config_dir)
+        labels = [configs.label(job, swept) for job in configs.jobs(every, config_dir)]
         if not labels:
             raise ConfigError(f"no job to run — the sweep in {' '.join(args.overrides)} names nothing that exists")
         sweep = Sweep(_folder(cfg, common), self.name, args.overrides, swept, labels)
@@ -157,15 +156,15 @@ class HydraCommand:
         sweep = Sweep.read(folder)
         # Unresolved: an override may itself hold an interpolation.
         overrides: list[str] = OmegaConf.to_container(known.overrides.task, resolve=False)  # type: ignore[assignment]
-        begun = Outcome(FAILED, "", NOT_ENDED, {}, number, label(overrides, sweep.swept))
+        begun = Outcome(FAILED, "", NOT_ENDED, {}, number, configs.label(overrides, sweep.swept))
         begun.write(folder)
         title = sweep.title(number, begun.label)
         with messages():
             logger.info(f"{title}{sweep.left()}")
         start = time.monotonic()
-        others = label(overrides, [key for key in sweep.swept if key not in ("benchmark", "method")])
+        others = configs.label(overrides, [key for key in sweep.swept if key not in ("benchmark", "method")])
         try:
-            job = nodes(self.name, cfg, known.runtime.choices, overrides)
+            job = configs.nodes(self.name, cfg, known.runtime.choices, overrides)
             call = Call(job.config, job.runtime, job.overrides, True, others, _shared(folder))
             outcome = self._act(call)
         except BrokenPipeError:
@@ -181,19 +180,19 @@ class HydraCommand:
 
     def _hydra(self, args: Namespace, argv: list[str]) -> None:
         """Call `hydra.main`, whose errors then come out as ours."""
-        main = hydra.main(version_base=VERSION_BASE, config_path=str(paths.config_dir()), config_name=self.name)
-        words = with_folders(argv, [added.path for added in config_folders(args.config_dir)[1:]])
+        main = hydra.main(version_base=configs.VERSION_BASE, config_path=str(paths.config_dir()), config_name=self.name)
+        words = configs.with_folders(argv, [added.path for added in config_folders(args.config_dir)[1:]])
         # Hydra reads no other arguments. By default it prints an error itself and exits, but for this variable.
         before, sys.argv = sys.argv, [f"python -m openbench {self.name}", *words]
         os.environ["HYDRA_FULL_ERROR"] = "1"
         try:
-            with explained(self.name, args.overrides, args.config_dir):
+            with configs.explained(self.name, args.overrides, args.config_dir):
                 main(self.job)()
         finally:
             sys.argv = before
 
     def _refuse_unused(self, args: Namespace) -> None:
-        for override in parse(args.overrides):
+        for override in configs.parse(args.overrides):
             node = override.key_or_group.split(".")[0]
             if node in self.unused:
                 raise ConfigError(
@@ -232,7 +231,7 @@ def _close(sweep: Sweep) -> None:
 
 def _folder(cfg: DictConfig, overrides: Sequence[str]) -> Path:
     """The folder of a sweep: that of `hydra.sweep.dir`, else a new one in the cache, which launchers share."""
-    if any(override.key_or_group == "hydra.sweep.dir" for override in parse(overrides)):
+    if any(override.key_or_group == "hydra.sweep.dir" for override in configs.parse(overrides)):
         return Path(cfg.hydra.sweep.dir).absolute()
     cache = cfg.runtime.cache
     root = paths.cache_dir() if cache is None else paths.writable(Path(str(cache)).expanduser(), "runtime.cache")

@@ -16,7 +16,7 @@ import yaml
 
 from openbench.cli import options
 from openbench.cli.process import OK, writing
-from openbench.compose.sweep import jobs, options as entries, swept_keys
+from openbench.compose.config import jobs, options as entries, swept_keys
 from openbench.config.overrides import command_line, is_name
 from openbench.errors import ConfigError
 from openbench.storage.files import creating, write_whole

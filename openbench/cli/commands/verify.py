@@ -347,8 +347,7 @@ def again(record: ResultRecord, config_dir: Path | None = None) -> dict[str, Any
 
 def _problem(record: ResultRecord) -> str:
     """Why there is no command: a record may come from anybody, so its overrides may not name code or its place."""
-    from openbench.compose.config import HYDRA, RUNTIME
-    from openbench.compose.sweep import parse
+    from openbench.compose.config import HYDRA, RUNTIME, parse
 
     if given_of(record):
         return "has given scores: nobody here ran the code that made them, so that no command makes them again"
