@@ -500,7 +500,7 @@ def jobs(overrides: Sequence[str], config_dir: Path | None) -> list[list[str]]:
     for override in parse(overrides):
         key = override.get_key_element()
         swept = override.is_sweep_override()
-        choices[key] = [f"{key}={value}" for value in _values(override, config_dir)] if swept else [_typed(override)]
+        choices[key] = [f"{key}={value}" for value in _values(override, config_dir)] if swept else [override.input_line or ""]
     return [list(job) for job in itertools.product(*choices.values())]
 
 
@@ -516,16 +516,12 @@ def label(job: Sequence[str], swept: Sequence[str]) -> str:
     return " ".join(override for override in plain if override.split("=", 1)[0] in swept)
 
 
-def deferred(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides of a sweep, with keys of nodes left to the jobs.
+def deferred(text: str) -> str:
+    """Return an override of a sweep; that of a key of a node is left to the jobs.
 
     Hydra checks `benchmark.incomplete=allow` against the config without the keys that are swept over, which may have no
     benchmark. A sweep over the single value `choice(allow)` is checked against the config of every job.
     """
-    return [_deferred(text) for text in overrides]
-
-
-def _deferred(text: str) -> str:
     override = _parsed(text)
     if override is None or override.is_sweep_override() or override.type not in (OverrideType.CHANGE, OverrideType.ADD):
         return text
@@ -579,16 +575,12 @@ def _parsed(text: str) -> Override | None:
         return None
 
 
-def _typed(override: Override) -> str:
-    return override.input_line or ""
-
-
 def _values(override: Override, config_dir: Path | None) -> list[str]:
     """The values that an override has in a sweep, as they are typed."""
     if not override.is_sweep_override():
         return [str(override.value())]
     if override.is_interval_sweep():
-        raise ConfigError(f"{_typed(override)} names no values — write them, e.g. {override.key_or_group}=1,2,5")
+        raise ConfigError(f"{override.input_line} names no values — write them, e.g. {override.key_or_group}=1,2,5")
     # The part of Hydra's ConfigLoader that `glob` asks.
     groups = SimpleNamespace(get_group_options=lambda group, results_filter: options(group, config_dir))
     override.config_loader = groups  # type: ignore[assignment]

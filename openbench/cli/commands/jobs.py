@@ -118,7 +118,7 @@ class HydraCommand:
         words, streams = configs.without_streams(words, config_dir)
         if streams:
             logger.info(f"skipped: {', '.join(streams)}, which score a stream of images: name them to run them")
-        words = configs.deferred(words)
+        words = list(map(configs.deferred, words))
         common = [override.input_line or "" for override in configs.parse(words) if not override.is_sweep_override()]
         cfg = configs.compose(self.name, common, config_dir)
         if cfg.hydra.runtime.choices["hydra/sweeper"] != "basic":
