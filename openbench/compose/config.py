@@ -499,8 +499,8 @@ def jobs(overrides: Sequence[str], config_dir: Path | None) -> list[list[str]]:
     choices: dict[str, list[str]] = {}
     for override in parse(overrides):
         key = override.get_key_element()
-        swept = override.is_sweep_override()
-        choices[key] = [f"{key}={value}" for value in _values(override, config_dir)] if swept else [override.input_line or ""]
+        typed, swept = override.input_line or "", override.is_sweep_override()
+        choices[key] = [f"{key}={value}" for value in _values(override, config_dir)] if swept else [typed]
     return [list(job) for job in itertools.product(*choices.values())]
 
 

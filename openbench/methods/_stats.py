@@ -22,7 +22,7 @@ _SHORT = 16  # classes below which torch.softmax over rows takes several times a
 
 
 def training(train: FeatureSet | None, where: str) -> FeatureSet:
-    """Return the split to fit on; `openbench.core._inputs` has checked its rows and labels.
+    """Return the split to fit on; `openbench.core.method` has checked its rows and labels.
 
     Raises:
         MethodError: there is none.
