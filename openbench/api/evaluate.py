@@ -147,7 +147,7 @@ class _Call:
         specs = {}
         try:
             # If sets are missing, a method that also reads the training set names them all.
-            for name in sorted(jobs, key=lambda name: not train_reader(jobs[name][2])):
+            for name in sorted(jobs, key=lambda name: not train_reader(jobs[name][2], {})):
                 config, runtime, method, typed = jobs[name]
                 given = {"overrides": typed} if named else {"adopt": adopt}
                 specs[name] = prepare(config, runtime, method=method, shared=self.shared, **given)

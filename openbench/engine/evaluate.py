@@ -19,7 +19,6 @@ from openbench.core.names import order_name
 from openbench.core.record import Value
 from openbench.core.request import Field, Mixing, Request, Role, Texts
 from openbench.core.runtime import Runtime
-from openbench.core.scores import SetScores
 from openbench.core.search import with_params
 from openbench.digest import digest
 from openbench.engine.provenance import Clock
@@ -228,29 +227,6 @@ def _checked(method: Method, scores: NDArray[np.float32], where: str) -> NDArray
             f"{method.params()}; NaN scores cannot be evaluated"
         )
     return scores
-
-
-def score_splits(
-    method: Method, splits: Iterable[Split], scoring: Scoring, *, classified: bool = True
-) -> list[SetScores]:
-    """Return the scores of several splits by a fitted method.
-
-    Args:
-        method: fitted.
-        splits: to score.
-        scoring: source of the columns, device and batch size.
-        classified: whether the network has a classifier for the benchmark's classes, so that predictions are noted.
-    """
-    return [
-        SetScores.of_split(
-            name=split.name,
-            role=split.role,
-            scores=score_split(method, split, scoring),
-            labels=np.asarray(split.labels, dtype=np.int64),
-            predictions=predictions(split, scoring.features) if classified else np.full(len(split), -1),
-        )
-        for split in splits
-    ]
 
 
 def predictions(split: Split, features: FeatureSource) -> NDArray[np.int64]:

@@ -96,7 +96,7 @@ def prepare(
     chosen, shared = method or build_method(config["method"]), shared or SharedObjects()
     config = {**config, "method": chosen.node}
     tuning, metrics = _options(Tuning, config["tune"], "tune"), _options(MetricOptions, config["metrics"], "metrics")
-    reads_train = bool(train_reader(chosen) or head_reader(config["backbone"]))
+    reads_train = bool(train_reader(chosen, config["backbone"]))
     attack = _options(Attack, config[ATTACK], ATTACK) if ATTACK in config else None
     roots = paths.data_roots()
     key = digest(config["benchmark"]), reads_train, roots
@@ -164,10 +164,17 @@ def build_method(node: Config) -> ChosenMethod:
     return chosen
 
 
-def train_reader(chosen: ChosenMethod) -> str:
-    """Return a phrase for messages about a method that reads the ID training images; empty if no setting does."""
+def train_reader(chosen: ChosenMethod, backbone: Config) -> str:
+    """Return a phrase for messages about what reads the ID training images: a method, or a head; empty if neither does.
+
+    Args:
+        chosen: read at all its settings.
+        backbone: its node.
+    """
     roles = (leaf.request.fit_on for setting in chosen.settings for leaf in leaves(setting))
-    return f"method '{chosen.name}', which is fitted on it" if Role.ID_TRAIN in roles else ""
+    if Role.ID_TRAIN in roles:
+        return f"method '{chosen.name}', which is fitted on it"
+    return f"backbone '{backbone.get('name')}', whose head is fitted on it" if backbone.get("head") in _KINDS else ""
 
 
 def ready_backbone(
@@ -219,8 +226,8 @@ def load_benchmark(config: Config, chosen: ChosenMethod) -> Benchmark:
         LeakageError: an image is on two sides.
     """
     parsed, network = BenchmarkConfig.parse(config["benchmark"]), config["backbone"]
-    reader, name = train_reader(chosen) or head_reader(network), str(network.get("name"))
-    benchmark = open_benchmark(parsed, reader, backbone=name if are_missing(network) else "")
+    missing = str(network.get("name")) if are_missing(network) else ""
+    benchmark = open_benchmark(parsed, train_reader(chosen, network), backbone=missing)
     refuse_listed_images(benchmark, parsed)
     refuse_same_images(benchmark)
     return benchmark
@@ -320,16 +327,6 @@ class SharedObjects:
         return new
 
 
-def head_reader(node: Mapping[str, Any]) -> str:
-    """Return a phrase for messages about a backbone whose head is fitted on ID training images, else empty.
-
-    Args:
-        node: of the backbone.
-    """
-    fits = node.get("head") in _KINDS
-    return f"backbone '{node.get('name')}', whose head is fitted on it" if fits else ""
-
-
 def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime) -> Backbone:
     """Return a backbone with the head that its config names, fitted now or loaded; other backbones as they are.
 
@@ -396,16 +393,14 @@ def _learnt_prompts(
 ) -> FittedHead:
     """Return the classifier of prompts learnt on a few images of each class."""
     how = backbone.prompt_learning
-    shots = _rows_of(benchmark.id_train, how.drawn(torch.from_numpy(benchmark.id_train.labels)))
+    rows = how.drawn(torch.from_numpy(benchmark.id_train.labels)).tolist()
+    # Under a digest of their own, so that their features are cached separately.
+    key = digest({"of": benchmark.id_train.digest, "rows": rows})
+    shots = replace(select(benchmark.id_train, rows), digest=key)
     local = {Field.PATCHES} if kind == "locoop" else set()
     train = store.get(backbone, shots, Request(fields=_LABELLED.fields | local))
     val = store.get(backbone, benchmark.id_val, _LABELLED)
     return learnt_prompts(backbone.text_towers["text"], train, val, how)
-
-
-def _rows_of(split: Split, rows: torch.Tensor) -> Split:
-    """Return some rows of a split; its digest is another one, so their features are cached separately."""
-    return replace(select(split, rows.tolist()), digest=digest({"of": split.digest, "rows": rows.tolist()}))
 
 
 def _load(file: Path) -> FittedHead | None:

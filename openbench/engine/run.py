@@ -41,7 +41,8 @@ from openbench.engine.evaluate import (
     Scoring,
     class_scores,
     fit,
-    score_splits,
+    predictions,
+    score_split,
     score_streams,
 )
 from openbench.engine.probe import ask_method, same_scores
@@ -110,11 +111,6 @@ class RunSpec:
     variant: str = ""
     overrides: Sequence[str] = ()
 
-    @property
-    def training(self) -> str | None:
-        """The training as users type it, None for released weights."""
-        return self.training_info.name
-
     @cached_property
     def scientific(self) -> dict[str, Any]:
         """The config as records hold it: classes of openbench by their public names."""
@@ -171,7 +167,7 @@ class RunSpec:
             version_of(self.method),
             self.benchmark.digest,
             self.backbone.digest,
-            self.training,
+            self.training_info.name,
             self.images,
             None if outliers is None else outliers.digest,
             self.sources,
@@ -385,7 +381,16 @@ def _measured(spec: RunSpec, features: CachedFeatures, batch: int) -> _Measured:
     with clock.stage("score"):
         # First, so that it refuses before all the test sets are extracted.
         by_class = _class_values(method, spec, scoring)
-        scores = score_splits(method, (*benchmark.test_splits(), *splits, *moved), scoring, classified=classified)
+        scores = [
+            SetScores.of_split(
+                split.name,
+                split.role,
+                score_split(method, split, scoring),
+                np.asarray(split.labels, dtype=np.int64),
+                predictions(split, features) if classified else np.full(len(split), -1),
+            )
+            for split in (*benchmark.test_splits(), *splits, *moved)
+        ]
     with clock.stage("metrics"):
         logits = Request(fields=frozenset({Field.LOGITS}))
         # Without a classifier nothing can be right or wrong.
@@ -527,7 +532,7 @@ def check_weights(old: ResultRecord, spec: RunSpec) -> None:
     Raises:
         RecordError: other weights, or a run that would now have another id.
     """
-    if spec.training is None and spec.backbone.digest != old.backbone["digest"]:
+    if spec.training_info.name is None and spec.backbone.digest != old.backbone["digest"]:
         here, there = (_short(sha) for sha in (spec.backbone.weights_sha256, old.backbone.get("weights_sha256")))
         why = f"weights or preprocessing of backbone '{spec.backbone.name}' differ (weights {here} here, {there} then)"
         raise _unverifiable(old, why)
@@ -535,7 +540,7 @@ def check_weights(old: ResultRecord, spec: RunSpec) -> None:
     changed = sorted(name for name in {*then.sources, *now.sources} if then.sources.get(name) != now.sources.get(name))
     if changed:
         raise _unverifiable(old, f"{', '.join(changed)} changed since", "restore these files, or make a new record")
-    if spec.training is None and now.committed.run_id != then.committed.run_id:
+    if spec.training_info.name is None and now.committed.run_id != then.committed.run_id:
         raise _unverifiable(old, f"its config now makes run {spec.run_id}")
 
 
@@ -552,9 +557,9 @@ def recorded(records: RecordStore, spec: RunSpec) -> tuple[ResultRecord, Path]:
     errors: list[RecordError] = []
     names = spec.benchmark.name, spec.backbone.name, spec.method_name
     others = {record.run_id: (record, path) for record, path in records.of_method(*names, errors.append)}
-    facts = spec.benchmark.digest, spec.training, spec.method_name, version_of(spec.method)
+    facts = spec.benchmark.digest, spec.training_info.name, spec.method_name, version_of(spec.method)
     wanted = setting(spec.identity.config, facts)
-    alike = [record for record, _ in others.values() if spec.training and setting_of(record) == wanted]
+    alike = [record for record, _ in others.values() if spec.training_info.name and setting_of(record) == wanted]
     if not alike:
         raise RecordError(
             f"no record of this run in '{records.root}' to verify ({len(others)} of {', '.join(names)} with other "
