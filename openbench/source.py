@@ -68,7 +68,7 @@ def foreign_sources(*parts: object) -> dict[str, str]:
                 sources[f"{code.__module__}.{code.__qualname__}"] = f"unknown {_nonce(part)}"
     starts = modules_of(*parts)
     libraries = {name: file for name, file in starts.items() if _top(name) in _VERSIONED}
-    sources |= {f"version of {top}": _version(top) for top in map(_top, libraries)}
+    sources |= {f"version of {top}": installed(top) or "not installed" for top in map(_top, libraries)}
     foreign = libraries | closure({k: file for k, file in starts.items() if _top(k) not in (OURS, *_VERSIONED)})
     for name, file in {**starts, **foreign}.items():
         sha256 = loaded_sha256(name, file, codes.get(name, {}))
@@ -314,10 +314,12 @@ def _modules_on_the_way(name: str, root: str, same: bool) -> Iterator[tuple[str,
         spec = PathFinder.find_spec(".".join(parts[:depth]), list(spec.submodule_search_locations))
 
 
-def _version(library: str) -> str:
+@cache
+def installed(library: str) -> str | None:
+    """Return the version of a library; None if it is not installed."""
     with suppress(PackageNotFoundError):
         return version(library)
-    return "not installed"  # a checkout on the path
+    return None
 
 
 def _top(module: str) -> str:
@@ -348,7 +350,8 @@ def uncommitted(*modules: str, parts: tuple[object, ...] = ()) -> dict[str, str]
     named = {name: Path(str(importlib.import_module(name).__file__)).resolve() for name in modules}
     imported = _imported(tuple(sorted({**named, **modules_of(*parts)}.items())))
     used = {name: file for name, file in sorted(changed.items()) if file in imported and file.is_file()}
-    return {name: loaded_sha256(_module(name), file) for name, file in used.items()}
+    modules = {name: name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in used}
+    return {name: loaded_sha256(modules[name], file) for name, file in used.items()}
 
 
 def code_digests(module: str, *parts: object, data: tuple[object, ...] = ()) -> dict[str, dict[str, str]]:
@@ -402,10 +405,6 @@ def _changed() -> Mapping[str, Path]:
 
 def _root() -> Path:
     return Path(openbench.__file__).resolve().parent.parent
-
-
-def _module(path: str) -> str:
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _git(*args: str) -> str | None:

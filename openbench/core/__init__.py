@@ -1,15 +1,14 @@
 """The types that everything else uses; methods import from here: `from openbench.core import Field, Method, Request`.
 
 `request` (what a method needs), `features` (cached tensors of a split), `method` (its kinds), `search` (of
-hyper-parameters), `benchmark` (splits), `preprocess`, `scores` (of a set), `record` (of a run), `runtime`, `products`
-(of matrices).
+hyper-parameters), `benchmark` (splits), `preprocess`, `scores` (of a set), `record` (of a run), `runtime`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from openbench.core.features import FeatureSet as FeatureSet, Head as Head
+    from openbench.core.features import FeatureSet as FeatureSet, Head as Head, by_rows as by_rows
     from openbench.core.method import (
         Composite as Composite,
         HeadMethod as HeadMethod,
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
         Method as Method,
         StreamingMethod as StreamingMethod,
     )
-    from openbench.core.products import by_rows as by_rows
     from openbench.core.request import (
         CLASSES as CLASSES,
         STAGES as STAGES,
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
         Texts as Texts,
     )
 
-_HOMES = ("request", "features", "method", "products")
+_HOMES = ("request", "features", "method")
 
 if not TYPE_CHECKING:  # a type checker knows the names above
 

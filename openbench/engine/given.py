@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
-import openbench
 from openbench.config.overrides import NAME
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.request import Role
@@ -15,7 +13,7 @@ from openbench.core.scores import SetScores
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.manifests import Manifest
 from openbench.digest import digest
-from openbench.engine.provenance import WARNINGS, score_warnings
+from openbench.engine.provenance import WARNINGS, made_here, score_warnings
 from openbench.errors import ConfigError, DataError, listed
 from openbench.metrics.suite import describe, evaluate
 from openbench.public import public
@@ -24,7 +22,6 @@ from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import options_of
 from openbench.results.scores.stored import scores_digest
 from openbench.results.submissions import differing_counts
-from openbench.source import commit, dirty
 
 NAMED, NOT_NAMED = "named", "not named"
 _PARTS = ("near", "far", "csid")  # groups of sets, which may be missing
@@ -135,13 +132,7 @@ def given_record(
         metrics={},
         header="",
         counts={key: {"n": n, "expected": lists.counts.get(key, n)} for key, n in counts_of(sets).items()},
-        provenance={
-            "openbench": openbench.__version__,
-            "git_sha": commit(),
-            "git_dirty": dirty(),
-            "utc": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            **({WARNINGS: warnings} if warnings else {}),
-        },
+        provenance=made_here() | ({WARNINGS: warnings} if warnings else {}),
         config_digest=digest(nodes),
     )
     options = options_of(record)

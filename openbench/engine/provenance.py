@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +23,7 @@ from openbench.core.scores import SetScores
 from openbench.results.frame import superseding
 from openbench.results.records.origin import made_by
 from openbench.results.records.store import RecordStore
-from openbench.source import changed_since_loaded, commit, dirty, unknown_sources
+from openbench.source import changed_since_loaded, commit, dirty, installed, unknown_sources
 
 if TYPE_CHECKING:  # without torch, so that the metrics of a file of scores are there at once
     import torch
@@ -105,6 +104,12 @@ class Clock:
             self.peak_mib[name] = peak >> (20 if sys.platform == "darwin" else 10)
 
 
+def made_here() -> dict[str, Any]:
+    """Return package version, git state (of code, configs and manifests, which can move a number) and UTC time."""
+    utc = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return {"openbench": openbench.__version__, "git_sha": commit(), "git_dirty": dirty(), "utc": utc}
+
+
 def provenance(clock: Clock, device: "torch.device", passes: int) -> dict[str, Any]:
     """Return package version, git state, library versions, device, processor, UTC time, seconds and memory per stage.
 
@@ -118,29 +123,17 @@ def provenance(clock: Clock, device: "torch.device", passes: int) -> dict[str, A
     names = (*_LIBRARIES, *(name for name in _OPTIONAL if name in sys.modules))
     cuda = device.type == "cuda"
     return {
-        "openbench": openbench.__version__,
-        "git_sha": commit(),
-        # Only what can move a number: code, configs and manifests.
-        "git_dirty": dirty(),
+        **made_here(),
         "python": platform.python_version(),
-        "libraries": {name: installed for name in names if (installed := _version(name))},
+        "libraries": {name: found for name in names if (found := installed(name))},
         "device": torch.cuda.get_device_name(device) if cuda else f"{device.type} ({platform.machine()})",
         "processor": _processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
-        "utc": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "seconds": {stage: round(seconds, 4) for stage, seconds in sorted(clock.seconds.items())},
         "peak_mib": dict(sorted(clock.peak_mib.items())),
         "passes": passes,
     }
-
-
-@cache
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 @cache

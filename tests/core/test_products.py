@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from openbench.core.products import by_rows
+from openbench.core.features import by_rows
 
 SHAPES = [(1, 1, 1), (3, 5, 2), (64, 100, 7), (7, 512, 300), (513, 33, 129)]
 
