@@ -21,7 +21,7 @@ COMMANDS = {
     "train": ("commands.jobs:TRAIN", "train a backbone; `run` does so by itself when weights are missing"),
     "extract": ("commands.jobs:EXTRACT", "fill the feature cache ahead of a sweep"),
     "check": ("commands.jobs:CHECK", "verify data, splits and weights before a run"),
-    "sweep": ("commands.sweep:sweep", "show which jobs of a sweep are done, running or failed, and why"),
+    "sweep": ("commands.jobs:sweep", "show which jobs of a sweep are done, running or failed, and why"),
     "data": ("commands.data:data", "get data sets, verify them, look at them, bring your own"),
     "new": ("commands.new:new", "write a method, training, data set, backbone or study of your own"),
     "verify": ("commands.verify:verify", "compute records again, or check a submission"),

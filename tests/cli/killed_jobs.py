@@ -7,8 +7,7 @@ import time
 import types
 from pathlib import Path
 
-from openbench.cli.commands.jobs import HydraCommand
-from openbench.cli.commands.sweep import Outcome
+from openbench.cli.commands.jobs import HydraCommand, Outcome
 
 # Its processes compute nothing, and need not load torch.
 ENGINE = types.ModuleType("openbench.engine.prepare")

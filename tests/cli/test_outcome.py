@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from openbench.__main__ import main
-from openbench.cli.commands.sweep import NOT_ENDED, Outcome, Sweep
+from openbench.cli.commands.jobs import NOT_ENDED, Outcome, Sweep
 from openbench.errors import DataError, NotApplicableError
 
 
