@@ -350,8 +350,8 @@ def uncommitted(*modules: str, parts: tuple[object, ...] = ()) -> dict[str, str]
     named = {name: Path(str(importlib.import_module(name).__file__)).resolve() for name in modules}
     imported = _imported(tuple(sorted({**named, **modules_of(*parts)}.items())))
     used = {name: file for name, file in sorted(changed.items()) if file in imported and file.is_file()}
-    modules = {name: name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in used}
-    return {name: loaded_sha256(modules[name], file) for name, file in used.items()}
+    dotted = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in used]
+    return {name: loaded_sha256(module, used[name]) for name, module in zip(used, dotted, strict=True)}
 
 
 def code_digests(module: str, *parts: object, data: tuple[object, ...] = ()) -> dict[str, dict[str, str]]:
