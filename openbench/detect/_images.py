@@ -58,10 +58,8 @@ def as_pixels(image: Any, where: str = "image") -> Image:
     """
     if isinstance(image, Pillow.Image):
         if image.mode.startswith(DEEP):
-            raise DataError(
-                f"{where} has more than 8 bits per pixel (mode {image.mode}), and nothing says what is black and what "
-                "is white — scale it to 0…255 and pass it as 8-bit grey"
-            )
+            what = f"{where} has more than 8 bits per pixel (mode {image.mode})"
+            raise DataError(f"{what} — scale it to 0…255 and pass it as 8-bit grey")
         image = np.asarray(image if image.mode in ("RGB", "L") else image.convert("RGB"))
     shape = tuple(getattr(image, "shape", ()))
     if isinstance(image, Tensor):
@@ -70,10 +68,8 @@ def as_pixels(image: Any, where: str = "image") -> Image:
     if not isinstance(image, np.ndarray):
         raise DataError(f"{where} is a {type(image).__name__} — allowed: {_FORMS}")
     if image.dtype != np.uint8:
-        raise DataError(
-            f"{where} has values of type {image.dtype}, and the detector's preprocess takes uint8 pixels from 0 to 255 "
-            "— pass the image without its transform, or (255 * x).round() as uint8"
-        )
+        what = f"{where} has values of type {image.dtype}, and uint8 pixels from 0 to 255 are expected"
+        raise DataError(f"{what} — pass the image without its transform, or (255 * x).round() as uint8")
     if image.ndim == 3 and image.shape[2] == 1:
         image = image[..., 0]
     if not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)) or 0 in image.shape:
@@ -98,10 +94,8 @@ def as_list(images: Any) -> Sequence[Any]:
         if images.ndim == 2 or (images.ndim == 3 and images.shape[channels] in (1, 3)):
             return [images]
         if images.ndim == 3 and images.shape[other] in (1, 3):
-            raise DataError(
-                f"images has the shape {tuple(images.shape)} of one colour image with its channels "
-                f"{'first' if other == 0 else 'last'} — move that axis, or pass grey images as a list"
-            )
+            what = f"the shape {tuple(images.shape)} of one colour image with its channels on the wrong axis"
+            raise DataError(f"images has {what} — move that axis, or pass grey images as a list")
     elif isinstance(images, str | bytes | dict) or not hasattr(images, "__getitem__"):
         raise DataError(f"images is a {type(images).__name__} — allowed: {_FORMS}")
     if not len(images):

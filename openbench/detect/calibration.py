@@ -100,8 +100,7 @@ class Calibration:
             as_weights(self.weights, n, "calibration weights")
             if self.terms.guarantee == "conditional":
                 raise ConfigError(
-                    "calibrate.guarantee='conditional' is not known for weighted scores — leave weights out, or choose "
-                    "guarantee='marginal'"
+                    "calibrate.guarantee='conditional' is not known for weighted scores — choose 'marginal'"
                 )
         codes = self.codes
         if groups if codes is None else codes.shape != (n,) or not {*codes} <= {*range(groups)}:
@@ -241,10 +240,9 @@ class GroupCalibration:
             return
         if conditional:
             needed = conditional_size(alpha, self.terms.delta, self.terms.correction)
-        raise DataError(
-            f"{f'group {name!r}' if name else 'calibration'} has {n} images, with which no p-value reaches α = "
-            f"{alpha:g} — give at least {needed}{' in each group' if name else ''}, or a larger alpha"
-        )
+        who, each = (f"group {name!r}", " in each group") if name else ("calibration", "")
+        what = f"{who} has {n} images, with which no p-value reaches α = {alpha:g}"
+        raise DataError(f"{what} — give at least {needed}{each}, or a larger alpha")
 
     def judged(self, scores: Scores, weights: Floats | None) -> PValues:
         """Return the p-values of scores (m,) with their weights, and the decisions."""
@@ -277,10 +275,8 @@ def calibration_groups(groups: Any, outputs: BatchScores) -> tuple[tuple[str, ..
         return tuple(f"{_OF_CLASS}{y}" for y in range(outputs.logits.shape[1])), outputs.predicted
     of_image = [] if isinstance(groups, str) or np.ndim(groups) != 1 else [str(group) for group in groups]
     if len(of_image) != len(outputs.scores) or any(name.startswith(_OF_CLASS) for name in of_image):
-        raise DataError(
-            f"groups: found {len(of_image) or repr(groups)} for {len(outputs.scores)} images — one group per image "
-            f"expected, with a name that does not begin with '{_OF_CLASS}'; or '{PREDICTED_CLASS}'"
-        )
+        what = f"groups: found {len(of_image) or repr(groups)} for {len(outputs.scores)} images"
+        raise DataError(f"{what} — one group per image expected, with a name that does not begin with '{_OF_CLASS}'")
     names, codes = np.unique(of_image, return_inverse=True)
     return tuple(names.tolist()), codes.astype(np.int64)
 
@@ -304,9 +300,7 @@ def groups_to_judge(calibration: Calibration, groups: Any, outputs: BatchScores)
     names = [str(name) for name in ([groups] * len(outputs.scores) if np.ndim(groups) == 0 else groups)]
     for name in names:
         if name not in calibration.groups:
-            raise DataError(
-                f"group '{name}' was not calibrated{did_you_mean(name, calibration.groups)} (calibrated: "
-                f"{listed(calibration.groups, _LISTED)}) — name the group of each image: predict(images, groups=[…]), "
-                "or --group NAME"
-            )
+            what = f"group '{name}' was not calibrated{did_you_mean(name, calibration.groups)}"
+            known = listed(calibration.groups, _LISTED)
+            raise DataError(f"{what} (calibrated: {known}) — name the group of each image: groups=[…], --group NAME")
     return np.array([calibration.groups.index(name) for name in names], dtype=np.int64)

@@ -100,9 +100,7 @@ class Detector:
         Raises:
             ConfigError: always.
         """
-        raise ConfigError(
-            "a Detector cannot be pickled — save it with detector.save(path) and load it with openbench.load_detector"
-        )
+        raise ConfigError("a Detector cannot be pickled — use detector.save(path) and openbench.load_detector(path)")
 
     def fit(self, train: Any = None, val: Any = None, *, features: FeatureSource | None = None) -> Self:
         """Fit the method on ID images and return the detector; an earlier calibration is dropped.
@@ -123,10 +121,7 @@ class Detector:
         if self._model is None and self.options.head is None:  # features without labels are of one class
             splits = [replace(split, labels=np.maximum(split.labels, 0)) for split in splits]
         if not splits and learns_from(self.chosen.method):
-            raise DataError(
-                f"method '{self.chosen.name}' learns from ID images — call fit(train), with a data set of (image, "
-                "label) pairs or (images, labels)"
-            )
+            raise DataError(f"method '{self.chosen.name}' learns from ID images — call fit(train), with labels if any")
         backbone = self._ready(splits[0] if splits else None)
         method = for_layers(self.chosen.method, backbone.layers)
         check_fits(backbone, method, self.chosen.name)
@@ -238,8 +233,7 @@ class Detector:
         check_choice("select.guarantee", guarantee, ("marginal", "conditional"))
         if self.calibration.weights is not None:
             raise ConfigError(
-                "select has no known guarantee for weighted p-values — calibrate without weights, or decide image by "
-                "image with predict"
+                "select has no guarantee for weighted p-values — calibrate without weights, or use predict"
             )
         rows = batch if isinstance(batch, Predictions) else self.predict(batch, groups=groups)
         return benjamini_hochberg(rows.p_value if guarantee == "marginal" else rows.p_value_conditional, fdr)
@@ -323,10 +317,8 @@ class Detector:
             backbone, node = network_of(self._model, self.options, images or nothing(), self._classes)
             count = backbone.num_classes
             if count and self._classes and count != len(self._classes):
-                raise DataError(
-                    f"model '{backbone.name}' has {count} output classes, and there are {len(self._classes)} class "
-                    "names — pass one for each output"
-                )
+                names = f"there are {len(self._classes)} class names"
+                raise DataError(f"model '{backbone.name}' has {count} output classes, and {names} — pass one for each")
             self.backbone, self.node = backbone, node
         return self.backbone
 
@@ -336,10 +328,8 @@ class Detector:
         digests = digests_of(split.items) if fitted else ()
         twice = [index for index, row in enumerate(digests) if row.tobytes() in fitted]
         if twice:
-            raise LeakageError(
-                f"calibration: {len(twice)} of {len(split)} images were given to fit (first: image {twice[0]}), so the "
-                "guarantee would not hold — calibrate with ID images that neither the network nor the method has seen"
-            )
+            what = f"{len(twice)} of {len(split)} images were given to fit (first: image {twice[0]})"
+            raise LeakageError(f"calibration: {what}, so nothing is guaranteed — calibrate on images it has not seen")
 
     def _scored(self, images: Items) -> BatchScores:
         """Return scores and logits, batch by batch; a pass of the network serves both."""

@@ -57,10 +57,7 @@ def fit_on_benchmark(
     fitted_on = learns_from(method)
     if calibration == "id_val" and (tuned or Role.ID_VAL in fitted_on):
         why = "was tuned on it" if tuned else "is fitted on it"
-        raise ConfigError(
-            f"calibration=id_val: method '{spec.method_name}' {why}, so scores of new images would be larger — use "
-            "calibration=id_test"
-        )
+        raise ConfigError(f"calibration=id_val: method '{spec.method_name}' {why} — use calibration=id_test")
     if spec.space and spec.tuning.strategy != "none" and not existing:
         logger.info("no record of this run: hyper-parameters as in the config; `run` tunes them and writes a record")
     benchmark = spec.benchmark

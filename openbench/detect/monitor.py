@@ -265,10 +265,8 @@ class Monitor:
         self.rules = MonitorRules(level, bets, window, alpha, seed)
         self.ranks = OnlineRanks(calibration, seed)
         if self.ranks.n < math.ceil(1 / alpha) - 1:
-            raise ConfigError(
-                f"alpha = {alpha} is below 1/{self.ranks.n + 1}, the smallest p-value with {self.ranks.n} calibration "
-                f"images — calibrate on at least {math.ceil(1 / alpha) - 1} images, or choose a larger"
-            )
+            what = f"alpha = {alpha} is below the smallest p-value of {self.ranks.n} calibration images"
+            raise ConfigError(f"{what} — calibrate on at least {math.ceil(1 / alpha) - 1}, or choose a larger")
         self.tables: list[str] = []  # digests of the tables that were read
         self.reset()
 
@@ -385,18 +383,14 @@ class Monitor:
         try:
             content = json.loads(read_sealed(place))
         except (FileNotFoundError, DamagedError, ValueError) as error:
-            raise DataError(
-                f"state '{place}' cannot be read: {error} — restore it, or delete it to start a new life"
-            ) from error
+            raise DataError(f"state '{place}' cannot be read: {error} — restore it, or delete it") from error
         if content.get("schema") != _SCHEMA:
             raise DataError(f"'{place}': schema {content.get('schema')!r} — this version reads schema {_SCHEMA}")
         saved = content["calibration"]
         monitor = cls(calibration, **content["rules"])
         if monitor.ranks.digest != saved["digest"]:
-            raise DataError(
-                f"'{place}' belongs to {saved['images']} other calibration scores (found {monitor.ranks.n}) — give "
-                "those, or start a new life with another file"
-            )
+            what = f"belongs to {saved['images']} other calibration scores (found {monitor.ranks.n})"
+            raise DataError(f"'{place}' {what} — give those, or start a new life with another file")
         for cell, count in content["seen"]:
             monitor.ranks.counts[cell] += count
         monitor.ranks.random.bit_generator.state = content["random"]
@@ -415,10 +409,7 @@ class Monitor:
             DataError: it was noted before.
         """
         if digest in self.tables:
-            raise DataError(
-                "this table was read before, and its images would count twice — give the table of newer images, or "
-                "another --state"
-            )
+            raise DataError("this table was read before — give the table of newer images, or another --state")
         self.tables = [*self.tables, digest][-_TABLES:]
 
     def plot(self) -> "Figure":

@@ -28,7 +28,7 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.engine.compatibility import lacking, refuse_missing_parts
 from openbench.engine.probe import some_of
-from openbench.errors import ConfigError, DataError, NotApplicableError, did_you_mean, pip_install
+from openbench.errors import ConfigError, DataError, NotApplicableError, not_found, pip_install
 
 NETWORK_OUTPUTS = ("logits", "features")
 _OPSET = 18
@@ -57,19 +57,15 @@ def network_of(
         config, keys = named_config(model)
         shown = shipped("backbone", config)
         if shown is None:
-            raise ConfigError(
-                f"backbone '{config}' not found in configs/backbone{did_you_mean(config, names('backbone'))} — pass a "
-                "torch.nn.Module, or choose one (python -m openbench list backbone)"
-            )
+            what = f"backbone '{config}' not found in configs/backbone; a model of yours is a torch.nn.Module"
+            raise ConfigError(not_found(what, config, names("backbone"), "list backbone"))
         node = {**shown, **keys, NAME: config}
         node["name"] = str(node.get("name", config)).replace("${.model}", str(node.get("model", "")))
         known: dict[str, Any] = {"classes": classes, "benchmark_classes": classes, "num_classes": len(classes)}
         backbone: Backbone = build(node, f"backbone '{config}'", Backbone, **(known if classes else {}))
         if not backbone.trained or backbone.head_to_fit is not None:
-            raise NotApplicableError(
-                f"backbone '{config}' has no weights, and a detector needs a trained network — train it (python -m "
-                "openbench train), load the weights into a torch.nn.Module and pass that"
-            )
+            what = f"backbone '{config}' has no weights — train it (python -m openbench train)"
+            raise NotApplicableError(f"{what} and pass a torch.nn.Module with these")
         return backbone.to(options.device), node
     if model is None:
         d, head = len(images.items[0]), options.head if isinstance(options.head, Head) else None
@@ -91,16 +87,12 @@ def check_fits(backbone: Backbone, method: Method, name: str) -> None:
         NotApplicableError: it does not; or the method reads corrupted copies, which are drawn by the names of images.
     """
     if any(leaf.request.corruption is not None for leaf in leaves(method)):
-        raise NotApplicableError(
-            f"method '{name}' reads corrupted copies of images, drawn by their names in a benchmark, and the images of "
-            "a detector have no names — choose the method that it averages, e.g. mcm"
-        )
+        what = f"method '{name}' reads corrupted copies of images, which are drawn by their names in a benchmark"
+        raise NotApplicableError(f"{what} — choose the method that it averages, e.g. mcm")
     read = lacking(backbone, method, backbone.classifies)
     if not backbone.classifies and (read != lacking(backbone, method) or "the head" in read):
-        raise NotApplicableError(
-            f"method '{name}' reads {', '.join(read)}, and model '{backbone.name}' has no classifier — pass one, "
-            "head=(W, b), or choose a method that reads features only, e.g. knn or mds"
-        )
+        what = f"method '{name}' reads {', '.join(read)}, and model '{backbone.name}' has no classifier"
+        raise NotApplicableError(f"{what} — pass one, head=(W, b), or choose a method of features, e.g. knn")
     refuse_missing_parts(backbone, method, name)
 
 
@@ -178,10 +170,8 @@ def network_onnx(backbone: NetworkBackbone) -> bytes:
                 if not off <= _CLOSE * max(np.abs(expected).max(initial=0), 1e-6):
                     problem = f"{name} is off by up to {off:.3g}"
     if problem:
-        raise NotApplicableError(
-            f"model '{backbone.name}' cannot be saved as ONNX ({problem}) — save it as weights, network='weights', and "
-            "pass its class when it is loaded"
-        )
+        what = f"model '{backbone.name}' cannot be saved as ONNX ({problem})"
+        raise NotApplicableError(f"{what} — save it as weights, and pass its class when it is loaded")
     return content
 
 

@@ -224,18 +224,15 @@ def load_detector(
         detector.backbone, detector.node, detector.options = backbone, node, options
         detector.about, detector.seen = manifest.about, tensors["calibration.seen"].numpy()
         found = {name: tensors.get(f"calibration.{name}") for name in _ARRAYS}
-        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in found.items() if tensor is not None}
-        if "quantile" in arrays:
-            arrays["quantile"] = arrays["quantile"].item()
+        # `[()]` makes a number of the quantile, which has no dimension.
+        arrays: dict[str, Any] = {name: tensor.numpy()[()] for name, tensor in found.items() if tensor is not None}
         terms, groups = Terms(**manifest.calibration["terms"]), tuple(manifest.calibration["groups"])
         detector._learnt, detector._calibration = (backbone, fitted), Calibration(terms=terms, groups=groups, **arrays)
         now, before = _probe(backbone), tensors["probe"]
         off = float(((now - before).abs().amax(0) / (1 + before.abs().amax(0))).max())
         if not off <= _TOLERANCE:
-            raise CheckpointError(
-                f"'{path}': the network's outputs for a fixed input differ by {off:.2g} (relative) from those at "
-                "saving: its class, a library or its preprocess has changed — fit and calibrate again"
-            )
+            why = f"the network's outputs for a fixed input differ by {off:.2g} (relative) from those at saving"
+            raise CheckpointError(f"'{path}': {why}: its class or a library has changed — fit and calibrate again")
     return detector
 
 
@@ -247,10 +244,8 @@ def _loading(path: Path) -> Iterator[None]:
     except CheckpointError:
         raise
     except Exception as error:
-        raise CheckpointError(
-            f"'{path}' cannot be loaded ({type(error).__name__}: {error}) — copy the detector again, or fit and "
-            "calibrate it again"
-        ) from error
+        why = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"'{path}' cannot be loaded ({why}) — copy it again, or fit and calibrate it") from error
 
 
 def _read_files(path: Path, digest: str | None) -> tuple[DetectorManifest, Tensors, bytes]:
@@ -270,9 +265,8 @@ def _read_files(path: Path, digest: str | None) -> tuple[DetectorManifest, Tenso
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key, found, made_by = ".".join(map(str, first["loc"])), short(first["input"]), short(content.get("made_by"))
-        raise CheckpointError(
-            f"'{path}' of {made_by}: key '{key}' is {found}: {first['msg']} — fit and calibrate the detector again"
-        ) from None
+        why = f"key '{key}' is {found}: {first['msg']}"
+        raise CheckpointError(f"'{path}' of {made_by}: {why} — fit and calibrate the detector again") from None
     parts = {name: (root / name).read_bytes() for name in (TENSORS, *[ONNX] * (manifest.network.kind == "onnx"))}
     for name, part in parts.items():
         if bytes_sha256(part) != manifest.parts.get(name):
@@ -318,10 +312,7 @@ def check_savable(backbone: Backbone, network: str, options: ModelOptions | None
     elif not isinstance(backbone, NetworkBackbone) or not (options is None or isinstance(options.head, str | None)):
         why = f"it is not a torch.nn.Module with weights ({type(backbone).__name__}) — pass the module to Detector"
     elif backbone.text_towers and network == "weights":
-        why = (
-            "its classifier was made from text, by a tower that is not in a detector — save it as ONNX: network=onnx, "
-            "or save(path, network='onnx') in Python"
-        )
+        why = "its classifier was made from text, by a tower that is not saved — save it as a graph: network=onnx"
     if why:
         raise NotApplicableError(f"model '{backbone.name}' cannot be saved: {why}")
 
@@ -357,10 +348,8 @@ def _preprocess(part: NetworkPart, own: object) -> object:
         values: Any = {key: tuple(v) if isinstance(v, list) else v for key, v in part.preprocess.items()}
         return Preprocess(**values)
     if own is None:
-        raise CheckpointError(
-            f"the network '{part.name}' was used with a transform of your own, and no code is loaded from a detector — "
-            "pass it: load_detector(path, preprocess=transform)"
-        )
+        what = f"the network '{part.name}' was used with a transform of your own, which is not in the detector"
+        raise CheckpointError(f"{what} — pass it: load_detector(path, preprocess=transform)")
     return own
 
 
@@ -368,9 +357,7 @@ def _of_config(part: NetworkPart, state: Tensors, classes: Sequence[str]) -> Bac
     """Return the backbone of a config of openbench, with the weights of a detector."""
     node = shipped("backbone", part.config)
     if node is None:
-        raise CheckpointError(
-            f"backbone '{part.config}' is not in this openbench — install the version of the detector"
-        )
+        raise CheckpointError(f"backbone '{part.config}' is not in this openbench — install that of the detector")
     stray = [key for key, value in part.keys.items() if key not in node or any(targets(value))]
     if stray:
         raise CheckpointError(f"backbone '{part.config}' has no key '{stray[0]}' that a detector may set")
@@ -382,10 +369,7 @@ def _of_config(part: NetworkPart, state: Tensors, classes: Sequence[str]) -> Bac
     backbone: NetworkBackbone = build(node, f"backbone '{part.config}'", Backbone, **known)
     backbone.load_state(dict(state), "the detector's weights")
     if backbone.digest != part.digest:
-        raise CheckpointError(
-            f"backbone '{part.name}' is another one in this openbench (digest {backbone.digest}, {part.digest} at "
-            "saving) — install the version of the detector, or fit and calibrate again"
-        )
+        raise CheckpointError(f"backbone '{part.name}' is another one in this openbench — fit and calibrate again")
     return backbone
 
 
@@ -394,10 +378,8 @@ def _of_module(
 ) -> tuple[Backbone, Mapping[str, Any]]:
     """Return a copy of the user's module with the weights of a detector."""
     if not isinstance(model, nn.Module):
-        raise CheckpointError(
-            f"the network '{part.name}' ({part.architecture.partition(',')[0]}) is a class of your own, and no code is "
-            "loaded from a detector — pass one, with any weights: load_detector(path, model=MyNet())"
-        )
+        what = f"the network '{part.name}' ({part.architecture.partition(',')[0]}) is a class of your own"
+        raise CheckpointError(f"{what} — pass one, with any weights: load_detector(path, model=MyNet())")
     preprocess = _preprocess(part, options.preprocess)
     module = copied(unwrapped(model), part.name)
     apply_weights(module, {key.removeprefix("inner."): t for key, t in state.items()}, "the detector's weights")
@@ -512,10 +494,8 @@ def _packed(value: Any, tensors: Tensors, where: str, method: Method) -> Any:
 
         tensors[where] = torch.from_numpy(faiss.serialize_index(value))
         return {_IS: "faiss"}
-    raise NotApplicableError(
-        f"method {type(method).__name__} cannot be saved: '{where}' is a {type(value).__module__}."
-        f"{type(value).__qualname__} — {_ALLOWED}"
-    )
+    what = f"'{where}' is a {type(value).__module__}.{type(value).__qualname__}"
+    raise NotApplicableError(f"method {type(method).__name__} cannot be saved: {what} — {_ALLOWED}")
 
 
 def unpacked_method(
@@ -535,17 +515,13 @@ def unpacked_method(
     """
     node, target = packed["node"], packed["node"][TARGET]
     if own is None and "." in target:
-        raise CheckpointError(
-            f"method '{target}' is not of openbench, and no code is loaded from a detector — pass it: "
-            "load_detector(path, method=MyMethod(…))"
-        )
+        what = f"method '{target}' is not of openbench, and no code is loaded from a detector"
+        raise CheckpointError(f"{what} — pass it: load_detector(path, method=MyMethod(…))")
     method: Method = build(node, f"method '{target}'", Method) if own is None else type(own)(**own.params())
     actual, saved = {**public(as_node(method)), "version": type(method).version}, {**node, "version": packed["version"]}
     if actual != saved:
-        raise CheckpointError(
-            f"method {name_of(type(method))} is {actual}, and was {saved} when the detector was saved — pass a method "
-            "with these, or fit the detector again"
-        )
+        what = f"method {name_of(type(method))} is {actual}, and was {saved} when the detector was saved"
+        raise CheckpointError(f"{what} — pass a method with these, or fit the detector again")
     for name, value in packed["state"].items():
         if not name.endswith("_") or name.startswith("__"):
             raise CheckpointError(f"method {target} has no state '{name}'")
@@ -568,11 +544,7 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor], where: str, method: Met
 
         return faiss.deserialize_index(tensors[where].numpy())
     parts = {key: _unpacked(part, tensors, f"{where}.{key}", method) for key, part in value.items() if key != _IS}
-    if kind is None:
-        return parts
-    if kind not in (known := _dataclasses(method)):
-        raise CheckpointError(f"method {type(method).__name__}: '{where}' is of an unknown kind '{kind}'")
-    return known[kind](**parts)
+    return parts if kind is None else _dataclasses(method)[kind](**parts)
 
 
 def _dataclasses(method: Method) -> dict[str, type]:

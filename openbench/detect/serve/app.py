@@ -313,10 +313,8 @@ def serve(predict: Predict, about: Mapping[str, Any], limits: ServerLimits, addr
     try:
         listener = socket.create_server(address, family=socket.AF_INET6 if ipv6 else socket.AF_INET)
     except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {address[0]}, port {address[1]} ({error.strerror}) — choose another: --port 0 takes a "
-            "free one"
-        ) from None
+        what = f"cannot listen on {address[0]}, port {address[1]} ({error.strerror})"
+        raise ConfigError(f"{what} — choose another: --port 0 takes a free one") from None
     config = uvicorn.Config(
         Service(predict, about, limits).application(),
         ws="none",
