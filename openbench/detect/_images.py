@@ -94,8 +94,9 @@ def as_list(images: Any) -> Sequence[Any]:
         if images.ndim == 2 or (images.ndim == 3 and images.shape[channels] in (1, 3)):
             return [images]
         if images.ndim == 3 and images.shape[other] in (1, 3):
-            what = f"the shape {tuple(images.shape)} of one colour image with its channels on the wrong axis"
-            raise DataError(f"images has {what} — move that axis, or pass grey images as a list")
+            what = f"images has the shape {tuple(images.shape)} of one colour image with its channels"
+            side = "first" if other == 0 else "last"
+            raise DataError(f"{what} {side} — move that axis, or pass grey images as a list")
     elif isinstance(images, str | bytes | dict) or not hasattr(images, "__getitem__"):
         raise DataError(f"images is a {type(images).__name__} — allowed: {_FORMS}")
     if not len(images):

@@ -15,7 +15,7 @@ from openbench.config.constraints import Checked, Count, Fraction, Seed
 from openbench.digest import bytes_sha256
 from openbench.errors import ConfigError, DataError
 from openbench.metrics.curve import Floats, as_scores
-from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
+from openbench.storage.checksum import read_sealed, write_sealed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,6 +29,7 @@ _FLOOR = -2.0  # of the capital's axis
 _POINTS = 4096  # of the curve in a state
 _WINDOWS = 1000  # latest windows in a state
 _SCHEMA = 1  # of a state
+_AS_IT_IS = ("alarm_at", "log10_peak", "pending", "tables")  # in a state, of a monitor's attributes
 _TABLES = 10_000  # digests of the latest tables in a state
 
 
@@ -198,8 +199,8 @@ class Window:
         steps = ks_2samp(cells, calibration, method="asymp")
         constant = bool((cells == cells[0]).all() and (calibration == cells[0]).all())
         auroc, rank_p = float(ranks.statistic) / (cells.size * n), 1.0 if constant else float(ranks.pvalue)
-        distance, distance_p = float(steps.statistic), float(steps.pvalue)
-        return cls(first, cells.size, float(flagged.mean()), auroc, rank_p, distance, distance_p)
+        of_steps = float(steps.statistic), float(steps.pvalue)
+        return cls(first, cells.size, float(flagged.mean()), auroc, rank_p, *of_steps)
 
 
 @dataclass(frozen=True)
@@ -265,8 +266,9 @@ class Monitor:
         self.rules = MonitorRules(level, bets, window, alpha, seed)
         self.ranks = OnlineRanks(calibration, seed)
         if self.ranks.n < math.ceil(1 / alpha) - 1:
-            what = f"alpha = {alpha} is below the smallest p-value of {self.ranks.n} calibration images"
-            raise ConfigError(f"{what} — calibrate on at least {math.ceil(1 / alpha) - 1}, or choose a larger")
+            what = f"alpha = {alpha} is below 1/{self.ranks.n + 1}, the smallest p-value of {self.ranks.n}"
+            needed = math.ceil(1 / alpha) - 1
+            raise ConfigError(f"{what} calibration images — calibrate on at least {needed} images, or choose a larger")
         self.tables: list[str] = []  # digests of the tables that were read
         self.reset()
 
@@ -334,15 +336,9 @@ class Monitor:
         `alarm`; `alarm_at`, the number of the image that raised it, or None; `images`; `log10_wealth` and its largest
         value `log10_peak`; `level`; `window`, the latest full one, or None.
         """
-        return {
-            "alarm": self.alarm,
-            "alarm_at": self.alarm_at,
-            "images": self.images,
-            "log10_wealth": self.log10_wealth,
-            "log10_peak": self.log10_peak,
-            "level": self.rules.level,
-            "window": asdict(self.windows[-1]) if self.windows else None,
-        }
+        keys = ("alarm", "alarm_at", "images", "log10_wealth", "log10_peak")
+        window = asdict(self.windows[-1]) if self.windows else None
+        return {key: getattr(self, key) for key in keys} | {"level": self.rules.level, "window": window}
 
     def save(self, path: str | Path) -> None:
         """Write the state atomically, with its digest.
@@ -359,12 +355,9 @@ class Monitor:
             "random": self.ranks.random.bit_generator.state,
             "images": self.images,
             "log_staked": [float(value) if np.isfinite(value) else None for value in self.martingale.log_staked],
-            "alarm_at": self.alarm_at,
-            "log10_peak": self.log10_peak,
             "curve": {"stride": self.stride, "log10": self.curve},
             "windows": [asdict(window) for window in self.windows],
-            "pending": self.pending,
-            "tables": self.tables,
+            **{name: getattr(self, name) for name in _AS_IT_IS},
         }
         write_sealed(path_of(path, "path"), json.dumps(content, allow_nan=False).encode() + b"\n")
 
@@ -382,12 +375,11 @@ class Monitor:
         place = path_of(path, "path")
         try:
             content = json.loads(read_sealed(place))
-        except (FileNotFoundError, DamagedError, ValueError) as error:
+        except (FileNotFoundError, ValueError) as error:
             raise DataError(f"state '{place}' cannot be read: {error} — restore it, or delete it") from error
         if content.get("schema") != _SCHEMA:
             raise DataError(f"'{place}': schema {content.get('schema')!r} — this version reads schema {_SCHEMA}")
-        saved = content["calibration"]
-        monitor = cls(calibration, **content["rules"])
+        saved, monitor = content["calibration"], cls(calibration, **content["rules"])
         if monitor.ranks.digest != saved["digest"]:
             what = f"belongs to {saved['images']} other calibration scores (found {monitor.ranks.n})"
             raise DataError(f"'{place}' {what} — give those, or start a new life with another file")
@@ -398,8 +390,7 @@ class Monitor:
         monitor.martingale.log_staked = np.array([-np.inf if v is None else v for v in content["log_staked"]])
         monitor.stride, monitor.curve = content["curve"]["stride"], content["curve"]["log10"]
         monitor.windows = [Window(**window) for window in content["windows"]]
-        for name in ("alarm_at", "log10_peak", "pending", "tables"):
-            setattr(monitor, name, content[name])
+        vars(monitor).update({name: content[name] for name in _AS_IT_IS})
         return monitor
 
     def note_table(self, digest: str) -> None:

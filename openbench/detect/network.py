@@ -148,7 +148,6 @@ def network_onnx(backbone: NetworkBackbone) -> bytes:
     """
     if find_spec("onnx") is None:
         raise ConfigError(f"package 'onnx' is not installed, and a graph needs it — {pip_install('onnx')}")
-    problem = ""
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.callback(backbone.to, backbone.device)
@@ -158,20 +157,19 @@ def network_onnx(backbone: NetworkBackbone) -> bytes:
             content = _traced(graph, _noise(backbone, _TRACED))
             session = onnx_session(content, torch.device("cpu"))
             found = [session.run(list(NETWORK_OUTPUTS), {"images": images.numpy()}) for images in batches]
+            pairs = zip(zip(*found, strict=True), zip(*map(graph, batches), strict=True), strict=True)
+            for name, (rows, expected_rows) in zip(NETWORK_OUTPUTS, pairs, strict=True):
+                actual, expected = np.concatenate(rows), np.concatenate(expected_rows)
+                off = np.abs(actual - expected).max(initial=0)
+                if not off <= _CLOSE * max(np.abs(expected).max(initial=0), 1e-6):
+                    raise ValueError(f"{name} is off by up to {off:.3g}")
         except ConfigError:
             raise
         except Exception as error:  # of the tracer and of onnxruntime, which have many kinds
-            problem = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-        else:
-            expected_rows = [graph(images) for images in batches]
-            for at, name in enumerate(NETWORK_OUTPUTS):
-                actual, expected = (np.concatenate([rows[at] for rows in each]) for each in (found, expected_rows))
-                off = np.abs(actual - expected).max(initial=0)
-                if not off <= _CLOSE * max(np.abs(expected).max(initial=0), 1e-6):
-                    problem = f"{name} is off by up to {off:.3g}"
-    if problem:
-        what = f"model '{backbone.name}' cannot be saved as ONNX ({problem})"
-        raise NotApplicableError(f"{what} — save it as weights, and pass its class when it is loaded")
+            what = (
+                f"model '{backbone.name}' cannot be saved as ONNX ({(str(error) or repr(error))[:200].splitlines()[0]})"
+            )
+            raise NotApplicableError(f"{what} — save it as weights, and pass its class when it is loaded") from error
     return content
 
 

@@ -20,7 +20,7 @@ from openbench.results.records.settings import NONE
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
-from openbench.results.tables.render import Column, Estimate, Table
+from openbench.results.tables.render import Column, Table
 from openbench.results.tables.views import GROUPS
 
 _MB = 1.048576  # of a MiB
@@ -104,11 +104,8 @@ class Recommendation:
     def values(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         values = vars(self) | {"words": str(self), "take": self.best[0]["method"] if self.best else None}
-        for group in ("best", "untested", "out"):
-            values[group] = [
-                {key: value.value if isinstance(value, Estimate) else value for key, value in method.items()}
-                for method in values[group]
-            ]
+        for group in ("best", "untested", "out"):  # of an estimate its value
+            values[group] = [{key: getattr(v, "value", v) for key, v in method.items()} for method in values[group]]
         return values
 
 
@@ -166,12 +163,9 @@ def recommend(
 
 
 def _check_name(key: str, name: str, names: Iterable[str], where: str) -> None:
-    names = sorted(names)
-    if name not in names:
-        raise ConfigError(
-            f"{key} '{name}' has no records in {where}{did_you_mean(name, names)} (available: "
-            f"{', '.join(names) or 'none'}) — python -m openbench run makes records"
-        )
+    if name not in (known := sorted(names)):
+        hint = did_you_mean(name, known) or f" — available: {', '.join(known) or 'none'}"
+        raise ConfigError(f"{key} '{name}' has no records in {where}{hint}")
 
 
 def method_of(name: str, params: Mapping[str, Any]) -> Method | None:
@@ -194,9 +188,8 @@ def method_of(name: str, params: Mapping[str, Any]) -> Method | None:
 def _by_network(board: Board, only: Mapping[str, str]) -> dict[tuple[str, ...], list[Row]]:
     """Return the rows that count of each network and training, best first."""
     # A row whose only fault is that the benchmark deviates, e.g. without a data set, counts too.
-    deviating = (
-        row for row in board.unranked if len(row.reasons) == 1 and not all(run.pristine for run in row.members)
-    )
+    alone = (row for row in board.unranked if len(row.reasons) == 1)
+    deviating = (row for row in alone if not all(run.pristine for run in row.members))
     rows = sorted((*board.ranked, *deviating), key=lambda row: row.order)
     for key, name in only.items():
         if name:
@@ -268,12 +261,11 @@ def _method(row: Row, latency_ms: float | None, memory_mb: float | None, without
 
 
 def _cells(method: Mapping[str, Any]) -> tuple[Any, ...]:
-    texts = [method["method"], method["settings"]]
     scores = [method.get(f"{group}_auroc") for group in GROUPS]
     ranks = ["–".join(map(str, dict.fromkeys(pair))) if pair else None for pair in method["ranks"].values()]
     ms, mb = method["ms_per_image"], method["process_mb"]
     costs = [None if ms is None else float(f"{ms:.3g}"), None if mb is None else float(round(mb))]
-    return (*texts, *scores, *ranks, *costs, _needs(method))
+    return (method["method"], method["settings"], *scores, *ranks, *costs, _needs(method))
 
 
 def _needs(method: Mapping[str, Any]) -> str:

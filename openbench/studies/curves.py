@@ -3,7 +3,7 @@
 `charts` computes them; `drawn` is the picture of a chart, `points` and `summary` are its tables.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import floor
@@ -47,6 +47,7 @@ class Line:
     """One line of a panel.
 
     Args:
+        panel: its title.
         name: of the row, or of what is drawn of it.
         x: (k,) positions.
         y: (k,) heights.
@@ -54,6 +55,7 @@ class Line:
         published: the published figure for it.
     """
 
+    panel: str
     name: str
     x: Floats
     y: Floats
@@ -68,7 +70,7 @@ class Chart:
     Args:
         title: as printed.
         axes: the labels of x and y.
-        panels: {title: lines}.
+        lines: of all panels.
         value: the name of `Line.value`.
         marks: {title of a panel: {what: position of a threshold}}.
         ticks: names of the positions 0, 1, …; empty where x is a number.
@@ -79,13 +81,21 @@ class Chart:
 
     title: str
     axes: tuple[str, str]
-    panels: Mapping[str, Sequence[Line]]
+    lines: Sequence[Line]
     value: str
     marks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     ticks: Sequence[str] = ()
     log: bool = False
     without: Sequence[str] = ()
     unable: Sequence[str] = ()
+
+    @property
+    def panels(self) -> dict[str, list[Line]]:
+        """The lines by the title of their panel."""
+        return {
+            title: [line for line in self.lines if line.panel == title]
+            for title in dict.fromkeys(line.panel for line in self.lines)
+        }
 
     @property
     def names(self) -> list[str]:
@@ -127,7 +137,7 @@ def charts(study: Study, cells: Sequence[Sequence[Cell]], scores: ScoreStore) ->
     rows = [line[0].row.path for line in cells if any(cell.records for cell in line)]
     without = [row for row in rows if row not in {run.row for run in runs}]
     made = {kind: replace(KINDS[kind](runs), without=without) for kind in kinds if runs}
-    return {kind: chart for kind, chart in made.items() if chart.panels}
+    return {kind: chart for kind, chart in made.items() if chart.lines}
 
 
 def _scored(cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> Iterator[ScoredRun]:
@@ -144,24 +154,14 @@ def _scored(cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> Iterator[Sco
             yield ScoredRun(line[0].row.path, at, run.benchmark, sets, printed, MetricOptions(**options))
 
 
-def _first(runs: Sequence[ScoredRun]) -> Iterable[ScoredRun]:
-    """The first run of each row and benchmark."""
-    first: dict[tuple[str, str], ScoredRun] = {}
+def _pairs(runs: Sequence[ScoredRun]) -> Iterator[tuple[str, ScoredRun, SetScores, SetScores]]:
+    """The panel of every OOD set of every benchmark, with the first run of each row, ID test and the OOD set."""
+    first = dict[tuple[str, str], ScoredRun]()
     for run in runs:
         first.setdefault((run.row, run.benchmark), run)
-    return first.values()
-
-
-def _by_set(
-    runs: Sequence[ScoredRun], lines_of: Callable[[ScoredRun, SetScores, SetScores], Sequence[Line]]
-) -> dict[str, list[Line]]:
-    """A panel for every OOD set of every benchmark, with the lines of each row's first run."""
-    found: dict[str, list[Line]] = {}
-    for run in _first(runs):
+    for run in first.values():
         ids, oods = sides(run.sets)
-        for ood in oods:
-            found.setdefault(f"{run.benchmark}: {ood.name}", []).extend(lines_of(run, ids, ood))
-    return {title: of_panel for title, of_panel in found.items() if of_panel}
+        yield from ((f"{run.benchmark}: {ood.name}", run, ids, ood) for ood in oods)
 
 
 def _selective(
@@ -172,15 +172,13 @@ def _selective(
     label: str,
 ) -> Chart:
     """A height over the share of OOD accepted, of the runs that classify."""
-
-    def line(run: ScoredRun, ids: SetScores, ood: SetScores) -> list[Line]:
-        if ids.correct is None:
-            return []
-        curve = SelectiveCurve.of(ids.scores, 1.0 - np.asarray(ids.correct, float), ood.scores)
-        accepted = curve.pair.ood_accepted / curve.pair.m
-        return [Line(run.row, accepted, height(curve), area(curve), run.figures.get((ood.name, key)))]
-
-    return Chart("OSCR curves", ("OOD accepted", label), _by_set(runs, line), "OSCR", log=True)
+    lines = list[Line]()
+    for panel, run, ids, ood in _pairs(runs):
+        if ids.correct is not None:
+            curve = SelectiveCurve.of(ids.scores, 1.0 - np.asarray(ids.correct, float), ood.scores)
+            accepted, printed = curve.pair.ood_accepted / curve.pair.m, run.figures.get((ood.name, key))
+            lines.append(Line(panel, run.row, accepted, height(curve), area(curve), printed))
+    return Chart("OSCR curves", ("OOD accepted", label), lines, "OSCR", log=True)
 
 
 def _accuracy(curve: SelectiveCurve) -> Floats:
@@ -191,55 +189,50 @@ def _accuracy(curve: SelectiveCurve) -> Floats:
 
 def _conformal(runs: Sequence[ScoredRun]) -> Chart:
     """ROC as measured, and with the FPR that holds with probability 1 − δ (Bates et al. 2023, arXiv 2104.08279)."""
-
-    def both(run: ScoredRun, ids: SetScores, ood: SetScores) -> list[Line]:
+    lines = list[Line]()
+    for panel, run, ids, ood in _pairs(runs):
         curve = PooledCurve.of(ids.scores, ood.scores)
         table = correction_table(len(ids.scores), run.options.delta, run.options.correction)
         tpr, flagged = 1 - curve.ood_accepted / curve.m, curve.n - curve.id_accepted
         printed = [run.figures.get((ood.name, key)) for key in ("auroc", "conformal_auroc")]
         sure, area = conformal_fpr(flagged, table), conformal_auroc(curve, table)
-        return [
-            Line(run.row, flagged / curve.n, tpr, curve.auroc(), printed[0]),
-            Line(f"{run.row}{GUARANTEED}", sure, tpr, area, printed[1]),
-        ]
-
+        lines.append(Line(panel, run.row, flagged / curve.n, tpr, curve.auroc(), printed[0]))
+        lines.append(Line(panel, f"{run.row}{GUARANTEED}", sure, tpr, area, printed[1]))
     title = f"ROC, measured and guaranteed with probability {1 - runs[0].options.delta:g}"
-    return Chart(title, ("FPR (ID flagged)", "TPR (OOD flagged)"), _by_set(runs, both), "AUROC", log=True)
+    return Chart(title, ("FPR (ID flagged)", "TPR (OOD flagged)"), lines, "AUROC", log=True)
 
 
 def _corrections(runs: Sequence[ScoredRun]) -> Chart:
     """By how much each correction raises a conformal p-value, for the number of ID test images of the runs."""
-    delta, found = runs[0].options.delta, dict[str, list[Line]]()
+    delta, lines = runs[0].options.delta, list[Line]()
     for n in sorted({len(sides(run.sets)[0].scores) for run in runs}):
         p = np.arange(1, n + 2) / (n + 1)
-        raised = {name: correction_table(n, delta, name) - p for name in FINITE_SAMPLE}
-        found[f"n = {n:,}, δ = {delta:g}"] = [Line(name, p, y, float(y.mean())) for name, y in raised.items()]
+        for name in FINITE_SAMPLE:
+            raised = correction_table(n, delta, name) - p
+            lines.append(Line(f"n = {n:,}, δ = {delta:g}", name, p, raised, float(raised.mean())))
     axes = ("p-value, marginal", "what the correction adds")
-    return Chart("conformal corrections", axes, found, "mean addition")
+    return Chart("conformal corrections", axes, lines, "mean addition")
 
 
 def _autc(runs: Sequence[ScoredRun]) -> Chart:
     """FPR and FNR over the scaled threshold with three thresholds marked (Humblot-Renaux et al. 2023, 2306.14658)."""
-    found, marks, unable = dict[str, list[Line]](), dict[str, dict[str, float]](), list[str]()
-    for run in _first(runs):
-        id_test, oods = sides(run.sets)
-        ids, *others = (np.asarray(s.scores, float) for s in (id_test, *oods))
+    lines, marks, unable = list[Line](), dict[str, dict[str, float]](), list[str]()
+    for _, run, id_test, ood in _pairs(runs):
+        ids, scores, *others = (np.asarray(s.scores, float) for s in (id_test, ood, *sides(run.sets)[1]))
         validation = [np.asarray(s.scores, float) for s in run.sets if s.role in (Role.ID_VAL, Role.OOD_VAL)]
-        for ood, scores in zip(oods, others, strict=True):
-            try:
-                scale = choose_scale(run.options.autc_scaling, (ids, scores), (ids, *others), validation)
-            except MetricError:
-                unable.append(f"{run.row} ({ood.name})")
-                continue
-            areas = threshold_areas(ids, scores, scale, run.options.autc_weight)
-            pair, t = PooledCurve.of(ids, scores), np.linspace(0, 1, _STEPS)
-            fpr, fnr = np.array([pair.rates(pair.at(scale.low + at * (scale.high - scale.low))) for at in t]).T
-            title = f"{run.row}, {ood.name}: AUTC {100 * areas.autc:.2f}"
-            found[title] = [Line("FPR", t, fpr, areas.aufpr), Line("FNR", t, fnr, areas.aufnr)]
-            at = {"test": balanced_threshold(pair), **fixed_thresholds(run.sets)}
-            marks[title] = {MARKS[name]: scale(min(max(value, scale.low), scale.high)) for name, value in at.items()}
-    axes = ("threshold (scaled score)", "rate")
-    return Chart("rates by threshold", axes, found, "area", marks, unable=unable)
+        try:
+            scale = choose_scale(run.options.autc_scaling, (ids, scores), (ids, *others), validation)
+        except MetricError:
+            unable.append(f"{run.row} ({ood.name})")
+            continue
+        areas = threshold_areas(ids, scores, scale, run.options.autc_weight)
+        pair, t = PooledCurve.of(ids, scores), np.linspace(0, 1, _STEPS)
+        fpr, fnr = np.array([pair.rates(pair.at(scale.low + at * (scale.high - scale.low))) for at in t]).T
+        title = f"{run.row}, {ood.name}: AUTC {100 * areas.autc:.2f}"
+        lines += [Line(title, "FPR", t, fpr, areas.aufpr), Line(title, "FNR", t, fnr, areas.aufnr)]
+        at = {"test": balanced_threshold(pair), **fixed_thresholds(run.sets)}
+        marks[title] = {MARKS[name]: scale(min(max(value, scale.low), scale.high)) for name, value in at.items()}
+    return Chart("rates by threshold", ("threshold (scaled score)", "rate"), lines, "area", marks, unable=unable)
 
 
 def _fluctuation(runs: Sequence[ScoredRun]) -> Chart:
@@ -254,7 +247,7 @@ def _fluctuation(runs: Sequence[ScoredRun]) -> Chart:
     for run in runs:
         rows.setdefault(run.row, {}).setdefault(run.group, run)
     groups = list(dict.fromkeys(group for of in rows.values() for group in of))
-    moved, own, single, unable = list[Line](), list[Line](), list[Line](), list[str]()
+    lines, unable = list[Line](), list[str]()
     for name, of in rows.items():
         pairs = {group: _pooled(run.sets) for group, run in of.items()}
         try:
@@ -265,21 +258,18 @@ def _fluctuation(runs: Sequence[ScoredRun]) -> Chart:
             unable.append(name)
             continue
         at = np.array([groups.index(group) for group in of], float)
-        best, own_f1, single_f1 = (
+        best, own, single = (
             np.array([getattr(shared.groups[group], key) for group in of]) for key in ("threshold", "own", "single")
         )
-        unit = float(np.mean([np.std(ids) for ids, _ in pairs.values()]))
+        moved = (best - best.mean()) / float(np.mean([np.std(ids) for ids, _ in pairs.values()]))
         printed = next((v for run in of.values() for (_, key), v in run.figures.items() if key == "pooled_f1"), None)
-        moved.append(Line(name, at, (best - best.mean()) / unit, shared.relative_std))
-        own.append(Line(name, at, own_f1, float(own_f1.mean()), printed))
-        single.append(Line(name, at, single_f1, float(single_f1.mean())))
-    found = {
-        "best threshold less its mean, in deviations of the ID score": moved,
-        "F1 at the group's best threshold": own,
-        "F1 at one threshold for all groups": single,
-    }
+        lines += [
+            Line("best threshold less its mean, in deviations of the ID score", name, at, moved, shared.relative_std),
+            Line("F1 at the group's best threshold", name, at, own, float(own.mean()), printed),
+            Line("F1 at one threshold for all groups", name, at, single, float(single.mean())),
+        ]
     axes, value = ("group", "deviations or F1"), "deviation or mean"
-    return Chart("thresholds over groups", axes, found if moved else {}, value, ticks=groups, unable=unable)
+    return Chart("thresholds over groups", axes, lines, value, ticks=groups, unable=unable)
 
 
 def _pooled(sets: Sequence[SetScores]) -> tuple[Floats, Floats]:
@@ -292,7 +282,7 @@ def _calibration(runs: Sequence[ScoredRun]) -> Chart:
 
     Reference: Novello et al. 2024, arXiv 2403.11532.
     """
-    rates, laws, unable = dict[str, dict[str, Floats]](), dict[str, rv_frozen](), dict[str, None]()
+    lines, laws, unable = dict[tuple[str, str], Line](), dict[str, rv_frozen](), dict[str, None]()
     for run in runs:
         ids = sides(run.sets)[0].scores
         title = f"{run.benchmark}: {FOLDS} folds of {len(ids) // FOLDS} ID images"
@@ -300,16 +290,15 @@ def _calibration(runs: Sequence[ScoredRun]) -> Chart:
             found, laws[title] = fold_rates(ids)
         except MetricError:
             unable[run.row] = None
-        else:
-            rates.setdefault(title, {}).setdefault(run.row, found)
-    drawn_panels = {}
-    for title, rows in rates.items():
-        law, x = laws[title], np.linspace(0, max(found[-1] for found in rows.values()), _STEPS)
+            continue
         share = np.arange(1, FOLDS + 1) / FOLDS
-        measured = [Line(name, found, share, float(found.mean())) for name, found in rows.items()]
-        drawn_panels[title] = [*measured, Line("Beta({}, {})".format(*law.args), x, law.cdf(x), float(law.mean()))]
+        lines.setdefault((title, run.row), Line(title, run.row, found, share, float(found.mean())))
+    drawn_lines = list(lines.values())
+    for title, law in laws.items():
+        x = np.linspace(0, max(line.x[-1] for line in lines.values() if line.panel == title), _STEPS)
+        drawn_lines.append(Line(title, "Beta({}, {})".format(*law.args), x, law.cdf(x), float(law.mean())))
     axes = (f"FPR at α = {ALPHA:g}", "share of folds")
-    return Chart("FPR over calibration folds", axes, drawn_panels, "mean FPR", unable=list(unable))
+    return Chart("FPR over calibration folds", axes, drawn_lines, "mean FPR", unable=list(unable))
 
 
 def fold_rates(scores: ArrayLike) -> tuple[Floats, rv_frozen]:
@@ -433,7 +422,7 @@ def _short(value: float | None) -> str:
 
 def summary(chart: Chart) -> Table:
     """Return the area or mean of each line, with the published one in brackets where the paper prints it."""
-    values = {(title, line.name): _value(line) for title, of_panel in chart.panels.items() for line in of_panel}
+    values = {(line.panel, line.name): _value(line) for line in chart.lines}
     rows, columns, flipped = chart.names, list(chart.panels), len(chart.names) < len(chart.panels)
     if flipped:
         rows, columns = columns, rows
@@ -443,7 +432,7 @@ def summary(chart: Chart) -> Table:
         notes.append(f"{title}: thresholds " + ", ".join(f"{name} at {place:.3f}" for name, place in marks.items()))
     notes += [f"without, since their scores are not kept: {', '.join(chart.without)}"] * bool(chart.without)
     notes += [f"without, since scores are infinite or all the same: {', '.join(chart.unable)}"] * bool(chart.unable)
-    printed = any(line.published is not None for of_panel in chart.panels.values() for line in of_panel)
+    printed = any(line.published is not None for line in chart.lines)
     notes += ["in brackets: as published"] * printed
     heads = (Column(""), *(Column(title, "number") for title in columns))
     return Table(f"{chart.title}: {chart.value}", heads, tuple(grid), notes=tuple(notes))

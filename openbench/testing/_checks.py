@@ -47,18 +47,16 @@ def check_metadata_is_complete(make: Callable[[], Any]) -> None:
     method = make()
     cls, doc = type(method), type(method).__doc__ or ""
     reference = getattr(cls, "reference", "")
-    stated: dict[str, Any] = {
-        f"a year in `reference` (found {reference!r})": re.search(r"\b(19|20)\d{2}\b", reference),
-        f"an arXiv id or venue in `reference` (found {reference!r})": re.search(
-            r"arXiv[: ]\d{4}\.\d{4,5}|\b[A-Z]{2,}", reference
-        ),
-        "a formula `score(x) = …` in the docstring": re.search(r"^\s*score(\(x(_i)?\))? = ", doc, re.MULTILINE),
-        "a `Reference:` section in the docstring": "Reference:" in doc,
-        f"a version ≥ 1 (found {cls.version!r})": isinstance(cls.version, int) and cls.version >= 1,
+    found = f"in `reference` (found {reference!r})"
+    patterns = {
+        f"a year {found}": (r"\b(19|20)\d{2}\b", reference),
+        f"an arXiv id or venue {found}": (r"arXiv[: ]\d{4}\.\d{4,5}|\b[A-Z]{2,}", reference),
+        "a formula `score(x) = …` in the docstring": (r"^\s*score(\(x(_i)?\))? = ", doc),
+        "a `Reference:` section in the docstring": ("Reference:", doc),
+        f"a version ≥ 1 (found {cls.version!r})": (r"^[1-9]\d*$", repr(cls.version)),
+        **{f"a line on '{name}' under Args": (rf"^\s*{name}: ", doc) for name in method.params()},
     }
-    for name in method.params():
-        stated[f"a line on '{name}' under Args"] = re.search(rf"^\s*{name}: ", doc, re.MULTILINE)
-    missing = [what for what, found in stated.items() if not found]
+    missing = [what for what, (pattern, text) in patterns.items() if not re.search(pattern, text, re.MULTILINE)]
     if missing:
         _fail(make, f"metadata lacks {'; '.join(missing)}")
 
@@ -141,11 +139,9 @@ def check_rows_that_are_not_finite_get_no_score(make: MethodFactory) -> None:
 
 def check_scores_do_not_depend_on_batch_size(make: MethodFactory) -> None:
     """Scoring all rows at once, seven at a time or one by one gives the same scores."""
-    data = planted()
-    method = fitted(make(), data)
-    x = samples_of(method, data)[:60]
+    data, method, rows = _ready(make)
+    x, tolerance = rows[:60], _STREAM_TOLERANCE if isinstance(method, StreamingMethod) else _TOLERANCE
     whole = scored(method, x, data)
-    tolerance = _STREAM_TOLERANCE if isinstance(method, StreamingMethod) else _TOLERANCE
     for size in (7, 1):
         parts = _in_batches(method, x, data, size)
         _same(make, whole, parts, f"batches of {size} give other scores than one batch", tolerance)
@@ -207,8 +203,7 @@ def check_inputs_stay_untouched(make: MethodFactory) -> None:
 
 def check_leaves_the_network_as_it_was(make: MethodFactory) -> None:
     """A live method leaves weights, hooks, gradients and images as they were."""
-    data = planted()
-    method = fitted(make(), data)
+    data, method, _ = _ready(make)
     if not isinstance(method, LiveMethod):
         return
     network, images = network_with(data.head), images_with(data.id_test.features[:20])
@@ -293,13 +288,9 @@ def check_pickles(make: MethodFactory) -> None:
 
 def check_separates_planted_clusters(make: MethodFactory) -> None:
     """Scores separate planted OOD from ID, the right way round: larger = more OOD."""
-    data = planted()
-    method = fitted(make(), data)
-    id_scores, ood_scores = (
-        scored(method, declared(split, read_by(method)).without_labels(), data).double().numpy()
-        for split in (data.id_test, data.ood_test)
-    )
-    area = auroc(id_scores, ood_scores)
+    data, method, _ = _ready(make)
+    rows = [declared(split, read_by(method)).without_labels() for split in (data.id_test, data.ood_test)]
+    area = auroc(*(scored(method, x, data).double().numpy() for x in rows))
     if not area >= SEPARATION:
         hint = "; the sign may be swapped: larger must mean more OOD" if area < 0.5 else ""
         _fail(make, f"AUROC {area:.3f} on planted clusters — at least {SEPARATION} expected{hint}")

@@ -225,13 +225,8 @@ def network_with(head: Head) -> NetworkBackbone:
         classifier = {"pool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "fc": nn.Linear(d, classes)}
         return nn.Sequential(OrderedDict(stages | classifier))
 
-    backbone = NetworkBackbone(
-        "toy",
-        "toy network",
-        make,
-        lambda _: Anatomy("fc", {name: name for name in LAYERS}),
-        preprocess=Preprocess(side, side, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-    )
+    anatomy, preprocess = Anatomy("fc", {n: n for n in LAYERS}), Preprocess(side, side, (0.0,) * 3, (1.0,) * 3)
+    backbone = NetworkBackbone("toy", "toy network", make, lambda _: anatomy, preprocess=preprocess)
     planted_head = {"fc.weight": head.weight, "fc.bias": head.bias}
     return backbone.load_state({**backbone.module().state_dict(), **planted_head}, "the planted head")
 
@@ -257,13 +252,13 @@ def fitted(method: Method, data: Toy) -> Method:
 
 def returned_by_fit(method: Method, data: Toy) -> object:
     """Fit a method and return what its `fit` returns, which should be the method."""
-    if isinstance(method, Composite):
-        return method.fit_parts(
-            lambda part: fitted(part, data),
-            lambda part: scored(part, declared(data.val, read_by(part)).without_labels(), data),
-        )
-    request = method.request
-    return method.fit(data.for_fit(request), data.head_for(request))
+    if not isinstance(method, Composite):
+        return method.fit(data.for_fit(method.request), data.head_for(method.request))
+
+    def score(part: Method) -> Tensor:
+        return scored(part, declared(data.val, read_by(part)).without_labels(), data)
+
+    return method.fit_parts(lambda part: fitted(part, data), score)
 
 
 def scored(method: Method, x: FeatureSet, data: Toy) -> Tensor:
@@ -294,7 +289,6 @@ def samples_of(method: Method, data: Toy) -> FeatureSet:
     # The first ones before maps are reduced: those of the others would be thrown away.
     parts = [declared(split[:160], read_by(method)).without_labels() for split in (data.id_test, data.ood_test)]
     order = torch.arange(320).view(2, 160).T.reshape(-1)
-    return FeatureSet(
-        {name: torch.cat([part.columns[name] for part in parts])[order] for name in parts[0].columns},
-        {name: torch.cat([part.maps[name] for part in parts])[order] for name in parts[0].maps},
-    )
+    columns = {name: torch.cat([part.columns[name] for part in parts])[order] for name in parts[0].columns}
+    maps = {name: torch.cat([part.maps[name] for part in parts])[order] for name in parts[0].maps}
+    return FeatureSet(columns, maps)

@@ -266,7 +266,7 @@ def edited(folder, key, value) -> None:
         ("method/node/_target_", "Path", "cannot be loaded"),
         ("method/version", 99, "when the detector was saved"),
         ("method/state", {"score": 1}, "has no state"),
-        ("method/state", {"bank_": {"is": "Path", "x": 1}}, "unknown kind"),
+        ("method/state", {"bank_": {"is": "Path", "x": 1}}, "cannot be loaded .KeyError: 'Path'"),
         ("method/state", {"elsewhere_": {"is": "tensor"}}, "cannot be loaded"),
         ("method", {}, "cannot be loaded"),
         ("network/config", "../../etc", "not in this openbench"),
