@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image as Pillow
+from scipy.special import softmax
 from torch import Tensor
 
 from openbench import paths
@@ -169,16 +170,11 @@ def as_split(data: Any, role: Role, classes: Sequence[str], features: bool = Fal
     if isinstance(data, dict) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise DataError(f"{where} images: found a {type(data).__name__} — allowed: {_DATA}")
     source: Any = as_rows(data, f"{where} features") if features else as_list(data)
-    return Split(
-        name="given",
-        role=role,
-        items=source if features else ImageItems(source),
-        labels=_checked_labels(_labels_in(source) if labels is None else labels, len(source), classes, where),
-        keys=range(len(source)),  # type: ignore[arg-type]  # read for messages only
-        classes=tuple(classes),
-        digest=secrets.token_hex(16),  # the images have not been read, so no two splits may count as equal
-        expected=len(source),
-    )
+    known = _checked_labels(_labels_in(source) if labels is None else labels, len(source), classes, where)
+    items: Items = source if features else ImageItems(source)
+    keys: Any = range(len(source))  # read for messages only
+    # The images have not been read, so no two splits may count as equal.
+    return Split("given", role, items, known, keys, tuple(classes), secrets.token_hex(16), len(source))
 
 
 def _is_pair(item: Any) -> bool:
@@ -273,8 +269,7 @@ class BatchScores(NamedTuple):
     @property
     def misfit(self) -> Floats:
         """1 − softmax(z), (n, c) float64: the non-conformity of LAC."""
-        shifted = np.exp(self.logits.astype(np.float64) - self.logits.max(axis=1, keepdims=True))
-        return np.asarray(1.0 - shifted / shifted.sum(axis=1, keepdims=True))
+        return np.asarray(1.0 - softmax(self.logits.astype(np.float64), axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,17 +321,11 @@ class Predictions:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a mapping per image, of types that JSON has."""
-        sets = [None] * len(self) if self.prediction_set is None else list(map(list, self.prediction_set))
-        conditional = [None if math.isnan(p) else p for p in self.p_value_conditional.tolist()]
-        columns = {
-            "score": self.score.tolist(),
-            "p_value": self.p_value.tolist(),
-            "p_value_conditional": conditional,
-            "is_ood": self.is_ood.tolist(),
-            "label": self.label.tolist(),
-            "label_name": self.label_name,
-            "prediction_set": sets,
-        }
+        names = ("score", "p_value", "p_value_conditional", "is_ood", "label")
+        columns: dict[str, Sequence[Any]] = {name: getattr(self, name).tolist() for name in names}
+        columns["p_value_conditional"] = [None if math.isnan(p) else p for p in columns["p_value_conditional"]]
+        columns["label_name"] = self.label_name
+        columns["prediction_set"] = list(map(list, self.prediction_set or ())) or [None] * len(self)
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def to_pandas(self) -> "DataFrame":

@@ -180,14 +180,10 @@ class Detector:
         outputs = self._scored(split.items)
         labels = split.labels if outputs.logits.shape[1] and split.labels.min(initial=0) >= 0 else None
         names, codes = calibration_groups(groups, outputs)
-        self._calibration = Calibration(
-            outputs.scores.astype(np.float64),
-            terms,
-            names,
-            codes,
-            None if weights is None else as_weights(weights, len(outputs.scores), "calibration weights"),
-            None if labels is None else conformal_quantile(true_class(outputs.misfit, labels), 1 - terms.level),
-        )
+        scores = outputs.scores.astype(np.float64)
+        ratios = None if weights is None else as_weights(weights, scores.size, "calibration weights")
+        quantile = None if labels is None else conformal_quantile(true_class(outputs.misfit, labels), 1 - terms.level)
+        self._calibration = Calibration(scores, terms, names, codes, ratios, quantile)
         return self
 
     def predict(

@@ -183,16 +183,9 @@ def _traced(graph: NetworkGraph, images: Tensor) -> bytes:
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
-        torch.onnx.export(
-            graph,
-            (images,),
-            file,
-            input_names=["images"],
-            output_names=list(NETWORK_OUTPUTS),
-            dynamic_axes={name: {0: "n"} for name in ("images", *NETWORK_OUTPUTS)},
-            opset_version=_OPSET,
-            dynamo=False,
-        )
+        names: Any = {"input_names": ["images"], "output_names": list(NETWORK_OUTPUTS)}
+        names["dynamic_axes"] = {name: {0: "n"} for name in ("images", *NETWORK_OUTPUTS)}
+        torch.onnx.export(graph, (images,), file, **names, opset_version=_OPSET, dynamo=False)
         return file.read_bytes()
 
 

@@ -140,8 +140,8 @@ def recommend(
         ConfigError: no such records, or a limit that is not allowed.
         RecordError: a file among the records is not one.
     """
-    for value, name in ((latency_ms, "latency_ms"), (memory_mb, "memory_mb")):
-        check_value(value, Positive | None, f"recommend.{name}")
+    check_value(latency_ms, Positive | None, "recommend.latency_ms")
+    check_value(memory_mb, Positive | None, "recommend.memory_mb")
     check_known(without, NEEDS, "recommend.without")
     results = paths.results_dir() if folder is None else Path(folder).expanduser()
     errors: list[RecordError] = []
@@ -149,11 +149,11 @@ def recommend(
     _check_name("benchmark", benchmark, {board.benchmark for board in boards}, f"'{results}'")
     chosen = [board for board in boards if board.benchmark == benchmark]
     limits = {"latency_ms": latency_ms, "memory_mb": memory_mb, "without": without}
-    advice = [
-        _recommendation(replace(board, ranked=tuple(rows)), about, limits, ScoreStore(results / PUBLISHED))
-        for board in chosen
-        for about, rows in _by_network(board, {"backbone": backbone, "training": training}).items()
-    ]
+    advice, only = list[Recommendation](), {"backbone": backbone, "training": training}
+    store = ScoreStore(results / PUBLISHED)
+    for board in chosen:
+        for about, rows in _by_network(board, only).items():
+            advice.append(_recommendation(replace(board, ranked=tuple(rows)), about, limits, store))
     if not advice:
         reasons = sorted({reason for board in chosen for row in board.unranked for reason in row.reasons})
         raise ConfigError(f"no record of benchmark '{benchmark}' counts: {'; '.join(reasons)}")
@@ -222,14 +222,10 @@ def _recommendation(
     for runs, method in methods.items():
         pair = {"near": near.get(runs), "far": far.get(runs)}
         method["ranks"] = {group: [ranks.best, ranks.worst] if ranks else None for group, ranks in pair.items()}
-    return Recommendation(
-        about=(board.benchmark, *about),
-        deviations=tuple(sorted({text for row in board.ranked for run in row.members for text in run.deviations})),
-        best=tuple(methods[row.runs] for row in best),
-        compared=len(near),
-        untested=tuple(methods[row.runs] for row in allowed if row.runs not in near and row not in best),
-        out=tuple(method for method in methods.values() if method["why"]),
-    )
+    deviations = tuple(sorted({text for row in board.ranked for run in row.members for text in run.deviations}))
+    chosen, out = tuple(methods[row.runs] for row in best), tuple(m for m in methods.values() if m["why"])
+    untested = tuple(methods[row.runs] for row in allowed if row.runs not in near and row not in best)
+    return Recommendation((board.benchmark, *about), deviations, chosen, len(near), untested, out)
 
 
 def _method(row: Row, latency_ms: float | None, memory_mb: float | None, without: Sequence[str]) -> dict[str, Any]:
@@ -237,8 +233,8 @@ def _method(row: Row, latency_ms: float | None, memory_mb: float | None, without
     method = method_of(row.method, row.members[0].params)
     needs = None if method is None else Requirements(leaves(method)).needs
     # Gradients take passes of their own, which a cache may have saved.
-    costs = ("ms", "pass_ms") if needs is None or "gradients" in needs else ("ms",)
-    timed = [[getattr(run, cost) for cost in costs] for run in row.members]
+    passes = ("ms", "pass_ms") if needs is None or "gradients" in needs else ("ms",)
+    timed = [[getattr(run, cost) for cost in passes] for run in row.members]
     times = [sum(parts) for parts in timed if None not in parts]
     peaks = [run.mib for run in row.members if run.mib is not None]
     ms, mb = fmean(times) if times else None, min(peaks) * _MB if peaks else None
@@ -248,16 +244,9 @@ def _method(row: Row, latency_ms: float | None, memory_mb: float | None, without
         why.append("its time is not measured" if ms is None else f"{ms:.3g} ms per image")
     if memory_mb is not None and (mb is None or mb > memory_mb):
         why.append("its memory is not measured" if mb is None else f"{mb:,.0f} MB")
-    return {
-        "method": row.method,
-        "settings": row.settings,
-        **{key.replace(" ", "_"): value for key, value in row.values.items()},
-        "ms_per_image": ms,
-        "process_mb": mb,
-        "needs": needs,
-        "runs": row.runs,
-        "why": ", ".join(why),
-    }
+    scores = {key.replace(" ", "_"): value for key, value in row.values.items()}
+    costs = {"ms_per_image": ms, "process_mb": mb, "needs": needs}
+    return {"method": row.method, "settings": row.settings, **scores, **costs, "runs": row.runs, "why": ", ".join(why)}
 
 
 def _cells(method: Mapping[str, Any]) -> tuple[Any, ...]:

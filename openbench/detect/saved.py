@@ -145,18 +145,15 @@ def write(detector: Detector, path: Path, network: str) -> str:
     elif isinstance(backbone, NetworkBackbone):
         weights = backbone.network.state_dict()
     tensors |= {f"network.{name}": tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
+    finite = {name: value for name, value in calibration.thresholds.items() if np.isfinite(value)}
+    for_readers = {"thresholds": finite, "promise": calibration.promise}
     manifest = {
         "schema_version": VERSION,
         "made_by": f"openbench {__version__}",
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "network": described,
         "method": {"name": detector.chosen.name, **packed_method(method, tensors)},
-        "calibration": {
-            "terms": asdict(calibration.terms),
-            "groups": calibration.groups,
-            "thresholds": {name: value for name, value in calibration.thresholds.items() if np.isfinite(value)},
-            "promise": calibration.promise,
-        },
+        "calibration": {"terms": asdict(calibration.terms), "groups": calibration.groups, **for_readers},
         "classes": detector.class_names,
         "batch_size": detector.batch_size,
         "about": {"licences": licences(detector.node), **detector.about},

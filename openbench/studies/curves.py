@@ -164,15 +164,13 @@ def _pairs(runs: Sequence[ScoredRun]) -> Iterator[tuple[str, ScoredRun, SetScore
         yield from ((f"{run.benchmark}: {ood.name}", run, ids, ood) for ood in oods)
 
 
-def _selective(
-    runs: Sequence[ScoredRun],
-    key: str,
-    area: Callable[[SelectiveCurve], float],
-    height: Callable[[SelectiveCurve], Floats],
-    label: str,
-) -> Chart:
-    """A height over the share of OOD accepted, of the runs that classify."""
-    lines = list[Line]()
+def _selective(runs: Sequence[ScoredRun], key: str) -> Chart:
+    """A height over the share of OOD accepted, of the runs that classify.
+
+    Reference: OSCR: Dhamija et al., NeurIPS 2018, arXiv 1811.04110; of the accepted: Franc et al., 2023, arXiv
+        2307.05199.
+    """
+    lines, (area, height, label) = list[Line](), _OSCR[key]
     for panel, run, ids, ood in _pairs(runs):
         if ids.correct is not None:
             curve = SelectiveCurve.of(ids.scores, 1.0 - np.asarray(ids.correct, float), ood.scores)
@@ -327,13 +325,13 @@ def fold_rates(scores: ArrayLike) -> tuple[Floats, rv_frozen]:
     return np.sort(rates), beta(rank, n + 1 - rank)
 
 
-# The same kinds as `study.Curve`. OSCR: Dhamija et al., NeurIPS 2018, arXiv 1811.04110; of the accepted: Franc et al.
-# 2023, arXiv 2307.05199.
+_OSCR: Mapping[str, tuple[Callable[[SelectiveCurve], float], Callable[[SelectiveCurve], Floats], str]] = {
+    "oscr": (oscr, right_share, "CCR (ID accepted and right)"),
+    "oscr_selective": (oscr_selective, _accuracy, "accuracy of the accepted ID"),
+}
+# The same kinds as `study.Curve`.
 KINDS: Mapping[str, Callable[[Sequence[ScoredRun]], Chart]] = {
-    "oscr": partial(_selective, key="oscr", area=oscr, height=right_share, label="CCR (ID accepted and right)"),
-    "oscr_selective": partial(
-        _selective, key="oscr_selective", area=oscr_selective, height=_accuracy, label="accuracy of the accepted ID"
-    ),
+    **{key: partial(_selective, key=key) for key in _OSCR},
     "conformal": _conformal,
     "corrections": _corrections,
     "autc": _autc,

@@ -16,13 +16,8 @@ from openbench.results.tables.views import arrow
 
 Layout = Literal["grid", "rejection", "thresholds", "mixture", "tuning"]
 Curve = Literal["oscr", "oscr_selective", "conformal", "corrections", "autc", "fluctuation", "calibration"]
-_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "grid": ("curves",),
-    "rejection": ("curves", "tpr", "doubles"),
-    "thresholds": ("curves",),
-    "mixture": ("ood_mean", "samples"),
-    "tuning": (),
-}
+# Of layouts that have others than `curves`.
+_OPTIONS = {"rejection": ("curves", "tpr", "doubles"), "mixture": ("ood_mean", "samples"), "tuning": ()}
 _SEED = "seed"
 
 
@@ -299,7 +294,7 @@ def _described(error: ValidationError, where: str) -> str:
 
 def _check(study: Study, where: str) -> None:
     """Check what the keys of a study say of one another."""
-    check_known(study.options.model_fields_set, _OPTIONS[study.layout], f"{where}: options")
+    check_known(study.options.model_fields_set, _OPTIONS.get(study.layout, ("curves",)), f"{where}: options")
     for column in study.columns:
         at = f"{where}: columns.{column.path}"
         if study.layout in ("grid", "mixture") and not (column.set and column.key):

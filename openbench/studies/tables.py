@@ -40,6 +40,7 @@ SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv"}
 NOT_AS_DEFINED = "†"
 _NAMED = 8  # in a note; more are counted
 _Shown = tuple[Column, Sequence[str], Collection[int]]  # a column, its texts, and the rows in which they are bold
+Load = Callable[[Run], ResultRecord]
 
 
 class CachedScores(ScoreStore):
@@ -72,14 +73,7 @@ class Outputs:
     """
 
     def __init__(
-        self,
-        study: Study,
-        options: StudyOptions,
-        records: Records,
-        scores: ScoreStore,
-        *,
-        load: Callable[[Run], ResultRecord],
-        on_lost: OnLost,
+        self, study: Study, options: StudyOptions, records: Records, scores: ScoreStore, *, load: Load, on_lost: OnLost
     ) -> None:
         self.cells = cells(study, options, records)
         every = [cell for line in self.cells for cell in line]
@@ -177,15 +171,11 @@ def _noted(tables: list[Table], notes: Sequence[str]) -> list[Table]:
 
 def _table(title: str, rows: Sequence[Row], columns: Sequence[_Shown], notes: Sequence[str]) -> Table:
     """A table with a heading above each group of rows."""
-    groups = ["", *(row.group for row in rows)]
-    return Table(
-        title,
-        (Column(""), *(head for head, *_ in columns)),
-        tuple(zip([row.name for row in rows], *(texts for _, texts, _ in columns), strict=True)),
-        notes=tuple(notes),
-        headings={at: group for at, (before, group) in enumerate(pairwise(groups)) if group not in ("", before)},
-        best=frozenset((row, at) for at, (*_, best) in enumerate(columns, 1) for row in best),
-    )
+    heads, groups = (Column(""), *(head for head, *_ in columns)), ["", *(row.group for row in rows)]
+    lines = tuple(zip([row.name for row in rows], *(texts for _, texts, _ in columns), strict=True))
+    headings = {at: group for at, (before, group) in enumerate(pairwise(groups)) if group not in ("", before)}
+    best = frozenset((row, at) for at, (*_, rows_of_best) in enumerate(columns, 1) for row in rows_of_best)
+    return Table(title, heads, lines, notes=tuple(notes), headings=headings, best=best)
 
 
 def _columns(cells: Sequence[Cell], *, grouped: bool) -> Iterator[_Shown]:
@@ -406,15 +396,12 @@ def _panel(axes: Axes, cells: Sequence[Cell], *, named: bool, first: bool) -> No
     scale = 100.0 if percent else 1.0
     published = {at: cell.published.value for at, cell in enumerate(cells) if cell.published is not None}
     ours = {at: cell.ours for at, cell in enumerate(cells) if cell.ours is not None}
-    looks: Any = (
-        {"marker": "D", "color": COLOURS[1], "mfc": "white", "label": "published"},
-        {"marker": "o", "color": COLOURS[0], "label": "here"},
-    )
-    for values, look in zip((published, ours), looks, strict=True):
+    look: Any = {"linestyle": "none", "markersize": 4.5, "capsize": 2, "elinewidth": 1.0}
+    for values, marker, colour, label in ((published, "D", 1, "published"), (ours, "o", 0, "here")):
         if values:
-            middle, bars = ([scale * value.value for value in values.values()], [v.bars for v in values.values()])
-            look |= {"linestyle": "none", "markersize": 4.5, "capsize": 2, "elinewidth": 1.0}
-            axes.errorbar(middle, list(values), xerr=scale * np.array(bars).T, **look)
+            look |= {"marker": marker, "color": COLOURS[colour], "mfc": "white" if colour else COLOURS[0]}
+            middle, bars = [scale * value.value for value in values.values()], [v.bars for v in values.values()]
+            axes.errorbar(middle, list(values), xerr=scale * np.array(bars).T, label=label, **look)
     title, unit = " ".join(filter(None, (column.group, column.name))), " (%)" * percent
     axes.set_title(escape.plot(title) + unit + column.arrow, fontsize=9)
     names = [escape.plot(cell.row.name) + NOT_AS_DEFINED * bool(cell.deviations) for cell in cells]

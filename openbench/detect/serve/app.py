@@ -179,10 +179,8 @@ class Service:
     def application(self) -> Starlette:
         """Return the application."""
         answers = {PREDICT: self._predictions, HEALTH: self._health, METRICS: self._metrics, ABOUT: self._about}
-        routes = [
-            Route(path, self._counted(path, answer), methods=["POST" if path == PREDICT else "GET"])
-            for path, answer in answers.items()
-        ]
+        post = {PREDICT: ["POST"]}
+        routes = [Route(path, self._counted(path, answer), methods=post.get(path)) for path, answer in answers.items()]
         handlers: Any = {HTTPException: self._error, Exception: self._error}
         return Starlette(routes=routes, exception_handlers=handlers, lifespan=lambda _: self.batches.running())
 
@@ -315,18 +313,14 @@ def serve(predict: Predict, about: Mapping[str, Any], limits: ServerLimits, addr
     except OSError as error:
         what = f"cannot listen on {address[0]}, port {address[1]} ({error.strerror})"
         raise ConfigError(f"{what} — choose another: --port 0 takes a free one") from None
-    config = uvicorn.Config(
-        Service(predict, about, limits).application(),
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=limits.connections,
-        timeout_keep_alive=int(max(1, limits.upload_s)),
-        timeout_graceful_shutdown=int(max(1, limits.drain_s)),
-    )
+    idle, drain = (int(max(1, seconds)) for seconds in (limits.upload_s, limits.drain_s))
+    bounds: Any = {
+        "limit_concurrency": limits.connections,
+        "timeout_keep_alive": idle,
+        "timeout_graceful_shutdown": drain,
+    }
+    bare: Any = {"ws": "none", "log_config": None, "access_log": False, "server_header": False, "proxy_headers": False}
+    config = uvicorn.Config(Service(predict, about, limits).application(), lifespan="on", **bounds, **bare)
     host, port = listener.getsockname()[:2]
     logger.info(f"listening on http://{f'[{host}]' if ipv6 else host}:{port}")
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn stops at either, and then raises it again
