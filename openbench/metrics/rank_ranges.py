@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import digamma, polygamma, stdtr
 
 from openbench.errors import MetricError
 from openbench.metrics.curve import Floats, as_scores, check_rate, placements
@@ -170,6 +169,9 @@ def moderated(variances: Floats, freedom: int) -> tuple[Floats, float]:
 
     Reference: Smyth, Statistical Applications in Genetics and Molecular Biology 3 (2004), section 6.2.
     """
+    from scipy.optimize import brentq  # which takes long to load
+    from scipy.special import digamma, polygamma
+
     positive = variances > 0
     if freedom < 1 or positive.sum() < 2:
         return variances, float(freedom)
@@ -179,8 +181,6 @@ def moderated(variances: Floats, freedom: int) -> tuple[Floats, float]:
     if spread <= 0:
         return np.where(positive, np.exp(e.mean()), 0.0), np.inf
     # The inverse of trigamma, which falls from infinity to zero.
-    from scipy.optimize import brentq
-
     log = brentq(lambda log: float(polygamma(1, np.exp(log))) - spread, -18.0, 18.0, xtol=1e-12)
     prior = 2.0 * float(np.exp(log))
     common = float(np.exp(e.mean() + digamma(prior / 2) - np.log(prior / 2)))
@@ -206,6 +206,8 @@ def holm(p: ArrayLike, level: float) -> NDArray[np.bool_]:
 
 def _p_values(areas: PairedAreas) -> Floats:
     """Return (k, k) two-sided p of every pair; 1 where nothing differs, 0 where a difference has no variance."""
+    from scipy.special import stdtr  # which takes long to load
+
     images, networks = (_difference_variances(covariance) for covariance in (areas.images, areas.networks))
     pairs = np.triu_indices(areas.values.size, 1)
     moderate, of_networks = moderated(networks[pairs], areas.draws - 1)

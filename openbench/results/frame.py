@@ -41,6 +41,7 @@ Keep = Callable[[str, str], bool]  # of a set or group and a key: whether somebo
 # and the benchmark, which is compared by its digest.
 NODES = ("training", "backbone", "method", "tune")
 _INTERVALS = ("confidence", "replicates")
+CURVE_OPTIONS = ("delta", "correction", "autc_scaling", "autc_weight")  # of metrics, on which curves depend
 ID = "id"
 # Columns of the table; after `metric.` comes the key.
 _STATE, _FACTS, _SET, _METRIC = "state", "facts", "set", "metric."
@@ -49,7 +50,7 @@ _SHOWN = 8  # digits of a digest
 _NOT_SCORED = (Role.ID_TRAIN, Role.OOD_TRAIN)
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen: thousands are made, in a third of the time
 class Run:
     """What tables need of one record.
 
@@ -77,7 +78,7 @@ class Run:
         seed: of the run.
         level: confidence level of its intervals.
         nodes: of the config that the runs of a row share; none of the training for released weights.
-        metrics_node: of the config.
+        options: of metrics, on which curves depend.
         setting: digest of what the runs of a row share, but for the code.
         config_key: digest of what numbers depend on but for the benchmark, see `config_key`.
         benchmark_key: digest of the benchmark's node, see `benchmark_key`.
@@ -125,7 +126,7 @@ class Run:
     seed: int | None
     level: float
     nodes: Mapping[str, Any]
-    metrics_node: Any
+    options: Mapping[str, Any]
     setting: str
     config_key: str
     benchmark_key: str
@@ -184,7 +185,7 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
     name, backbone = str(record.method.get("name")), str(record.backbone.get("name"))
     version, params = int(record.method.get("version", 0)), record.method.get("params") or {}
     sources, uncommitted = provenance.get(SOURCES) or {}, provenance.get(UNCOMMITTED) or {}
-    metrics, strategy = config.get("metrics"), (config.get("tune") or {}).get("strategy", "none")
+    metrics, strategy = config.get("metrics") or {}, (config.get("tune") or {}).get("strategy", "none")
     numbers = {of: {k: v for k, v in values.items() if keep(of, k)} for of, values in record.metrics.items()}
     attack = [config[ATTACK]] if ATTACK in config else []
     given = [settings.given_of(record)] if settings.given_of(record) and config.get("seed") is None else []
@@ -212,9 +213,9 @@ def run_of(record: ResultRecord, keep: Keep = everything) -> Run:
         backbone=backbone,
         network=str(record.backbone.get("digest") or settings.given_of(record) or None),
         seed=config.get("seed"),
-        level=float((metrics or {}).get("confidence", 0.95)),
+        level=float(metrics.get("confidence", 0.95)),
         nodes={k: node for k, node in shared.items() if k != "training" or node is not None},
-        metrics_node=metrics,
+        options={key: metrics[key] for key in CURVE_OPTIONS if key in metrics},
         config_key=config_key({**config, **nodes}),
         benchmark_key=benchmark_key(config.get("benchmark")),
         setting=digest([digests, name, backbone, training, augment, outliers, *attack, *given]),
@@ -320,7 +321,7 @@ def _up_to_date(records: RecordStore, folder: Path, states: Mapping[str, Path], 
     file, content = _cache_file(folder), b""
     with suppress(DamagedError, FileNotFoundError):
         content = read_sealed(file) if file is not None else b""
-    stored = pq.read_table(pa.BufferReader(content), columns=[_STATE]) if content else None
+    stored = pq.ParquetFile(pa.BufferReader(content)).read([_STATE]) if content else None
     known = set(stored[_STATE].unique().to_pylist()) if stored is not None else set[str]()
     rows: list[dict[str, Any]] = []
     for state in [state for state in states if state not in known]:
@@ -332,7 +333,7 @@ def _up_to_date(records: RecordStore, folder: Path, states: Mapping[str, Path], 
         return content
     tables = [pa.Table.from_struct_array(pa.array(rows))] if rows else []
     if kept := known & states.keys():
-        old = pq.read_table(pa.BufferReader(content))
+        old = pq.ParquetFile(pa.BufferReader(content)).read()
         tables.append(old.filter(pc.is_in(old[_STATE], pa.array(list(kept)))))
     stream = BytesIO()
     if tables:

@@ -36,7 +36,6 @@ from openbench.studies.study import Study
 FOLDS = 53  # as in the paper
 ALPHA = 0.05  # p-values up to it are flagged
 _STEPS = 401  # of a threshold between the lowest and the highest scaled score
-_OPTIONS = ("delta", "correction", "autc_scaling", "autc_weight")  # of metrics, on which curves depend
 GUARANTEED = ", guaranteed"  # ends the name of the line that goes with another
 MARKS = {"test": "equal rates, test", "95tnr": "95 % of ID accepted", "val": "equal rates, validation"}
 Floats = NDArray[np.float64]
@@ -146,12 +145,11 @@ def _scored(cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> Iterator[Sco
         for at, run in {run.run_id: (at, run) for cell in line for at, run in cell.records.items()}.values():
             same = [cell for cell in line if cell.records.get(at) is run]
             printed = {(c.column.set, c.column.key): c.published.value.value for c in same if c.published}
-            options = {key: run.metrics_node[key] for key in _OPTIONS if key in (run.metrics_node or {})}
             try:
                 sets = scores.read(run.run_id)
             except CacheError:
                 continue
-            yield ScoredRun(line[0].row.path, at, run.benchmark, sets, printed, MetricOptions(**options))
+            yield ScoredRun(line[0].row.path, at, run.benchmark, sets, printed, MetricOptions(**run.options))
 
 
 def _pairs(runs: Sequence[ScoredRun]) -> Iterator[tuple[str, ScoredRun, SetScores, SetScores]]:

@@ -1,5 +1,6 @@
 """`leaderboard`: bring the tables under results/leaderboard up to date with the records, or show them one by one."""
 
+import gc
 import json
 import re
 import sys
@@ -120,6 +121,7 @@ def leaderboard(args: Namespace) -> int:
         return _site(results, args.site, reports=args.reports)
     if any((args.published, args.view, args.benchmarks, args.where, args.form, args.of, args.columns)):
         return _show(args)
+    gc.set_threshold(100_000)  # records are many objects without cycles, among which there is no garbage
     made = generate(results, class_overlap)
     if args.check:
         changed = outdated(results, made.files)
