@@ -48,34 +48,8 @@ def bytes_sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-class BlockHasher:
-    """A digest of a long content that several threads can compute: SHA-256 over the SHA-256 of each 4 MiB."""
-
-    def __init__(self) -> None:
-        self._blocks = bytearray()
-        self._current = hashlib.sha256()
-        self._filled = 0
-
-    def update(self, content: bytes | memoryview) -> None:
-        """Append content."""
-        view = memoryview(content).cast("B")
-        while len(view):
-            part = view[: _BLOCK - self._filled]
-            self._current.update(part)
-            self._filled += len(part)
-            view = view[len(part) :]
-            if self._filled == _BLOCK:
-                self._blocks += self._current.digest()
-                self._current, self._filled = hashlib.sha256(), 0
-
-    def hexdigest(self) -> str:
-        """Return the digest of all that was appended, 64 hex digits."""
-        last = self._current.digest() if self._filled else b""
-        return hashlib.sha256(bytes(self._blocks) + last).hexdigest()
-
-
 def file_digest(path: str | Path) -> str:
-    """Return the block digest of a file, as `BlockHasher` computes it, with a thread per processor.
+    """Return the block digest of a long file: SHA-256 over the SHA-256 of each 4 MiB, with a thread per processor.
 
     Raises:
         OSError: the file cannot be read.

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openbench.errors import CacheError
-from openbench.storage.array_file import ArrayWriter, writing_array
 from openbench.storage.checksum import DAMAGED, content_digest
-from openbench.storage.files import write_whole
+from openbench.storage.files import replacing, write_whole
 
 NamedRows = Mapping[str, NDArray[np.float32]]  # column name → its rows
 
@@ -80,19 +79,26 @@ def write_columns(folder: Path, count: int, parts: Iterable[NamedRows], about: M
     Raises:
         CacheError: the folder cannot be written, or has no room.
     """
-    with writing(folder), ExitStack() as columns:
-        writers: dict[str, ArrayWriter] = {}
-        for part in parts:
-            for name, rows in part.items():
-                if name not in writers:
-                    path, shape = ColumnFile(folder, name).array, (count, *rows.shape[1:])
-                    writers[name] = columns.enter_context(writing_array(path, shape, rows.dtype))
-                writers[name].append(rows)
-        for name, writer in writers.items():
-            size = writer.sync()
-            stated = {"shape": writer.shape, "dtype": writer.dtype.str, "size": size, "digest": writer.digest}
-            content = json.dumps({**stated, "column": name, **about}, indent=1)
-            write_whole(ColumnFile(folder, name).sidecar, content.encode())
+    streams: dict[str, BinaryIO] = {}
+    with writing(folder):
+        with ExitStack() as files:
+            for part in parts:
+                for name, rows in part.items():
+                    if name not in streams:
+                        streams[name] = files.enter_context(replacing(ColumnFile(folder, name).array))
+                        # Not memory-mapped: a full disk is then an error, not a signal.
+                        header = {"descr": rows.dtype.str, "fortran_order": False, "shape": (count, *rows.shape[1:])}
+                        np.lib.format.write_array_header_2_0(streams[name], header)
+                    streams[name].write(np.ascontiguousarray(rows))
+        for file in (ColumnFile(folder, name) for name in streams):
+            size, array = file.array.stat().st_size, np.load(file.array, mmap_mode="r", allow_pickle=False)
+            stated = {
+                "shape": array.shape,
+                "dtype": array.dtype.str,
+                "size": size,
+                "digest": content_digest(file.array),
+            }
+            write_whole(file.sidecar, json.dumps({**stated, "column": file.name, **about}, indent=1).encode())
 
 
 def cached(file: ColumnFile, count: int, parts: Iterator[NamedRows], about: Mapping[str, Any]) -> Tensor:

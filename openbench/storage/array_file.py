@@ -1,20 +1,16 @@
-"""Array files: `.npy` written row by row; a folder of `.npy` files or an `.npz` read as named arrays."""
+"""Array files: a folder of `.npy` files or an `.npz`, read as named arrays."""
 
-import os
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from openbench.digest import BlockHasher, digest
+from openbench.digest import digest
 from openbench.errors import DataError
-from openbench.storage.checksum import DAMAGED, content_digest, remember
-from openbench.storage.files import replacing
+from openbench.storage.checksum import DAMAGED, content_digest
 
 _UNREADABLE = (*DAMAGED, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 
@@ -45,52 +41,6 @@ def arrays_digest(path: Path) -> str:
     """
     files = {_name(file, path): file for file in sorted(path.rglob("*.npy"))} if path.is_dir() else {"": path}
     return digest({name: _checked(f, lambda f=f: content_digest(f)) for name, f in files.items()}, length=64)
-
-
-@contextmanager
-def writing_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Iterator["ArrayWriter"]:
-    """Yield a writer of a new `.npy` file, which appears whole when the block ends without an exception.
-
-    The file is not memory-mapped: a full disk is then an error, not a signal.
-
-    Args:
-        path: the file.
-        shape: of the whole array.
-        dtype: of its numbers.
-    """
-    with replacing(path) as stream:
-        writer = ArrayWriter(stream, shape, np.dtype(dtype))
-        yield writer
-    remember(path, writer.digest)
-
-
-class ArrayWriter:
-    """Appends rows to an array file."""
-
-    def __init__(self, stream: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.shape, self.dtype = shape, dtype
-        self._stream, self._hasher = stream, BlockHasher()
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_2_0(stream, header)
-        stream.seek(0)
-        self._hasher.update(stream.read())
-
-    @property
-    def digest(self) -> str:
-        """The digest of all bytes so far, as `content_digest` has it."""
-        return self._hasher.hexdigest()
-
-    def append(self, rows: NDArray[Any]) -> None:
-        """Append rows."""
-        content = np.ascontiguousarray(rows, self.dtype).view(np.uint8).reshape(-1).data
-        self._hasher.update(content)
-        self._stream.write(content)
-
-    def sync(self) -> int:
-        """Flush to the disk and return the number of bytes."""
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        return self._stream.tell()
 
 
 def _checked(file: Path, read: Any) -> Any:

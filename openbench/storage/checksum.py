@@ -99,12 +99,6 @@ def content_digest(path: Path) -> str:
     return digest
 
 
-def remember(path: Path, digest: str) -> None:
-    """Note the digest of a file that this process has just written, so that it is not read again."""
-    place = path.absolute()
-    _known[place, _state(place)] = digest
-
-
 def _state(path: Path) -> _State:
     s = os.stat(path)
     return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
