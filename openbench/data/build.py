@@ -121,7 +121,7 @@ def survey(benchmark: BenchmarkConfig) -> list[Located]:
         try:
             result.append(locate(entry))
         except DataError as error:
-            result.append(Located(entry, error=str(error)))
+            result.append(Located(**vars(entry), error=str(error)))
     return result
 
 

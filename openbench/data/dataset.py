@@ -122,13 +122,18 @@ class BenchmarkSet:
         """Its path below `benchmark`, e.g. `far.svhn`."""
         return self.where.removeprefix("benchmark.")
 
+    @property
+    def name(self) -> str:
+        """Its name in its group in results, else the data set's."""
+        in_group = self.role in (Role.NEAR, Role.FAR, Role.CSID) and "." in self.where
+        return self.where.rpartition(".")[2] if in_group else self.config.name
+
 
 @dataclass(frozen=True, eq=False)
-class Located:
+class Located(BenchmarkSet):
     """How much of a data set is on the disk, and where.
 
     Args:
-        of: the set.
         manifest: the images that were searched, after `limit`.
         listed: number of images in the manifest.
         expected: number of images expected, after `limit`.
@@ -138,7 +143,6 @@ class Located:
         error: why it could not be searched; empty if it was.
     """
 
-    of: BenchmarkSet
     manifest: Manifest = _NOTHING
     listed: int = 0
     expected: int = 0
@@ -146,21 +150,6 @@ class Located:
     source: Source | None = None
     searched: tuple[Path, ...] = ()
     error: str = ""
-
-    @property
-    def name(self) -> str:
-        """The data set."""
-        return self.of.config.name
-
-    @property
-    def path(self) -> str:
-        """Its path below `benchmark`."""
-        return self.of.path
-
-    @property
-    def role(self) -> Role:
-        """Its role."""
-        return self.of.role
 
     @property
     def found(self) -> int:
@@ -174,7 +163,7 @@ class Located:
 
     def __str__(self) -> str:
         reason = f" — {self.error}" if self.error else ""
-        return f"{self.path}: {self.name}, {self.found:,} of {self.expected:,} images{reason}"
+        return f"{self.path}: {self.config.name}, {self.found:,} of {self.expected:,} images{reason}"
 
 
 def load_listing(name: str) -> Manifest | FolderRule:
@@ -238,7 +227,7 @@ def split_of(located: Located, classes: Sequence[str], sampled: Fingerprint = fi
     Raises:
         DataError: there are no images, a class of an ID set is unknown, or a sampled image is unreadable.
     """
-    where, role, config, images = located.of.where, located.role, located.of.config, located.images
+    where, role, config, images = located.where, located.role, located.config, located.images
     if images is None:
         raise DataError(f"{where}: data set '{config.name}' has none of its {located.expected:,} images")
     rows = np.flatnonzero(images.present)
@@ -258,10 +247,9 @@ def split_of(located: Located, classes: Sequence[str], sampled: Fingerprint = fi
     }
     if config.as_stored:  # only where it is true, so that older digests stay valid
         content |= {"as_stored": True}
-    named_by_group = role in (Role.NEAR, Role.FAR, Role.CSID) and "." in where
     complete = config.limit is None and located.found == located.expected
     return Split(
-        name=where.rpartition(".")[2] if named_by_group else config.name,
+        name=located.name,
         role=role,
         items=items,
         labels=_labels(names, role, classes, where),
@@ -303,7 +291,8 @@ def unread_split(entry: BenchmarkSet, classes: Sequence[str]) -> Split:
 def _expected(entry: BenchmarkSet, listing: Manifest | FolderRule, names_in: Callable[[str], Iterable[str]]) -> Located:
     """The images to search of a manifest or rule."""
     whole, listed = (listing, len(listing)) if isinstance(listing, Manifest) else listing.expand(names_in)
-    return Located(entry, _limited(whole, entry.config), listed, min(listed, entry.config.limit or listed))
+    expected = min(listed, entry.config.limit or listed)
+    return Located(**vars(entry), manifest=_limited(whole, entry.config), listed=listed, expected=expected)
 
 
 def _limited(manifest: Manifest, config: SetConfig) -> Manifest:
@@ -346,7 +335,7 @@ def _derived(config: SetConfig) -> list[str]:
 
 
 def _deviations(located: Located, sample: Iterable[NDArray[np.uint8]]) -> list[str]:
-    source, config = located.source, located.of.config
+    source, config = located.source, located.config
     texts = [source.deviation] if source is not None and source.deviation else []
     texts += _derived(config)
     if located.expected < located.listed:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from filelock import FileLock
 
@@ -119,16 +119,19 @@ class DataSource:
         return [file for file in self.files if not any((root / file.gives).exists() for root in roots)]
 
 
+S = TypeVar("S", bound=DataSource)
+
+
 @lru_cache(maxsize=1)
 def data_sources() -> Mapping[str, DataSource]:
     """Return the sources in `data_manifests/sources.yaml` by data set."""
     entries: dict[str, dict[str, Any]] = read_yaml(paths.manifest_dir() / "sources.yaml")
-    return {name: parse_source(name, entry) for name, entry in entries.items()}
+    return {name: parse_source(name, entry, DataSource) for name, entry in entries.items()}
 
 
-def parse_source(name: str, entry: Mapping[str, Any]) -> DataSource:
-    """Return the source that an entry of the sources file describes."""
-    return DataSource(name, **{**entry, "files": tuple(RemoteFile(**file) for file in entry.get("files", ()))})
+def parse_source(name: str, entry: Mapping[str, Any], kind: type[S]) -> S:
+    """Return the source, of some kind, that an entry of a yaml file describes."""
+    return kind(name, **{**entry, "files": tuple(RemoteFile(**file) for file in entry.get("files", ()))})
 
 
 def fetch(file: RemoteFile, target: Path) -> None:

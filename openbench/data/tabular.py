@@ -21,7 +21,7 @@ from openbench.config.constraints import Count, OneOf, Seed
 from openbench.core.benchmark import RowItems
 from openbench.data.manifests import Manifest
 from openbench.data.sources.archives import read_npz
-from openbench.data.sources.base import FoundImages, Source
+from openbench.data.sources.base import FoundImages, Source, rows_found
 from openbench.errors import DataError, did_you_mean
 from openbench.storage.files import read_regular
 
@@ -202,9 +202,7 @@ class TableFile(Source):
         if file is None:
             return None
         values, row_of = _scaled(file, self.table, self.protocol, int(self.draw))
-        rows = np.array([row_of.get(key, -1) for key in keys], dtype=np.int64)
-        present = rows >= 0
-        return FoundImages(RowItems((values,), rows[present]), present)
+        return rows_found(values, row_of, keys)
 
 
 @lru_cache(maxsize=2)

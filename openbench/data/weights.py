@@ -1,24 +1,21 @@
 """Released weights: where they come from, and what their network was trained on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from openbench import paths
-from openbench.config.build import from_node
 from openbench.core.benchmark import canonical
 from openbench.data.download import DataSource, parse_source
 from openbench.data.manifests import load_classes
 from openbench.storage.yaml_file import read_yaml
 
-_SOURCE = ("title", "licence", "page", "files", "by_hand", "note")
 
-
-@dataclass(frozen=True)
-class Pretraining:
-    """The data that a released network was trained on.
+@dataclass(frozen=True, kw_only=True)
+class Weights(DataSource):
+    """Released weights of a backbone: their origin and licence, and the data that the network was trained on.
 
     Args:
         images: the images.
@@ -30,7 +27,7 @@ class Pretraining:
 
     images: str
     labels: str
-    classes: tuple[str, ...] = ()
+    classes: Sequence[str] = ()
     wordnet: bool = False
     unknown: str = ""
 
@@ -55,29 +52,12 @@ class Pretraining:
         return f"{count} of {len(classes)}" if count else "none"
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Released weights of a backbone.
-
-    Args:
-        source: their origin and licence.
-        pretraining: the data that the network was trained on.
-    """
-
-    source: DataSource
-    pretraining: Pretraining
-
-
 @lru_cache(maxsize=1)
 def released_weights() -> Mapping[str, Weights]:
     """Return the entries of `data_manifests/weights.yaml` by the backbone's name."""
-    weights = {}
-    for name, entry in read_yaml(paths.manifest_dir() / "weights.yaml").items():
-        source = parse_source(name, {key: value for key, value in entry.items() if key in _SOURCE})
-        facts = {key: value for key, value in entry.items() if key not in _SOURCE}
-        # The name is what users type after `data prepare`.
-        weights[name] = Weights(replace(source, name=f"backbone={name}"), from_node(Pretraining, facts, name))
-    return weights
+    entries = read_yaml(paths.manifest_dir() / "weights.yaml")
+    # Their own name is what users type after `data prepare`.
+    return {name: parse_source(f"backbone={name}", entry, Weights) for name, entry in entries.items()}
 
 
 def are_missing(backbone: Mapping[str, Any]) -> bool:
@@ -89,7 +69,7 @@ def are_missing(backbone: Mapping[str, Any]) -> bool:
     from torch.hub import get_dir
 
     weights, entry = str(backbone.get("weights") or ""), released_weights().get(str(backbone.get("name")))
-    files = [weights] if "/" in weights else [f.gives for f in entry.source.files] if entry and weights else []
+    files = [weights] if "/" in weights else [f.gives for f in entry.files] if entry and weights else []
     places = [place for file in files for place in paths.places(file)]
     places += [Path(get_dir()) / "checkpoints" / Path(file).name for file in files]
     return bool(files) and not any(place.is_file() for place in places)

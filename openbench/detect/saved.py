@@ -431,7 +431,7 @@ def licences(node: Mapping[str, Any], images: str = "") -> dict[str, str]:
     name = str(node.get(NAME, ""))
     config = shipped("backbone", name) or {}
     released = released_weights().get(name) if all(node.get(key) == config.get(key) for key in _WHICH) else None
-    sources = {"weights": released and released.source} | ({"images": data_sources().get(images)} if images else {})
+    sources = {"weights": released} | ({"images": data_sources().get(images)} if images else {})
     return {
         part: f"{source.title}: {source.licence} ({source.page})" if source else _NOT_KNOWN
         for part, source in sources.items()

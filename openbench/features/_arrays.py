@@ -89,16 +89,12 @@ def write_columns(folder: Path, count: int, parts: Iterable[NamedRows], about: M
                         # Not memory-mapped: a full disk is then an error, not a signal.
                         header = {"descr": rows.dtype.str, "fortran_order": False, "shape": (count, *rows.shape[1:])}
                         np.lib.format.write_array_header_2_0(streams[name], header)
-                    streams[name].write(np.ascontiguousarray(rows))
+                    streams[name].write(np.ascontiguousarray(rows).data)
         for file in (ColumnFile(folder, name) for name in streams):
             size, array = file.array.stat().st_size, np.load(file.array, mmap_mode="r", allow_pickle=False)
-            stated = {
-                "shape": array.shape,
-                "dtype": array.dtype.str,
-                "size": size,
-                "digest": content_digest(file.array),
-            }
-            write_whole(file.sidecar, json.dumps({**stated, "column": file.name, **about}, indent=1).encode())
+            stated = {"shape": array.shape, "dtype": array.dtype.str, "size": size, "column": file.name}
+            content = {**stated, "digest": content_digest(file.array), **about}
+            write_whole(file.sidecar, json.dumps(content, indent=1).encode())
 
 
 def cached(file: ColumnFile, count: int, parts: Iterator[NamedRows], about: Mapping[str, Any]) -> Tensor:

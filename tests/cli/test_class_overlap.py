@@ -37,7 +37,7 @@ def test_what_a_network_has_seen_goes_by_its_weights(benchmark, backbone, said):
 def test_every_released_backbone_is_known_by_its_weights(monkeypatch):
     monkeypatch.setattr("openbench.cli.commands.leaderboard._ood_classes", lambda benchmark: (("tabby",),))
     for name, weights in released_weights().items():
-        expected = weights.pretraining.seen(["tabby"]).partition(":")[0]
+        expected = weights.seen(["tabby"]).partition(":")[0]
         assert class_overlap(f"toy of {name}", node(name)) == expected, name
 
 

@@ -10,7 +10,7 @@ from sklearn.preprocessing import MinMaxScaler
 from openbench.core.request import Role
 from openbench.data import tabular as tables
 from openbench.data.build import build_benchmark
-from openbench.data.dataset import BenchmarkSet, Located, SetConfig, split_of
+from openbench.data.dataset import BenchmarkSet, SetConfig, locate, split_of
 from openbench.data.tabular import HashedTexts, TableFacts, table_facts, table_part
 from openbench.errors import DataError
 
@@ -242,14 +242,15 @@ def test_the_benchmark_is_made_of_the_folders_of_the_archive(root, composed):
 
 def test_each_of_many_texts_enters_the_digest_of_their_set(tmp_path, manifest):
     keys = tuple(f"group/{number}" for number in range(100))
-    config = SetConfig("texts", manifest("group/{n}", group=range(len(keys))), {})
+    config = SetConfig(
+        "texts", manifest("group/{n}", group=range(len(keys))), {"texts": HashedTexts(at=[str(tmp_path)])}
+    )
     entry = BenchmarkSet("benchmark.id.test", Role.ID_TEST, config)
     (tmp_path / "group").mkdir()
     for key in keys:
         (tmp_path / key).write_text(f"From: x\n\nmotor {key}")
     digests = []
     for key in [*keys[1:99:7], keys[0]]:
-        located = Located(entry, config.listing(), len(keys), len(keys), HashedTexts().find(tmp_path, keys))
-        digests += [split_of(located, ("group",)).digest]
+        digests += [split_of(locate(entry), ("group",)).digest]
         (tmp_path / key).write_text("From: x\n\nbrake")
     assert len(set(digests)) == len(digests)

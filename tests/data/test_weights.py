@@ -1,6 +1,7 @@
 """Where released weights come from, and what their networks have seen."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -8,10 +9,11 @@ import yaml
 from openbench import _compat
 from openbench.cli.app import carry_out
 from openbench.cli.process import OK
-from openbench.data.weights import Pretraining, released_weights
+from openbench.data.weights import Weights, released_weights
 from openbench.paths import config_dir
 
-IMAGENET = Pretraining("pictures", "classes", ("imagenet1k/classes", "imagenet1k/wnids"))
+SEEN = {"title": "", "licence": "", "page": "", "images": "pictures", "labels": "classes"}
+IMAGENET = Weights("toy", **SEEN, classes=("imagenet1k/classes", "imagenet1k/wnids"))
 
 
 def test_every_backbone_with_released_weights_says_where_they_come_from():
@@ -32,7 +34,7 @@ def test_torchvisions_weights_have_the_address_that_torchvision_states():
         node = node.get("start", node)
         if "from_torchvision" in node["_target_"] and "/" not in (node["weights"] or "/"):
             stated = models.get_model_weights(node["model"])[node["weights"]].url
-            (file,) = weights.source.files
+            (file,) = weights.files
             if (file.url, file.gives) != (stated, f"weights/{stated.rpartition('/')[2]}"):
                 wrong[name] = file
     assert wrong == {}
@@ -46,16 +48,16 @@ def test_classes_are_seen_where_the_labels_named_them():
 
 
 def test_imagenet_21k_is_looked_up_by_wordnet_ids_alone():
-    larger = Pretraining("pictures", "classes", IMAGENET.classes, wordnet=True)
+    larger = replace(IMAGENET, wordnet=True)
     assert larger.seen(["n00470682", "n00007846"]) == "2 of 2"
     assert larger.seen(["n00470682", "donuts"]).startswith("1 or more of 2: ")
 
 
 def test_every_entry_has_a_licence_and_says_what_its_labels_were():
     for name, weights in released_weights().items():
-        assert weights.source.licence, name
-        assert weights.source.files or weights.source.by_hand, name
-        assert weights.pretraining.classes or weights.pretraining.unknown, name
+        assert weights.licence, name
+        assert weights.files or weights.by_hand, name
+        assert weights.classes or weights.unknown, name
 
 
 @pytest.fixture

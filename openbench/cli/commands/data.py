@@ -92,7 +92,7 @@ def prepare(args: Namespace) -> int:
     if _is_source(words, args.config_dir):
         return _prepare_source(sources[words[0]], root) or code
     config = benchmark_config(words, args.config_dir)
-    missing = dict.fromkeys(status.name for status in survey(config) if status.missing)
+    missing = dict.fromkeys(status.config.name for status in survey(config) if status.missing)
     failed = [name for name in missing if name in sources and not _fetch(sources[name], root)]
     return _print_survey(config) or (FAILED if failed else code)
 
@@ -371,17 +371,17 @@ def _print_survey(config: BenchmarkConfig, form: str = "console") -> int:
     """Print a row per set, then what is missing and how to get it: each data set's instructions and each place once."""
     statuses, sources, rows = survey(config), download.data_sources(), []
     for status in statuses:
-        source = sources.get(status.name)
+        source = sources.get(status.config.name)
         licence = source.licence if source else "comes with openbench, or your own"
         state = "complete" if not status.missing else "incomplete" if status.found else "missing"
         size = _megabytes(source) if source else "–"
-        rows.append((status.path, status.name, status.found, status.expected, state, size, licence))
+        rows.append((status.path, status.config.name, status.found, status.expected, state, size, licence))
     titles = ("set", "data set", "found", "listed", "state", "download", "licence")
     columns = tuple(Column(title, "count" if title in ("found", "listed") else "text") for title in titles)
     print_tables([Table(f"Data of benchmark {config.name}", columns, tuple(rows))], form)
     gaps = [status for status in statuses if status.missing]
-    for data_set in dict.fromkeys(gap.name for gap in gaps):
-        note("\n".join(["", *(str(gap) for gap in gaps if gap.name == data_set)]), form)
+    for data_set in dict.fromkeys(gap.config.name for gap in gaps):
+        note("\n".join(["", *(str(gap) for gap in gaps if gap.config.name == data_set)]), form)
         if data_set in sources:
             note(_how(sources[data_set], config.typed), form)
     if gaps:
@@ -444,9 +444,9 @@ def _list_weights(name: str, words: Sequence[str], config_dir: Path | None, form
     weights, file = _weights_of(name, config_dir)
     if weights is None:
         return OK
-    note(_how(weights.source), form)
-    note(f"trained on: {weights.pretraining.images} · labels: {weights.pretraining.labels}", form)
-    for needed in filter(None, dict.fromkeys([file, *(file.gives for file in weights.source.files)])):
+    note(_how(weights), form)
+    note(f"trained on: {weights.images} · labels: {weights.labels}", form)
+    for needed in filter(None, dict.fromkeys([file, *(file.gives for file in weights.files)])):
         path = _located(needed)
         note(f"{needed}: {f'is there, {path}' if path else 'not found in the data roots'}", form)
     if words:
@@ -462,9 +462,9 @@ def _prepare_weights(name: str, config_dir: Path | None, root: Path) -> int:
     if file and (path := _located(file)):
         print(f"{path}: is there")
         return OK
-    code = _prepare_source(weights.source, root)
+    code = _prepare_source(weights, root)
     if file and code == OK:
-        print(weights.source.note)
+        print(weights.note)
     return code
 
 
@@ -474,7 +474,7 @@ def _seen_table(name: str, weights: Weights, benchmark: BenchmarkConfig) -> Tabl
     for entry in benchmark.sets:
         if entry.path.startswith(("near.", "far.", "ood_")):
             classes = entry.config.listing().class_names()
-            rows.append((entry.path, len(classes), weights.pretraining.seen(classes)))
+            rows.append((entry.path, len(classes), weights.seen(classes)))
     columns = (Column("OOD set"), Column("classes", "count"), Column("labelled in pre-training"))
     title = f"Has {name} seen the OOD classes of {benchmark.name}?"
     return Table(title, columns, tuple(rows), notes=("Classes are compared by their names, not by their images.",))

@@ -319,7 +319,7 @@ def _overlap(benchmark: str, node: str) -> str:
     if not classes:
         return ""
     weights = _released().get(node)
-    found = _UNKNOWN if weights is None else weights.pretraining.seen(tuple(classes.values()))
+    found = _UNKNOWN if weights is None else weights.seen(tuple(classes.values()))
     if found.startswith(_UNKNOWN):
         return _UNKNOWN
     nameless = sum(not own for own in listed)

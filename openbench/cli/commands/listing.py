@@ -133,7 +133,7 @@ def _about_backbone(entry: Entry) -> Sequence[str]:
     from openbench.data.weights import released_weights
 
     weights = released_weights().get(entry.name)
-    return entry.summary, *((weights.pretraining.images, weights.pretraining.labels) if weights else ("", ""))
+    return entry.summary, *((weights.images, weights.labels) if weights else ("", ""))
 
 
 # Group → what is listed about its entries; of other groups one line.

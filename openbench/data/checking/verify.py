@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from openbench.core.benchmark import Benchmark, Image, Split, must_differ
-from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import advice, fatal, open_benchmark, survey, with_outliers
-from openbench.data.dataset import Located, SetConfig, readable_fingerprint
+from openbench.data.dataset import SetConfig, readable_fingerprint
 from openbench.data.manifests import Manifest, known_pairs
 from openbench.data.own.features import FeatureItems, FeatureRows
 from openbench.data.sources.items import ArrayItems, FileItems, MadeItems
@@ -125,7 +124,7 @@ def verify_node(config: BenchmarkConfig, outliers: Mapping[str, Any] | None = No
     if gaps := fatal(statuses, config):
         return CheckReport(
             config.name,
-            tuple(SplitCheck(_path(status), status.found, status.expected) for status in statuses),
+            tuple(SplitCheck(f"{s.role}/{s.name}", s.found, s.expected) for s in statuses),
             missing=tuple(map(str, gaps)),
             advice=tuple(advice(gaps, config.typed)),
         )
@@ -154,11 +153,6 @@ def verify_benchmark(benchmark: Benchmark) -> CheckReport:
     shared, known = map(tuple, _shared(splits, hashes))
     found = {"changed": tuple(changed), "unreadable": tuple(unreadable), "dropped": benchmark.dropped}
     return CheckReport(benchmark.name, tuple(checks), shared, known, **found)
-
-
-def _path(status: Located) -> str:
-    name = status.path.rpartition(".")[2] if status.role in (Role.NEAR, Role.FAR, Role.CSID) else status.name
-    return f"{status.role}/{name}"
 
 
 def _hashes(split: Split) -> tuple[list[str | None], list[str]]:

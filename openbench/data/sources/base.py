@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openbench.config.constraints import Checked
-from openbench.core.benchmark import Items
+from openbench.core.benchmark import Items, RowItems
 from openbench.data.sources.items import ArrayItems, FileItems
 
 
@@ -147,11 +147,12 @@ class ClassFolders(Source):
 
 
 def rows_found(
-    pixels: NDArray[np.uint8], row_of: Mapping[Any, int], keys: Iterable[Any], files: Sequence[Path] = ()
+    array: NDArray[Any], row_of: Mapping[Any, int], keys: Iterable[Any], files: Sequence[Path] = ()
 ) -> FoundImages:
-    """Return the images of an array that have these keys, given the row of every key that there is."""
+    """Return the images, or rows (n, d), of an array that have these keys, given the row of every key that there is."""
     rows = np.array([row_of.get(key, -1) for key in keys], dtype=np.int64)
-    return FoundImages(ArrayItems(pixels, rows[rows >= 0]), rows >= 0, files)
+    chosen, present = rows[rows >= 0], rows >= 0
+    return FoundImages(RowItems((array,), chosen) if array.ndim == 2 else ArrayItems(array, chosen), present, files)
 
 
 def names_below(folder: Path) -> frozenset[str]:
