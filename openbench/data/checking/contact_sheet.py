@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from openbench.core.benchmark import Image, Split
@@ -18,7 +16,6 @@ from openbench.data.sources.transforms import channel_statistics
 _COLUMNS, _ROWS = 12, 6
 _TILE = 0.78  # of a square's side, for the longer side of an image
 _SAMPLE = 500
-_BARS = 40
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,9 @@ def table_line(split: Split) -> str:
 
 
 def draw(split: Split, names: tuple[str, ...], stats: SplitStats, path: Path) -> None:
-    """Write the contact sheet of a split as PNG: evenly spaced images with label and size, and a class histogram.
+    """Write the contact sheet of a split as PNG: evenly spaced images, their labels and sizes above.
+
+    The images are squares of side 1 on one pair of axes; axes of their own would take five times as long.
 
     Args:
         split: any.
@@ -115,17 +114,9 @@ def draw(split: Split, names: tuple[str, ...], stats: SplitStats, path: Path) ->
         stats: of the split.
         path: where to; its folder exists.
     """
-    figure = Figure(figsize=(15, 10.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    top, bottom = np.ravel(np.asarray(figure.subfigures(2, 1, height_ratios=(8, 2.2))))
+    figure = Figure(figsize=(15, 8.3), layout="constrained")
     figure.suptitle(str(stats), fontsize=11, wrap=True)
-    _tiles(top.subplots(), split, class_of_each(split, names))
-    _histogram(bottom.subplots(), stats)
-    figure.savefig(path, dpi=100)
-
-
-def _tiles(axis: Axes, split: Split, classes: list[str]) -> None:
-    """Draw images in squares of side 1, their labels above; axes of their own would take five times as long."""
+    axis, classes = figure.subplots(), class_of_each(split, names)
     for place, index in enumerate(spaced(len(split), _ROWS * _COLUMNS)):
         row, column = divmod(place, _COLUMNS)
         image = split.items[int(index)]
@@ -137,18 +128,7 @@ def _tiles(axis: Axes, split: Split, classes: list[str]) -> None:
         axis.text(middle, low - height - 0.02, label, fontsize=7, ha="center", va="bottom")
     axis.set(xlim=(0, _COLUMNS), ylim=(_ROWS, 0), aspect="equal")
     axis.axis("off")
-
-
-def _histogram(axis: Axes, stats: SplitStats) -> None:
-    ranked = stats.classes.most_common()
-    if len(ranked) > _BARS:
-        axis.bar(range(len(ranked)), [n for _, n in ranked], width=1.0)
-        axis.set_xlabel(f"{len(ranked)} classes, most frequent first", fontsize=8)
-    else:
-        axis.bar([_short(name) for name, _ in ranked], [n for _, n in ranked])
-        axis.tick_params(axis="x", rotation=45 if len(ranked) > 12 else 0)
-    axis.set_ylabel("images", fontsize=8)
-    axis.tick_params(labelsize=7)
+    figure.savefig(path, dpi=100)
 
 
 def _numbers(values: tuple[float, ...]) -> str:
