@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from openbench.core.benchmark import Image, Split
 from openbench.data.manifests import UNNAMED
@@ -16,40 +16,6 @@ from openbench.data.sources.transforms import channel_statistics
 _COLUMNS, _ROWS = 12, 6
 _TILE = 0.78  # of a square's side, for the longer side of an image
 _SAMPLE = 500
-
-
-@dataclass(frozen=True)
-class SplitStats:
-    """Statistics of a split; sizes and colours are those of up to 500 evenly spaced images.
-
-    Args:
-        where: `role/name`.
-        count: number of images.
-        classes: number of images per class.
-        sizes: (height, width) and number of images, most frequent first.
-        mean: per channel, in [0, 1].
-        std: per channel.
-        grey: share of images without colour.
-    """
-
-    where: str
-    count: int
-    classes: Counter[str]
-    sizes: tuple[tuple[tuple[int, int], int], ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    grey: float
-
-    def __str__(self) -> str:
-        height, width = self.sizes[0][0]
-        size = f"{height}×{width}" if len(self.sizes) == 1 else f"{len(self.sizes)} sizes, mostly {height}×{width}"
-        rgb = f"mean {_numbers(self.mean)}, std {_numbers(self.std)}"
-        few, many = min(self.classes.values()), max(self.classes.values())
-        several = len(self.classes) > 1
-        classes = f"{len(self.classes)} classes of {few} to {many}" if several else f"1 class of {many}"
-        classes = "classes not named" if set(self.classes) == {UNNAMED} else classes
-        grey = f", {self.grey:.0%} grey" if self.grey else ""
-        return f"{self.where}: {self.count} images, {size}, {rgb}{grey}; {classes}"
 
 
 def class_of_each(split: Split, names: tuple[str, ...]) -> list[str]:
@@ -68,8 +34,12 @@ def class_of_each(split: Split, names: tuple[str, ...]) -> list[str]:
     return folders if len(set(folders)) > 1 else [UNNAMED] * len(folders)
 
 
-def stats_of(split: Split, names: tuple[str, ...]) -> SplitStats:
-    """Return the statistics of a split.
+def stats_of(split: Split, names: tuple[str, ...]) -> str:
+    """Return the statistics of a split as text; sizes and colours are those of up to 500 evenly spaced images.
+
+    Args:
+        split: any.
+        names: the ID classes in label order.
 
     Raises:
         DataError: one of its images cannot be read.
@@ -84,15 +54,14 @@ def stats_of(split: Split, names: tuple[str, ...]) -> SplitStats:
             yield image
 
     mean, std = channel_statistics(images())
-    return SplitStats(
-        where=f"{split.role}/{split.name}",
-        count=len(split),
-        classes=Counter(class_of_each(split, names)),
-        sizes=tuple(Counter(shapes).most_common()),
-        mean=tuple(map(float, mean)),
-        std=tuple(map(float, std)),
-        grey=sum(grey) / len(grey),
-    )
+    sizes, classes = Counter(shapes).most_common(), Counter(class_of_each(split, names))
+    height, width = sizes[0][0]
+    size = f"{height}×{width}" if len(sizes) == 1 else f"{len(sizes)} sizes, mostly {height}×{width}"
+    colour = f"mean {_numbers(mean)}, std {_numbers(std)}" + (f", {np.mean(grey):.0%} grey" if any(grey) else "")
+    few, many = min(classes.values()), max(classes.values())
+    told = f"{len(classes)} classes of {few} to {many}" if len(classes) > 1 else f"1 class of {many}"
+    told = "classes not named" if set(classes) == {UNNAMED} else told
+    return f"{split.role}/{split.name}: {len(split)} images, {size}, {colour}; {told}"
 
 
 def table_line(split: Split) -> str:
@@ -103,7 +72,7 @@ def table_line(split: Split) -> str:
     return f"{split.role}/{split.name}: {len(split)} rows, {columns}" + (f", {constant} constant" if constant else "")
 
 
-def draw(split: Split, names: tuple[str, ...], stats: SplitStats, path: Path) -> None:
+def draw(split: Split, names: tuple[str, ...], stats: str, path: Path) -> None:
     """Write the contact sheet of a split as PNG: evenly spaced images, their labels and sizes above.
 
     The images are squares of side 1 on one pair of axes; axes of their own would take five times as long.
@@ -111,11 +80,11 @@ def draw(split: Split, names: tuple[str, ...], stats: SplitStats, path: Path) ->
     Args:
         split: any.
         names: the ID classes in label order.
-        stats: of the split.
+        stats: of the split, for the title.
         path: where to; its folder exists.
     """
     figure = Figure(figsize=(15, 8.3), layout="constrained")
-    figure.suptitle(str(stats), fontsize=11, wrap=True)
+    figure.suptitle(stats, fontsize=11, wrap=True)
     axis, classes = figure.subplots(), class_of_each(split, names)
     for place, index in enumerate(spaced(len(split), _ROWS * _COLUMNS)):
         row, column = divmod(place, _COLUMNS)
@@ -131,7 +100,7 @@ def draw(split: Split, names: tuple[str, ...], stats: SplitStats, path: Path) ->
     figure.savefig(path, dpi=100)
 
 
-def _numbers(values: tuple[float, ...]) -> str:
+def _numbers(values: NDArray[np.float64]) -> str:
     return "[" + ", ".join(f"{value:.3f}" for value in values) + "]"
 
 

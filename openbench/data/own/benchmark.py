@@ -3,7 +3,8 @@
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,12 @@ class OwnSet:
     Args:
         at: absolute path of their folder or file.
         rows: key and class of each.
+        source: what the config of its data set overrides in `sources`.
     """
 
     at: Path
     rows: tuple[Row, ...]
+    source: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -113,7 +116,8 @@ def read_set(path: str) -> OwnSet:
     place = own_path(path)
     if place is None:
         raise DataError(f"'{path}' not found — name a folder of images, a .csv or an .npz")
-    return OwnSet(place.resolve(), tuple(read_rows(place.resolve())))
+    at = place.resolve()
+    return OwnSet(at, tuple(read_rows(at)), {"own": {"path": str(at)}})
 
 
 def read_id(path: str, seed: int = 0) -> dict[str, OwnSet]:
@@ -152,7 +156,7 @@ def split(whole: OwnSet, shares: Sequence[float], seed: int) -> list[OwnSet]:
         sizes = [max(1, math.floor(len(order) * share)) for share in shares[1:]]
         for part, piece in enumerate(np.split(order, np.cumsum([len(order) - sum(sizes), *sizes])[:-1])):
             chosen[part] += piece.tolist()
-    return [OwnSet(whole.at, tuple(whole.rows[i] for i in sorted(part))) for part in chosen]
+    return [replace(whole, rows=tuple(whole.rows[i] for i in sorted(part))) for part in chosen]
 
 
 def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
@@ -166,10 +170,9 @@ def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
     defaults = [f"/dataset@benchmark.{where}: own" for where in benchmark.sets]
     defaults += ["/dataset@benchmark.csid.corrupted: id_corrupted"] * benchmark.corruptions
     defaults += ["_self_", f"override /backbone: {benchmark.backbone}"]
-    sources = {where: {"own": {"path": str(images.at)}} for where, images in benchmark.sets.items()}
     rest = {"training": {"recipe": {"epochs": benchmark.epochs}}} if benchmark.epochs is not None else {}
     preprocess = {"resize": side, "crop": side, "mean": mean, "std": std}
-    return write_files(benchmark, folder, header, defaults, sources, preprocess=preprocess, **rest)
+    return write_files(benchmark, folder, header, defaults, preprocess=preprocess, **rest)
 
 
 def write_files(
@@ -177,7 +180,6 @@ def write_files(
     folder: Path,
     header: Sequence[str],
     defaults: Sequence[str],
-    sources: Mapping[str, Mapping[str, Any]],
     *,
     preprocess: Mapping[str, Any],
     **rest: Any,
@@ -189,7 +191,6 @@ def write_files(
         folder: a config folder, new or not.
         header: the comment on top of the yaml file, below its command.
         defaults: the entries of its defaults list.
-        sources: what each set's config overrides in `sources`.
         preprocess: of the benchmark.
         **rest: the nodes beside the benchmark's.
 
@@ -204,7 +205,10 @@ def write_files(
         group, _, title = where.rpartition(".")
         path = folder / "lists" / name / f"{where}.csv"
         files[path] = pd.DataFrame(own.rows, columns=["path", "label"]).to_csv(index=False, lineterminator="\n")
-        of_set = {"manifest": str(path.resolve()), "sources": sources[where]}
+        of_set = {
+            "manifest": str(path.resolve()),
+            "sources": deepcopy(own.source),
+        }  # YAML would write an alias of a shared one
         within = node.setdefault(group, {}) if group else node
         within[title] = {"name": name if group == "id" else title, **of_set}
     lines = ["# @package _global_", "#", *(f"# {line}" for line in (command(benchmark, folder), *header))]

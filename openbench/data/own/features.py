@@ -243,7 +243,9 @@ class FeatureFiles:
             unknown = ONE_CLASS if role_of(where).is_id else NO_CLASS
             of_rows = names.get(where) or [unknown] * len(parts[where][0])
             rows = tuple((f"{row:06d}", of_row) for row, of_row in enumerate(of_rows))
-            sets[where] = OwnSet(self.features[where].resolve(), rows)
+            files = [file.resolve() for file in self._files(where)]
+            named = dict(zip(("path", "logits"), map(str, files), strict=False))
+            sets[where] = OwnSet(files[0], rows, {"features": {**named, "sha256": [*map(sha256_of, files)]}})
         if "id_val" not in sets:
             sets["train"], sets["id_val"] = split(sets["train"], (1 - _VAL, _VAL), seed)
         id_sets = {"train": sets.pop("train"), "val": sets.pop("id_val"), "test": sets.pop("id_test")}
@@ -282,12 +284,6 @@ class FeatureFiles:
             benchmark: with its sets' rows.
             folder: a config folder, new or not.
         """
-        logits = {self.features[where].resolve(): file.resolve() for where, file in self.logits.items()}
-        sources = {}
-        for where, of_set in benchmark.sets.items():
-            files = {"path": of_set.at} | ({"logits": logits[of_set.at]} if logits else {})
-            sha256s = [sha256_of(file) for file in files.values()]
-            sources[where] = {"features": {**{key: str(file) for key, file in files.items()}, "sha256": sha256s}}
         rows = sum(len(part.rows) for part in benchmark.id_sets.values())
         header = [
             f"{rows:,} ID rows; lists/{benchmark.name}/*.csv, beside this folder, name the class of each row.",
@@ -300,7 +296,7 @@ class FeatureFiles:
         preprocess = {"resize": 1, "crop": 1, "mean": [0.0], "std": [1.0], "interpolation": "nearest"}
         columns, head = len(benchmark.classes) if self.logits else 0, str(self.head.resolve()) if self.head else fitted
         backbone = {"logits": columns, "head": head}
-        return write_files(benchmark, folder, header, defaults, sources, preprocess=preprocess, backbone=backbone)
+        return write_files(benchmark, folder, header, defaults, preprocess=preprocess, backbone=backbone)
 
     def remarks(self, benchmark: OwnBenchmark) -> list[str]:
         """Return a line for each thing that was not given, on what happens without it."""
