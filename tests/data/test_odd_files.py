@@ -101,7 +101,7 @@ READ = {
 def test_a_file_of_odd_content_is_refused_by_name(name, content, tmp_path):
     (tmp_path / name).write_bytes(content)
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(4, body=bytes(4)))
-    with pytest.raises(DataError, match=f"{name}' ?(is not a complete idx file|cannot be read|refused|: X is)"):
+    with pytest.raises(DataError, match=f"{name}' ?(cannot be read|: X is)"):
         READ[name](tmp_path / name)
 
 

@@ -17,8 +17,7 @@ from openbench.data.own.images import NO_CLASS, Contents, contents_of, state_of
 from openbench.data.sources.base import FoundImages, Source
 from openbench.digest import bytes_sha256
 from openbench.errors import ConfigError, DataError, check_known, did_you_mean, listed
-from openbench.storage.array_file import open_arrays
-from openbench.storage.checksum import DAMAGED
+from openbench.storage.array_file import open_arrays, reading
 
 Array = NDArray[Any]
 FEATURES, LOGITS, LABELS = ("features", "X", "x"), ("logits",), ("labels", "label", "y")
@@ -105,11 +104,11 @@ def arrays_in(path: Path) -> dict[str, Array]:
 
 @lru_cache(maxsize=16)  # sets that share a file
 def _arrays(path: Path, state: str) -> dict[str, Array]:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     if path.suffix == ".npz":
         return open_arrays(path)
-    try:
+    with reading(path, "write it again"):
         if path.suffix == ".npy":
             return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
         if path.suffix == ".parquet":
@@ -117,8 +116,6 @@ def _arrays(path: Path, state: str) -> dict[str, Array]:
         with safe_open(path, framework="pt") as pack:
             tensors = {name: pack.get_tensor(name) for name in pack.keys()}  # noqa: SIM118 — it is no mapping
         return {name: (t if t.element_size() > 2 else t.float()).numpy() for name, t in tensors.items()}
-    except (*DAMAGED, SafetensorError) as error:
-        raise DataError(f"'{path}' cannot be read ({error}) — write it again") from error
 
 
 def _columns(path: Path) -> dict[str, Array]:

@@ -3,7 +3,6 @@
 import gzip
 import io
 import pickle
-import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from openbench.data.sources.base import FoundImages, Source, rows_found
 from openbench.errors import DataError
+from openbench.storage.array_file import reading
 
 _CACHED = 8  # containers in memory: splits of one run share a container, which is read once
 # What pickles of dicts, lists, bytes and NumPy arrays need, and nothing else; some are from the time of Python 2.
@@ -205,15 +205,13 @@ def _idx_file(folder: Path, name: str) -> Path | None:
 
 @lru_cache(maxsize=_CACHED)
 def _idx(path: Path, axes: int) -> NDArray[np.uint8]:
-    try:
+    with reading(path, "get it again"):
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
             raw = stream.read()
         # Two zero bytes, the type (8 = uint8), the number of axes, then the axes as big-endian numbers of 32 bits.
         if raw[:4] != bytes((0, 0, 8, axes)):
             raise ValueError(f"it does not hold bytes along {axes} axes")
         return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(np.frombuffer(raw, ">u4", axes, 4).tolist())
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise DataError(f"'{path}' is not a complete idx file ({error}) — get it again") from error
 
 
 @lru_cache(maxsize=_CACHED)
@@ -230,11 +228,9 @@ def _npz(path: Path) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
 def _mat(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     from scipy.io import loadmat
 
-    try:
+    with reading(path, "get the file again"):
         content: dict[str, Any] = loadmat(path, variable_names=["X", "y"])
         pixels, digits = content["X"], content["y"].reshape(-1).astype(np.int64)
-    except Exception as error:  # SciPy raises any kind of error for a damaged file
-        raise DataError(f"'{path}' cannot be read ({error}) — get the file again") from error
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape != (32, 32, 3, len(digits)):
         raise DataError(f"'{path}': X is {pixels.dtype} {pixels.shape}, y {digits.shape} — uint8 (32, 32, 3, n), (n,)")
     # The file writes the digit 0 as 10.
@@ -254,10 +250,8 @@ def load_pickle(path: Path) -> dict[str, Any]:
     Raises:
         DataError: the file is cut off, is not a pickle, is not a mapping, or names anything that could run code.
     """
-    try:
+    with reading(path, "get it again"):
         content = _Restricted(io.BytesIO(path.read_bytes()), encoding="latin1").load()
-    except Exception as error:  # a damaged pickle can fail in any way
-        raise DataError(f"pickle '{path}' refused ({error or type(error).__name__}) — get it again") from error
     if not isinstance(content, dict):
         raise DataError(f"pickle '{path}' holds a {type(content).__name__}, not a dict — get the file again")
     return content
@@ -269,9 +263,5 @@ def read_npz(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
     Raises:
         DataError: no such file, one that cannot be read, or arrays of Python objects.
     """
-    try:
-        with np.load(path, allow_pickle=False) as pack:
-            return {n: array for n in names if n in pack.files and isinstance(array := pack[n], np.ndarray)}
-    except Exception as error:  # NumPy raises any kind of error for a damaged file
-        reason = str(error) or type(error).__name__
-        raise DataError(f"'{path}' cannot be read ({reason}) — write it with numpy.savez") from error
+    with reading(path, "write it with numpy.savez"), np.load(path, allow_pickle=False) as pack:
+        return {n: array for n in names if n in pack.files and isinstance(array := pack[n], np.ndarray)}
