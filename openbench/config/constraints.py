@@ -101,22 +101,15 @@ def check_value(value: Any, annotation: Any, where: str) -> None:
     Raises:
         ConfigError: it is not; the message says what was found and what is allowed.
     """
-    if fits(value, annotation):
-        return
-    allowed = described(annotation)
-    choices = allowed.removeprefix("a list, each item ").split(", ")
-    texts = value if isinstance(value, list | tuple | set | frozenset) else [value]
-    unknown = next((text for text in texts if isinstance(text, str) and text not in choices), "")
-    raise ConfigError(f"{where} — found {_shown(value)}, allowed: {allowed}{did_you_mean(unknown, choices)}")
-
-
-def fits(value: Any, annotation: Any) -> bool:
-    """Whether a value is of the type, and in the range, that an annotation names."""
     try:
         _adapter(annotation).validate_python(value)
     except ValidationError:
-        return False
-    return True
+        allowed = described(annotation)
+        choices = allowed.removeprefix("a list, each item ").split(", ")
+        texts = value if isinstance(value, list | tuple | set | frozenset) else [value]
+        unknown = next((text for text in texts if isinstance(text, str) and text not in choices), "")
+        hint = did_you_mean(unknown, choices)
+        raise ConfigError(f"{where} — found {_shown(value)}, allowed: {allowed}{hint}") from None
 
 
 @cache

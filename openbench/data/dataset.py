@@ -298,8 +298,7 @@ def _expected(entry: BenchmarkSet, listing: Manifest | FolderRule, names_in: Cal
 def _limited(manifest: Manifest, config: SetConfig) -> Manifest:
     if config.limit is None or config.limit >= len(manifest):
         return manifest
-    rows = np.sort(np.random.default_rng(config.seed).permutation(len(manifest))[: config.limit])
-    return Manifest(manifest.name, tuple(manifest.keys[i] for i in rows), tuple(manifest.classes[i] for i in rows))
+    return manifest.at(sorted(np.random.default_rng(config.seed).permutation(len(manifest))[: config.limit].tolist()))
 
 
 def _labels(names: Sequence[str], role: Role, classes: Sequence[str], where: str) -> NDArray[np.int64]:

@@ -68,8 +68,11 @@ class Manifest(_Listing):
     def only(self, classes: Iterable[str]) -> "Manifest":
         """The images of some classes, in the same order."""
         chosen = set(classes)
-        rows = [row for row in zip(self.keys, self.classes, strict=True) if row[1] in chosen]
-        return Manifest(self.name, tuple(key for key, _ in rows), tuple(name for _, name in rows))
+        return self.at([row for row, name in enumerate(self.classes) if name in chosen])
+
+    def at(self, rows: Sequence[int]) -> "Manifest":
+        """The images at some positions."""
+        return Manifest(self.name, tuple(self.keys[i] for i in rows), tuple(self.classes[i] for i in rows))
 
 
 @dataclass(frozen=True)

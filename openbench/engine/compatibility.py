@@ -118,7 +118,7 @@ def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
     for leaf in leaves(method):
         for texts in leaf.request.texts:
             try:
-                _ = Corpus.of(backbone, texts).words
+                _ = Corpus(backbone, texts).words
             except NotApplicableError as error:
                 raise NotApplicableError(f"method '{name}' reads embeddings of text: {error}") from error
         if leaf.request.corruption is not None:

@@ -134,7 +134,7 @@ class RunSpec:
         searched = {} if self.tuning.strategy == "none" else self.space
         settings = (self.method, *settings_of(self.method, searched))
         corpora = dict.fromkeys(text for setting in settings for leaf in leaves(setting) for text in leaf.request.texts)
-        return [Corpus.of(self.backbone, texts).described() for texts in corpora]
+        return [Corpus(self.backbone, texts).described() for texts in corpora]
 
     @property
     def _parts(self) -> tuple[object, ...]:

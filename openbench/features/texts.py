@@ -1,10 +1,8 @@
 """Embeddings of text prompts, cached for each text tower and corpus."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,28 +18,19 @@ from openbench.features._arrays import ColumnFile, NamedRows, cached
 from openbench.progress import Report
 from openbench.source import code_digests, made_now
 
-if TYPE_CHECKING:
-    from openbench.backbones.libraries.zero_shot import OpenClipText
-
 _AT_ONCE = 512  # prompts
 _NAME = "text"
 
 
-@dataclass(frozen=True)
 class Corpus:
-    """The prompts of a corpus for one text tower.
+    """The prompts of a corpus for one text tower."""
 
-    Args:
-        texts: what a method declares.
-        tower: of the backbone.
-    """
+    def __init__(self, backbone: Backbone, texts: Texts) -> None:
+        """Take a corpus as a backbone's text tower reads it.
 
-    texts: Texts
-    tower: "OpenClipText"
-
-    @classmethod
-    def of(cls, backbone: Backbone, texts: Texts) -> "Corpus":
-        """Return a corpus as a backbone's text tower reads it.
+        Args:
+            backbone: with text towers.
+            texts: what a method declares.
 
         Raises:
             NotApplicableError: the backbone has no such tower.
@@ -51,7 +40,7 @@ class Corpus:
                 f"backbone '{backbone.name}' has no text tower '{texts.tower}' to embed '{texts.words}' (it has "
                 f"{', '.join(backbone.text_towers) or 'none'}) — write backbone=open_clip; only CLIPN has 'no'"
             )
-        return cls(texts, backbone.text_towers[texts.tower])
+        self.texts, self.tower = texts, backbone.text_towers[texts.tower]
 
     @cached_property
     def words(self) -> tuple[str, ...]:
@@ -88,7 +77,7 @@ def text_embeddings(root: Path, backbone: Backbone, texts: Texts, progress: bool
         DataError: no such list of words, or an embedding that is not finite.
         CacheError: the folder cannot be written.
     """
-    corpus = Corpus.of(backbone, texts)
+    corpus = Corpus(backbone, texts)
     code = code_digests(__name__, backbone)
     folder = root / "texts" / (digest({"corpus": corpus.digest, **code}) if code else corpus.digest)
     title = f"{backbone.name} on texts '{texts.words}'"

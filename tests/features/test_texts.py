@@ -79,12 +79,12 @@ def test_each_word_keeps_the_form_that_the_seed_draws(tmp_path):
 def test_the_digest_covers_the_tower_and_every_prompt(words):
     model = backbone()
     texts = Texts(words, templates=("a {}",))
-    first = Corpus.of(model, texts)
-    assert Corpus.of(backbone(), texts).digest == first.digest
-    assert Corpus.of(model, Texts(words, templates=("the {}",))).digest != first.digest
+    first = Corpus(model, texts)
+    assert Corpus(backbone(), texts).digest == first.digest
+    assert Corpus(model, Texts(words, templates=("the {}",))).digest != first.digest
     model.text_towers["text"].model.ln_final.bias.data += 1
     model.text_towers["text"].__post_init__()
-    assert Corpus.of(model, texts).digest != first.digest
+    assert Corpus(model, texts).digest != first.digest
 
 
 def test_what_cannot_be_embedded_is_refused(tmp_path, words, monkeypatch):

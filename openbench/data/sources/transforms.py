@@ -45,18 +45,16 @@ def transformed(image: Image, own: OwnTransform) -> NDArray[np.float32]:
     """
     picture = Pillow.fromarray(np.ascontiguousarray(image)).convert(own.mode)
     try:
-        image_tensor = own(picture)
+        made = own(picture)
     except Exception as error:  # the user's code may raise anything
         raise DataError(
             f"preprocess fails on a {own.mode} image of {picture.width}×{picture.height} pixels: "
             f"{type(error).__name__}: {error} — it must take a PIL image and return a tensor (channels, h, w)"
         ) from error
-    if not isinstance(image_tensor, Tensor) or image_tensor.ndim != 3:
-        kind = (
-            f"tensor {tuple(image_tensor.shape)}" if isinstance(image_tensor, Tensor) else type(image_tensor).__name__
-        )
+    if not isinstance(made, Tensor) or made.ndim != 3:
+        kind = f"tensor {tuple(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
         raise DataError(f"preprocess returns a {kind}, not a tensor (channels, h, w) — end it in ToTensor()")
-    return image_tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+    return made.detach().to("cpu", torch.float32).contiguous().numpy()
 
 
 def cropped(image: Image, preprocess: Preprocess) -> NDArray[np.uint8]:
