@@ -24,7 +24,7 @@ from PIL import Image
 
 import openbench as ob
 from openbench.backbones.network import NetworkBackbone
-from openbench.data.sources.transforms import normalise, prepared, stack
+from openbench.data.loading import normalise, prepared, stack
 
 BATCH = 32
 

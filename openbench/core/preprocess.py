@@ -1,4 +1,4 @@
-"""How an image becomes the input of a network: a value, part of a backbone's digest. See `data.sources.transforms`."""
+"""How an image becomes the input of a network: a value, part of a backbone's digest. See `data.loading`."""
 
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass

@@ -40,8 +40,7 @@ from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.record import short
 from openbench.core.request import Request, Role
 from openbench.core.search import with_params
-from openbench.data.download import data_sources
-from openbench.data.weights import released_weights
+from openbench.data.download import data_sources, released_weights
 from openbench.detect.calibration import Calibration, Terms
 from openbench.detect.detector import Detector
 from openbench.detect.network import NETWORK_OUTPUTS, check_fits, network_of, network_onnx

@@ -36,7 +36,7 @@ from openbench.core.search import ChosenMethod, grid, settings_of, with_params
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import WHERE as OUTLIERS, build_benchmark, open_benchmark, with_outliers
 from openbench.data.checking.verify import CheckReport, refuse_listed_images, refuse_same_images, verify_node
-from openbench.data.weights import are_missing
+from openbench.data.download import are_missing
 from openbench.digest import digest
 from openbench.engine.compatibility import check_classes, check_training_counts
 from openbench.engine.evaluate import feature_store, for_layers, mixed_with

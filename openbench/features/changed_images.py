@@ -10,9 +10,9 @@ from PIL import Image as Pillow
 from openbench.core.benchmark import Image, Items, RowItems, Split
 from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.request import Corruption, Field, Mixing, Request, Role
+from openbench.data.loading import cropped
 from openbench.data.sources.imagenet_c import KINDS, corrupt
 from openbench.data.sources.items import MadeItems
-from openbench.data.sources.transforms import cropped
 from openbench.digest import digest, generator_of
 from openbench.errors import ConfigError, check_choice
 

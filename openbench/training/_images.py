@@ -13,8 +13,8 @@ from torch import Tensor
 
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
+from openbench.data.loading import cropped, stack
 from openbench.data.sources.items import decode
-from openbench.data.sources.transforms import cropped, stack
 from openbench.errors import DataError
 from openbench.training.augment.reading import Reading
 

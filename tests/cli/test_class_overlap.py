@@ -4,8 +4,8 @@ import pytest
 
 from openbench import paths
 from openbench.cli.commands.leaderboard import class_overlap
+from openbench.data.download import released_weights
 from openbench.data.manifests import load_classes
-from openbench.data.weights import released_weights
 from openbench.public import public
 from openbench.storage.yaml_file import read_yaml
 

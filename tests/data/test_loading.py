@@ -8,9 +8,8 @@ import torch
 
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data.loading import batches
+from openbench.data.loading import apply, batches
 from openbench.data.sources.items import ArrayItems, FileItems
-from openbench.data.sources.transforms import apply
 from openbench.errors import DataError
 
 from .conftest import noisy, write_image

@@ -5,7 +5,7 @@ from PIL import Image as Pillow
 
 from openbench._compat import library
 from openbench.core.preprocess import Preprocess
-from openbench.data.sources.transforms import apply, stack
+from openbench.data.loading import apply, stack
 from openbench.errors import DataError
 
 from .conftest import noisy

@@ -9,7 +9,7 @@ import yaml
 from openbench import _compat
 from openbench.cli.app import carry_out
 from openbench.cli.process import OK
-from openbench.data.weights import Weights, released_weights
+from openbench.data.download import Weights, released_weights
 from openbench.paths import config_dir
 
 SEEN = {"title": "", "licence": "", "page": "", "images": "pictures", "labels": "classes"}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from openbench import _compat
 from openbench.core.preprocess import OwnPreprocess, OwnTransform, Preprocess
-from openbench.data.sources.transforms import apply, cropped, transformed
+from openbench.data.loading import apply, cropped, transformed
 from openbench.digest import digest
 from openbench.errors import ConfigError, DataError, OpenbenchError
 from openbench.source import Code, code_in

@@ -18,8 +18,7 @@ from openbench.config.folders import shipped
 from openbench.data import download
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import advice, open_benchmark, survey
-from openbench.data.download import DataSource
-from openbench.data.weights import Weights, are_missing, released_weights
+from openbench.data.download import DataSource, Weights, are_missing, released_weights
 from openbench.errors import ConfigError, DataError, not_found
 from openbench.results.tables.render import Column, Table
 

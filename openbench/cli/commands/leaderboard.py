@@ -22,7 +22,7 @@ from openbench.cli.registry import method_facts
 from openbench.config.folders import merged, names, shipped
 from openbench.core.benchmark import canonical
 from openbench.data.dataset import SetConfig
-from openbench.data.weights import Weights, released_weights
+from openbench.data.download import Weights, released_weights
 from openbench.errors import ConfigError, OpenbenchError, RecordError, available, did_you_mean, not_found
 from openbench.public import TARGET, public
 from openbench.results.escape import console

@@ -130,7 +130,7 @@ def _about_method(entry: Entry) -> Sequence[str]:
 
 def _about_backbone(entry: Entry) -> Sequence[str]:
     """What it is, and what released weights were trained on."""
-    from openbench.data.weights import released_weights
+    from openbench.data.download import released_weights
 
     weights = released_weights().get(entry.name)
     return entry.summary, *((weights.images, weights.labels) if weights else ("", ""))

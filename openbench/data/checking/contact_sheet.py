@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from openbench.core.benchmark import Image, Split
+from openbench.data.loading import channel_statistics
 from openbench.data.manifests import UNNAMED
 from openbench.data.sources.items import spaced
-from openbench.data.sources.transforms import channel_statistics
 
 _COLUMNS, _ROWS = 12, 6
 _TILE = 0.78  # of a square's side, for the longer side of an image
