@@ -23,7 +23,6 @@ from openbench.config.constraints import (
     Share,
     check_value,
     described,
-    fits,
 )
 from openbench.errors import ConfigError
 
@@ -206,12 +205,13 @@ REFUSED = [
 
 @pytest.mark.parametrize(("annotation", "value"), TAKEN, ids=str)
 def test_a_value_of_the_kind_fits(annotation, value):
-    assert fits(value, annotation)
+    check_value(value, annotation, "method.k")
 
 
 @pytest.mark.parametrize(("annotation", "value"), REFUSED, ids=str)
 def test_a_value_of_another_kind_does_not(annotation, value):
-    assert not fits(value, annotation)
+    with pytest.raises(ConfigError, match=r"method\.k — found"):
+        check_value(value, annotation, "method.k")
 
 
 @pytest.mark.parametrize(
