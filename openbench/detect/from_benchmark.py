@@ -63,15 +63,11 @@ def fit_on_benchmark(
     benchmark = spec.benchmark
     chosen = ChosenMethod(spec.method_name, method, as_node(method), {})
     detector = Detector(spec.backbone, chosen, classes=benchmark.classes, batch_size=setting.batch_size)
-    detector.about = {
-        "benchmark": benchmark.name,
-        "benchmark_digest": benchmark.digest,
-        "calibrated_on": calibration,
-        "weights_sha256": spec.backbone.weights_sha256,
-        "method_reference": type(spec.method).reference,
-        "licences": licences(spec.config["backbone"], benchmark.id_test.name),
-        **({"record": existing[0].run_id} if existing else {}),
-    }
+    data = {"benchmark": benchmark.name, "benchmark_digest": benchmark.digest, "calibrated_on": calibration}
+    made_of = {"weights_sha256": spec.backbone.weights_sha256, "method_reference": type(spec.method).reference}
+    of_record = {"record": existing[0].run_id} if existing else {}
+    licensed = {"licences": licences(spec.config["backbone"], benchmark.id_test.name)}
+    detector.about = {**data, **made_of, **licensed, **of_record}
     detector.backbone, detector.node = spec.backbone, dict(spec.config["backbone"])
     source = CachedFeatures.of(spec.backbone, setting)
     train = benchmark.id_train if Role.ID_TRAIN in fitted_on else benchmark.id_val if Role.ID_VAL in fitted_on else None

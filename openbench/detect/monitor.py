@@ -347,18 +347,14 @@ class Monitor:
             OSError: it cannot be written; an older state is then still there.
         """
         seen = self.ranks.counts - self.ranks.calibration
-        content = {
-            "schema": _SCHEMA,
-            "rules": asdict(self.rules),
-            "calibration": {"images": self.ranks.n, "scores": True, "digest": self.ranks.digest},
-            "seen": [[int(cell), int(seen[cell])] for cell in np.flatnonzero(seen)],
-            "random": self.ranks.random.bit_generator.state,
-            "images": self.images,
-            "log_staked": [float(value) if np.isfinite(value) else None for value in self.martingale.log_staked],
-            "curve": {"stride": self.stride, "log10": self.curve},
-            "windows": [asdict(window) for window in self.windows],
-            **{name: getattr(self, name) for name in _AS_IT_IS},
-        }
+        calibration = {"images": self.ranks.n, "scores": True, "digest": self.ranks.digest}
+        content = {"schema": _SCHEMA, "rules": asdict(self.rules), "calibration": calibration, "images": self.images}
+        content["seen"] = [[int(cell), int(seen[cell])] for cell in np.flatnonzero(seen)]
+        content["random"] = self.ranks.random.bit_generator.state
+        content["log_staked"] = [float(v) if np.isfinite(v) else None for v in self.martingale.log_staked]
+        content["curve"] = {"stride": self.stride, "log10": self.curve}
+        content["windows"] = [asdict(window) for window in self.windows]
+        content |= {name: getattr(self, name) for name in _AS_IT_IS}
         write_sealed(path_of(path, "path"), json.dumps(content, allow_nan=False).encode() + b"\n")
 
     @classmethod

@@ -146,17 +146,12 @@ def write(detector: Detector, path: Path, network: str) -> str:
     tensors |= {f"network.{name}": tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
     finite = {name: value for name, value in calibration.thresholds.items() if np.isfinite(value)}
     for_readers = {"thresholds": finite, "promise": calibration.promise}
-    manifest = {
-        "schema_version": VERSION,
-        "made_by": f"openbench {__version__}",
-        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "network": described,
-        "method": {"name": detector.chosen.name, **packed_method(method, tensors)},
-        "calibration": {"terms": asdict(calibration.terms), "groups": calibration.groups, **for_readers},
-        "classes": detector.class_names,
-        "batch_size": detector.batch_size,
-        "about": {"licences": licences(detector.node), **detector.about},
-    }
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    manifest = {"schema_version": VERSION, "made_by": f"openbench {__version__}", "made_at": now, "network": described}
+    manifest["method"] = {"name": detector.chosen.name, **packed_method(method, tensors)}
+    manifest["calibration"] = {"terms": asdict(calibration.terms), "groups": calibration.groups, **for_readers}
+    manifest |= {"classes": detector.class_names, "batch_size": detector.batch_size}
+    manifest["about"] = {"licences": licences(detector.node), **detector.about}
     parts[TENSORS] = save_tensors(tensors)
     manifest["parts"] = {name: bytes_sha256(content) for name, content in parts.items()}
     parts[MANIFEST] = stated(plain(manifest))
@@ -323,19 +318,14 @@ def _described(backbone: Backbone, node: Mapping[str, Any], options: ModelOption
     config = shipped("backbone", str(node.get(NAME, ""))) or {}
     built = {key for key, value in node.items() if any(targets(value)) and config.get(key) == value}
     left_out = {"preprocess", *_SOURCES, *built}
-    return {
-        "kind": "rows" if rows else "shipped" if node else "module",
-        "name": backbone.name,
-        "config": str(node.get(NAME, "")),
-        "keys": {key: value for key, value in node.items() if not key.startswith("_") and key not in left_out},
-        "architecture": backbone.architecture,
-        "digest": backbone.digest,
-        "classes": backbone.num_classes,
-        "preprocess": plain({field.name: getattr(p, field.name) for field in fields(Preprocess)}),
-        "own_preprocess": p.own.content if isinstance(p, OwnPreprocess) and p.own is not None else "",
-        "features": options.features or "",
-        "head": options.head if isinstance(options.head, str) else "",
-    }
+    keys = {key: value for key, value in node.items() if not key.startswith("_") and key not in left_out}
+    kind, config_name = "rows" if rows else "shipped" if node else "module", str(node.get(NAME, ""))
+    network = {"architecture": backbone.architecture, "digest": backbone.digest, "classes": backbone.num_classes}
+    preprocess = plain({field.name: getattr(p, field.name) for field in fields(Preprocess)})
+    own = p.own.content if isinstance(p, OwnPreprocess) and p.own is not None else ""
+    parts = {"features": options.features or "", "head": options.head if isinstance(options.head, str) else ""}
+    named = {"kind": kind, "name": backbone.name, "config": config_name, "keys": keys}
+    return {**named, **network, "preprocess": preprocess, "own_preprocess": own, **parts}
 
 
 def _preprocess(part: NetworkPart, own: object) -> object:
@@ -379,10 +369,9 @@ def _of_module(
     preprocess = _preprocess(part, options.preprocess)
     module = copied(unwrapped(model), part.name)
     apply_weights(module, {key.removeprefix("inner."): t for key, t in state.items()}, "the detector's weights")
-    pixels = np.random.default_rng(0).integers(
-        0, 256, (_PROBES, *2 * [int(part.preprocess["crop"])], 3), dtype=np.uint8
-    )
-    noise = Split("noise", Role.ID_TEST, list(pixels), np.full(_PROBES, -1), ["0"] * _PROBES, (), "noise", _PROBES)
+    n, crop = _PROBES, int(part.preprocess["crop"])
+    pixels = np.random.default_rng(0).integers(0, 256, (n, crop, crop, 3), dtype=np.uint8)
+    noise = Split("noise", Role.ID_TEST, list(pixels), np.full(n, -1), ["0"] * n, (), "noise", n)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no network has learnt from noise
         return network_of(module, replace(options, preprocess=preprocess), noise, tuple(classes))
@@ -431,10 +420,7 @@ def licences(node: Mapping[str, Any], images: str = "") -> dict[str, str]:
     config = shipped("backbone", name) or {}
     released = released_weights().get(name) if all(node.get(key) == config.get(key) for key in _WHICH) else None
     sources = {"weights": released} | ({"images": data_sources().get(images)} if images else {})
-    return {
-        part: f"{source.title}: {source.licence} ({source.page})" if source else _NOT_KNOWN
-        for part, source in sources.items()
-    }
+    return {part: f"{s.title}: {s.licence} ({s.page})" if s else _NOT_KNOWN for part, s in sources.items()}
 
 
 def refuse_unsavable(method: Method) -> None:
@@ -464,7 +450,7 @@ def packed_method(method: Method, tensors: Tensors, where: str = "method") -> di
         NotApplicableError: its state is not made of numbers.
     """
     state = {name: value for name, value in vars(method).items() if name not in method.params()}
-    packed = {name: _packed(value, tensors, f"{where}.{name}", method) for name, value in state.items()}
+    packed = _packed(state, tensors, where, method)
     return {"version": type(method).version, "node": public(as_node(method)), "state": packed}
 
 

@@ -141,12 +141,11 @@ class Records:
     """
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        self._runs: dict[tuple[str, str], list[Run]] = {}
-        for run in runs:
-            self._runs.setdefault((run.benchmark, run.method), []).append(run)
-        replaced = superseded(run for many in self._runs.values() for run in many if not run.problems)
-        self._by_key: dict[tuple[str, str], list[Run]] = {}
-        for run in (run for many in self._runs.values() for run in many):
+        every = list(runs)
+        replaced = superseded(run for run in every if not run.problems)
+        self._of_benchmark, self._by_key = dict[str, list[Run]](), dict[tuple[str, str], list[Run]]()
+        for run in every:
+            self._of_benchmark.setdefault(run.benchmark, []).append(run)
             if not run.problems and run.run_id not in replaced:
                 self._by_key.setdefault((run.benchmark_key, run.method), []).append(run)
 
@@ -157,7 +156,7 @@ class Records:
 
     def of_benchmark(self, name: str, method: str = "") -> list[Run]:
         """Return every record of a benchmark, or those of a method on it."""
-        return [run for key, many in self._runs.items() if key[0] == name and method in ("", key[1]) for run in many]
+        return [run for run in self._of_benchmark.get(name, ()) if method in ("", run.method)]
 
 
 def network_of(run: Run) -> Network:

@@ -126,25 +126,16 @@ def _titled(*parts: str) -> str:
 
 def _facts(cell: Cell) -> dict[str, TableCell]:
     """A cell for programs: fractions at full precision, and why it is empty."""
-    column, printed, gap = cell.column, cell.published, cell.difference
-    return {
-        "row_group": cell.row.group,
-        "row": cell.row.name,
-        "column_group": column.group,
-        "column": column.name,
-        "set": column.set,
-        "metric": column.key,
-        **{key: getattr(cell.ours, key, None) for key in ("value", "std", "low", "high")},
-        "runs": len(cell.records),
-        "runs_wanted": len(cell.runs),
-        "published": printed.value.value if printed else None,
-        "published_std": printed.value.std if printed else None,
-        "difference": gap.value if gap else None,
-        "verdict": VERDICTS[gap.verdict][0] if gap else "",
-        "empty_because": cell.reason,
-        "benchmark_deviates": "; ".join(cell.deviations),
-        "records": " ".join(run.run_id for run in cell.records.values()),
-    }
+    row, column, gap, printed = cell.row, cell.column, cell.difference, cell.published and cell.published.value
+    named = {"row_group": row.group, "row": row.name, "column_group": column.group, "column": column.name}
+    numbers = {key: getattr(cell.ours, key, None) for key in ("value", "std", "low", "high")}
+    paper = {"published": getattr(printed, "value", None), "published_std": getattr(printed, "std", None)}
+    what = {"set": column.set, "metric": column.key}
+    runs = {"runs": len(cell.records), "runs_wanted": len(cell.runs)}
+    against = {"difference": gap.value if gap else None, "verdict": VERDICTS[gap.verdict][0] if gap else ""}
+    empty = {"empty_because": cell.reason, "benchmark_deviates": "; ".join(cell.deviations)}
+    ids = " ".join(run.run_id for run in cell.records.values())
+    return {**named, **what, **numbers, **runs, **paper, **against, **empty, "records": ids}
 
 
 def grid_tables(study: Study, grid: Grid) -> list[Table]:
@@ -345,14 +336,13 @@ def _score_tables(
 ) -> list[Table]:
     """The tables of layouts that are made of cached scores: methods at one bound, one threshold for several groups."""
     tables, names = list[Table](), list(dict.fromkeys(str(record.benchmark["name"]) for record in records))
+    doubles = [(risk, ood) for risk, _, ood in (text.partition("+") for text in study.options.doubles)]
     if study.layout == "thresholds" and names:
         runs = scored_runs(records, scores, sorted(names), on_lost)
         tables = summary_tables(runs, rebench_figures(paths.reference_dir()))
-    for name in names if study.layout != "thresholds" else ():
+    for name in names if study.layout == "rejection" else ():
         for rows in contenders(records, scores, name, (), on_lost).values():
-            methods = {row.who.method for row in rows}
-            doubles = [(risk, ood) for risk, _, ood in (text.partition("+") for text in study.options.doubles)]
-            known = [pair for pair in doubles if methods.issuperset(pair)]
+            known = [pair for pair in doubles if {row.who.method for row in rows}.issuperset(pair)]
             figures = rejection_figures(paths.reference_dir())
             tables += rejection_tables(name, rows, study.options.tpr, known, figures)
     empty = Table(study.title, Column.of("", ""), tuple((line[0].row.name, "–") for line in grid))

@@ -80,9 +80,8 @@ def _factory(method: type[Method] | Method) -> tuple[Callable[[], Any], type[Met
     try:
         cls()
     except TypeError as error:
-        raise MethodError(
-            f"{cls.__name__} cannot be made without arguments: {error} — give every hyper-parameter a default"
-        ) from error
+        why = f"{cls.__name__} cannot be made without arguments: {error}"
+        raise MethodError(f"{why} — give every hyper-parameter a default") from error
     return cls, cls
 
 

@@ -314,13 +314,10 @@ def serve(predict: Predict, about: Mapping[str, Any], limits: ServerLimits, addr
         what = f"cannot listen on {address[0]}, port {address[1]} ({error.strerror})"
         raise ConfigError(f"{what} — choose another: --port 0 takes a free one") from None
     idle, drain = (int(max(1, seconds)) for seconds in (limits.upload_s, limits.drain_s))
-    bounds: Any = {
-        "limit_concurrency": limits.connections,
-        "timeout_keep_alive": idle,
-        "timeout_graceful_shutdown": drain,
-    }
-    bare: Any = {"ws": "none", "log_config": None, "access_log": False, "server_header": False, "proxy_headers": False}
-    config = uvicorn.Config(Service(predict, about, limits).application(), lifespan="on", **bounds, **bare)
+    most, bare = limits.connections, dict.fromkeys(("access_log", "server_header", "proxy_headers"), False)
+    options: Any = {**bare, "timeout_keep_alive": idle, "timeout_graceful_shutdown": drain, "limit_concurrency": most}
+    app = Service(predict, about, limits).application()
+    config = uvicorn.Config(app, ws="none", lifespan="on", log_config=None, **options)
     host, port = listener.getsockname()[:2]
     logger.info(f"listening on http://{f'[{host}]' if ipv6 else host}:{port}")
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn stops at either, and then raises it again
