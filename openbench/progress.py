@@ -6,10 +6,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Literal, Self
 
 _VARIABLE = "OPENBENCH_MESSAGES"  # environment variable, since a sweep's jobs run in other processes
 _LEVELS = {"debug": logging.DEBUG, "warning": logging.WARNING}
+_UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1), ("s", 1))
 
 
 def in_notebook() -> bool:
@@ -133,3 +135,11 @@ def messages(show: bool = True) -> Iterator[None]:
         log.setLevel(level)
         if handler is not None:
             log.removeHandler(handler)
+
+
+def duration(seconds: float) -> str:
+    """Return a time in its two largest units, e.g. `3 h 20 min`."""
+    whole = max(1, round(seconds))
+    (large, unit), (small, part) = next(pair for pair in pairwise(_UNITS) if whole >= pair[0][1])
+    left = whole % unit // part
+    return f"{whole // unit} {large}" + f" {left} {small}" * bool(left)

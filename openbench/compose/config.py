@@ -568,6 +568,7 @@ def sharded(overrides: Sequence[str]) -> list[str]:
     return [*overrides, f"runtime.shard=range({count})"]
 
 
+@lru_cache(maxsize=1024)
 def _parsed(text: str) -> Override | None:
     try:
         return OverridesParser.create().parse_overrides([text])[0]

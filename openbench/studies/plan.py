@@ -4,12 +4,12 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 
 from rich.filesize import decimal
 
+from openbench.progress import duration
 from openbench.results.frame import Run
 from openbench.results.tables.render import Column, Table
 from openbench.studies.cells import StudyOptions, different_runs, planned, shown_records, states_of
@@ -17,7 +17,6 @@ from openbench.studies.runs import Network, PlannedRun, Records, key_of, network
 from openbench.studies.study import Study
 
 _FLOAT = 4  # bytes
-_UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1), ("s", 1))
 
 
 @dataclass
@@ -167,11 +166,3 @@ def _notes(study: Study, parts: Sequence[Progress], needs: Mapping[str, Sequence
             yield f"{part.benchmark}: {count} run{'s' * (count > 1)} cannot be made: {reason}"
         yield from (f"{part.benchmark} lacks {line}" for line in needs.get(part.benchmark, ()))
     yield from study.about
-
-
-def duration(seconds: float) -> str:
-    """Return a time in its two largest units, e.g. `3 h 20 min`."""
-    whole = max(1, round(seconds))
-    (large, unit), (small, part) = next(pair for pair in pairwise(_UNITS) if whole >= pair[0][1])
-    left = whole % unit // part
-    return f"{whole // unit} {large}" + f" {left} {small}" * bool(left)

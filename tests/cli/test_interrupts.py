@@ -66,7 +66,7 @@ def test_a_method_of_ones_own_in_the_working_directory_is_found_by_the_installed
     program = tmp_path / "bin" / "openbench"
     program.parent.mkdir()
     program.write_text("import sys\nfrom openbench.__main__ import script\nsys.exit(script())\n")
-    words = [str(program), "run", "--config-dir", "configs", "+benchmark=digits", "method=mine"]
+    words = [str(program), "show", "method", "mine", "--config-dir", "configs"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBENCH_CACHE": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.stderr.splitlines()[-1] == "found"

@@ -1,4 +1,3 @@
-import os
 import re
 import subprocess
 import sys
@@ -171,21 +170,16 @@ def test_a_typed_search_path_is_searched_beside_the_config_dir(engine, tmp_path,
     assert [config["method"]["_target_"] for _, config, _ in engine.asked] == ["a.Method", "b.Method"]
 
 
-def offered(*words: str) -> list[str]:
-    """What the tab key offers for the last word."""
-    environment = {
-        **os.environ,
-        "_OPENBENCH_COMPLETE": "bash_complete",
-        "COMP_WORDS": " ".join(["openbench", *words]),
-        "COMP_CWORD": str(len(words)),
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "openbench"], env=environment, capture_output=True, text=True, check=True
-    )
-    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+def test_commands_options_and_names_are_offered(capsys, monkeypatch):
+    def offered(*words: str) -> list[str]:
+        """What the tab key offers for the last word."""
+        asked = {"_OPENBENCH_COMPLETE": "bash_complete", "COMP_CWORD": str(len(words))}
+        for name, value in {**asked, "COMP_WORDS": " ".join(["openbench", *words])}.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit, match="^0$"):
+            main([])
+        return [line.partition(",")[2] for line in capsys.readouterr().out.splitlines()]
 
-
-def test_commands_options_and_names_are_offered(capsys):
     assert main(["completion"]) == 0
     assert "_OPENBENCH_COMPLETE=bash_complete" in capsys.readouterr().out
     assert offered("leader") == ["leaderboard"]

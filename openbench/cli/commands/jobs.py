@@ -33,7 +33,7 @@ from openbench.config.folders import config_folders
 from openbench.config.overrides import command_line, quoted
 from openbench.engine.provenance import WARNINGS
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
-from openbench.progress import messages
+from openbench.progress import duration, messages
 from openbench.results.escape import console_lines
 from openbench.results.records.store import RecordStore
 from openbench.results.tables.render import Column, Table, to_console
@@ -132,8 +132,6 @@ class Sweep:
 
     def left(self) -> str:
         """Return how long the sweep will go on, from the mean of the jobs that have ended, if any has."""
-        from openbench.studies.plan import duration
-
         outcomes = self.outcomes()
         counted = [o.seconds for o in outcomes if o.status not in (*MISSING, *_QUICK)]
         missing = [o.status for o in outcomes if o.status in MISSING]
