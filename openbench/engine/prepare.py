@@ -121,10 +121,7 @@ def prepare(
         nodes = {name: node for name, node in config.items() if name not in _PER_RUN}
         # Weights that were trained now are read back by the next run: its record says that they were reused.
         backbone, training = shared.get(
-            "backbone",
-            (digest(nodes), roots, setting),
-            ready,
-            lambda pair: not pair[1].name or pair[1].reused,
+            "backbone", (digest(nodes), roots, setting), ready, lambda pair: not pair[1].name or pair[1].reused
         )
     check_classes(benchmark, backbone, chosen.method, chosen.name)
     return RunSpec(
