@@ -29,11 +29,6 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM; code that stops for Ctrl-C stops for it too."""
 
 
-def code_of(stop: KeyboardInterrupt) -> int:
-    """Return the exit code that an interrupt ends in."""
-    return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
-
-
 def take_signals() -> None:
     """Have SIGTERM stop the command as Ctrl-C does, and a second signal end the process at once."""
 
@@ -59,8 +54,9 @@ def flush(code: int) -> None:
 def report(error: Exception | KeyboardInterrupt) -> int:
     """Print on stderr the error or interrupt that ended a command, and return its exit code."""
     if isinstance(error, KeyboardInterrupt):
-        print("terminated" if isinstance(error, Terminated) else "interrupted", file=sys.stderr)
-        return code_of(error)
+        terminated = isinstance(error, Terminated)
+        print("terminated" if terminated else "interrupted", file=sys.stderr)
+        return TERMINATED if terminated else INTERRUPTED
     if isinstance(error, OSError):
         _discard_output()
     if isinstance(error, BrokenPipeError):  # the reader (`| head`) has seen enough

@@ -30,11 +30,9 @@ class Items(Protocol):
 
     def __len__(self) -> int:
         """The number of images."""
-        ...
 
     def __getitem__(self, index: int) -> Image:
         """Pixels (h, w, 3) or (h, w) uint8 of image `index`, or row `index` (d,) float32 of a table."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

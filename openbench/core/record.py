@@ -275,52 +275,27 @@ class RunIdentity:
 
     Args:
         config: the scientific config, plain and resolved, with public names.
-        method: what users type after `method=`.
-        version: of the method.
-        benchmark: digest of the benchmark.
-        backbone: digest of the backbone.
-        training: how the weights were trained; None for released weights.
-        images: role → digest of the images, for sets that were read and that enter the benchmark's digest only as a
-            list.
-        outliers: digest of the outliers that the training learnt from; None if it used none.
-        sources: {module: SHA-256} of the code of method and training that openbench does not ship.
-        uncommitted: {file: SHA-256} of openbench's own files that differ from the commit and were used.
-        texts: digests of the corpora of text that the method reads, in its order.
+        method: as a record has it, of which these are read: `name`, `version`, and the digests of its `texts`.
+        benchmark: likewise: its `digest`, and that of `images` that enter it as a list only.
+        backbone: likewise: its `digest`, `training` (None for released weights) and `outliers_digest`.
+        provenance: likewise: `sources` and `uncommitted`.
     """
 
     config: Mapping[str, Any]
-    method: str
-    version: int
-    benchmark: str
-    backbone: str
-    training: str | None
-    images: Mapping[str, str] = field(default_factory=dict)
-    outliers: str | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
-    uncommitted: Mapping[str, str] = field(default_factory=dict)
-    texts: Sequence[str] = ()
+    method: Mapping[str, Any]
+    benchmark: Mapping[str, Any]
+    backbone: Mapping[str, Any]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, record: ResultRecord) -> "RunIdentity":
         """Return the identity of the run that made a record."""
-        return cls(
-            record.config,
-            str(record.method.get("name")),
-            int(record.method.get("version", 0)),
-            str(record.benchmark.get("digest")),
-            str(record.backbone.get("digest")),
-            record.backbone.get("training"),
-            record.benchmark.get("images") or {},
-            record.backbone.get("outliers_digest"),
-            record.provenance.get(SOURCES) or {},
-            record.provenance.get(UNCOMMITTED) or {},
-            texts_of(record.method),
-        )
+        return cls(record.config, record.method, record.benchmark, record.backbone, record.provenance)
 
     @property
     def committed(self) -> "RunIdentity":
         """The same run with openbench's files as they were committed."""
-        return replace(self, uncommitted={})
+        return replace(self, provenance={**self.provenance, UNCOMMITTED: {}})
 
     @property
     def run_id(self) -> str:
@@ -330,18 +305,19 @@ class RunIdentity:
         neither the place of the files nor an `incomplete=allow` that dropped nothing changes a number. The training
         node of released weights is left out too.
         """
-        by_content = {"benchmark", "backbone", "outliers"} | (set() if self.training else {"training"})
+        by_content = {"benchmark", "backbone", "outliers"} | (set() if self.backbone.get("training") else {"training"})
         config = {name: node for name, node in self.config.items() if name not in by_content}
         if isinstance(config.get("training"), Mapping):
             # The recipe says what the augmentation is; its name adds nothing.
             config["training"] = {key: node for key, node in config["training"].items() if key != AUGMENT}
-        content: dict[str, Any] = {"config": config, "method": [self.method, self.version]}
-        content |= {"benchmark": self.benchmark, "backbone": self.backbone}
-        some: dict[str, Any] = {"images": self.images, "outliers": self.outliers, "texts": list(self.texts)}
-        some |= {SOURCES: self.sources, UNCOMMITTED: self.uncommitted}
-        return digest(content | {key: value for key, value in some.items() if value})
-
-
-def texts_of(method: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the digests of the corpora of text that a record's `method` names; empty if it reads none."""
-    return tuple(str(corpus.get("digest")) for corpus in method.get("texts") or ())
+        method = [str(self.method.get("name")), int(self.method.get("version", 0))]
+        digests = {"benchmark": str(self.benchmark.get("digest")), "backbone": str(self.backbone.get("digest"))}
+        some = {
+            "images": self.benchmark.get("images"),
+            "outliers": self.backbone.get("outliers_digest"),
+            "texts": [str(corpus.get("digest")) for corpus in self.method.get("texts") or ()],
+            **{key: self.provenance.get(key) for key in (SOURCES, UNCOMMITTED)},
+        }
+        return digest(
+            {"config": config, "method": method, **digests} | {k: value for k, value in some.items() if value}
+        )

@@ -39,28 +39,22 @@ class SearchContext(Protocol):
     @property
     def report(self) -> Callable[[int, int, Trial], None]:
         """The function to call after each trial with (done, total, trial)."""
-        ...
 
     @property
     def on_test(self) -> bool:
         """Whether the sides are test sets, as for the oracles, rather than validation."""
-        ...
 
     def sides(self) -> tuple[Split, tuple[Split, ...]]:
         """The ID split and the OOD splits that settings are compared on."""
-        ...
 
     def fit(self, method: Method) -> Method:
         """Fit a method on the split that it declares and return it."""
-        ...
 
     def scores(self, fitted: Method, splits: Sequence[Split]) -> NDArray[np.float32]:
         """The scores (n,) of some splits, joined, by a fitted method."""
-        ...
 
     def correct(self, split: Split) -> NDArray[np.bool_]:
         """Whether the network's answer to each sample (n,) of an ID split is right."""
-        ...
 
 
 @dataclass(frozen=True)

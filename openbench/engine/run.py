@@ -26,7 +26,6 @@ from openbench.core.record import (
     VARIANT,
     ResultRecord,
     RunIdentity,
-    texts_of,
 )
 from openbench.core.request import Field, Request, Role
 from openbench.core.runtime import Runtime
@@ -163,16 +162,14 @@ class RunSpec:
         outliers = self.training_info.outliers
         return RunIdentity(
             self.scientific,
-            self.method_name,
-            version_of(self.method),
-            self.benchmark.digest,
-            self.backbone.digest,
-            self.training_info.name,
-            self.images,
-            None if outliers is None else outliers.digest,
-            self.sources,
-            self.uncommitted,
-            texts_of({"texts": self.texts}),
+            {"name": self.method_name, "version": version_of(self.method), "texts": self.texts},
+            {"digest": self.benchmark.digest, "images": self.images},
+            {
+                "digest": self.backbone.digest,
+                "training": self.training_info.name,
+                "outliers_digest": None if outliers is None else outliers.digest,
+            },
+            {SOURCES: self.sources, UNCOMMITTED: self.uncommitted},
         )
 
 
@@ -536,11 +533,11 @@ def check_weights(old: ResultRecord, spec: RunSpec) -> None:
         here, there = (_short(sha) for sha in (spec.backbone.weights_sha256, old.backbone.get("weights_sha256")))
         why = f"weights or preprocessing of backbone '{spec.backbone.name}' differ (weights {here} here, {there} then)"
         raise _unverifiable(old, why)
-    then, now = RunIdentity.of(old), spec.identity
-    changed = sorted(name for name in {*then.sources, *now.sources} if then.sources.get(name) != now.sources.get(name))
+    then, now = old.provenance.get(SOURCES) or {}, spec.identity.provenance.get(SOURCES) or {}
+    changed = sorted(name for name in {*then, *now} if then.get(name) != now.get(name))
     if changed:
         raise _unverifiable(old, f"{', '.join(changed)} changed since", "restore these files, or make a new record")
-    if spec.training_info.name is None and now.committed.run_id != then.committed.run_id:
+    if spec.training_info.name is None and spec.identity.committed.run_id != RunIdentity.of(old).committed.run_id:
         raise _unverifiable(old, f"its config now makes run {spec.run_id}")
 
 

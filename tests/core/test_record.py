@@ -13,7 +13,8 @@ from openbench.errors import RecordError
 from ..results.records import make_record  # noqa: TID252 — the tests are no package
 
 CONFIG = {"method": {"k": 50}, "seed": 0, "benchmark": {"name": "toy"}, "backbone": {"name": "net"}}
-RELEASED = RunIdentity({**CONFIG, "training": {"epochs": 1}}, "knn", 2, "bench", "back", None)
+METHOD, BENCHMARK, BACKBONE = {"name": "knn", "version": 2}, {"digest": "bench"}, {"digest": "back", "training": None}
+RELEASED = RunIdentity({**CONFIG, "training": {"epochs": 1}}, METHOD, BENCHMARK, BACKBONE)
 
 
 def named(content):
@@ -30,16 +31,21 @@ def test_a_run_of_released_weights_is_named_by_method_metrics_and_digests_not_by
 
 
 def test_a_run_of_trained_weights_is_named_by_its_training_without_the_name_of_the_augmentation():
-    trained = replace(RELEASED, training="digest", config={**CONFIG, "training": {"epochs": 1, "_augment_": "pixmix"}})
+    config = {**CONFIG, "training": {"epochs": 1, "_augment_": "pixmix"}}
+    trained = RunIdentity(config, METHOD, BENCHMARK, {**BACKBONE, "training": "job"})
     assert trained.run_id == named(document({"method": {"k": 50}, "seed": 0, "training": {"epochs": 1}}))
 
 
 def test_images_and_outliers_and_code_enter_the_name_only_where_there_are_such():
     config = {"method": {"k": 50}, "seed": 0}
-    assert replace(RELEASED, images={"ood_train": "x"}).run_id == named(document(config, images={"ood_train": "x"}))
-    assert replace(RELEASED, outliers="y").run_id == named(document(config, outliers="y"))
+    images, outliers, texts = {"ood_train": "x"}, {"outliers_digest": "y"}, [{"digest": "z"}]
+    with_images = replace(RELEASED, benchmark={**BENCHMARK, "images": images})
+    assert with_images.run_id == named(document(config, images=images))
+    assert replace(RELEASED, backbone=BACKBONE | outliers).run_id == named(document(config, outliers="y"))
+    assert replace(RELEASED, method={**METHOD, "texts": texts}).run_id == named(document(config, texts=["z"]))
     for key in ("sources", "uncommitted"):
-        assert replace(RELEASED, **{key: {"x": "1"}}).run_id == named(document(config, **{key: {"x": "1"}}))
+        made_by = {key: {"x": "1"}}
+        assert replace(RELEASED, provenance=made_by).run_id == named(document(config, **made_by))
 
 
 def test_a_record_is_read_back_and_another_schema_or_key_is_refused():
@@ -58,11 +64,7 @@ def test_a_record_is_read_back_and_another_schema_or_key_is_refused():
 
 
 def test_a_record_has_the_name_of_the_run_that_made_it():
-    """All that a run is named by, read back from where a record has it."""
-    method, provenance = {"name": "knn", "version": 2}, {"sources": {"mine": "1"}, "uncommitted": {"a.py": "2"}}
-    benchmark = {"digest": "bench", "images": {"ood_train": "x"}}
-    backbone = {"digest": "back", "training": "job", "outliers_digest": "y"}
-    record = ResultRecord("id", CONFIG, benchmark, backbone, method, {}, [], {}, "", {}, provenance)
-    assert RunIdentity.of(record) == RunIdentity(
-        CONFIG, "knn", 2, "bench", "back", "job", {"ood_train": "x"}, "y", {"mine": "1"}, {"a.py": "2"}
-    )
+    record = ResultRecord("id", CONFIG, BENCHMARK, BACKBONE, METHOD, {}, [], {}, "", {}, {"sources": {"mine": "1"}})
+    assert RunIdentity.of(record).run_id == named(document({"method": {"k": 50}, "seed": 0}, sources={"mine": "1"}))
+    changed = replace(RunIdentity.of(record), provenance={**record.provenance, "uncommitted": {"a.py": "2"}})
+    assert changed.run_id != changed.committed.run_id == RunIdentity.of(record).run_id

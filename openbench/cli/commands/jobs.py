@@ -184,12 +184,10 @@ class Call(configs.Composed):
     """What a job is to do: its config, and as part of what.
 
     Args:
-        sweep: whether the job is part of a sweep and should be brief.
         label: how it differs from the sweep's other jobs, besides benchmark and method: `seed=1`.
-        shared: the benchmark and network that earlier jobs of the sweep in this process have loaded.
+        shared: the benchmark and network that earlier jobs of its sweep in this process have loaded; None without one.
     """
 
-    sweep: bool = False
     label: str = ""
     shared: "SharedObjects | None" = None
 
@@ -304,7 +302,7 @@ class HydraCommand:
         others = configs.label(overrides, [key for key in sweep.swept if key not in ("benchmark", "method")])
         try:
             job = configs.nodes(self.name, cfg, known.runtime.choices, overrides)
-            call = Call(job.config, job.runtime, job.overrides, True, others, _shared(folder))
+            call = Call(job.config, job.runtime, job.overrides, others, _shared(folder))
             outcome = self._act(call)
         except BrokenPipeError:
             raise
@@ -389,10 +387,11 @@ def score_benchmark(call: Call) -> Outcome:
     outcome = run(prepare(call.config, setting, shared=call.shared, overrides=call.overrides), setting)
     line = f"{outcome.status} {outcome.path}"
     warnings = (*(outcome.record.provenance.get(WARNINGS) or ()), *outcome.warnings)
-    before = warnings if call.sweep else (*warnings, *outcome.notes)
+    in_sweep = call.shared is not None  # where a job is brief
+    before = warnings if in_sweep else (*warnings, *outcome.notes)
     if before:
         print(console_lines("\n".join(before)), flush=True)
-    if call.sweep:
+    if in_sweep:
         print(f"{headline(outcome.record, call.label)} — {line}", flush=True)
     else:
         print_tables(run_tables(outcome.record))

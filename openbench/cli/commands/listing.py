@@ -124,10 +124,6 @@ def group_table(group: str, config_dir: Path | None = None) -> Table:
     return Table(f"{group} ({len(rows)})", columns, tuple(rows), notes=notes)
 
 
-def _about_method(entry: Entry) -> Sequence[str]:
-    return entry.needs(), *entry.about()
-
-
 def _about_backbone(entry: Entry) -> Sequence[str]:
     """What it is, and what released weights were trained on."""
     from openbench.data.download import released_weights
@@ -138,7 +134,7 @@ def _about_backbone(entry: Entry) -> Sequence[str]:
 
 # Group → what is listed about its entries; of other groups one line.
 _ABOUT: dict[str, tuple[tuple[str, ...], Callable[[Entry], Sequence[str]]]] = {
-    "method": (("needs", "year", "score"), _about_method),
+    "method": (("needs", "year", "score"), lambda entry: (entry.needs(), *entry.about())),
     "backbone": (("what it is", "trained on", "labels"), _about_backbone),
 }
 
