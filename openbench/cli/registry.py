@@ -118,15 +118,14 @@ class Entry:
         Raises:
             ConfigError: the file names no class, or it cannot be imported.
         """
-        from openbench.core.method import leaves
         from openbench.engine.compatibility import Requirements
 
         node, where = self.node(), f"{self.group} '{self.name}'"
         try:
-            parts: list[Any] = list(leaves(build(node, where, Checked)))
+            method: Any = build(node, where, Checked)
         except OpenbenchError:  # e.g. it needs a library that is not installed, or values of a composed config
-            parts = [target_of(node, where)]
-        return str(Requirements(parts))
+            method = target_of(node, where)
+        return str(Requirements(method))
 
 
 def groups(config_dir: Path | None = None) -> list[str]:
@@ -167,7 +166,6 @@ def entry(group: str, name: str, config_dir: Path | None = None) -> Entry:
 
 def method_facts() -> dict[str, MethodFacts]:
     """Return {method as typed: facts for the site} of what openbench ships and can be made here."""
-    from openbench.core.method import leaves
     from openbench.detect.recommend import method_of
     from openbench.engine.compatibility import Requirements
 
@@ -175,6 +173,6 @@ def method_facts() -> dict[str, MethodFacts]:
     for entry in entries("method"):
         method = method_of(entry.name, {})
         if method is not None:
-            required = Requirements(leaves(method))
+            required = Requirements(method)
             facts[entry.name] = MethodFacts(required.family, required.needs, *entry.about(), required.fitted_on)
     return facts

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 
 INDEX = "README"  # the leaderboard's own page
 _LONGEST_PART, _LONGEST = 100, 200
@@ -52,9 +51,4 @@ def is_page(text: object) -> bool:
 
 def is_words(text: object) -> bool:
     """Whether something can be a name that no path holds, such as a set's."""
-    return isinstance(text, str) and _fits(text)
-
-
-@lru_cache(maxsize=1 << 14)  # records have the same few hundred names a thousand times
-def _fits(text: str) -> bool:
-    return 0 < len(text) <= _LONGEST and text.isprintable()
+    return isinstance(text, str) and 0 < len(text) <= _LONGEST and text.isprintable()

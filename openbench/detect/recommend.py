@@ -10,7 +10,7 @@ from openbench import paths
 from openbench.config.constraints import Positive, check_value
 from openbench.config.folders import shipped
 from openbench.config.overrides import NAME
-from openbench.core.method import Method, leaves
+from openbench.core.method import Method
 from openbench.engine.compatibility import NEEDS, Requirements
 from openbench.engine.prepare import build_method
 from openbench.errors import ConfigError, OpenbenchError, RecordError, check_known, did_you_mean, listed
@@ -231,7 +231,7 @@ def _recommendation(
 def _method(row: Row, latency_ms: float | None, memory_mb: float | None, without: Sequence[str]) -> dict[str, Any]:
     """Return a row as a method of a recommendation, with the reasons that it is beyond the limits."""
     method = method_of(row.method, row.members[0].params)
-    needs = None if method is None else Requirements(leaves(method)).needs
+    needs = None if method is None else Requirements(method).needs
     # Gradients take passes of their own, which a cache may have saved.
     passes = ("ms", "pass_ms") if needs is None or "gradients" in needs else ("ms",)
     timed = [[getattr(run, cost) for cost in passes] for run in row.members]

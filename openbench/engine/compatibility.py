@@ -1,6 +1,6 @@
 """What methods read, and whether it is there: methods and networks, trainings and released weights."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from openbench.backbones.base import Backbone
@@ -26,12 +26,13 @@ class Requirements:
     """What a method reads: what is true of any of the methods that it is composed of.
 
     Args:
-        parts: these methods, or their classes where no instance can be made.
+        method: unfitted, or its class where no instance can be made.
     """
 
-    def __init__(self, parts: "Iterable[Method | type[Method]]") -> None:
-        kinds = [(part, part) if isinstance(part, type) else (part, type(part)) for part in parts]
-        requests = [part.needs if isinstance(part, type) else part.request for part, _ in kinds]
+    def __init__(self, method: Method | type[Method]) -> None:
+        parts = [method] if isinstance(method, type) else list(leaves(method))
+        kinds = [part if isinstance(part, type) else type(part) for part in parts]
+        requests = [part.needs if isinstance(part, type) else part.request for part in parts]
         self.fields = frozenset(field for request in requests for field in request.fields)
         self.layers = tuple(dict.fromkeys(layer for request in requests for layer in request.layers))
         self.pools = tuple(dict.fromkeys(request.pool for request in requests if request.layers))
@@ -39,9 +40,9 @@ class Requirements:
         self.head = any(request.head for request in requests)
         self.mixing = any(request.mixing for request in requests)
         self.gradients = any(request.perturb or request.second_pass for request in requests)
-        self.live = any(issubclass(kind, LiveMethod) for _, kind in kinds)
+        self.live = any(issubclass(kind, LiveMethod) for kind in kinds)
         # Embeddings of text, or a classifier made of text.
-        self.text = any(r.texts for r in requests) or any(kind.__name__ in _OF_TEXT for _, kind in kinds)
+        self.text = any(r.texts for r in requests) or any(kind.__name__ in _OF_TEXT for kind in kinds)
 
     @property
     def family(self) -> str:

@@ -17,16 +17,7 @@ from openbench.config.overrides import STREAM
 from openbench.core.benchmark import Benchmark, Split, Validation
 from openbench.core.method import Method, StreamingMethod, StreamPlan, leaves, version_of
 from openbench.core.names import FULL_SPECTRUM
-from openbench.core.record import (
-    METHOD_PROBE,
-    PROBE,
-    REUSED,
-    SOURCES,
-    UNCOMMITTED,
-    VARIANT,
-    ResultRecord,
-    RunIdentity,
-)
+from openbench.core.record import METHOD_PROBE, PROBE, REUSED, SOURCES, UNCOMMITTED, VARIANT, ResultRecord, RunIdentity
 from openbench.core.request import Field, Request, Role
 from openbench.core.runtime import Runtime
 from openbench.core.scores import SetScores

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from openbench.__main__ import main
-from openbench.core.method import leaves
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.detect.recommend import method_of, recommend
@@ -126,7 +125,7 @@ def test_oracles_are_not_recommended_and_deviations_are_told(tmp_path):
 
 
 def needs(name):
-    return Requirements(leaves(method_of(name, {}))).needs
+    return Requirements(method_of(name, {})).needs
 
 
 def test_what_a_method_needs_is_known_by_its_name():
