@@ -12,6 +12,7 @@ from openbench.core.method import version_of
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.runtime import Runtime
 from openbench.engine import run as engine
+from openbench.engine.provenance import TrainingInfo
 from openbench.engine.run import check_material, recorded
 from openbench.errors import NotReproducedError, RecordError
 from openbench.methods.msp import MSP
@@ -51,7 +52,7 @@ def spec_of(old: ResultRecord, **changes) -> SimpleNamespace:
         "backbone": SimpleNamespace(name="tiny", digest=old.backbone["digest"], weights_sha256="f" * 64),
         "method": MSP(),
         "method_name": "msp",
-        "training": old.backbone["training"],
+        "training_info": TrainingInfo(old.backbone["training"]),
     }
     return SimpleNamespace(**{**facts, **changes})
 
@@ -186,12 +187,12 @@ def test_another_run_of_the_same_setting_stands_for_trained_weights_only(monkeyp
     assert recorded(RecordStore(runtime.records), trained)[0].config["method"] == {"_name_": "msp"}
     store = RecordStore(runtime.records)
     with pytest.raises(RecordError, match="no record of this run in"):
-        recorded(store, spec_of(record(0), run_id="e" * 16, training=None))
+        recorded(store, spec_of(record(0), run_id="e" * 16, training_info=TrainingInfo()))
     released = record(0)
     released = replace(released, run_id="f" * 16, backbone={**released.backbone, "training": None})
     store.write(released)
     with pytest.raises(RecordError, match="no record of this run in"):
-        recorded(store, spec_of(released, run_id="e" * 16, training=None))
+        recorded(store, spec_of(released, run_id="e" * 16, training_info=TrainingInfo()))
 
 
 def test_a_bad_record_stands_in_nobodys_way_and_is_named(monkeypatch, runtime):
@@ -203,4 +204,4 @@ def test_a_bad_record_stands_in_nobodys_way_and_is_named(monkeypatch, runtime):
     assert "skipped, not records: " in found.notes[0]
     assert "within the intervals of 3 recorded seeds" in found.notes[-1]
     with pytest.raises(RecordError, match=r"with other settings; skipped, not records: .*bad\.json"):
-        recorded(store, spec_of(old, run_id="e" * 16, training=None))
+        recorded(store, spec_of(old, run_id="e" * 16, training_info=TrainingInfo()))
