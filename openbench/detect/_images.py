@@ -38,10 +38,7 @@ from openbench.metrics.curve import Floats
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_FORMS = (
-    "a PIL image, a uint8 array (h, w) or (h, w, 3), a uint8 tensor (h, w) or (3, h, w), or several of them as a list, "
-    "an array (n, h, w, 3) or a tensor (n, 3, h, w)"
-)
+_FORMS = "a PIL image, a uint8 array (h, w[, 3]) or tensor ([3,] h, w), or several as a list, array or tensor (n, …)"
 _DATA = f"{_FORMS}; with labels: a data set of (image, label) pairs, or the pair (images, labels)"
 _DIGEST = 16  # bytes of an image's SHA-256
 _UNKNOWN = -1  # the label of an image without one

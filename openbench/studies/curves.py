@@ -418,11 +418,9 @@ def _short(value: float | None) -> str:
 
 def summary(chart: Chart) -> Table:
     """Return the area or mean of each line, with the published one in brackets where the paper prints it."""
-    values = {(line.panel, line.name): _value(line) for line in chart.lines}
-    rows, columns, flipped = chart.names, list(chart.panels), len(chart.names) < len(chart.panels)
-    if flipped:
-        rows, columns = columns, rows
-    grid = [(row, *(values.get((row, c) if flipped else (c, row)) for c in columns)) for row in rows]
+    values = {frozenset((line.panel, line.name)): _value(line) for line in chart.lines}
+    columns, rows = sorted((list(chart.panels), chart.names), key=len)
+    grid = [(row, *(values.get(frozenset((row, column))) for column in columns)) for row in rows]
     notes = ["of the first run of each row"] * (not chart.ticks)
     for title, marks in chart.marks.items():
         notes.append(f"{title}: thresholds " + ", ".join(f"{name} at {place:.3f}" for name, place in marks.items()))

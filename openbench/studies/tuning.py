@@ -52,7 +52,7 @@ class Tuning:
             aurocs.append([_auroc(of, key) for of in found for key in (*sets, *GROUPS)])
             best.append(fmean(_auroc(found[-1], key) for key in sets) if sets else np.nan)
             if tried and all(map(len, tried)):
-                self._cross.append(np.mean([of[of.argmax(axis=0)] for of in tried], axis=0))
+                self._cross.append(np.apply_along_axis(fmean, 0, [of[of.argmax(axis=0)] for of in tried]))
                 best[-1] = self._cross[-1].diagonal().mean()
         scores = np.array(aurocs).reshape(len(grid), len(self._ways), -1)
         self._of_groups = scores[:, :, len(sets) :]
@@ -65,17 +65,15 @@ class Tuning:
 
     def tables(self) -> list[Table]:
         """AUROCs, regrets, orders of methods, and choices for one set tested on another."""
-        return [self._aurocs(), self._regrets(), self._orders(), self._cross_tuned()]
-
-    def _aurocs(self) -> Table:
         columns = [Column(f"{way} ↑", "percent", group=group) for group in GROUPS for way in self._ways]
         rows = _rows(self._names, self._of_groups.transpose(0, 2, 1).reshape(len(self._names), -1))
-        return Table(f"{self._title}: AUROC", (Column("method"), *columns), tuple(rows), notes=self._notes)
+        aurocs = Table(f"{self._title}: AUROC", (Column("method"), *columns), tuple(rows), notes=self._notes)
+        return [aurocs, self._regrets(), self._orders(), self._cross_tuned()]
 
     def _regrets(self) -> Table:
         rows, complete = _rows(self._names, np.hstack([self._regret, self._gain])), self._complete.sum()
         if complete:
-            means = self._regret[self._complete].mean().to_numpy()
+            means = np.apply_along_axis(fmean, 0, self._regret[self._complete])
             rows += _rows([f"mean of {complete}"], np.hstack([means, means[0] - means[1:]])[None])
         columns = [Column(f"{way} ↓", "percent", group="regret") for way in self._ways]
         columns += [Column(f"{way} ↑", "percent", group="gain") for way in self._ways[1:]]
@@ -101,7 +99,7 @@ class Tuning:
         sets, lost = self._sets if self._cross else [], [cross.diagonal() - cross for cross in self._cross]
         columns = (Column("chosen on"), *(Column(f"{b} ↓", "percent") for b in sets))
         notes = (f"mean regret of {len(lost)} methods on a set where the setting is the best one of another set",)
-        rows = tuple(_rows(sets, np.mean(lost, axis=0))) if lost else ()
+        rows = tuple(_rows(sets, np.apply_along_axis(fmean, 0, lost))) if lost else ()
         return Table(f"{self._title}: chosen on one set, tested on another", columns, rows, notes=notes)
 
     def picture(self) -> bytes:
