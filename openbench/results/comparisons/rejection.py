@@ -2,19 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
 from openbench.core.record import ResultRecord
 from openbench.core.request import Role
-from openbench.errors import CacheError, RecordError, did_you_mean
+from openbench.errors import RecordError, did_you_mean
 from openbench.metrics.curve import Floats
 from openbench.metrics.selective import double_score
 from openbench.metrics.selective.risk import OperatingPoint, SelectiveCurve, TprFpr, Unable, least_risk, oscr_selective
-from openbench.results.comparisons.runs import OnLost, RowKey, by_row, refuse
+from openbench.results.comparisons.runs import OnLost, RowKey, refuse, scored_rows
 from openbench.results.records.settings import is_per_set, strategy_of
 from openbench.results.scores.stored import ScoreStore, per_set_name
-from openbench.results.tables.published import REJECTION_SOURCE
+from openbench.results.tables.published import REJECTION_SOURCE, PaperFigures
 from openbench.results.tables.render import Cell, Column, Table
 
 
@@ -54,11 +55,6 @@ class Contender:
         """Whether its hyper-parameters were chosen on test data."""
         return strategy_of(self.record).startswith("oracle")
 
-    @property
-    def weights(self) -> str:
-        """Digest of the network."""
-        return str(self.record.backbone.get("digest"))
-
 
 def contenders(
     records: Iterable[ResultRecord],
@@ -87,17 +83,10 @@ def contenders(
     _check_present("benchmark", [benchmark], present, f"+benchmark={benchmark} method=msp")
     _check_present("method", methods, present_methods, f"+benchmark={benchmark} method=NAME")
     order = list(methods) or sorted(present_methods)
+    some = [record for record in of_benchmark if record.method.get("name") in order]
     by_digest: dict[str, list[Contender]] = {}
-    lost: list[CacheError] = []
-    for row, benchmarks in by_row(r for r in of_benchmark if r.method.get("name") in order).items():
-        for digest, record in benchmarks[benchmark].items():
-            try:
-                contender = _contender(row, record, scores)
-                by_digest.setdefault(digest, []).append(contender)
-            except CacheError as error:
-                lost.append(error)
-    for reason in lost:
-        (on_lost if by_digest else refuse)(reason)
+    for _, record, contender in scored_rows(some, lambda row, record: _contender(row, record, scores), on_lost):
+        by_digest.setdefault(str(record.benchmark.get("digest")), []).append(contender)
     for rows in by_digest.values():
         rows.sort(key=lambda row: order.index(row.who.method))
     return by_digest
@@ -122,7 +111,9 @@ def _contender(who: RowKey, record: ResultRecord, scores: ScoreStore) -> Contend
     shared = [] if is_per_set(record) else scores.read(record.run_id)
     keys = [key.partition("/") for key in record.counts]
     sets = {}
-    for role, name in [(role, name) for role in (Role.NEAR, Role.FAR) for of, _, name in keys if of == role]:
+    for role, (of, _, name) in product((Role.NEAR, Role.FAR), keys):
+        if of != role:
+            continue
         splits = shared or scores.read(per_set_name(record.run_id, name))
         (ood,) = (s for s in splits if (s.role, s.name) == (role, name))
         test, val = (next(s for s in splits if s.role == of) for of in (Role.ID_TEST, Role.ID_VAL))
@@ -135,7 +126,7 @@ def _contender(who: RowKey, record: ResultRecord, scores: ScoreStore) -> Contend
 def _pairs(rows: Sequence[Contender], double: tuple[str, str]) -> list[tuple[Contender, Contender]]:
     """The runs of two methods on the same network."""
     sides = [[row for row in rows if row.who.method == name and not row.in_sample] for name in double]
-    pairs = [(a, b) for a in sides[0] for b in sides[1] if a.weights == b.weights]
+    pairs = [(a, b) for a, b in product(*sides) if a.record.backbone.get("digest") == b.record.backbone.get("digest")]
     if not pairs:
         lacking = [name for name, side in zip(double, sides, strict=True) if not side]
         what = f"no run of {' and '.join(lacking)}" if lacking else "no runs of the two on the same network"
@@ -167,7 +158,7 @@ def rejection_tables(
     rows: Sequence[Contender],
     tpr: float,
     doubles: Sequence[tuple[str, str]],
-    figures: Mapping[tuple[str, str, str], Mapping[str, float]],
+    figures: PaperFigures,
 ) -> list[Table]:
     """Return a table for each OOD set: a row for each run, then one for each double score.
 
@@ -204,7 +195,7 @@ def _table(
     pairs: Sequence[tuple[Contender, Contender]],
     *,
     ood: str,
-    figures: Mapping[tuple[str, str, str], Mapping[str, float]],
+    figures: PaperFigures,
 ) -> Table:
     curves = [SelectiveCurve.of(s.id_test, s.losses, s.ood) for s in (row.sets[ood] for row in rows)]
     shares = [curve.pair.fpr_at_tpr_id_positive(tpr) for curve in curves]
@@ -261,9 +252,7 @@ def _risk(point: OperatingPoint | Unable) -> float | Unable:
     return point if isinstance(point, str) else point.value
 
 
-def _printed(
-    figures: Mapping[tuple[str, str, str], Mapping[str, float]], benchmark: str, ood: str, method: str, tpr: float
-) -> Mapping[str, float]:
+def _printed(figures: PaperFigures, benchmark: str, ood: str, method: str, tpr: float) -> Mapping[str, float]:
     """The paper's figures, where its risk is at the same TPR; KNN+MSP is knn_msp, and msp+knn at its best weights."""
     first, _, second = method.partition("+")
     printed = figures.get((benchmark, ood, f"{second}_{first}" if second else first), {})

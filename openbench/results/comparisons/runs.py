@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -95,9 +95,8 @@ def difference_table(first: ScoredRun, other: ScoredRun, level: float = 0.95) ->
         other: on the same images.
         level: coverage of the intervals.
     """
-    titles = (f"{first.name} ↑", f"{other.name} ↑", "difference [interval]")
-    numbers = (Column(title, "percent") for title in titles)
-    columns = (*Column.of("set", "role"), *numbers, Column("p", "number"))
+    columns = Column.of("set", "role", (f"{first.name} ↑", "percent"), (f"{other.name} ↑", "percent"))
+    columns += Column.of(("difference [interval]", "percent"), ("p", "number"))
     rows = tuple(
         (
             row["set"] if row["role"] == "mean" else f"  {row['set']}",
@@ -107,9 +106,8 @@ def difference_table(first: ScoredRun, other: ScoredRun, level: float = 0.95) ->
         )
         for row in differences(first, other, level)
     )
-    unnamed = " and ".join(run.name for run in (first, other) if not run.ordered)
     test = "AUROC on the same images: DeLong's paired test"
-    if unnamed:
+    if unnamed := " and ".join(run.name for run in (first, other) if not run.ordered):
         test = f"AUROC, unpaired as images of {unnamed} are not named: DeLong's variances, so that intervals are wide"
     note = (
         f"{test}, two-sided, not corrected for the number of rows; {level:.0%} intervals. One network each: other "
@@ -120,16 +118,12 @@ def difference_table(first: ScoredRun, other: ScoredRun, level: float = 0.95) ->
 
 def config_table(runs: Sequence[ScoredRun]) -> Table:
     """Return the keys of the configs, and the chosen hyper-parameters, in which runs differ."""
-    runs_values = [
-        dict(leaves({"config": run.record.config, "chosen": run.record.method.get("params", {})})) for run in runs
-    ]
-    rows = []
-    for key in sorted({key for values in runs_values for key in values}):
-        words = ["" if (value := values.get(key)) is None else str(value) for values in runs_values]
-        if len(set(words)) > 1:
-            rows.append((key, *words))
-    columns = (Column("key"), *(Column(run.name) for run in runs))
-    return Table("What differs in their configs", columns, tuple(rows))
+    nodes = [{"config": run.record.config, "chosen": run.record.method.get("params", {})} for run in runs]
+    words = [{key: "" if value is None else str(value) for key, value in leaves(node)} for node in nodes]
+    keys = sorted({key for of_run in words for key in of_run})
+    rows = ((key, *(of_run.get(key, "") for of_run in words)) for key in keys)
+    columns = Column.of("key", *(run.name for run in runs))
+    return Table("What differs in their configs", columns, tuple(row for row in rows if len(set(row[1:])) > 1))
 
 
 def disagreement_table(first: ScoredRun, other: ScoredRun, most: int, keys: Keys) -> Table:
@@ -145,10 +139,8 @@ def disagreement_table(first: ScoredRun, other: ScoredRun, most: int, keys: Keys
     (ids_a,), (ids_b,) = first.of(Role.ID_TEST), other.of(Role.ID_TEST)
     for group in GROUPS:
         for one, two in zip(first.of(group), other.of(group), strict=True):
-            a = _places(ids_a.scores, one.scores)
-            b = _places(ids_b.scores, two.scores)
-            order = np.argsort(-np.abs(a - b), kind="stable")[:most]
-            for at in order:
+            a, b = _places(ids_a.scores, one.scores), _places(ids_b.scores, two.scores)
+            for at in np.argsort(-np.abs(a - b), kind="stable")[:most]:
                 s, index = (ids_a, int(at)) if at < len(ids_a.scores) else (one, int(at) - len(ids_a.scores))
                 names = keys.get((str(s.role), s.name), ())
                 name = names[index] if index < len(names) else f"image {index}"
@@ -188,6 +180,7 @@ def _check_same_images(first: ScoredRun, other: ScoredRun) -> None:
 
 # Rows of tables that compare methods: the runs of each, by benchmark.
 
+Scored = TypeVar("Scored")
 OnLost = Callable[[CacheError], None]  # receives why the scores of a run cannot be read
 
 
@@ -224,19 +217,35 @@ def row_key(record: ResultRecord) -> RowKey:
     return RowKey(str(record.method.get("name")), params, training_of(record), network)
 
 
-def by_row(records: Iterable[ResultRecord]) -> dict[RowKey, dict[str, dict[str, ResultRecord]]]:
-    """Return {row: {benchmark's name: {benchmark's digest: record}}}, rows in order.
+def scored_rows(
+    records: Iterable[ResultRecord], read: Callable[[RowKey, ResultRecord], Scored], on_lost: OnLost
+) -> list[tuple[RowKey, ResultRecord, Scored]]:
+    """Return every row's record of each benchmark and digest with what `read` makes of its scores, rows in order.
 
     Of a method's versions the newest is used; of runs that differ in the choice of metrics only, one.
 
+    Args:
+        records: any.
+        read: raises CacheError where the scores of a run cannot be read.
+        on_lost: receives these errors; the other runs are returned.
+
     Raises:
         RecordError: two runs that one row cannot hold.
+        CacheError: none of the runs has its scores any more.
     """
-    chosen: dict[RowKey, dict[str, dict[str, ResultRecord]]] = {}
+    chosen: dict[tuple[RowKey, str, str], ResultRecord] = {}
     for record in sorted(records, key=lambda r: -int(r.method.get("version", 0))):
-        versions = chosen.setdefault(row_key(record), {}).setdefault(str(record.benchmark.get("name")), {})
-        _check_same_scores(versions.setdefault(str(record.benchmark.get("digest")), record), record)
-    return dict(sorted(chosen.items()))
+        place = (row_key(record), str(record.benchmark.get("name")), str(record.benchmark.get("digest")))
+        _check_same_scores(chosen.setdefault(place, record), record)
+    found, lost = list[tuple[RowKey, ResultRecord, Scored]](), list[CacheError]()
+    for (row, *_), record in sorted(chosen.items(), key=lambda item: item[0]):
+        try:
+            found.append((row, record, read(row, record)))
+        except CacheError as error:
+            lost.append(error)
+    for reason in lost:
+        (on_lost if found else refuse)(reason)
+    return found
 
 
 def _check_same_scores(one: ResultRecord, other: ResultRecord) -> None:

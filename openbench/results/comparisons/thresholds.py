@@ -1,5 +1,6 @@
 """Thresholds of methods on several groups of ID and OOD data, such as the pairs of a collection."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
@@ -10,17 +11,17 @@ from numpy.typing import NDArray
 from openbench.core.record import ResultRecord
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.errors import CacheError, RecordError, did_you_mean
+from openbench.errors import RecordError, did_you_mean
 from openbench.metrics.curve import Floats, PooledCurve
-from openbench.metrics.threshold import SharedThresholds, shared_thresholds
-from openbench.results.comparisons.runs import OnLost, RowKey, by_row, refuse
+from openbench.metrics.threshold import shared_thresholds
+from openbench.results.comparisons.runs import OnLost, RowKey, refuse, scored_rows
 from openbench.results.records.settings import hyper_parameters, is_per_set
 from openbench.results.scores.stored import ScoreStore
+from openbench.results.tables.published import PaperFigures
 from openbench.results.tables.render import Cell, Column, Table
 
 Pairs = Mapping[str, tuple[Floats, Floats]]
 Sides = tuple[NDArray[np.float32], NDArray[np.float32]]
-Groups = dict[str, Sides]
 _GRADNORM = "gradnorm"
 _HEADER = (
     "OOD sets of a group pooled, OOD positive, group means unweighted · F1 at the group's best threshold; "
@@ -83,37 +84,30 @@ def scored_runs(
                 f"no record of a benchmark '{prefix}…'{did_you_mean(prefix, names)}, found {len(names)} benchmarks"
                 f"{': ' + ', '.join(names[:5]) if names else ''} — run it first, or give files of scores"
             )
-    by_case: dict[str, list[ResultRecord]] = {}
-    for record in records:
-        if str(record.benchmark.get("name")).startswith(tuple(prefixes)):
-            by_case.setdefault(_case(record), []).append(record)
-    methods, lost = list[GroupedScores](), list[CacheError]()
-    for case, members in sorted(by_case.items()):
-        read, derived = dict[RowKey, Groups](), dict[RowKey, Groups]()
-        for row, benchmarks in by_row(members).items():
-            for name, record in _by_group(benchmarks).items():
-                try:
-                    sides = _sides(scores.read(record.run_id))
-                except CacheError as error:
-                    lost.append(error)
-                    continue
-                read.setdefault(row, {})[name] = sides
-                if row.method == _GRADNORM and "mean" in record.method["params"] and record.backbone.get("num_classes"):
-                    other, rescaled = _other_gradnorm(row, record, sides)
-                    derived.setdefault(other, {})[name] = rescaled
-        of = _number_of_groups(members[0]) if case else None
-        for row in {**read, **derived}:
-            groups = sorted({**derived.get(row, {}), **read.get(row, {})}.items())
-            pairs = {name: (ids.astype(np.float64), oods.astype(np.float64)) for name, (ids, oods) in groups}
-            methods.append(GroupedScores(row.method, row.about, pairs, case, of, row.training))
-    for reason in lost:
-        (on_lost if methods else refuse)(reason)
+    chosen = [record for record in records if str(record.benchmark.get("name")).startswith(tuple(prefixes))]
+    read = scored_rows(chosen, lambda row, record: _sides(scores.read(record.run_id)), on_lost)
+    versions = Counter((row, record.benchmark.get("name")) for row, record, _ in read)
+    groups: dict[tuple[str, RowKey], dict[str, Sides]] = {}
+    sizes: dict[str, int | None] = {}
+    for row, record, sides in read:
+        case, name, digest = _case(record), record.benchmark.get("name"), str(record.benchmark.get("digest"))
+        # Versions of one benchmark (other images, dropped sets) are named by digest.
+        group = str(name) if versions[row, name] == 1 else f"{name} ({digest[:8]})"
+        sizes.setdefault(case, _number_of_groups(record) if case else None)
+        groups.setdefault((case, row), {})[group] = sides
+        if row.method == _GRADNORM and "mean" in record.method["params"] and record.backbone.get("num_classes"):
+            other, rescaled = _other_gradnorm(row, record, sides)
+            groups.setdefault((case, other), {}).setdefault(group, rescaled)
+    methods = []
+    for (case, row), of_row in groups.items():
+        pairs = {
+            name: (ids.astype(np.float64), oods.astype(np.float64)) for name, (ids, oods) in sorted(of_row.items())
+        }
+        methods.append(GroupedScores(row.method, row.about, pairs, case, sizes[case], row.training))
     return sorted(methods, key=lambda scored: (scored.case, scored.method, scored.about))
 
 
-def summary_tables(
-    methods: Sequence[GroupedScores], figures: Mapping[tuple[str, str, str], Mapping[str, float]]
-) -> list[Table]:
+def summary_tables(methods: Sequence[GroupedScores], figures: PaperFigures) -> list[Table]:
     """Return the summary of each collection, followed by a comparison with the paper's figures where it has any.
 
     Args:
@@ -146,16 +140,11 @@ def summary_table(methods: Sequence[GroupedScores]) -> Table:
     rows = []
     for scored in methods:
         shared = shared_thresholds(scored.groups)
-        f1, measured = list(shared.groups.values()), _means(scored)
+        f1, (own, *areas) = list(shared.groups.values()), _means(scored).values()
         others = [group.others for group in f1 if group.others is not None]
-        means = [
-            measured["f1"],
-            float(np.mean(others)) if others else None,
-            float(np.mean([group.single for group in f1])),
-            *(measured[key] for key in ("auroc", "fpr95", "aupr")),
-        ]
+        means = float(np.mean(others)) if others else None, float(np.mean([group.single for group in f1]))
         spread = (shared.variance, shared.std, shared.range, shared.relative_std)
-        rows.append((scored.method, scored.about, len(f1), *means, *spread))
+        rows.append((scored.method, scored.about, len(f1), own, *means, *areas, *spread))
     case = methods[0].case
     title = f"thresholds over groups{f' · {case}' if case else ''}"
     return Table(title, columns, tuple(rows), _HEADER, _lacking(methods))
@@ -167,14 +156,11 @@ def group_table(scored: GroupedScores) -> Table:
     Args:
         scored: at least one group.
     """
-    shared: SharedThresholds = shared_thresholds(scored.groups)
-    columns = Column.of(
-        *("group", ("threshold", "number"), ("F1 ↑", "percent")),
-        *(("others' threshold", "number"), ("others F1 ↑", "percent"), ("single F1 ↑", "percent")),
-    )
-    rows = tuple(
-        (name, g.threshold, g.own, g.others_threshold, g.others, g.single) for name, g in shared.groups.items()
-    )
+    shared = shared_thresholds(scored.groups)
+    columns = Column.of("group", ("threshold", "number"), ("F1 ↑", "percent"), ("others' threshold", "number"))
+    columns += Column.of(("others F1 ↑", "percent"), ("single F1 ↑", "percent"))
+    found = shared.groups.items()
+    rows = tuple((name, g.threshold, g.own, g.others_threshold, g.others, g.single) for name, g in found)
     title = f"{f'{scored.case} · ' if scored.case else ''}{scored.method}{f' ({scored.about})' if scored.about else ''}"
     return Table(f"{title} · single threshold {shared.single_threshold:.4g}", columns, rows, _HEADER)
 
@@ -201,13 +187,10 @@ def _other_gradnorm(row: RowKey, record: ResultRecord, sides: Sides) -> tuple[Ro
     return row._replace(params=hyper_parameters({**params, "mean": not params["mean"]})), (first, second)
 
 
-def _next_to_paper(
-    methods: Sequence[GroupedScores], figures: Mapping[tuple[str, str, str], Mapping[str, float]]
-) -> Table:
+def _next_to_paper(methods: Sequence[GroupedScores], figures: PaperFigures) -> Table:
     """Means over groups next to the paper's."""
-    columns = [Column("method"), Column("run"), Column("groups", "count")]
-    for name in ("F1 ↑", "AUROC ↑", "FPR@95 ↓", "AUPR-out ↑"):
-        columns += [Column(name, "percent"), Column("paper", "percent")]
+    names = ("F1 ↑", "paper", "AUROC ↑", "paper", "FPR@95 ↓", "paper", "AUPR-out ↑", "paper")
+    columns = Column.of("method", "run", ("groups", "count"), *((name, "percent") for name in names))
     rows = []
     for scored in methods:
         printed = figures.get(scored.in_paper, {})
@@ -216,7 +199,7 @@ def _next_to_paper(
             cells += [value, printed.get(key)]
         rows.append(tuple(cells))
     notes = ("paper: Re-benchmarking OOD detection (OpenReview VkPuKTKH2Gx), tables 1 to 3, printed to two digits.",)
-    return Table(f"{methods[0].case} beside the paper", tuple(columns), tuple(rows), notes=(*notes, *_lacking(methods)))
+    return Table(f"{methods[0].case} beside the paper", columns, tuple(rows), notes=(*notes, *_lacking(methods)))
 
 
 def _means(scored: GroupedScores) -> dict[str, float]:
@@ -236,15 +219,6 @@ def _lacking(methods: Sequence[GroupedScores]) -> tuple[str, ...]:
     of = methods[0].of
     lacking = of is not None and any(len(scored.groups) < of for scored in methods)
     return (f"{methods[0].case} has {of} groups; rows with fewer are means over those that were run.",) * lacking
-
-
-def _by_group(groups: Mapping[str, Mapping[str, ResultRecord]]) -> dict[str, ResultRecord]:
-    """Each benchmark's record; versions of one benchmark (other images, dropped sets) are named by digest."""
-    records = {}
-    for name in sorted(groups):
-        for digest, record in sorted(groups[name].items()):
-            records[name if len(groups[name]) == 1 else f"{name} ({digest[:8]})"] = record
-    return records
 
 
 def _sides(splits: Sequence[SetScores]) -> Sides:

@@ -26,6 +26,7 @@ _TABLE1_POST_HOC = "Post-hoc Inference Methods"
 _PLAIN_TRAINING = "CE"
 _PLAIN_AUGMENTATION = "CrossEntropy"
 Key = tuple[str, str, str]  # benchmark, training, method; or another three names
+PaperFigures = Mapping[Key, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -94,12 +95,9 @@ class Names:
         """
         benchmark = printed.benchmark
         first, _, second = printed.training.partition(" + ")
-        plain = self.ours("training", first, benchmark)
-        if second:
-            trainings = [(t, a) for t in plain for a in self.ours("augment", second, benchmark)]
-        else:
-            augments, base = self.ours("augment", first, benchmark), self.ours("training", _PLAIN_TRAINING, benchmark)
-            trainings = [*((t, NONE) for t in plain), *product(base, augments)]
+        plain, augments = self.ours("training", first, benchmark), self.ours("augment", second or first, benchmark)
+        trainings = [] if second else [(training, NONE) for training in plain]
+        trainings += product(plain if second else self.ours("training", _PLAIN_TRAINING, benchmark), augments)
         methods = self.ours("method", printed.method, benchmark, printed.training)
         return [trainings, self.ours("backbone", printed.backbone, benchmark), methods]
 
@@ -185,10 +183,10 @@ def _of_augments(row: Mapping[str, str]) -> tuple[Key, str, str]:
 
 def _leaderboard(folder: Path) -> Iterator[tuple[Setup, Figure]]:
     for where, row in reference_rows(folder, LEADERBOARD):
-        accuracy = _estimate(row["id_acc"], "", where)
+        accuracy = value_of(_estimate(row["id_acc"], "", where))
         near, far = (_estimate(row[f"{group}_auroc"], row[f"{group}_std"], where) for group in ("near", "far"))
         outliers = NONE if row["outlier_data"] == "no" else row["outlier_data"]
-        figure = Figure(near, far, value_of(accuracy), LEADERBOARD, outliers)
+        figure = Figure(near, far, accuracy, LEADERBOARD, outliers)
         yield Setup(row["benchmark"], row["training"], row["architecture"], row["postprocessor"]), figure
 
 
@@ -223,7 +221,7 @@ REJECTION_SOURCE = "Franc, Prusa, Paplham, arXiv 2307.05199, table 2"
 _PAPERS = "paper_names.csv"
 
 
-def rejection_figures(folder: Path) -> dict[tuple[str, str, str], Mapping[str, float]]:
+def rejection_figures(folder: Path) -> PaperFigures:
     """Return what the reject-option paper prints by our names of (benchmark, OOD set, method); none without the files.
 
     Keys, as far as they are printed: `min_tpr` and `max_fpr`, φ_min and ρ_max of the `risk`, which is the selective one
@@ -240,10 +238,10 @@ def rejection_figures(folder: Path) -> dict[tuple[str, str, str], Mapping[str, f
         values = {"risk" if row["metric"] == "selective_risk" else row["metric"]: number_in(row["value"], where)}
         values |= {key: number_in(row[key], where) for key in ("min_tpr", "max_fpr") if row[key]}
         figures.setdefault(key_of, {}).update(values)
-    return {**figures}
+    return figures
 
 
-def rebench_figures(folder: Path) -> dict[tuple[str, str, str], Mapping[str, float]]:
+def rebench_figures(folder: Path) -> PaperFigures:
     """Return {`f1`, `auroc`, `fpr95`, `aupr`} by our names of (collection, training, method); none without the files.
 
     Args:
@@ -267,20 +265,15 @@ def _figures(folder: Path, table: str, columns: Mapping[str, str]) -> Iterator[t
         table: its name.
         columns: kind of name → the column that has it; three, in the order of the key.
     """
-    names = {
-        (row["kind"], row["published"]): row["ours"]
-        for _, row in reference_rows(folder, _PAPERS)
-        if row["table"] == table
-    }
+    known = [row for _, row in reference_rows(folder, _PAPERS) if row["table"] == table]
+    names = {(row["kind"], row["published"]): row["ours"] for row in known}
     for where, row in reference_rows(folder, f"{table}.csv") if names else ():
-        first, second, third = (_ours(names, kind, row[column], where) for kind, column in columns.items())
+        printed = [(kind, row[column]) for kind, column in columns.items()]
+        for kind, published in printed:
+            if (kind, published) not in names:
+                raise RecordError(f"{where}: {kind} '{published}' is not in {_PAPERS} — add its name here")
+        first, second, third = map(names.__getitem__, printed)
         yield where, (first, second, third), row
-
-
-def _ours(names: Mapping[tuple[str, str], str], kind: str, published: str, where: str) -> str:
-    if (kind, published) not in names:
-        raise RecordError(f"{where}: {kind} '{published}' is not in {_PAPERS} — add its name here")
-    return names[kind, published]
 
 
 def number_in(text: str, where: str) -> float:
