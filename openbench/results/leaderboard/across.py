@@ -59,9 +59,9 @@ def needed(view: str) -> Keep:
     @cache
     def of_view(key: str) -> bool:
         names = {name.removeprefix(POOLED) for name in (key, views.without_end(key))}
-        if view in ("overview", "intervals"):
-            return view == "intervals" or not names.isdisjoint(_OVERVIEW)
-        return any(views.shown_in(name, view) for name in names)
+        if view == "overview":
+            return not names.isdisjoint(_OVERVIEW)
+        return view == "intervals" or any(views.shown_in(name, view) for name in names)
 
     def keep(name: str, key: str) -> bool:
         of_id = name.rpartition("/")[2] == ID
@@ -92,11 +92,10 @@ def across_csv(boards: Iterable[Board], view: str, of: Sequence[str] = ()) -> Ta
     about = (*pages.WHO, "tuned", "not_ranked_because", "run_ids")
     rows: list[tuple[Cell, ...]] = []
     for board, of_section, numbers in sections:
-        known = {number.column.key: number for number in numbers}
+        known = {number.column.key: (number.of, number.key) for number in numbers}
         for rank, _, row in board.placed:
             cells = (board.benchmark, board.digest, board.side, of_section, rank, *pages.facts(row, about))
-            ordered = (known.get(title) for title in titles)
-            rows.append((*cells, *(None if number is None else row.value(number.of, number.key) for number in ordered)))
+            rows.append((*cells, *(row.value(*known[title]) if title in known else None for title in titles)))
     return Table(view, Column.of("benchmark", "digest", "id_side", "of", "rank", *about, *titles), tuple(rows))
 
 
@@ -149,17 +148,15 @@ def _by_name(board: Board, view: str, of: Sequence[str]) -> list[Section]:
         prefix = POOLED if name.startswith(POOLED) else ""
         group = name.removeprefix(prefix)
         measured = {k.removeprefix(prefix) for k in _keys(board, group) if k.startswith(POOLED) == bool(prefix)}
-        keys = sorted(
-            (k for k in measured if views.is_column(k, view, measured)), key=lambda k: views.key_order(view, k)
-        )
+        keys = [k for k in measured if views.is_column(k, view, measured)]
+        keys.sort(key=lambda k: views.key_order(view, k))
         sections.append(Section(board, name, tuple(Number(views.metric_column(k), group, prefix + k) for k in keys)))
     return sections
 
 
 def _of_id(board: Board, of: Sequence[str]) -> list[Section]:
-    return [
-        Section(board, ID, tuple(Number(views.metric_column(key), ID, key) for key in views.id_keys(_keys(board, ID))))
-    ]
+    keys = views.id_keys(_keys(board, ID))
+    return [Section(board, ID, tuple(Number(views.metric_column(key), ID, key) for key in keys))]
 
 
 def _of_prediction_sets(board: Board, of: Sequence[str]) -> list[Section]:
@@ -191,9 +188,8 @@ def _table(section: Section, view: str) -> Table:
     notes = tuple(f"{mark} not ranked: {reason}" for reason, mark in marks.items())
     notes += views.not_recorded([number.key for number in section.numbers]) if view == ID else ()
     about = section.about[:-2] if view == "overview" else f"{view.replace('_', ' ')} ({section.about})"
-    table = Table(
-        title, columns, tuple(cells), _header(section, grid), notes, caption=pages.caption(section.board, about)
-    )
+    words = pages.caption(section.board, about)
+    table = Table(title, columns, tuple(cells), _header(section, grid), notes, caption=words)
     return with_best(table, len(section.board.ranked))
 
 
@@ -206,10 +202,7 @@ def _header(section: Section, grid: Sequence[Sequence[Estimate | str | None]]) -
     return " · ".join(line for line in lines if line)
 
 
-_COSTS = (
-    Column("method"), Column("runs", "count"), Column("seconds", "count"), Column("peak MiB", "count"),
-    Column("passes", "count"), Column("passes without a cache", "count"),
-)  # fmt: skip
+_COUNTS = ("runs", "seconds", "peak MiB", "passes", "passes without a cache")
 _EVERY = "all"
 _COST_NOTES = (
     "passes: images that the network read, once for each time; features that were cached before are not counted.",
@@ -230,7 +223,7 @@ def costs(boards: Iterable[Board], fitted_on: Mapping[str, Iterable[str]]) -> li
         boards: of runs; the full spectrum has the same ones.
         fitted_on: {method as typed: roles of the images that it is fitted on}.
     """
-    tables = []
+    tables, columns = [], Column.of("method", *((title, "count") for title in _COUNTS))
     for board in (board for board in boards if not board.full_spectrum):
         members: dict[str, list[Run]] = {}
         for row in board.rows:
@@ -238,7 +231,7 @@ def costs(boards: Iterable[Board], fitted_on: Mapping[str, Iterable[str]]) -> li
         rows = [_cost(name, runs, fitted_on) for name, runs in members.items()]
         rows.sort(key=lambda row: (-int(row[-1]), str(row[0])))
         rows.append(_cost(_EVERY, [run for runs in members.values() for run in runs], fitted_on))
-        tables.append(Table(f"{COST} · {pages.heading(board)}", _COSTS, tuple(rows), notes=_COST_NOTES))
+        tables.append(Table(f"{COST} · {pages.heading(board)}", columns, tuple(rows), notes=_COST_NOTES))
     return tables
 
 

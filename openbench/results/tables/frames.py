@@ -1,34 +1,26 @@
 """Tables of many methods, and tables as pandas DataFrames: rates are fractions in [0, 1], and nothing is rounded."""
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
 from openbench.results.escape import csv_cell
 from openbench.results.records.settings import hyper_parameters
 from openbench.results.tables import views
-from openbench.results.tables.render import Cell, Column, Estimate, Table
+from openbench.results.tables.render import Cell, Column, Table, expanded
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
 
 SIDE = "side"
 _STANDARD = "standard"
-_ENDS = ("low", "high", "std")
 _DTYPES = {"text": "str", "percent": "float64", "number": "float64", "count": "Int64"}
-_MARKS = (" [interval]", " ↑", " ↓")
-_FULL_SPECTRUM = ("FS ", "full_spectrum_")
 # Titles that are words and not metric keys.
-_NAMES = {
-    "FPR@95": "fpr95",
-    "hyper-parameters": "hyper_parameters",
-    "α": "alpha",
-    "λ": "threshold",
-    "as defined": "expected",
-}
+_NAMES = {"FPR@95": "fpr95", "α": "alpha", "λ": "threshold", "as defined": "expected"}
 
 
 def frame(record: ResultRecord, view: str = "overview") -> "DataFrame":
@@ -65,15 +57,12 @@ def frame_of(table: Table) -> "DataFrame":
     """Return a table as a DataFrame; an uncertain column is followed by its ends, a cell without a value is missing."""
     import pandas as pd
 
-    columns: dict[str, Series] = {}
-    for index, column in enumerate(table.columns):
-        name, dtype = name_of(column.key), _DTYPES[column.kind]
-        cells = [row[index] for row in table.rows]
-        columns[name] = pd.Series([_plain(cell, column) for cell in cells], dtype=dtype)
-        for end in _ENDS:
-            values = [getattr(cell, end) if isinstance(cell, Estimate) else None for cell in cells]
-            if any(value is not None for value in values):
-                columns[f"{name}_{end}"] = pd.Series(values, dtype=dtype)
+    columns = {}
+    for column, end, values in expanded(table):
+        if column.kind != "text":
+            values = [None if isinstance(value, str) else value for value in values]  # `unable`
+        name = "_".join(filter(None, (name_of(column.key), end)))
+        columns[name] = pd.Series(values, dtype=_DTYPES[column.kind])
     return pd.DataFrame(columns)
 
 
@@ -108,20 +97,11 @@ def read_frame(path: Path, columns: Mapping[str, str]) -> "DataFrame":
 
 def name_of(title: str) -> str:
     """Return the name of a column: a metric key as it is, a title in lower case with underscores."""
-    for mark in _MARKS:
-        title = title.replace(mark, "")
-    start, prefix = _FULL_SPECTRUM
-    plain = title.removeprefix(start)
-    is_key = plain == plain.lower() and " " not in plain
-    name = _NAMES.get(plain) or (plain if is_key else plain.lower().replace(" ", "_").replace("-", "_"))
-    return name if plain == title else prefix + name
-
-
-def _plain(cell: Cell, column: Column) -> Any:
-    value = cell.value if isinstance(cell, Estimate) else cell
-    if isinstance(value, str) and column.kind != "text":  # `unable`
-        return None
-    return value
+    title = re.sub(r" \[interval\]| [↑↓]", "", title)
+    plain = title.removeprefix("FS ")
+    is_key = plain == plain.lower() and not re.search(" |hyper-", plain)
+    name = _NAMES.get(plain) or (plain if is_key else re.sub("[ -]", "_", plain.lower()))
+    return name if plain == title else f"full_spectrum_{name}"
 
 
 def _side(table: Table, view: str) -> str:
@@ -143,17 +123,16 @@ def methods_table(records: Mapping[str, ResultRecord], title: str) -> Table:
     groups = [name for name in views.GROUPS if name in names]
     numbers = [(name, key) for key in _KEYS for name in groups]
     numbers += [(name, "auroc") for name in names if name not in groups]
-    columns, cells = [Column("method")], [list[Cell](records)]
+    columns, cells, of = [Column("method")], [list[Cell](records)], list(records.values())
     for name, key in numbers:
-        values = [views.estimate(record.metrics.get(name, {}), key) for record in records.values()]
+        values = [views.estimate(record.metrics.get(name, {}), key) for record in of]
         bounded = name in groups and key == "auroc"
         interval = " [interval]" * (bounded and any(getattr(cell, "low", None) is not None for cell in values))
         columns.append(Column(f"{name} {_KEYS[key]}{interval}", "percent"))
         cells.append([cell if bounded else getattr(cell, "value", cell) for cell in values])
-    columns += [Column("ID accuracy ↑", "percent"), Column("tuned")]
-    cells += [[_accuracy(record) for record in records.values()]]
-    cells += [[f"{_chosen(r)} on {views.tuned_on(r)}" if r.tuned else "–" for r in records.values()]]
-    headers = {r.header for r in records.values()}
+    columns += Column.of(("ID accuracy ↑", "percent"), "tuned")
+    cells += [list(map(_accuracy, of)), [f"{_chosen(r)} on {views.tuned_on(r)}" if r.tuned else "–" for r in of]]
+    headers = {record.header for record in of}
     header = views.conventions(headers.pop(), ["auroc", "fpr95"], ["auroc"]) if len(headers) == 1 else ""
     rows = tuple(zip(*cells, strict=True))
     return Table(title, tuple(columns), rows, header, tuple(_deviations(records.values())))
@@ -186,14 +165,13 @@ def methods_frame(records: Mapping[str, ResultRecord], view: str = "overview") -
         joined.attrs["notes"] = list(notes)
         return joined
     of = list(records.values())
-    columns = {
-        f"{name}_{key}": [views.estimate(record.metrics.get(name, {}), key) for record in of]
-        for name in _names(of)
-        for key in _KEYS
-    } | {"id_accuracy": [_accuracy(record) for record in of]}
-    titles = [Column(name, "percent") for name in columns] + [Column("tuned"), Column("tuned_on")]
-    cells = [*columns.values(), map(_chosen, of), [views.tuned_on(record) if record.tuned else "" for record in of]]
-    joined = frame_of(Table("", tuple(titles), tuple(zip(*cells, strict=True))))
+    numbers = [(name, key) for name in _names(of) for key in _KEYS]
+    columns = Column.of(*((f"{name}_{key}", "percent") for name, key in numbers), ("id_accuracy", "percent"))
+    rows = []
+    for record in of:
+        values = (views.estimate(record.metrics.get(name, {}), key) for name, key in numbers)
+        rows.append((*values, _accuracy(record), _chosen(record), views.tuned_on(record) if record.tuned else ""))
+    joined = frame_of(Table("", (*columns, *Column.of("tuned", "tuned_on")), tuple(rows)))
     joined = joined.set_axis(pd.Index(list(records), name="method", dtype="str"), axis=0)
     joined.attrs["notes"] = _deviations(of)
     return joined

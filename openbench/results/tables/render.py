@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from openbench.errors import check_choice
 from openbench.results import escape
@@ -187,9 +187,9 @@ def cell_text(cell: Cell, column: Column) -> str:
     text = _number(cell.value, column)
     if cell.std is not None:
         return f"{text} ± {_same_decimals(text, cell.std, column)}"
-    if cell.low is not None and cell.high is not None:
-        return f"{text} [{_same_decimals(text, cell.low, column)}, {_same_decimals(text, cell.high, column)}]"
-    return text
+    if cell.low is None or cell.high is None:
+        return text
+    return f"{text} [{_same_decimals(text, cell.low, column)}, {_same_decimals(text, cell.high, column)}]"
 
 
 def _same_decimals(text: str, value: float, column: Column) -> str:
@@ -255,14 +255,8 @@ def to_console(table: Table, width: int | None = None, *, styled: bool = False) 
     room = max(_NARROWEST, shutil.get_terminal_size((_WIDTH, 24)).columns if width is None else width)
     stream = io.StringIO()
     # Without force_jupyter=False, rich would show the table in a notebook's cell in place of writing it.
-    console = Console(
-        file=stream,
-        width=room,
-        color_system="standard" if styled else None,
-        force_terminal=styled,
-        force_jupyter=False,
-        legacy_windows=False,
-    )
+    where: Any = {"file": stream, "width": room, "force_jupyter": False, "legacy_windows": False}
+    console = Console(**where, color_system="standard" if styled else None, force_terminal=styled)
     console.print(Text(texts.title), *_grids(texts, room), *map(Text, texts.notes), sep="\n")
     return "\n".join(line.rstrip() for line in stream.getvalue().strip("\n").split("\n")) + "\n"
 
@@ -337,27 +331,36 @@ def to_csv(table: Table) -> str:
 
     An uncertain column `x` becomes `x` and those of `x low`, `x high`, `x std` that occur.
     """
-    plans = [(column, _ends(table, index)) for index, column in enumerate(table.columns)]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    titles = [" ".join([column.key, *end]) for column, ends in plans for end in ([], *([end] for end in ends))]
-    writer.writerow(escape.csv_row(titles))
-    for row in table.rows:
-        cells: list[object] = []
-        for cell, (_, ends) in zip(row, plans, strict=True):
-            cells.append(cell.value if isinstance(cell, Estimate) else cell.text if isinstance(cell, Link) else cell)
-            cells += [getattr(cell, end, None) for end in ends]
-        writer.writerow(escape.csv_row(cells))
+    columns = expanded(table)
+    writer.writerow(escape.csv_row(" ".join(filter(None, (column.key, end))) for column, end, _ in columns))
+    writer.writerows(map(escape.csv_row, zip(*(values for *_, values in columns), strict=True)))
     return stream.getvalue()
+
+
+def expanded(table: Table) -> list[tuple[Column, str, list[object]]]:
+    """Return each column with its plain values, an uncertain one followed by those of `low`, `high`, `std` it has."""
+    found = []
+    for index, column in enumerate(table.columns):
+        cells = [row[index] for row in table.rows]
+        found.append((column, "", [_without_ends(cell) for cell in cells]))
+        for end in ("low", "high", "std"):
+            values: list[object] = [getattr(cell, end) if isinstance(cell, Estimate) else None for cell in cells]
+            if any(value is not None for value in values):
+                found.append((column, end, values))
+    return found
+
+
+def _without_ends(cell: Cell) -> object:
+    return cell.value if isinstance(cell, Estimate) else cell.text if isinstance(cell, Link) else cell
 
 
 def to_markdown(table: Table) -> str:
     """Return a table as GitHub Markdown, with title, header line and notes; the best of a column is bold."""
     texts = _escaped(table, escape.markdown)
-    lines = [
-        [column.heading for column in texts.columns],
-        ["---" if column.kind == "text" else "---:" for column in texts.columns],
-    ]
+    lines = [[column.heading for column in texts.columns]]
+    lines += [["---" if column.kind == "text" else "---:" for column in texts.columns]]
     for at, (row, texts_of_row) in enumerate(zip(table.rows, _marked(texts, "**{}**"), strict=True)):
         if at in texts.headings:
             lines.append([f"**{texts.headings[at]}**", *[""] * (len(texts.columns) - 1)])
@@ -403,19 +406,12 @@ def to_json(*tables: Table) -> str:
     Numbers have full precision. An uncertain one is {value, low, high, std}, with those that are known; a cell without
     value is null.
     """
-    values = [
-        {
-            "title": table.title,
-            "header": table.header,
-            "notes": table.notes,
-            "columns": [column.key for column in table.columns],
-            "rows": [
-                {column.key: _value(cell) for column, cell in zip(table.columns, row, strict=True)}
-                for row in table.rows
-            ],
-        }
-        for table in tables
-    ]
+    values = []
+    for table in tables:
+        keys = [column.key for column in table.columns]
+        rows = [dict(zip(keys, map(_value, row), strict=True)) for row in table.rows]
+        about = {"title": table.title, "header": table.header, "notes": table.notes}
+        values.append({**about, "columns": keys, "rows": rows})
     return json.dumps(readable(values), indent=1, ensure_ascii=True) + "\n"
 
 
@@ -423,7 +419,7 @@ def _value(cell: Cell) -> object:
     if isinstance(cell, Estimate):
         known = {end: value for end in ("low", "high", "std") if (value := getattr(cell, end)) is not None}
         return {"value": cell.value, **known} if known else cell.value
-    return cell.text if isinstance(cell, Link) else cell
+    return _without_ends(cell)
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {
@@ -459,11 +455,6 @@ def rendered(tables: Sequence[Table], form: str) -> list[str]:
             for t in tables
         ]
     return [render(table, form) for table in tables]
-
-
-def _ends(table: Table, index: int) -> list[str]:
-    cells = [row[index] for row in table.rows if isinstance(row[index], Estimate)]
-    return [end for end in ("low", "high", "std") if any(getattr(cell, end) is not None for cell in cells)]
 
 
 _CELL = "padding:0.2em 0.8em;text-align:{side};white-space:nowrap"

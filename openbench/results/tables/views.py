@@ -67,8 +67,7 @@ def _overview(record: ResultRecord) -> Iterator[Table]:
         columns += [Column(title, "percent") for title in titles]
     rows = []
     for name in names_of(record):
-        cells: list[Cell] = [name if name in GROUPS else f"{MEMBER}{name}", role_in(members_of(record), name)]
-        cells.append(record.metrics.get(name, {}).get("n_ood"))
+        cells: list[Cell] = [*_who(record, name), record.metrics.get(name, {}).get("n_ood")]
         for side in sides:
             values = record.metrics.get(side + name, {})
             cells += [estimate(values, "auroc"), estimate(values, "fpr95")]
@@ -88,15 +87,18 @@ def stream_table(record: ResultRecord) -> Table:
     for name in ordered(over, members_of(record)):
         counts = (_from_to([values.get(key) for values in over[name]]) for key in ("n_id", "n_ood"))
         numbers = (_over_orders([values.get(key) for values in over[name]]) for key in titles)
-        rows.append(
-            (name if name in GROUPS else f"{MEMBER}{name}", role_in(members_of(record), name), *counts, *numbers)
-        )
-    columns = [*map(Column, ("set", "role", "ID images", "OOD images"))]
-    columns += [Column(title, "percent") for title in titles.values()]
+        rows.append((*_who(record, name), *counts, *numbers))
+    percents = ((title, "percent") for title in titles.values())
+    columns = Column.of("set", "role", "ID images", "OOD images", *percents)
     plan = record.method.get("stream")
     streams = hyper_parameters(plan) if isinstance(plan, Mapping) else "not stated"
     notes = (f"Streams: {streams}; mean ± population standard deviation over the orders.", *deviation_notes(record))
-    return Table(_title(record), tuple(columns), tuple(rows), notes=notes)
+    return Table(_title(record), columns, tuple(rows), notes=notes)
+
+
+def _who(record: ResultRecord, name: str) -> tuple[str, str]:
+    """A group or set, indented, and its role."""
+    return name if name in GROUPS else f"{MEMBER}{name}", role_in(members_of(record), name)
 
 
 def _from_to(counts: Sequence[Any]) -> str | None:
@@ -153,8 +155,7 @@ def estimate(values: Mapping[str, Any], key: str) -> Estimate | str | None:
 def tuned_on(record: ResultRecord) -> str:
     """Return the data on which a tuned run's hyper-parameters were chosen."""
     tune = record.config.get("tune")
-    strategy = tune.get("strategy") if isinstance(tune, Mapping) else None
-    return tuned_by(str(strategy))
+    return tuned_by(str(tune.get("strategy")) if isinstance(tune, Mapping) else "")
 
 
 def tuned_by(strategy: str) -> str:
@@ -252,28 +253,24 @@ def deviation_notes(record: ResultRecord) -> tuple[str, ...]:
 
 def _family(record: ResultRecord, side: str, view: str) -> Iterator[Table]:
     """One table of a view: rows are sets, groups and pooled groups; none if the view has nothing on this side."""
-    rows: list[tuple[str, str, Mapping[str, Any]]] = []
+    rows: list[tuple[str, str, dict[str, Any]]] = []
     for name in names_of(record):
-        values = record.metrics.get(side + name, {})
-        pooled = {k.removeprefix("pooled_"): v for k, v in values.items() if k.startswith("pooled_")}
-        rows.append(
-            (name, role_in(members_of(record), name), {k: v for k, v in values.items() if not k.startswith("pooled_")})
-        )
-        rows += [(name, "pooled", pooled)] if pooled else []
+        own, pooled = dict[str, Any](), dict[str, Any]()
+        for key, value in record.metrics.get(side + name, {}).items():
+            (pooled if key.startswith("pooled_") else own)[key.removeprefix("pooled_")] = value
+        rows += [(name, role_in(members_of(record), name), own), *([(name, "pooled", pooled)] if pooled else [])]
     measured = {key for _, _, values in rows for key in values}
     keys = [key for key in measured if is_column(key, view, measured)]
     if not keys or (view == "threshold" and keys == ["auroc"]):
         return
     ordered = sorted(keys, key=lambda k: key_order(view, k))
     columns = (*Column.of("set", "role"), *map(metric_column, ordered))
-    cells = [
-        (name, role, *((estimate(v, k) if view == "intervals" else v.get(k)) for k in ordered))
-        for name, role, v in rows
-        if any(k in v for k in ordered)
-    ]
+    value = estimate if view == "intervals" else dict.get
+    shown = [row for row in rows if not row[2].keys().isdisjoint(ordered)]
+    cells = tuple((name, role, *(value(values, key) for key in ordered)) for name, role, values in shown)
     title = f"{view}{f' · {SIDES[side]}' if side else ''} · {_title(record)}"
     explained = tuple(f"{title_of(key)[:-2]}: {_EXPLAINED[key]}." for key in ordered if key in _EXPLAINED)
-    yield Table(title, columns, tuple(cells), record.header, (*deviation_notes(record), *explained))
+    yield Table(title, columns, cells, record.header, (*deviation_notes(record), *explained))
 
 
 def without_end(key: str) -> str:
@@ -292,11 +289,6 @@ def _is_end(key: str, present: Collection[str]) -> bool:
     return without_end(key) != key and without_end(key) in present
 
 
-def _rank(view: str, key: str) -> int:
-    patterns = FAMILIES.get(view, FAMILIES["ranking"])
-    return next((i for i, pattern in enumerate(patterns) if re.fullmatch(pattern, key)), len(patterns))
-
-
 def _natural(text: str) -> list[tuple[float, str]]:
     """Sort key that puts @0.05 before @0.1, 1e-4 before 1e-3."""
     parts = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", text)
@@ -305,7 +297,8 @@ def _natural(text: str) -> list[tuple[float, str]]:
 
 def key_order(view: str, key: str) -> tuple[int, list[tuple[float, str]]]:
     """Sort key that puts the columns of a view in order."""
-    return _rank(view, key), _natural(key)
+    patterns = FAMILIES.get(view, FAMILIES["ranking"])
+    return next((i for i, pattern in enumerate(patterns) if re.fullmatch(pattern, key)), len(patterns)), _natural(key)
 
 
 def arrow(key: str) -> str:
@@ -358,7 +351,7 @@ def _prediction_sets(record: ResultRecord) -> Iterator[Table]:
                 found.setdefault((kind, float(alpha), side), {})[quantity] = value
     if not found:
         return
-    columns = [*Column.of("sets", "side", ("α", "number"), ("coverage", "percent"), ("size ↓", "number"))]
+    columns = Column.of("sets", "side", ("α", "number"), ("coverage", "percent"), ("size ↓", "number"))
     columns += Column.of(("singletons ↑", "percent"), ("worst class ↑", "percent"))
     over_splits = ["coverage", "size"] * any("size_mean" in values for values in found.values())
     if over_splits:
@@ -370,14 +363,12 @@ def _prediction_sets(record: ResultRecord) -> Iterator[Table]:
     kinds = {kind for kind, *_ in found}
     notes = [*deviation_notes(record)]
     notes += ["score: the method's own score s of a class, thresholded as it is."] * ("score" in kinds)
-    notes += ["score_…: made of softmax(−s), or of the method's own probabilities if it computes s from them."] * any(
-        kind.startswith("score_") for kind in kinds
-    )
+    made_of = "score_…: made of softmax(−s), or of the method's own probabilities if it computes s from them."
+    notes += [made_of] * any(kind.startswith("score_") for kind in kinds)
     if over_splits:
-        count = record.metrics.get("id", {}).get("n_set_splits")
-        more = "ID validation and test, the calibration part as large as validation."
-        notes.append(f"over splits: mean ± deviation over {count} random splits of {more}")
-    yield Table(f"prediction sets · {_title(record)}", tuple(columns), tuple(rows), record.header, tuple(notes))
+        splits = f"{record.metrics.get('id', {}).get('n_set_splits')} random splits of ID validation and test"
+        notes.append(f"over splits: mean ± deviation over {splits}, the calibration part as large as validation.")
+    yield Table(f"prediction sets · {_title(record)}", columns, tuple(rows), record.header, tuple(notes))
 
 
 def _mean_of(values: Mapping[str, Any], quantity: str) -> Cell:
@@ -410,8 +401,7 @@ def _is_chosen(trial: Mapping[str, Any], record: ResultRecord) -> bool:
     """Whether a trial's setting is the one that the run went on with, on its set where each set has its own."""
     chosen = record.tuned
     if "set" in trial:
-        of_sets = {name: values if isinstance(values, Mapping) else {} for name, values in record.tuned.items()}
-        chosen = {name: values.get(trial["set"]) for name, values in of_sets.items()}
+        chosen = {k: of.get(trial["set"]) if isinstance(of, Mapping) else None for k, of in record.tuned.items()}
     return bool(chosen) and trial.get("params") == chosen
 
 
