@@ -83,15 +83,15 @@ class KnownRecords:
 
     def differences(self, record: ResultRecord, sets: Sequence[SetScores]) -> Iterator[str]:
         """Yield in what a record is not the known run of its id: its numbers, or its scores, beyond rounding."""
-        record_here = RecordStore(self.results).find(record.run_id)
-        if record_here is not None:
+        known = f"run {record.run_id} is known here"
+        if (record_here := RecordStore(self.results).find(record.run_id)) is not None:
             for difference in compare(record_here[0], record).differ[:_FIRST]:
-                yield f"run {record.run_id} is known here, with other numbers: {difference}"
+                yield f"{known}, with other numbers: {difference}"
         if sets and record.run_id in self.scores:
             scores_here = {(s.role, s.name): s.scores for s in ScoreStore(self.results / PUBLISHED).read(record.run_id)}
             for s in sets:
                 if not _alike(scores_here.get((s.role, s.name)), s.scores):
-                    yield f"run {record.run_id} is known here, and its scores of {s.role}/{s.name} are not these"
+                    yield f"{known}, and its scores of {s.role}/{s.name} are not these"
 
 
 def check_submission(folder: Path, known: KnownRecords) -> list[RecordVerdict]:
@@ -173,10 +173,8 @@ def _unranked_because(record: ResultRecord, known: KnownRecords) -> Iterator[str
     if not digests:
         yield f"benchmark '{name}' has no complete record here to compare its definition with"
     elif digest not in digests:
-        yield (
-            f"benchmark '{name}' is defined otherwise: digest {digest}, here {', '.join(digests)}: other "
-            "lists of images, classes or sizes"
-        )
+        here = f"here {', '.join(digests)}: other lists of images, classes or sizes"
+        yield f"benchmark '{name}' is defined otherwise: digest {digest}, {here}"
     if record.benchmark.get("pristine") is not True:
         deviations = "; ".join(map(str, record.benchmark.get("deviations") or ())) or "not stated"
         yield f"the benchmark is not as defined: {deviations}"

@@ -125,19 +125,16 @@ def comparisons_of(board: Board, setups: Published) -> dict[tuple[str, ...], Pub
         board: with the rows.
         setups: the figures of its benchmark, those of the preferred source first.
     """
-    any_backbone: dict[tuple[str, str, str], Setup] = {}
-    for setup in setups:
-        any_backbone.setdefault((setup.training, setup.method, setup.augment), setup)
-    found = {}
+    any_backbone = {(setup.training, setup.method, setup.augment): setup for setup in reversed(list(setups))}
+    found, name = {}, published_name(board.benchmark, full_spectrum=board.full_spectrum)
     for row in board.rows:
         whole = all(run.pristine for run in row.members)
-        name = published_name(board.benchmark, full_spectrum=board.full_spectrum)
         exact = Setup(name, row.training, row.backbone, row.method, row.augment)
         training = _PLAIN_TRAINING if row.training == RELEASED else row.training
         used = exact if exact in setups else any_backbone.get((training, row.method, row.augment))
         if used is not None:
             network = row.backbone if used == exact else f"another network: {used.backbone}"
-            network += "" if whole else ", on other images"
+            network += ", on other images" * (not whole)
             found[row.runs] = PublishedComparison(setups[used], network, used == exact and whole)
     return found
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean
 
@@ -118,8 +118,7 @@ class Matrix:
     @property
     def notes(self) -> tuple[str, ...]:
         """Which methods and networks are not compared, if any."""
-        k, n = self.compared
-        left = [*self.methods[k:], *(network.label for network in self.networks[n:])]
+        left = [*self.methods[self.compared[0] :], *(one.label for one in self.networks[self.compared[1] :])]
         return (f"Not compared, as numbers are missing: {', '.join(left)}.",) if left else ()
 
     @property
@@ -147,10 +146,9 @@ class Matrix:
         test = f"critical difference {self.mean.critical:.1f} (Nemenyi, 95 %; Friedman {p})"
         text = f"Best: {', '.join([*named, *['others on one each'] * (len(winners) > _FEW)])}. Mean ranks: {test}"
         alike = int((self.mean.ranks - self.mean.ranks.min() <= self.mean.critical).sum()) - 1
-        if self.mean.critical > k - 1:
-            text += f", which is more than any two can differ on {n} {self.view}."
-        else:
-            text += f"; within it of {self.methods[0]} are {alike} of the {k - 1} others."
+        too_few = f", which is more than any two can differ on {n} {self.view}."
+        within = f"; within it of {self.methods[0]} are {alike} of the {k - 1} others."
+        text += too_few if self.mean.critical > k - 1 else within
         accuracy = np.array([network.accuracy for network in self.networks[:n]])
         if n < _LEAST or np.isnan(accuracy).any() or len({*accuracy}) < _LEAST:
             return text + self.gains()
@@ -256,12 +254,10 @@ def matrices(boards: Iterable[Board], view: str, of: Sequence[str] = (), metric:
     for board in _joined(every) if view == BENCHMARKS else every:
         rows = board.ranked or board.unranked
         backbones = sorted({row.backbone for row in rows}) if view == "trainings" else [""]
-        for name in chosen(board, of, GROUPS):
-            for backbone in backbones:
-                some = [row for row in rows if backbone in ("", row.backbone)]
-                matrix = _matrix(view, board, some, (name, metric))
-                found += [matrix] if matrix is not None else []
-    return found
+        for name, backbone in product(chosen(board, of, GROUPS), backbones):
+            some = [row for row in rows if backbone in ("", row.backbone)]
+            found.append(_matrix(view, board, some, (name, metric)))
+    return [matrix for matrix in found if matrix is not None]
 
 
 def _joined(boards: Sequence[Board]) -> list[Board]:
@@ -306,21 +302,16 @@ def _matrix(view: str, board: Board, rows: Sequence[Row], number: tuple[str, str
         return None
     ranks = mean_ranks(oriented(values[np.ix_(first, some)], key)).ranks
     first = [first[at] for at in np.argsort(ranks, kind="stable")]
-    rest = [[at for at in range(n) if at not in own] for n, own in zip(values.shape, (first, some), strict=True)]
+    lines, columns = (
+        [*own, *(at for at in range(n) if at not in own)] for n, own in zip(values.shape, (first, some), strict=True)
+    )
     labels, named = _labels(down), dict(zip(across, _labels(across), strict=True))
     if view == "trainings":  # of one backbone, which the title names
         named = {one: " · ".join(part for part in one[1:4] if part != NONE) for one in across}
     networks = [Network(named[one], one[:4], fmean(accuracies[one])) for one in across]
-    return Matrix(
-        view=view,
-        board=board,
-        of=of,
-        key=key,
-        methods=tuple(labels[at] for at in [*first, *rest[0]]),
-        networks=tuple(networks[at] for at in [*some, *rest[1]]),
-        values=values[np.ix_([*first, *rest[0]], [*some, *rest[1]])],
-        compared=(len(first), len(some)),
-    )
+    names, sorted_networks = tuple(labels[at] for at in lines), tuple(networks[at] for at in columns)
+    numbers = values[np.ix_(lines, columns)]
+    return Matrix(view, board, of, key, names, sorted_networks, numbers, (len(first), len(some)))
 
 
 def complete(values: Floats) -> tuple[list[int], list[int]]:
@@ -349,7 +340,7 @@ def _labels(keys: Sequence[_Key]) -> list[str]:
     for key in keys:
         alike = [other for other in keys if other[0] == key[0]]
         parts = [part for at, part in enumerate(key[:-1]) if not at or len({other[at] for other in alike}) > 1]
-        same = sum(all(other[at] == key[at] for at in range(len(key) - 1)) for other in alike)
+        same = sum(other[:-1] == key[:-1] for other in alike)
         labels.append(" · ".join([*(part for part in parts if part not in ("", NONE)), *([key[-1]] * (same > 1))]))
     return labels
 
@@ -364,15 +355,15 @@ def tables(matrix: Matrix) -> list[Table]:
         (*matrix.place(at), method, *(None if np.isnan(value) else float(value) for value in line[:n]))
         for at, (method, line) in enumerate(zip(matrix.methods, matrix.values, strict=True))
     ]
-    columns = [Column("mean rank", "number"), Column("ranks"), Column("method"), *numbers]
+    columns = (*Column.of(("mean rank", "number"), "ranks", "method"), *numbers)
     words = caption(matrix.board, f"{matrix.name} on several {matrix.view}")
-    values = Table(title, tuple(columns), tuple(rows), notes=matrix.notes, caption=words)
+    values = Table(title, columns, tuple(rows), notes=matrix.notes, caption=words)
     taus = [
         (name, *("{:.2f} [{:.2f}, {:.2f}]".format(*matrix.taus[a, b]) if a != b else None for b in range(n)))
         for a, name in enumerate(named)
     ]
-    columns = [Column(matrix.view), *(Column(letters(at)) for at in range(n))]
-    return [with_best(values, k), Table(f"Kendall's τ [95 %] · {title}", tuple(columns), tuple(taus))]
+    columns = Column.of(matrix.view, *map(letters, range(n)))
+    return [with_best(values, k), Table(f"Kendall's τ [95 %] · {title}", columns, tuple(taus))]
 
 
 def table_csv(found: Sequence[Matrix]) -> Table:
@@ -381,12 +372,10 @@ def table_csv(found: Sequence[Matrix]) -> Table:
     numbers = tuple(Column(title, "number") for title in ("value", "rank", "mean_rank"))
     rows: list[tuple[Cell, ...]] = []
     for one in found:
-        for (a, b), value in np.ndenumerate(one.values):
-            if np.isnan(value):
-                continue
-            board, network, ranked = one.board, one.networks[b], a < one.compared[0] and b < one.compared[1]
-            cells: tuple[Cell, ...] = (board.benchmark, board.digest, board.side, one.of, one.key, one.methods[a])
+        place = (one.board.benchmark, one.board.digest, one.board.side, one.of, one.key)
+        for a, b in np.argwhere(~np.isnan(one.values)):
+            network, ranked = one.networks[b], a < one.compared[0] and b < one.compared[1]
             accuracy = None if np.isnan(network.accuracy) else network.accuracy
             ranks = (float(one.ranks[a, b]), float(one.mean.ranks[a])) if ranked else (None, None)
-            rows.append((*cells, network.label, accuracy, float(value), *ranks))
+            rows.append((*place, one.methods[a], network.label, accuracy, float(one.values[a, b]), *ranks))
     return Table("matrix", (*map(Column, about), *numbers), tuple(rows))

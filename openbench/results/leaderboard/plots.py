@@ -53,15 +53,14 @@ def draw_boards(
     drawn: list[Path] = []
     without: list[str] = []
     for board in boards:
-        path = folder / f"{board.benchmark}{'_full_spectrum' if board.full_spectrum else ''}.png"
+        path = folder / f"{board.benchmark}{'_full_spectrum' * board.full_spectrum}.png"
         if path in drawn:  # another version of the benchmark: its digest tells the pictures apart
             path = path.with_name(f"{path.stem}_{board.digest}.png")
-        figure = board_picture(board, families, ranges_of(board, scores))
-        if figure is None:
+        if (figure := board_picture(board, families, ranges_of(board, scores))) is None:
             without.append(path.stem)
-            continue
-        write_whole(path, saved(figure, "png"))
-        drawn.append(path)
+        else:
+            write_whole(path, saved(figure, "png"))
+            drawn.append(path)
     return drawn, without
 
 
@@ -174,12 +173,8 @@ def on_front(points: np.ndarray) -> list[int]:
 
     A point is beaten if another is at least as large on both axes and larger on one.
     """
-    front = []
-    for at, point in enumerate(points):
-        better = (points >= point).all(axis=1) & (points > point).any(axis=1)
-        if not better.any():
-            front.append(at)
-    return sorted(front, key=lambda at: (points[at, 0], -points[at, 1]))
+    beaten = [((points >= point).all(axis=1) & (points > point).any(axis=1)).any() for point in points]
+    return sorted(np.flatnonzero(~np.array(beaten, bool)), key=lambda at: (points[at, 0], -points[at, 1]))
 
 
 def _label_at(axes: Axes, points: np.ndarray, names: Sequence[str]) -> None:

@@ -14,6 +14,8 @@ from openbench.results.leaderboard.ranking import Board, Row
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.views import GROUPS
 
+Sides = Callable[[Sequence[SetScores]], NetworkScores]
+
 
 def ranges_of(board: Board, scores: ScoreStore, groups: Sequence[str] = GROUPS) -> Mapping[tuple[str, ...], RankRange]:
     """Return {run ids of a row: its range of ranks} by the AUROC of the first of some groups that has sets.
@@ -36,29 +38,20 @@ def ranges_of(board: Board, scores: ScoreStore, groups: Sequence[str] = GROUPS) 
     return dict(zip(compared, rank_ranges(by_network), strict=True))
 
 
-def _scored(
-    row: Row, scores: ScoreStore, sides: Callable[[Sequence[SetScores]], NetworkScores]
-) -> dict[str, NetworkScores]:
+def _scored(row: Row, scores: ScoreStore, sides: Sides) -> dict[str, NetworkScores]:
     """{network: scores of the ID side and of each OOD set} of a row; empty if any run's are not there."""
-    by_network: dict[str, NetworkScores] = {}
-    for run in row.members:
-        if not scores.path(run.run_id).is_file():
-            return {}
-        try:
-            by_network[run.network] = sides(scores.read(run.run_id))
-        except OpenbenchError:
-            return {}
-    return by_network
+    try:
+        return {run.network: sides(scores.read(run.run_id)) for run in row.members}
+    except OpenbenchError:
+        return {}
 
 
 def _sides(sets: Sequence[SetScores], full_spectrum: bool, groups: Sequence[str]) -> NetworkScores:
     roles = (Role.ID_TEST, Role.CSID) if full_spectrum else (Role.ID_TEST,)
     ids = [s.scores for s in sorted(sets, key=lambda s: (str(s.role), s.name)) if s.role in roles]
-    for group in groups:
-        oods = [s.scores for s in sorted(sets, key=lambda s: s.name) if s.role == group]
-        if oods:
-            return np.concatenate(ids), oods
-    return np.concatenate(ids), []
+    named = sorted(sets, key=lambda s: s.name)
+    oods = (found for group in groups if (found := [s.scores for s in named if s.role == group]))
+    return np.concatenate(ids), next(oods, [])
 
 
 def _shape(read: Mapping[str, NetworkScores]) -> tuple[tuple[str | int, ...], ...]:

@@ -16,9 +16,7 @@ SOURCE = "Novello et al., arXiv 2403.11532, tables 6 to 8: ADBench's figures and
 PROTOCOL = "adbench"
 METRICS = ("auroc", "conformal_auroc")
 _BENCHMARK = "adbench_"
-_SET = "anomalies"
-# Two decimals are printed.
-_ROUNDING = 0.005
+_ROUNDING = 0.005  # two decimals are printed
 
 Cell = tuple[str, str, str]  # table, our method, metric
 _CELL = ["dataset", "method", "metric"]
@@ -64,7 +62,7 @@ def gaps(records: Iterable[ResultRecord], figures: Mapping[Cell, float]) -> "Dat
         name, node = str(record.benchmark.get("name", "")), record.config.get("benchmark", {})
         if name.startswith(_BENCHMARK) and node.get("protocol") == PROTOCOL:
             about = name.removeprefix(_BENCHMARK), str(record.method["name"])
-            values = record.metrics.get(_SET, {})
+            values = record.metrics.get("anomalies", {})
             known = {key: values[key] for key in METRICS if isinstance(values.get(key), float | int)}
             rows += [(*about, key, node["draw"], float(value)) for key, value in known.items()]
     runs = pd.DataFrame(rows, columns=[*_CELL, "draw", "value"])

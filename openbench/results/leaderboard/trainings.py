@@ -24,9 +24,7 @@ BASELINE_SCORE = "msp"
 _TEXTS, _NUMBERS = ("training", "score", "setting"), ("accuracy", "near", "far", "fpr95")
 COLUMNS = {**dict.fromkeys(_TEXTS, "str"), "seed": "int64", **dict.fromkeys(_NUMBERS, "float64"), "run_id": "str"}
 _CONFIDENCE = 0.95
-# Two differences that happen to be alike would make an interval of no width.
-_LEAST_SEEDS = 3
-_DIGITS = 6
+_LEAST_SEEDS = 3  # two differences that happen to be alike would make an interval of no width
 _SHOWN = {"ID accuracy ↑": "accuracy", "near AUROC ↑": "near", "far AUROC ↑": "far", "near FPR@95 ↓": "fpr95"}
 _GAIN = "near AUROC less cross-entropy's [95 %]"
 _SAME = "its score on cross-entropy: near AUROC ↑"
@@ -45,11 +43,8 @@ def training_runs(runs: Iterable[Run], benchmark: str, backbone: str | None = No
     """
     import pandas as pd
 
-    selected = [
-        run
-        for run in runs
-        if run.benchmark == benchmark and backbone in (None, run.backbone) and not run.training.startswith(NOT_OURS)
-    ]
+    on_it = (run for run in runs if run.benchmark == benchmark and backbone in (None, run.backbone))
+    selected = [run for run in on_it if not run.training.startswith(NOT_OURS)]
     for what, key in (("backbones", "backbone"), ("states of the benchmark", "digest")):
         names = sorted({getattr(run, key) for run in selected})
         if len(names) > 1:
@@ -58,9 +53,9 @@ def training_runs(runs: Iterable[Run], benchmark: str, backbone: str | None = No
     rows = []
     for run in selected:
         about = (run.training, run.method, digest([run.nodes["method"], run.nodes["tune"]])[:8], run.seed)
-        keys = (("id", "accuracy"), ("near", "auroc"), ("far", "auroc"), ("near", "fpr95"))
-        rows.append((*about, *(run.metrics[of][key] for of, key in keys), run.run_id))
-    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS).round(_DIGITS)
+        near, far, accuracy = run.metrics["near"], run.metrics["far"]["auroc"], run.metrics["id"]["accuracy"]
+        rows.append((*about, accuracy, near["auroc"], far, near["fpr95"], run.run_id))
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS).round(6)
     return table.sort_values(list(COLUMNS), ignore_index=True)
 
 
@@ -87,8 +82,7 @@ def comparison(runs: "DataFrame", benchmark: str) -> Table:
     """
     for (training, score, _, seed), twice in runs.groupby([*_TEXTS, "seed"]):
         if len(twice) > 1:
-            what = f"training '{training}' with method '{score}', seed {seed}"
-            ids = " and ".join(twice["run_id"][:2])
+            what, ids = f"training '{training}' with method '{score}', seed {seed}", " and ".join(twice["run_id"][:2])
             raise RecordError(f"{what}: two runs with different recipes, {ids} — compare the folders of one sweep")
     groups = {key: group.set_index("seed") for key, group in runs.groupby(list(_TEXTS))}
     plain = {(score, setting): group for (training, score, setting), group in groups.items() if training == BASELINE}
@@ -107,13 +101,10 @@ def comparison(runs: "DataFrame", benchmark: str) -> Table:
         gain = None if group is base else _gain(group["near"] - base["near"])
         reference = None if same is None else _over_seeds(same["near"])
         rows.append((str(training), str(score), len(group), *cells, gain, reference))
-    percents = (Column(title, "percent", 1) for title in (*_SHOWN, _GAIN, _SAME))
-    return Table(
-        f"Ways of training on {benchmark}",
-        (*Column.of("training", "score", ("seeds", "count")), *percents),
-        tuple(rows),
-        header="percent · mean ± population standard deviation over seeds · each training with the score of its paper",
-    )
+    percents = ((title, "percent", 1) for title in (*_SHOWN, _GAIN, _SAME))
+    columns = Column.of("training", "score", ("seeds", "count"), *percents)
+    header = "percent · mean ± population standard deviation over seeds · each training with the score of its paper"
+    return Table(f"Ways of training on {benchmark}", columns, tuple(rows), header)
 
 
 def _over_seeds(values: "Series") -> Estimate:

@@ -218,11 +218,9 @@ class RecordComparison:
 
     def __str__(self) -> str:
         parts = [f"{self.equal} values equal to rounding"]
-        if self.moved:
-            moved = listed((d.moved.removeprefix("metrics.") for d in self.moved), _SHOWN)
-            parts.append(f"{len(self.moved)} moved within what {SAMPLES} samples can move: {moved}")
-        if self.added:
-            parts.append(f"{len(self.added)} new values, which the record does not have")
+        moved = listed((d.moved.removeprefix("metrics.") for d in self.moved), _SHOWN)
+        parts += [f"{len(self.moved)} moved within what {SAMPLES} samples can move: {moved}"] * bool(self.moved)
+        parts += [f"{len(self.added)} new values, which the record does not have"] * bool(self.added)
         return " · ".join(parts)
 
 
@@ -285,13 +283,11 @@ def _leaves(tree: Mapping[str, Any]) -> dict[Path, Any]:
 
 # Networks of another seed: the range of their numbers, from the spread of the recorded seeds.
 
-_HEADLINES = (
-    ("ID accuracy", "id", "accuracy"),
-    ("near AUROC", "near", "auroc"),
-    ("far AUROC", "far", "auroc"),
-    ("near FPR@95", "near", "fpr95"),
-    ("far FPR@95", "far", "fpr95"),
-)
+_HEADLINES = {
+    "ID accuracy": ("id", "accuracy"),
+    **{f"{group} AUROC": (group, "auroc") for group in ("near", "far")},
+    **{f"{group} FPR@95": (group, "fpr95") for group in ("near", "far")},
+}
 _CONFIDENCE = 0.99  # of each of five numbers, hence at least 0.95 of all five at once
 
 
@@ -319,11 +315,11 @@ class Headline:
         return self.expected is not None and not self.expected[0] <= self.new <= self.expected[1]
 
     def __str__(self) -> str:
-        parts = [f"{self.name}: {100 * self.old:.2f} recorded, {100 * self.new:.2f} here"]
-        if self.expected is not None:
-            parts.append(f"recorded seeds {_range(min(self.seeds), max(self.seeds))}")
-            parts.append(f"one more may lie in {_range(*self.expected)}")
-        return ", ".join(parts)
+        text = f"{self.name}: {100 * self.old:.2f} recorded, {100 * self.new:.2f} here"
+        if self.expected is None:
+            return text
+        seeds = _range(min(self.seeds), max(self.seeds))
+        return f"{text}, recorded seeds {seeds}, one more may lie in {_range(*self.expected)}"
 
 
 def _range(low: float, high: float) -> str:
@@ -373,11 +369,10 @@ def one_more_seed(old: ResultRecord, new: ResultRecord, seeds: Sequence[ResultRe
     from scipy.stats import t as student  # which takes long to load
 
     headlines = []
-    for name, where, key in _HEADLINES:
-        a, b = old.metrics.get(where, {}).get(key), new.metrics.get(where, {}).get(key)
+    for name, (where, key) in _HEADLINES.items():
+        a, b, *recorded = (record.metrics.get(where, {}).get(key) for record in (old, new, *seeds))
         if not (isinstance(a, float | int) and isinstance(b, float | int)):
             continue
-        recorded = (record.metrics.get(where, {}).get(key) for record in seeds)
         values = [float(value) for value in recorded if isinstance(value, float | int)]
         if len(values) < 2:
             headlines.append(Headline(name, a, b))

@@ -41,12 +41,11 @@ def same_machinery(one: ResultRecord, other: ResultRecord) -> bool:
 
     Only libraries that both name are compared: an earlier openbench named fewer.
     """
-    both, keys = (one.provenance, other.provenance), ("processor", "instructions", "device", "threads")
-    facts = [[provenance.get(key) for key in keys] for provenance in both]
-    versions = [provenance.get("libraries") or {} for provenance in both]
-    shared = versions[0].keys() & versions[1].keys()
-    alike = all(versions[0][name] == versions[1][name] for name in shared)
-    return facts[0] == facts[1] and None not in facts[0] and bool(shared) and alike
+    both = (one.provenance, other.provenance)
+    facts, others = ([p.get(key) for key in ("processor", "instructions", "device", "threads")] for p in both)
+    first, second = (provenance.get("libraries") or {} for provenance in both)
+    shared = first.keys() & second.keys()
+    return facts == others and None not in facts and bool(shared) and all(first[k] == second[k] for k in shared)
 
 
 def verify_command(run_id: str, results: Path, config_dir: Path | None = None) -> str:

@@ -131,7 +131,10 @@ def augmentation_of(record: ResultRecord) -> str:
     What differs from that config file stands in brackets, e.g. `pixmix (rounds=2)`, so that two augmentations never
     have one name. A record that does not name its augmentation is called by its classes.
     """
-    recipe = _augmentations(record)
+    node: Any = record.config
+    for key in ("training", "recipe", "augment"):
+        node = node.get(key) if isinstance(node, Mapping) else None
+    recipe = _special(node)
     name = str(record.backbone.get("augment") or " + ".join(_class(node).lower() for node in recipe))
     if not name or not record.backbone.get("training"):
         return NONE
@@ -147,15 +150,8 @@ def outliers_of(record: ResultRecord) -> str:
     return str(record.backbone.get("outliers") or NONE)
 
 
-def _augmentations(record: ResultRecord) -> list[Mapping[str, Any]]:
-    """The augmentations of a record's recipe that are not crops and flips."""
-    node: Any = record.config
-    for key in ("training", "recipe", "augment"):
-        node = node.get(key) if isinstance(node, Mapping) else None
-    return _special(node)
-
-
 def _special(augment: Any) -> list[Mapping[str, Any]]:
+    """The augmentations of a recipe that are not crops and flips."""
     nodes = [a for a in augment if isinstance(a, Mapping)] if isinstance(augment, list | tuple) else []
     return [a for a in nodes if _class(a) not in _PLAIN]
 

@@ -58,17 +58,11 @@ class RecordStore:
         Raises:
             RecordError: a name that would be part of the path holds characters that a path must not.
         """
-        parts = {
-            "benchmark.name": record.benchmark.get("name"),
-            "backbone.name": record.backbone.get("name"),
-            "method.name": record.method.get("name"),
-            "run_id": record.run_id,
-        }
-        for key, part in parts.items():
+        parts = {f"{key}.name": getattr(record, key).get("name") for key in ("benchmark", "backbone", "method")}
+        for key, part in {**parts, "run_id": record.run_id}.items():
             if not (is_page(part) if key == "benchmark.name" else is_part(part)):
                 raise RecordError(f"{key} of a record is {part!r}, but becomes part of a path — allowed: {PART}")
-        benchmark, backbone, method, run_id = parts.values()
-        return self.folder / str(benchmark) / str(backbone) / str(method) / f"{run_id}.json"
+        return self.folder.joinpath(*parts.values(), f"{record.run_id}.json")
 
     def check_writable(self) -> None:
         """Check before a run that its record can be written.

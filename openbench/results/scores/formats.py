@@ -228,8 +228,7 @@ def _distinct(sets: Sequence[SetScores], path: Path) -> list[SetScores]:
         if first is not s and not np.array_equal(first.scores, s.scores):
             raise DataError(f"'{path}' has two sets {s.role}/{s.name} with other scores — keep one of them")
     for role in _SINGLE:
-        names = sorted(name for other, name in found if other == role)
-        if len(names) > 1:
+        if len(names := sorted(name for other, name in found if other == role)) > 1:
             raise DataError(f"'{path}' has {len(names)} sets of the role {role}: {', '.join(names)} — allowed: one")
     return list(found.values())
 
@@ -342,13 +341,9 @@ def _probabilities(rows: _Rows) -> NDArray[np.float64] | None:
     allowed, ends = "a probability from 0 to 1", (-_ROUNDING, 1 + _ROUNDING)
     probabilities = np.stack([rows.numbers(column, allowed, *ends) for column in names], axis=1)
     sums = probabilities.sum(axis=1)
-    bad = np.abs(sums - 1.0) > _SUM
-    if bad.any():
-        first = int(bad.argmax())
-        raise DataError(
-            f"{rows.where(first)}: {names[0]} … {names[-1]} have a sum of {sums[first]:.6g} — allowed: class "
-            "probabilities, which sum to 1"
-        )
+    for first in np.flatnonzero(np.abs(sums - 1.0) > _SUM):
+        found = f"{names[0]} … {names[-1]} have a sum of {sums[first]:.6g}"
+        raise DataError(f"{rows.where(first)}: {found} — allowed: class probabilities, which sum to 1")
     return probabilities
 
 

@@ -79,20 +79,15 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores]) -> Recomputed:
         raise RecordError(f"record {record.run_id}: the scores beside it are not those that were given")
     computed = evaluate(sets, options_of(record))
     by_class = any(s.probabilities is not None for s in sets)
-    old: dict[str, dict[str, Any]] = {}
-    new: dict[str, dict[str, Any]] = {}
-    added: dict[str, dict[str, float | int | str]] = {}
+    old, new, added = (dict[str, dict[str, Any]]() for _ in range(3))
     for name, values in record.metrics.items():
         found = computed.get(name, {})
-        lacking = [key for key in values if key not in found and (by_class or not _NEEDS_CLASSES.fullmatch(key))]
-        if lacking:
-            raise RecordError(
-                f"record {record.run_id} states {name}.{lacking[0]}, which its scores and its options do not give"
-            )
-        if shared := [key for key in found if key in values]:
-            old[name], new[name] = ({key: of[key] for key in shared} for of in (values, found))
-        if more := {key: value for key, value in found.items() if key not in values}:
-            added[name] = more
+        for key in (key for key in values if key not in found):
+            if by_class or not _NEEDS_CLASSES.fullmatch(key):
+                what = f"{name}.{key}, which its scores and its options do not give"
+                raise RecordError(f"record {record.run_id} states {what}")
+        old[name], new[name] = ({key: of[key] for key in found if key in values} for of in (values, found))
+        added[name] = {key: value for key, value in found.items() if key not in values}
     numbers = sum(map(len, old.values()))
     without = sum(map(len, record.metrics.values())) - numbers
     return Recomputed(compare(replace(record, metrics=old), replace(record, metrics=new)), numbers, without, added)

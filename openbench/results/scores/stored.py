@@ -262,10 +262,8 @@ def _class_table(sets: Sequence[SetScores], fields: Sequence[str], about: Mappin
     """The numbers by class of some kinds, a row per image; float32 and float64 stay what they are."""
     import pyarrow as pa
 
-    columns: dict[str, Any] = {}
-    for field in fields:
-        rows = np.concatenate([np.asarray(getattr(s, field)) for s in sets])
-        columns |= {f"{_KINDS[field]}_{k}": pa.array(rows[:, k]) for k in range(rows.shape[1])}
+    numbers = {_KINDS[field]: np.concatenate([np.asarray(getattr(s, field)) for s in sets]) for field in fields}
+    columns = {f"{kind}_{k}": pa.array(column) for kind, rows in numbers.items() for k, column in enumerate(rows.T)}
     return _digested(sets, columns, about)
 
 
@@ -279,10 +277,8 @@ def _with_classes(scores: Sequence[SetScores], table: "pa.Table") -> list[SetSco
     names, roles = (table.column(name).to_numpy() for name in ("set", "role"))
     numbers = {}
     for field, prefix in _KINDS.items():
-        count = sum(name.startswith(f"{prefix}_") for name in table.column_names)
-        if count:
-            columns = [table.column(f"{prefix}_{k}").to_numpy() for k in range(count)]
-            numbers[field] = np.stack(columns, axis=1)
+        if count := sum(name.startswith(f"{prefix}_") for name in table.column_names):
+            numbers[field] = np.stack([table.column(f"{prefix}_{k}").to_numpy() for k in range(count)], axis=1)
     sets, used = [], 0
     for s in scores:
         rows = (names == s.name) & (roles == str(s.role))
@@ -302,16 +298,9 @@ def _splits(table: "pa.Table") -> list[SetScores]:
     for entry in metadata.get(b"splits", b"").decode().split("\n"):
         role, _, name = entry.partition("/")
         rows = (names == name) & (roles == role)
-        numbers = {c: table.column(c).fill_null(-1).to_numpy()[rows] for c in ("score", "label", "prediction")}
-        splits.append(
-            SetScores.of_split(
-                name=name,
-                role=Role(role),
-                scores=numbers["score"],
-                labels=np.asarray(numbers["label"], np.int64),
-                predictions=np.asarray(numbers["prediction"], np.int64),
-            )
-        )
+        scores, *classes = (table.column(c).fill_null(-1).to_numpy()[rows] for c in ("score", "label", "prediction"))
+        labels, predictions = (np.asarray(column, np.int64) for column in classes)
+        splits.append(SetScores.of_split(name, Role(role), scores, labels, predictions))
     if sum(len(s.scores) for s in splits) != table.num_rows:
         raise ValueError(f"{table.num_rows} rows, of which the sets named in its metadata hold fewer")
     return splits
