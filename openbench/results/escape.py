@@ -43,7 +43,7 @@ _LATEX = {
 # are written in them.
 _MARKDOWN = re.compile(r"[\\|<*`~$]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|&(?=#|\w)|:(?=//)|(?<=\bwww)\.", re.IGNORECASE)
 _LINK = re.compile(rf"{_MARKDOWN.pattern}|[\[\]]", re.IGNORECASE)  # brackets end the text of a link
-_BLOCK = re.compile(r"^([#>+=-]|\d+(?=[.)]))")
+_BLOCK = re.compile(r"^((?=[#>+=-])|\d+(?=[.)]))")  # a backslash belongs behind it
 
 
 def one_line(text: str) -> str:
@@ -83,12 +83,7 @@ def markdown(text: str) -> str:
 
 def markdown_paragraph(text: str) -> str:
     """Return text as a Markdown paragraph, which it cannot turn into a heading, a list or a quotation."""
-    inline = markdown(text).strip()
-    first = _BLOCK.match(inline)
-    if not first:
-        return inline
-    end = first.end()
-    return f"\\{inline}" if not inline[0].isdigit() else f"{inline[:end]}\\{inline[end:]}"
+    return _BLOCK.sub(r"\1\\", markdown(text).strip())
 
 
 def markdown_link(text: str, target: str) -> str:

@@ -122,12 +122,15 @@ def check_submission(folder: Path, known: KnownRecords) -> list[RecordVerdict]:
         # A run that is known here with these scores is not a copy: published methods may coincide.
         if one.scores and known.scores.get(record.run_id) != one.scores:
             copied = [run_id for run_id, content in known.scores.items() if content == one.scores]
-            named = [(r.method.get("name"), r.backbone.get("name")) for r in (record, *twins)]
-            renamed = [r.run_id for r, name in zip(twins, named[1:], strict=True) if name != named[0]]
+            renamed = [r.run_id for r in twins if _names(r) != _names(record)]
             one.refused += [_SAME_SCORES.format(", ".join(runs[:_FIRST])) for runs in (copied, renamed) if runs]
             if twins and not copied and not renamed:
                 one.apart.append(_SAME_SCORES.format(", ".join(r.run_id for r in twins[:_FIRST])))
     return [*(RecordVerdict(str(error).partition(" — ")[0], "?", [str(error)]) for error in unreadable), *checked]
+
+
+def _names(record: ResultRecord) -> tuple[Any, Any]:
+    return record.method.get("name"), record.backbone.get("name")
 
 
 def differing_counts(expected: Mapping[str, int], sets: Sequence[SetScores]) -> list[str]:

@@ -71,14 +71,6 @@ def site(results, tmp_path_factory):
     return folder
 
 
-GAPS = """dataset,method,metric,ours,std,draws,published,difference
-wine,knn,auroc,0.9000,0.0100,3,0.88,0.0200
-wine,knn,conformal_auroc,0.8000,0.0100,3,0.80,0.0000
-yeast,knn,auroc,0.7000,0.0100,3,0.70,0.0000
-yeast,knn,conformal_auroc,0.6000,0.0100,3,0.60,0.0000
-wine,lof,auroc,0.9500,0.0000,1,0.85,0.1000
-wine,lof,conformal_auroc,0.9000,0.0000,1,0.80,0.1000
-"""
 RUNS = """training,score,setting,seed,accuracy,near,far,fpr95,run_id
 cross_entropy,msp,aaaa,0,0.9,0.7,0.8,0.5,11
 cross_entropy,msp,aaaa,1,0.9,0.8,0.8,0.5,12
@@ -89,12 +81,11 @@ logitnorm,msp,aaaa,1,0.9,0.9,0.8,0.4,14
 
 @pytest.fixture(scope="session")
 def more(results, tmp_path_factory):
-    """The site of records with AUTC, of tables of ADBench, of trainings, and of a record that was checked."""
+    """The site of records with AUTC, of trainings, and of a record that was checked."""
     folder = tmp_path_factory.mktemp("more")
     shutil.copytree(results, folder / "results")
-    for name, text in (("adbench/comparison.csv", GAPS), ("trainings/digits.csv", RUNS)):
-        (folder / "results" / name).parent.mkdir()
-        (folder / "results" / name).write_text(text)
+    (folder / "results" / "trainings").mkdir()
+    (folder / "results" / "trainings" / "digits.csv").write_text(RUNS)
     for method, autc in (("gen", 0.3), ("mls", 0.2)):
         made = record(method, 0.8, 0.8, benchmark="toy3")
         near = {**made.metrics["near"], "autc": autc, "aufpr": autc, "aufnr": autc}

@@ -7,7 +7,6 @@ from dataclasses import replace
 from operator import attrgetter
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from openbench.core.request import Role
@@ -15,14 +14,12 @@ from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.report.site import write
 from openbench.report.site._boards import comparisons_of
-from openbench.report.site._others import adbench, table_of
+from openbench.report.site._others import table_of
 from openbench.report.site.write import write_site
 from openbench.results.checks import Check, write_check
 from openbench.results.leaderboard import ranking
-from openbench.results.leaderboard.tabular import COLUMNS, METRICS
 from openbench.results.records.store import digest_of
 from openbench.results.scores.stored import ScoreStore
-from openbench.results.tables.frames import write_frame
 from openbench.results.tables.published import Figure, Setup
 from openbench.results.tables.render import Estimate
 
@@ -201,35 +198,6 @@ def test_rows_are_ranked_by_autc_on_a_board_of_its_own(more):
     (board,) = [board for board in data["boards"] if board["title"] == "toy3: AUTC"]
     assert [(row["method"], row["rank"]) for row in board["rows"]] == [("mls", 1), ("gen", 2)]
     assert "near.autc" in board["first"]
-
-
-def test_tables_of_adbench_stand_beside_the_published_means(more):
-    board = boards(more)["ADBench"]
-    whole, part = board["rows"]
-    values = dict(zip((metric["id"] for metric in board["metrics"]), whole["values"], strict=True))
-    assert (whole["method"], whole["rank"]) == ("knn", 1)
-    assert [values[f"mean.auroc{end}"] for end in ("", ".published", ".apart")] == pytest.approx([0.8, 0.79, 0.01])
-    assert values["wine.auroc"] == [0.9, 0.01]
-    assert (part["method"], part["rank"], part["reasons"]) == ("lof", None, ["1 of 2 tables: its mean is over others"])
-
-
-def test_only_means_over_all_tables_are_ranked_and_a_row_without_a_mean_comes_last(tmp_path):
-    first, second = METRICS
-    cells = [(table, method, first, value) for method, value in (("knn", 0.9), ("mcd", 0.8)) for table in "ab"]
-    cells += [("a", "knn", second, 0.8), ("b", "lof", first, 0.7), ("b", "abod", second, 0.8)]
-    rows = [(*cell, 0.0, 3, 0.5, 0.0) for cell in cells]
-    write_frame(pd.DataFrame([], columns=list(COLUMNS)), tmp_path / "comparison.csv", COLUMNS)
-    assert adbench(tmp_path / "comparison.csv") is None
-    write_frame(pd.DataFrame(rows, columns=list(COLUMNS)), tmp_path / "comparison.csv", COLUMNS)
-    rows = adbench(tmp_path / "comparison.csv")["rows"]
-    assert [(row["method"], row["rank"]) for row in rows] == [("knn", 1), ("mcd", 2), ("lof", None), ("abod", None)]
-    assert [row["reasons"] for row in rows[2:]] == [
-        ["1 of 2 tables: its mean is over others"],
-        ["no AUROC was measured"],
-    ]
-    assert rows[3]["values"] == [None] * 8
-    # knn has the second metric on one of its two tables: there is no mean of it.
-    assert rows[0]["values"] == [0.9, 0.5, pytest.approx(0.4), None, None, None, [0.9, 0.0], [0.9, 0.0]]
 
 
 def test_trainings_stand_beside_cross_entropy(more):

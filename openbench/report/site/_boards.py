@@ -236,8 +236,7 @@ _OF_ROW = ("method", "version", "training", "augment", "outliers", "backbone", "
 def _row(row: Row, columns: Sequence[ShownColumn], comparison: PublishedComparison | None) -> Plain:
     return {
         **{name: getattr(row, name) for name in _OF_ROW},
-        "runs": list(row.runs),
-        "reasons": list(row.reasons),
+        **{name: list(getattr(row, name)) for name in ("runs", "reasons")},
         "ms": _mean(run.ms for run in row.members),
         "mib": _mean(run.mib for run in row.members),
         "published": "" if comparison is None else comparison.network,

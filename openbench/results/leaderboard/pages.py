@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from openbench.errors import RecordError
 from openbench.results.escape import markdown
@@ -79,8 +79,7 @@ def leaderboard(
     return files
 
 
-@dataclass(frozen=True)
-class GeneratedPages:
+class GeneratedPages(NamedTuple):
     """A leaderboard that is not written yet.
 
     Args:
@@ -213,17 +212,17 @@ def caption(board: Board, about: str) -> str:
     )
 
 
-# Column title → what it shows. A column of the second group is left out of a page where all its cells would be empty.
-_WHO = {"method": "method", "training": "training"}
-_OPTIONAL = {"augmentation": "augment", "outliers": "outliers"}
+# Column title → what it shows.
+_COLUMNS = {"method": "method", "training": "training", "augmentation": "augment", "outliers": "outliers"}
+_OPTIONAL = ("augment", "outliers")  # left out of a page where all cells would be empty
 _HOW = {"backbone": "backbone", "hyper-parameters": "settings", "tuned": "tuned"}
 _MEASURED = render.Column.of(*((title, "percent") for title in _TITLES), ("runs", "count"), ("networks", "count"))
 
 
 def row_columns(rows: Sequence[Row]) -> dict[str, str]:
     """Return {column title: attribute of a row} of what distinguishes the rows."""
-    optional = {title: name for title, name in _OPTIONAL.items() if any(getattr(row, name) != NONE for row in rows)}
-    return {**_WHO, **optional, **_HOW}
+    empty = [name for name in _OPTIONAL if all(getattr(row, name) == NONE for row in rows)]
+    return {title: name for title, name in (_COLUMNS | _HOW).items() if name not in empty}
 
 
 def distinguishing_columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -393,5 +392,4 @@ def _cells(setup: Setup, figure: Figure) -> tuple[render.Cell, ...]:
 
 
 def _order(cells: tuple[render.Cell, ...]) -> tuple[float | str, ...]:
-    near, far = (-cell.value if isinstance(cell, render.Estimate) else 0.0 for cell in cells[5:7])
-    return (near, far, *map(str, cells))
+    return (*(-(render.value_of(cell) or 0.0) for cell in cells[5:7]), *map(str, cells))

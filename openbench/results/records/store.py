@@ -121,10 +121,11 @@ class RecordStore:
             RecordError: no record fits, or several do, or the file is there but is not a record.
         """
         files = self.paths()
+        fitting = [path for path in files if path.stem == name] or [
+            path for path in files if path.stem.startswith(name)
+        ]
         if name == LATEST and files:  # a record may call itself so
             fitting = [max(files, key=_creation_time)]
-        else:
-            fitting = [path for path in files if path.stem == name] or [p for p in files if p.stem.startswith(name)]
         if len(fitting) > 1:
             shown = listed((f"{p.stem} ({'/'.join(p.parent.parts[-3:])})" for p in fitting), _SHOWN)
             raise RecordError(f"{len(fitting)} records in '{self.root}' begin with '{name}': {shown} — type more of it")
@@ -218,10 +219,8 @@ def packed(path: Path, on_error: OnError) -> Iterator[ResultRecord]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not path.is_file():
-        return
     try:
-        rows = pq.read_table(path, columns=["path", "content"]).to_pylist()
+        rows = pq.read_table(path, columns=["path", "content"]).to_pylist() if path.is_file() else []
     except (OSError, pa.ArrowException) as error:
         raise RecordError(f"{path}: packed records cannot be read ({error}) — restore the file") from error
     for row in rows:

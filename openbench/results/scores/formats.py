@@ -341,7 +341,7 @@ def _probabilities(rows: _Rows) -> NDArray[np.float64] | None:
     allowed, ends = "a probability from 0 to 1", (-_ROUNDING, 1 + _ROUNDING)
     probabilities = np.stack([rows.numbers(column, allowed, *ends) for column in names], axis=1)
     sums = probabilities.sum(axis=1)
-    for first in np.flatnonzero(np.abs(sums - 1.0) > _SUM):
+    for first in np.flatnonzero(np.abs(sums - 1.0) > _SUM).tolist():
         found = f"{names[0]} … {names[-1]} have a sum of {sums[first]:.6g}"
         raise DataError(f"{rows.where(first)}: {found} — allowed: class probabilities, which sum to 1")
     return probabilities

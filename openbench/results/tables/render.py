@@ -271,14 +271,13 @@ def _grids(table: Table, room: int) -> "list[RichTable]":
     if table.headings:
         rows = [[f"{_INDENT}{first}", *others] for first, *others in rows]
     words = [column.kind == "text" for column in table.columns]
-    cells = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in words]
-    cells[0] += table.headings.values()
-    titles = [_longest_word([column.heading]) for column in table.columns]
-    longest = [max(title, *map(len, column), 0) for title, column in zip(titles, cells, strict=True)]
-    least = [
-        max(title, min(most, max(_WORDS, min(_longest_word(column), _WORD)))) if in_words else most
-        for title, most, column, in_words in zip(titles, longest, cells, words, strict=True)
-    ]
+    longest, least = list[int](), list[int]()
+    for at, (column, in_words) in enumerate(zip(table.columns, words, strict=True)):
+        cells = [*(row[at] for row in rows), *(table.headings.values() if at == 0 else ())]
+        title = _longest_word([column.heading])
+        longest.append(max(title, *map(len, cells), 0))
+        folded = max(title, min(longest[at], max(_WORDS, min(_longest_word(cells), _WORD))))
+        least.append(folded if in_words else longest[at])
     style = {**dict.fromkeys(table.second, "underline"), **dict.fromkeys(table.best, "bold")}
     grids = []
     for part in _parts(words, rows, least, room):
@@ -450,10 +449,8 @@ def rendered(tables: Sequence[Table], form: str) -> list[str]:
     if form == "json":
         return [to_json(*tables)]
     if form == "csv" and len(tables) > 1:
-        tables = [
-            replace(t, columns=(Column("table"), *t.columns), rows=tuple((t.title, *row) for row in t.rows))
-            for t in tables
-        ]
+        named = ((t, tuple((t.title, *row) for row in t.rows)) for t in tables)
+        tables = [replace(table, columns=(Column("table"), *table.columns), rows=rows) for table, rows in named]
     return [render(table, form) for table in tables]
 
 
@@ -473,7 +470,6 @@ def to_html(table: Table, notes: Sequence[str] = (), warnings: Sequence[str] = (
     """
     texts = _escaped(table, escape.html)
     styles = [_CELL.format(side="left" if column.kind == "text" else "right") for column in table.columns]
-
     titles = [column.heading for column in texts.columns]
 
     def line(tag: str, cells: Sequence[str]) -> str:

@@ -1,7 +1,6 @@
 """The tables of one record: an overview, and one view per family, with the conventions that its numbers depend on."""
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -232,15 +231,14 @@ def _title(record: ResultRecord) -> str:
 
 def _with_validation(record: ResultRecord) -> list[str]:
     """Accuracy over ID validation and test together: the official test set, where validation was cut out of it."""
-    sizes, values = Counter[str](), record.metrics.get("id", {})
-    for name, count in record.counts.items():
-        sizes[name.partition("/")[0]] += count["n"]
-    parts = [(sizes["id_val"], values.get("id_val_accuracy")), (sizes["id_test"], values.get("accuracy"))]
-    right = [n * value for n, value in parts if n and isinstance(value, float | int)]
-    if len(right) < len(parts):
-        return []
-    total = sizes["id_val"] + sizes["id_test"]
-    return [f"{100 * sum(right) / total:.2f} % (with validation, n = {total})"]
+    right, total = 0.0, 0
+    for role, key in (("id_val/", "id_val_accuracy"), ("id_test/", "accuracy")):
+        n = sum(count["n"] for name, count in record.counts.items() if name.startswith(role))
+        value = record.metrics.get("id", {}).get(key)
+        if not n or not isinstance(value, float | int):
+            return []
+        right, total = right + n * value, total + n
+    return [f"{100 * right / total:.2f} % (with validation, n = {total})"]
 
 
 def deviation_notes(record: ResultRecord) -> tuple[str, ...]:
