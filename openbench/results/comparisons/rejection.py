@@ -154,11 +154,7 @@ _IN_SAMPLE = (
 
 
 def rejection_tables(
-    title: str,
-    rows: Sequence[Contender],
-    tpr: float,
-    doubles: Sequence[tuple[str, str]],
-    figures: PaperFigures,
+    title: str, rows: Sequence[Contender], tpr: float, doubles: Sequence[tuple[str, str]], figures: PaperFigures
 ) -> list[Table]:
     """Return a table for each OOD set: a row for each run, then one for each double score.
 
@@ -180,7 +176,9 @@ def rejection_tables(
         arXiv 2307.05199, table 2.
     """
     pairs = [pair for double in doubles for pair in _pairs(rows, double)]
-    tables = [_table(title, rows, tpr, pairs, ood=name, figures=figures) for name in rows[0].sets]
+    benchmark = str(rows[0].record.benchmark.get("name"))
+    printed = {key: paper for key, paper in figures.items() if key[0] == benchmark and paper.get("min_tpr") == tpr}
+    tables = [_table(title, rows, tpr, pairs, name, printed) for name in rows[0].sets]
     deviations = rows[0].record.benchmark.get("deviations") or ()
     if deviations:
         note = f"Not the benchmark as defined: {'; '.join(map(str, deviations))}."
@@ -193,10 +191,10 @@ def _table(
     rows: Sequence[Contender],
     tpr: float,
     pairs: Sequence[tuple[Contender, Contender]],
-    *,
     ood: str,
     figures: PaperFigures,
 ) -> Table:
+    """The table of one OOD set, with the paper's figures at the same TPR."""
     curves = [SelectiveCurve.of(s.id_test, s.losses, s.ood) for s in (row.sets[ood] for row in rows)]
     shares = [curve.pair.fpr_at_tpr_id_positive(tpr) for curve in curves]
     counted = [i for i, row in enumerate(rows) if not row.in_sample] or range(len(rows))
@@ -209,8 +207,9 @@ def _table(
     for risk, other in pairs:
         who = risk.who._replace(method=f"{risk.who.method}+{other.who.method}", params="best weight of every point")
         found.append((who, True, _double(risk.sets[ood], other.sets[ood], bound)))
-    benchmark = str(rows[0].record.benchmark.get("name"))
-    printed = [_printed(figures, benchmark, ood, who.method, tpr) for who, *_ in found]
+    # KNN+MSP is knn_msp in the paper's figures, and msp+knn at its best weights.
+    papers = {method: paper for (_, of, method), paper in figures.items() if of == ood}
+    printed = [papers.get("_".join(reversed(who.method.split("+"))), {}) for who, *_ in found]
     parts = [who.about.split(" · ") for who, *_ in found]
     shared = [part for part in parts[0] if all(part in other for other in parts)]
     abouts = [" · ".join(part for part in about if part not in shared) for about in parts]
@@ -250,10 +249,3 @@ def _double(r: SelectiveScores, g: SelectiveScores, bound: TprFpr) -> Sequence[f
 
 def _risk(point: OperatingPoint | Unable) -> float | Unable:
     return point if isinstance(point, str) else point.value
-
-
-def _printed(figures: PaperFigures, benchmark: str, ood: str, method: str, tpr: float) -> Mapping[str, float]:
-    """The paper's figures, where its risk is at the same TPR; KNN+MSP is knn_msp, and msp+knn at its best weights."""
-    first, _, second = method.partition("+")
-    printed = figures.get((benchmark, ood, f"{second}_{first}" if second else first), {})
-    return printed if printed.get("min_tpr") == tpr else {}

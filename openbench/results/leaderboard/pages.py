@@ -177,11 +177,9 @@ def _page(name: str, boards: list[Board], published: Figures, seen: Seen) -> str
             f"{markdown(', '.join(digests))}); numbers are comparable within one table only."
         )
     for board in boards:
-        ranked, cited = _ranked(board, published)
-        tables = [_with_seen(ranked, board, board.ranked, seen)] if board.ranked else []
-        unranked = unranked_table(board)
-        tables += [_with_seen(replace(unranked, notes=()), board, board.unranked, seen)] if board.unranked else []
-        parts += [render.to_markdown(table).rstrip("\n") for table in tables]
+        (ranked, cited), unranked = _ranked(board, published), unranked_table(board)
+        for table, rows in ((ranked, board.ranked), (replace(unranked, notes=()), board.unranked)):
+            parts += [render.to_markdown(_with_seen(table, board, rows, seen)).rstrip("\n")] * bool(rows)
         parts += ["\n".join(f"- {markdown(note)}" for note in unranked.notes)] * bool(unranked.notes)
         sources = "; ".join(f"[{mark}] {SOURCES[source]}" for source, mark in cited.items())
         parts += [f"Published: {sources}."] * bool(cited)
@@ -269,9 +267,10 @@ def _ranked(board: Board, published: Figures) -> tuple[render.Table, dict[str, i
 
 def _with_seen(table: render.Table, board: Board, rows: Sequence[Row], seen: Seen) -> render.Table:
     """The table with the OOD classes that each row's network was trained on, if any is known."""
-    nodes = [row.members[0].nodes["backbone"] or {} for row in rows]
-    came = [row.training == RELEASED or "start" in node for row, node in zip(rows, nodes, strict=True)]
-    overlaps = [seen(board.benchmark, node) if known else "" for node, known in zip(nodes, came, strict=True)]
+    nodes = [(row.training, row.members[0].nodes["backbone"] or {}) for row in rows]
+    overlaps = [
+        seen(board.benchmark, node) if training == RELEASED or "start" in node else "" for training, node in nodes
+    ]
     if not any(overlaps):
         return table
     cells = tuple((*line, overlap or None) for line, overlap in zip(table.rows, overlaps, strict=True))
