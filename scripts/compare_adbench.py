@@ -12,7 +12,7 @@ continues where it was. A detector that refuses a table is named and skipped. Pu
 import argparse
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -20,16 +20,16 @@ import pandas as pd
 
 from openbench import paths
 from openbench.compose.config import Composed, composed
+from openbench.core.record import ResultRecord
 from openbench.core.runtime import Runtime
 from openbench.data.tabular import TableFile, table_facts
 from openbench.engine.prepare import prepare
 from openbench.engine.run import run
-from openbench.errors import OpenbenchError
+from openbench.errors import OpenbenchError, RecordError
 from openbench.results.checks import CHECKS
-from openbench.results.leaderboard.tabular import COLUMNS, SOURCE, gaps, load_figures, summary
 from openbench.results.records.store import RecordStore
 from openbench.results.tables.frames import write_frame
-from openbench.results.tables.published import load_names
+from openbench.results.tables.published import load_names, number_in, reference_rows
 
 DETECTORS = (
     *("IForest", "OCSVM", "CBLOF", "COF", "COPOD", "ECOD", "HBOS", "KNN", "LOF", "PCA", "SOD"),
@@ -38,6 +38,15 @@ DETECTORS = (
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 REFERENCE, PACKED = RESULTS / "reference", RESULTS / "adbench"
 KINDS = ("records", "scores")
+FIGURES = "conformal_adbench.csv"
+SOURCE = "Novello et al., arXiv 2403.11532, tables 6 to 8: ADBench's figures and their conformal correction"
+METRICS = ("auroc", "conformal_auroc")
+_ROUNDING = 0.005  # two decimals are printed
+
+Cell = tuple[str, str, str]  # table, our method, metric
+_CELL = ["dataset", "method", "metric"]
+COLUMNS = {**dict.fromkeys(_CELL, "str"), **dict.fromkeys(("ours", "std"), "float64"), "draws": "int64"}
+COLUMNS |= dict.fromkeys(("published", "difference"), "float64")
 
 
 def tables_found() -> list[str]:
@@ -95,6 +104,67 @@ def unpack(results: Path, kinds: Sequence[str] = KINDS, packed: Path = PACKED) -
         for path, content in pd.read_parquet(packed / f"{kind}.parquet").itertuples(index=False):
             (results / path).parent.mkdir(parents=True, exist_ok=True)
             (results / path).write_bytes(content)
+
+
+def load_figures(folder: Path) -> dict[Cell, float]:
+    """Return the published figures of the tables by (table, our method, metric).
+
+    Args:
+        folder: the reference folder.
+
+    Raises:
+        RecordError: no such file, or a value that is not a number.
+    """
+    names, figures = load_names(folder), dict[Cell, float]()
+    if not (folder / FIGURES).is_file():
+        raise RecordError(f"'{folder / FIGURES}' not found — it holds the published figures: {SOURCE}")
+    for where, row in reference_rows(folder, FIGURES):
+        for method in names.ours("detector", row["detector"], "adbench"):
+            figures[row["dataset"], method, row["metric"]] = number_in(row["value"], where)
+    return figures
+
+
+def gaps(records: Iterable[ResultRecord], figures: Mapping[Cell, float]) -> pd.DataFrame:
+    """Return every number that was published and has been run under the published protocol, sorted.
+
+    Columns are COLUMNS: the mean over the draws that were run, their population standard deviation and number, the
+    published figure of two decimals, and ours less it.
+
+    Args:
+        records: any; those of other benchmarks and protocols are skipped.
+        figures: as `load_figures` returns them.
+
+    Raises:
+        RecordError: a table and draw has several records of one method: their settings differ.
+    """
+    rows = []
+    for record in records:
+        name, node = str(record.benchmark.get("name", "")), record.config.get("benchmark", {})
+        if name.startswith("adbench_") and node.get("protocol") == "adbench":
+            about = name.removeprefix("adbench_"), str(record.method["name"])
+            values = record.metrics.get("anomalies", {})
+            known = {key: values[key] for key in METRICS if isinstance(values.get(key), float | int)}
+            rows += [(*about, key, node["draw"], float(value)) for key, value in known.items()]
+    runs = pd.DataFrame(rows, columns=[*_CELL, "draw", "value"])
+    for table, method, _, draw, _ in runs[runs.duplicated([*_CELL, "draw"])].itertuples(index=False):
+        raise RecordError(f"{table}, draw {draw}: two records of method '{method}' — compare the folders of one sweep")
+    drawn = runs.groupby(_CELL)["value"]
+    table = pd.DataFrame({"ours": drawn.mean(), "std": drawn.std(ddof=0), "draws": drawn.size()})
+    table["published"] = pd.Series(figures, dtype="float64").reindex(table.index)
+    table["difference"] = table["ours"] - table["published"]
+    return table.dropna(subset="published").reset_index()[list(COLUMNS)]
+
+
+def summary(table: pd.DataFrame, worst: int = 3) -> list[str]:
+    """Return a line per metric and method: tables, median and largest difference, and where it is largest."""
+    lines = [f"{'metric':<17}{'method':<11}{'tables':>6}{'median':>8}{'beyond rounding':>17}  largest"]
+    for (metric, method), members in table.groupby(["metric", "method"]):
+        size = members["difference"].abs()
+        largest = members.loc[size.sort_values(ascending=False, kind="stable").index[:worst]]
+        listed = ", ".join(f"{gap.dataset} {gap.difference:+.3f}" for gap in largest.itertuples())
+        beyond = int((size > _ROUNDING + 1e-9).sum())
+        lines.append(f"{metric:<17}{method:<11}{len(members):>6}{size.median():>8.4f}{beyond:>17}  {listed}")
+    return lines
 
 
 def main() -> None:

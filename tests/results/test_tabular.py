@@ -1,12 +1,17 @@
 """Tabular records beside published figures: which numbers meet, their means over draws, and what is refused."""
 
+import runpy
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
 from openbench.errors import RecordError
-from openbench.results.leaderboard.tabular import COLUMNS, FIGURES, gaps, load_figures, summary
 
 from .records import make_record
+
+SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "compare_adbench.py"))
+gaps, load_figures, summary = (SCRIPT[name] for name in ("gaps", "load_figures", "summary"))
 
 
 def record(table="wine", draw=1, method="pca", auroc=0.8, protocol="adbench"):
@@ -39,25 +44,18 @@ def test_two_settings_of_one_method_are_refused():
         gaps([record(), record(auroc=0.7)], {})
 
 
-def table_of(*rows):
-    return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
 def test_the_summary_has_the_median_and_names_the_largest_first():
     # Rounding to two decimals explains half a hundredth, as of c.
     rows = [(t, "pca", "auroc", 0.8 + d, 0.0, 3, 0.8, d) for t, d in (("a", 0.01), ("b", -0.2), ("c", 0.005))]
-    head, line = summary(table_of(*rows), worst=2)
+    head, line = summary(pd.DataFrame(rows, columns=list(SCRIPT["COLUMNS"])), worst=2)
     assert line.split() == ["auroc", "pca", "3", "0.0100", "2", "b", "-0.200,", "a", "+0.010"]
     assert len(head) > 40
 
 
-def test_a_damaged_file_is_refused_with_the_line(tmp_path):
-    (tmp_path / FIGURES).write_text("dataset,detector,metric,value\nwine,PCA,auroc,x\n", encoding="utf-8")
+def test_a_missing_file_is_named_and_a_damaged_one_with_the_line(tmp_path):
+    with pytest.raises(RecordError, match=r"conformal_adbench.csv' not found — .* Novello et al\."):
+        load_figures(tmp_path)
+    (tmp_path / SCRIPT["FIGURES"]).write_text("dataset,detector,metric,value\nwine,PCA,auroc,x\n", encoding="utf-8")
     (tmp_path / "names.csv").write_text("kind,published,ours,benchmark\ndetector,PCA,pca,\n", encoding="utf-8")
     with pytest.raises(RecordError, match="line 2: found 'x' — allowed: a number"):
-        load_figures(tmp_path)
-
-
-def test_without_the_file_the_error_names_the_source(tmp_path):
-    with pytest.raises(RecordError, match=r"conformal_adbench.csv' not found — .* Novello et al\."):
         load_figures(tmp_path)
