@@ -13,6 +13,10 @@ from urllib.parse import quote
 _MARKS = 3  # combining marks that one character may have; more would run into other lines
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four are the full-width forms
+_LATEX_MATH = {
+    "±": "pm", "↑": "uparrow", "↓": "downarrow", "≥": "geq", "≤": "leq", "×": "times", "·": "cdot", "→": "rightarrow",
+    "∪": "cup", "†": "dagger", "δ": "delta", "π": "pi", "α": "alpha", "ε": "varepsilon", "λ": "lambda",
+}  # fmt: skip
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -20,24 +24,10 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     **{c: f"\\{c}" for c in "&%$#_{}"},
-    "±": r"$\pm$",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "×": r"$\times$",
-    "δ": r"$\delta$",
-    "π": r"$\pi$",
-    "α": r"$\alpha$",
-    "ε": r"$\varepsilon$",
-    "λ": r"$\lambda$",
-    "·": r"$\cdot$",
+    **{sign: rf"$\{name}$" for sign, name in _LATEX_MATH.items()},
     "–": "--",
     "−": "$-$",
-    "→": r"$\rightarrow$",
-    "∪": r"$\cup$",
     "…": r"\ldots{}",
-    "†": r"$\dagger$",
 }
 # What may begin a link, an image, HTML, code, emphasis, a formula or an entity. Brackets alone begin nothing: intervals
 # are written in them.

@@ -19,7 +19,7 @@ from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import SOURCES, Figure, Setup, published_name
 from openbench.results.tables.render import Cell, Estimate
-from openbench.results.tables.views import GROUPS, without_end
+from openbench.results.tables.views import GROUPS, title_of, without_end
 
 Plain = dict[str, Any]
 Facts = Mapping[str, MethodFacts]
@@ -33,19 +33,11 @@ _OF_RECORD = (*_OF_RUN, "header", "counts", "provenance")
 
 
 # Key → title; of near and far, and those of the first two of every set.
-_TITLES = {
-    "auroc": "AUROC",
-    "fpr95": "FPR@95",
-    "fpr95_id_positive": "FPR@95 (ID positive)",
-    "aupr_in": "AUPR-in",
-    "aupr_out": "AUPR-out",
-    "autc": "AUTC",
-    "aufpr": "AUFPR",
-    "aufnr": "AUFNR",
-    "conformal_auroc": "conformal AUROC",
-    "conformal_fpr95": "conformal FPR@95",
-    "oscr": "OSCR",
-}
+_KEYS = (
+    *("auroc", "fpr95", "fpr95_id_positive", "aupr_in", "aupr_out", "autc", "aufpr", "aufnr"),
+    *("conformal_auroc", "conformal_fpr95", "oscr"),
+)
+_TITLES = {key: title_of(key)[:-2] for key in _KEYS} | {"fpr95_id_positive": "FPR@95 (ID positive)"}
 _OF_SETS = ("auroc", "fpr95")
 _OF_ID = {"accuracy": "ID accuracy", "aurc": "AURC", "augrc": "AUGRC", "ece_debiased": "ECE (debiased)"}
 _RISK = re.compile(r"risk@.+")

@@ -1,7 +1,7 @@
 """Thresholds of methods on several groups of ID and OOD data, such as the pairs of a collection."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 
@@ -204,14 +204,10 @@ def _next_to_paper(methods: Sequence[GroupedScores], figures: PaperFigures) -> T
 
 def _means(scored: GroupedScores) -> dict[str, float]:
     """Means over groups by the names of the paper's figures."""
-    curves = [PooledCurve.of(*pair) for pair in scored.groups.values()]
-    measures: dict[str, Callable[[PooledCurve], float]] = {
-        "f1": lambda curve: curve.best_f1.f1,
-        "auroc": PooledCurve.auroc,
-        "fpr95": PooledCurve.fpr_at_tpr,
-        "aupr": lambda curve: curve.aupr_out.trapezoid,
-    }
-    return {key: float(np.mean([measure(curve) for curve in curves])) for key, measure in measures.items()}
+    curves = (PooledCurve.of(*pair) for pair in scored.groups.values())
+    numbers = [(one.best_f1.f1, one.auroc(), one.fpr_at_tpr(), one.aupr_out.trapezoid) for one in curves]
+    means = (float(np.mean(values)) for values in zip(*numbers, strict=True))
+    return dict(zip(("f1", "auroc", "fpr95", "aupr"), means, strict=True))
 
 
 def _lacking(methods: Sequence[GroupedScores]) -> tuple[str, ...]:
