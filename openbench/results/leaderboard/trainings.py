@@ -101,8 +101,8 @@ def comparison(runs: "DataFrame", benchmark: str) -> Table:
         gain = None if group is base else _gain(group["near"] - base["near"])
         reference = None if same is None else _over_seeds(same["near"])
         rows.append((str(training), str(score), len(group), *cells, gain, reference))
-    percents = ((title, "percent", 1) for title in (*_SHOWN, _GAIN, _SAME))
-    columns = Column.of("training", "score", ("seeds", "count"), *percents)
+    percents = (Column(title, "percent", 1) for title in (*_SHOWN, _GAIN, _SAME))
+    columns = (*Column.of("training", "score", ("seeds", "count")), *percents)
     header = "percent · mean ± population standard deviation over seeds · each training with the score of its paper"
     return Table(f"Ways of training on {benchmark}", columns, tuple(rows), header)
 

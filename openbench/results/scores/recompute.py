@@ -86,8 +86,10 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores]) -> Recomputed:
             if by_class or not _NEEDS_CLASSES.fullmatch(key):
                 what = f"{name}.{key}, which its scores and its options do not give"
                 raise RecordError(f"record {record.run_id} states {what}")
-        old[name], new[name] = ({key: of[key] for key in found if key in values} for of in (values, found))
-        added[name] = {key: value for key, value in found.items() if key not in values}
+        if shared := [key for key in found if key in values]:
+            old[name], new[name] = ({key: of[key] for key in shared} for of in (values, found))
+        if more := {key: value for key, value in found.items() if key not in values}:
+            added[name] = more
     numbers = sum(map(len, old.values()))
     without = sum(map(len, record.metrics.values())) - numbers
     return Recomputed(compare(replace(record, metrics=old), replace(record, metrics=new)), numbers, without, added)

@@ -274,9 +274,9 @@ def _grids(table: Table, room: int) -> "list[RichTable]":
     longest, least = list[int](), list[int]()
     for at, (column, in_words) in enumerate(zip(table.columns, words, strict=True)):
         cells = [*(row[at] for row in rows), *(table.headings.values() if at == 0 else ())]
-        title = _longest_word([column.heading])
-        longest.append(max(title, *map(len, cells), 0))
-        folded = max(title, min(longest[at], max(_WORDS, min(_longest_word(cells), _WORD))))
+        heading = _longest_word([column.heading])
+        longest.append(max(heading, *map(len, cells), 0))
+        folded = max(heading, min(longest[at], max(_WORDS, min(_longest_word(cells), _WORD))))
         least.append(folded if in_words else longest[at])
     style = {**dict.fromkeys(table.second, "underline"), **dict.fromkeys(table.best, "bold")}
     grids = []

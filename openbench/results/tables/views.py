@@ -87,8 +87,8 @@ def stream_table(record: ResultRecord) -> Table:
         counts = (_from_to([values.get(key) for values in over[name]]) for key in ("n_id", "n_ood"))
         numbers = (_over_orders([values.get(key) for values in over[name]]) for key in titles)
         rows.append((*_who(record, name), *counts, *numbers))
-    percents = ((title, "percent") for title in titles.values())
-    columns = Column.of("set", "role", "ID images", "OOD images", *percents)
+    percents = (Column(title, "percent") for title in titles.values())
+    columns = (*Column.of("set", "role", "ID images", "OOD images"), *percents)
     plan = record.method.get("stream")
     streams = hyper_parameters(plan) if isinstance(plan, Mapping) else "not stated"
     notes = (f"Streams: {streams}; mean ± population standard deviation over the orders.", *deviation_notes(record))
