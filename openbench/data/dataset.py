@@ -17,8 +17,7 @@ from openbench.core.benchmark import Items, RowItems, Split
 from openbench.core.request import Role
 from openbench.data.manifests import FolderRule, Manifest, load_classes, load_manifest, load_rule
 from openbench.data.own.images import Contents, contents_of, digest_of
-from openbench.data.sources.base import FoundImages, Source, raised_versions
-from openbench.data.sources.items import FileItems, spaced
+from openbench.data.sources.base import FileItems, FoundImages, Source, raised_versions, spaced
 from openbench.data.tabular import is_table_part, table_part
 from openbench.digest import array_sha256, digest
 from openbench.errors import ConfigError, DataError

@@ -24,7 +24,7 @@ from openbench.core.benchmark import Image, Items, RowItems, Split
 from openbench.core.features import FeatureSet
 from openbench.core.method import LiveMethod
 from openbench.core.request import Field, Mixing, Request, Role, Texts
-from openbench.data.sources.items import DEEP
+from openbench.data.sources.base import DEEP
 from openbench.digest import bytes_sha256, row_digests
 from openbench.engine.evaluate import FeatureSource
 from openbench.errors import DataError

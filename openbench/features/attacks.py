@@ -16,7 +16,7 @@ from openbench.core.features import FeatureSet
 from openbench.core.method import Composite, LiveMethod, Method
 from openbench.core.preprocess import OwnPreprocess
 from openbench.core.request import Field, Request, Role
-from openbench.data.sources.items import ArrayItems
+from openbench.data.sources.base import ArrayItems
 from openbench.digest import digest, generator_of
 from openbench.errors import MethodError, NotApplicableError
 from openbench.features._arrays import NamedRows

@@ -11,8 +11,8 @@ from openbench.core.benchmark import Image, Items, RowItems, Split
 from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.request import Corruption, Field, Mixing, Request, Role
 from openbench.data.loading import cropped
+from openbench.data.sources.base import MadeItems
 from openbench.data.sources.imagenet_c import KINDS, corrupt
-from openbench.data.sources.items import MadeItems
 from openbench.digest import digest, generator_of
 from openbench.errors import ConfigError, check_choice
 

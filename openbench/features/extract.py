@@ -15,7 +15,7 @@ from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Items, RowItems, Split
 from openbench.core.method import LiveMethod
 from openbench.data.loading import batches
-from openbench.data.sources.items import MadeItems
+from openbench.data.sources.base import MadeItems
 from openbench.digest import digest
 from openbench.errors import DataError, MethodError
 from openbench.features._arrays import NamedRows

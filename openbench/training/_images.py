@@ -14,7 +14,7 @@ from torch import Tensor
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.data.loading import cropped, stack
-from openbench.data.sources.items import decode
+from openbench.data.sources.base import decode
 from openbench.errors import DataError
 from openbench.training.augment.reading import Reading
 

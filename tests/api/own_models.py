@@ -11,7 +11,7 @@ from openbench.api.models.wrap import ImageTask, ModelOptions, wrap
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request, Role
-from openbench.data.sources.items import ArrayItems
+from openbench.data.sources.base import ArrayItems
 
 SIDE, CLASSES = 16, 5
 PLAIN = Preprocess(resize=SIDE, crop=SIDE, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))

@@ -15,7 +15,7 @@ from openbench.core.benchmark import Split
 from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.request import Role
 from openbench.data.loading import batches
-from openbench.data.sources.items import ArrayItems
+from openbench.data.sources.base import ArrayItems
 from openbench.digest import digest
 from openbench.errors import ConfigError, DataError
 

@@ -16,7 +16,7 @@ from openbench.core.benchmark import Split
 from openbench.core.request import Request, Role
 from openbench.data.loading import batches
 from openbench.data.sources.archives import load_pickle
-from openbench.data.sources.items import ArrayItems
+from openbench.data.sources.base import ArrayItems
 from openbench.paths import config_dir
 
 MSP_OF_RESNET20 = "e57cb01b20ece832"

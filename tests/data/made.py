@@ -5,7 +5,7 @@ import numpy as np
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data.sources.items import ArrayItems
+from openbench.data.sources.base import ArrayItems
 
 CLASSES = ("class 0", "class 1", "class 2")
 

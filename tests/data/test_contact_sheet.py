@@ -12,7 +12,7 @@ from openbench.core.benchmark import RowItems, Split
 from openbench.core.request import Role
 from openbench.data.checking.contact_sheet import class_of_each, draw, stats_of, table_line
 from openbench.data.checking.lookalikes import lookalikes
-from openbench.data.sources.items import ArrayItems
+from openbench.data.sources.base import ArrayItems
 
 from .conftest import noisy
 from .made import CLASSES, benchmark_of, split_of

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from openbench.data.sources.items import ArrayItems, FileItems, decode
+from openbench.data.sources.base import ArrayItems, FileItems, decode
 from openbench.errors import DataError
 
 from .conftest import noisy, write_image

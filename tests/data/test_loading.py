@@ -9,7 +9,7 @@ import torch
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.loading import apply, batches
-from openbench.data.sources.items import ArrayItems, FileItems
+from openbench.data.sources.base import ArrayItems, FileItems
 from openbench.errors import DataError
 
 from .conftest import noisy, write_image

@@ -13,7 +13,7 @@ from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.checking import verify
 from openbench.data.checking.verify import refuse_same_images, verify_benchmark, verify_node
-from openbench.data.sources.items import ArrayItems, FileItems
+from openbench.data.sources.base import ArrayItems, FileItems
 from openbench.digest import bytes_sha256
 from openbench.errors import LeakageError
 

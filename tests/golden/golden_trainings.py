@@ -26,7 +26,7 @@ from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.core.runtime import Runtime
-from openbench.data.sources.items import ArrayItems
+from openbench.data.sources.base import ArrayItems
 from openbench.errors import ConfigError
 from openbench.training import base as jobs
 from openbench.training._images import ImageSet

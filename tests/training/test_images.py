@@ -13,7 +13,7 @@ from openbench import _compat
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.loading import batches
-from openbench.data.sources.items import ArrayItems, FileItems
+from openbench.data.sources.base import ArrayItems, FileItems
 from openbench.errors import DataError
 from openbench.training import _images as module
 from openbench.training._images import ImageSet

@@ -10,7 +10,7 @@ from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 
 from openbench.core.request import Role
-from openbench.data.sources.items import ArrayItems
+from openbench.data.sources.base import ArrayItems
 from openbench.training.base import Batch, TrainingData
 from openbench.training.methods import outliers as udg
 from openbench.training.methods.outliers import UDG, balancing, k_means, pure_labels, whitened

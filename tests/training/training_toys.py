@@ -23,7 +23,7 @@ from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request, Role
 from openbench.core.runtime import Runtime
-from openbench.data.sources.items import ArrayItems
+from openbench.data.sources.base import ArrayItems
 from openbench.training._images import ImageSet
 from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.base import Batch, StepInfo, TrainingData, TrainingJob, TrainingMethod, features_and_logits

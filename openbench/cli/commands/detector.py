@@ -267,7 +267,7 @@ def _images(places: Sequence[Path]) -> Iterator[Path]:
 
 def _rows(detector: Any, files: Sequence[Path], group: str | None) -> list[dict[str, Any]]:
     """A row per file; one that cannot be read has an error and nothing else."""
-    from openbench.data.sources.items import decode
+    from openbench.data.sources.base import decode
 
     images, errors = {}, {}
     for file in files:

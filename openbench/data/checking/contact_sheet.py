@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from openbench.core.benchmark import Image, Split
 from openbench.data.loading import channel_statistics
 from openbench.data.manifests import UNNAMED
-from openbench.data.sources.items import spaced
+from openbench.data.sources.base import spaced
 
 _COLUMNS, _ROWS = 12, 6
 _TILE = 0.78  # of a square's side, for the longer side of an image

@@ -18,7 +18,7 @@ from openbench.data.build import advice, fatal, open_benchmark, survey, with_out
 from openbench.data.dataset import SetConfig, readable_fingerprint
 from openbench.data.manifests import Manifest, known_pairs
 from openbench.data.own.features import FeatureItems, FeatureRows
-from openbench.data.sources.items import ArrayItems, FileItems, MadeItems
+from openbench.data.sources.base import ArrayItems, FileItems, MadeItems
 from openbench.digest import array_sha256
 from openbench.errors import DataError, LeakageError, listed
 

@@ -17,7 +17,7 @@ from openbench.core.benchmark import check_distinct
 from openbench.core.preprocess import Preprocess
 from openbench.data.loading import channel_statistics, cropped
 from openbench.data.own.images import NO_CLASS, OwnImages, Row, own_path, read_rows
-from openbench.data.sources.items import spaced
+from openbench.data.sources.base import spaced
 from openbench.errors import ConfigError, DataError, LeakageError
 from openbench.storage.files import write_whole
 from openbench.storage.yaml_file import yaml_text

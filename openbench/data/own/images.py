@@ -18,8 +18,7 @@ from openbench import paths
 from openbench.config.folders import config_folders
 from openbench.core.benchmark import check_distinct
 from openbench.data.sources.archives import read_npz
-from openbench.data.sources.base import FoundImages, ImageFolder, Source, rows_found
-from openbench.data.sources.items import FileItems
+from openbench.data.sources.base import FileItems, FoundImages, ImageFolder, Source, rows_found
 from openbench.digest import digest, file_sha256
 from openbench.errors import DataError
 from openbench.storage.checksum import DamagedError, read_sealed, write_sealed

@@ -16,9 +16,8 @@ from openbench.core.benchmark import Image
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Corruption
 from openbench.data.loading import cropped
-from openbench.data.sources.base import FoundImages, Source
+from openbench.data.sources.base import FoundImages, MadeItems, Source
 from openbench.data.sources.imagenet_c import FAMILIES, KINDS, SEVERITIES, Pixels, Rng, corrupt, gaussian_noise
-from openbench.data.sources.items import MadeItems
 from openbench.digest import generator_of
 from openbench.errors import ConfigError
 

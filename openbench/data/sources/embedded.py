@@ -12,8 +12,7 @@ from PIL import Image as Pillow
 
 from openbench.config.constraints import Seed
 from openbench.core.benchmark import Image
-from openbench.data.sources.base import FoundImages, Source
-from openbench.data.sources.items import MadeItems
+from openbench.data.sources.base import FoundImages, MadeItems, Source
 from openbench.digest import generator_of
 
 _SIDE = 8

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 
 from openbench.config.constraints import Checked, Count, NonNegative, Positive
-from openbench.data.sources.items import DEEP
+from openbench.data.sources.base import DEEP
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 _JPEG = b"\xff\xd8"

@@ -18,7 +18,7 @@ from openbench.config.constraints import Checked, Positive, Share
 from openbench.core.preprocess import Preprocess
 from openbench.data.loading import cropped
 from openbench.data.own.images import contents_of, digest_of
-from openbench.data.sources.items import decode
+from openbench.data.sources.base import decode
 from openbench.digest import digest
 from openbench.errors import DataError
 
