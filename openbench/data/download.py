@@ -116,10 +116,6 @@ class DataSource:
         sizes = [file.size for file in self.files]
         return None if not sizes or None in sizes else sum(size or 0 for size in sizes)
 
-    def missing(self, roots: tuple[Path, ...]) -> list[RemoteFile]:
-        """The files that are in none of the roots."""
-        return [file for file in self.files if not any((root / file.gives).exists() for root in roots)]
-
 
 S = TypeVar("S", bound=DataSource)
 

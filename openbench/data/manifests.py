@@ -17,12 +17,11 @@ from typing import Any
 from openbench import paths
 from openbench.config.folders import config_folders
 from openbench.core.benchmark import check_distinct
-from openbench.data.own.images import Row, own_path, read_list, read_rows
+from openbench.data.own.images import NO_CLASS, Row, own_path, read_list, read_rows
 from openbench.digest import OMIT_IF_DEFAULT, digest
 from openbench.errors import DataError, not_found
 from openbench.storage.files import read_regular
 
-UNNAMED = "-"
 LIST = ".csv.xz"
 _MOST_BYTES = 2**28
 _OVERLAPS = "known_overlaps.txt"
@@ -35,7 +34,7 @@ class _Listing:
 
     def class_names(self) -> tuple[str, ...]:
         """The classes that occur, sorted; empty where the source names none."""
-        return tuple(sorted(set(self.classes) - {UNNAMED}))
+        return tuple(sorted(set(self.classes) - {NO_CLASS}))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,6 @@ _PORTION = 1024  # images; at least a batch
 _AT_ONCE = 4096  # rows that a fitted head classifies
 Names = tuple[str, ...]  # of columns
 RowsOf = Callable[[Split, Names], Iterator[NamedRows]]  # a pass over some images for some columns
-
-WHOLE = Sharding()
 
 
 @dataclass(frozen=True)
@@ -156,7 +154,7 @@ class FeatureStore:
     workers: int = 0
     progress: bool = True
     portion: int = _PORTION
-    sharding: Sharding = WHOLE
+    sharding: Sharding = field(default_factory=Sharding)
 
     def __post_init__(self) -> None:
         """Begin with whole batches, and remember the digests of code for the life of the store."""

@@ -144,7 +144,7 @@ def test_a_row_that_is_id_and_ood_is_refused(capsys):
         ({"far_in_noise": "wide.npy"}, "far.noise 'wide.npy' has 14 columns, train 'train.npz' has 13"),
         ({"train": "gap.npz"}, "train 'gap.npz' has the labels 0, 2 — number the classes 0, 1, 2, … without gaps"),
         ({"train": "absent.npz"}, "'absent.npz' not found"),
-        ({"nera_in_third": "near.npy"}, "set 'nera.third' not found — choose from train, id_val"),
+        ({"nera_in_third": "near.npy"}, "set 'nera.third' not found — available: train, id_val"),
         ({"id_test": ""}, "--features: id_test missing — give id_test=FILE"),
         ({"near_in_third": "", "far_in_noise": ""}, "no OOD test set — give at least one, near or far"),
     ],

@@ -243,12 +243,13 @@ def _new_of_features(args: Namespace, folder: Path) -> int:
     """Write a benchmark of features, and say what comes next."""
     from openbench.backbones.rows import ArrayFeatures
     from openbench.data.own.benchmark import command
-    from openbench.data.own.features import FeatureFiles
+    from openbench.data.own.features import FEATURES, FeatureFiles, array_in
 
     files = FeatureFiles(_by_set(args.features), _by_set(args.labels), _by_set(args.logits), args.head)
     benchmark = files.benchmark(args.name, args.seed)
     if args.head is not None:
-        classifier = ArrayFeatures(args.name, files.columns, head=str(args.head))
+        columns = int(array_in(files.features["train"], FEATURES).shape[1])
+        classifier = ArrayFeatures(args.name, columns, head=str(args.head))
         if classifier.num_classes != (c := len(benchmark.classes)):
             raise DataError(
                 f"head '{args.head}' has {classifier.num_classes} classes, train has {c} — the same expected"
@@ -360,7 +361,8 @@ def _sources_table() -> Table:
 
 def _state(source: DataSource) -> str:
     """How much of a data set's download is there; a dash for one that comes by hand."""
-    absent, files = len(source.missing(paths.data_roots())), len(source.files)
+    roots, files = paths.data_roots(), len(source.files)
+    absent = sum(not any((root / file.gives).exists() for root in roots) for file in source.files)
     if not files:
         return "–"
     return "there" if not absent else "not downloaded" if absent == files else f"{files - absent} of {files} files"

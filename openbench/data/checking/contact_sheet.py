@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from openbench.core.benchmark import Image, Split
 from openbench.data.loading import channel_statistics
-from openbench.data.manifests import UNNAMED
+from openbench.data.own.images import NO_CLASS
 from openbench.data.sources.base import spaced
 
 _COLUMNS, _ROWS = 12, 6
@@ -31,7 +31,7 @@ def class_of_each(split: Split, names: tuple[str, ...]) -> list[str]:
         return list(split.classes) * len(split)
     folders = [key.rpartition("/")[0].rpartition("/")[2] for key in split.keys]
     # A folder of all images is a part of the data set, such as `test`.
-    return folders if len(set(folders)) > 1 else [UNNAMED] * len(folders)
+    return folders if len(set(folders)) > 1 else [NO_CLASS] * len(folders)
 
 
 def stats_of(split: Split, names: tuple[str, ...]) -> str:
@@ -60,7 +60,7 @@ def stats_of(split: Split, names: tuple[str, ...]) -> str:
     colour = f"mean {_numbers(mean)}, std {_numbers(std)}" + (f", {np.mean(grey):.0%} grey" if any(grey) else "")
     few, many = min(classes.values()), max(classes.values())
     told = f"{len(classes)} classes of {few} to {many}" if len(classes) > 1 else f"1 class of {many}"
-    told = "classes not named" if set(classes) == {UNNAMED} else told
+    told = "classes not named" if set(classes) == {NO_CLASS} else told
     return f"{split.role}/{split.name}: {len(split)} images, {size}, {colour}; {told}"
 
 

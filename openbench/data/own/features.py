@@ -16,7 +16,7 @@ from openbench.data.own.benchmark import OwnBenchmark, OwnSet, split, write_file
 from openbench.data.own.images import NO_CLASS, Contents, contents_of, state_of
 from openbench.data.sources.base import FoundImages, Source
 from openbench.digest import bytes_sha256
-from openbench.errors import ConfigError, DataError, check_known, did_you_mean, listed
+from openbench.errors import ConfigError, DataError, check_known, listed, not_found
 from openbench.storage.array_file import open_arrays, reading
 
 Array = NDArray[Any]
@@ -200,8 +200,7 @@ class FeatureFiles:
             group, _, name = where.partition(".")
             if where not in ROLES and not (group in GROUPS and name.replace("_", "").isalnum() and name.isascii()):
                 known = [*ROLES, *(f"{group}.NAME" for group in GROUPS)]
-                hint = did_you_mean(where, known)
-                raise ConfigError(f"--features: set '{where}' not found{hint} — choose from {', '.join(known)}")
+                raise ConfigError(not_found(f"--features: set '{where}'", where, known))
         if lacking := [where for where in ("train", "id_test") if where not in self.features]:
             raise ConfigError(f"--features: {' and '.join(lacking)} missing — give {lacking[0]}=FILE")
         check_known(self.labels, (where for where in self.features if role_of(where).is_id), "--labels")
@@ -247,11 +246,6 @@ class FeatureFiles:
             sets["train"], sets["id_val"] = split(sets["train"], (1 - _VAL, _VAL), seed)
         id_sets = {"train": sets.pop("train"), "val": sets.pop("id_val"), "test": sets.pop("id_test")}
         return OwnBenchmark(name=name, id_sets=id_sets, ood=sets, one_class=not given)
-
-    @property
-    def columns(self) -> int:
-        """The number of features."""
-        return int(array_in(self.features["train"], FEATURES).shape[1])
 
     def _shown(self, where: str) -> str:
         return f"{where} '{self.features[where]}'"
