@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import openbench as ob
-from openbench.backbones.libraries.from_timm import timm_model
+from openbench.backbones.libraries import timm_model
 
 folder = Path(tempfile.mkdtemp())
 size = {"embed_dim": 48, "depth": 4, "num_heads": 4, "img_size": 28}

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from openbench.api.evaluate import evaluate as evaluate
     from openbench.api.features import evaluate_features as evaluate_features
     from openbench.api.methods import Estimator as Estimator, method as method
-    from openbench.api.records import load as load, records as records
-    from openbench.api.result import ModelResults as ModelResults, Result as Result, Results as Results
+    from openbench.api.result import (
+        ModelResults as ModelResults,
+        Result as Result,
+        Results as Results,
+        load as load,
+        records as records,
+    )
     from openbench.api.scores import evaluate_scores as evaluate_scores
     from openbench.core.preprocess import Preprocess as Preprocess
     from openbench.detect.detector import Detector as Detector
@@ -33,8 +38,7 @@ _HOMES = {
     "api.evaluate": ("evaluate",),
     "api.features": ("evaluate_features",),
     "api.methods": ("Estimator", "method"),
-    "api.records": ("load", "records"),
-    "api.result": ("ModelResults", "Result", "Results"),
+    "api.result": ("ModelResults", "Result", "Results", "load", "records"),
     "api.scores": ("evaluate_scores",),
     "core.preprocess": ("Preprocess",),
     "detect.detector": ("Detector",),

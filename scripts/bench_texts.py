@@ -23,8 +23,8 @@ from bench_scale import CLASSES, Row, limited, work
 from torch import Tensor
 
 from openbench import _compat
-from openbench.backbones.heads.prompts import PromptLearning, learnt_prompts
-from openbench.backbones.libraries.zero_shot import OpenClipText
+from openbench.backbones.heads import PromptLearning, learnt_prompts
+from openbench.backbones.open_clip import OpenClipText
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import CLASSES as OF_CLASSES, Field, Texts
 from openbench.data.manifests import load_words

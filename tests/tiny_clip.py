@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from openbench import _compat
-from openbench.backbones.libraries.from_open_clip import open_clip_model
-from openbench.backbones.libraries.zero_shot import ZeroShotBackbone
+from openbench.backbones.open_clip import ZeroShotBackbone, open_clip_model
 
 NAME = "tiny-openbench"
 DIM, SIDE, PATCH = 16, 32, 8

@@ -11,8 +11,7 @@ from openbench.api.arguments import check_benchmark, check_model_name, check_rea
 from openbench.api.methods import chosen_method, named_methods
 from openbench.api.models.wrap import ImageTask, ModelOptions, WrappedModel, config_words, is_name, name_of, wrap
 from openbench.api.result import ModelResults, Results, result_of_run
-from openbench.backbones.base import Backbone
-from openbench.backbones.device import resolve_device
+from openbench.backbones.base import Backbone, resolve_device
 from openbench.compose.config import Composed, composed
 from openbench.config.constraints import check_value
 from openbench.config.overrides import word

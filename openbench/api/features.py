@@ -27,7 +27,7 @@ from openbench.api.arguments import (
 )
 from openbench.api.methods import chosen_method, named_methods
 from openbench.api.result import Result, Results, result_of_run
-from openbench.backbones.device import resolve_device
+from openbench.backbones.base import resolve_device
 from openbench.backbones.rows import AS_THEY_ARE, Rows
 from openbench.config.constraints import Seed, check_value
 from openbench.config.overrides import NAME

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.backbones.anatomy import Anatomy
+from openbench.backbones.base import Precision
 from openbench.backbones.checkpoints import find_weights
-from openbench.backbones.device import Precision
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.constraints import Count, OneOf
 from openbench.core.preprocess import Preprocess

@@ -14,9 +14,8 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from openbench.backbones.anatomy import Anatomy, Tapped, tapping
-from openbench.backbones.base import Backbone, Outputs
+from openbench.backbones.base import HALVES, Backbone, Outputs, Precision, arithmetic, as_input
 from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights
-from openbench.backbones.device import HALVES, Precision, arithmetic, as_input
 from openbench.config.constraints import Count
 from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess

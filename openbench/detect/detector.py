@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from openbench.api.arguments import head_of, path_of
 from openbench.api.methods import chosen_method
 from openbench.api.models.wrap import ModelOptions
-from openbench.backbones.base import Backbone
-from openbench.backbones.device import resolve_device
+from openbench.backbones.base import Backbone, resolve_device
 from openbench.config.constraints import Count, check_value
 from openbench.core.benchmark import Items, RowItems, Split
 from openbench.core.method import Method

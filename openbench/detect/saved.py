@@ -25,9 +25,8 @@ from openbench.api.models.outputs import OutputsBackbone, onnx_session
 from openbench.api.models.parts import unwrapped
 from openbench.api.models.preprocess import prepared
 from openbench.api.models.wrap import ModelOptions, copied
-from openbench.backbones.base import Backbone
+from openbench.backbones.base import Backbone, resolve_device
 from openbench.backbones.checkpoints import apply_weights
-from openbench.backbones.device import resolve_device
 from openbench.backbones.network import NetworkBackbone
 from openbench.backbones.rows import Rows
 from openbench.config.build import build

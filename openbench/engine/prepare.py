@@ -15,13 +15,17 @@ import numpy as np
 import torch
 
 from openbench import paths
-from openbench.backbones.base import Backbone, HeadKind, PromptKind
-from openbench.backbones.device import check_precision, resolve_device
-from openbench.backbones.heads.fit import FittedHead, linear_probe, nearest_mean
-from openbench.backbones.heads.headed import Headed, NearestNeighbours
-from openbench.backbones.heads.prompts import learnt_prompts
-from openbench.backbones.libraries.zero_shot import ZeroShotBackbone
+from openbench.backbones.base import Backbone, HeadKind, PromptKind, check_precision, resolve_device
+from openbench.backbones.heads import (
+    FittedHead,
+    Headed,
+    NearestNeighbours,
+    learnt_prompts,
+    linear_probe,
+    nearest_mean,
+)
 from openbench.backbones.network import NetworkBackbone
+from openbench.backbones.open_clip import ZeroShotBackbone
 from openbench.backbones.rows import FeatureFile
 from openbench.config.build import build, from_node
 from openbench.config.constraints import check_value, hints_of

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from openbench import _compat
 from openbench.backbones.anatomy import last_linear
 from openbench.backbones.cifar import resnet
-from openbench.backbones.libraries.from_open_clip import ZeroShot, _random, anatomy
-from openbench.backbones.libraries.from_timm import timm_model
-from openbench.backbones.libraries.from_torchvision import torchvision_model
+from openbench.backbones.libraries import timm_model, torchvision_model
 from openbench.backbones.network import NetworkBackbone
+from openbench.backbones.open_clip import ZeroShot, _random, anatomy
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request
 

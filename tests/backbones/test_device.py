@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from openbench import _compat
-from openbench.backbones.device import as_input, resolve_device
+from openbench.backbones.base import as_input, resolve_device
 from openbench.errors import ConfigError
 
 

@@ -6,9 +6,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
-from openbench.backbones.heads import fit, headed
-from openbench.backbones.heads.fit import LAMBDAS, linear_probe, nearest_mean
-from openbench.backbones.heads.headed import NearestNeighbours
+from openbench.backbones import heads
+from openbench.backbones.heads import LAMBDAS, NearestNeighbours, linear_probe, nearest_mean
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import DataError
@@ -45,8 +44,8 @@ def test_linear_probe_is_scikit_learns_at_the_chosen_weight():
 
 @pytest.mark.parametrize(("steps", "early"), [(3000, False), (3, True)])
 def test_what_is_left_of_the_gradient_is_recorded_and_said_where_it_is_too_much(steps, early, monkeypatch):
-    monkeypatch.setattr(fit, "LAMBDAS", (0.1,))
-    monkeypatch.setitem(fit._OPTIONS, "maxiter", steps)
+    monkeypatch.setattr(heads, "LAMBDAS", (0.1,))
+    monkeypatch.setitem(heads._OPTIONS, "maxiter", steps)
     with logged() as said:
         found = linear_probe(TRAIN, VAL, CLASSES)
     scale = np.sqrt(((X - X.mean(0)) ** 2).mean())
@@ -84,8 +83,8 @@ def test_neighbours_vote_as_in_scikit_learn_whatever_the_block(monkeypatch):
     oracle = KNeighborsClassifier(20, weights=votes).fit(unit[0], Y)
     expected = (20 * oracle.predict_proba(unit[1]) + 1 / CLASSES) / 21
     assert torch.softmax(logits, 1).numpy() == pytest.approx(expected, abs=1e-3)
-    monkeypatch.setattr(headed, "_BANK", 7)
-    monkeypatch.setattr(headed, "_QUERIES", 11)
+    monkeypatch.setattr(heads, "_BANK", 7)
+    monkeypatch.setattr(heads, "_QUERIES", 11)
     assert NearestNeighbours(train, CLASSES)(VAL.features).numpy() == pytest.approx(logits.numpy(), abs=1e-4)
 
 
@@ -96,7 +95,7 @@ def test_a_class_without_samples_is_refused(fitting):
 
 
 def test_a_probe_of_separable_classes_has_converged_at_a_small_weight(monkeypatch):
-    monkeypatch.setattr(fit, "LAMBDAS", (10.0, 1e-6))
+    monkeypatch.setattr(heads, "LAMBDAS", (10.0, 1e-6))
     train, val = drawn(0, spread=0.2), drawn(1, spread=0.2)
     found = linear_probe(train, val, CLASSES).about["trials"][1]["cross_entropy"]
     x, y = train.features.numpy().astype(np.float64), train.labels.numpy()

@@ -9,10 +9,9 @@ from torch import nn
 
 from openbench import _compat
 from openbench.backbones.anatomy import Anatomy, tapping
-from openbench.backbones.libraries.from_open_clip import class_names_of, open_clip_model, templates_of
-from openbench.backbones.libraries.from_timm import timm_model
-from openbench.backbones.libraries.from_torchvision import released_file, torchvision_model
+from openbench.backbones.libraries import released_file, timm_model, torchvision_model
 from openbench.backbones.network import NetworkBackbone
+from openbench.backbones.open_clip import class_names_of, open_clip_model, templates_of
 from openbench.config.build import build
 from openbench.config.folders import shipped
 from openbench.core.preprocess import Preprocess

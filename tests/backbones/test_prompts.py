@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from openbench.backbones.heads.prompts import PromptLearning, learnt_prompts
+from openbench.backbones.heads import PromptLearning, learnt_prompts
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import ConfigError, NotApplicableError

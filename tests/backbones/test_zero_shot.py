@@ -11,8 +11,7 @@ from tokenizers.processors import TemplateProcessing
 from torch.nn import functional
 from transformers import PreTrainedTokenizerFast
 
-from openbench.backbones.libraries.from_open_clip import open_clip_model
-from openbench.backbones.libraries.zero_shot import OpenClipText, tokens_and_cut
+from openbench.backbones.open_clip import OpenClipText, open_clip_model, tokens_and_cut
 from openbench.core.request import Field, Request
 from openbench.errors import ConfigError
 from openbench.features.store import FeatureStore

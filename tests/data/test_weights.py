@@ -32,7 +32,7 @@ def test_torchvisions_weights_have_the_address_that_torchvision_states():
     for name, weights in released_weights().items():
         node = yaml.safe_load((config_dir() / f"backbone/{name}.yaml").read_text())
         node = node.get("start", node)
-        if "from_torchvision" in node["_target_"] and "/" not in (node["weights"] or "/"):
+        if "torchvision_model" in node["_target_"] and "/" not in (node["weights"] or "/"):
             stated = models.get_model_weights(node["model"])[node["weights"]].url
             (file,) = weights.files
             if (file.url, file.gives) != (stated, f"weights/{stated.rpartition('/')[2]}"):

@@ -94,7 +94,7 @@ def test_a_network_without_a_classifier_is_scored_by_its_features(config, runtim
     model = timm.create_model("vit_tiny_patch16_224", num_classes=0, img_size=16)
     save_file({name: value.contiguous() for name, value in model.state_dict().items()}, tmp_path / "vit.safetensors")
     backbone = {
-        "_target_": "openbench.backbones.libraries.from_timm.timm_model",
+        "_target_": "openbench.backbones.libraries.timm_model",
         "name": "vit",
         "model": "vit_tiny_patch16_224",
         "weights": str(tmp_path / "vit.safetensors"),

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from openbench.backbones.base import Backbone, Outputs
-from openbench.backbones.heads.headed import Headed
+from openbench.backbones.heads import Headed
 from openbench.core.features import Head
 from openbench.core.request import Field, Perturb, Request
 from openbench.errors import DataError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.backbones.libraries.zero_shot import OpenClipText
+from openbench.backbones.open_clip import OpenClipText
 from openbench.core.request import CLASSES, Texts
 from openbench.errors import ConfigError, DataError, NotApplicableError
 from openbench.features.store import FeatureStore

@@ -9,13 +9,12 @@ from golden_inputs import bell, single
 from torch import Tensor
 from torch.nn import functional
 
-from openbench.backbones.heads import prompts
-from openbench.backbones.heads.headed import HEADS_VERSION
+from openbench.backbones import heads
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 
 CLASSES, WIDTH, DIM, IMAGES, PATCHES = 4, 3, 6, 24, 5
-HOW = prompts.PromptLearning(context=2, epochs=3, batch_size=8, lr=0.1, top=1)
+HOW = heads.PromptLearning(context=2, epochs=3, batch_size=8, lr=0.1, top=1)
 
 
 @dataclass
@@ -36,13 +35,13 @@ class Texts:
 def entries() -> Iterator[Entry]:
     """One entry, a case for each way to learn."""
     fields = {"coop": {Field.FEATURES}, "locoop": {Field.FEATURES, Field.PATCHES}}
-    cases = {name: Case(HEADS_VERSION, lambda read=read: _learnt(read)) for name, read in fields.items()}
-    yield Entry("backbones/prompts", file_of(prompts), cases)
+    cases = {name: Case(heads.HEADS_VERSION, lambda read=read: _learnt(read)) for name, read in fields.items()}
+    yield Entry("backbones/prompts", file_of(heads), cases)
 
 
 def _learnt(read: set[Field]) -> list[float]:
     """The classifier's weights, and the loss of the last epoch."""
-    found = prompts.learnt_prompts(Texts(), _shots(read), _shots(read), HOW)
+    found = heads.learnt_prompts(Texts(), _shots(read), _shots(read), HOW)
     return [*found.head.weight.flatten().tolist(), found.about["loss"]]
 
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from openbench.api.models.preprocess import PreparedTransform, code_of
-from openbench.backbones.base import Backbone, Outputs
-from openbench.backbones.device import arithmetic
+from openbench.backbones.base import Backbone, Outputs, arithmetic
 from openbench.backbones.network import OUTPUTS_VERSION, evaluating, perturbed, state_sha256
 from openbench.core.features import Head
 from openbench.core.request import Request

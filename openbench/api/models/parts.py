@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from openbench.api.models.outputs import failing_on
 from openbench.backbones.anatomy import Anatomy
-from openbench.backbones.libraries import from_torchvision
-from openbench.backbones.libraries.presets import stages
+from openbench.backbones.libraries import stages, torchvision_anatomy
 from openbench.core.preprocess import Preprocess
 from openbench.errors import ConfigError, did_you_mean
 
@@ -216,5 +215,5 @@ def anatomy_of(module: nn.Module, parts: NetworkParts, p: Preprocess) -> Anatomy
         if library == "timm":
             return Anatomy(parts.head, *stages(module))
         if library == "torchvision":
-            return replace(from_torchvision.anatomy(module, (p.channels, p.crop, p.crop)), head=parts.head)
+            return replace(torchvision_anatomy(module, (p.channels, p.crop, p.crop)), head=parts.head)
     return Anatomy(parts.head, {f"stage{i}": name for i, name in enumerate(parts.stages, start=1)})

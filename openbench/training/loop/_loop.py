@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from openbench import __version__
-from openbench.backbones.device import HALVES, Precision, arithmetic, check_precision
+from openbench.backbones.base import HALVES, Precision, arithmetic, check_precision
 from openbench.core.runtime import Runtime
 from openbench.digest import file_sha256
 from openbench.errors import ConfigError, MethodError, TrainingError, pip_install

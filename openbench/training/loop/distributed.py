@@ -13,7 +13,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from openbench.backbones.device import resolve_device
+from openbench.backbones.base import resolve_device
 from openbench.core.runtime import under_torchrun
 from openbench.errors import ConfigError
 

@@ -1,1 +1,0 @@
-"""Classifiers fitted on the cached features of a network that has none."""

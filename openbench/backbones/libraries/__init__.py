@@ -1,1 +1,0 @@
-"""Adapters for torchvision, timm and open_clip."""
