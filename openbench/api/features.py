@@ -48,7 +48,6 @@ from openbench.storage.files import delete_old
 logger = logging.getLogger(__name__)
 
 Tune = Literal["validation", "none", "held_out_classes"]
-SameRows = Literal["error", "allow"]
 Labelled = ArrayLike | tuple[ArrayLike, ArrayLike]
 Sets = Mapping[str, Labelled]
 _BATCH = 4096  # rows read at a time
@@ -71,7 +70,6 @@ def evaluate_features(
     metrics: MetricOptions | Mapping[str, Any] | None = None,
     seed: int = 0,
     classes: Sequence[str] | None = None,
-    same_rows: SameRows = "error",
     name: str = "features",
     backbone: str = "features",
     results: str | Path | bool | None = None,
@@ -102,7 +100,6 @@ def evaluate_features(
         metrics: options, e.g. `{"replicates": 0}`; None = the defaults.
         seed: of methods that draw random numbers.
         classes: names of the ID classes; None = their numbers.
-        same_rows: `error`, or `allow` (and record) rows that two sets share which must differ, e.g. train and far.
         name: of the benchmark in records.
         backbone: name of the network in records.
         results: folder of records, or True for the default one. None = no records.
@@ -129,7 +126,7 @@ def evaluate_features(
         ]
     d = sets[0].shape[1]
     linear = None if head is None else as_head(head, d)
-    benchmark, notes = _benchmark(sets, name, classes, None if linear is None else linear.num_classes, same_rows)
+    benchmark, notes = _benchmark(sets, name, classes, None if linear is None else linear.num_classes)
     for note in notes:
         logger.info(note)
     rows = Rows(backbone, d, head=linear).to(resolve_device(plain(device)))
@@ -221,7 +218,6 @@ class _Features:
         shape: (n, d).
         labels: (n,) classes; None where they are not known.
         hashes: (n, 16) uint8 digest of each row.
-        shared: number of its rows that are also in a set that must differ.
     """
 
     name: str
@@ -231,7 +227,6 @@ class _Features:
     shape: tuple[int, int]
     labels: NDArray[np.int64] | None
     hashes: NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 16), np.uint8))
-    shared: int = 0
 
     @classmethod
     def of(cls, name: str, role: Role, where: str, value: Any) -> "_Features":
@@ -274,12 +269,11 @@ class _Features:
             classes=classes if self.role.is_id else (),
             digest=digest(content),
             expected=n,
-            deviations=(f"{self.shared} rows are on another side, too",) if self.shared else (),
         )
 
 
 def _benchmark(
-    sets: Sequence[_Features], name: str, class_names: Sequence[str] | None, c: int | None, same_rows: SameRows
+    sets: Sequence[_Features], name: str, class_names: Sequence[str] | None, c: int | None
 ) -> tuple[Benchmark, tuple[str, ...]]:
     """The benchmark of some arrays, and notes on them.
 
@@ -288,9 +282,7 @@ def _benchmark(
         name: of the benchmark.
         class_names: of the ID classes; None = their numbers.
         c: number of classes of the head; None without a head.
-        same_rows: whether rows that two sets share which must differ are an error.
     """
-    check_value(same_rows, SameRows, "same_rows")
     d = sets[0].shape[1]
     for s in sets:
         if s.shape[1] != d:
@@ -300,7 +292,7 @@ def _benchmark(
     for s in sets:
         by_kind.setdefault(s.read(), []).append(s.where)
     notes = [f"{', '.join(names)}: {kind} read as float32" for kind, names in by_kind.items() if kind != "float32"]
-    notes += _shared_rows(sets, same_rows)
+    _check_apart(sets)
     splits = [s.split(classes) for s in sets]
     by_role = {s.role: s for s in splits}
     groups = {group: {s.name: s for s in splits if s.role == _ROLES[group]} for group in _GROUPS}
@@ -342,28 +334,22 @@ def _classes(sets: Sequence[_Features], names: Sequence[str] | None, c: int | No
     return ("id",) if count == 1 else tuple(map(str, range(count)))
 
 
-def _shared_rows(sets: Sequence[_Features], same_rows: SameRows) -> list[str]:
-    """Compare sets that must differ by the digests of their rows; return notes on shared rows that are allowed.
+def _check_apart(sets: Sequence[_Features]) -> None:
+    """Compare sets that must differ by the digests of their rows.
 
     Raises:
         LeakageError: they share a row.
     """
-    keys = {id(s): np.ascontiguousarray(s.hashes).view("S16")[:, 0] for s in sets}
-    notes = []
+    keys = {s.where: np.ascontiguousarray(s.hashes).view("S16")[:, 0] for s in sets}
     for first, second in combinations(sets, 2):
         if not must_differ(first.role, second.role):
             continue
-        shared = np.flatnonzero(np.isin(keys[id(second)], keys[id(first)]))
-        if not len(shared):
-            continue
-        text = f"{first.where} and {second.where} have {len(shared):,} rows in common"
-        if same_rows == "error":
+        shared = np.flatnonzero(np.isin(keys[second.where], keys[first.where]))
+        if len(shared):
             raise LeakageError(
-                f"{text}, the first is row {int(shared[0])} of {second.where} — remove them, or pass same_rows='allow'"
+                f"{first.where} and {second.where} have {len(shared):,} rows in common, the first is row "
+                f"{int(shared[0])} of {second.where} — remove them"
             )
-        second.shared += len(shared)
-        notes.append(text)
-    return notes
 
 
 def _absent(role: Role, classes: tuple[str, ...]) -> Split:

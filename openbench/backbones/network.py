@@ -47,9 +47,11 @@ class NetworkBackbone(Backbone):
     Attributes:
         network: for reading only; `module` is for training.
         anatomy: where head and stages are in it.
+        code: further objects whose source shapes the outputs.
     """
 
     network: nn.Module
+    code: tuple[object, ...] = ()
 
     def __init__(
         self,
@@ -121,8 +123,8 @@ class NetworkBackbone(Backbone):
 
     @property
     def made_of(self) -> tuple[object, ...]:
-        """The classes of the network's modules and the functions that made it; their source enters the identity."""
-        return (*{type(module) for module in self.network.modules()}, self._make, self._find)
+        """The classes of the network's modules, the functions that made it, and `code`; their source is identity."""
+        return (*{type(module) for module in self.network.modules()}, self._make, self._find, *self.code)
 
     def to(self, device: torch.device) -> Self:
         """Move the network; return self."""
@@ -222,8 +224,12 @@ class NetworkBackbone(Backbone):
             ):
                 self.network(images)
         self.passes += images.shape[0]  # `len` of a tensor is Python code
-        outputs = self._checked(tapped)
-        return outputs if self.precision == self._full else self._widened(outputs)
+        outputs, head = self._checked(tapped), self.anatomy.classifier(self.network)
+        if self.precision not in HALVES or isinstance(head, nn.Identity):
+            return outputs
+        # The logits of a pass in 16 bits, from the features again: with 8 bits many would tie.
+        with torch.no_grad(), arithmetic("fp32", self.device):
+            return replace(outputs, logits=head(outputs.features))
 
     def traced(self, images: Tensor, request: Request) -> Outputs:
         """Return what `request` names for normalised images (n, 3, h, w), with gradients by the images."""
@@ -237,15 +243,6 @@ class NetworkBackbone(Backbone):
     def _full(self) -> Precision:
         """The precision where 16 bits would not do: gradients vanish in them, and methods expect float32."""
         return "fp32" if self.precision in HALVES else self.precision
-
-    def _widened(self, outputs: Outputs) -> Outputs:
-        """Outputs of a pass in 16 bits as float32, the logits from the features again: with 8 bits many would tie."""
-        features = outputs.features.float()
-        linear = self.anatomy.classifier(self.network)
-        with torch.no_grad(), arithmetic("fp32", self.device):
-            logits = linear(features) if isinstance(linear, nn.Linear) else outputs.logits.float()
-        maps = {layer: rows.float() for layer, rows in outputs.maps.items()}
-        return replace(outputs, logits=logits, features=features, maps=maps)
 
     def _width(self) -> int:
         """The feature dimension of a network without a classifier, from one black image."""
@@ -262,13 +259,14 @@ class NetworkBackbone(Backbone):
             )
 
     def _checked(self, tapped: Tapped) -> Outputs:
+        """What a pass has filled, as float32 whatever the network computes in; maps are already."""
         if tapped.features is None or tapped.logits is None or tapped.features.ndim != 2:
             shape = None if tapped.features is None else tuple(tapped.features.shape)
             raise ConfigError(
                 f"backbone '{self.name}': its head '{self.anatomy.head}' receives {shape}, not one vector (n, d) per "
                 "image — choose another model"
             )
-        return Outputs(tapped.logits, tapped.features, tapped.maps)
+        return Outputs(tapped.logits.float(), tapped.features.float(), tapped.maps)
 
     def _install(self, module: nn.Module, *, trained: bool) -> None:
         # Channels last is the faster layout for convolutions on CPU and CUDA: a quarter less time for ResNet-20.
@@ -282,8 +280,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     """Put a network into eval mode without parameter gradients, and restore it afterwards: training may use it too."""
     learning = [p for p in module.parameters() if p.requires_grad]
     training = [m for m in module.modules() if m.training]
-    for parameter in learning:
-        parameter.requires_grad_(False)
+    module.requires_grad_(False)
     for part in training:
         part.training = False
     try:
@@ -427,7 +424,8 @@ class Ensemble(NetworkBackbone):
     """
 
     def __init__(self, name: str, members: Sequence[NetworkBackbone]) -> None:
-        self.members, first = tuple(members), members[0]
+        self.code = self.members = tuple(members)
+        first = members[0]
         super().__init__(
             name,
             f"mean of {len(members)}: {first.architecture}",
@@ -438,11 +436,6 @@ class Ensemble(NetworkBackbone):
         )
         if all(member.trained for member in members):
             self.load_state(self.module().state_dict(), f"of the members of '{name}'")
-
-    @property
-    def made_of(self) -> tuple[object, ...]:
-        """What makes any network, and the members."""
-        return (*super().made_of, *self.members)
 
 
 class _Mean(nn.Module):

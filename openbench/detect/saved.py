@@ -22,9 +22,8 @@ from openbench import __version__
 from openbench.api.arguments import path_of
 from openbench.api.methods import as_node, chosen_method
 from openbench.api.models.outputs import OutputsBackbone, onnx_session
-from openbench.api.models.parts import unwrapped
 from openbench.api.models.preprocess import prepared
-from openbench.api.models.wrap import ModelOptions, copied
+from openbench.api.models.wrap import ModelOptions, copied, unwrapped
 from openbench.backbones.base import Backbone, resolve_device
 from openbench.backbones.checkpoints import apply_weights
 from openbench.backbones.network import NetworkBackbone

@@ -211,10 +211,3 @@ def test_what_does_not_fit_is_refused_in_words(changes, error, words, tmp_path):
     with pytest.raises(error, match=words):
         evaluated(**changes)
     assert not list((tmp_path / "cache").rglob("*.npy"))
-
-
-def test_rows_on_two_sides_can_be_allowed_and_are_recorded():
-    result = evaluated(far={"svhn": np.concatenate([SVHN, TRAIN[0][:2]])}, same_rows="allow")["msp"]
-    assert result.notes == ("train and far 'svhn' have 2 rows in common",)
-    assert result.record.benchmark["pristine"] is False
-    assert result.record.benchmark["deviations"] == ["svhn (far): 2 rows are on another side, too"]

@@ -1,7 +1,6 @@
 """The user's model as a backbone: where its parts are, what identifies it, what is refused and warned of."""
 
 import copy
-import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -165,11 +164,11 @@ def test_a_network_without_classifier_takes_one_that_is_given():
         refuse_missing_parts(found, method, name)
 
 
-def test_a_softmax_at_the_end_is_taken_off_and_told():
+def test_a_network_that_ends_in_softmax_is_asked_for_its_classifier():
     model = Softmaxed()
-    found = wrapped(model)
-    torch.testing.assert_close(found.backbone.outputs(images(), BOTH).logits, outputs_of(model, images())[1])
-    assert re.search("ends in softmax: .* the outputs of its last linear layer 'fc'", found.warnings[0])
+    with pytest.raises(ConfigError, match=r"no nn.Linear makes its output .* name the classifier: head='fc'"):
+        wrapped(model)
+    check_outputs(wrapped(model, head="fc").backbone, model)
 
 
 def test_probabilities_of_a_function_are_told():

@@ -1,9 +1,10 @@
-"""The user's model as a backbone: a torch module, a function of the images, or an ONNX file."""
+"""The user's model as a backbone: a torch module whose parts are found, a function of the images, or an ONNX file."""
 
 import copy
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from openbench.api.models.outputs import OutputsBackbone, Read, onnx_reader
-from openbench.api.models.parts import NetworkParts, anatomy_of, dtype_of, find_parts, flat, tensors_in, unwrapped
+from openbench.api.models.outputs import OutputsBackbone, Read, failing_on, onnx_reader
 from openbench.api.models.preprocess import (
     WAYS,
     PreparedTransform,
@@ -25,23 +25,210 @@ from openbench.api.models.preprocess import (
     text_of,
 )
 from openbench.backbones.anatomy import Anatomy
-from openbench.backbones.base import Backbone, Outputs
+from openbench.backbones.base import Backbone
+from openbench.backbones.libraries import stages, torchvision_anatomy
 from openbench.backbones.network import NetworkBackbone, state_sha256
 from openbench.config.overrides import NAME, word
 from openbench.core.benchmark import Split
 from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
-from openbench.core.request import Request
 from openbench.data.loading import batches
 from openbench.digest import digest
 from openbench.engine.probe import FEW, ask, some_of
-from openbench.errors import ConfigError
+from openbench.errors import ConfigError, did_you_mean
 from openbench.public import TARGET
+
+_WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
+_STAGES = ("layer1", "layer2", "layer3", "layer4")
+_MOST = 8  # candidates named in a message
+_AS_FUNCTION = "or pass a function of the images that returns (features, logits)"
+
+
+@dataclass(frozen=True)
+class NetworkParts:
+    """The parts of a network.
+
+    Args:
+        pick: key or position of the logits in what the module returns; None = all of it.
+        output: the logits, (n, c).
+        head: dotted name of the nn.Linear that makes the logits; empty where there is none.
+        features: dotted name of the module that makes the features, where that is not the head's input.
+        stages: names of the modules that return maps (n, c, h, w), shallow to deep, as they are usually called.
+    """
+
+    pick: str | int | None
+    output: Tensor
+    head: str
+    features: str = ""
+    stages: tuple[str, ...] = ()
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Return the network inside DataParallel, DistributedDataParallel and torch.compile's wrapper."""
+    while isinstance(inner := getattr(module, _WRAPPERS.get(type(module).__name__, ""), None), nn.Module):
+        module = inner
+    return module
+
+
+def find_parts(
+    module: nn.Module, images: Tensor, name: str, classes: int, *, features: str | None = None, head: str | None = None
+) -> NetworkParts:
+    """Return where the classifier, the features and the stages of a module are.
+
+    The classifier is the nn.Linear whose output the module returns; its input is the features.
+
+    Args:
+        module: in eval mode.
+        images: a few, normalised, in the module's dtype and on its device.
+        name: of the model.
+        classes: number of classes of the benchmark.
+        features: dotted name of the module that makes the features; None = the classifier's input.
+        head: dotted name of the classifier; None = found.
+
+    Raises:
+        ConfigError: no such module, no output (n, c), or more than one layer that may be the classifier.
+    """
+    named = [place for place in (features, head) if place]
+    for place in named:
+        _check_named(module, place, name)
+    calls: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def note(place: str, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if isinstance(output, Tensor) and inputs and isinstance(inputs[0], Tensor):
+            calls.pop(place, None)  # the latest call counts, and stands last
+            calls[place] = (inputs[0], output)
+
+    with ExitStack() as hooks, torch.no_grad(), failing_on(images, name):
+        for place, part in module.named_modules():
+            if place and (isinstance(part, nn.Linear) or place in (*named, *_STAGES)):
+                hooks.enter_context(part.register_forward_hook(partial(note, place)))
+        returned = module(images)
+    pick, output = _logits(returned, name, classes, len(images))
+    linear = {n: c for n, c in calls.items() if isinstance(module.get_submodule(n), nn.Linear) and c[1].ndim == 2}
+    if head:
+        if head not in linear:
+            kind, listed = type(module.get_submodule(head)).__name__, _listed(module, linear)
+            raise ConfigError(f"model '{name}': head '{head}' is {kind} — name an nn.Linear, candidates: {listed}")
+    else:
+        head = _find_head(module, linear, output, name, classes)
+    if features:
+        if features not in calls:
+            raise ConfigError(f"model '{name}': module '{features}' is not called in the forward pass")
+        values = flat(calls[features][1], name, features)
+        if head and values.shape == linear[head][0].shape and torch.equal(values, linear[head][0]):
+            features = ""  # the head's own input
+    children = dict(module.named_children())
+    stages = [stage for stage in _STAGES if stage in children]
+    maps = all(stage in calls and calls[stage][1].ndim == 4 for stage in stages)
+    return NetworkParts(pick, output, head, features or "", tuple(stages) if maps else ())
+
+
+def flat(features: Tensor, name: str, where: str) -> Tensor:
+    """Return a module's output as features (n, d): maps are averaged over their positions.
+
+    Raises:
+        ConfigError: it has another number of axes.
+    """
+    if features.ndim == 4:
+        return features.mean(dim=(2, 3)) if features.shape[2:] != (1, 1) else features.flatten(1)
+    if features.ndim == 2:
+        return features
+    raise ConfigError(
+        f"model '{name}': module '{where}' returns {tuple(features.shape)} — (n, d) or maps (n, d, h, w) expected"
+    )
+
+
+def _check_named(module: nn.Module, place: str, name: str) -> None:
+    names = [n for n, _ in module.named_modules() if n]
+    if place not in names:
+        top = [n for n, _ in module.named_children()]
+        raise ConfigError(
+            f"model '{name}' has no module '{place}'{did_you_mean(place, names)} — its parts: "
+            f"{', '.join(top[:_MOST])}{', …' * (len(top) > _MOST)}; model.named_modules() lists all"
+        )
+
+
+def tensors_in(returned: Any) -> dict[Any, Any]:
+    """Return what a module returns by key, position or attribute; a single tensor by None."""
+    if isinstance(returned, Tensor):
+        return {None: returned}
+    if isinstance(returned, Mapping):
+        return dict(returned)
+    if isinstance(returned, Sequence) and not hasattr(returned, "logits"):
+        return dict(enumerate(returned))
+    return dict(getattr(returned, "__dict__", {}))
+
+
+def _logits(returned: Any, name: str, classes: int, n: int) -> tuple[str | int | None, Tensor]:
+    """The logits in what a module returns for n images, and where they are in it."""
+    parts = tensors_in(returned)
+    fitting = {key: value for key, value in parts.items() if isinstance(value, Tensor) and value.ndim == 2}
+    if "logits" in fitting:
+        fitting = {"logits": fitting["logits"]}
+    if len(fitting) > 1:
+        fitting = {key: value for key, value in fitting.items() if value.shape[1] == classes}
+    if len(fitting) != 1:
+        shapes = [
+            ("" if key is None else f"{key}: ") + (f"{tuple(v.shape)}" if isinstance(v, Tensor) else type(v).__name__)
+            for key, v in parts.items()
+        ]
+        raise ConfigError(
+            f"model '{name}' returns {', '.join(shapes[:_MOST]) or type(returned).__name__}, not one tensor of logits "
+            f"(n, c), or one called 'logits' — name head=… and features=…, {_AS_FUNCTION}"
+        )
+    pick, logits = next(iter(fitting.items()))
+    if len(logits) != n:
+        raise ConfigError(f"model '{name}' returns {len(logits)} rows for {n} images — return a row for each image")
+    return pick, logits
+
+
+def _find_head(
+    module: nn.Module, linear: Mapping[str, tuple[Tensor, Tensor]], output: Tensor, name: str, classes: int
+) -> str:
+    """The name of the linear layer that makes the output; empty if there is none."""
+    equal = partial(torch.allclose, output, rtol=0, atol=0, equal_nan=True)
+    if fitting := [n for n, (_, logits) in linear.items() if logits.shape == output.shape and equal(logits)]:
+        return fitting[-1]
+    if any(logits.shape[1] == output.shape[1] == classes for _, logits in linear.values()):
+        raise ConfigError(
+            f"model '{name}': no nn.Linear makes its output {tuple(output.shape)} alone (candidates: "
+            f"{_listed(module, linear)}) — name the classifier: head='{list(linear)[-1]}', {_AS_FUNCTION}"
+        )
+    return ""
+
+
+def _listed(module: nn.Module, linear: Mapping[str, object]) -> str:
+    """The linear layers by name and size, the last ones first."""
+    parts = [f"'{n}' {module.get_submodule(n).in_features} → {module.get_submodule(n).out_features}" for n in linear]
+    return ", ".join(parts[: -_MOST - 1 : -1]) or "none"
+
+
+def dtype_of(module: nn.Module) -> torch.dtype:
+    """Return the dtype in which a network takes images: that of its first parameter of floating point."""
+    kinds = (p.dtype for p in (*module.parameters(), *module.buffers()) if p.is_floating_point())
+    return next(kinds, torch.float32)
+
+
+def anatomy_of(module: nn.Module, parts: NetworkParts, p: Preprocess) -> Anatomy:
+    """Return where the head of a module is, and the stages with maps.
+
+    Args:
+        module: in eval mode.
+        parts: of it.
+        p: how images reach it.
+    """
+    library = type(module).__module__.partition(".")[0]
+    with suppress(Exception):  # a library's network that the user changed: its maps are not read then
+        if library == "timm":
+            return Anatomy(parts.head, *stages(module))
+        if library == "torchvision":
+            return replace(torchvision_anatomy(module, (p.channels, p.crop, p.crop)), head=parts.head)
+    return Anatomy(parts.head, {f"stage{i}": name for i, name in enumerate(parts.stages, start=1)})
+
 
 _PROBABILITY = 1e-3  # tolerance of a row's sum
 # Prefix, which is the name of a config, → whether `NAME/WEIGHTS` may follow it.
 _LIBRARIES = {"timm": False, "torchvision": True, "open_clip": True}
-_OF_WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".th")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -192,13 +379,7 @@ def config_words(name: str) -> list[str]:
 
 
 def is_name(model: object) -> TypeGuard[str]:
-    """Whether a model is named by a config of openbench or of a library, rather than by a file.
-
-    Raises:
-        ConfigError: it is a file of weights: without the network's class nothing can be computed.
-    """
-    if isinstance(model, str | Path) and Path(model).suffix in _OF_WEIGHTS:
-        raise ConfigError(f"model '{model}' is a file of weights, not a network — load it into a network and pass that")
+    """Whether a model is named by a config of openbench or of a library, rather than by a file."""
     return isinstance(model, str) and not model.endswith(".onnx")
 
 
@@ -211,29 +392,22 @@ def _wrap_backbone(model: Backbone, options: ModelOptions, task: ImageTask) -> W
 
 
 def _wrap_module(model: nn.Module, options: ModelOptions, task: ImageTask) -> WrappedModel:
-    inner, notes = unwrapped(model), list[str]()
+    inner, notes = unwrapped(model), tuple[str, ...]()
     tower = getattr(inner, "visual", None)
     if type(inner).__module__.startswith("open_clip.") and isinstance(tower, nn.Module):
-        inner, notes = tower, ["the image tower of open_clip's model is evaluated, without a text head"]
+        inner, notes = tower, ("the image tower of open_clip's model is evaluated, without a text head",)
     name = options.name or name_of(inner)
     transform = _transform(model, options, task, name)
     module = copied(inner, name).to(options.device)
     images = task.sample(transform.preprocess).to(options.device)
-    given, named_head = (None, options.head) if isinstance(options.head, str) else (options.head, None)
-    classes, tried = len(task.classes), images.to(dtype_of(module))
-    parts = find_parts(module, tried, name, classes, features=options.features, head=named_head)
-    warnings = range_warnings(images, module)
-    if parts.ends_in:
-        warnings = (
-            f"model '{name}' ends in {parts.ends_in}: its outputs are probabilities, so the outputs of its last linear "
-            f"layer '{parts.head}' are taken as logits",
-            *warnings,
-        )
+    given, place = (None, options.head) if isinstance(options.head, str) else (options.head, None)
+    classes = len(task.classes)
+    parts = find_parts(module, images.to(dtype_of(module)), name, classes, features=options.features, head=place)
     if given is not None and parts.head and not parts.features:
         raise ConfigError(f"model '{name}' has the classifier '{parts.head}' — leave head=(W, b) out")
     c = parts.output.shape[1]
     headless = not parts.head and not parts.features and c != classes
-    backbone: Backbone
+    backbone: NetworkBackbone | OutputsBackbone
     if given is None and not parts.features and (parts.head or headless):
         backbone = _as_network(module, parts, name, transform).to(options.device)
     else:
@@ -241,7 +415,7 @@ def _wrap_module(model: nn.Module, options: ModelOptions, task: ImageTask) -> Wr
         read = _reader(module, parts.pick, name, options.features or "", classifier)
         architecture = _architecture_of(module) + (f", features of {options.features}" if options.features else "")
         backbone = OutputsBackbone(name, architecture, read, transform, images, head=given, model=module)
-    return _probed(backbone, type(inner), (*notes, *transform.notes), warnings, task)
+    return _probed(backbone, type(inner), (*notes, *transform.notes), images, task)
 
 
 def _wrap_outputs(model: Any, options: ModelOptions, task: ImageTask) -> WrappedModel:
@@ -265,14 +439,15 @@ def _wrap_outputs(model: Any, options: ModelOptions, task: ImageTask) -> Wrapped
     backbone = OutputsBackbone(
         name, architecture, read, transform, images, head=options.head, model=function, weights_sha256=sha256
     )
-    return _probed(backbone, Path if is_file else type(model), notes, range_warnings(images, None), task)
+    return _probed(backbone, Path if is_file else type(model), notes, images, task)
 
 
 def _probed(
-    backbone: Backbone, kind: type, notes: tuple[str, ...], warnings: tuple[str, ...], task: ImageTask
+    backbone: NetworkBackbone | OutputsBackbone, kind: type, notes: tuple[str, ...], images: Tensor, task: ImageTask
 ) -> WrappedModel:
     """A model of some class, run on a few images; with a warning where its logits are probabilities already."""
     ask(backbone, task.images)
+    warnings = range_warnings(images, backbone.network)
     rows = backbone.probe.rows.get("logits")
     classified = rows is not None and rows.shape[1] > 1 and backbone.classifies
     if classified and (rows >= 0).all() and np.abs(rows.sum(axis=1) - 1).max() < _PROBABILITY:
@@ -326,34 +501,6 @@ class NetworkAdapter(nn.Module):
         return self.end(tensors_in(self.inner(images.to(self.dtype)))[self.pick])
 
 
-class UserNetwork(NetworkBackbone):
-    """A user's module with a linear classifier, or without any.
-
-    Args:
-        module: a copy; it becomes part of the backbone.
-        name: its name.
-        anatomy: where its head and stages are.
-        transform: how images reach it.
-    """
-
-    def __init__(self, module: nn.Module, name: str, anatomy: Anatomy, transform: PreparedTransform) -> None:
-        architecture = _architecture_of(module)
-        super().__init__(name, architecture, lambda: module, lambda _: anatomy, preprocess=transform.preprocess)
-        self.trained = True
-        self._code = (*code_of(module), *transform.code)
-
-    @property
-    def made_of(self) -> tuple[object, ...]:
-        """The classes and functions in the network and in the transform of its images."""
-        return self._code
-
-    def outputs(self, images: Tensor, request: Request) -> Outputs:
-        """Return what `request` names, as float32 whatever the network computes in."""
-        outputs = super().outputs(images, request)
-        maps = {layer: reduced.float() for layer, reduced in outputs.maps.items()}
-        return Outputs(outputs.logits.float(), outputs.features.float(), maps)
-
-
 def copied(module: nn.Module, name: str) -> nn.Module:
     """Return a copy of a network in eval mode; tensors in its attributes are copied without their gradient history.
 
@@ -398,14 +545,17 @@ def _qualified(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _as_network(module: nn.Module, parts: NetworkParts, name: str, transform: PreparedTransform) -> UserNetwork:
+def _as_network(module: nn.Module, parts: NetworkParts, name: str, transform: PreparedTransform) -> NetworkBackbone:
     """A copied module with a linear head, or with no classifier at all, as a backbone."""
     anatomy, dtype = anatomy_of(module, parts, transform.preprocess), dtype_of(module)
     if not parts.head or parts.pick is not None or dtype != torch.float32:
         stages = {stage: f"inner.{path}" for stage, path in anatomy.stages.items()}
         anatomy = replace(anatomy, head=f"inner.{parts.head}" if parts.head else "end", stages=stages)
         module = NetworkAdapter(module, parts.pick, dtype)
-    return UserNetwork(module, name, anatomy, transform)
+    architecture = _architecture_of(module)
+    backbone = NetworkBackbone(name, architecture, lambda: module, lambda _: anatomy, preprocess=transform.preprocess)
+    backbone.trained, backbone.code = True, (*code_of(module), *transform.code)
+    return backbone
 
 
 def _reader(module: nn.Module, pick: str | int | None, name: str, features: str, head: Head | None) -> Read:
