@@ -163,13 +163,13 @@ def output_sides(module: nn.Module, names: Sequence[str], shape: tuple[int, int,
     return [sides[name] for name in names]
 
 
-def last_linear(module: nn.Module) -> str:
-    """Return the dotted name of the last nn.Linear.
+def last_linear(module: nn.Module, kind: type[nn.Module] = nn.Linear) -> str:
+    """Return the dotted name of the last nn.Linear, or of the last module of another kind.
 
     Raises:
         ConfigError: there is none.
     """
-    names: list[str] = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
+    names: list[str] = [name for name, child in module.named_modules() if isinstance(child, kind)]
     if not names:
         raise ConfigError(f"{type(module).__name__} has no nn.Linear — choose a model with a linear classifier")
     return names[-1]

@@ -12,7 +12,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from openbench import _compat
+from openbench import _compat, paths
 from openbench.backbones.anatomy import Anatomy, Layout, choose_stages, last_linear, output_sides
 from openbench.backbones.base import HeadKind, Precision
 from openbench.backbones.checkpoints import SUFFIXES, find_weights, read_weights
@@ -23,22 +23,21 @@ from openbench.digest import file_sha256
 from openbench.errors import CheckpointError, ConfigError, available
 
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
-PRESET: Literal["preset"] = "preset"
 DEFAULT = "default"  # weights: the ones that the library takes where it is given no name
 
 
 def chosen_preprocess(
-    preprocess: Preprocess | Literal["preset"] | None, preset: Preprocess | None, where: str
+    preprocess: Preprocess | Literal["preset"] | None, preset: Callable[[], Preprocess], where: str
 ) -> Preprocess:
-    """Return the preset if the config says `preset`, else the preprocessing that it gives.
+    """Return the preset, which some libraries cannot express, if the config says so, else the preprocessing it gives.
 
     Raises:
-        ConfigError: no preprocessing, another word, or a preset that does not exist.
+        ConfigError: no preprocessing, or another word.
     """
     if isinstance(preprocess, Preprocess):
         return preprocess
-    if preprocess == PRESET and preset is not None:
-        return preset
+    if preprocess == "preset":
+        return preset()
     raise ConfigError(
         f"{where}.preprocess: found {preprocess!r} — allowed: 'preset' (as the weights were published, if they were), "
         "or a node with _target_: openbench.core.preprocess.Preprocess; null = the benchmark's"
@@ -117,13 +116,8 @@ def crop_preprocess(settings: Mapping[str, Any], where: str) -> Preprocess:
             "expressed — give preprocess explicitly"
         )
     scaled = math.floor(height / settings.get("crop_pct", 1.0))
-    return Preprocess(
-        resize=scaled if mode == "center" else (scaled, scaled),
-        crop=height,
-        mean=tuple(settings["mean"]),
-        std=tuple(settings["std"]),
-        interpolation=interpolation,
-    )
+    resize = scaled if mode == "center" else (scaled, scaled)
+    return Preprocess(resize, height, tuple(settings["mean"]), tuple(settings["std"]), interpolation)
 
 
 def stages(module: nn.Module, prefix: str = "") -> tuple[dict[str, str], Layout, int]:
@@ -191,14 +185,14 @@ def timm_model(
     if head is None and tokens is None:
         classes = chosen_classes(num_classes, published.get("num_classes", 1000), isinstance(source, str))
     make = partial(timm.create_model, full, pretrained=False, num_classes=classes, **settings)
-    # Looked up only where it is needed, since some presets cannot be expressed.
-    preset = None
-    if preprocess == PRESET:
-        preset = crop_preprocess(timm.data.resolve_data_config(pretrained_cfg=dict(published)), where)
+
+    def preset() -> Preprocess:
+        return crop_preprocess(timm.data.resolve_data_config(pretrained_cfg=dict(published)), where)
+
     backbone = NetworkBackbone(
         name if tokens is None else f"{name}_{tokens}",
         f"timm {base}, {classes} classes, {sorted(settings.items())}" + (f", tokens {tokens}" if tokens else ""),
-        make if tokens is None else partial(with_tokens, make, tokens, where),
+        make if tokens is None else lambda: TokenFeatures(make(), tokens, where),
         timm_anatomy if tokens is None else lambda module: Anatomy("head", *stages(module.vit, INSIDE)),  # type: ignore[arg-type]
         preprocess=chosen_preprocess(preprocess, preset, where),
         precision=precision,
@@ -216,12 +210,8 @@ def timm_model(
     return backbone.load_state(released, f"of timm's '{full}'")
 
 
-def timm_anatomy(module: nn.Module, prefix: str = "") -> Anatomy:
+def timm_anatomy(module: nn.Module) -> Anatomy:
     """Return where a timm classifier's parts are, from what timm itself says about it.
-
-    Args:
-        module: the classifier.
-        prefix: of its dotted names, where it is part of a larger network.
 
     Raises:
         ConfigError: it has a classifier that is not a single linear one.
@@ -230,7 +220,7 @@ def timm_anatomy(module: nn.Module, prefix: str = "") -> Anatomy:
     names = {id(part): name for name, part in module.named_modules()}
     if not isinstance(head, nn.Linear | nn.Identity):
         raise ConfigError(f"timm's {type(module).__name__}: its classifier is {type(head).__name__}, not one nn.Linear")
-    return Anatomy(names[id(head)], *stages(module, prefix))
+    return Anatomy(names[id(head)], *stages(module))
 
 
 class TokenFeatures(nn.Module):
@@ -243,15 +233,34 @@ class TokenFeatures(nn.Module):
         arXiv 2304.07193 (these and cls_last4+patch_mean).
     """
 
-    def __init__(self, vit: nn.Module, tokens: Tokens) -> None:
+    def __init__(self, vit: Any, tokens: Tokens, where: str) -> None:
+        """Check that it has the tokens.
+
+        Args:
+            vit: the transformer as timm makes it, without a classifier.
+            tokens: which.
+            where: the backbone, for messages.
+
+        Raises:
+            ConfigError: it is not a transformer, or lacks a class token or enough blocks.
+        """
         super().__init__()
         self.vit, self.tokens = vit, tokens
         self.head = nn.Identity()
+        blocks, problem = getattr(vit, "blocks", None), ""
+        if blocks is None or not hasattr(vit, "forward_intermediates") or not hasattr(vit, "num_prefix_tokens"):
+            problem = f"{type(vit).__name__} is not a vision transformer, so it has no tokens"
+        elif "cls" in tokens and getattr(vit, "cls_token", None) is None:
+            problem = "this model has no class token (allowed: patch_mean)"
+        elif "cls_last4" in tokens and len(blocks) < 4:
+            problem = f"the model has {len(blocks)} blocks, 4 are needed"
+        if problem:
+            raise ConfigError(f"{where}: tokens={tokens}: {problem} — or leave tokens null for the model's own pooling")
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, 3, h, w) to features (n, d)."""
         last = 4 if "cls_last4" in self.tokens else 1
-        outputs = self.vit.forward_intermediates(  # type: ignore[operator]
+        outputs = self.vit.forward_intermediates(
             images, indices=last, norm=True, return_prefix_tokens=True, output_fmt="NLC", intermediates_only=True
         )
         # Without a class token there are patches alone.
@@ -259,31 +268,6 @@ class TokenFeatures(nn.Module):
         parts = [prefix[:, 0] for _, prefix in layers] if "cls" in self.tokens else []
         parts += [layers[-1][0].mean(dim=1)] * ("patch_mean" in self.tokens)
         return self.head(torch.cat(parts, dim=1))
-
-
-def with_tokens(make: Callable[[], Any], tokens: Tokens, where: str) -> "TokenFeatures":
-    """Return a transformer with the chosen tokens as features.
-
-    Args:
-        make: returns the transformer as timm makes it, without a classifier.
-        tokens: which.
-        where: the backbone, for messages.
-
-    Raises:
-        ConfigError: it is not a transformer, or lacks a class token or enough blocks.
-    """
-    vit = make()
-    blocks = getattr(vit, "blocks", None)
-    problem = ""
-    if blocks is None or not hasattr(vit, "forward_intermediates") or not hasattr(vit, "num_prefix_tokens"):
-        problem = f"{type(vit).__name__} is not a vision transformer, so it has no tokens"
-    elif "cls" in tokens and getattr(vit, "cls_token", None) is None:
-        problem = "this model has no class token (allowed: patch_mean)"
-    elif "cls_last4" in tokens and len(blocks) < 4:
-        problem = f"the model has {len(blocks)} blocks, 4 are needed"
-    if problem:
-        raise ConfigError(f"{where}: tokens={tokens}: {problem} — or leave tokens null for the model's own pooling")
-    return TokenFeatures(vit, tokens)
 
 
 _CONTAINERS = ("features", "trunk_output", "blocks")
@@ -328,20 +312,21 @@ def torchvision_model(
     names = {**published.__members__, DEFAULT: published.DEFAULT}
     source = chosen_weights(weights, names, where)
     released = names[source] if isinstance(source, str) else None
-    crop = chosen_preprocess(preprocess, _preset(released or published.DEFAULT), where)
+    crop = chosen_preprocess(preprocess, partial(_preset, released or published.DEFAULT), where)
     settings = dict(options or {})
     classes = chosen_classes(num_classes, _PUBLISHED_CLASSES, released is not None) if head is None else 0
     make = partial(models.get_model, model, weights=None, num_classes=classes or _PUBLISHED_CLASSES, **settings)
-    last = None
-    if head is not None:
-        with torch.device("meta"):
-            last = last_linear(make())
-        make = partial(_without_classifier, make, last)
+
+    def headless() -> nn.Module:
+        module = make()
+        module.set_submodule(last_linear(module), nn.Identity())
+        return module
+
     backbone = NetworkBackbone(
         name,
         f"torchvision {model}, {classes} classes, {sorted(settings.items())}",
-        make,
-        partial(torchvision_anatomy, image=(crop.channels, crop.crop, crop.crop), head=last),
+        headless if head else make,
+        partial(torchvision_anatomy, p=crop, kind=nn.Identity if head else nn.Linear),
         preprocess=crop,
         precision=precision,
     )
@@ -349,25 +334,19 @@ def torchvision_model(
     if source is None:
         return backbone
     file = source if isinstance(source, Path) else released_file(names[source].url)
-    return load_file(backbone, file, sha256, () if last is None else (last,))
+    return load_file(backbone, file, sha256, (backbone.anatomy.head,) if head else ())
 
 
-def _without_classifier(make: Callable[[], nn.Module], last: str) -> nn.Module:
-    module = make()
-    module.set_submodule(last, nn.Identity())
-    return module
-
-
-def torchvision_anatomy(module: nn.Module, image: tuple[int, int, int], head: str | None = None) -> Anatomy:
+def torchvision_anatomy(module: nn.Module, p: Preprocess, kind: type[nn.Module] = nn.Linear) -> Anatomy:
     """Return where a torchvision classifier's parts are; without stages where its layout is not known.
 
     Args:
         module: the classifier.
-        image: (channels, height, width) of its input.
-        head: the name of its classifier; None = its last linear layer.
+        p: how images reach it.
+        kind: of its classifier, the last module of this kind: nn.Identity where it has none.
     """
     models = _compat.library("torchvision").models
-    head = head or last_linear(module)
+    head = last_linear(module, kind)
     if isinstance(module, models.VisionTransformer):
         blocks = [f"encoder.layers.{name}" for name, _ in module.encoder.layers.named_children()]
         return Anatomy(head, choose_stages([(block, 1) for block in blocks]), "tokens", prefix_tokens=1)
@@ -378,7 +357,7 @@ def torchvision_anatomy(module: nn.Module, image: tuple[int, int, int], head: st
     for container in _CONTAINERS:
         if container in children:
             parts = [f"{container}.{part}" for part, _ in children[container].named_children()]
-            sides = output_sides(module, parts, image, layout)
+            sides = output_sides(module, parts, (p.channels, p.crop, p.crop), layout)
             return Anatomy(head, choose_stages(list(zip(parts, sides, strict=True))), layout)
     return Anatomy(head)
 
@@ -390,14 +369,12 @@ def released_file(url: str) -> Path:
         CheckpointError: no network, or content that does not begin with the hash digits in the file's name.
     """
     file_name = url.rsplit("/", 1)[-1]
-    try:
-        path = find_weights(f"weights/{file_name}")
-    except CheckpointError:
-        path = Path(torch.hub.get_dir()) / "checkpoints" / file_name
-        if not path.is_file():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with fetching(f"torchvision at {url}"):
-                torch.hub.download_url_to_file(url, str(path))
+    cached = Path(torch.hub.get_dir()) / "checkpoints" / file_name
+    path = next((place for place in paths.places(f"weights/{file_name}") if place.exists()), cached)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with fetching(f"torchvision at {url}"):
+            torch.hub.download_url_to_file(url, str(path))
     stated = re.search(r"-([0-9a-f]{8,})\.", file_name)
     if stated is not None and not (sha256 := file_sha256(path)).startswith(stated[1]):
         raise CheckpointError(
@@ -408,11 +385,5 @@ def released_file(url: str) -> Path:
 
 
 def _preset(weights: Any) -> Preprocess:
-    preset = weights.transforms()
-    return Preprocess(
-        resize=preset.resize_size[0],
-        crop=preset.crop_size[0],
-        mean=tuple(preset.mean),
-        std=tuple(preset.std),
-        interpolation=preset.interpolation.value,
-    )
+    p = weights.transforms()
+    return Preprocess(p.resize_size[0], p.crop_size[0], tuple(p.mean), tuple(p.std), p.interpolation.value)

@@ -66,8 +66,14 @@ class OpenClipText:
         Raises:
             ConfigError: a text that is longer than the model's context.
         """
+        tokens, cut = tokens_and_cut(self.tokenizer, prompts)
+        if cut is not None:
+            prompt = prompts[cut] if len(prompts[cut]) <= _SHOWN else f"{prompts[cut][:_SHOWN]}…"
+            raise ConfigError(
+                f"prompt {prompt!r} is too long for the text tower ({tokens.shape[1]} tokens) — shorten it"
+            )
         with evaluating(self.model), torch.no_grad():
-            embeddings = self.model.encode_text(tokenised(self.tokenizer, prompts).to(self.device))
+            embeddings = self.model.encode_text(tokens.to(self.device))
         return functional.normalize(embeddings.float(), dim=-1).cpu()
 
     @property
@@ -227,23 +233,6 @@ def _projected(visual: Any, block: Any, tokens: Tensor) -> Tensor:
         return x if visual.proj is None else x @ visual.proj
 
 
-def tokenised(tokenizer: Any, prompts: Sequence[str]) -> Tensor:
-    """Return the tokens (m, context) of whole prompts.
-
-    Args:
-        tokenizer: open_clip's, which cuts what is too long without a word.
-        prompts: m texts.
-
-    Raises:
-        ConfigError: a prompt is longer than the text tower's context.
-    """
-    tokens, cut = tokens_and_cut(tokenizer, prompts)
-    if cut is not None:
-        prompt = prompts[cut] if len(prompts[cut]) <= _SHOWN else f"{prompts[cut][:_SHOWN]}…"
-        raise ConfigError(f"prompt {prompt!r} is too long for the text tower ({tokens.shape[1]} tokens) — shorten it")
-    return tokens
-
-
 def tokens_and_cut(tokenizer: Any, prompts: Sequence[str]) -> tuple[Tensor, int | None]:
     """Return the tokens (m, context) of prompts, and the place of the first that is cut; None if all are whole.
 
@@ -383,14 +372,13 @@ def open_clip_model(
     if state is not None:
         state, second_tower = without_no(state)
         apply_weights(whole, state, f"'{source}'")
-    settings = library.get_model_preprocess_cfg(whole)
-    dim = library.get_model_config(model)["embed_dim"]
+    settings, dim = library.get_model_preprocess_cfg(whole), library.get_model_config(model)["embed_dim"]
     backbone = ZeroShotBackbone(
         name,
         f"open_clip {model} zero-shot, {len(names)} classes",
         partial(_random, library, model, dim, len(names)),
         anatomy,
-        preprocess=chosen_preprocess(preprocess, _preset(settings, where), where),
+        preprocess=chosen_preprocess(preprocess, partial(_preset, settings, where), where),
         precision=precision,
     )
     backbone.head_to_fit, backbone.prompt_learning = head, prompt_learning or PromptLearning()

@@ -111,7 +111,7 @@ def test_the_published_prompts_are_80_and_the_names_are_those_of_the_wordnet_ids
         assert by_id == {wnid: library.IMAGENET_CLASSNAMES[every.index(wnid)] for wnid in by_id}
 
 
-@pytest.mark.parametrize("model", ["resnet18", "narrow_vgg11", "mobilenet_v3_small"])
+@pytest.mark.parametrize("model", ["resnet18", "narrow_vgg11", "mobilenet_v3_small", "regnet_y_400mf"])
 def test_a_torchvision_network_without_its_classifier_has_the_same_features(model: str, tmp_path: Path) -> None:
     whole = torchvision_model("whole", model, num_classes=7, preprocess=SMALL).initialise(1)
     torch.save(whole.module().state_dict(), tmp_path / "whole.pt")

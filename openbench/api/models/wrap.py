@@ -222,7 +222,7 @@ def anatomy_of(module: nn.Module, parts: NetworkParts, p: Preprocess) -> Anatomy
         if library == "timm":
             return Anatomy(parts.head, *stages(module))
         if library == "torchvision":
-            return replace(torchvision_anatomy(module, (p.channels, p.crop, p.crop)), head=parts.head)
+            return replace(torchvision_anatomy(module, p), head=parts.head)
     return Anatomy(parts.head, {f"stage{i}": name for i, name in enumerate(parts.stages, start=1)})
 
 
