@@ -132,9 +132,7 @@ def _expressed(transform: object, benchmark: Preprocess) -> Preprocess | None:
     preset = steps.get("ImageClassification")  # of released torchvision weights
     resizing, cropping, normalising = (preset or steps.get(name) for name in ("Resize", "CenterCrop", "Normalize"))
     try:
-        mean, std = _floats((0, 0, 0)), _floats((1, 1, 1))
-        if normalising is not None:
-            mean, std = _floats(normalising.mean), _floats(normalising.std)
+        mean, std = _floats(getattr(normalising, "mean", (0, 0, 0))), _floats(getattr(normalising, "std", (1, 1, 1)))
         if resizing is None and cropping is None:
             return replace(benchmark, mean=mean, std=std)
         resize, crop = (  # None where there is no such step
@@ -197,12 +195,10 @@ def _as_it_is(transform: Any, benchmark: Preprocess, size: str) -> PreparedTrans
             return transform(images=image, return_tensors="pt")["pixel_values"][0]
 
     steps = {type(step).__name__: step for step in _steps(transform)}
-    grey = (
-        "Normalize" in steps and len(_floats(steps["Normalize"].mean)) == 1 and not steps.keys() & {"Grayscale", "RGB"}
-    )
-    content = digest([text_of(transform), names], 64)
-    wrapped = OwnTransform(text_of(transform)[:_MOST], content, "L" if grey else "RGB", function)
-    notes = ["preprocess is run as it is: its steps have no equal here"]
+    one = "Normalize" in steps and len(_floats(steps["Normalize"].mean)) == 1
+    mode: Literal["L", "RGB"] = "L" if one and not steps.keys() & {"Grayscale", "RGB"} else "RGB"
+    text, notes = text_of(transform), ["preprocess is run as it is: its steps have no equal here"]
+    wrapped = OwnTransform(text[:_MOST], digest([text, names], 64), mode, function)
     if _transformed(_noise(96), wrapped).shape[1] != _transformed(_noise(64), wrapped).shape[1]:
         notes.append(size)
         content = digest([wrapped.content, benchmark.resize, benchmark.crop, benchmark.interpolation], 64)
@@ -210,7 +206,7 @@ def _as_it_is(transform: Any, benchmark: Preprocess, size: str) -> PreparedTrans
         def resized(image: Any) -> Any:
             return function(Pillow.fromarray(cropped(np.asarray(image), benchmark)))
 
-        wrapped = OwnTransform(wrapped.text, content, wrapped.mode, resized)
+        wrapped = replace(wrapped, content=content, function=resized)
     side = _transformed(_noise(96), wrapped).shape[1]
     mean, std = _measured(*(_transformed(np.full_like(_noise(96), value), wrapped) for value in (0, 255)))
     return PreparedTransform(OwnPreprocess(resize=side, crop=side, mean=mean, std=std, own=wrapped), code, tuple(notes))
