@@ -26,19 +26,6 @@ _ARGUMENTS = ("benchmark", "method", "backbone", "tune", "seed", "runtime")
 _RUNTIME = tuple(f"runtime.{key}" for key in ("device", "batch_size", "progress", "cache", "results"))
 
 
-def check_benchmark(benchmark: object) -> str:
-    """Return the name of a benchmark.
-
-    Raises:
-        ConfigError: something else than a name, e.g. a path.
-    """
-    if not isinstance(benchmark, str) or not is_part(benchmark):
-        raise ConfigError(
-            f"benchmark is {benchmark!r} — pass a name, for FOLDER/benchmark/NAME.yaml with config_dir='FOLDER'"
-        )
-    return benchmark
-
-
 def check_model_name(name: object, key: str = "name") -> None:
     """Check that a name can be part of the path of a record.
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from openbench.api.arguments import check_benchmark, check_model_name, check_reaches, head_of, path_of, plain, words_of
+from openbench.api.arguments import check_model_name, check_reaches, head_of, path_of, plain, words_of
 from openbench.api.methods import chosen_method, named_methods
 from openbench.api.models.wrap import ImageTask, ModelOptions, WrappedModel, config_words, is_name, name_of, wrap
 from openbench.api.result import ModelResults, Results, result_of_run
@@ -16,6 +16,7 @@ from openbench.compose.config import Composed, composed
 from openbench.config.constraints import check_value
 from openbench.config.overrides import word
 from openbench.core.benchmark import Benchmark
+from openbench.core.names import is_part
 from openbench.core.runtime import Runtime
 from openbench.core.search import ChosenMethod
 from openbench.engine.prepare import Config, SharedObjects, build_method, prepare, train_reader
@@ -82,11 +83,13 @@ def evaluate(
     Raises:
         OpenbenchError: bad arguments or missing data, before anything is computed where possible.
     """
+    if not is_part(benchmark):
+        raise ConfigError(f"benchmark is {benchmark!r} — pass a name, with config_dir='FOLDER' for one of your own")
     chosen, typed = named_methods(methods), words_of(overrides)
     check_value(progress, bool, "progress")
     if name is not None:
         check_model_name(name)
-    words = [f"+benchmark={check_benchmark(benchmark)}", f"tune={word(tune)}", f"seed={word(plain(seed))}", *typed]
+    words = [f"+benchmark={benchmark}", f"tune={word(tune)}", f"seed={word(plain(seed))}", *typed]
     if incomplete is not None:
         words.append(f"benchmark.incomplete={word(incomplete)}")
     settings = {"device": device, "batch_size": batch_size, "cache": cache, "results": results}

@@ -201,9 +201,7 @@ def _check_fitted(benchmark: Benchmark, chosen: ChosenMethod) -> None:
         (benchmark.id_val, "validation features — pass id_val"),
     ):
         if split.role in roles and split.unread:
-            raise NotApplicableError(
-                f"method '{chosen.name}' is fitted on ID {what}=(X, y), or choose a method that is not fitted, e.g. msp"
-            )
+            raise NotApplicableError(f"method '{chosen.name}' is fitted on ID {what}=(X, y), or choose e.g. msp")
 
 
 @dataclass
@@ -346,10 +344,8 @@ def _check_apart(sets: Sequence[_Features]) -> None:
             continue
         shared = np.flatnonzero(np.isin(keys[second.where], keys[first.where]))
         if len(shared):
-            raise LeakageError(
-                f"{first.where} and {second.where} have {len(shared):,} rows in common, the first is row "
-                f"{int(shared[0])} of {second.where} — remove them"
-            )
+            text = f"{first.where} and {second.where} have {len(shared):,} rows in common"
+            raise LeakageError(f"{text}, the first is row {shared[0]} of {second.where} — remove them")
 
 
 def _absent(role: Role, classes: tuple[str, ...]) -> Split:

@@ -113,9 +113,8 @@ def _shipped_node(name: str) -> dict[str, Any]:
     known = sorted({file.stem for place in places for file in (place.path / "method").glob("*.yaml")})
     node = shipped("method", name, places=places) if name in known else None
     if node is None:
-        raise ConfigError(
-            f"method '{name}' not found in configs/method{did_you_mean(name, known)} (python -m openbench list method)"
-        )
+        hint = f"{did_you_mean(name, known)} (python -m openbench list method)"
+        raise ConfigError(f"method '{name}' not found in configs/method{hint}")
     if not node.get(TARGET):
         raise ConfigError(f"method '{name}' is chosen by the training of a network — name the method itself")
     return dict(node)
@@ -135,9 +134,8 @@ def _instance(value: object) -> Method:
     # A run makes a new method from the hyper-parameters, so an attribute beside them would be lost.
     hidden = [name for name in vars(method).keys() - vars(with_params(method, {})).keys() if not name.endswith("_")]
     if hidden:
-        raise ConfigError(
-            f"{type(method).__name__}: the attribute '{min(hidden)}' is not a hyper-parameter — make it a field"
-        )
+        kind = type(method).__name__
+        raise ConfigError(f"{kind}: the attribute '{min(hidden)}' is not a hyper-parameter — make it a field")
     for part in method.params().values():
         if isinstance(part, Method):
             _instance(part)
@@ -150,9 +148,8 @@ def _check_values(method: Method) -> None:
         if isinstance(value, Method):
             _check_values(value)
         elif not _is_plain(value):
-            raise ConfigError(
-                f"{type(method).__name__}.{name} is a {type(value).__name__} — allowed: numbers, texts, lists, mappings"
-            )
+            found = f"{type(method).__name__}.{name} is a {type(value).__name__}"
+            raise ConfigError(f"{found} — allowed: numbers, texts, lists, mappings")
 
 
 def _is_plain(value: object) -> bool:
@@ -249,9 +246,8 @@ class Estimator:
         """
         method, name = self.as_method(), self._chosen.name
         if inputs := beyond_features(method):
-            raise NotApplicableError(
-                f"method '{name}' reads {', '.join(inputs)}, and an estimator has features and logits only"
-            )
+            read = ", ".join(inputs)
+            raise NotApplicableError(f"method '{name}' reads {read}, and an estimator has features and logits only")
         if isinstance(method, Composite) and val is None:
             raise NotApplicableError(f"method '{name}' weighs its parts on ID validation — pass val=(X, y)")
         labelled = Field.LABELS in method.request.fields

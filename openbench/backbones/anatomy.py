@@ -47,10 +47,8 @@ class Anatomy:
         """
         head = module.get_submodule(self.head)
         if not isinstance(head, nn.Linear):
-            raise ConfigError(
-                f"{type(module).__name__}: the classifier '{self.head}' is {type(head).__name__}, not nn.Linear — "
-                "choose a model with logits = W·features + b"
-            )
+            found = f"{type(module).__name__}: the classifier '{self.head}' is {type(head).__name__}, not nn.Linear"
+            raise ConfigError(f"{found} — choose a model with logits = W·features + b")
         return head
 
     def classifier(self, module: nn.Module) -> nn.Linear | nn.Identity:

@@ -118,9 +118,7 @@ class Backbone(ABC):
         Raises:
             NotApplicableError: there is no network.
         """
-        raise NotApplicableError(
-            f"backbone '{self.name}' has no network to run — choose a method that reads features, e.g. method=knn"
-        )
+        raise NotApplicableError(f"backbone '{self.name}' has no network to run — choose a method that reads features")
 
     def changing(self, layer: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
         """While open, the layers after `layer` receive its map (n, c, h, w) as `change` returns it.
@@ -170,10 +168,9 @@ def resolve_device(name: str = "auto") -> torch.device:
     except (RuntimeError, TypeError):
         device = None
     if device is None or (device.index or 0) >= count.get(device.type, 0):
-        raise ConfigError(
-            f"device {name!r} is not on this machine (torch {torch.__version__} finds {cuda} CUDA devices and {mps} of "
-            f"Metal){did_you_mean(str(name), _KINDS)} — allowed: auto, cpu, cuda, cuda:<index>, mps"
-        )
+        found = f"torch {torch.__version__} finds {cuda} CUDA devices and {mps} of Metal"
+        hint = f"{did_you_mean(str(name), _KINDS)} — allowed: auto, cpu, cuda, cuda:<index>, mps"
+        raise ConfigError(f"device {name!r} is not on this machine ({found}){hint}")
     return device
 
 

@@ -61,20 +61,15 @@ def read_weights(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
     if not path.is_file():
         raise CheckpointError(f"weights '{path}': no such file — give the path of a .safetensors, .pt or .pth file")
     if sha256 is not None and (actual := file_sha256(path)) != sha256.lower():
-        raise CheckpointError(
-            f"weights '{path}' have SHA-256 {actual}, expected {sha256} — fetch the file again, or correct sha256 in "
-            "the backbone's yaml"
-        )
+        raise CheckpointError(f"weights '{path}' have SHA-256 {actual}, expected {sha256} — fetch the file again")
     content = _open(path)
     for key in _WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     odd = [str(k) for k, v in content.items() if not _is_plain(k, v)] if isinstance(content, Mapping) else ["all of it"]
     if odd or not content:
-        raise CheckpointError(
-            f"weights '{path}' do not hold a plain state dict ({listed(odd) or 'nothing'} other than names with dense "
-            "tensors of real numbers) — save model.state_dict() alone"
-        )
+        found = f"({listed(odd) or 'nothing'} other than names with dense tensors of real numbers)"
+        raise CheckpointError(f"weights '{path}' do not hold a plain state dict {found} — save model.state_dict()")
     # nn.DataParallel puts every key under `module.`; a network that has such a child keeps its other keys.
     prefix = "module." if all(key.startswith("module.") for key in content) else ""
     return {key.removeprefix(prefix): value for key, value in content.items()}

@@ -139,10 +139,8 @@ class _Problem:
         counts = torch.bincount(train.labels, minlength=classes)
         if len(counts) > classes or int(counts.min()) == 0:
             absent = [c for c, count in enumerate(counts.tolist()) if not count]
-            raise DataError(
-                f"a head for {classes} classes needs training samples of each, found {len(counts) - len(absent)} "
-                f"classes and none of class {absent[0] if absent else classes}"
-            )
+            found = f"{len(counts) - len(absent)} classes and none of class {absent[0] if absent else classes}"
+            raise DataError(f"a head for {classes} classes needs training samples of each, found {found}")
         sums, square = torch.zeros(classes, d, dtype=torch.float64), 0.0
         for rows in train.batches(_BATCH):
             sums.index_add_(0, rows.labels.cpu(), rows.features.double().cpu())

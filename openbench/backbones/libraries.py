@@ -38,10 +38,7 @@ def chosen_preprocess(
         return preprocess
     if preprocess == "preset":
         return preset()
-    raise ConfigError(
-        f"{where}.preprocess: found {preprocess!r} — allowed: 'preset' (as the weights were published, if they were), "
-        "or a node with _target_: openbench.core.preprocess.Preprocess; null = the benchmark's"
-    )
+    raise ConfigError(f"{where}.preprocess: found {preprocess!r} — allowed: 'preset', or a node with a Preprocess")
 
 
 def chosen_classes(num_classes: int | None, published: int, released: bool) -> int:
@@ -64,10 +61,8 @@ def chosen_weights(weights: str | None, names: Iterable[str], where: str) -> str
         return weights
     if "/" in weights or Path(weights).suffix in SUFFIXES:
         return find_weights(weights)
-    raise ConfigError(
-        f"{where} has no weights '{weights}' — allowed: a released name ({available(released, weights)}), a file "
-        f"({', '.join(SUFFIXES)}), or null for random weights"
-    )
+    allowed = f"a released name ({available(released, weights)}), a file ({', '.join(SUFFIXES)}), or null"
+    raise ConfigError(f"{where} has no weights '{weights}' — allowed: {allowed} for random weights")
 
 
 def load_file(
@@ -111,10 +106,8 @@ def crop_preprocess(settings: Mapping[str, Any], where: str) -> Preprocess:
     height, width = settings["input_size"][-2:]
     mode, interpolation = settings.get("crop_mode", "center"), settings["interpolation"]
     if height != width or mode not in ("center", "squash") or interpolation not in get_args(Interpolation):
-        raise ConfigError(
-            f"{where}: its preset (input {height}×{width}, crop mode '{mode}', filter '{interpolation}') cannot be "
-            "expressed — give preprocess explicitly"
-        )
+        found = f"input {height}×{width}, crop mode '{mode}', filter '{interpolation}'"
+        raise ConfigError(f"{where}: its preset ({found}) cannot be expressed — give preprocess explicitly")
     scaled = math.floor(height / settings.get("crop_pct", 1.0))
     resize = scaled if mode == "center" else (scaled, scaled)
     return Preprocess(resize, height, tuple(settings["mean"]), tuple(settings["std"]), interpolation)

@@ -107,19 +107,9 @@ class NetworkBackbone(Backbone):
             CheckpointError: there are no weights yet.
         """
         if not self.trained:
-            raise CheckpointError(
-                f"backbone '{self.name}' has random weights — train it (python -m openbench train) or load weights"
-            )
-        return digest(
-            {
-                "outputs": OUTPUTS_VERSION,
-                "architecture": self.architecture,
-                "anatomy": self.anatomy,
-                "weights": self.weights_sha256,
-                "preprocess": self.preprocess,
-                "precision": self.precision,
-            }
-        )
+            raise CheckpointError(f"backbone '{self.name}' has random weights — train it, or load weights")
+        parts = {name: getattr(self, name) for name in ("architecture", "anatomy", "preprocess", "precision")}
+        return digest({**parts, "outputs": OUTPUTS_VERSION, "weights": self.weights_sha256})
 
     @property
     def made_of(self) -> tuple[object, ...]:
@@ -253,19 +243,15 @@ class NetworkBackbone(Backbone):
 
     def _require(self, layer: str) -> None:
         if layer not in self.layers:
-            raise NotApplicableError(
-                f"backbone '{self.name}' has no layer '{layer}'{did_you_mean(layer, self.layers)} — "
-                f"allowed: {', '.join(self.layers) or 'none: its maps cannot be read'}"
-            )
+            hint = f"{did_you_mean(layer, self.layers)} — allowed: {', '.join(self.layers) or 'none'}"
+            raise NotApplicableError(f"backbone '{self.name}' has no layer '{layer}'{hint}")
 
     def _checked(self, tapped: Tapped) -> Outputs:
         """What a pass has filled, as float32 whatever the network computes in; maps are already."""
         if tapped.features is None or tapped.logits is None or tapped.features.ndim != 2:
             shape = None if tapped.features is None else tuple(tapped.features.shape)
-            raise ConfigError(
-                f"backbone '{self.name}': its head '{self.anatomy.head}' receives {shape}, not one vector (n, d) per "
-                "image — choose another model"
-            )
+            where = f"backbone '{self.name}': its head '{self.anatomy.head}'"
+            raise ConfigError(f"{where} receives {shape}, not one vector (n, d) per image — choose another model")
         return Outputs(tapped.logits.float(), tapped.features.float(), tapped.maps)
 
     def _install(self, module: nn.Module, *, trained: bool) -> None:
@@ -379,17 +365,12 @@ def finetuned(
             of classes.
     """
     if not start.trained:
-        raise ConfigError(
-            f"backbone '{name}': start is {start.name}, without weights — give it a released name or a file "
-            "(backbone.start.weights)"
-        )
+        raise ConfigError(f"backbone '{name}': start is {start.name}, without weights — set backbone.start.weights")
     if num_classes is None or preprocess is None:
         raise ConfigError(f"backbone '{name}': num_classes or preprocess is null — give both, or a benchmark")
     if head == "kept" and start.num_classes != num_classes:
-        raise ConfigError(
-            f"backbone '{name}': head=kept, but '{start.name}' has {start.num_classes} classes instead of "
-            f"{num_classes} — write backbone.head=new"
-        )
+        found = f"'{start.name}' has {start.num_classes} classes instead of {num_classes}"
+        raise ConfigError(f"backbone '{name}': head=kept, but {found} — write backbone.head=new")
     classes, released, anatomy = num_classes, copy.deepcopy(start.module()), start.anatomy
 
     def make() -> nn.Module:

@@ -74,9 +74,8 @@ class Rows(Backbone):
             NotApplicableError: the method wants maps or an input step, which need a network.
         """
         if request.layers or request.perturb is not None:
-            raise NotApplicableError(
-                f"backbone '{self.name}' has neither maps nor gradients — choose a method that reads features or logits"
-            )
+            lack = f"backbone '{self.name}' has neither maps nor gradients"
+            raise NotApplicableError(f"{lack} — choose a method that reads features or logits")
         if images.shape[1] != self.columns:
             raise DataError(f"backbone '{self.name}' takes rows of {self.columns} numbers, found {images.shape[1]}")
         rows = images.to(self.device)
@@ -103,10 +102,7 @@ class Identity(Rows):
             ConfigError: items are images.
         """
         if columns is None:
-            raise ConfigError(
-                f"backbone '{name}' passes vectors on as features, the benchmark has images — choose a network (python "
-                "-m openbench list backbone)"
-            )
+            raise ConfigError(f"backbone '{name}' passes vectors on, the benchmark has images — choose a network")
         super().__init__(name, columns, head=Head(torch.zeros(1, columns), torch.zeros(1)))
         self.preprocess, self.classifies = preprocess, False
         self.architecture, self.weights_sha256 = f"identity of {columns} columns", ""
@@ -142,10 +138,8 @@ class FeatureFile(Rows):
             DataError: nothing is there, it cannot be read, or its arrays do not fit together.
         """
         if path is None:
-            raise ConfigError(
-                f"backbone '{name}' needs a file with features: backbone.path=FILE.npz (python -m openbench show "
-                "backbone features describes it)"
-            )
+            how = "backbone.path=FILE.npz (python -m openbench show backbone features describes it)"
+            raise ConfigError(f"backbone '{name}' needs a file with features: {how}")
         self.path = file = find_file(path, f"backbone '{name}': path", DataError)
         self._arrays = open_arrays(file)
         self._sets = [key.removesuffix(f"/{FEATURES}") for key in self._arrays if key.endswith(f"/{FEATURES}")]
@@ -229,10 +223,7 @@ class ArrayFeatures(Rows):
         """
         if columns is None or columns <= logits:
             has = "images" if columns is None else f"{columns} columns, {logits} of them logits"
-            raise ConfigError(
-                f"backbone '{name}' passes features on, the benchmark has {has} — see `python -m openbench data new "
-                "--help`"
-            )
+            raise ConfigError(f"backbone '{name}' passes features on, the benchmark has {has} — see `data new --help`")
         kind, linear = next((k for k in get_args(HeadKind) if k == head), None), None
         if head is not None and kind is None:
             path = find_file(head, f"backbone '{name}': head", DataError)

@@ -211,9 +211,7 @@ def onnx_session(model: Path | bytes, device: torch.device) -> Any:
     try:
         import onnxruntime
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"package 'onnxruntime' is not installed, ONNX files need it — {pip_install('onnx')}"
-        ) from error
+        raise ConfigError(f"package 'onnxruntime' is not installed — {pip_install('onnx')}") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 4
@@ -223,10 +221,8 @@ def onnx_session(model: Path | bytes, device: torch.device) -> Any:
     try:
         return onnxruntime.InferenceSession(content, options, providers=[*providers, "CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has an exception class for each of its status codes
-        where = "" if isinstance(model, bytes) else f" '{model}'"
-        raise CheckpointError(
-            f"model{where} cannot be read by onnxruntime ({str(error).splitlines()[0][:200]}) — export it again"
-        ) from error
+        where, reason = "" if isinstance(model, bytes) else f" '{model}'", str(error).splitlines()[0][:200]
+        raise CheckpointError(f"model{where} cannot be read by onnxruntime ({reason}) — export it again") from error
 
 
 def _onnx_outputs(session: Any, name: str, features: str | None, classes: int) -> list[str]:
@@ -238,9 +234,7 @@ def _onnx_outputs(session: Any, name: str, features: str | None, classes: int) -
     rows = [n for n, shape in shapes.items() if len(shape) == 2 and n != features]
     fitting = [n for n in rows if n == "logits"] or [n for n in rows if shapes[n][1] == classes] or rows
     if len(fitting) != 1:
-        raise ConfigError(
-            f"model '{name}' has the outputs {listed} — call one of (n, {classes}) 'logits', or name features='OUTPUT'"
-        )
+        raise ConfigError(f"model '{name}' has the outputs {listed} — call one 'logits', or name features='OUTPUT'")
     return fitting if features is None else [fitting[0], features]
 
 

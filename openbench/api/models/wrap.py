@@ -35,7 +35,7 @@ from openbench.core.preprocess import Preprocess
 from openbench.data.loading import batches
 from openbench.digest import digest
 from openbench.engine.probe import FEW, ask, some_of
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import ConfigError, did_you_mean, listed
 from openbench.public import TARGET
 
 _WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
@@ -133,19 +133,14 @@ def flat(features: Tensor, name: str, where: str) -> Tensor:
         return features.mean(dim=(2, 3)) if features.shape[2:] != (1, 1) else features.flatten(1)
     if features.ndim == 2:
         return features
-    raise ConfigError(
-        f"model '{name}': module '{where}' returns {tuple(features.shape)} — (n, d) or maps (n, d, h, w) expected"
-    )
+    raise ConfigError(f"model '{name}': '{where}' returns {tuple(features.shape)} — allowed: (n, d), or (n, d, h, w)")
 
 
 def _check_named(module: nn.Module, place: str, name: str) -> None:
     names = [n for n, _ in module.named_modules() if n]
     if place not in names:
-        top = [n for n, _ in module.named_children()]
-        raise ConfigError(
-            f"model '{name}' has no module '{place}'{did_you_mean(place, names)} — its parts: "
-            f"{', '.join(top[:_MOST])}{', …' * (len(top) > _MOST)}; model.named_modules() lists all"
-        )
+        top = listed((n for n, _ in module.named_children()), _MOST)
+        raise ConfigError(f"model '{name}' has no module '{place}'{did_you_mean(place, names)} — its parts: {top}")
 
 
 def tensors_in(returned: Any) -> dict[Any, Any]:
@@ -359,9 +354,7 @@ def named_config(name: str) -> tuple[str, dict[str, str]]:
     if not rest:
         return name, {}
     if prefix not in _LIBRARIES:
-        raise ConfigError(
-            f"model '{name}': '{prefix}' is none of {', '.join(_LIBRARIES)} — load the network and pass it instead"
-        )
+        raise ConfigError(f"model '{name}': '{prefix}' is none of {', '.join(_LIBRARIES)} — load the network, pass it")
     if _LIBRARIES[prefix] and "/" in rest:
         model, _, weights = rest.rpartition("/")
         return prefix, {"model": model, "weights": weights}
@@ -471,9 +464,8 @@ def _read_function(function: Callable[[Tensor], Any], name: str, images: Tensor)
     parts = tuple(logits) if isinstance(logits, tuple | list) else (logits,)
     if not 1 <= len(parts) <= 2 or not all(isinstance(p, Tensor) and p.ndim == 2 and len(p) == n for p in parts):
         shapes = ", ".join(f"{tuple(p.shape)}" if isinstance(p, Tensor) else type(p).__name__ for p in parts)
-        raise ConfigError(
-            f"model '{name}' returns {shapes} for {n} images — return logits (n, c), or (features, logits)"
-        )
+        found = f"model '{name}' returns {shapes} for {n} images"
+        raise ConfigError(f"{found} — return logits (n, c), or (features, logits)")
     return parts[-1], parts[0] if len(parts) == 2 else None
 
 
@@ -512,9 +504,7 @@ def copied(module: nn.Module, name: str) -> nn.Module:
     try:
         copy_: nn.Module = copy.deepcopy(module, detached)
     except Exception as error:  # the user's objects may raise anything
-        raise ConfigError(
-            f"model '{name}' cannot be copied ({type(error).__name__}: {str(error)[:200]}) — pass a function of it"
-        ) from error
+        raise ConfigError(f"model '{name}' cannot be copied ({error!r:.200}) — pass a function of it") from error
     return copy_.eval().requires_grad_(False)
 
 
