@@ -130,7 +130,7 @@ class _Call:
 
     def results(self, model: object, options: ModelOptions) -> Results:
         """Return the results of one model; every method is checked before the first one runs."""
-        words, wrapped, named = list[str](), list[WrappedModel](), is_name(model)
+        words, wrapped = list[str](), list[WrappedModel]()
         if is_name(model):
             options.refuse(f"'{model}', whose config has it", "name")
             words = config_words(model)
@@ -145,40 +145,37 @@ class _Call:
                 wrapped.append(wrap(model, options, task))
             return wrapped[0].backbone, wrapped[0].node
 
-        jobs = {name: self._job(method, name, words, named) for name, method in self.methods}
+        jobs = {name: self._job(method, name, words) for name, method in self.methods}
         specs = {}
         try:
             # If sets are missing, a method that also reads the training set names them all.
             for name in sorted(jobs, key=lambda name: not train_reader(jobs[name][2], {})):
                 config, runtime, method, typed = jobs[name]
-                given = {"overrides": typed} if named else {"adopt": adopt}
-                specs[name] = prepare(config, runtime, method=method, shared=self.shared, **given)
+                own = None if words else adopt
+                specs[name] = prepare(config, runtime, method=method, adopt=own, shared=self.shared, overrides=typed)
         except MissingSetsError as error:
             raise DataError(error.in_python) from None
         notes, warnings = (wrapped[0].notes, wrapped[0].warnings) if wrapped else ((), ())
         for text in warnings:
             python_warnings.warn(text, UserWarning, stacklevel=3)
-        outcomes = {name: run(specs[name], runtime) for name, (_, runtime, *_) in jobs.items()}
-        return Results(
-            {name: result_of_run(outcome, jobs[name][1], notes, warnings) for name, outcome in outcomes.items()}
-        )
+        runtimes = {name: runtime for name, (_, runtime, *_) in jobs.items()}
+        return Results({name: result_of_run(run(specs[name], r), r, notes, warnings) for name, r in runtimes.items()})
 
     def _job(
-        self, method: Any, name: str, backbone: Sequence[str], has_backbone: bool
+        self, method: Any, name: str, backbone: Sequence[str]
     ) -> tuple[Config, Runtime, ChosenMethod, tuple[str, ...]]:
-        """The config of one method, its runtime, the method itself, and the overrides if it is given by name."""
+        """The config of one method, its runtime, the method itself, and the overrides if nothing is an object."""
         by_name = isinstance(method, str)
         if not by_name:
             check_reaches(self.words, "method", f"method '{name}' is an object")
         first, *rest = self.words
         job = self.composed((first, *backbone, *([f"method={word(method)}"] if by_name else []), *rest))
-        config = job.config if has_backbone else {**job.config, "backbone": {}}  # not the benchmark's own
+        config = job.config if backbone else {**job.config, "backbone": {}}  # not the benchmark's own
         runtime = Runtime.from_config({**job.runtime, **self.runtime})
         if runtime.on_existing != "verify":
             RecordStore(runtime.records).check_writable()  # before a training begins
-        if by_name:
-            return config, runtime, build_method(config["method"]), job.overrides
-        return config, runtime, chosen_method(method, name=name), ()
+        chosen = build_method(config["method"]) if by_name else chosen_method(method, name=name)
+        return config, runtime, chosen, job.overrides if by_name and backbone else ()
 
 
 def _models(model: object) -> Mapping[str, Any] | None:

@@ -66,7 +66,7 @@ def linear_probe(train: FeatureSet, val: FeatureSet, classes: int) -> FittedHead
         Radford et al., ICML 2021, arXiv 2103.00020, appendix A.3: L-BFGS, λ swept on validation. Their features are not
         scaled, and their λ are others.
     """
-    problem = _Problem.of(train, classes)
+    problem = _Problem(train, classes)
     parameters, trials, tried = np.zeros(classes * (problem.d + 1)), [], []
     for weight in LAMBDAS:
         found = minimize(problem.value, parameters, args=(weight,), jac=True, method="L-BFGS-B", options=_OPTIONS)
@@ -97,7 +97,7 @@ def nearest_mean(train: FeatureSet, val: FeatureSet, classes: int) -> FittedHead
 
     Reference: Snell et al., NeurIPS 2017, arXiv 1703.05175, where t is 2.
     """
-    problem = _Problem.of(train, classes)
+    problem = _Problem(train, classes)
     means = torch.from_numpy(problem.means)  # around the mean of all features, which cancels in the differences
 
     def head_at(log_t: float) -> Head:
@@ -114,26 +114,19 @@ def nearest_mean(train: FeatureSet, val: FeatureSet, classes: int) -> FittedHead
     return FittedHead(head, {"temperature": float(np.exp(found.x)), "id_val_accuracy": accuracy})
 
 
-@dataclass(frozen=True)
 class _Problem:
     """Training features around their mean, in units of their deviation.
 
-    Args:
+    Attributes:
         train: features and labels.
         classes: c.
+        d: number of features.
         mean: (d,) float64 of the features.
         scale: root mean square of their deviations from it, over samples and features.
         means: (c, d) float64 of each class, around `mean`.
     """
 
-    train: FeatureSet
-    classes: int
-    mean: NDArray[np.float64]
-    scale: float
-    means: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, train: FeatureSet, classes: int) -> "_Problem":
+    def __init__(self, train: FeatureSet, classes: int) -> None:
         """Read the training set twice: for the mean, and for the deviations."""
         d = train.features.shape[1]
         counts = torch.bincount(train.labels, minlength=classes)
@@ -147,13 +140,9 @@ class _Problem:
         mean = sums.sum(dim=0) / len(train)
         for rows in train.batches(_BATCH):
             square += float((rows.features.double().cpu() - mean).square().sum())
-        scale = (square / (len(train) * d)) ** 0.5 or 1.0
-        return cls(train, classes, mean.numpy(), scale, (sums / counts[:, None] - mean).numpy())
-
-    @property
-    def d(self) -> int:
-        """The number of features."""
-        return len(self.mean)
+        self.train, self.classes, self.d, self.mean = train, classes, d, mean.numpy()
+        self.scale = (square / (len(train) * d)) ** 0.5 or 1.0
+        self.means = (sums / counts[:, None] - mean).numpy()
 
     def value(self, parameters: NDArray[np.float64], weight: float) -> tuple[float, NDArray[np.float64]]:
         """The objective over λ, and its gradient, at W (c, d) and b (c,), flattened one after the other.
