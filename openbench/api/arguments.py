@@ -96,7 +96,6 @@ def plain(value: Any) -> Any:
 
 
 ArrayLike = Any  # an array of any library: what `as_array` takes
-HEADS = "(W, b) with W (c, d) and b (c,) or None, a torch.nn.Linear, or a fitted linear model of scikit-learn"
 
 
 def as_array(value: Any, where: str) -> NDArray[Any]:
@@ -212,14 +211,13 @@ def named_sets(sets: Any, where: str, example: str) -> Iterator[tuple[str, Any]]
         yield name, value
 
 
-def as_head(value: Any, d: int | None = None, allowed: str = HEADS) -> "Head":
+def as_head(value: Any, d: int | None = None) -> "Head":
     """Return a linear classifier z = W f + b.
 
     Args:
         value: (W, b) with W (c, d) and b (c,) or None; a torch.nn.Linear; or a fitted linear model with `coef_` and
             `intercept_`, as scikit-learn's.
         d: number of features; None = any.
-        allowed: kinds of heads, for messages.
 
     Raises:
         DataError: something else, or shapes that do not fit.
@@ -230,6 +228,7 @@ def as_head(value: Any, d: int | None = None, allowed: str = HEADS) -> "Head":
 
     pair = fitted_pair(value)
     if not isinstance(pair, tuple | list) or len(pair) != 2:
+        allowed = "(W, b) with W (c, d) and b (c,) or None, a torch.nn.Linear, or a fitted linear model of scikit-learn"
         raise DataError(f"head is a {type(value).__name__} — allowed: {allowed}")
     weight = as_features(pair[0], "head: W")
     rows, columns = weight.shape
@@ -250,6 +249,4 @@ def head_of(given: Any) -> "str | Head | None":
     Raises:
         DataError: something else, or shapes that do not fit.
     """
-    if given is None or isinstance(given, str):
-        return given
-    return as_head(given, allowed=f"the name of a module, {HEADS}")
+    return given if given is None or isinstance(given, str) else as_head(given)

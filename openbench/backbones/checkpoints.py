@@ -40,10 +40,8 @@ def find_file(name: str, what: str, error: type[OpenbenchError]) -> Path:
             return place
     neighbours = sorted({f.name for p in places if p.parent.is_dir() for f in p.parent.iterdir()})
     searched = ", ".join(f"'{place}'" for place in places)
-    raise error(
-        f"{what} '{name}' not found{did_you_mean(path.name, neighbours)} (searched: {searched}) — put the file into "
-        "one of these places, or set OPENBENCH_DATA to the folder that has it"
-    )
+    hint = f"{did_you_mean(path.name, neighbours)} (searched: {searched})"
+    raise error(f"{what} '{name}' not found{hint} — put it into one of these places, or set OPENBENCH_DATA")
 
 
 def read_weights(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
@@ -85,10 +83,8 @@ def _open(path: Path) -> Any:
         if "allocate memory" in str(error):  # nothing is wrong with the file
             raise MemoryError(f"weights '{path}': {error}") from error
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(
-            f"weights '{path}' cannot be read as tensors alone ({reason[:200]}) — save them again with "
-            "torch.save(model.state_dict(), path) or as .safetensors"
-        ) from error
+        way = "save them again with torch.save(model.state_dict(), path) or as .safetensors"
+        raise CheckpointError(f"weights '{path}' cannot be read as tensors alone ({reason[:200]}) — {way}") from error
     raise CheckpointError(f"weights '{path}': suffix '{path.suffix}' is unknown — allowed: {', '.join(SUFFIXES)}")
 
 

@@ -433,10 +433,8 @@ class Headed(Backbone):
         network = self._network
         if not isinstance(self._classify, Head) or not isinstance(network, NetworkBackbone):
             lacks = "its head is not linear, so it has no gradients" if network.has_network else "there is no network"
-            raise NotApplicableError(
-                f"backbone '{self.name}': {lacks} — choose a method that reads features or logits"
-                + ", or backbone.head=linear_probe" * network.has_network
-            )
+            way = "choose a method that reads features or logits" + ", or head=linear_probe" * network.has_network
+            raise NotApplicableError(f"backbone '{self.name}': {lacks} — {way}")
         module, head, anatomy = copy.deepcopy(network.module()), self._classify, network.anatomy
         linear = nn.Linear(self.feature_dim, self.num_classes)
         linear.weight.data, linear.bias.data = head.weight.clone(), head.bias.clone()

@@ -91,10 +91,8 @@ def fetching(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # huggingface_hub raises many kinds, from several packages
-        raise CheckpointError(
-            f"weights of {what} cannot be loaded ({type(error).__name__}: {str(error)[:200]}) — fetch the file "
-            "elsewhere, put it into a data root and set backbone.weights=weights/<file>"
-        ) from error
+        way = "fetch the file elsewhere, put it into a data root and set backbone.weights=weights/<file>"
+        raise CheckpointError(f"weights of {what} cannot be loaded ({error!r:.200}) — {way}") from error
 
 
 def crop_preprocess(settings: Mapping[str, Any], where: str) -> Preprocess:
@@ -370,10 +368,8 @@ def released_file(url: str) -> Path:
             torch.hub.download_url_to_file(url, str(path))
     stated = re.search(r"-([0-9a-f]{8,})\.", file_name)
     if stated is not None and not (sha256 := file_sha256(path)).startswith(stated[1]):
-        raise CheckpointError(
-            f"weights '{path}' have SHA-256 {sha256}, expected {stated[1]}… by the file's name — delete the file and "
-            "fetch it again"
-        )
+        found = f"have SHA-256 {sha256}, expected {stated[1]}… by the file's name"
+        raise CheckpointError(f"weights '{path}' {found} — delete the file and fetch it again")
     return path
 
 

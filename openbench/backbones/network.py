@@ -468,10 +468,8 @@ def ensemble(
         this network puts out, is OpenOOD's ensemble.
     """
     if member.trained:
-        raise ConfigError(
-            f"backbone '{name}': its member '{member.name}' comes with weights, so all members would be equal — choose "
-            "one whose yaml says `weights: null`, and give files of weights, if there are, as backbone.weights"
-        )
+        found = f"its member '{member.name}' comes with weights, so all members would be equal"
+        raise ConfigError(f"backbone '{name}': {found} — give it none, but a file for each as backbone.weights")
     if weights is not None and len(weights) != members:
         raise ConfigError(f"backbone '{name}': {len(weights)} files of weights for {members} members — one for each")
     copies = [copy.deepcopy(member) for _ in range(members)]

@@ -69,9 +69,7 @@ class OpenClipText:
         tokens, cut = tokens_and_cut(self.tokenizer, prompts)
         if cut is not None:
             prompt = prompts[cut] if len(prompts[cut]) <= _SHOWN else f"{prompts[cut][:_SHOWN]}…"
-            raise ConfigError(
-                f"prompt {prompt!r} is too long for the text tower ({tokens.shape[1]} tokens) — shorten it"
-            )
+            raise ConfigError(f"prompt {prompt!r} exceeds the text tower's {tokens.shape[1]} tokens — shorten it")
         with evaluating(self.model), torch.no_grad():
             embeddings = self.model.encode_text(tokens.to(self.device))
         return functional.normalize(embeddings.float(), dim=-1).cpu()
@@ -101,10 +99,8 @@ class OpenClipText:
         names = [name.replace("_", " ") for name in self.classes]
         tokens, cut = tokens_and_cut(self.tokenizer, [" ".join([filler] * k + [f"{name}."]) for name in names])
         if cut is not None:
-            raise ConfigError(
-                f"open_clip's {self.name}: {k} vectors and the class name {names[cut]!r} exceed its {tokens.shape[1]} "
-                "tokens — choose a smaller prompt_learning.context, or a shorter name in backbone.classes"
-            )
+            found = f"{k} vectors and the class name {names[cut]!r} exceed its {tokens.shape[1]} tokens"
+            raise ConfigError(f"open_clip's {self.name}: {found} — choose a smaller prompt_learning.context")
         start, first = tokens[:, :1], tokens[:1, 1:2]
         if bool((start == first).any()) or bool((tokens[:, 1 : 1 + k] != first).any()):
             raise self._fixed()
@@ -178,10 +174,8 @@ class ZeroShotBackbone(NetworkBackbone):
             return super().outputs(images, request)
         source = patch_source(self.network.visual)
         if source is None:
-            raise NotApplicableError(
-                f"backbone '{self.name}': its image tower is a {type(self.network.visual).__name__} without a known "
-                "projection of patches — choose a method that reads features, or one of CLIP's own architectures"
-            )
+            lack = f"its image tower {type(self.network.visual).__name__} has no known projection of patches"
+            raise NotApplicableError(f"backbone '{self.name}': {lack} — choose a method that reads features")
         projected: list[Tensor] = []
         part, project = source
         with part.register_forward_pre_hook(lambda _, inputs: projected.append(project(inputs[0]))):
@@ -361,10 +355,8 @@ def open_clip_model(
     source = chosen_weights(weights, library.list_pretrained_tags_by_model(model), f"{where}: open_clip's {model}")
     names = class_names_of(library, where, classes, benchmark_classes)
     if not names or num_classes not in (None, len(names)):
-        raise ConfigError(
-            f"{where} has {len(names)} class names, needed: {num_classes or 'two or more'} — set backbone.classes to "
-            "the names in label order"
-        )
+        found = f"{len(names)} class names, needed: {num_classes or 'two or more'}"
+        raise ConfigError(f"{where} has {found} — set backbone.classes to the names in label order")
     chosen = templates_of(library, where, templates)
     state = read_weights(source, sha256) if isinstance(source, Path) else None
     whole = _whole(library, model, source if isinstance(source, str) else None)
@@ -515,11 +507,8 @@ def class_names_of(
     cleaned = dict(zip(imagenet, library.IMAGENET_CLASSNAMES, strict=True))
     others = [name for name in benchmark or () if name not in cleaned]
     if others or not benchmark:
-        raise ConfigError(
-            f"{where}: classes '{classes}' are names for ImageNet's classes, found "
-            f"{available(others) if others else 'no benchmark'} — leave backbone.classes null for the benchmark's own "
-            "names, or list the names in label order"
-        )
+        found = f"are names for ImageNet's classes, found {available(others) if others else 'no benchmark'}"
+        raise ConfigError(f"{where}: classes '{classes}' {found} — leave backbone.classes null, or list the names")
     return tuple(cleaned[name] for name in benchmark)
 
 

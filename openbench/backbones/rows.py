@@ -148,10 +148,8 @@ class FeatureFile(Rows):
         rows = [len(array) for array in logits] in ([], [len(array) for array in features])
         if not (features and rows and _alike(features) and _alike(logits)):
             shapes = [f"`{key}` {array.dtype} {array.shape}" for key, array in self._arrays.items()]
-            raise DataError(
-                f"'{file}': found {listed(shapes, most=8) or 'nothing'} — needed are numbers, `id_test/features` (n, "
-                "d) for each set and, for all or none, `id_test/logits` (n, c): see `show backbone features`"
-            )
+            needed = "numbers, `id_test/features` (n, d) for each set and, for all or none, `id_test/logits` (n, c)"
+            raise DataError(f"'{file}': found {listed(shapes, most=8) or 'nothing'} — needed are {needed}")
         d, c = features[0].shape[1], logits[0].shape[1] if logits else 0
         super().__init__(name, d, logits=c, head=head_in(file, d, c) if "head/weight" in self._arrays else None)
         self.digest = digest({"rows": self.digest, "file": arrays_digest(file)})
@@ -170,32 +168,25 @@ class FeatureFile(Rows):
             self._arrays.get(f"{where}/{part}") for part in (FEATURES, LOGITS, NAMES, LABELS)
         )
         if array is None:
-            raise DataError(
-                f"'{self.path}' has no `{where}/{FEATURES}`{did_you_mean(where, self._sets)} (found features of "
-                f"{', '.join(self._sets)}) — add them, or leave the set out: ~benchmark.{where.replace('/', '.')}"
-            )
+            hint = f"{did_you_mean(where, self._sets)} (found features of {', '.join(self._sets)})"
+            way = f"add them, or leave the set out: ~benchmark.{where.replace('/', '.')}"
+            raise DataError(f"'{self.path}' has no `{where}/{FEATURES}`{hint} — {way}")
         count, rows = len(array), None
         if names is not None:
             row_of = {str(name): row for row, name in enumerate(np.asarray(names).tolist())}
             missing = [key for key in split.keys if key not in row_of]
             if missing or len(row_of) != count:
-                raise DataError(
-                    f"'{self.path}': `{where}/{NAMES}` has {len(row_of):,} different names for {count:,} rows, and "
-                    f"lacks {len(missing):,} of the set's {len(split):,} images, {_few(missing)} (it has "
-                    f"{_few(list(row_of))}) — name each row as the manifest names its image"
-                )
+                lacks = f"lacks {len(missing):,} of the set's {len(split):,} images, {_few(missing)}"
+                found = f"has {len(row_of):,} different names for {count:,} rows, {_few(list(row_of))}, and {lacks}"
+                raise DataError(f"'{self.path}': `{where}/{NAMES}` {found} — name each row as the manifest does")
             rows = np.array([row_of[key] for key in split.keys], dtype=np.int64)
         elif count != len(split):
-            raise DataError(
-                f"'{self.path}': `{where}/{FEATURES}` has {count:,} rows for {len(split):,} images — give one row for "
-                f"each image in the order of its manifest, or `{where}/{NAMES}` with the manifest's name of each row"
-            )
+            found = f"'{self.path}': `{where}/{FEATURES}` has {count:,} rows for {len(split):,} images"
+            raise DataError(f"{found} — give one for each image of its manifest, in order, or `{where}/{NAMES}`")
         chosen = slice(None) if rows is None else rows
         if labels is not None and split.role.is_id and not np.array_equal(np.asarray(labels)[chosen], split.labels):
-            raise DataError(
-                f"'{self.path}': `{where}/{LABELS}` differ from the benchmark's — give names for rows in another "
-                "order, or leave the labels out if only their numbering differs"
-            )
+            way = "give names for rows in another order, or leave out labels that are only numbered otherwise"
+            raise DataError(f"'{self.path}': `{where}/{LABELS}` differ from the benchmark's — {way}")
         return RowItems((array,) if logits is None else (array, logits), rows)
 
 

@@ -171,7 +171,7 @@ def test_what_is_kept_in_a_record_is_plain():
     ],
 )
 def test_what_cannot_prepare_images_is_refused(given, says):
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises((ConfigError, DataError), match=says):
         prepared(given, BENCHMARK)
 
 

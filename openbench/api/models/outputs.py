@@ -140,10 +140,9 @@ def failing_on(images: Tensor, name: str) -> Iterator[None]:
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(
-            f"model '{name}' fails on images {tuple(images.shape)} ({type(error).__name__}: {str(error)[:300]}) — "
-            "check the size that preprocess makes, and its channels: one number each in mean and std"
-        ) from error
+        found = f"model '{name}' fails on images {tuple(images.shape)} ({type(error).__name__}: {str(error)[:300]})"
+        way = "check the size that preprocess makes, and its channels: one number each in mean and std"
+        raise ConfigError(f"{found} — {way}") from error
 
 
 def _check_head(head: Head, features: Tensor, logits: Tensor, name: str) -> None:

@@ -18,7 +18,7 @@ from openbench import _compat
 from openbench.core.preprocess import OwnPreprocess, OwnTransform, Preprocess
 from openbench.data.loading import apply, cropped, transformed
 from openbench.digest import digest
-from openbench.errors import ConfigError, DataError, OpenbenchError
+from openbench.errors import ConfigError, OpenbenchError
 from openbench.source import Code, code_in
 
 BENCHMARK = "benchmark"
@@ -62,7 +62,8 @@ def prepared(transform: object, benchmark: Preprocess) -> PreparedTransform:
         benchmark: the benchmark's own.
 
     Raises:
-        ConfigError: something else, a transform that fails, that is random, or that returns no image tensor.
+        ConfigError: something else.
+        DataError: a transform that fails, or that returns no image tensor.
     """
     if isinstance(transform, Preprocess):
         return PreparedTransform(transform)
@@ -199,7 +200,7 @@ def _as_it_is(transform: Any, benchmark: Preprocess, size: str) -> PreparedTrans
     mode: Literal["L", "RGB"] = "L" if one and not steps.keys() & {"Grayscale", "RGB"} else "RGB"
     text, notes = text_of(transform), ["preprocess is run as it is: its steps have no equal here"]
     wrapped = OwnTransform(text[:_MOST], digest([text, names], 64), mode, function)
-    if _transformed(_noise(96), wrapped).shape[1] != _transformed(_noise(64), wrapped).shape[1]:
+    if transformed(_noise(96), wrapped).shape[1] != transformed(_noise(64), wrapped).shape[1]:
         notes.append(size)
         content = digest([wrapped.content, benchmark.resize, benchmark.crop, benchmark.interpolation], 64)
 
@@ -207,20 +208,13 @@ def _as_it_is(transform: Any, benchmark: Preprocess, size: str) -> PreparedTrans
             return function(Pillow.fromarray(cropped(np.asarray(image), benchmark)))
 
         wrapped = replace(wrapped, content=content, function=resized)
-    side = _transformed(_noise(96), wrapped).shape[1]
-    mean, std = _measured(*(_transformed(np.full_like(_noise(96), value), wrapped) for value in (0, 255)))
+    side = transformed(_noise(96), wrapped).shape[1]
+    mean, std = _measured(*(transformed(np.full_like(_noise(96), value), wrapped) for value in (0, 255)))
     return PreparedTransform(OwnPreprocess(resize=side, crop=side, mean=mean, std=std, own=wrapped), code, tuple(notes))
 
 
 def _noise(side: int) -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
-
-
-def _transformed(image: NDArray[np.uint8], wrapped: OwnTransform) -> NDArray[np.float32]:
-    try:
-        return transformed(image, wrapped)
-    except DataError as error:
-        raise ConfigError(f"{error}; {WAYS}") from error
 
 
 def _measured(black: NDArray[np.float32], white: NDArray[np.float32]) -> tuple[tuple[float, ...], tuple[float, ...]]:
