@@ -38,6 +38,21 @@ if TYPE_CHECKING:
     from openbench.core.runtime import Runtime
 
 _WIDTH = 100
+_Names = Mapping[tuple[str, str], list[str]]
+_SUFFIX = ".json"
+_ALL = "all"
+# Columns before and after the metrics.
+_FIRST = ("method", "training", "backbone", "benchmark", "seed", "side", "role", "set")
+_LAST = (
+    *("id_accuracy", "augment", "outliers", "params", "tuned_on", "version"),
+    *("pristine", "complete", "utc", "run_id", "path"),
+)
+_OF_ROW = ("side", "role", "set")
+_FACTS = (*_FIRST[:5], *("augment", "outliers", "tuned_on", "version", "pristine", "complete", "utc", "run_id"))
+_SIDES = {"": "standard", FULL_SPECTRUM: "full spectrum", ATTACKED: "attacked"}
+_CATEGORIES = ("method", "training", "backbone", "benchmark", *_OF_ROW, "augment", "outliers", "params", "tuned_on")
+_COUNT, _ACCURACY = "n_", "accuracy"
+_OF_ID = "id_"
 
 
 @dataclass(frozen=True, repr=False)
@@ -285,9 +300,6 @@ def scores_of(result: Result) -> tuple[SetScores, ...]:
     return result.scores
 
 
-_Names = Mapping[tuple[str, str], list[str]]
-
-
 def _rows_of(s: SetScores, names: list[str]) -> "DataFrame":
     """A row per image of a set; names only if each image has one."""
     import pandas as pd
@@ -352,22 +364,6 @@ def _in_declared_order(node: Mapping[str, Any]) -> dict[str, Any]:
         group: {name: sets[name] for name in sorted(sets, key=lambda n: place.get(f"{group}.{n}", len(place)))}
         for group, sets in groups.items()
     }
-
-
-_SUFFIX = ".json"
-_ALL = "all"
-# Columns before and after the metrics.
-_FIRST = ("method", "training", "backbone", "benchmark", "seed", "side", "role", "set")
-_LAST = (
-    *("id_accuracy", "augment", "outliers", "params", "tuned_on", "version"),
-    *("pristine", "complete", "utc", "run_id", "path"),
-)
-_OF_ROW = ("side", "role", "set")
-_FACTS = (*_FIRST[:5], *("augment", "outliers", "tuned_on", "version", "pristine", "complete", "utc", "run_id"))
-_SIDES = {"": "standard", FULL_SPECTRUM: "full spectrum", ATTACKED: "attacked"}
-_CATEGORIES = ("method", "training", "backbone", "benchmark", *_OF_ROW, "augment", "outliers", "params", "tuned_on")
-_COUNT, _ACCURACY = "n_", "accuracy"
-_OF_ID = "id_"
 
 
 def records(folder: str | Path | None = None, metrics: str | Sequence[str] = "ranking") -> "DataFrame":

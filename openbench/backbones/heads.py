@@ -31,6 +31,15 @@ LAMBDAS: tuple[float, ...] = tuple(10.0 ** (power / 2) for power in range(2, -13
 _BATCH = 8192
 _OPTIONS = {"maxiter": 3000, "maxfun": 6000, "maxcor": 20, "ftol": 1e-15, "gtol": 1e-4}
 _WIDE = 12.0  # how far the temperature may lie from the spread within classes, in powers of e
+_WARM_UP = 1e-5  # learning rate of the first epoch
+_DECAY = 5e-4
+_MOMENTUM = 0.9
+_SPREAD = 0.02  # of the vectors at the start
+_TINY = 1e-5  # inside the logarithm of the entropy
+HEADS_VERSION = 1  # raised when a fit or the logits change
+NEIGHBOURS, TEMPERATURE = 20, 0.07
+_BANK = 32768  # training features compared at a time
+_QUERIES = 1024
 
 
 @dataclass(frozen=True)
@@ -186,15 +195,6 @@ def quality(head: Head, val: FeatureSet) -> tuple[float, float]:
     return right / len(val), loss / len(val)
 
 
-logger = logging.getLogger(__name__)
-
-_WARM_UP = 1e-5  # learning rate of the first epoch
-_DECAY = 5e-4
-_MOMENTUM = 0.9
-_SPREAD = 0.02  # of the vectors at the start
-_TINY = 1e-5  # inside the logarithm of the entropy
-
-
 @dataclass(frozen=True)
 class PromptLearning:
     """How prompts are learnt.
@@ -314,12 +314,6 @@ def background_entropy(logits: Tensor, labels: Tensor, top: int) -> Tensor:
     if not len(chosen):
         return logits.sum() * 0
     return -(chosen * torch.log(chosen + _TINY)).sum(dim=1).mean()
-
-
-HEADS_VERSION = 1  # raised when a fit or the logits change
-NEIGHBOURS, TEMPERATURE = 20, 0.07
-_BANK = 32768  # training features compared at a time
-_QUERIES = 1024
 
 
 class Headed(Backbone):

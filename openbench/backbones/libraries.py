@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge
@@ -22,8 +22,12 @@ from openbench.core.preprocess import Preprocess
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError, ConfigError, available
 
-Interpolation = Literal["nearest", "bilinear", "bicubic"]
 DEFAULT = "default"  # weights: the ones that the library takes where it is given no name
+Tokens = Literal["cls", "patch_mean", "cls+patch_mean", "cls_last4", "cls_last4+patch_mean"]
+INSIDE = "vit."  # what the names of the transformer's weights begin with
+_FILTERS = ("nearest", "bilinear", "bicubic")
+_CONTAINERS = ("features", "trunk_output", "blocks")
+_PUBLISHED_CLASSES = 1000
 
 
 def chosen_preprocess(
@@ -103,7 +107,7 @@ def crop_preprocess(settings: Mapping[str, Any], where: str) -> Preprocess:
     """
     height, width = settings["input_size"][-2:]
     mode, interpolation = settings.get("crop_mode", "center"), settings["interpolation"]
-    if height != width or mode not in ("center", "squash") or interpolation not in get_args(Interpolation):
+    if height != width or mode not in ("center", "squash") or interpolation not in _FILTERS:
         found = f"input {height}×{width}, crop mode '{mode}', filter '{interpolation}'"
         raise ConfigError(f"{where}: its preset ({found}) cannot be expressed — give preprocess explicitly")
     scaled = math.floor(height / settings.get("crop_pct", 1.0))
@@ -119,10 +123,6 @@ def stages(module: nn.Module, prefix: str = "") -> tuple[dict[str, str], Layout,
     if len({reduction for _, reduction in info}) == 1:
         return choose_stages(info), "tokens", int(getattr(module, "num_prefix_tokens", 0))
     return choose_stages(info), "nhwc" if getattr(module, "output_fmt", "") == "NHWC" else "nchw", 0
-
-
-Tokens = Literal["cls", "patch_mean", "cls+patch_mean", "cls_last4", "cls_last4+patch_mean"]
-INSIDE = "vit."  # what the names of the transformer's weights begin with
 
 
 def timm_model(
@@ -259,10 +259,6 @@ class TokenFeatures(nn.Module):
         parts = [prefix[:, 0] for _, prefix in layers] if "cls" in self.tokens else []
         parts += [layers[-1][0].mean(dim=1)] * ("patch_mean" in self.tokens)
         return self.head(torch.cat(parts, dim=1))
-
-
-_CONTAINERS = ("features", "trunk_output", "blocks")
-_PUBLISHED_CLASSES = 1000
 
 
 def torchvision_model(

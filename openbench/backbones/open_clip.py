@@ -33,6 +33,21 @@ _CLASSES = 64  # prompts with learnt vectors in a pass
 _SHOWN = 100  # letters of a prompt in a message
 _PROMPT = "prompt_no"
 _NEGATED = ("transformer_no.", "token_embedding_no.", "positional_embedding_no", "ln_final_no.", "text_projection_no")
+DEFAULT_TEMPLATES = ("a photo of a {}.",)
+OPENAI = "openai_imagenet"
+# What open_clip calls the published prompts: the 80 of CLIP's ImageNet figures, and the 7 best of them.
+_TEMPLATES = {OPENAI: "OPENAI_IMAGENET_TEMPLATES", "simple_imagenet": "SIMPLE_IMAGENET_TEMPLATES"}
+# CLIP's prompts for CIFAR-10 and CIFAR-100, in the order in which they were published.
+_CIFAR = "openai_cifar"
+_KINDS = ("", "blurry ", "black and white ", "low contrast ", "high contrast ", "bad ", "good ")
+_CIFAR_TEMPLATES = tuple(
+    template
+    for article in ("a", "the")
+    for template in (
+        *(f"a {kind}photo of {article} {{}}." for kind in _KINDS),
+        *(f"a photo of {article} {size} {{}}." for size in ("small", "big")),
+    )
+)
 
 
 @dataclass
@@ -272,23 +287,6 @@ def no_tower(model: Any, weights: Mapping[str, Tensor], where: str) -> Any:
     rest = {key: value for key, value in tower.state_dict().items() if key.startswith("logit_")}
     apply_weights(tower, {**rest, **weights}, where)
     return tower
-
-
-DEFAULT_TEMPLATES = ("a photo of a {}.",)
-OPENAI = "openai_imagenet"
-# What open_clip calls the published prompts: the 80 of CLIP's ImageNet figures, and the 7 best of them.
-_TEMPLATES = {OPENAI: "OPENAI_IMAGENET_TEMPLATES", "simple_imagenet": "SIMPLE_IMAGENET_TEMPLATES"}
-# CLIP's prompts for CIFAR-10 and CIFAR-100, in the order in which they were published.
-_CIFAR = "openai_cifar"
-_KINDS = ("", "blurry ", "black and white ", "low contrast ", "high contrast ", "bad ", "good ")
-_CIFAR_TEMPLATES = tuple(
-    template
-    for article in ("a", "the")
-    for template in (
-        *(f"a {kind}photo of {article} {{}}." for kind in _KINDS),
-        *(f"a photo of {article} {size} {{}}." for size in ("small", "big")),
-    )
-)
 
 
 class ZeroShot(nn.Module):

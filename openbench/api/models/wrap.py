@@ -41,6 +41,10 @@ _WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "Opt
 _STAGES = ("layer1", "layer2", "layer3", "layer4")
 _MOST = 8  # candidates named in a message
 _AS_FUNCTION = "or pass a function of the images that returns (features, logits)"
+_PROBABILITY = 1e-3  # tolerance of a row's sum
+# Prefix, which is the name of a config, → whether `NAME/WEIGHTS` may follow it.
+_LIBRARIES = {"timm": False, "torchvision": True, "open_clip": True}
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True)
@@ -218,12 +222,6 @@ def anatomy_of(module: nn.Module, parts: NetworkParts, p: Preprocess) -> Anatomy
         if library == "torchvision":
             return replace(torchvision_anatomy(module, p), head=parts.head)
     return Anatomy(parts.head, {f"stage{i}": name for i, name in enumerate(parts.stages, start=1)})
-
-
-_PROBABILITY = 1e-3  # tolerance of a row's sum
-# Prefix, which is the name of a config, → whether `NAME/WEIGHTS` may follow it.
-_LIBRARIES = {"timm": False, "torchvision": True, "open_clip": True}
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True)
