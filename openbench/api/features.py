@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -118,12 +118,10 @@ def evaluate_features(
     check_model_name(name)
     check_model_name(backbone, "backbone")
     single = {"id_test": id_test, "train": train, "id_val": id_val, "ood_val": ood_val}
-    sets = [_Features.of(key, _ROLES[key], key, value) for key, value in single.items() if value is not None]
+    sets = [_Features(key, _ROLES[key], key, value) for key, value in single.items() if value is not None]
     for group, given in {"near": near, "far": far, "csid": csid}.items():
-        sets += [
-            _Features.of(set_name, _ROLES[group], f"{group} '{set_name}'", value)
-            for set_name, value in named_sets(given, group, "X")
-        ]
+        for set_name, value in named_sets(given, group, "X"):
+            sets.append(_Features(set_name, _ROLES[group], f"{group} '{set_name}'", value))
     d = sets[0].shape[1]
     linear = None if head is None else as_head(head, d)
     benchmark, notes = _benchmark(sets, name, classes, None if linear is None else linear.num_classes)
@@ -204,40 +202,29 @@ def _check_fitted(benchmark: Benchmark, chosen: ChosenMethod) -> None:
             raise NotApplicableError(f"method '{chosen.name}' is fitted on ID {what}=(X, y), or choose e.g. msp")
 
 
-@dataclass
 class _Features:
     """One argument with features: an array of any library, of which each slice converts what it returns.
 
-    Args:
-        name: of the set in results.
-        role: of the set.
-        where: its name in messages.
+    Attributes:
         rows: anything with a shape that is sliced by rows.
         shape: (n, d).
         labels: (n,) classes; None where they are not known.
-        hashes: (n, 16) uint8 digest of each row.
+        hashes: (n, 16) uint8 digest of each row, once they are read.
     """
 
-    name: str
-    role: Role
-    where: str
-    rows: Any
-    shape: tuple[int, int]
-    labels: NDArray[np.int64] | None
-    hashes: NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 16), np.uint8))
+    hashes: NDArray[np.uint8]
 
-    @classmethod
-    def of(cls, name: str, role: Role, where: str, value: Any) -> "_Features":
-        """Return an argument (X, y), or X alone, checked except for its values."""
+    def __init__(self, name: str, role: Role, where: str, value: Any) -> None:
+        """Check an argument (X, y), or X alone, except for its values; `where` is its name in messages."""
         X, y = value if isinstance(value, tuple) and len(value) == 2 else (value, None)
         if isinstance(X, tuple):
             raise DataError(f"{where} has {len(X)} values — allowed: (X, y), or X alone")
-        rows = X if hasattr(X, "shape") else as_array(X, where)
-        shape = tuple(int(side) for side in rows.shape)
-        if len(shape) != 2 or 0 in shape:
-            raise DataError(f"{where} has shape {shape} — allowed: (n, d), a row of features for each sample")
-        labels = None if y is None or not role.is_id else class_indices(y, shape[0], f"{where}: y")
-        return cls(name, role, where, rows, shape, labels)
+        self.name, self.role, self.where = name, role, where
+        self.rows = X if hasattr(X, "shape") else as_array(X, where)
+        self.shape = tuple(int(side) for side in self.rows.shape)
+        if len(self.shape) != 2 or 0 in self.shape:
+            raise DataError(f"{where} has shape {self.shape} — allowed: (n, d), a row of features for each sample")
+        self.labels = None if y is None or not role.is_id else class_indices(y, self.shape[0], f"{where}: y")
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
         return as_array(self.rows[index], self.where)
