@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -142,23 +142,35 @@ def choose_stages(modules: Sequence[tuple[str, int]]) -> dict[str, str]:
     return {f"stage{i}": name for i, name in enumerate(ends, start=1)}
 
 
+def watched(module: nn.Module, places: Iterable[str], images: Tensor) -> tuple[Any, dict[str, tuple[Tensor, Tensor]]]:
+    """Return what a module returns, and the input and the output of some of its parts, in the order of their calls.
+
+    Args:
+        module: in eval mode.
+        places: dotted names of the parts; those that are not called, or not with tensors, are left out.
+        images: the input.
+    """
+    calls: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def note(place: str, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if isinstance(output, Tensor) and inputs and isinstance(inputs[0], Tensor):
+            calls.pop(place, None)  # the latest call counts, and stands last
+            calls[place] = (inputs[0], output)
+
+    with ExitStack() as hooks, torch.no_grad():
+        for place in places:
+            hooks.enter_context(module.get_submodule(place).register_forward_hook(partial(note, place)))
+        return module(images), calls
+
+
 def output_sides(module: nn.Module, names: Sequence[str], shape: tuple[int, int, int], layout: Layout) -> list[int]:
     """Return the heights of the maps that some modules put out for images of `shape`; nothing is computed.
 
     A copy of the network runs on the meta device, which knows shapes but no values.
     """
     ghost = copy.deepcopy(module).to("meta").eval()
-    sides: dict[str, int] = {}
-    axis = 1 if layout == "nhwc" else 2
-
-    def note(name: str, _: nn.Module, __: tuple[Any, ...], output: Tensor) -> None:
-        sides[name] = output.shape[axis]
-
-    with ExitStack() as hooks, torch.no_grad():
-        for name in names:
-            hooks.enter_context(ghost.get_submodule(name).register_forward_hook(partial(note, name)))
-        ghost(torch.empty(1, *shape, device="meta"))
-    return [sides[name] for name in names]
+    _, calls = watched(ghost, names, torch.empty(1, *shape, device="meta"))
+    return [calls[name][1].shape[1 if layout == "nhwc" else 2] for name in names]
 
 
 def last_linear(module: nn.Module, kind: type[nn.Module] = nn.Linear) -> str:

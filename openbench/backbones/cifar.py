@@ -34,17 +34,10 @@ class ResNetSpec:
     shortcut: Literal["projection", "subsample"]
 
 
-def _he(per_stage: int) -> ResNetSpec:
-    return ResNetSpec((16, 32, 64), (per_stage,) * 3, "subsample")
-
-
 SPECS: Mapping[str, ResNetSpec] = {
-    "resnet8": _he(1),
     "resnet18": ResNetSpec((64, 128, 256, 512), (2, 2, 2, 2), "projection"),
-    "resnet20": _he(3),
-    "resnet32": _he(5),
-    "resnet44": _he(7),
-    "resnet56": _he(9),
+    # He et al.: n blocks in each of three stages are 6n + 2 layers.
+    **{f"resnet{6 * n + 2}": ResNetSpec((16, 32, 64), (n, n, n), "subsample") for n in (1, 3, 5, 7, 9)},
 }
 
 

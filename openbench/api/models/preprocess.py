@@ -15,6 +15,7 @@ from PIL import Image as Pillow
 from torch import Tensor, nn
 
 from openbench import _compat
+from openbench.backbones.anatomy import watched
 from openbench.core.preprocess import OwnPreprocess, OwnTransform, Preprocess
 from openbench.data.loading import apply, cropped, transformed
 from openbench.digest import digest
@@ -237,20 +238,17 @@ def range_warnings(images: Tensor, module: nn.Module | None) -> tuple[str, ...]:
     largest = float(images.abs().max())
     if largest > _LARGEST:
         return (f"images reach {largest:.0f} after preprocess, where normalised pixels lie within ±3 — scale them",)
-    norms = (part for part in ([] if module is None else module.modules()) if isinstance(part, nn.BatchNorm2d))
-    norm = next(norms, None)
+    parts = () if module is None else module.named_modules()
+    place, norm = next((named for named in parts if isinstance(named[1], nn.BatchNorm2d)), ("", None))
     # A running mean of zeros is that of a network which was not trained.
     if module is None or norm is None or norm.running_mean is None or not norm.running_mean.any():
         return ()
-    inputs: list[Tensor] = []
-    hook = norm.register_forward_pre_hook(lambda _m, given: inputs.append(given[0].detach().float()))
-    with hook, torch.no_grad():
-        module(images.to(norm.running_mean.device, norm.running_mean.dtype))
-    if not inputs or norm.running_var is None:
+    _, calls = watched(module, [place], images.to(norm.running_mean.device, norm.running_mean.dtype))
+    if not calls:
         return ()
-    std = norm.running_var.float().sqrt() + 1e-6
-    off = float(((inputs[0].mean(dim=(0, 2, 3)) - norm.running_mean.float()) / std).abs().median())
-    spread = float((inputs[0].transpose(0, 1).flatten(1).std(dim=1) / std).median())
+    seen, std = calls[place][0].float(), norm.running_var.float().sqrt() + 1e-6
+    off = float(((seen.mean(dim=(0, 2, 3)) - norm.running_mean.float()) / std).abs().median())
+    spread = float((seen.transpose(0, 1).flatten(1).std(dim=1) / std).median())
     if off <= _FAR and 1 / _FAR < spread < _FAR:
         return ()
     where = f"in its first batch norm they lie {off:.1f} deviations away and are {spread:.2g} times as wide"

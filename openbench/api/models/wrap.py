@@ -4,7 +4,7 @@ import copy
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from openbench.api.models.preprocess import (
     range_warnings,
     text_of,
 )
-from openbench.backbones.anatomy import Anatomy
+from openbench.backbones.anatomy import Anatomy, watched
 from openbench.backbones.base import Backbone
 from openbench.backbones.libraries import stages, torchvision_anatomy
 from openbench.backbones.network import NetworkBackbone, state_sha256
@@ -94,18 +94,9 @@ def find_parts(
     named = [place for place in (features, head) if place]
     for place in named:
         _check_named(module, place, name)
-    calls: dict[str, tuple[Tensor, Tensor]] = {}
-
-    def note(place: str, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if isinstance(output, Tensor) and inputs and isinstance(inputs[0], Tensor):
-            calls.pop(place, None)  # the latest call counts, and stands last
-            calls[place] = (inputs[0], output)
-
-    with ExitStack() as hooks, torch.no_grad(), failing_on(images, name):
-        for place, part in module.named_modules():
-            if place and (isinstance(part, nn.Linear) or place in (*named, *_STAGES)):
-                hooks.enter_context(part.register_forward_hook(partial(note, place)))
-        returned = module(images)
+    read = (n for n, part in module.named_modules() if n and (isinstance(part, nn.Linear) or n in (*named, *_STAGES)))
+    with failing_on(images, name):
+        returned, calls = watched(module, read, images)
     pick, output = _logits(returned, name, classes, len(images))
     linear = {n: c for n, c in calls.items() if isinstance(module.get_submodule(n), nn.Linear) and c[1].ndim == 2}
     if head:
