@@ -84,7 +84,7 @@ class OpenClipText:
         tokens, cut = tokens_and_cut(self.tokenizer, prompts)
         if cut is not None:
             prompt = prompts[cut] if len(prompts[cut]) <= _SHOWN else f"{prompts[cut][:_SHOWN]}…"
-            raise ConfigError(f"prompt {prompt!r} exceeds the text tower's {tokens.shape[1]} tokens — shorten it")
+            raise ConfigError(f"prompt {prompt!r} is too long for the tower ({tokens.shape[1]} tokens) — shorten it")
         with evaluating(self.model), torch.no_grad():
             embeddings = self.model.encode_text(tokens.to(self.device))
         return functional.normalize(embeddings.float(), dim=-1).cpu()
