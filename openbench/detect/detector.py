@@ -328,14 +328,11 @@ class Detector:
 
     def _scored(self, images: Items) -> BatchScores:
         """Return scores and logits, batch by batch; a pass of the network serves both."""
-        backbone, method = self.learnt
+        (backbone, method), are_rows = self.learnt, isinstance(images, RowItems)
         parts = []
         for start in range(0, len(images), self.batch_size):
             rows = range(start, min(start + self.batch_size, len(images)))
-            if isinstance(images, RowItems):
-                batch = [images[row] for row in rows]
-            else:
-                batch = [as_pixels(images[row], f"image {row}") for row in rows]
+            batch = [images[row] if are_rows else as_pixels(images[row], f"image {row}") for row in rows]
             n, keys = len(batch), list(map(str, rows))
             split = Split("images", Role.ID_TEST, batch, np.full(n, -1), keys, (), "images", n)
             features, logits = MemoryFeatures(backbone, n), np.empty((n, 0), np.float32)

@@ -115,8 +115,7 @@ def check_scores_are_finite(make: MethodFactory) -> None:
         {name: torch.cat([m[:40], 100 * m[40:80], 0 * m[80:120]]) for name, m in x.maps.items()},
     )
     for what, rows in (("planted samples", x), ("samples scaled by 100 and by 0", extreme)):
-        bad = int((~scored(method, rows, data).isfinite()).sum())
-        if bad:
+        if bad := int((~scored(method, rows, data).isfinite()).sum()):
             _fail(make, f"{bad} of {len(rows)} scores of {what} are not finite")
 
 
@@ -236,8 +235,7 @@ def check_learnt_state_ends_in_underscore(make: MethodFactory) -> None:
     method, data = make(), planted()
     before = set(vars(method))
     scored(fitted(method, data), samples_of(method, data), data)
-    names = sorted(name for name in set(vars(method)) - before if not name.endswith("_"))
-    if names:
+    if names := sorted(name for name in set(vars(method)) - before if not name.endswith("_")):
         _fail(make, f"learnt attributes without a final underscore: {', '.join(names)}")
 
 
